@@ -1,0 +1,1 @@
+"""The engine that runs odcsim's schedules on real devices."""

@@ -1,0 +1,3 @@
+from odcsim.cli import main
+
+raise SystemExit(main())

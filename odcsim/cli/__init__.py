@@ -1,0 +1,54 @@
+"""The `odcsim` command. Each subcommand is a module here; heavy imports wait until it runs, so that help stays quick."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from odcsim.errors import InputError
+
+COMMANDS = ("demo", "trace", "compare", "balance", "simulate", "report", "trace_json", "validate", "catalog")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a mistake is one line on stderr."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {message}; see '{self.prog} --help'", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="odcsim", description="Predict what uneven sequence lengths cost in data-parallel training.")
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    for name in COMMANDS:
+        import_module(f"odcsim.cli.{name}").add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.version:
+        from odcsim import __version__
+
+        print(__version__)
+        return 0
+    if not hasattr(args, "run"):
+        parser.print_help()
+        return 0
+    try:
+        return int(args.run(args) or 0)
+    except InputError as error:
+        print(f"odcsim: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("odcsim: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output left (`odcsim ... | head`): point stdout away so that the exit stays silent.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

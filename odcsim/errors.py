@@ -1,0 +1,23 @@
+"""The one error a user is meant to see."""
+
+
+class InputError(Exception):
+    """Bad input, told in one line: where it stands, what is wrong with which value, and the way out.
+
+    The command line prints it and exits with 2. Whatever else is raised is a defect of ours.
+    """
+
+    def __init__(self, problem: str, *, where: str = "", fix: str = "") -> None:
+        self.problem, self.where, self.fix = problem, where, fix
+        line = f"{where}: {problem}" if where else problem
+        super().__init__(f"{line}; {fix}" if fix else line)
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """The known name that looks most like `name`, as a hint to put into an error's way out."""
+    import difflib
+
+    match = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.4)
+    if match:
+        return f"did you mean '{next(k for k in known if k.lower() == match[0])}'?"
+    return "known: " + ", ".join(known)
