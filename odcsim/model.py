@@ -1,0 +1,156 @@
+"""What one model's training step computes and moves: parameters, bytes and FLOPs, per layer.
+
+Layers that differ (a few dense ones before the experts, windows beside full attention) are averaged: the simulator
+knows one kind of layer. FLOPs count matmuls and attention only; norms, activation functions, rotary embeddings and the
+state update of linear attention are left out.
+"""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Flops = TypeVar("Flops", float, NDArray[np.float64])
+
+BYTES_BF16 = 2
+BYTES_FP32 = 4
+
+# FlashAttention-2 (arXiv 2307.08691, section 4.1) counts two matmuls forward and five backward, because the backward
+# computes the scores again. Every other matmul has two in its backward for one in its forward.
+ATTENTION_BACKWARD = 2.5
+LINEAR_BACKWARD = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A decoder-only transformer. Zero means "has none" for everything below `tied`."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int  # of queries and keys; with latent attention the part without rotation plus the part with it
+    ffn: int  # intermediate size of one dense MLP or of one expert; every MLP is gated (three matrices)
+    vocab: int
+    tied: bool  # the head reuses the embedding's weights
+    experts: int = 0
+    experts_active: int = 0  # routed experts that one token visits
+    shared_ffn: int = 0  # intermediate size of the experts that every token visits, added up
+    dense_layers: int = 0  # layers of a mixture of experts that hold one dense MLP instead
+    dense_ffn: int = 0
+    window: int = 0  # sliding window in tokens
+    window_layers: int = 0
+    linear_layers: int = 0  # layers of linear attention: no work that grows with the square
+    linear_parameters: int = 0  # matmul parameters of one such layer's mixer
+    gated: bool = False  # full attention multiplies its output by a gate as wide as the queries
+    query_rank: int = 0  # multi-head latent attention: inner size of the query projection
+    latent_rank: int = 0  # inner size of the shared key-value projection; this one switches latent attention on
+    rotary_dim: int = 0  # the part of head_dim that is rotated
+    value_dim: int = 0  # of values, where it differs from head_dim
+    vectors: int = 0  # parameters of one layer outside matmuls (norms, biases, attention sinks), averaged over layers
+
+    @property
+    def full_layers(self) -> int:
+        return self.layers - self.window_layers - self.linear_layers
+
+    @property
+    def attention_parameters(self) -> float:
+        """Matmul parameters of attention in one layer, averaged over layers."""
+        softmax = self.layers - self.linear_layers
+        return (softmax * self._softmax_parameters() + self.linear_layers * self.linear_parameters) / self.layers
+
+    def _softmax_parameters(self) -> int:
+        values = self.value_dim or self.head_dim
+        out = self.heads * values * self.hidden
+        if not self.latent_rank:
+            queries = (2 if self.gated else 1) * self.heads * self.head_dim
+            return self.hidden * (queries + self.kv_heads * (self.head_dim + values)) + out
+        wide = self.heads * self.head_dim
+        queries = self.query_rank * (self.hidden + wide) if self.query_rank else self.hidden * wide
+        latent = self.hidden * (self.latent_rank + self.rotary_dim)
+        return queries + latent + self.latent_rank * self.heads * (self.head_dim - self.rotary_dim + values) + out
+
+    def _mlp_parameters(self, experts: int) -> float:
+        """Average over layers when each mixture layer counts `experts` of its routed experts."""
+        if not self.experts:
+            return 3.0 * self.hidden * self.ffn
+        sparse = self.hidden * (3 * experts * self.ffn + 3 * self.shared_ffn + self.experts)  # the last: the router
+        dense = 3 * self.hidden * self.dense_ffn
+        return (self.dense_layers * dense + (self.layers - self.dense_layers) * sparse) / self.layers
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one layer, averaged over layers: what one gather of a layer moves."""
+        return round(self.attention_parameters + self._mlp_parameters(self.experts) + self.vectors)
+
+    @property
+    def layer_matmul_parameters(self) -> float:
+        """Parameters that multiply one token in one layer: attention, router, shared and active experts."""
+        return self.attention_parameters + self._mlp_parameters(self.experts_active)
+
+    @property
+    def head_parameters(self) -> int:
+        return self.vocab * self.hidden
+
+    @property
+    def root_parameters(self) -> int:
+        """What is in no layer: embedding, final norm, and the head unless it is the embedding itself."""
+        return self.head_parameters * (1 if self.tied else 2) + self.hidden
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer_parameters + self.root_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters one token touches; all of them in a dense model."""
+        return round(self.layers * (self.layer_matmul_parameters + self.vectors)) + self.root_parameters
+
+    def squares(self, lengths: ArrayLike) -> NDArray[np.float64]:
+        """Attention work of each sample in squares of tokens, averaged over layers.
+
+        A full causal layer costs s^2. In a window of w a token sees w others at most, so a longer sample costs
+        2ws - w^2 (the two agree at s = w). Linear attention costs nothing here. A packed microbatch costs the sum over
+        its samples, not the square of its tokens.
+        """
+        length = np.asarray(lengths, dtype=np.float64)
+        near = np.minimum(length, self.window)
+        windowed = near * (2 * length - near)
+        return np.asarray((self.full_layers * length * length + self.window_layers * windowed) / self.layers)
+
+    @property
+    def attention_flops_per_square(self) -> float:
+        """Forward FLOPs of one softmax layer per square: scores and values, half of each because of the causal mask."""
+        return float(self.heads * (self.head_dim + (self.value_dim or self.head_dim)))
+
+    def layer_forward(self, tokens: Flops, squares: Flops) -> Flops:
+        """Forward FLOPs of one layer on `tokens` tokens whose samples' squares add up to `squares`."""
+        return 2 * self.layer_matmul_parameters * tokens + self.attention_flops_per_square * squares
+
+    def layer_backward(self, tokens: Flops, squares: Flops, *, recompute: bool = True) -> Flops:
+        """Backward FLOPs of one layer; recompute (activation checkpointing per layer) runs its forward once more."""
+        linear = LINEAR_BACKWARD * 2 * self.layer_matmul_parameters * tokens
+        backward = linear + ATTENTION_BACKWARD * self.attention_flops_per_square * squares
+        return backward + self.layer_forward(tokens, squares) if recompute else backward
+
+    def head_forward(self, tokens: Flops) -> Flops:
+        """Forward FLOPs of the head. The embedding is a lookup and costs none."""
+        return 2.0 * self.head_parameters * tokens
+
+    def head_backward(self, tokens: Flops) -> Flops:
+        """Backward FLOPs of the head, which is not recomputed."""
+        return LINEAR_BACKWARD * self.head_forward(tokens)
+
+    @property
+    def even_length(self) -> float:
+        """Sample length at which a full-attention layer's attention costs as much forward as its matmuls do."""
+        return 2 * self.layer_matmul_parameters / self.attention_flops_per_square
+
+    def layer_bytes(self, bytes_per_parameter: int = BYTES_BF16) -> int:
+        """Bytes of one layer, which a gather or a push of it moves."""
+        return self.layer_parameters * bytes_per_parameter
+
+    def root_bytes(self, bytes_per_parameter: int = BYTES_BF16) -> int:
+        return self.root_parameters * bytes_per_parameter
