@@ -1,0 +1,133 @@
+"""A trace: recorded sample lengths, in order, and the minibatches drawn from them."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.errors import InputError
+
+MAX_LENGTH = 2**31 - 1
+_FIELDS = ("lengths", "counts", "loss", "group", "step")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trace:
+    """Lengths of samples in tokens. With `counts`, row i stands for counts[i] samples and order means nothing."""
+
+    name: str
+    lengths: NDArray[np.int64]
+    counts: NDArray[np.int64] | None = None
+    loss: NDArray[np.int64] | None = None
+    group: NDArray[np.int64] | None = None
+    step: NDArray[np.int64] | None = None
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        for field in _FIELDS:
+            values = getattr(self, field)
+            if values is not None:
+                object.__setattr__(self, field, _frozen(values, field, self.name))
+        _check(self)
+
+    @property
+    def size(self) -> int:
+        """How many samples there are."""
+        return len(self.lengths) if self.counts is None else int(self.counts.sum())
+
+    @property
+    def longest(self) -> int:
+        return int(self.lengths.max() if self.counts is None else self.lengths[self.counts > 0].max())
+
+    def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of the table that holds each sample; sample and row are one unless this is a count table."""
+        if self.counts is None:
+            return ids
+        return np.searchsorted(np.cumsum(self.counts), ids, side="right").astype(np.int64)
+
+    def take(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The lengths of samples by id, each in [0, size)."""
+        return self.lengths[self.rows(ids)]
+
+    def minibatches(
+        self, samples: int, count: int, *, seed: int = 0, in_order: bool = False
+    ) -> list[NDArray[np.int64]]:
+        """`count` minibatches of sample ids: from a seeded shuffle, or as recorded and never across an RL step."""
+        if samples < 1 or count < 1:
+            raise InputError(f"{count} minibatches of {samples} samples asked of '{self.name}'", fix="both start at 1")
+        if samples > self.size:
+            raise InputError(
+                f"one minibatch needs {samples} samples and '{self.name}' has {self.size}",
+                fix="use fewer devices, fewer samples per device, or a longer trace",
+            )
+        return _recorded(self, samples, count) if in_order else _shuffled(self.size, samples, count, seed)
+
+
+def _shuffled(size: int, samples: int, count: int, seed: int) -> list[NDArray[np.int64]]:
+    """Passes over the data without replacement. Only what is needed of a pass is drawn: memory follows the draw."""
+    rng = np.random.default_rng(seed)
+    found: list[NDArray[np.int64]] = []
+    while len(found) < count:
+        whole = min(size // samples, count - len(found))
+        ids = rng.choice(size, whole * samples, replace=False).astype(np.int64, copy=False)
+        found.extend(ids.reshape(whole, samples))
+    return found
+
+
+def _recorded(trace: Trace, samples: int, count: int) -> list[NDArray[np.int64]]:
+    if trace.counts is not None:
+        raise InputError(f"'{trace.name}' is a table and has no recorded order", fix="leave out --in-order")
+    starts = _starts(trace, samples)
+    if len(starts) == 0:
+        raise InputError(
+            f"no RL step of '{trace.name}' has the {samples} samples of one minibatch",
+            fix="use fewer devices, fewer samples per device, or leave out --in-order",
+        )
+    return [np.arange(start, start + samples, dtype=np.int64) for start in np.resize(starts, count)]
+
+
+def _starts(trace: Trace, samples: int) -> NDArray[np.int64]:
+    """Where minibatches begin; what is left at the end of a step does not fill one and is dropped."""
+    borders = np.array([], np.int64) if trace.step is None else np.flatnonzero(np.diff(trace.step)) + 1
+    edges = np.concatenate(([0], borders, [trace.size]))
+    parts = [np.arange(a, b - samples + 1, samples) for a, b in pairwise(edges)]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def _frozen(values: Any, field: str, name: str) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError(
+            f"{field} of '{name}' is a {array.ndim}-D array of {array.dtype}", fix="give one whole number per sample"
+        )
+    view = array.astype(np.int64, copy=False).view()
+    view.flags.writeable = False
+    return view
+
+
+def _check(trace: Trace) -> None:
+    """What the readers promise with file and line, held here too for traces built by hand."""
+    lengths, counts, loss = trace.lengths, trace.counts, trace.loss
+    wrong = next((f for f in _FIELDS if (v := getattr(trace, f)) is not None and len(v) != len(lengths)), None)
+    if wrong:
+        raise InputError(f"{wrong} and lengths of '{trace.name}' differ in number", fix="give one of each per sample")
+    if len(lengths) == 0 or (counts is not None and not counts.any()):
+        raise InputError(f"'{trace.name}' has no samples", fix="give at least one length")
+    if lengths.min() < 1 or lengths.max() > MAX_LENGTH:
+        bad = lengths[(lengths < 1) | (lengths > MAX_LENGTH)][0]
+        raise InputError(f"'{trace.name}' holds the length {bad}", fix=f"lengths go from 1 to {MAX_LENGTH}")
+    if loss is not None and ((loss < 0) | (loss > lengths)).any():
+        raise InputError(f"'{trace.name}' has loss tokens outside its samples", fix="loss goes from 0 to the length")
+    if counts is not None:
+        _check_counts(trace, counts)
+
+
+def _check_counts(trace: Trace, counts: NDArray[np.int64]) -> None:
+    if counts.min() < 0:
+        raise InputError(f"'{trace.name}' holds the count {counts.min()}", fix="counts start at 0")
+    if trace.step is not None or trace.group is not None:
+        raise InputError(f"'{trace.name}' has counts beside an RL step or group", fix="keep one row per sample for RL")
+    if float(counts.astype(float) @ trace.lengths.astype(float)) >= 2.0**62:
+        raise InputError(f"'{trace.name}' counts more than 2^62 tokens", fix="divide the counts by a common factor")
