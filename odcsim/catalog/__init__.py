@@ -1,0 +1,138 @@
+"""The shipped catalogue: GPUs and models by name, each figure with its kind, source and date.
+
+The data are the two TOML files beside this one; nothing is fetched. A model may also be a path to a `config.json`.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from odcsim.cluster import GPU
+from odcsim.errors import InputError, nearest
+from odcsim.hf_config import from_config, read_config
+from odcsim.model import Model
+
+# Name in gpus.toml, field of GPU, factor to the field's unit, and the file's unit.
+_GPU_FIGURES = (
+    ("peak_tflops", "peak_flops", 1e12, "TFLOP/s"),
+    ("matmul_tflops", "matmul_flops", 1e12, "TFLOP/s"),
+    ("memory_gb", "memory_bytes", 1e9, "GB"),
+    ("memory_tb_s", "memory_bandwidth", 1e12, "TB/s"),
+    ("link_gb_s", "link_bandwidth", 1e9, "GB/s"),
+    ("nic_gbit_s", "nic_bandwidth", 1e9 / 8, "Gb/s"),
+    ("devices_per_node", "devices_per_node", 1, ""),
+)
+_SHAPE = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    title: str
+    url: str
+    as_of: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of the catalogue and what it rests on."""
+
+    name: str
+    value: float
+    unit: str
+    kind: str  # datasheet, measured or assumed
+    source: Source
+
+
+@cache
+def _load(file: str) -> Mapping[str, Any]:
+    return tomllib.loads((resources.files(__package__) / file).read_text(encoding="utf-8"))
+
+
+def _source(file: str, name: str) -> Source:
+    row = _load(file)["sources"][name]
+    return Source(row["title"], row["url"], str(row["as_of"]))
+
+
+def gpu_names() -> list[str]:
+    return list(_load("gpus.toml")["gpus"])
+
+
+def _gpu_row(name: str) -> tuple[str, Mapping[str, Any]]:
+    rows = _load("gpus.toml")["gpus"]
+    key = name.lower()
+    if key not in rows:
+        raise InputError(f"unknown GPU '{name}'", fix=nearest(name, gpu_names()))
+    return key, rows[key]
+
+
+def gpu(name: str) -> GPU:
+    """A GPU of the catalogue; case does not matter."""
+    key, row = _gpu_row(name)
+    values = {field: row[entry][0] * factor for entry, field, factor, _ in _GPU_FIGURES}
+    return GPU(name=key, **values)
+
+
+def gpu_title(name: str) -> str:
+    return str(_gpu_row(name)[1]["title"])
+
+
+def gpu_figures(name: str) -> list[Figure]:
+    """Every figure of a GPU in the unit it is published in, with what it rests on."""
+    _, row = _gpu_row(name)
+    return [
+        Figure(field, row[entry][0], unit, row[entry][1], _source("gpus.toml", row[entry][2]))
+        for entry, field, _, unit in _GPU_FIGURES
+    ]
+
+
+def _named_models() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, row in _load("models.toml")["models"].items():
+        yield name, row
+        for other in row.get("also", ()):
+            yield other, row
+
+
+def model_names() -> list[str]:
+    return [name for name, _ in _named_models()]
+
+
+def _model_row(name: str) -> Mapping[str, Any] | None:
+    return dict(_named_models()).get(name.lower())
+
+
+def model(name_or_path: str) -> Model:
+    """A model of the catalogue, or the one that a config.json (or the folder holding it) describes."""
+    row = _model_row(name_or_path)
+    if row is not None:
+        shape = dict(zip(_SHAPE, row["shape"], strict=True))
+        more = {"model_type": row["type"], "tie_word_embeddings": row["tied"], **row.get("more", {})}
+        return from_config({**shape, **more}, name=name_or_path.lower(), where="models.toml")
+    if _is_path(name_or_path):
+        return read_config(name_or_path)
+    fix = f"{nearest(name_or_path, model_names())} or give a path to a config.json"
+    raise InputError(f"unknown model '{name_or_path}'", fix=fix)
+
+
+def model_source(name: str) -> Source | None:
+    """Where a catalogue model's shape comes from; None for a path."""
+    row = _model_row(name)
+    return None if row is None else _source("models.toml", row["source"])
+
+
+def _is_path(text: str) -> bool:
+    """Whether somebody meant a file: it is there, or the text looks like one (so that a missing one is named)."""
+    if "\0" in text:
+        return False
+    return text.endswith(".json") or "/" in text or "\\" in text or Path(text).exists()
