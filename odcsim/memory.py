@@ -1,0 +1,91 @@
+"""A first estimate of one device's memory under FSDP, good for "does it fit at all", not for the last gigabyte.
+
+It adds terms that do not all peak together (the logits are gone when the first layer runs backward), so it errs high.
+
+Assumed: AdamW on fp32 master shards, bf16 compute and gathers, fp32 gradient reduction, activation checkpointing per
+layer, flash attention (no matrix of scores), a chunked loss, every unit resharded after its forward. Left out: the GPU
+context (about 1 GB), fragmentation, data loading, temporaries of the optimizer
+step.
+"""
+
+from dataclasses import dataclass, fields
+
+from odcsim.model import BYTES_BF16, BYTES_FP32, Model
+
+# AdamW keeps two moments beside the master weights, all fp32 (ZeRO, arXiv 1910.02054, section 3.1, counts K = 12).
+STATE_BYTES = 12
+
+# FSDP2 prefetches: while one layer computes, the next is there and a third is on its way.
+LAYERS_GATHERED = 3
+
+# Reductions under way at once: FSDP2's backward waits for the one before the last.
+REDUCTIONS_IN_FLIGHT = 2
+
+# The loss is taken over this many tokens at a time; all at once, 64K tokens of a 152K vocabulary need 80 GB.
+LOSS_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on one device at the peak of a minibatch, by what they are for."""
+
+    states: float  # master weights and optimizer moments
+    gradients: float
+    unsharded: float  # weights gathered for compute
+    activations: float
+    logits: float
+    buffers: float  # of the communication
+
+    @property
+    def total(self) -> float:
+        return float(sum(getattr(self, term.name) for term in fields(self)))
+
+
+def estimate(model: Model, devices: int, tokens: int, *, full_gradients: bool, one_sided: bool) -> Memory:
+    """Memory of a device whose largest microbatch holds `tokens` tokens.
+
+    `full_gradients`: gradients stay unsharded until the minibatch's last microbatch (a sync that defers reduction).
+    `one_sided`: shards are published for others to pull, and gradients are pushed into an accumulator.
+    """
+    return Memory(
+        states=STATE_BYTES * model.parameters / devices,
+        gradients=_gradients(model, devices, full_gradients),
+        unsharded=BYTES_BF16 * float(LAYERS_GATHERED * model.layer_parameters + model.root_parameters),
+        activations=_activations(model, tokens),
+        logits=_logits(model, tokens),
+        buffers=_buffers(model, devices, one_sided),
+    )
+
+
+def _gradients(model: Model, devices: int, full: bool) -> float:
+    """The fp32 shard; unsharded bf16 gradients of one layer and of the root, whose head's part lives from the start of
+    the backward to its end; and everything once more, unsharded in fp32, where reduction is deferred (FSDP2 accumulates
+    in the dtype it reduces in)."""
+    sharded = BYTES_FP32 * model.parameters / devices
+    passing = BYTES_BF16 * (model.layer_parameters + model.root_parameters)
+    return sharded + passing + (BYTES_FP32 * model.parameters if full else 0)
+
+
+def _activations(model: Model, tokens: int) -> float:
+    """One saved input per layer, and the layer whose backward runs, all bf16: hidden states around its norms, queries,
+    keys, values and attention output, the MLP's gate, up and product, and the gradients of these three and of the
+    output. Attention's gradients come later, when the MLP's tensors are gone, and are not larger."""
+    mlp = model.experts_active * model.ffn + model.shared_ffn if model.experts else model.ffn
+    heads = 2 * (model.heads + model.kv_heads) * model.head_dim
+    working = 5 * model.hidden + heads + 6 * max(mlp, model.dense_ffn)
+    return float(BYTES_BF16 * tokens) * (model.layers * model.hidden + working)
+
+
+def _logits(model: Model, tokens: int) -> float:
+    """One chunk in bf16, in fp32 for the loss, and its gradient in bf16."""
+    return float(min(tokens, LOSS_CHUNK)) * model.vocab * (BYTES_BF16 + BYTES_FP32 + BYTES_BF16)
+
+
+def _buffers(model: Model, devices: int, one_sided: bool) -> float:
+    """What the transfers need: a flat gathered layer in bf16 before it is split into parameters, and fp32 gradients on
+    their way (two layers, or the root if that is larger). One-sided syncs add the published bf16 shard and the fp32
+    accumulator, counted beside the gradient shard although an implementation may let the two share memory."""
+    landing = BYTES_BF16 * max(model.layer_parameters, model.root_parameters)
+    leaving = BYTES_FP32 * max(REDUCTIONS_IN_FLIGHT * model.layer_parameters, model.root_parameters)
+    arena = (BYTES_BF16 + BYTES_FP32) * model.parameters / devices
+    return float(landing + leaving) + (arena if one_sided else 0.0)
