@@ -1,3 +1,58 @@
-"""Predict what uneven sequence lengths cost in data-parallel post-training."""
+"""Predict what uneven sequence lengths cost in data-parallel post-training.
+
+import odcsim
+question = odcsim.ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=8, minibatch=4, max_tokens=65536)
+answer = odcsim.compare(question)
+print(answer.row("lb-mini", "on-demand").speedup)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odcsim.comparison import Comparison, compare
+    from odcsim.errors import InputError
+    from odcsim.reading import load
+    from odcsim.report import write_report
+    from odcsim.setting import Setting, ask, plan
+    from odcsim.simulation import Simulation, simulate
+    from odcsim.sweep import sweep_max_tokens
+    from odcsim.trace import Trace
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "Comparison": "comparison",
+    "InputError": "errors",
+    "Setting": "setting",
+    "Simulation": "simulation",
+    "Trace": "trace",
+    "ask": "setting",
+    "compare": "comparison",
+    "load": "reading",
+    "plan": "setting",
+    "simulate": "simulation",
+    "sweep_max_tokens": "sweep",
+    "write_report": "report",
+}
+__all__ = [
+    "Comparison",
+    "InputError",
+    "Setting",
+    "Simulation",
+    "Trace",
+    "ask",
+    "compare",
+    "load",
+    "plan",
+    "simulate",
+    "sweep_max_tokens",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names load when first used, so that `import odcsim` and `odcsim --help` stay quick."""
+    if name in _HOME:
+        return getattr(import_module(f"odcsim.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'odcsim' has no attribute '{name}'")

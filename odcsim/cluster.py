@@ -1,6 +1,13 @@
 """What the model runs on: a GPU's figures, and how many sit in a node behind which network."""
 
-from dataclasses import dataclass
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from odcsim.errors import InputError, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +22,91 @@ class GPU:
     link_bandwidth: float  # bytes/s to the peers of the node, all of them together
     nic_bandwidth: float  # bytes/s of the network share that one GPU typically has
     devices_per_node: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes of devices. By default every device has a NIC of its own, so that nobody shares a link."""
+
+    devices: int
+    devices_per_node: int
+    link_bandwidth: float  # bytes/s of one device inside its node
+    nic_bandwidth: float  # bytes/s of one NIC
+    nics_per_node: int
+    # Between nodes each device pulls its remote part itself, where a ring takes it in once per node. The paper measured
+    # 3-4x between ODC's primitives and NCCL's collectives on 2 and 4 nodes (arXiv 2601.19362).
+    one_sided_slowdown: float = 3.5
+    latency: float = 20e-6  # seconds of one transfer or meeting, however small
+    jitter: float = 0.0  # standard deviation of a compute step's time, as a fraction; des draws it
+    slow: tuple[tuple[int, float], ...] = ()  # (device, its compute takes this many times as long)
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.devices // self.devices_per_node)
+
+    @property
+    def shared_links(self) -> bool:
+        """Whether devices of a node wait for each other's one-sided transfers: the analytic executor cannot tell."""
+        return self.nodes > 1 and self.nics_per_node < self.devices_per_node
+
+
+def cluster_of(gpu: GPU, devices: int, devices_per_node: int | None = None) -> Cluster:
+    """The usual cluster of this GPU: full nodes, a NIC for each device."""
+    per_node = devices_per_node or gpu.devices_per_node
+    return Cluster(devices, per_node, gpu.link_bandwidth, gpu.nic_bandwidth, per_node)
+
+
+# Key of a cluster file, field of Cluster, factor to the field's unit (none: a whole number), least value.
+_KEYS: dict[str, tuple[str, float | None, float]] = {
+    "devices_per_node": ("devices_per_node", None, 1),
+    "nics_per_node": ("nics_per_node", None, 1),
+    "link_gb_s": ("link_bandwidth", 1e9, 1e-6),
+    "nic_gbit_s": ("nic_bandwidth", 1e9 / 8, 1e-6),
+    "one_sided_slowdown": ("one_sided_slowdown", 1.0, 1e-6),
+    "latency_us": ("latency", 1e-6, 0.0),
+    "jitter": ("jitter", 1.0, 0.0),
+}
+
+
+def read_cluster(path: Path | str, base: Cluster) -> Cluster:
+    """The base cluster with what a TOML file says otherwise; a file that changes the node's size sets its NICs too."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no such file", where=str(path), fix="give a cluster's TOML file") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read ({error})", where=str(path), fix="expected TOML") from None
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        if key == "slow":
+            values["slow"] = _slow(value, base.devices, str(path))
+        elif key in _KEYS:
+            name, factor, least = _KEYS[key]
+            number = _number(key, value, least, str(path), whole=factor is None)
+            values[name] = number if factor is None else number * factor
+        else:
+            raise InputError(f"unknown key '{key}'", where=str(path), fix=nearest(key, [*_KEYS, "slow"]))
+    if "devices_per_node" in values:
+        values.setdefault("nics_per_node", values["devices_per_node"])
+    return replace(base, **values)
+
+
+def _number(key: str, value: Any, least: float, where: str, *, whole: bool = False) -> Any:
+    kind = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value) or value < least:
+        word = "a whole number" if whole else "a number"
+        raise InputError(f"{key} is {value!r}", where=where, fix=f"expected {word} from {least:g}")
+    return value
+
+
+def _slow(table: Any, devices: int, where: str) -> tuple[tuple[int, float], ...]:
+    """`[slow]` with a device's number and how many times as long its compute takes: `3 = 1.1`."""
+    if not isinstance(table, Mapping):
+        raise InputError(f"slow is {table!r}", where=where, fix="expected a table such as {3 = 1.1}")
+    pairs = []
+    for device, factor in table.items():
+        if not device.isdecimal() or int(device) >= devices:
+            raise InputError(f"slow names device {device!r}", where=where, fix=f"devices are 0 to {devices - 1}")
+        pairs.append((int(device), _number(f"slow device {device}", factor, 1e-6, where)))
+    return tuple(sorted(pairs))

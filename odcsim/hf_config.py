@@ -29,8 +29,8 @@ KINDS = ("full_attention", "sliding_attention", "linear_attention")
 def read_config(path: str | Path) -> Model:
     """The model that a `config.json`, or the folder holding one, describes."""
     file = Path(path)
-    file = file / "config.json" if file.is_dir() else file
     try:
+        file = file / "config.json" if file.is_dir() else file
         data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read it: {error.strerror}", where=str(file), fix="give a config.json") from error

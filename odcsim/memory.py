@@ -4,8 +4,7 @@ It adds terms that do not all peak together (the logits are gone when the first 
 
 Assumed: AdamW on fp32 master shards, bf16 compute and gathers, fp32 gradient reduction, activation checkpointing per
 layer, flash attention (no matrix of scores), a chunked loss, every unit resharded after its forward. Left out: the GPU
-context (about 1 GB), fragmentation, data loading, temporaries of the optimizer
-step.
+context (about 1 GB), fragmentation, data loading, the optimizer step's temporaries.
 """
 
 from dataclasses import dataclass, fields

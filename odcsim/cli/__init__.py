@@ -1,4 +1,4 @@
-"""The `odcsim` command. Each subcommand is a module here; heavy imports wait until it runs, so that help stays quick."""
+"""The `odcsim` command: a module for each subcommand. Heavy imports wait until it runs, so that help stays quick."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from odcsim.errors import InputError
 
-COMMANDS = ("demo", "trace", "compare", "balance", "simulate", "report", "trace_json", "validate", "catalog")
+COMMANDS = ("demo", "trace", "compare", "balance", "simulate", "report", "trace_json", "catalog")
 
 
 class Parser(argparse.ArgumentParser):

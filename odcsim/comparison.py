@@ -1,0 +1,111 @@
+"""Every balancer under every sync that can run it, on the same minibatches: balance, simulate, compare."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from odcsim import balance, memory, simulation, summary
+from odcsim.metrics import Usage
+from odcsim.program import SYNCS, sync_named
+from odcsim.schedule import ScheduleFile
+from odcsim.setting import Setting, plan
+from odcsim.simulation import Simulation
+from odcsim.summary import Measured, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The rows, what they answer, and how far their seconds can be trusted."""
+
+    setting: Setting
+    executor: str
+    fidelity: str
+    rows: tuple[Row, ...]
+    usages: tuple[Usage, ...] = field(repr=False)
+    price: float | None = None
+    memory_limit: float | None = None  # bytes of one GPU, where known
+
+    def row(self, balancer: str, sync: str) -> Row:
+        return next(r for r in self.rows if (r.balancer, r.sync) == (balancer, sync))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "inputs": inputs(self),
+            "fidelity": self.fidelity,
+            "rows": [r.as_json() for r in self.rows],
+        }
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Every (balancer, sync) that can run."""
+    return [(b, s) for b in balance.NAMES for s in SYNCS if balance.runs_with(b, s)]
+
+
+def compare(
+    setting: Setting,
+    *,
+    executor: str = "analytic",
+    price: float | None = None,
+    memory_limit: float | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> Comparison:
+    """`advance` is called once for each (balancer, sync) that is done."""
+    plans: dict[str, ScheduleFile] = {}
+    rows, usages = [], []
+    profile = setting.cost.profile
+    for balancer, sync in pairs():
+        if balancer not in plans:
+            plans[balancer] = plan(setting, balancer)
+        measured = measure(plans[balancer], Simulation(setting.cost, sync, executor, seed=setting.seed))
+        row = summary.row(measured, profile.low, profile.high, price)
+        rows.append(_with_memory(row, setting, plans[balancer], memory_limit))
+        usages.append(measured.usage)
+        advance()
+    compared = summary.compared(rows, [u.makespan for u in usages], setting.seed)
+    fidelity = simulation.fidelity(setting.cost, plans["native"].schedules)
+    return Comparison(setting, executor, fidelity, compared, tuple(usages), price, memory_limit)
+
+
+def measure(file: ScheduleFile, how: Simulation) -> Measured:
+    """One (balancer, sync), measured."""
+    usage = simulation.usage(file.schedules, how)
+    samples, tokens = simulation.carried(file.schedules)
+    return Measured(file.header.balancer, how.sync, usage, samples, tokens, file.header.devices)
+
+
+def _with_memory(row: Row, setting: Setting, file: ScheduleFile, limit: float | None) -> Row:
+    sync = sync_named(row.sync)
+    tokens = max(
+        sum(s.lengths[i] for i in microbatch) for s in file.schedules for device in s.devices for microbatch in device
+    )
+    estimate = memory.estimate(
+        setting.cost.model,
+        setting.cost.cluster.devices,
+        tokens,
+        full_gradients=not sync.push_every_microbatch,
+        one_sided=not sync.meets,
+    )
+    return replace(row, memory_bytes=estimate.total, memory_fits=None if limit is None else estimate.total <= limit)
+
+
+def inputs(comparison: Comparison) -> dict[str, Any]:
+    """What was asked, in the words of the command line."""
+    setting, cluster = comparison.setting, comparison.setting.cost.cluster
+    return {
+        "trace": setting.trace.name,
+        "trace_samples": setting.trace.size,
+        "trace_origin": setting.trace.origin,
+        "model": setting.cost.model.name,
+        "gpu": setting.cost.profile.gpu,
+        "cost": setting.cost.profile.origin,
+        "devices": cluster.devices,
+        "devices_per_node": cluster.devices_per_node,
+        "minibatch": setting.minibatch,
+        "max_tokens": setting.limit,
+        "minibatches": setting.minibatches,
+        "seed": setting.seed,
+        "in_order": setting.in_order,
+        "price": comparison.price,
+        "executor": comparison.executor,
+    }

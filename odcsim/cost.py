@@ -1,0 +1,145 @@
+"""Seconds for everything a program names: a profile's fits, or a GPU's rates, applied to what each microbatch holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.cluster import GPU, Cluster
+from odcsim.model import Model
+from odcsim.profile import Polynomial, Profile
+from odcsim.program import Program
+from odcsim.schedule import Schedule
+
+Floats = NDArray[np.float64]
+GATHER_BYTES, PUSH_BYTES = 2, 4  # parameters travel in bf16, gradients in fp32: FSDP2's usual mixed precision
+OPTIMIZER_BYTES = 28  # AdamW in fp32 reads weight, gradient and two moments, and writes three of them
+PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the microbatches hold [microbatch, minibatch, device]; nothing where a device has no such microbatch."""
+
+    tokens: Floats
+    squares: Floats
+    counts: NDArray[np.int64]  # microbatches of each device [minibatch, device]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One model on one cluster by one profile."""
+
+    model: Model
+    profile: Profile
+    cluster: Cluster
+
+    def sample_seconds(self, lengths: NDArray[np.int64]) -> Floats:
+        """Compute that each sample brings, without the constants of its microbatch: what balancers weigh."""
+        p, layers = self.profile, self.model.layers
+        linear = layers * (p.forward.linear + p.backward.linear) + p.head.linear + 2 * p.embed.linear
+        quadratic = layers * (p.forward.quadratic + p.backward.quadratic)
+        seconds: Floats = linear * lengths.astype(np.float64) + quadratic * self.model.squares(lengths)
+        return seconds
+
+    def load(self, schedules: Sequence[Schedule]) -> Load:
+        """The loads of minibatches of like shape; the most microbatches of any of them sets the first axis."""
+        most = max(max(s.microbatches) for s in schedules)
+        tokens = np.zeros((len(schedules), self.cluster.devices, most))
+        squares = np.zeros_like(tokens)
+        counts = np.array([s.microbatches for s in schedules], dtype=np.int64)
+        for b, schedule in enumerate(schedules):
+            lengths = np.array(schedule.lengths, dtype=np.int64)
+            square = self.model.squares(lengths).tolist()
+            for d, device in enumerate(schedule.devices):
+                for m, microbatch in enumerate(device):
+                    tokens[b, d, m] = sum(schedule.lengths[i] for i in microbatch)
+                    squares[b, d, m] = sum(square[i] for i in microbatch)
+        return Load(
+            np.ascontiguousarray(np.moveaxis(tokens, 2, 0)), np.ascontiguousarray(np.moveaxis(squares, 2, 0)), counts
+        )
+
+    def durations(self, program: Program, load: Load) -> Floats:
+        """Seconds of every row of the program's table [row, minibatch, device]."""
+        table = np.zeros((len(program.durations), *load.counts.shape))
+        slow = np.ones(self.cluster.devices)
+        for device, factor in self.cluster.slow:
+            slow[device] = factor
+        fixed = self._fixed(program)
+        for row, (what, m) in enumerate(program.durations):
+            if m < 0:
+                table[row] = fixed[what]
+                continue
+            present = m < load.counts
+            if what in fixed:
+                table[row] = np.where(present, fixed[what], 0.0)
+            else:
+                fit = self._fits()[what]
+                seconds = fit.constant + fit.linear * load.tokens[m] + fit.quadratic * load.squares[m]
+                table[row] = np.where(present, seconds * slow, 0.0)
+        return table
+
+    def _fits(self) -> dict[str, Polynomial]:
+        p = self.profile
+        opening = Polynomial(p.embed.constant + p.microbatch, p.embed.linear, p.embed.quadratic)
+        return {
+            "embed": opening,
+            "forward": p.forward,
+            "head": p.head,
+            "backward": p.backward,
+            "embed backward": p.embed,
+        }
+
+    def _fixed(self, program: Program) -> dict[str, float]:
+        root, layer = self.model.root_parameters, self.model.layer_parameters
+        return {
+            "overhead": self.profile.overhead,
+            "gather root": self._transfer(GATHER_BYTES * root, program.one_sided),
+            "gather layer": self._transfer(GATHER_BYTES * layer, program.one_sided),
+            "push root": self._transfer(PUSH_BYTES * root, program.one_sided),
+            "push layer": self._transfer(PUSH_BYTES * layer, program.one_sided),
+            "optimizer": self.profile.optimizer,
+            "publish": self.profile.publish,
+            "meeting": self.cluster.latency if self.cluster.devices > 1 else 0.0,
+        }
+
+    def _transfer(self, size: float, one_sided: bool) -> float:
+        """Seconds to gather or push a unit of `size` bytes.
+
+        Inside a node both kinds take the same (measured so by the paper). Between nodes a ring brings the other nodes'
+        part into each node once, over all its NICs.
+        """
+        c = self.cluster
+        if c.devices == 1:
+            return 0.0
+        inside = size * (c.devices - 1) / c.devices / c.link_bandwidth
+        if c.nodes == 1:
+            return 0.0 if self.profile.node_transfers_included else c.latency + inside
+        between = size * (c.nodes - 1) / c.nodes / (c.nics_per_node * c.nic_bandwidth)
+        if self.profile.node_transfers_included:
+            inside = 0.0
+        return c.latency + max(inside, between) * (c.one_sided_slowdown if one_sided else 1.0)
+
+
+def estimate(model: Model, gpu: GPU, devices: int) -> Profile:
+    """A profile from FLOPs over the best matmul rate anybody measured: no calibration, so a range and not a point.
+
+    The two published fits take 1.3 to 1.9 times these seconds (a test computes it), since attention, small matmuls and
+    what is not a matmul run below that rate; nothing can run above it.
+    """
+    rate = gpu.matmul_flops
+    shard = model.parameters / devices / gpu.memory_bandwidth
+    return Profile(
+        model=model.name,
+        gpu=gpu.name,
+        fidelity="catalogue",
+        origin=f"FLOPs with recompute over {rate / 1e12:.0f} TFLOP/s, the best bf16 matmul known of {gpu.name}",
+        forward=Polynomial(0.0, model.layer_forward(1.0, 0.0) / rate, model.layer_forward(0.0, 1.0) / rate),
+        backward=Polynomial(0.0, model.layer_backward(1.0, 0.0) / rate, model.layer_backward(0.0, 1.0) / rate),
+        head=Polynomial(0.0, (model.head_forward(1.0) + model.head_backward(1.0)) / rate),
+        optimizer=OPTIMIZER_BYTES * shard,
+        publish=PUBLISH_BYTES * shard,
+        low=1.0,
+        high=1.9,
+    )

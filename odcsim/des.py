@@ -1,0 +1,172 @@
+"""The discrete-event executor: every lane of every device is a SimPy process that walks its part of the program.
+
+It agrees with the analytic executor to the last bit where nobody shares a link and nothing is drawn, and answers what
+that one cannot: transfers that share a node's NICs, and compute that varies from step to step.
+"""
+
+from collections import defaultdict
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+
+import numpy as np
+import simpy
+
+from odcsim.cluster import Cluster
+from odcsim.program import Program, Step
+from odcsim.timeline import Floats
+
+Process = Generator[simpy.Event, None, None]
+
+
+def run(
+    program: Program,
+    durations: Floats,
+    cluster: Cluster | None = None,
+    rngs: Sequence[np.random.Generator] = (),
+) -> tuple[Floats, Floats]:
+    """Times asked and had [step, minibatch, device] from durations [row, minibatch, device].
+
+    A cluster adds shared links where it has them, and its jitter where generators to draw it from are passed, one for
+    each minibatch so that a minibatch comes out the same whatever it is simulated with.
+    """
+    shape = (len(program.steps), *durations.shape[1:])
+    asked, had = np.empty(shape), np.empty(shape)
+    rows = [step.duration for step in program.steps]
+    for b in range(shape[1]):
+        seconds = durations[rows, b]
+        if cluster is not None and cluster.jitter and rngs:
+            seconds = seconds * _jitter(program, cluster, rngs[b])
+        asked[:, b], had[:, b] = _Minibatch(program, seconds, cluster).run()
+    return asked, had
+
+
+def _jitter(program: Program, cluster: Cluster, rng: np.random.Generator) -> Floats:
+    """Factors of mean one for compute steps, one for the rest [step, device]."""
+    sigma = np.sqrt(np.log1p(cluster.jitter**2))
+    drawn = rng.lognormal(-sigma * sigma / 2, sigma, (len(program.steps), cluster.devices))
+    computes = np.array([[step.kind == "compute"] for step in program.steps])
+    return np.where(computes, drawn, 1.0)
+
+
+@dataclass(slots=True)
+class _Meeting:
+    """Where all devices wait for the last one."""
+
+    event: simpy.Event
+    missing: int
+
+
+class _Minibatch:
+    """One minibatch under simulation: its clock, its processes, and what they have recorded."""
+
+    def __init__(self, program: Program, seconds: Floats, cluster: Cluster | None) -> None:
+        self.env = simpy.Environment()
+        self.program = program
+        self.devices = seconds.shape[1]
+        # A device's times in lists of their own: the processes touch single numbers, which numpy is slow at.
+        self.seconds: list[list[float]] = seconds.T.tolist()
+        self.asked = [[0.0] * len(program.steps) for _ in range(self.devices)]
+        self.had = [[-1.0] * len(program.steps) for _ in range(self.devices)]
+        self.waiting: list[dict[int, simpy.Event]] = [{} for _ in range(self.devices)]
+        self.meetings: dict[int, _Meeting] = {}
+        self.cluster = cluster if cluster is not None and cluster.shared_links and program.one_sided else None
+        self.links: dict[tuple[int, str], _Link] = {}
+
+    def run(self) -> tuple[Floats, Floats]:
+        lanes: dict[str, list[tuple[int, Step]]] = defaultdict(list)
+        for i, step in enumerate(self.program.steps):
+            lanes[step.lane].append((i, step))
+        for device in range(self.devices):
+            for steps in lanes.values():
+                self.env.process(self._lane(device, steps))
+        self.env.run()
+        return np.array(self.asked).T, np.array(self.had).T
+
+    def _lane(self, device: int, steps: list[tuple[int, Step]]) -> Process:
+        env, seconds = self.env, self.seconds[device]
+        asked, had, waiting = self.asked[device], self.had[device], self.waiting[device]
+        for i, step in steps:
+            for need in step.after:
+                if had[need] < 0:
+                    yield waiting.get(need) or waiting.setdefault(need, env.event())
+            asked[i] = env.now
+            if step.meets:
+                meeting = self._meeting(i)
+                if meeting.missing:
+                    yield meeting.event
+                else:
+                    meeting.event.succeed()
+            if seconds[i]:
+                link = self._link(device, step)
+                yield env.timeout(seconds[i]) if link is None else link.transfer(seconds[i])
+            had[i] = env.now
+            if i in waiting:
+                waiting.pop(i).succeed()
+
+    def _meeting(self, i: int) -> _Meeting:
+        """Join the meeting of step i."""
+        meeting = self.meetings.get(i)
+        if meeting is None:
+            meeting = self.meetings[i] = _Meeting(self.env.event(), self.devices)
+        meeting.missing -= 1
+        return meeting
+
+    def _link(self, device: int, step: Step) -> "_Link | None":
+        """The NICs that a one-sided transfer of this device goes through, where they are shared."""
+        if self.cluster is None or step.kind not in ("gather", "push"):
+            return None
+        key = (device // self.cluster.devices_per_node, step.kind)  # gathers come in, pushes go out
+        if key not in self.links:
+            self.links[key] = _Link(self.env, self.cluster.nics_per_node)
+        return self.links[key]
+
+
+@dataclass(slots=True)
+class _Link:
+    """A node's NICs in one direction: each carries one transfer at full speed; more transfers than NICs share equally.
+
+    All transfers move at the same rate, so one running total of work done per transfer tells when each ends.
+    """
+
+    env: simpy.Environment
+    nics: int
+    done: float = 0.0
+    updated: float = 0.0
+    ends: list[tuple[float, int, simpy.Event]] = field(default_factory=list)
+    arrivals: "count[int]" = field(default_factory=count)
+    timer: int = 0
+
+    def transfer(self, seconds: float) -> simpy.Event:
+        """An event for the end of a transfer that takes `seconds` alone."""
+        self._advance()
+        event = self.env.event()
+        heappush(self.ends, (self.done + seconds, next(self.arrivals), event))
+        self._set_timer()
+        return event
+
+    def _rate(self) -> float:
+        return min(1.0, self.nics / len(self.ends)) if self.ends else 1.0
+
+    def _advance(self) -> None:
+        self.done += (self.env.now - self.updated) * self._rate()
+        self.updated = self.env.now
+
+    def _set_timer(self) -> None:
+        """Wake up at the next end; a timer set before a later arrival is void."""
+        self.timer += 1
+        mine = self.timer
+        wake = self.env.timeout(max(0.0, self.ends[0][0] - self.done) / self._rate())
+        wake.callbacks.append(lambda _: self._end(mine))
+
+    def _end(self, timer: int) -> None:
+        if timer != self.timer:
+            return
+        self._advance()
+        # The head is due now whatever rounding says of the running total.
+        self.done = max(self.done, self.ends[0][0])
+        while self.ends and self.ends[0][0] <= self.done:
+            heappop(self.ends)[2].succeed()
+        if self.ends:
+            self._set_timer()

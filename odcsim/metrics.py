@@ -1,0 +1,162 @@
+"""Where the time went: idle and its parts, derived from spans alone, whoever produced them.
+
+A gap is time in which a device's compute lane holds no compute. Every moment of a gap is told apart by what the lane
+that the next compute needed was doing: waiting for a peer to come to a meeting, moving bytes, or nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.program import COMPUTE, EVERY, Program
+from odcsim.timeline import Block, Floats, Timeline
+
+PARTS = ("wait_inside", "wait_end", "gather", "push", "other")
+Rows = Sequence[Floats] | Floats  # times of each step [minibatch, device]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Seconds per minibatch, summed over devices where not said otherwise: compute + parts = devices x makespan."""
+
+    makespan: Floats  # not a sum: when the last device was done
+    compute: Floats
+    wait_inside: Floats
+    wait_end: Floats
+    gather: Floats
+    push: Floats
+    other: Floats
+
+    def idle(self) -> float:
+        """Share of device time without compute, as a ratio of sums over the minibatches."""
+        return sum(self.idle_parts().values())
+
+    def idle_parts(self) -> dict[str, float]:
+        lost = {part: float(getattr(self, part).sum()) for part in PARTS}
+        total = float(self.compute.sum()) + sum(lost.values())
+        return {part: seconds / total if total else 0.0 for part, seconds in lost.items()}
+
+
+def usage(timeline: Timeline) -> Usage:
+    """The usage of every minibatch, in the order of the schedule file."""
+    return assemble([(block.minibatches, measure(block)) for block in timeline.blocks], len(timeline.samples))
+
+
+def assemble(pieces: Iterable[tuple[NDArray[np.int64], Usage]], minibatches: int) -> Usage:
+    """Put the usages of blocks back into the order of their minibatches."""
+    whole = {field.name: np.zeros(minibatches) for field in fields(Usage)}
+    for numbers, piece in pieces:
+        for name, values in whole.items():
+            values[numbers] = getattr(piece, name)
+    return Usage(**whole)
+
+
+def measure(block: Block) -> Usage:
+    """The usage of a block's minibatches."""
+    return measure_rows(block.program, block.asked, block.had, range(len(block.program.steps)))
+
+
+def measure_rows(program: Program, asked: Rows, had: Rows, order: Iterable[int]) -> Usage:
+    """The usage of steps in their program's order. A step's rows are read when `order` names it, and as `uses` says."""
+    gaps = _gaps(program)
+    shape = asked[0].shape
+    compute, makespan = np.zeros(shape), np.zeros(shape)
+    parts = {name: np.zeros(shape) for name in ("wait_inside", "wait_end", "gather", "push")}
+    for i in order:
+        step, gap = program.steps[i], gaps[i]
+        if step.kind == "compute":
+            compute += had[i]
+            compute -= asked[i]
+        if step.meets and step.lane == COMPUTE:
+            parts["wait_end" if step.microbatch == EVERY else "wait_inside"] += _begun(asked[i]) - asked[i]
+        if gap.transfers:
+            _attribute(program, gap, asked, had, asked[i], parts)
+        if gap.last:
+            np.maximum(makespan, had[i], out=makespan)
+    span: Floats = makespan.max(axis=1)
+    sums = {name: seconds.sum(axis=1) for name, seconds in parts.items()}
+    computed = compute.sum(axis=1)
+    other = shape[1] * span - computed - sum(sums.values())
+    return Usage(span, computed, other=other, **sums)
+
+
+def uses(program: Program) -> list[int]:
+    """For each step the last one whose measuring reads its rows."""
+    last = list(range(len(program.steps)))
+    for i, gap in enumerate(_gaps(program)):
+        for read in (*gap.transfers, gap.before) if gap.transfers else ():
+            last[read] = max(last[read], i)
+    return last
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """What the start of a step of the compute lane may have waited for, latest first; of other lanes nothing."""
+
+    before: int  # the step before it on the compute lane, or -1
+    transfers: tuple[int, ...]
+    last: bool  # nothing follows in its lane
+
+
+@lru_cache(maxsize=64)
+def _gaps(program: Program) -> tuple[_Gap, ...]:
+    """The gap before every step.
+
+    A lane works in order, so a step may have waited for the transfers it comes after, and for those before them in
+    their lanes that no earlier step of the compute lane came after.
+    """
+    lanes: dict[str, list[int]] = {}
+    place: list[int] = []
+    covered: dict[str, int] = {}
+    gaps = []
+    ends = {step.lane: i for i, step in enumerate(program.steps)}.values()
+    before = -1
+    for i, step in enumerate(program.steps):
+        lane = lanes.setdefault(step.lane, [])
+        place.append(len(lane))
+        lane.append(i)
+        pending: list[int] = []
+        if step.lane == COMPUTE:
+            # Gathers first: where a gather and a push were in flight at once, the gap counts as the gather's.
+            for need in sorted(step.after, key=lambda n: program.steps[n].kind != "gather"):
+                of = program.steps[need].lane
+                pending += reversed(lanes[of][covered.get(of, 0) : place[need] + 1])
+                covered[of] = max(covered.get(of, 0), place[need] + 1)
+        gaps.append(_Gap(before, tuple(pending), i in ends))
+        before = i if step.lane == COMPUTE else before
+    return tuple(gaps)
+
+
+def _attribute(program: Program, gap: _Gap, asked: Rows, had: Rows, end: Floats, parts: dict[str, Floats]) -> None:
+    """Split the gap between the compute lane's previous step and `end` over what its transfers were doing."""
+    start = had[gap.before] if gap.before >= 0 else np.zeros_like(end)
+    left = end - start
+    if not left.any():
+        return
+    lanes = {program.steps[t].lane for t in gap.transfers}
+    for t in gap.transfers:
+        transfer = program.steps[t]
+        done = _within(had[t], start, end)
+        begun = _within(_begun(asked[t]) if transfer.meets else asked[t], start, done)
+        moving = np.subtract(done, begun, out=done)
+        if len(lanes) > 1:  # transfers of one lane never overlap; those of two share the gap
+            np.minimum(moving, left, out=moving)
+            left -= moving
+        parts[transfer.kind] += moving
+        if transfer.meets:
+            parts["wait_inside"] += np.subtract(begun, _within(asked[t], start, begun), out=begun)
+
+
+def _begun(asked: Floats) -> Floats:
+    """When a meeting stopped waiting: its last device had asked."""
+    begun: Floats = asked.max(axis=1, keepdims=True)
+    return begun
+
+
+def _within(times: Floats, low: Floats, high: Floats) -> Floats:
+    """The times, moved to the nearer end where they lie outside. (np.clip takes several times as long.)"""
+    inside: Floats = np.maximum(times, low)
+    return np.minimum(inside, high, out=inside)

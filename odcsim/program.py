@@ -1,0 +1,244 @@
+"""What every device does in one minibatch, step by step: the only place that knows what a sync mode means.
+
+All devices perform the same list of steps. A device with fewer microbatches than the program has performs the
+steps of its missing ones in no time, which only a sync without meetings inside allows. The shape does not depend on
+lengths: a step names a row of a table of durations that the cost model fills, so one program serves many minibatches.
+
+The rules are FSDP2's. A root unit holds what is in no layer (embedding, final norm, head): its gather waits for the
+compute before it, it stays unsharded until its backward, and its push is waited for before the next microbatch. A
+layer's gather may run ahead of its compute by a bounded number of positions, and a compute waits for the push two
+positions back, because that push still holds the buffer it needs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from odcsim.errors import InputError, nearest
+
+SYNCS = ("collective", "deferred", "on-demand")
+COMPUTE, COMM, GATHER, PUSH = "compute", "comm", "gather", "push"  # lanes
+ROOT = 0  # unit; layers are 1..L
+EVERY = -1  # the microbatch of a step, or of a duration, that belongs to none
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """What sets the syncs apart: which transfers are meetings, which lanes they use, when gradients leave."""
+
+    meets: bool  # gathers and pushes are collectives: everybody meets
+    gather_lane: str
+    push_lane: str
+    push_every_microbatch: bool
+    publishes: bool  # one-sided readers need the shards laid out for them, and a word when they are new
+
+    @property
+    def uneven(self) -> bool:
+        """Whether devices may run different numbers of microbatches."""
+        return not self.meets
+
+
+_SYNC = {
+    # FSDP2 issues all-gathers and reduce-scatters to one communicator, in order.
+    "collective": Sync(True, COMM, COMM, True, False),
+    "deferred": Sync(True, COMM, COMM, False, False),
+    "on-demand": Sync(False, GATHER, PUSH, True, True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """How many positions a gather runs ahead of its compute, and how many a push may trail behind it."""
+
+    forward: int
+    backward: int
+    trail: int
+
+
+_PREFETCH = {"none": Prefetch(0, 0, 1), "fsdp2": Prefetch(2, 1, 2)}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing a device does: in its lane's order, after the steps named, meeting the other devices or not."""
+
+    kind: str  # gather | compute | push | overhead | optimizer | publish | meeting
+    lane: str
+    microbatch: int
+    unit: int  # ROOT, a layer's number, or -1
+    duration: int  # row of Program.durations
+    after: tuple[int, ...]  # steps of other lanes (a lane's own order is implied)
+    meets: bool
+
+    def __str__(self) -> str:
+        unit = {ROOT: " root", -1: ""}.get(self.unit, f" layer {self.unit}")
+        microbatch = f" mb {self.microbatch}" if self.microbatch != EVERY else ""
+        after = f" after {', '.join(map(str, self.after))}" if self.after else ""
+        return f"{self.lane:<7} {self.kind}{unit}{microbatch}{after}{' meets' if self.meets else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The steps of one minibatch, in an order in which they can be issued."""
+
+    sync: str
+    layers: int
+    microbatches: int
+    prefetch: str
+    steps: tuple[Step, ...]
+    durations: tuple[tuple[str, int], ...]  # (what is timed, microbatch or EVERY)
+
+    def __str__(self) -> str:
+        width = len(str(len(self.steps)))
+        timed = [self.durations[step.duration][0] for step in self.steps]
+        return "\n".join(f"{i:>{width}} {s} [{t}]" for i, (s, t) in enumerate(zip(self.steps, timed, strict=True)))
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether a device's gathers and pushes need nobody else."""
+        return not _SYNC[self.sync].meets
+
+    def previous_in_lane(self) -> list[int]:
+        """For each step the one before it in its lane, or -1."""
+        last: dict[str, int] = {}
+        before = []
+        for i, step in enumerate(self.steps):
+            before.append(last.get(step.lane, -1))
+            last[step.lane] = i
+        return before
+
+
+def sync_named(name: str) -> Sync:
+    if name not in _SYNC:
+        raise InputError(f"unknown sync '{name}'", fix=nearest(name, list(SYNCS)))
+    return _SYNC[name]
+
+
+def prefetch_named(name: str) -> Prefetch:
+    """`none`, `fsdp2`, or a whole number: that many positions ahead in both directions."""
+    if name in _PREFETCH:
+        return _PREFETCH[name]
+    if name.isdigit() and int(name) > 0:
+        return Prefetch(int(name), int(name), 2)
+    raise InputError(f"unknown prefetch '{name}'", fix="use none, fsdp2 or a number of layers from 1")
+
+
+def check_counts(sync: str, microbatches: tuple[int, ...], where: str = "") -> None:
+    """Refuse unequal microbatch counts under a sync that would wait for ever."""
+    if len(set(microbatches)) > 1 and not sync_named(sync).uneven:
+        counts = ", ".join(map(str, microbatches[:16])) + (", ..." if len(microbatches) > 16 else "")
+        raise InputError(
+            f"devices run different numbers of microbatches ({counts}) and {sync} sync would hang",
+            where=where,
+            fix="use --sync on-demand, or a balancer with equal counts (lb-micro, sorted-slice)",
+        )
+
+
+@lru_cache(maxsize=256)
+def program(layers: int, microbatches: int, sync: str, prefetch: str = "fsdp2") -> Program:
+    """Lower the shape of a minibatch to steps: how many microbatches at most, of how many layers, under which sync."""
+    if layers < 1 or microbatches < 0:
+        raise InputError(f"{layers} layers and {microbatches} microbatches", fix="at least one layer is needed")
+    writer = _Writer(sync_named(sync))
+    ahead = prefetch_named(prefetch)
+    for m in range(microbatches):
+        _microbatch(writer, m, layers, ahead, last=m == microbatches - 1)
+    _minibatch_end(writer)
+    return Program(sync, layers, microbatches, prefetch, tuple(writer.steps), tuple(writer.rows))
+
+
+class _Writer:
+    """Appends steps and remembers the few that later ones refer to."""
+
+    def __init__(self, sync: Sync) -> None:
+        self.sync = sync
+        self.steps: list[Step] = []
+        self.rows: dict[tuple[str, int], int] = {}
+        self.compute = -1  # the latest step of the compute lane
+        self.push = -1
+
+    def _add(self, kind: str, lane: str, m: int, unit: int, what: str, after: tuple[int, ...], meets: bool) -> int:
+        timed = (what, m if kind in ("compute", "overhead", "gather", "push") else EVERY)
+        row = self.rows.setdefault(timed, len(self.rows))
+        needs = tuple(sorted({i for i in after if i >= 0 and self.steps[i].lane != lane}))
+        self.steps.append(Step(kind, lane, m, unit, row, needs, meets))
+        return len(self.steps) - 1
+
+    def on_compute(self, kind: str, what: str, m: int, unit: int, after: tuple[int, ...], meets: bool = False) -> int:
+        self.compute = self._add(kind, COMPUTE, m, unit, what, after, meets)
+        return self.compute
+
+    def gather(self, m: int, unit: int, after: int) -> int:
+        what = "gather root" if unit == ROOT else "gather layer"
+        return self._add("gather", self.sync.gather_lane, m, unit, what, (after,), self.sync.meets)
+
+    def push_out(self, m: int, unit: int) -> int:
+        what = "push root" if unit == ROOT else "push layer"
+        self.push = self._add("push", self.sync.push_lane, m, unit, what, (self.compute,), self.sync.meets)
+        return self.push
+
+
+def _microbatch(writer: _Writer, m: int, layers: int, ahead: Prefetch, last: bool) -> None:
+    start = writer.on_compute("overhead", "overhead", m, -1, (writer.push,))
+    root = writer.gather(m, ROOT, start)
+    ends = _forward(writer, m, layers, ahead.forward, root)
+    _backward(writer, m, layers, ahead, ends, pushes=last or writer.sync.push_every_microbatch)
+
+
+def _forward(writer: _Writer, m: int, layers: int, ahead: int, root: int) -> list[int]:
+    """Positions 0 (embedding), 1..L (layers) and L + 1 (head, its backward included, since the root stays)."""
+    ends: list[int] = []
+    gathers = {0: root}
+
+    def gather_for(position: int) -> None:
+        if position <= layers:
+            gathers[position] = writer.gather(m, position, ends[-1] if ends else -1)
+
+    _run_ahead(gather_for, 1, ahead)
+    ends.append(writer.on_compute("compute", "embed", m, ROOT, (root,)))
+    for layer in range(1, layers + 1):
+        gather_for(layer + ahead)
+        ends.append(writer.on_compute("compute", "forward", m, layer, (gathers[layer],)))
+    return ends
+
+
+def _run_ahead(gather_for: Callable[[int], None], first: int, ahead: int) -> None:
+    """Issue the gathers of the positions below first + ahead: they need not wait for any compute of this pass."""
+    for position in range(first, first + ahead):
+        gather_for(position)
+
+
+def _backward(writer: _Writer, m: int, layers: int, ahead: Prefetch, ends: list[int], pushes: bool) -> None:
+    """Positions 0 (head), 1..L (layers, last first) and L + 1 (embedding), each position's push trailing behind it."""
+    gathers: dict[int, int] = {}
+    pushed: list[int] = []
+
+    def gather_for(position: int) -> None:
+        if 1 <= position <= layers:
+            gathers[position] = writer.gather(m, layers + 1 - position, ends[-1])
+
+    def freed(position: int) -> int:
+        """The push whose buffer this position's gradients need."""
+        behind = position - 1 - ahead.trail
+        return pushed[behind] if 0 <= behind < len(pushed) else -1
+
+    _run_ahead(gather_for, 1, ahead.backward)
+    ends.append(writer.on_compute("compute", "head", m, ROOT, ()))
+    for position in range(1, layers + 1):
+        gather_for(position + ahead.backward)
+        layer = layers + 1 - position
+        ends.append(writer.on_compute("compute", "backward", m, layer, (gathers[position], freed(position))))
+        if pushes:
+            pushed.append(writer.push_out(m, layer))
+    writer.on_compute("compute", "embed backward", m, ROOT, (freed(layers + 1),))
+    if pushes:
+        writer.push_out(m, ROOT)
+
+
+def _minibatch_end(writer: _Writer) -> None:
+    """Gradients settle everywhere, the optimizer steps, and one-sided readers learn that new weights are visible."""
+    writer.on_compute("meeting", "meeting", EVERY, -1, (writer.push,), meets=True)
+    writer.on_compute("optimizer", "optimizer", EVERY, -1, ())
+    if writer.sync.publishes:
+        writer.on_compute("publish", "publish", EVERY, -1, ())
+        writer.on_compute("meeting", "meeting", EVERY, -1, (), meets=True)

@@ -1,0 +1,197 @@
+"""Which device runs which samples of a minibatch, in which microbatches; and the file that holds many minibatches.
+
+A schedule is one minibatch: the optimizer step is a barrier, so minibatches do not know of each other.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from odcsim.errors import InputError
+from odcsim.files import replacing
+
+FORMAT = "odcsim schedule"
+VERSION = 1
+
+Microbatches = tuple[tuple[int, ...], ...]
+Assignment = tuple[Microbatches, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One minibatch. `devices[d][m]` holds positions in `lengths`: what device d runs in its m-th microbatch."""
+
+    lengths: tuple[int, ...]
+    devices: Assignment
+    samples: tuple[int, ...] = ()  # the samples' ids in the trace, where known
+    loss: tuple[int, ...] = ()  # tokens of each sample that carry loss, where known
+
+    @property
+    def microbatches(self) -> tuple[int, ...]:
+        """Microbatches of each device."""
+        return tuple(len(device) for device in self.devices)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether devices differ in microbatch counts, which only a sync without meetings inside can run."""
+        return len(set(self.microbatches)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a schedule file says of itself."""
+
+    balancer: str
+    model: str
+    weights: str  # fidelity and origin of the cost that the samples were weighed by
+    max_tokens: int
+    devices: int
+    seed: int
+    trace: str = ""
+    in_order: bool = False
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFile:
+    """Many minibatches with one header. The digest tells two files apart whatever their names."""
+
+    header: Header
+    schedules: tuple[Schedule, ...] = field(repr=False)
+
+    def sealed(self) -> "ScheduleFile":
+        return replace(self, header=replace(self.header, digest=self.compute_digest()))
+
+    def compute_digest(self) -> str:
+        sha = hashlib.sha256(json.dumps(asdict(replace(self.header, digest="")), sort_keys=True).encode())
+        for line in _lines(self.schedules):
+            sha.update(line.encode())
+        return sha.hexdigest()[:16]
+
+
+def write(file: ScheduleFile, path: Path | str) -> ScheduleFile:
+    """Write the file whole or not at all; the file that comes back carries its digest."""
+    sealed = file.sealed()
+    with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as out:
+        out.write(json.dumps({"format": FORMAT, "version": VERSION, **asdict(sealed.header)}) + "\n")
+        for line in _lines(sealed.schedules):
+            out.write(line + "\n")
+    return sealed
+
+
+def read(path: Path | str) -> ScheduleFile:
+    """Read and check a schedule file: every sample once, nothing over the limit, digest as written."""
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise InputError("no such file", where=str(path), fix="write one with 'odcsim balance'") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read ({error})", where=str(path), fix="expected a schedule file") from None
+    header = _read_header(path, lines[0] if lines else "")
+    schedules = tuple(_read_schedule(f"{path}:{i}", line, header) for i, line in enumerate(lines[1:], 2))
+    if not schedules:
+        raise InputError("holds no minibatch", where=str(path), fix="write it anew with 'odcsim balance'")
+    file = ScheduleFile(header, schedules)
+    if file.compute_digest() != header.digest:
+        raise InputError(
+            f"digest {header.digest} does not fit the content",
+            where=str(path),
+            fix="the file was edited; write it anew with 'odcsim balance'",
+        )
+    return file
+
+
+def _lines(schedules: Iterable[Schedule]) -> Iterable[str]:
+    for number, s in enumerate(schedules):
+        entry = {"minibatch": number, "lengths": s.lengths, "devices": s.devices}
+        if s.samples:
+            entry["samples"] = s.samples
+        if s.loss:
+            entry["loss"] = s.loss
+        yield json.dumps(entry, separators=(",", ":"))
+
+
+def _read_header(path: Path, line: str) -> Header:
+    entry = _json(f"{path}:1", line)
+    if entry.pop("format", None) != FORMAT:
+        raise InputError("not a schedule file", where=f"{path}:1", fix="write one with 'odcsim balance'")
+    if (version := entry.pop("version", None)) != VERSION:
+        raise InputError(f"version {version!r} is not {VERSION}", where=f"{path}:1", fix="write it anew")
+    wanted = {name: field.type for name, field in Header.__dataclass_fields__.items()}
+    if set(entry) != set(wanted):
+        odd = sorted(set(entry) ^ set(wanted))
+        raise InputError(f"header keys missing or unknown: {', '.join(odd)}", where=f"{path}:1", fix="write it anew")
+    for name, kind in wanted.items():
+        if type(entry[name]) is not kind:
+            raise InputError(f"{name} is {entry[name]!r}", where=f"{path}:1", fix="write it anew")
+    header = Header(**entry)
+    if header.devices < 1 or header.max_tokens < 1:
+        raise InputError("devices and max_tokens must be positive", where=f"{path}:1", fix="write it anew")
+    return header
+
+
+def _read_schedule(where: str, line: str, header: Header) -> Schedule:
+    entry = _json(where, line)
+    lengths = _whole_numbers(where, "lengths", entry.get("lengths"), low=1)
+    devices = entry.get("devices")
+    if not isinstance(devices, list) or len(devices) != header.devices:
+        raise InputError(f"devices is not a list of {header.devices}", where=where, fix="write it anew")
+    assignment = tuple(_microbatches(where, device) for device in devices)
+    schedule = Schedule(
+        lengths,
+        assignment,
+        _whole_numbers(where, "samples", entry.get("samples", []), low=0),
+        _whole_numbers(where, "loss", entry.get("loss", []), low=0),
+    )
+    check(schedule, header.max_tokens, where)
+    return schedule
+
+
+def check(schedule: Schedule, max_tokens: int, where: str) -> None:
+    """Refuse a schedule that drops or repeats a sample or breaks the token limit."""
+    fix = "write it anew with 'odcsim balance'"
+    placed = sorted(i for device in schedule.devices for microbatch in device for i in microbatch)
+    if placed != list(range(len(schedule.lengths))):
+        raise InputError("a sample is missing, repeated or out of range", where=where, fix=fix)
+    for name in ("samples", "loss"):
+        if (values := getattr(schedule, name)) and len(values) != len(schedule.lengths):
+            raise InputError(f"{len(values)} {name} for {len(schedule.lengths)} lengths", where=where, fix=fix)
+    for d, device in enumerate(schedule.devices):
+        for m, microbatch in enumerate(device):
+            if not microbatch:
+                raise InputError(f"device {d} microbatch {m} is empty", where=where, fix=fix)
+            if (tokens := sum(schedule.lengths[i] for i in microbatch)) > max_tokens:
+                raise InputError(
+                    f"device {d} microbatch {m} holds {tokens} tokens, over max_tokens {max_tokens}",
+                    where=where,
+                    fix=fix,
+                )
+
+
+def _microbatches(where: str, device: Any) -> Microbatches:
+    if not isinstance(device, list):
+        raise InputError(f"device {device!r} is not a list of microbatches", where=where, fix="write it anew")
+    return tuple(_whole_numbers(where, "microbatch", microbatch, low=0) for microbatch in device)
+
+
+def _whole_numbers(where: str, name: str, values: Any, *, low: int) -> tuple[int, ...]:
+    if not isinstance(values, list):
+        raise InputError(f"{name} is {values!r}, not a list", where=where, fix="write it anew")
+    for value in values:
+        if type(value) is not int or not low <= value < 2**31:
+            raise InputError(f"{name} holds {value!r}", where=where, fix=f"whole numbers from {low} to 2^31 - 1")
+    return tuple(values)
+
+
+def _json(where: str, line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        entry = None
+    if not isinstance(entry, dict):
+        raise InputError("not a JSON object", where=where, fix="expected a schedule file of 'odcsim balance'")
+    return entry

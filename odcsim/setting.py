@@ -1,0 +1,129 @@
+"""A question in full: these lengths, this model on this cluster, minibatches of this size. And its schedules."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim import catalog
+from odcsim.balance import balance
+from odcsim.catalog import fits
+from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
+from odcsim.cost import Cost
+from odcsim.errors import InputError
+from odcsim.reading import load
+from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.trace import Trace
+
+MINIBATCHES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything that the schedules of a balancer depend on."""
+
+    trace: Trace
+    cost: Cost
+    minibatch: int  # samples per device
+    max_tokens: int = 0  # of a microbatch; 0 stands for the longest sample of the trace
+    minibatches: int = MINIBATCHES
+    seed: int = 0
+    in_order: bool = False
+
+    @property
+    def limit(self) -> int:
+        return self.max_tokens or self.trace.longest
+
+    def check(self) -> None:
+        """Refuse a sample over the token limit, by name."""
+        if self.trace.longest <= self.limit:
+            return
+        row = int(np.argmax(self.trace.lengths > self.limit))
+        raise InputError(
+            f"sample {row} has {self.trace.lengths[row]} tokens, over --max-tokens {self.limit}",
+            where=self.trace.name,
+            fix=f"raise the limit to {self.trace.longest}, or cut or drop such samples",
+        )
+
+    def draw(self) -> list[NDArray[np.int64]]:
+        """The sample ids of every minibatch: the same for every balancer."""
+        self.check()
+        samples = self.minibatch * self.cost.cluster.devices
+        return self.trace.minibatches(samples, self.minibatches, seed=self.seed, in_order=self.in_order)
+
+
+def ask(
+    trace: Trace | str,
+    model: str,
+    *,
+    gpu: str | None = None,
+    profile: str | None = None,
+    devices: int = 8,
+    minibatch: int = 4,
+    max_tokens: int = 0,
+    minibatches: int = MINIBATCHES,
+    seed: int = 0,
+    in_order: bool = False,
+    devices_per_node: int | None = None,
+    cluster: str | None = None,
+) -> Setting:
+    """A setting by names and paths, as the command line takes them."""
+    wanted = {"devices": devices, "minibatch": minibatch, "minibatches": minibatches}
+    for name, value in wanted.items():
+        if value < 1:
+            raise InputError(f"--{name} is {value}", fix="give at least 1")
+    cost = cost_of(model, gpu, profile, devices, devices_per_node, cluster)
+    trace = load(trace) if isinstance(trace, str) else trace
+    return Setting(trace, cost, minibatch, max_tokens, minibatches, seed, in_order)
+
+
+def cost_of(
+    model: str,
+    gpu: str | None,
+    profile: str | None,
+    devices: int,
+    devices_per_node: int | None = None,
+    cluster: str | None = None,
+) -> Cost:
+    """What things cost: the model's shape, the best profile at hand, and the cluster."""
+    shape = catalog.model(model)
+    hardware = catalog.gpu(gpu) if gpu else None
+    fit = fits.choose(shape, hardware, devices, profile)
+    return Cost(shape, fit, _cluster(hardware or catalog.gpu(fit.gpu), devices, devices_per_node, cluster))
+
+
+def _cluster(gpu: GPU, devices: int, devices_per_node: int | None, path: str | None) -> Cluster:
+    usual = cluster_of(gpu, devices, devices_per_node)
+    return read_cluster(path, usual) if path else usual
+
+
+def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambda: None) -> ScheduleFile:
+    """The schedules of one balancer. `advance` is called once for each minibatch that is done."""
+    return ScheduleFile(_header(setting, balancer), tuple(_schedules(setting, balancer, advance))).sealed()
+
+
+def _schedules(setting: Setting, balancer: str, advance: Callable[[], None]) -> list[Schedule]:
+    devices, trace = setting.cost.cluster.devices, setting.trace
+    schedules = []
+    for ids in setting.draw():
+        lengths = trace.take(ids)
+        assignment = balance(balancer, lengths, setting.cost.sample_seconds(lengths), devices, setting.limit)
+        loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
+        schedules.append(Schedule(tuple(lengths.tolist()), assignment, tuple(ids.tolist()), loss))
+        advance()
+    return schedules
+
+
+def _header(setting: Setting, balancer: str) -> Header:
+    profile = setting.cost.profile
+    return Header(
+        balancer=balancer,
+        model=setting.cost.model.name,
+        weights=f"{profile.fidelity}: {profile.origin}",
+        max_tokens=setting.limit,
+        devices=setting.cost.cluster.devices,
+        seed=setting.seed,
+        trace=setting.trace.name,
+        in_order=setting.in_order,
+    )

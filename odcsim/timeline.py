@@ -1,0 +1,131 @@
+"""When every device asked for and had each step of its program: what all executors produce and all readers read.
+
+Nobody writes waiting down. A span records when the device could do nothing more for a step than wait or be served
+(asked) and when it was done (had); who waited for whom follows from the others' spans of the same meeting.
+"""
+
+import json
+import zipfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.errors import InputError
+from odcsim.files import replacing
+from odcsim.program import Program, program
+
+FORMAT = "odcsim timeline"
+VERSION = 1
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Minibatches that share one program. Times [step, minibatch, device] are seconds from the minibatch's start."""
+
+    program: Program
+    minibatches: Ints  # their numbers in the schedule file
+    counts: Ints  # microbatches that each device really ran [minibatch, device]
+    asked: Floats = field(repr=False)
+    had: Floats = field(repr=False)
+
+    def present(self, step: int) -> NDArray[np.bool_]:
+        """Which devices really ran this step: one with fewer microbatches passes the rest in no time."""
+        return np.asarray(self.program.steps[step].microbatch < self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a timeline says of itself. Two timelines compare only where digest and sync agree."""
+
+    executor: str  # analytic | des | engine
+    sync: str
+    balancer: str
+    model: str
+    digest: str  # of the schedule file
+    fidelity: str
+    hardware: str
+    emulated: bool  # compute is a wait of the predicted length, not work
+    prefetch: str
+    devices: int
+    max_tokens: int
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A whole run: blocks of minibatches, and what each minibatch carried."""
+
+    about: About
+    blocks: tuple[Block, ...]
+    samples: Ints = field(repr=False)  # per minibatch
+    tokens: Ints = field(repr=False)
+
+    def block_of(self, minibatch: int) -> tuple[Block, int]:
+        """The block that holds a minibatch, and where in it."""
+        for block in self.blocks:
+            places = np.flatnonzero(block.minibatches == minibatch)
+            if places.size:
+                return block, int(places[0])
+        last = len(self.samples) - 1
+        raise InputError(f"no minibatch {minibatch}", where="timeline", fix=f"they are numbered 0 to {last}")
+
+
+def write(timeline: Timeline, path: Path | str) -> None:
+    header = {"format": FORMAT, "version": VERSION, **asdict(timeline.about), "blocks": len(timeline.blocks)}
+    columns: dict[str, Any] = {"header": np.array(json.dumps(header))}
+    columns |= {"samples": timeline.samples, "tokens": timeline.tokens}
+    for i, block in enumerate(timeline.blocks):
+        shape = (block.program.layers, block.program.microbatches)
+        columns |= {f"{i}.shape": np.array(shape), f"{i}.steps": np.array(str(block.program))}
+        columns |= {f"{i}.{name}": getattr(block, name) for name in ("minibatches", "counts", "asked", "had")}
+    with replacing(Path(path)) as temporary, temporary.open("wb") as out:
+        np.savez(out, **columns)
+
+
+def read(path: Path | str) -> Timeline:
+    path = Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as columns:
+            return _from_columns(columns)
+    except FileNotFoundError:
+        raise InputError("no such file", where=str(path), fix="write one with 'odcsim simulate'") from None
+    except InputError as error:
+        raise InputError(error.problem, where=str(path), fix=error.fix) from None
+    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"not a timeline ({reason})", where=str(path), fix="write one with 'odcsim simulate'"
+        ) from None
+
+
+def _from_columns(columns: Any) -> Timeline:
+    header = json.loads(str(columns["header"]))
+    if header.pop("format", None) != FORMAT or header.pop("version", None) != VERSION:
+        raise InputError("not a timeline of this version", fix="write it anew with 'odcsim simulate'")
+    count = int(header.pop("blocks"))
+    about = About(**header)
+    blocks = tuple(_read_block(columns, i, about) for i in range(count))
+    timeline = Timeline(about, blocks, columns["samples"], columns["tokens"])
+    numbers = np.sort(np.concatenate([b.minibatches for b in blocks])) if blocks else np.array([])
+    if not np.array_equal(numbers, np.arange(len(timeline.samples))) or timeline.samples.shape != timeline.tokens.shape:
+        raise InputError("minibatches are missing or repeated", fix="write it anew with 'odcsim simulate'")
+    return timeline
+
+
+def _read_block(columns: Any, i: int, about: About) -> Block:
+    layers, microbatches = (int(n) for n in columns[f"{i}.shape"])
+    steps = program(layers, microbatches, about.sync, about.prefetch)
+    if str(steps) != str(columns[f"{i}.steps"]):
+        raise InputError("its steps are those of another version of odcsim", fix="write it anew")
+    block = Block(steps, *(columns[f"{i}.{name}"] for name in ("minibatches", "counts", "asked", "had")))
+    shape = (len(steps.steps), len(block.minibatches), about.devices)
+    if block.asked.shape != shape or block.had.shape != shape or block.counts.shape != shape[1:]:
+        raise InputError(f"block {i} does not have the shape {shape}", fix="write it anew")
+    if not (np.isfinite(block.asked).all() and np.isfinite(block.had).all()):
+        raise InputError(f"block {i} holds a time that is not finite", fix="write it anew")
+    return block
