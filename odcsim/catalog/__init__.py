@@ -3,6 +3,7 @@
 The data are the two TOML files beside this one; nothing is fetched. A model may also be a path to a `config.json`.
 """
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -121,14 +122,14 @@ def model(name_or_path: str) -> Model:
         return from_config({**shape, **more}, name=name_or_path.lower(), where="models.toml")
     if _is_path(name_or_path):
         return read_config(name_or_path)
-    fix = f"{hint(name_or_path, model_names())} A path to a config.json does as well"
+    fix = f"{hint(name_or_path, model_names())} (or give a path to a config.json)"
     raise InputError(f"unknown model '{_short(name_or_path)}'", fix=fix)
 
 
 def hint(name: str, known: list[str]) -> str:
     """The nearest name, or where to see them all: the list itself is too long for one line."""
     match = nearest(name, known) if len(name) < 100 else ""
-    return match if match.startswith("did you mean") else "see 'odcsim catalog list'."
+    return match if match.startswith("did you mean") else "see 'odcsim catalog list'"
 
 
 def _short(name: str) -> str:
@@ -143,6 +144,6 @@ def model_source(name: str) -> Source | None:
 
 def _is_path(text: str) -> bool:
     """Whether somebody meant a file: it is there, or the text looks like one (so that a missing one is named)."""
-    if "\0" in text:
+    if "\0" in text or len(text) > 4096:
         return False
-    return text.endswith(".json") or "/" in text or "\\" in text or Path(text).exists()
+    return text.endswith(".json") or "/" in text or "\\" in text or os.path.exists(text)  # noqa: PTH110 - never raises
