@@ -104,6 +104,7 @@ def test_a_tied_head_by_default_depends_on_the_family() -> None:
     assert build(gemma).tied
     assert not build(gemma | {"tie_word_embeddings": False}).tied
     assert build(LLAMA | {"tie_word_embeddings": True}).tied
+    assert build({"text_config": LLAMA, "tie_word_embeddings": True}).tied
 
 
 def test_deepseek_v3_has_671_billion_parameters_of_which_37_work() -> None:
@@ -187,6 +188,7 @@ def test_named_dense_layers_and_sparse_step() -> None:
     assert build(qwen).dense_layers == 0
     assert build(qwen | {"mlp_only_layers": [0, 5]}).dense_layers == 2
     assert build(qwen | {"decoder_sparse_step": 2}).dense_layers == 16
+    assert build(qwen | {"decoder_sparse_step": 3}).dense_layers == 22  # experts in layers 3, 6 .. 30, counted from one
 
 
 def test_attention_bias_counts() -> None:
@@ -205,7 +207,7 @@ def test_attention_bias_counts() -> None:
         ({"model_type": "llama"}, "lacks num_hidden_layers, hidden_size, num_attention_heads, vocab_size"),
         (LLAMA | {"hidden_size": "4096"}, 'hidden_size is "4096"; write a whole number'),
         (LLAMA | {"hidden_size": -1}, "hidden_size is -1"),
-        (LLAMA | {"hidden_size": True}, "hidden_size is true"),
+        (LLAMA | {"hidden_size": True}, "hidden_size is true; write a whole number"),
         (LLAMA | {"hidden_size": 4096.5}, "hidden_size is 4096.5"),
         (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         (LLAMA | {"vocab_size": 10**30}, "vocab_size is 1000000"),
