@@ -1,0 +1,129 @@
+"""`odcsim trace`: look at lengths, draw new ones, list the named traces."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odcsim.stats import Cut, TraceStats
+    from odcsim.trace import Trace
+
+SOURCE = "a file (csv, tsv, txt, json, jsonl, npy, npz, parquet), a named trace, or a spec such as fixed:length=4096"
+BAR = 40
+
+
+def add(commands: Any) -> None:
+    trace = commands.add_parser("trace", help="look at lengths, draw new ones, list the named traces")
+    actions = trace.add_subparsers(title="actions", metavar="ACTION", parser_class=type(trace), required=True)
+    _add_info(actions)
+    _add_make(actions)
+    listing = actions.add_parser("list", help="the traces that ship with odcsim")
+    listing.set_defaults(run=_list)
+
+
+def _add_info(actions: Any) -> None:
+    info = actions.add_parser("info", help="count, mean, percentiles, histogram, what a cut-off loses")
+    info.add_argument("trace", metavar="TRACE", help=SOURCE)
+    info.add_argument("--column", metavar="C", help="the file's column of lengths (default: found by name)")
+    info.add_argument("--cutoff", metavar="T", type=int, help="also tell what a limit of T tokens loses")
+    info.add_argument("--json", action="store_true", help="print JSON instead")
+    info.set_defaults(run=_info)
+
+
+def _add_make(actions: Any) -> None:
+    make = actions.add_parser("make", help="draw lengths into a file")
+    make.add_argument("source", metavar="NAME-or-SPEC", help=SOURCE)
+    make.add_argument("--samples", metavar="N", type=int, default=10_000, help="how many (default: 10000)")
+    make.add_argument("--seed", metavar="S", type=int, default=0, help="the same seed draws the same (default: 0)")
+    make.add_argument("-o", dest="output", metavar="FILE", required=True, help="FILE.csv, .jsonl, .npy or .parquet")
+    make.set_defaults(run=_make)
+
+
+def _info(args: argparse.Namespace) -> None:
+    from odcsim.errors import InputError
+    from odcsim.reading import load
+    from odcsim.stats import cut, describe
+
+    if args.cutoff is not None and args.cutoff < 1:
+        raise InputError(f"--cutoff {args.cutoff} is not a length", fix="give a number of tokens from 1")
+    trace = load(args.trace, column=args.column)
+    stats, lost = describe(trace), None if args.cutoff is None else cut(trace, args.cutoff)
+    print(_json(trace, stats, lost) if args.json else _text(trace, stats, lost))
+
+
+def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
+    import json
+    from dataclasses import asdict
+
+    from odcsim.stats import PERCENTILES
+
+    shown = {"schema": 1, "name": trace.name, "origin": trace.origin, "count": stats.count, "tokens": stats.tokens}
+    shown |= {"mean": stats.mean, "cv": stats.cv, "min": stats.shortest, "max": stats.longest}
+    shown |= {f"p{p:g}": value for p, value in zip(PERCENTILES, stats.percentiles, strict=True)}
+    shown |= {"loss_share": stats.loss_share, "steps": stats.steps, "groups": stats.groups}
+    return json.dumps(shown | {"cutoff": None if lost is None else asdict(lost)}, indent=2)
+
+
+def _text(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
+    from odcsim.stats import PERCENTILES
+
+    rows = [("trace", trace.name), ("origin", trace.origin), ("samples", f"{stats.count:,}")]
+    rows += [("tokens", f"{stats.tokens:,}"), ("mean", f"{stats.mean:,.1f}"), ("shortest", f"{stats.shortest:,}")]
+    rows += [(f"p{p:g}", f"{value:,.0f}") for p, value in zip(PERCENTILES, stats.percentiles, strict=True)]
+    rows += [("longest", f"{stats.longest:,}"), ("cv", f"{stats.cv:.3f}  (standard deviation / mean)")]
+    if stats.loss_share is not None:
+        rows.append(("loss share", f"{stats.loss_share:.1%} of tokens"))
+    if stats.steps is not None:
+        rows.append(("RL steps", f"{stats.steps:,}"))
+    if stats.groups is not None:
+        rows.append(("RL groups", f"{stats.groups:,}  ({stats.count / stats.groups:.3g} samples each)"))
+    lines = [f"{name:<10}  {value}" for name, value in rows]
+    return "\n".join([*lines, *([] if lost is None else _cutoff(stats, lost)), "", *_histogram(trace)])
+
+
+def _cutoff(stats: "TraceStats", lost: "Cut") -> list[str]:
+    return [
+        f"over {lost.at:,} tokens: {lost.samples:,} samples ({lost.samples / stats.count:.2%})",
+        f"  cut to it, they lose {lost.tokens_if_cut:,} tokens ({lost.tokens_if_cut / stats.tokens:.2%} of all)",
+        f"  dropped, {lost.tokens_if_dropped:,} tokens ({lost.tokens_if_dropped / stats.tokens:.2%} of all)",
+    ]
+
+
+def _histogram(trace: "Trace") -> list[str]:
+    from odcsim.stats import histogram
+
+    edges, counts = histogram(trace)
+    wide, top = len(f"{edges[-1]:,}"), int(counts.max())
+    return [
+        f"{low:>{wide},} - {high - 1:<{wide},}  {_bar(int(n) / top):<{BAR}}  {n / trace.size:6.2%}"
+        for low, high, n in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
+    ]
+
+
+def _bar(share: float) -> str:
+    """Eighths of a block where the terminal can show them, so that a thin tail stays visible."""
+    if "utf" not in (sys.stdout.encoding or "").lower():
+        return "#" * round(share * BAR) or ("." if share else "")
+    eighths = max(round(share * BAR * 8), 1 if share else 0)
+    return "█" * (eighths // 8) + ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8]
+
+
+def _make(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from odcsim.reading import draw
+    from odcsim.reading.saving import save
+
+    save(draw(args.source, args.samples, args.seed), Path(args.output))
+    print(f"wrote {args.samples:,} lengths to {args.output}")
+
+
+def _list(_args: argparse.Namespace) -> None:
+    from odcsim.reading import named
+    from odcsim.stats import describe
+
+    print(f"{'NAME':<14}{'KIND':<17}{'SAMPLES':>8}{'MEAN':>9}{'P99':>9}{'LONGEST':>9}  ORIGIN")
+    for name in named.names():
+        stats, told = describe(named.load(name)), named.about(name)
+        figures = f"{stats.count:>8,}{stats.mean:>9,.0f}{stats.percentiles[3]:>9,.0f}{stats.longest:>9,}"
+        print(f"{name:<14}{told.kind:<17}{figures}  {told.origin}")

@@ -1,0 +1,39 @@
+"""Reading traces: a file of lengths, a named trace, or a spec such as `lognormal:median=700,sigma=0.9`."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.errors import InputError, nearest
+from odcsim.reading import files, named, specs
+from odcsim.trace import Trace
+
+__all__ = ["draw", "load"]
+
+
+def load(source: str | Path, *, column: str | None = None) -> Trace:
+    """The trace in a file, under a name of `traces/`, or drawn from a spec. `column` picks a file's column."""
+    text = str(source)
+    kind, name = (specs.kind_of(text), named.find(text)) if isinstance(source, str) else (None, None)
+    if column is not None and (kind or name):
+        raise InputError(f"'{text}' has no columns to choose from", fix="leave out --column")
+    if kind:
+        return specs.load(text, kind)
+    if name:
+        return named.load(name)
+    if isinstance(source, Path) or files.looks_like_one(text) or Path(text).exists():
+        return files.load(Path(source), column)
+    hint = nearest(text.partition(":")[0], [*named.names(), *specs.KINDS])
+    raise InputError(f"no trace is called '{text}'", fix=f"{hint} Or give a file ({files.SUFFIXES})")
+
+
+def draw(source: str | Path, samples: int, seed: int) -> NDArray[np.int64]:
+    """Lengths drawn anew from a spec, or from passes over any other trace, none twice within a pass."""
+    specs.in_range(str(source), "samples", samples, 1, specs.MOST_SAMPLES)
+    specs.in_range(str(source), "seed", seed, 0, specs.MOST_SEED)
+    if isinstance(source, str) and (kind := specs.kind_of(source)):
+        return specs.load(source, kind, samples=samples, seed=seed).lengths
+    trace, rng = load(source), np.random.default_rng(seed)
+    passes = [min(trace.size, samples - done) for done in range(0, samples, trace.size)]
+    return np.concatenate([trace.take(rng.choice(trace.size, part, replace=False)) for part in passes])

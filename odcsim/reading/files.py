@@ -1,0 +1,104 @@
+"""From a file of any known format to a trace."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from odcsim.errors import InputError
+from odcsim.reading.arrays import open_numpy, open_parquet
+from odcsim.reading.jsons import open_json, open_jsonl
+from odcsim.reading.roles import Roles, assign
+from odcsim.reading.table import EXACT, Columns, Table, lengths_of, whole
+from odcsim.reading.text import open_text
+from odcsim.trace import MAX_LENGTH, Trace
+
+OPENERS: dict[str, Callable[[Path], Table]] = {
+    ".csv": open_text,
+    ".tsv": open_text,
+    ".txt": open_text,
+    ".json": open_json,
+    ".jsonl": open_jsonl,
+    ".npy": open_numpy,
+    ".npz": open_numpy,
+    ".parquet": open_parquet,
+}
+SUFFIXES = ", ".join(OPENERS)
+QUANTILE_SAMPLES = 10_000
+
+
+def looks_like_one(text: str) -> bool:
+    return "/" in text or "\\" in text or Path(text).suffix.lower() in OPENERS
+
+
+def load(path: Path, column: str | None = None) -> Trace:
+    """A trace from a file of lengths, a count table or a quantile table."""
+    table = _open(path)
+    roles = assign(table.names, column, str(path))
+    columns = table.numbers(roles.numbers)
+    if len(columns[roles.parts[0]]) == 0:
+        raise InputError("holds no rows", where=str(path), fix="give one row per sample")
+    if roles.quantile:
+        lengths, counts = from_quantiles(table, roles.quantile, roles.parts, columns)
+        return Trace(path.name, lengths, counts=counts, origin=f"quantile table {path.name}")
+    return _samples(table, roles, columns, path)
+
+
+def _open(path: Path) -> Table:
+    if path.is_dir():
+        raise InputError("is a folder", where=str(path), fix="name one file inside it")
+    if not path.exists():
+        raise InputError("no such file", where=str(path), fix="check the path, or see 'odcsim trace list'")
+    if path.suffix.lower() not in OPENERS:
+        raise InputError(f"cannot tell the format from '{path.suffix}'", where=str(path), fix=f"known: {SUFFIXES}")
+    if path.stat().st_size == 0:
+        raise InputError("the file is empty", where=str(path), fix="give one row per sample")
+    return OPENERS[path.suffix.lower()](path)
+
+
+def _samples(table: Table, roles: Roles, columns: Columns, path: Path) -> Trace:
+    lengths = lengths_of(table, roles.parts, columns)
+    counts = whole(table, roles.count, columns[roles.count], least=0, most=EXACT) if roles.count else None
+    loss = whole(table, roles.loss, columns[roles.loss], least=0, most=MAX_LENGTH) if roles.loss else None
+    if roles.loss and loss is not None and (loss > lengths).any():
+        row = int((loss > lengths).argmax())
+        raise InputError(
+            f"column '{roles.loss}' holds {loss[row]} of a sample of {lengths[row]} tokens",
+            where=table.place(row),
+            fix="loss tokens are at most the sample's, or rename the column",
+        )
+    if counts is not None and not counts.any():
+        raise InputError(f"column '{roles.count}' is zero everywhere", where=str(path), fix="count some samples")
+    group = table.labels(roles.group) if roles.group else None
+    step = table.labels(roles.step) if roles.step else None
+    kind = "count table" if roles.count else "file"
+    return Trace(path.name, lengths, counts, loss, group, step, origin=f"{kind} {path.name}")
+
+
+def from_quantiles(
+    table: Table, quantile: str, parts: tuple[str, ...], columns: Columns, samples: int = QUANTILE_SAMPLES
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Lengths and counts of evenly spread samples: sample i stands at (i + 1/2) / samples, straight between rows."""
+    q, lengths = columns[quantile], lengths_of(table, parts, columns)
+    outside = ~((q >= 0) & (q <= 1))
+    if outside.any():
+        row = int(outside.argmax())
+        raise InputError(f"column '{quantile}' holds {q[row]:g}", where=table.place(row), fix="write 50 % as 0.5")
+    _rising(table, quantile, np.diff(q) > 0, "rise from row to row")
+    _rising(table, parts[0], np.diff(lengths) >= 0, "not fall from row to row")
+    for row, end in ((0, 0), (-1, 1)):
+        if q[row] != end:
+            raise InputError(
+                f"column '{quantile}' {'ends' if end else 'starts'} at {q[row]:g}",
+                where=table.place(row % len(q)),
+                fix=f"give the {'longest' if end else 'shortest'} sample too, as q={end}",
+            )
+    spread = np.interp((np.arange(samples) + 0.5) / samples, q, lengths)
+    values, counts = np.unique(np.rint(spread).astype(np.int64), return_counts=True)
+    return values, counts.astype(np.int64)
+
+
+def _rising(table: Table, name: str, ok: np.ndarray[tuple[int], np.dtype[np.bool_]], rule: str) -> None:
+    if not ok.all():
+        where = table.place(int((~ok).argmax()) + 1)
+        raise InputError(f"column '{name}' does not {rule}", where=where, fix="sort the table, one row per quantile")

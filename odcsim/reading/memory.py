@@ -1,0 +1,71 @@
+"""Columns in memory: what JSON, NPY, NPZ and Parquet files become."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.errors import InputError
+from odcsim.reading.table import Columns, are_ids, factorised, ids
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTable:
+    """Columns by name, as lists or arrays; `read` fetches one, so that a column nobody wants is never loaded."""
+
+    path: Path
+    names: list[str]
+    read: Callable[[str], Any]
+
+    def numbers(self, wanted: tuple[str, ...]) -> Columns:
+        return {name: self._number(name) for name in wanted}
+
+    def labels(self, name: str) -> NDArray[np.int64]:
+        values = self.read(name)
+        if isinstance(values, np.ndarray) and (values.dtype.kind in "iu" or (_is_float(values) and are_ids(values))):
+            return values.astype(np.int64)
+        listed = list(values)
+        return np.array(listed, np.int64) if ids(listed) else factorised(str(value) for value in listed)
+
+    def place(self, row: int) -> str:
+        return f"{self.path}, row {row + 1}"
+
+    def _number(self, name: str) -> NDArray[np.float64]:
+        values = self.read(name)
+        if isinstance(values, list):
+            return np.array([number(v, name, self.place(i)) for i, v in enumerate(values)], np.float64)
+        if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf":
+            return values.astype(np.float64)
+        told = f"a {values.ndim}-D array of {values.dtype}" if isinstance(values, np.ndarray) else "not a list"
+        raise InputError(f"column '{name}' is {told}", where=str(self.path), fix="give one number per sample")
+
+
+def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
+    """A table of columns that are all there. What is no list (a note beside them) is no column."""
+    lists = {name: values for name, values in columns.items() if isinstance(values, list | np.ndarray)}
+    sizes = {name: len(values) if np.ndim(values) else 0 for name, values in lists.items()}
+    if not sizes:
+        raise InputError("the file holds no columns", where=str(path), fix='give lists, such as {"length": [512]}')
+    if len(set(sizes.values())) > 1:
+        told = ", ".join(f"'{name}' {size}" for name, size in sizes.items())
+        raise InputError(f"columns differ in length: {told}", where=str(path), fix="give every row the same columns")
+    return MemoryTable(path, list(lists), lists.__getitem__)
+
+
+def number(value: object, column: str, where: str) -> float:
+    """One value of a JSON file as a float; true and false are not numbers here."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return float("inf")
+    text = repr(value)
+    shown = text if len(text) <= 40 else text[:37] + "..."
+    raise InputError(f"column '{column}' holds {shown}", where=where, fix="it takes whole numbers")
+
+
+def _is_float(values: NDArray[Any]) -> bool:
+    return values.dtype.kind == "f"

@@ -1,0 +1,45 @@
+"""The traces that ship with odcsim: one JSON file each in `traces/`, a table with its origin beside it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from odcsim.reading import files
+from odcsim.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Where a named trace comes from. `kind` says whether it is data or only a shape."""
+
+    kind: str
+    origin: str
+    licence: str
+    citation: str
+    note: str
+
+
+def folder() -> Path:
+    """`odcsim/_traces` in an installed package, `traces/` beside it in a checkout."""
+    package = Path(__file__).parent.parent
+    installed = package / "_traces"
+    return installed if installed.is_dir() else package.parent / "traces"
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in folder().glob("*.json"))
+
+
+def find(text: str) -> str | None:
+    """The named trace meant by `text`, whatever its case."""
+    return next((name for name in names() if name == text.lower()), None)
+
+
+def about(name: str) -> About:
+    found = json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
+    return About(**{field: found[field] for field in About.__slots__})
+
+
+def load(name: str) -> Trace:
+    told, trace = about(name), files.load(folder() / f"{name}.json")
+    return Trace(name, trace.lengths, trace.counts, trace.loss, origin=f"{told.kind}: {told.origin}")

@@ -1,0 +1,86 @@
+"""Which column of a file means what, by the names people use."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from odcsim.errors import InputError, nearest
+
+LENGTH = (
+    "length lengths len seqlen seqlens seq_len seq_length seq_lengths sequence_length num_tokens n_tokens ntokens "
+    "token_count tokens total total_tokens total_length"
+).split()
+PROMPT = (
+    "prompt prompt_length prompt_len prompt_tokens num_prompt_tokens prompt_lengths input input_length input_len "
+    "input_tokens num_input_tokens contexttokens context_tokens"
+).split()
+RESPONSE = (
+    "response response_length response_len response_tokens num_response_tokens response_lengths completion "
+    "completion_length completion_len completion_tokens output output_length output_len output_tokens "
+    "num_output_tokens generatedtokens generated_tokens"
+).split()
+LOSS = "loss loss_tokens num_loss_tokens loss_length loss_len".split()
+GROUP = "prompt_id group group_id uid prompt_uid prompt_idx prompt_index".split()
+STEP = "step rl_step global_step training_step".split()
+COUNT = "count counts frequency".split()
+QUANTILE = "q quantile".split()
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Column names by what they hold. The lengths are the sum of `parts`."""
+
+    parts: tuple[str, ...]
+    loss: str | None = None
+    group: str | None = None
+    step: str | None = None
+    count: str | None = None
+    quantile: str | None = None
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns that hold amounts, each once."""
+        extra = (self.loss, self.count, self.quantile)
+        return tuple(dict.fromkeys([*self.parts, *(name for name in extra if name)]))
+
+
+def assign(names: Sequence[str], column: str | None, where: str) -> Roles:
+    """The roles of a file's columns; an error lists them where no lengths can be told."""
+    parts = (_named(names, column, where),) if column is not None else _lengths(names)
+    if not parts:
+        raise InputError(
+            f"no column of lengths among {', '.join(repr(n) for n in names)}",
+            where=where,
+            fix="choose one with --column, or call it 'length'",
+        )
+    loss = _first(names, LOSS) or (_first(names, RESPONSE) if len(parts) == 2 else None)
+    roles = Roles(parts, loss, *(_first(names, known) for known in (GROUP, STEP, COUNT, QUANTILE)))
+    clash = roles.quantile and (roles.count or roles.group or roles.step or roles.loss)
+    clash = clash or (roles.count and (roles.group or roles.step))
+    if clash:
+        kind = "quantile" if roles.quantile else "count"
+        raise InputError(f"column '{clash}' in a {kind} table, which has no single samples", where=where,
+                         fix=f"leave out '{clash}' or '{roles.quantile or roles.count}'")  # fmt: skip
+    return roles
+
+
+def _lengths(names: Sequence[str]) -> tuple[str, ...]:
+    if whole := _first(names, LENGTH):
+        return (whole,)
+    prompt, response = _first(names, PROMPT), _first(names, RESPONSE)
+    return (prompt, response) if prompt and response else ()
+
+
+def _named(names: Sequence[str], column: str, where: str) -> str:
+    found = next((n for n in names if n == column), None) or _first(names, [_plain(column)])
+    if found is None:
+        raise InputError(f"no column '{column}'", where=where, fix=nearest(column, list(names)))
+    return found
+
+
+def _first(names: Sequence[str], known: Sequence[str]) -> str | None:
+    plain = {_plain(name): name for name in reversed(names)}
+    return next((plain[word] for word in known if word in plain), None)
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("-", "_").replace(" ", "_")

@@ -1,0 +1,61 @@
+"""Writing lengths to a file: whole or not at all."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.errors import InputError
+
+Lengths = NDArray[np.int64]
+
+
+def save(lengths: Lengths, path: Path) -> None:
+    """One column `length`, in the format that the suffix says."""
+    writer = WRITERS.get(path.suffix.lower())
+    if writer is None:
+        raise InputError(
+            f"cannot tell the format from '{path.suffix}'", where=str(path), fix=f"known: {', '.join(WRITERS)}"
+        )
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            writer(lengths, file)
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot be written ({error.strerror})", where=str(path), fix="check the folder") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _csv(lengths: Lengths, file: BinaryIO) -> None:
+    file.write(("length\n" + "".join(f"{n}\n" for n in lengths.tolist())).encode())
+
+
+def _jsonl(lengths: Lengths, file: BinaryIO) -> None:
+    file.write("".join(json.dumps({"length": n}) + "\n" for n in lengths.tolist()).encode())
+
+
+def _npy(lengths: Lengths, file: BinaryIO) -> None:
+    np.save(file, lengths, allow_pickle=False)
+
+
+def _parquet(lengths: Lengths, file: BinaryIO) -> None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError("Parquet needs pyarrow", fix="install it with: pip install 'odcsim[data]'") from None
+    parquet.write_table(pyarrow.table({"length": lengths}), file)
+
+
+WRITERS: dict[str, Callable[[Lengths, BinaryIO], None]] = {
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+    ".npy": _npy,
+    ".parquet": _parquet,
+}
