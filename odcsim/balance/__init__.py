@@ -1,0 +1,70 @@
+"""Balancers: which device runs which samples of one minibatch, in which microbatches.
+
+Weights are seconds of compute: balancing token counts instead leaves most of the waiting in place, because attention
+grows with the square of a sample's length.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.balance.lb_micro import lb_micro
+from odcsim.balance.lb_mini import lb_mini
+from odcsim.balance.simple import local_sort, native
+from odcsim.balance.sorted_slice import sorted_slice
+from odcsim.errors import InputError, nearest
+
+__all__ = ["NAMES", "Assignment", "balance", "runs_with"]
+
+Assignment = tuple[tuple[tuple[int, ...], ...], ...]  # device -> microbatch -> positions in the minibatch
+
+_BY_POSITION = {"native": native, "local-sort": local_sort}
+_BY_COST = {"lb-micro": lb_micro, "lb-mini": lb_mini, "sorted-slice": sorted_slice}
+NAMES: tuple[str, ...] = (*_BY_POSITION, *_BY_COST)
+
+
+def balance(
+    name: str, lengths: NDArray[np.int64], weights: NDArray[np.float64], devices: int, max_tokens: int
+) -> Assignment:
+    """The named balancer's assignment of one minibatch: every sample once, no microbatch over `max_tokens`.
+
+    `lengths` are tokens, `weights` the seconds of compute of each sample. Every device gets the same number of
+    microbatches (the last ones empty where samples are too few for that) except under lb-mini, where a device may
+    even get none.
+    """
+    _check(name, lengths, devices, max_tokens)
+    if name in _BY_POSITION:
+        return _frozen(_BY_POSITION[name](lengths.tolist(), devices), list(range(len(lengths))))
+    # Sorted first, so that plans depend on what the samples are and not on where they stand in the minibatch.
+    order = np.lexsort((-lengths, -weights))
+    slots = _BY_COST[name](weights[order].tolist(), lengths[order].tolist(), devices, max_tokens)
+    return _frozen(slots, order.tolist())
+
+
+def runs_with(name: str, sync: str) -> bool:
+    """Whether the balancer suits the sync: lb-mini lets counts differ, so devices must not meet inside a minibatch."""
+    _known(name)
+    return name != "lb-mini" or sync == "on-demand"
+
+
+def _frozen(slots: list[list[list[int]]], positions: list[int]) -> Assignment:
+    return tuple(tuple(tuple([positions[i] for i in part]) for part in device) for device in slots)
+
+
+def _known(name: str) -> None:
+    if name not in NAMES:
+        raise InputError(f"unknown balancer '{name}'", fix=nearest(name, list(NAMES)))
+
+
+def _check(name: str, lengths: NDArray[np.int64], devices: int, max_tokens: int) -> None:
+    _known(name)
+    if devices < 1:
+        raise InputError(f"{devices} devices", fix="give at least 1")
+    if not len(lengths):
+        raise InputError("a minibatch without samples", fix="give at least 1 sample")
+    longest = int(lengths.argmax())
+    if lengths[longest] > max_tokens:
+        raise InputError(
+            f"{lengths[longest]} tokens, over the limit of {max_tokens} per microbatch",
+            where=f"sample {longest} of the minibatch",
+            fix=f"raise --max-tokens to {lengths[longest]} or leave the sample out",
+        )

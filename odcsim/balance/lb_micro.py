@@ -1,0 +1,29 @@
+"""lb-micro: equal sample counts, equal microbatch counts. What the paper compares with, and runs with every sync."""
+
+from odcsim.balance.karmarkar_karp import differencing_equal
+from odcsim.balance.packing import Microbatch, fewest, pack
+from odcsim.balance.swaps import even_out
+
+
+def equal_counts(weights: list[float], devices: int) -> list[list[int]]:
+    """The samples of each device: as many as any other (within one), loads as even as that and the swaps allow."""
+    return even_out(differencing_equal(weights, devices), weights)
+
+
+def lb_micro(weights: list[float], tokens: list[int], devices: int, max_tokens: int) -> list[list[Microbatch]]:
+    """The right one to know what plain load balancing brings to a collective run; sorted-slice is the stronger there.
+
+    It evens out the devices' totals and leaves to chance which microbatches meet in one step.
+    """
+    groups = equal_counts(weights, devices)
+    count = max(fewest(group, tokens, max_tokens) for group in groups)
+    while True:
+        packed = []
+        for group in groups:
+            microbatches = pack(group, weights, tokens, max_tokens, count)
+            if microbatches is None:
+                break
+            packed.append(microbatches)
+        else:
+            return packed
+        count += 1

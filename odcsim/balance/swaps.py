@@ -1,0 +1,118 @@
+"""Bounded swaps that lower the heaviest device or lift the lightest one.
+
+A trade gives one sample of a heavier device for one of a lighter device (or for nothing: a move) so that their two
+loads come closer; the sum of squared loads falls with each, so no state returns. Many devices are paired all at once in
+numpy, heaviest with lightest; the last steps, and all of them with few devices, go one by one in plain lists, which is
+quicker there. Once no trade lowers the heaviest device it ends: lifting others would not end the minibatch any sooner.
+"""
+
+from bisect import insort
+
+import numpy as np
+from numpy.typing import NDArray
+
+CLOSE = 3e-4  # of the mean load: lesser spreads are far below the error of any cost model
+MANY = 24  # devices from which on numpy is quicker
+ROUNDS = 64
+PATIENCE = 8  # rounds without a gain for the heaviest device, each with partners further away
+STEPS = 64  # and half a step per device
+PARTNERS = 128  # lightest devices asked to relieve the heaviest one
+TRADES = 1 << 16  # compared in one round at most, which bounds its time and memory
+
+Device = tuple[float, int]  # load and number: a sorted list of them runs from the lightest to the heaviest
+
+
+def even_out(groups: list[list[int]], weights: list[float], *, moves: bool = False) -> list[list[int]]:
+    """The same samples with a lesser (never a greater) spread of loads; `weights` run from the heaviest sample down.
+
+    Without `moves` the counts stay equal; where they differ already, a sample may pass from more to fewer.
+    """
+    close = CLOSE * sum(weights) / len(groups)
+    if len(groups) >= MANY:
+        groups = _rounds(groups, np.append(weights, 0.0), moves, close)
+    held = [sorted(group) for group in groups]
+    ranked = sorted((_load(group, weights), device) for device, group in enumerate(held))
+    for _ in range(STEPS + len(groups) // 2):
+        if ranked[-1][0] <= max(ranked[0][0] + close, weights[0]) or not _lower(
+            ranked, held, weights, moves, close / 8
+        ):
+            break
+    return held
+
+
+def _lower(ranked: list[Device], held: list[list[int]], weights: list[float], moves: bool, gain: float) -> bool:
+    """Relieve the heaviest device by a trade with the lightest one that can; false where none can."""
+    load, heavy = ranked[-1]
+    above = held[heavy]
+    for place, (other, light) in enumerate(ranked[: min(PARTNERS, len(ranked) - 1)]):
+        gap, below = load - other, held[light]
+        left, give, take = _best_trade(above, below, weights, gap, moves or len(above) > len(below))
+        if left < gap - gain:
+            given = above.pop(give)
+            if take < len(below):
+                insort(above, below.pop(take))
+            insort(below, given)
+            del ranked[-1], ranked[place]
+            insort(ranked, (_load(above, weights), heavy))
+            insort(ranked, (_load(below, weights), light))
+            return True
+    return False
+
+
+def _best_trade(
+    above: list[int], below: list[int], weights: list[float], gap: float, move: bool
+) -> tuple[float, int, int]:
+    """The gap after the best trade, the place given and the place taken (one past the end: nothing is taken).
+
+    Both lists run from the heaviest sample down, so one walk along both meets the best pair.
+    """
+    best, give, take = gap, 0, 0
+    gives = [2 * weights[i] - gap for i in above]
+    takes = [2 * weights[i] for i in below]
+    if move:
+        takes.append(0.0)
+    i, j, last, end = 0, 0, len(gives), len(takes)
+    while i < last and j < end:
+        left = takes[j] - gives[i]
+        if abs(left) < best:
+            best, give, take = abs(left), i, j
+        if left < 0:  # gave too much already, and the later places of `takes` weigh less
+            i += 1
+        else:
+            j += 1
+    return best, give, take
+
+
+def _load(group: list[int], weights: list[float]) -> float:
+    return sum([weights[i] for i in group])
+
+
+def _rounds(groups: list[list[int]], weights: NDArray[np.float64], moves: bool, close: float) -> list[list[int]]:
+    """Trades of many pairs of devices at once; an empty slot is a sample of no weight (the last of `weights`)."""
+    nothing = len(weights) - 1
+    width = max(map(len, groups)) + moves
+    slots = np.array([group + [nothing] * (width - len(group)) for group in groups])
+    loads = weights[slots].sum(axis=1)
+    pairs = max(1, min(len(groups) // 2, TRADES // width**2))
+    uneven = not moves and len({len(group) for group in groups}) > 1
+    idle = 0
+    for _ in range(ROUNDS):
+        order = loads.argsort(kind="stable")
+        heavy, light = order[: -pairs - 1 : -1], np.roll(order[:pairs], 1 - (1 << idle))
+        gaps = loads[heavy] - loads[light]
+        if loads[heavy[0]] <= weights[0]:
+            break
+        change = weights[slots[heavy]][:, :, None] - weights[slots[light]][:, None, :]
+        left = np.abs(gaps[:, None, None] - 2 * change).reshape(pairs, -1)
+        best = left.argmin(axis=1)
+        gained = left[np.arange(pairs), best] < gaps - close / 8
+        if uneven:
+            counts = (slots != nothing).sum(axis=1)
+            gained &= (slots[light, best % width] != nothing) | (counts[heavy] > counts[light])
+        idle = 0 if gained[0] else idle + 1
+        if idle > PATIENCE:
+            break
+        heavy, light, (give, take) = heavy[gained], light[gained], np.divmod(best[gained], width)
+        slots[heavy, give], slots[light, take] = slots[light, take], slots[heavy, give]
+        loads = weights[slots].sum(axis=1)
+    return [[i for i in row if i != nothing] for row in slots.tolist()]

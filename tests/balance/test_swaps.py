@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from draws import cost, longalign
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odcsim.balance.karmarkar_karp import differencing, differencing_equal
+from odcsim.balance.swaps import MANY, even_out
+
+# No deadline: a busy machine is no failure.
+few, many = settings(max_examples=40, deadline=None), settings(max_examples=100, deadline=None)
+
+
+@st.composite
+def dealt(draw):
+    """Samples, heaviest first, dealt to devices as they come: few devices, or enough for the paired rounds."""
+    devices = draw(st.sampled_from([1, 2, 3, 8, MANY, MANY + 7]))
+    weights = draw(st.lists(st.floats(0.01, 100), min_size=devices, max_size=4 * devices))
+    weights.sort(reverse=True)
+    return [list(range(device, len(weights), devices)) for device in range(devices)], weights
+
+
+def loads(groups, weights):
+    return [sum(weights[i] for i in group) for group in groups]
+
+
+@given(dealt(), st.booleans())
+@many
+def test_the_range_of_loads_only_narrows_and_no_sample_is_lost(case, moves):
+    groups, weights = case
+    before, after = loads(groups, weights), loads(even := even_out(groups, weights, moves=moves), weights)
+    assert max(after) <= max(before) * (1 + 1e-12)
+    assert min(after) >= min(before) * (1 - 1e-12)
+    assert sorted(i for group in even for i in group) == list(range(len(weights)))
+
+
+@given(dealt())
+@few
+def test_without_moves_counts_stay_equal(case):
+    groups, weights = case
+    counts = [len(group) for group in even_out(groups, weights)]
+    assert max(counts) - min(counts) <= (len(weights) % len(groups) > 0)
+
+
+@pytest.mark.parametrize("devices", [2, MANY])
+def test_a_trade_and_a_move_that_must_be_found(devices):
+    rest = [[2 + 2 * i, 3 + 2 * i] for i in range(1, devices - 1)]
+    weights = [4.0, 4.0, 2.0, 2.0] + [3.0] * 2 * (devices - 2)
+    order = sorted(range(len(weights)), key=lambda i: -weights[i])
+    place = {sample: at for at, sample in enumerate(order)}
+    groups = [[place[i] for i in group] for group in [[0, 1], [2, 3], *rest]]
+    assert set(loads(even_out(groups, sorted(weights, reverse=True)), sorted(weights, reverse=True))) == {6.0}
+    moved = even_out([[0, 1, 2], [3]], [3.0, 3.0, 2.0, 4.0 / 3], moves=True)
+    assert sorted(map(len, moved)) == [2, 2]
+
+
+def test_equal_counts_become_as_even_as_free_ones_at_eight_samples_per_device():
+    weights = np.sort(cost(longalign(3, 512)))[::-1].tolist()
+    rough = loads(differencing_equal(weights, 64), weights)
+    even = loads(even_out(differencing_equal(weights, 64), weights), weights)
+    free = loads(even_out(differencing(weights, 64), weights, moves=True), weights)
+    mean = sum(weights) / 64
+    assert max(rough) > 1.05 * mean
+    assert max(even) < 1.001 * mean
+    assert max(free) < 1.001 * mean
