@@ -38,6 +38,7 @@ class Profile:
     backward: Polynomial  # one layer, recompute included
     head: Polynomial  # head and loss, forward and backward
     embed: Polynomial = Polynomial()  # embedding, forward; its backward takes the same
+    notes: str = ""  # how the numbers were made, in full
     microbatch: float = 0.0  # constant per microbatch that is the model's own work
     overhead: float = 0.0  # constant per microbatch that is not: what a published fit could not tell apart
     optimizer: float = 0.0  # per minibatch, on this device's shard
@@ -86,7 +87,7 @@ def _from_json(content: dict[str, Any], where: str) -> Profile:
 
 
 def _value(name: str, value: Any, where: str) -> Any:
-    if name in ("model", "gpu", "fidelity", "origin"):
+    if name in ("model", "gpu", "fidelity", "origin", "notes"):
         return _typed(name, value, str, where)
     if name == "node_transfers_included":
         return _typed(name, value, bool, where)

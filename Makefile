@@ -1,0 +1,39 @@
+# Everything runs in .venv. `make demo` needs nothing but Python >= 3.11; `make test` is what CI runs.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
+
+.PHONY: demo test slow bench notebook clean
+
+demo: .venv/core
+	$(BIN)/odcsim demo
+
+test: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+slow: .venv/dev
+	$(BIN)/pytest -m "slow and not gpu"
+
+bench: .venv/dev
+	$(BIN)/pytest tests/benchmarks --benchmark-only -m ""
+
+notebook: .venv/dev
+	$(PIP) -e '.[dev,notebook]'
+	$(BIN)/jupyter lab notebooks
+
+clean:
+	rm -rf .venv
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/core: .venv/bin/python pyproject.toml
+	$(PIP) -e .
+	@touch $@
+
+.venv/dev: .venv/bin/python pyproject.toml
+	$(PIP) -e '.[dev]'
+	@touch .venv/core $@

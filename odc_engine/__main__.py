@@ -1,0 +1,3 @@
+from odc_engine.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,34 @@
+"""`odcsim balance`: write the schedules of one balancer to a file."""
+
+import argparse
+from typing import Any
+
+from odcsim.cli import options
+from odcsim.cli.progress import progress
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "balance",
+        help="write a schedule file that 'simulate' and 'odc_engine run' read",
+        description="Draw minibatches from a trace and write one balancer's schedules to a file.",
+    )
+    options.add_setting(parser)
+    parser.add_argument("--balancer", required=True, choices=options.BALANCERS)
+    parser.add_argument("-o", dest="output", required=True, metavar="SCHEDULE", help="the file to write (JSONL)")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from odcsim import schedule
+    from odcsim.setting import plan
+
+    setting = options.setting_of(args)
+    with progress("balancing", setting.minibatches) as advance:
+        file = schedule.write(plan(setting, args.balancer, advance=advance), args.output)
+    counts = [s.microbatches for s in file.schedules]
+    least, most = min(map(min, counts)), max(map(max, counts))
+    spread = f"{least}" if least == most else f"{least} to {most}"
+    print(
+        f"{args.output}: {len(file.schedules)} minibatches, {spread} microbatches a device, digest {file.header.digest}"
+    )

@@ -1,0 +1,77 @@
+"""`odcsim compare`: every balancer under every sync, as a table an engineer can act on."""
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from odcsim.cli import options
+from odcsim.cli.progress import progress
+
+if TYPE_CHECKING:
+    from odcsim.comparison import Comparison
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="every balancer under every sync on your lengths, as a table",
+        description="Predict idle time, throughput and cost of every balancer under every sync that can run it.",
+    )
+    options.add_setting(parser)
+    parser.add_argument("--price", type=options.amount, metavar="P", help="of one GPU-hour, in dollars")
+    parser.add_argument("--executor", choices=options.EXECUTORS, default="analytic")
+    parser.add_argument(
+        "--sweep-max-tokens",
+        nargs="?",
+        const="",
+        metavar="T,T,...",
+        help="compare at several limits of a microbatch; default: 1 to 8 times the longest sample",
+    )
+    parser.add_argument("--json", action="store_true", help="print inputs, fidelity and rows as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write a report with pictures, too")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from odcsim.comparison import compare, pairs
+    from odcsim.sweep import limits, sweep_max_tokens
+
+    setting = options.setting_of(args)
+    known = {"executor": args.executor, "price": args.price, "memory_limit": memory_limit(args.gpu)}
+    with progress("comparing", len(pairs())) as advance:
+        comparison = compare(setting, **known, advance=advance)
+    swept: tuple[tuple[int, Comparison], ...] = ()
+    if args.sweep_max_tokens is not None:
+        points = limits(setting.trace.longest, args.sweep_max_tokens)
+        with progress("sweeping", len(points)) as advance:
+            swept = sweep_max_tokens(setting, points, **known, advance=advance)
+    show(comparison, swept, as_json=args.json, html=args.html)
+
+
+def show(
+    comparison: "Comparison", swept: "Sequence[tuple[int, Comparison]]", *, as_json: bool, html: str | None
+) -> None:
+    """Print the comparison, and write the report where one is wanted."""
+    from odcsim.cli import table
+
+    if html is not None:
+        from odcsim.report import write_report
+
+        write_report(comparison, html, swept)
+    if as_json:
+        content = comparison.as_json()
+        if swept:
+            content["sweep"] = [{"max_tokens": t, "rows": [r.as_json() for r in c.rows]} for t, c in swept]
+        options.print_json(content)
+        return
+    table.show_comparison(comparison)
+    if swept:
+        table.show_sweep(swept)
+    if html is not None:
+        print(f"\nreport with pictures: {html}")
+
+
+def memory_limit(gpu: str | None) -> float | None:
+    from odcsim import catalog
+
+    return catalog.gpu(gpu).memory_bytes if gpu else None

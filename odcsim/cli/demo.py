@@ -1,0 +1,32 @@
+"""`odcsim demo`: a first result without arguments, GPU or network."""
+
+import argparse
+from typing import Any
+
+from odcsim.cli.progress import progress
+
+HTML = "report.html"
+COMMAND = (
+    "odcsim compare longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4 --max-tokens 65536"
+)
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="a first result: no arguments, no GPU; writes report.html",
+        description=f"Compare all balancers and syncs on a long-context trace: {COMMAND} --html {HTML}",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(_args: argparse.Namespace) -> None:
+    from odcsim.cli.compare import memory_limit, show
+    from odcsim.comparison import compare, pairs
+    from odcsim.setting import ask
+
+    setting = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=8, minibatch=4, max_tokens=65536)
+    with progress("comparing", len(pairs())) as advance:
+        comparison = compare(setting, memory_limit=memory_limit("a100"), advance=advance)
+    show(comparison, (), as_json=False, html=HTML)
+    print(f"the same with your own lengths: {COMMAND.replace('longalign', 'YOUR-LENGTHS.csv')}")

@@ -1,0 +1,82 @@
+"""Options that several commands share, and what they mean."""
+
+import argparse
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odcsim.setting import Setting
+
+SYNCS = ("collective", "deferred", "on-demand")  # as odcsim.program has them; a test holds the two equal
+BALANCERS = ("native", "local-sort", "lb-micro", "lb-mini", "sorted-slice")
+EXECUTORS = ("analytic", "des")
+
+
+def whole(text: str) -> int:
+    """A whole number from 1; `64k` and `1e6` are not taken, so that nobody has to guess what they came to."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 0")
+    return int(text)
+
+
+def amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0")
+    return value
+
+
+def add_hardware(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpu", metavar="G", help="a GPU of 'odcsim catalog list'")
+    parser.add_argument("--profile", metavar="F", help="seconds measured on your machine (a profile's JSON file)")
+    parser.add_argument("--devices-per-node", type=whole, metavar="N", help="default: the GPU's usual node")
+    parser.add_argument("--cluster", metavar="FILE", help="TOML: devices_per_node, nics_per_node, nic_gbit_s, ...")
+
+
+def add_setting(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", metavar="TRACE", help="a file of lengths, a name ('odcsim trace list') or a spec")
+    parser.add_argument("--column", metavar="C", help="the file's column that holds the lengths")
+    parser.add_argument("--model", required=True, metavar="M", help="a name ('odcsim catalog list') or a config.json")
+    add_hardware(parser)
+    parser.add_argument("--devices", type=whole, required=True, metavar="N", help="GPUs that share each minibatch")
+    parser.add_argument(
+        "--minibatch", type=whole, required=True, metavar="K", help="samples per device and optimizer step"
+    )
+    parser.add_argument("--max-tokens", type=whole, metavar="T", help="limit of a microbatch; default: longest sample")
+    parser.add_argument("--minibatches", type=whole, default=200, metavar="B", help="how many to draw (200)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="S", help="of the shuffle (0)")
+    parser.add_argument("--in-order", action="store_true", help="keep the recorded order, RL steps and groups")
+
+
+def setting_of(args: argparse.Namespace) -> "Setting":
+    from odcsim.reading import load
+    from odcsim.setting import ask
+
+    return ask(
+        load(args.trace, column=args.column),
+        args.model,
+        gpu=args.gpu,
+        profile=args.profile,
+        devices=args.devices,
+        minibatch=args.minibatch,
+        max_tokens=args.max_tokens or 0,
+        minibatches=args.minibatches,
+        seed=args.seed,
+        in_order=args.in_order,
+        devices_per_node=args.devices_per_node,
+        cluster=args.cluster,
+    )
+
+
+def print_json(content: Any) -> None:
+    print(json.dumps(content, indent=2, allow_nan=False))

@@ -1,0 +1,76 @@
+"""Tables for people. Columns keep their width when piped; colours and lines only on a terminal."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from odcsim.comparison import Comparison
+    from odcsim.summary import Row
+
+WIDE = 200  # columns when nobody's terminal sets a limit
+BAR = 40
+
+
+def show(rows: "Sequence[Row]") -> None:
+    """One line per row, best first where they compare."""
+    compared = any(r.speedup is not None for r in rows)
+    priced = any(r.dollars is not None for r in rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("balancer", no_wrap=True)
+    table.add_column("sync", no_wrap=True)
+    heads = ["idle", "waiting", "transfers", "other", "samples/s/GPU", "GPU-hours"]
+    heads += ["dollars"] if priced else []
+    heads += ["speedup", "95 %", "over best collective", "memory"] if compared else []
+    for head in heads:
+        table.add_column(head, justify="right")
+    for r in sorted(rows, key=lambda r: -(r.speedup or 0)):
+        cells = [*_cells(r), *([f"{r.dollars:,.2f}"] if priced else [])]
+        table.add_row(r.balancer, r.sync, *cells, *(_compared(r) if compared else []))
+    _console().print(table)
+
+
+def show_comparison(comparison: "Comparison") -> None:
+    from odcsim.comparison import headline, question
+
+    print(question(comparison))
+    show(comparison.rows)
+    for line in headline(comparison):
+        print(line)
+
+
+def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:
+    """A line per limit with the speedup of on-demand + lb-mini as a bar."""
+    print("\nspeedup over collective + lb-micro at the same limit, as the limit of a microbatch grows:")
+    print(f"{'max tokens':>12} {'lb-micro':>9} {'lb-mini':>9}  {'memory':<17}  (both on-demand)")
+    best = max(c.row("lb-mini", "on-demand").speedup or 0 for _, c in swept)
+    mark = "█" if "utf" in (sys.stdout.encoding or "").lower() else "#"
+    for limit, c in swept:
+        micro, mini = (c.row(b, "on-demand").speedup or 0 for b in ("lb-micro", "lb-mini"))
+        bar = mark * round(BAR * max(0.0, mini - 1) / max(best - 1, 1e-9))
+        memory = _memory(c.row("lb-mini", "on-demand"))
+        print(f"{limit:>12,} {micro:>9.2f} {mini:>9.2f}  {memory:<17}  {bar}")
+
+
+def _cells(r: "Row") -> list[str]:
+    parts = r.idle_parts
+    waiting, transfers = parts["wait_inside"] + parts["wait_end"], parts["gather"] + parts["push"]
+    shares = [f"{100 * share:.1f} %" for share in (r.idle, waiting, transfers, parts["other"])]
+    return [*shares, f"{r.samples_per_second_per_device:.3g}", f"{r.gpu_hours:.3g}"]
+
+
+def _compared(r: "Row") -> list[str]:
+    interval = f"{r.speedup_low:.2f} - {r.speedup_high:.2f}"
+    return [f"{r.speedup:.2f}", interval, f"{r.speedup_best_collective:.2f}", _memory(r)]
+
+
+def _memory(r: "Row") -> str:
+    return f"{(r.memory_bytes or 0) / 1e9:.0f} GB{' (too much)' if r.memory_fits is False else ''}"
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=WIDE, no_color=True, highlight=False)
