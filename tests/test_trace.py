@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim.errors import InputError
@@ -16,6 +16,7 @@ def trace(lengths, **columns):
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 12), st.integers(0, 99))
+@settings(deadline=None)
 def test_a_pass_takes_no_sample_twice_and_every_minibatch_is_full(size, samples, count, seed):
     t = trace(range(1, size + 1))
     if samples > size:
@@ -41,6 +42,7 @@ def test_the_seed_decides_and_each_pass_is_shuffled_anew():
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 5)), min_size=1, max_size=20))
+@settings(deadline=None)
 def test_a_count_table_is_its_expansion(rows):
     lengths, counts = zip(*rows, strict=True)
     if not any(counts):
@@ -69,6 +71,7 @@ def test_in_order_keeps_the_record_and_wraps_around():
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 5))
+@settings(deadline=None)
 def test_in_order_never_crosses_a_step(sizes, samples):
     steps = np.repeat(np.arange(len(sizes)), sizes)
     t = trace(np.ones(len(steps)), step=steps)

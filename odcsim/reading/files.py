@@ -84,8 +84,8 @@ def from_quantiles(
     if outside.any():
         row = int(outside.argmax())
         raise InputError(f"column '{quantile}' holds {q[row]:g}", where=table.place(row), fix="write 50 % as 0.5")
-    _rising(table, quantile, np.diff(q) > 0, "rise from row to row")
-    _rising(table, parts[0], np.diff(lengths) >= 0, "not fall from row to row")
+    _rising(table, quantile, np.diff(q) > 0, "does not rise")
+    _rising(table, parts[0], np.diff(lengths) >= 0, "falls")
     for row, end in ((0, 0), (-1, 1)):
         if q[row] != end:
             raise InputError(
@@ -101,4 +101,6 @@ def from_quantiles(
 def _rising(table: Table, name: str, ok: np.ndarray[tuple[int], np.dtype[np.bool_]], rule: str) -> None:
     if not ok.all():
         where = table.place(int((~ok).argmax()) + 1)
-        raise InputError(f"column '{name}' does not {rule}", where=where, fix="sort the table, one row per quantile")
+        raise InputError(
+            f"column '{name}' {rule} from row to row", where=where, fix="sort the table, one row per quantile"
+        )

@@ -1,6 +1,5 @@
 """Writing lengths to a file: whole or not at all."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -33,11 +32,18 @@ def save(lengths: Lengths, path: Path) -> None:
 
 
 def _csv(lengths: Lengths, file: BinaryIO) -> None:
-    file.write(("length\n" + "".join(f"{n}\n" for n in lengths.tolist())).encode())
+    file.write(b"length\n")
+    _lines(lengths, file, "{}\n")
 
 
 def _jsonl(lengths: Lengths, file: BinaryIO) -> None:
-    file.write("".join(json.dumps({"length": n}) + "\n" for n in lengths.tolist()).encode())
+    _lines(lengths, file, '{{"length": {}}}\n')
+
+
+def _lines(lengths: Lengths, file: BinaryIO, form: str) -> None:
+    """In blocks, so that memory follows the lengths and not their text."""
+    for start in range(0, len(lengths), 1_000_000):
+        file.write("".join(map(form.format, lengths[start : start + 1_000_000].tolist())).encode())
 
 
 def _npy(lengths: Lengths, file: BinaryIO) -> None:
