@@ -1,0 +1,133 @@
+"""What is installed, what this machine can do, and why not. Nothing here needs torch to be installed."""
+
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+
+PACKAGES = ("odcsim", "numpy", "torch", "triton", "nvshmem4py-cu13", "nvidia-nvshmem-cu13", "transformers")
+
+# FSDP2's public hooks that on-demand communication plugs into.
+HOOKS = (
+    "set_custom_all_gather",
+    "set_custom_reduce_scatter",
+    "set_force_sum_reduction_for_comms",
+    "set_gradient_divide_factor",
+    "set_reduce_scatter_unused_params",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at."""
+
+    area: str  # machine, package or ability
+    name: str
+    found: str
+    ok: bool
+    advice: str = ""  # the way out where it is not ok
+
+
+def examine() -> list[Finding]:
+    return [*_machine(), *_packages(), *_abilities()]
+
+
+def as_text(findings: list[Finding]) -> str:
+    width = max(len(f.name) for f in findings)
+    lines = []
+    for area in dict.fromkeys(f.area for f in findings):
+        lines.append(f"{area}:")
+        for f in (f for f in findings if f.area == area):
+            advice = f"  -> {f.advice}" if f.advice else ""
+            lines.append(f"  {'ok' if f.ok else 'no':<3} {f.name:<{width}}  {f.found}{advice}")
+    return "\n".join(lines)
+
+
+def as_json(findings: list[Finding]) -> str:
+    return json.dumps({"schema": 1, "findings": [asdict(f) for f in findings]}, indent=2)
+
+
+def _machine() -> list[Finding]:
+    shm = shutil.disk_usage("/dev/shm").free / 1e9 if os.path.isdir("/dev/shm") else 0.0  # noqa: PTH112
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    python = platform.python_version()
+    return [
+        Finding("machine", "system", f"{platform.system()} {platform.machine()}", True),
+        Finding(
+            "machine", "python", python, sys.version_info >= (3, 11), "" if sys.version_info >= (3, 11) else "3.11"
+        ),
+        Finding("machine", "cores", str(cores), True),
+        Finding("machine", "/dev/shm", f"{shm:.1f} GB free" if shm else "absent", True),
+    ]
+
+
+def _packages() -> list[Finding]:
+    return [_package(name) for name in PACKAGES]
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding("package", name, importlib.metadata.version(name), True)
+    except importlib.metadata.PackageNotFoundError:
+        extra = {"torch": "engine", "triton": "gpu", "nvshmem4py-cu13": "gpu"}.get(name)
+        advice = f"pip install 'odcsim[{extra}]' -c constraints.txt" if extra else ""
+        return Finding("package", name, "not installed", False, advice)
+
+
+def _abilities() -> list[Finding]:
+    return [_memfd(), _locks(), _pidfd(), _hooks(), _cuda()]
+
+
+def _ability(name: str, ok: bool, used_for: str, advice: str) -> Finding:
+    return Finding("ability", name, used_for, ok, "" if ok else advice)
+
+
+def _memfd() -> Finding:
+    """An anonymous shared file that peers open through /proc: nothing stays behind when its owner dies."""
+    ok = False
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("odc-doctor")
+        try:
+            os.close(os.open(f"/proc/{os.getpid()}/fd/{fd}", os.O_RDWR))
+            ok = True
+        except OSError:
+            ok = False
+        finally:
+            os.close(fd)
+    return _ability("memfd", ok, "shared memory without a name to leak", "needs Linux with /proc")
+
+
+def _locks() -> Finding:
+    ok = hasattr(fcntl, "F_OFD_SETLKW")
+    return _ability("OFD locks", ok, "locks that die with their holder", "needs Linux >= 3.15")
+
+
+def _pidfd() -> Finding:
+    return _ability("pidfd", hasattr(os, "pidfd_open"), "notice a dead peer at once", "needs Linux >= 5.3")
+
+
+def _hooks() -> Finding:
+    try:
+        from torch.distributed.fsdp import FSDPModule
+    except ImportError:
+        return _ability(
+            "FSDP2 hooks", False, "torch is not installed", "pip install 'odcsim[engine]' -c constraints.txt"
+        )
+    missing = [hook for hook in HOOKS if not hasattr(FSDPModule, hook)]
+    found = f"lacks {', '.join(missing)}" if missing else "all public setters that on-demand needs"
+    return _ability("FSDP2 hooks", not missing, found, "needs torch >= 2.13")
+
+
+def _cuda() -> Finding:
+    try:
+        import torch
+    except ImportError:
+        return _ability("CUDA", False, "torch is not installed", "only for GPUs")
+    if not torch.cuda.is_available():
+        return _ability("CUDA", False, "no GPU that torch can use", "only for GPUs; the CPU engine does without")
+    names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
+    return _ability("CUDA", True, f"{torch.cuda.device_count()} x {', '.join(sorted(names))}", "")
