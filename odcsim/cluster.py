@@ -1,6 +1,5 @@
 """What the model runs on: a GPU's figures, and how many sit in a node behind which network."""
 
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from odcsim.errors import InputError, nearest
+
+LARGEST = 1e15  # of any figure in a cluster file, in its unit: far above what is built, far below what overflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def read_cluster(path: Path | str, base: Cluster) -> Cluster:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("no such file", where=str(path), fix="give a cluster's TOML file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read ({error})", where=str(path), fix="expected TOML") from None
     values: dict[str, Any] = {}
     for key, value in content.items():
@@ -94,9 +95,10 @@ def read_cluster(path: Path | str, base: Cluster) -> Cluster:
 
 def _number(key: str, value: Any, least: float, where: str, *, whole: bool = False) -> Any:
     kind = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value) or value < least:
+    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < LARGEST:
         word = "a whole number" if whole else "a number"
-        raise InputError(f"{key} is {value!r}", where=where, fix=f"expected {word} from {least:g}")
+        shown = f"{value!r:.40}" if not isinstance(value, int) or abs(value) < LARGEST else "huge"
+        raise InputError(f"{key} is {shown}", where=where, fix=f"expected {word} from {least:g}")
     return value
 
 
@@ -106,7 +108,7 @@ def _slow(table: Any, devices: int, where: str) -> tuple[tuple[int, float], ...]
         raise InputError(f"slow is {table!r}", where=where, fix="expected a table such as {3 = 1.1}")
     pairs = []
     for device, factor in table.items():
-        if not device.isdecimal() or int(device) >= devices:
-            raise InputError(f"slow names device {device!r}", where=where, fix=f"devices are 0 to {devices - 1}")
+        if not device.isdecimal() or len(device) > 9 or int(device) >= devices:
+            raise InputError(f"slow names device {device[:20]!r}", where=where, fix=f"devices are 0 to {devices - 1}")
         pairs.append((int(device), _number(f"slow device {device}", factor, 1e-6, where)))
     return tuple(sorted(pairs))

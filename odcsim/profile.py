@@ -4,7 +4,6 @@ A profile is one small JSON file. It knows layers and microbatches, not schedule
 """
 
 import json
-import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from odcsim.files import replacing
 
 FORMAT = "odcsim profile"
 VERSION = 1
+LARGEST = 1e15  # of any number in a profile: seconds beyond it are rubbish, and an int may not even fit a float
 FIDELITIES = ("calibrated", "published fit", "catalogue", "extrapolated")
 
 
@@ -107,6 +107,7 @@ def _typed(name: str, value: Any, kind: type, where: str) -> Any:
 
 
 def _seconds(name: str, value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise InputError(f"{name} is {value!r}", where=where, fix="expected a number, zero or more")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LARGEST:
+        shown = "huge" if isinstance(value, int) and abs(value) >= LARGEST else f"{value!r:.40}"
+        raise InputError(f"{name} is {shown}", where=where, fix="expected a number, zero or more")
     return float(value)

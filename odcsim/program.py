@@ -118,7 +118,7 @@ def prefetch_named(name: str) -> Prefetch:
     """`none`, `fsdp2`, or a whole number: that many positions ahead in both directions."""
     if name in _PREFETCH:
         return _PREFETCH[name]
-    if name.isdigit() and int(name) > 0:
+    if name.isdecimal() and len(name) < 4 and int(name) > 0:
         return Prefetch(int(name), int(name), 2)
     raise InputError(f"unknown prefetch '{name}'", fix="use none, fsdp2 or a number of layers from 1")
 
