@@ -39,7 +39,7 @@ class Cost:
         """Compute that each sample brings, without the constants of its microbatch: what balancers weigh."""
         p, layers = self.profile, self.model.layers
         linear = layers * (p.forward.linear + p.backward.linear) + p.head.linear + 2 * p.embed.linear
-        quadratic = layers * (p.forward.quadratic + p.backward.quadratic)
+        quadratic = layers * (p.forward.quadratic + p.backward.quadratic) + p.head.quadratic + 2 * p.embed.quadratic
         seconds: Floats = linear * lengths.astype(np.float64) + quadratic * self.model.squares(lengths)
         return seconds
 
