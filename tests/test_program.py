@@ -1,0 +1,230 @@
+"""Laws of programs: what each sync issues, in which order, and who waits for whom."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import COMPUTES, PREFETCHES
+
+from odcsim.errors import InputError
+from odcsim.program import COMM, COMPUTE, EVERY, GATHER, PUSH, ROOT, SYNCS, Program, Step, check_counts, program
+
+GOLDEN = Path(__file__).parent / "golden"
+programs = st.builds(program, st.integers(1, 6), st.integers(0, 3), st.sampled_from(SYNCS), st.sampled_from(PREFETCHES))
+
+
+def of(p: Program, **wanted: object) -> list[int]:
+    """The steps whose fields are these."""
+    return [i for i, s in enumerate(p.steps) if all(getattr(s, name) == value for name, value in wanted.items())]
+
+
+def timed(p: Program, what: str, microbatch: int = 0) -> list[int]:
+    return [i for i, s in enumerate(p.steps) if p.durations[s.duration] == (what, microbatch)]
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_the_text_of_a_small_program(sync):
+    """Two layers and two microbatches, to be read: number, lane, what, and what it comes after."""
+    assert str(program(2, 2, sync)) + "\n" == (GOLDEN / f"{sync}.txt").read_text()
+
+
+@given(programs)
+def test_steps_come_after_earlier_steps_of_other_lanes(p):
+    """So the order of the list is one in which everything can be issued, and nobody waits in a circle."""
+    for i, step in enumerate(p.steps):
+        for need in step.after:
+            assert 0 <= need < i
+            assert p.steps[need].lane != step.lane
+        assert list(step.after) == sorted(set(step.after))
+
+
+@given(programs)
+def test_lanes_partition_the_steps(p):
+    one_sided = p.sync == "on-demand"
+    assert {s.lane for s in p.steps} <= ({COMPUTE, GATHER, PUSH} if one_sided else {COMPUTE, COMM})
+    for step in p.steps:
+        expected = {"gather": GATHER, "push": PUSH} if one_sided else {"gather": COMM, "push": COMM}
+        assert step.lane == expected.get(step.kind, COMPUTE)
+    last = {}
+    for i, before in enumerate(p.previous_in_lane()):
+        assert before == last.get(p.steps[i].lane, -1)
+        last[p.steps[i].lane] = i
+
+
+@given(programs)
+def test_steps_of_one_lane_name_rows_that_stand_for_them(p):
+    assert {s.duration for s in p.steps} == set(range(len(p.durations)))
+    for step in p.steps:
+        what, microbatch = p.durations[step.duration]
+        assert microbatch == step.microbatch
+        assert (what in COMPUTES) == (step.kind == "compute")
+        assert step.kind == "compute" or what.startswith(step.kind)
+
+
+@given(programs)
+def test_each_sync_moves_what_it_must(p):
+    layers, microbatches = p.layers, p.microbatches
+    gathers, pushes = of(p, kind="gather"), of(p, kind="push")
+    # Every layer twice (it is resharded after its forward), the root once (it is not).
+    assert len(gathers) == microbatches * (2 * layers + 1)
+    pushing = [microbatches - 1] * (microbatches > 0) if p.sync == "deferred" else list(range(microbatches))
+    assert len(pushes) == len(pushing) * (layers + 1)
+    assert {p.steps[i].microbatch for i in pushes} == set(pushing)
+    count = Counter((p.steps[i].microbatch, p.steps[i].unit) for i in gathers)
+    assert count == {(m, u): 1 if u == ROOT else 2 for m in range(microbatches) for u in range(layers + 1)}
+    assert {p.steps[i].unit for i in pushes} == (set(range(layers + 1)) if microbatches else set())
+
+
+@given(programs)
+def test_each_microbatch_computes_every_unit_forward_and_backward_in_order(p):
+    for m in range(p.microbatches):
+        done = [(p.durations[p.steps[i].duration][0], p.steps[i].unit) for i in of(p, kind="compute", microbatch=m)]
+        forward = [("forward", layer) for layer in range(1, p.layers + 1)]
+        backward = [("backward", layer) for layer in range(p.layers, 0, -1)]
+        assert done == [("embed", ROOT), *forward, ("head", ROOT), *backward, ("embed backward", ROOT)]
+
+
+@given(programs)
+def test_where_devices_meet(p):
+    """Collectives: in every transfer and at the end. On-demand: twice per minibatch, and nowhere inside."""
+    meetings = [s for s in p.steps if s.meets]
+    ends = [s for s in meetings if s.lane == COMPUTE]
+    assert {s.microbatch for s in ends} == {EVERY}
+    if p.sync == "on-demand":
+        assert [s.kind for s in meetings] == ["meeting", "meeting"]
+        assert [s.kind for s in p.steps[-4:]] == ["meeting", "optimizer", "publish", "meeting"]
+    else:
+        assert len(meetings) == 1 + sum(s.lane == COMM for s in p.steps)
+        assert [s.kind for s in p.steps[-2:]] == ["meeting", "optimizer"]
+        assert not of(p, kind="publish")
+
+
+@given(programs)
+def test_the_optimizer_comes_after_every_push_and_every_compute(p):
+    meeting = of(p, kind="meeting")[0]
+    pushes = of(p, kind="push")
+    assert p.steps[meeting].after == tuple(pushes[-1:])
+    assert all(p.steps[i].lane == COMPUTE for i in range(meeting, len(p.steps)))
+    assert not of(p, kind="compute")[meeting:]
+
+
+@given(programs)
+def test_every_compute_of_a_layer_comes_after_its_own_gather(p):
+    for i in of(p, kind="compute"):
+        step = p.steps[i]
+        if step.unit != ROOT:
+            gathers = [n for n in step.after if p.steps[n].kind == "gather"]
+            assert [(p.steps[n].unit, p.steps[n].microbatch) for n in gathers] == [(step.unit, step.microbatch)]
+
+
+@given(programs)
+def test_the_root_gather_is_exposed_and_waits_for_the_last_push(p):
+    """FSDP2's root gather waits for the compute stream, which the root push of the microbatch before it holds up."""
+    for m in range(p.microbatches):
+        (root,) = timed(p, "gather root", m)
+        (overhead,) = timed(p, "overhead", m)
+        (embed,) = timed(p, "embed", m)
+        assert p.steps[root].after == (overhead,)
+        assert p.steps[embed].after == (root,)
+        before = [i for i in of(p, kind="push", unit=ROOT) if i < overhead]
+        assert p.steps[overhead].after == tuple(before[-1:])
+
+
+@given(programs)
+def test_a_push_comes_after_the_backward_that_made_it(p):
+    for i in of(p, kind="push"):
+        step = p.steps[i]
+        what = "embed backward" if step.unit == ROOT else "backward"
+        (made,) = (n for n in timed(p, what, step.microbatch) if p.steps[n].unit == step.unit)
+        assert step.after == (made,)
+
+
+@given(programs)
+def test_how_far_a_gather_runs_ahead(p):
+    """In compute steps between the one that a gather waits for and the one that it is for.
+
+    fsdp2: forward gather i + 1 may start when compute i - 1 does, that is after compute i - 2 (two ahead); backward
+    gather i - 1 when backward i does, after backward i + 1 (one ahead).
+    """
+    forward, backward = {"none": (0, 0), "fsdp2": (2, 1)}.get(p.prefetch, (0, 0))
+    if p.prefetch.isdigit():
+        forward = backward = int(p.prefetch)
+    for m in range(p.microbatches):
+        computes = of(p, kind="compute", microbatch=m)
+        head = p.layers + 1
+        for place, i in enumerate(computes):
+            gathers = [n for n in p.steps[i].after if p.steps[n].kind == "gather"]
+            if place == 0 or place == head or place == len(computes) - 1:
+                continue
+            (gather,) = gathers
+            first = 0 if place < head else head  # of this pass; its gathers can run ahead no further than that
+            behind = place - 1 - (forward if place < head else backward)
+            wanted = computes[max(behind, first - 1)] if max(behind, first - 1) >= 0 else None
+            assert p.steps[gather].after == (() if wanted is None else (wanted,))
+
+
+@given(programs)
+def test_a_backward_waits_for_the_push_that_holds_its_buffer(p):
+    """The push two layers back (with prefetch; the one before without): backward i - 2 waits for push i."""
+    trail = 1 if p.prefetch == "none" else 2
+    for m in range(p.microbatches):
+        computes = [i for i in of(p, kind="compute", microbatch=m)]
+        pushes = of(p, kind="push", microbatch=m)
+        for place, i in enumerate(computes[p.layers + 2 :]):  # the backward of layer L - place, then the embedding's
+            waits = [n for n in p.steps[i].after if p.steps[n].kind == "push"]
+            assert waits == (pushes[place - trail : place - trail + 1] if pushes and place >= trail else [])
+
+
+@pytest.mark.parametrize("sync", ["collective", "deferred"])
+def test_without_prefetch_every_layer_meets_about_twice_in_each_direction(sync):
+    """Forward once (its gather), backward twice (gather and push): torch does so on CPUs."""
+    p = program(10, 2, sync, "none")
+    last = [s for s in p.steps if s.meets and s.microbatch == 1 and s.unit != ROOT]
+    assert len(last) == 3 * 10
+
+
+@given(programs)
+def test_the_same_shape_is_the_same_program(p):
+    assert program(p.layers, p.microbatches, p.sync, p.prefetch) is p
+    assert hash(p) == hash(Program(p.sync, p.layers, p.microbatches, p.prefetch, p.steps, p.durations))
+
+
+@given(programs)
+def test_the_text_has_a_line_for_every_step(p):
+    lines = str(p).splitlines()
+    assert len(lines) == len(p.steps)
+    assert len(set(lines)) == len(lines)
+
+
+def test_text_of_a_step():
+    assert str(Step("gather", COMM, 1, 3, 0, (4, 7), True)) == "comm    gather layer 3 mb 1 after 4, 7 meets"
+
+
+def test_counts_may_differ_only_without_meetings_inside():
+    check_counts("on-demand", (4, 1, 0))
+    check_counts("collective", (2, 2))
+    for sync in ("collective", "deferred"):
+        with pytest.raises(
+            InputError, match=rf"minibatch 3: .*\(4, 1, 2\) and {sync} sync would hang; use --sync on-d"
+        ):
+            check_counts(sync, (4, 1, 2), where="minibatch 3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((0, 1, "collective"), "0 layers"),
+        ((1, -1, "collective"), "-1 microbatches"),
+        ((1, 1, "colective"), "did you mean 'collective'"),
+        ((1, 1, "collective", "0"), "unknown prefetch '0'"),
+        ((1, 1, "collective", "-1"), "unknown prefetch"),
+        ((1, 1, "collective", "²"), "unknown prefetch"),
+        ((1, 1, "collective", "9" * 5000), "unknown prefetch"),
+        ((1, 1, "collective", "fsdp"), "unknown prefetch"),
+    ],
+)
+def test_what_is_no_program_is_refused(arguments, problem):
+    with pytest.raises(InputError, match=problem):
+        program(*arguments)
