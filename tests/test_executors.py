@@ -1,5 +1,7 @@
 """Laws of execution. What is shared by the executors, and where they must agree to the last bit."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -122,7 +124,7 @@ def test_a_device_alone_waits_for_nobody(case):
 def test_on_demand_gains_from_every_further_layer_of_prefetch(case):
     """Condition: one-sided transfers. Their lanes' orders stay, and every gather may only start sooner."""
     times = [makespans(case.under("on-demand", depth)) for depth in ("none", "1", "fsdp2", "2", "3", "4")]
-    for shallow, deep in zip(times, times[1:], strict=False):
+    for shallow, deep in pairwise(times):
         assert (deep <= shallow).all()
 
 
@@ -171,7 +173,7 @@ def issue_order(case: Case, b: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
 @settings(max_examples=100)
 @given(cases(syncs=("collective",), prefetches=("fsdp2",), devices=(2, 4), layers=(1, 7), microbatches=(1, 3)))
 def test_devices_differ_by_two_layers_at_most_and_stay_in_one_microbatch(case):
-    """FSDP2's prefetch limits under a collective: when one device starts a layer, all others have ended the third before.
+    """FSDP2's prefetch limits under a collective: when one starts a layer, all have ended the third before it.
 
     Layers are counted along the forward and back along the backward.
     """
