@@ -43,11 +43,15 @@ def run(
 
 
 def _jitter(program: Program, cluster: Cluster, rng: np.random.Generator) -> Floats:
-    """Factors of mean one for compute steps, one for the rest [step, device]."""
+    """Factors of mean one for compute steps, one for the rest [step, device].
+
+    Drawn for the compute steps alone: all syncs have the same ones in the same order, so they meet the same jitter.
+    """
     sigma = np.sqrt(np.log1p(cluster.jitter**2))
-    drawn = rng.lognormal(-sigma * sigma / 2, sigma, (len(program.steps), cluster.devices))
-    computes = np.array([[step.kind == "compute"] for step in program.steps])
-    return np.where(computes, drawn, 1.0)
+    computes = [i for i, step in enumerate(program.steps) if step.kind == "compute"]
+    factors = np.ones((len(program.steps), cluster.devices))
+    factors[computes] = rng.lognormal(-sigma * sigma / 2, sigma, (len(computes), cluster.devices))
+    return factors
 
 
 @dataclass(slots=True)
