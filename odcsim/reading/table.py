@@ -54,10 +54,24 @@ def are_ids(values: NDArray[np.float64]) -> bool:
 
 def factorised(values: Iterable[object]) -> NDArray[np.int64]:
     """Whole numbers in place of labels, counted in the order in which labels first appear."""
-    seen: dict[object, int] = {}
-    return np.fromiter((seen.setdefault(value, len(seen)) for value in values), np.int64)
+    return _coded(values)[0]
+
+
+def texts_as_ids(texts: Iterable[str]) -> NDArray[np.int64]:
+    """Labels read from text: kept where all are whole numbers that fit, else factorised."""
+    codes, labels = _coded(texts)
+    try:
+        return np.array([int(str(label)) for label in labels], np.int64)[codes]
+    except (ValueError, OverflowError):
+        return codes
 
 
 def ids(values: list[object]) -> bool:
     """Whether a list of labels holds nothing but whole numbers that fit."""
     return all(type(value) is int and abs(value) < 2**63 for value in values)
+
+
+def _coded(values: Iterable[object]) -> tuple[NDArray[np.int64], list[object]]:
+    seen: dict[object, int] = {}
+    codes = np.fromiter((seen.setdefault(value, len(seen)) for value in values), np.int64)
+    return codes, list(seen)

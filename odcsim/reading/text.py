@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.table import Columns, are_ids, factorised
+from odcsim.reading.table import Columns, are_ids, texts_as_ids
 
-MOST_BULK_COLUMNS = 8  # bulk parsing holds every column in memory, wanted or not
+BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -29,57 +29,68 @@ class TextTable:
     header_lines: int
 
     def numbers(self, wanted: tuple[str, ...]) -> Columns:
-        if self._bulk is None:
-            return self._exact(wanted)
-        return {name: self._bulk[:, self.names.index(name)] for name in wanted}
+        at = [self.names.index(name) for name in wanted]
+        bulk = self._bulk(at)
+        found = self._exact(at) if bulk is None else bulk
+        return {name: found[:, i] for i, name in enumerate(wanted)}
 
     def labels(self, name: str) -> NDArray[np.int64]:
         at = self.names.index(name)
-        if self._bulk is not None and are_ids(self._bulk[:, at]):
-            return self._bulk[:, at].astype(np.int64)
-        texts = [fields[at].strip() for _, fields in self._records()]
-        try:
-            return np.array([int(text) for text in texts], np.int64)
-        except (ValueError, OverflowError):
-            return factorised(texts)
+        bulk = self._bulk([at])
+        if bulk is not None and are_ids(bulk[:, 0]):
+            return bulk[:, 0].astype(np.int64)
+        return texts_as_ids(fields[at].strip() for _, fields in self._records())
 
     def place(self, row: int) -> str:
         line = next((line for i, (line, _) in enumerate(self._records()) if i == row), row + 1)
         return f"{self.path}:{line}"
 
-    @cached_property
-    def _bulk(self) -> NDArray[np.float64] | None:
-        """Everything at once, or None where one field is not a number or a row is ragged."""
-        if len(self.names) > MOST_BULK_COLUMNS:
+    def _bulk(self, at: list[int]) -> NDArray[np.float64] | None:
+        """The columns in one go, or None where a field is not a number or a row may be ragged."""
+        every = sorted(at) == list(range(len(self.names)))  # then numpy itself finds ragged rows
+        if not (every or self._even):
             return None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # numpy warns of a file without rows: told below as an error
                 found = np.loadtxt(
                     str(self.path.absolute()), delimiter=self.delimiter, skiprows=self.header_lines, ndmin=2,
-                    comments=None, quotechar='"', encoding="utf-8-sig",
+                    comments=None, quotechar='"', encoding="utf-8-sig", usecols=None if every else at,
                 )  # fmt: skip
         except (ValueError, OSError):
             return None
-        return found if found.shape[1] == len(self.names) and len(found) else None
+        if found.shape[1] != len(at) or not len(found):
+            return None
+        return found[:, at] if every else found
 
-    def _exact(self, wanted: tuple[str, ...]) -> Columns:
-        at = [self.names.index(name) for name in wanted]
-        kept = [array("d") for _ in wanted]
+    @cached_property
+    def _even(self) -> bool:
+        """Whether plain counting shows the same fields on every line; quotes and blank lines are left to csv."""
+        seen = False
+        with self.path.open("rb") as file:
+            for _ in range(self.header_lines):
+                file.readline()
+            while block := file.read(BLOCK) + file.readline():
+                found = np.frombuffer(block if block.endswith(b"\n") else block + b"\n", np.uint8)
+                upto = np.cumsum(found == ord(self.delimiter), dtype=np.int32)[found == ord("\n")]
+                if b'"' in block or (np.diff(upto, prepend=0) != len(self.names) - 1).any():
+                    return False
+                seen = True
+        return seen
+
+    def _exact(self, at: list[int]) -> NDArray[np.float64]:
+        kept = array("d")
         for line, fields in self._records():
-            for values, column in zip(kept, at, strict=True):
-                values.append(self._number(fields[column], column, line))
-        return {name: np.array(values, np.float64) for name, values in zip(wanted, kept, strict=True)}
+            try:
+                kept.extend([float(fields[column]) for column in at])
+            except ValueError:
+                raise self._not_a_number(fields, at, line) from None
+        return np.array(kept, np.float64).reshape(-1, len(at))
 
-    def _number(self, field: str, column: int, line: int) -> float:
-        try:
-            return float(field)
-        except ValueError:
-            raise InputError(
-                f"column '{self.names[column]}' holds {_short(field)}",
-                where=f"{self.path}:{line}",
-                fix="it takes whole numbers",
-            ) from None
+    def _not_a_number(self, fields: list[str], at: list[int], line: int) -> InputError:
+        column = next(column for column in at if not _is_number(fields[column]))
+        problem = f"column '{self.names[column]}' holds {_short(fields[column])}"
+        return InputError(problem, where=f"{self.path}:{line}", fix="it takes whole numbers")
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         with opened(self.path) as file:

@@ -124,9 +124,11 @@ def test_the_bulk_parse_and_the_exact_reading_agree(tmp_path, rows):
     body = "\n".join(f"{a},{b}" for a, b in rows)
     plain = write(tmp_path, "plain.csv", "prompt,response\n" + body)
     texts = write(tmp_path, "texts.csv", "prompt,response,id\n" + body.replace("\n", ",x\n") + ",x")
-    assert open_text(plain)._bulk is not None
-    assert open_text(texts)._bulk is None
-    assert load(plain).lengths.tolist() == load(texts).lengths.tolist() == [a + b for a, b in rows]
+    quotes = write(tmp_path, "quotes.csv", "prompt,response,id\n" + body.replace("\n", ',"x,\ny"\n') + ",x\n")
+    assert [open_text(path)._bulk([0, 1]) is not None for path in (plain, texts)] == [True, True]
+    assert len(rows) == 1 or open_text(quotes)._bulk([0, 1]) is None
+    for path in (plain, texts, quotes):
+        assert load(path).lengths.tolist() == [a + b for a, b in rows]
 
 
 BAD = [
@@ -147,12 +149,15 @@ BAD = [
     ("what.csv", "foo,bar\n1,2\n", "what.csv: no column of lengths among 'foo', 'bar'; choose one with --column"),
     ("ragged.csv", "length,id\n5,1\n6\n", "ragged.csv:3: 1 fields where the first line has 2; give every row"),
     ("wide.csv", "length\n5\n6,7\n", "wide.csv:3: 2 fields where the first line has 1"),
+    ("inside.csv", "id,length\nx,5\nx,5,6\n", "inside.csv:3: 3 fields where the first line has 2"),
+    ("cr.csv", "id,length\rx,5\rx,5,6\r", "cr.csv:3: 3 fields where the first line has 2"),
     ("wide2.csv", "length\n5,6\n7,8\n", "wide2.csv:2: 2 fields where the first line has 1"),
     ("latin.csv", "length,name\n5,x\n6,é\n".encode("latin-1"), "latin.csv:3: is not UTF-8 text; save it as UTF-8"),
     ("nul.csv", b"length\n5\n\x00\n", "nul.csv:3: "),
     ("loss.csv", "length,loss\n5,6\n", "loss.csv:2: column 'loss' holds 6 of a sample of 5 tokens"),
     ("x.jsonl", '{"length": 5}\n{"length": 5', "x.jsonl:2: is not valid JSON .*; check that the file is whole"),
     ("key.jsonl", '{"length": 5}\n{"len": 5}', "key.jsonl:2: has no 'length'; give every row the same keys"),
+    ("bare.jsonl", '{"length": 5, "loss": 5}\n7', "bare.jsonl:2: has no 'loss'"),
     ("yes.jsonl", '\n{"length": true}', "yes.jsonl:2: column 'length' holds True"),
     ("str.jsonl", '{"length": "5"}', "str.jsonl:1: column 'length' holds '5'"),
     ("nan.jsonl", '{"length": NaN}', "nan.jsonl:1: column 'length' holds nan"),
