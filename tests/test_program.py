@@ -170,7 +170,7 @@ def test_a_backward_waits_for_the_push_that_holds_its_buffer(p):
     """The push two layers back (with prefetch; the one before without): backward i - 2 waits for push i."""
     trail = 1 if p.prefetch == "none" else 2
     for m in range(p.microbatches):
-        computes = [i for i in of(p, kind="compute", microbatch=m)]
+        computes = of(p, kind="compute", microbatch=m)
         pushes = of(p, kind="push", microbatch=m)
         for place, i in enumerate(computes[p.layers + 2 :]):  # the backward of layer L - place, then the embedding's
             waits = [n for n in p.steps[i].after if p.steps[n].kind == "push"]
