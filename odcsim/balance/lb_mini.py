@@ -21,7 +21,7 @@ def lb_mini(weights: list[float], tokens: list[int], devices: int, max_tokens: i
 
 def free_counts(weights: list[float], devices: int) -> list[list[int]]:
     """The samples of each device: free counts, or equal ones where those spread less or peak lower."""
-    free = even_out(differencing(weights, devices), weights, moves=True)
+    free = even_out(differencing(weights, devices), weights)
     equal = equal_counts(weights, devices)
     (low, high), (equal_low, equal_high) = _range(free, weights), _range(equal, weights)
     return free if high <= equal_high and high - low <= equal_high - equal_low else equal

@@ -15,7 +15,7 @@ def pack(
 ) -> list[Microbatch] | None:
     """Exactly `count` microbatches of balanced cost, heaviest first; None where that puts one over the limit.
 
-    It asks only whether the balanced split fits, not whether some other split would: one microbatch more costs little.
+    It asks whether the balanced split fits, not whether some less balanced one would.
     """
     parts = differencing([weights[i] for i in samples], count)
     packed = [[samples[i] for i in sorted(part)] for part in parts]

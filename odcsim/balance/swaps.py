@@ -1,9 +1,10 @@
 """Bounded swaps that lower the heaviest device or lift the lightest one.
 
-A trade gives one sample of a heavier device for one of a lighter device (or for nothing: a move) so that their two
-loads come closer; the sum of squared loads falls with each, so no state returns. Many devices are paired all at once in
-numpy, heaviest with lightest; the last steps, and all of them with few devices, go one by one in plain lists, which is
-quicker there. Once no trade lowers the heaviest device it ends: lifting others would not end the minibatch any sooner.
+A trade gives one sample of a heavier device for one of a lighter device so that their two loads come closer; a device
+with more samples than the other may also give one for nothing. The sum of squared loads falls with each, so no state
+returns, and counts that are equal stay so. Many devices are paired all at once in numpy, heaviest with lightest; the
+last steps, and all of them with few devices, go one by one in plain lists, which is quicker there. Once no trade lowers
+the heaviest device it ends: lifting others would not end the minibatch any sooner.
 """
 
 from bisect import insort
@@ -11,7 +12,7 @@ from bisect import insort
 import numpy as np
 from numpy.typing import NDArray
 
-CLOSE = 3e-4  # of the mean load: lesser spreads are far below the error of any cost model
+CLOSE = 5e-4  # of the mean load: lesser spreads are far below the error of any cost model
 MANY = 24  # devices from which on numpy is quicker
 ROUNDS = 64
 PATIENCE = 8  # rounds without a gain for the heaviest device, each with partners further away
@@ -22,31 +23,27 @@ TRADES = 1 << 16  # compared in one round at most, which bounds its time and mem
 Device = tuple[float, int]  # load and number: a sorted list of them runs from the lightest to the heaviest
 
 
-def even_out(groups: list[list[int]], weights: list[float], *, moves: bool = False) -> list[list[int]]:
-    """The same samples with a lesser (never a greater) spread of loads; `weights` run from the heaviest sample down.
-
-    Without `moves` the counts stay equal; where they differ already, a sample may pass from more to fewer.
-    """
+def even_out(groups: list[list[int]], weights: list[float]) -> list[list[int]]:
+    """The same samples with a lesser (never a greater) spread of loads; `weights` run from the heaviest sample down."""
     close = CLOSE * sum(weights) / len(groups)
     if len(groups) >= MANY:
-        groups = _rounds(groups, np.append(weights, 0.0), moves, close)
+        groups = _rounds(groups, np.append(weights, 0.0), close)
     held = [sorted(group) for group in groups]
     ranked = sorted((_load(group, weights), device) for device, group in enumerate(held))
     for _ in range(STEPS + len(groups) // 2):
-        if ranked[-1][0] <= max(ranked[0][0] + close, weights[0]) or not _lower(
-            ranked, held, weights, moves, close / 8
-        ):
+        done = ranked[-1][0] <= max(ranked[0][0] + close, weights[0])
+        if done or not _lower(ranked, held, weights, close / 8):
             break
     return held
 
 
-def _lower(ranked: list[Device], held: list[list[int]], weights: list[float], moves: bool, gain: float) -> bool:
+def _lower(ranked: list[Device], held: list[list[int]], weights: list[float], gain: float) -> bool:
     """Relieve the heaviest device by a trade with the lightest one that can; false where none can."""
     load, heavy = ranked[-1]
     above = held[heavy]
     for place, (other, light) in enumerate(ranked[: min(PARTNERS, len(ranked) - 1)]):
         gap, below = load - other, held[light]
-        left, give, take = _best_trade(above, below, weights, gap, moves or len(above) > len(below))
+        left, give, take = _best_trade(above, below, weights, gap, len(above) > len(below))
         if left < gap - gain:
             given = above.pop(give)
             if take < len(below):
@@ -87,30 +84,31 @@ def _load(group: list[int], weights: list[float]) -> float:
     return sum([weights[i] for i in group])
 
 
-def _rounds(groups: list[list[int]], weights: NDArray[np.float64], moves: bool, close: float) -> list[list[int]]:
+def _rounds(groups: list[list[int]], weights: NDArray[np.float64], close: float) -> list[list[int]]:
     """Trades of many pairs of devices at once; an empty slot is a sample of no weight (the last of `weights`)."""
     nothing = len(weights) - 1
-    width = max(map(len, groups)) + moves
+    width = max(map(len, groups))
     slots = np.array([group + [nothing] * (width - len(group)) for group in groups])
     loads = weights[slots].sum(axis=1)
     pairs = max(1, min(len(groups) // 2, TRADES // width**2))
-    uneven = not moves and len({len(group) for group in groups}) > 1
+    turn = np.arange(pairs)
+    uneven = len({len(group) for group in groups}) > 1
     idle = 0
     for _ in range(ROUNDS):
         order = loads.argsort(kind="stable")
-        heavy, light = order[: -pairs - 1 : -1], np.roll(order[:pairs], 1 - (1 << idle))
+        heavy, light = order[: -pairs - 1 : -1], order[(turn + (1 << idle) - 1) % pairs]
         gaps = loads[heavy] - loads[light]
         if loads[heavy[0]] <= weights[0]:
             break
         change = weights[slots[heavy]][:, :, None] - weights[slots[light]][:, None, :]
         left = np.abs(gaps[:, None, None] - 2 * change).reshape(pairs, -1)
         best = left.argmin(axis=1)
-        gained = left[np.arange(pairs), best] < gaps - close / 8
+        gained = left[turn, best] < gaps - close / 8
         if uneven:
             counts = (slots != nothing).sum(axis=1)
             gained &= (slots[light, best % width] != nothing) | (counts[heavy] > counts[light])
         idle = 0 if gained[0] else idle + 1
-        if idle > PATIENCE:
+        if idle > min(PATIENCE, pairs.bit_length()):
             break
         heavy, light, (give, take) = heavy[gained], light[gained], np.divmod(best[gained], width)
         slots[heavy, give], slots[light, take] = slots[light, take], slots[heavy, give]

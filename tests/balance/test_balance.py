@@ -22,7 +22,7 @@ def minibatches(draw, *, divisible=False):
     """Lengths up to the limit, often tied, and a number of devices; samples may be fewer than devices."""
     devices = draw(st.integers(1, 9))
     count = devices * draw(st.integers(1, 6)) if divisible else draw(st.integers(1, 40))
-    length = st.one_of(st.integers(1, LIMIT), st.sampled_from([1, LIMIT // 2, LIMIT]))
+    length = st.one_of(st.integers(1, LIMIT), st.sampled_from([1, LIMIT // 2, LIMIT // 2 + 1, LIMIT]))
     return np.array(draw(st.lists(length, min_size=count, max_size=count))), devices
 
 

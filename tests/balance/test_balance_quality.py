@@ -55,6 +55,19 @@ def test_lb_mini_comes_close_to_the_lower_bound(draw, devices, samples, most):
     assert mean(gap, "lb-mini", draw, devices, samples, 40 if devices == 8 else 4) < most
 
 
+def test_lb_mini_neither_spreads_nor_peaks_more_than_lb_micro():
+    # Enough draws to hold some where the free counts win on one of the two alone, and many where on neither.
+    for seed in range(60):
+        lengths = swe(seed, 8 * 4)
+        weights = cost(lengths)
+        free, equal = (
+            [sum(weights[i] for part in device for i in part) for device in balance(name, lengths, weights, 8, LIMIT)]
+            for name in ("lb-mini", "lb-micro")
+        )
+        assert max(free) <= max(equal) * (1 + 1e-12)
+        assert max(free) - min(free) <= max(equal) - min(equal) + 1e-12 * max(equal)
+
+
 @pytest.mark.parametrize(("devices", "draws"), [(8, 40), (64, 4)])
 def test_swaps_bring_equal_counts_close_to_what_equal_counts_allow(devices, draws):
     def gap_of_equal_counts(name, lengths, devices):
@@ -80,3 +93,8 @@ def test_in_lockstep_sorted_slice_waits_less_than_lb_micro_and_that_less_than_lo
 def test_on_demand_lb_mini_waits_less_than_anything_does_in_lockstep(devices, samples, draws):
     best = mean(idle_on_demand, "lb-mini", longalign, devices, samples, draws)
     assert best < mean(idle_in_lockstep, "sorted-slice", longalign, devices, samples, draws) - 0.1
+
+
+def test_sorted_slice_evens_out_the_totals_of_devices_that_meet_only_at_the_end():
+    inside = mean(idle_in_lockstep, "sorted-slice", longalign, 64, 8, 4)
+    assert mean(idle_on_demand, "sorted-slice", longalign, 64, 8, 4) < inside - 0.01

@@ -73,6 +73,19 @@ def test_parts_spread_no_more_than_the_heaviest_sample(weights, parts):
     assert loads[-1] - loads[0] <= weights[0] * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("tied", "expected"),
+    [
+        ([9.0, 6.0, 5.0, 5.0, 4.0, 4.0, 4.0], [10.0, 13.0, 14.0]),
+        ([9.0, 8.0, 7.0, 7.0, 4.0, 3.0, 2.0], [12.0, 14.0, 14.0]),
+        ([9.0, 8.0, 7.0, 6.0, 6.0, 4.0, 3.0, 2.0], [15.0, 15.0, 15.0]),
+    ],
+)
+def test_among_equal_spreads_the_state_made_last_goes_first(tied, expected):
+    assert textbook(tied, 3) == expected
+    assert sums(differencing(tied, 3), tied) == expected
+
+
 def test_a_case_worked_by_hand():
     # 8, 7 and 6 open three parts; 5 and 4 join the lightest ones: 8 | 7 + 4 | 6 + 5.
     assert sums(differencing([8.0, 7.0, 6.0, 5.0, 4.0], 3), [8.0, 7.0, 6.0, 5.0, 4.0]) == [8.0, 11.0, 11.0]

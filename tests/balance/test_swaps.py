@@ -24,11 +24,11 @@ def loads(groups, weights):
     return [sum(weights[i] for i in group) for group in groups]
 
 
-@given(dealt(), st.booleans())
+@given(dealt())
 @many
-def test_the_range_of_loads_only_narrows_and_no_sample_is_lost(case, moves):
+def test_the_range_of_loads_only_narrows_and_no_sample_is_lost(case):
     groups, weights = case
-    before, after = loads(groups, weights), loads(even := even_out(groups, weights, moves=moves), weights)
+    before, after = loads(groups, weights), loads(even := even_out(groups, weights), weights)
     assert max(after) <= max(before) * (1 + 1e-12)
     assert min(after) >= min(before) * (1 - 1e-12)
     assert sorted(i for group in even for i in group) == list(range(len(weights)))
@@ -36,29 +36,41 @@ def test_the_range_of_loads_only_narrows_and_no_sample_is_lost(case, moves):
 
 @given(dealt())
 @few
-def test_without_moves_counts_stay_equal(case):
+def test_counts_stay_equal_within_one(case):
     groups, weights = case
     counts = [len(group) for group in even_out(groups, weights)]
     assert max(counts) - min(counts) <= (len(weights) % len(groups) > 0)
 
 
-@pytest.mark.parametrize("devices", [2, MANY])
-def test_a_trade_and_a_move_that_must_be_found(devices):
-    rest = [[2 + 2 * i, 3 + 2 * i] for i in range(1, devices - 1)]
-    weights = [4.0, 4.0, 2.0, 2.0] + [3.0] * 2 * (devices - 2)
-    order = sorted(range(len(weights)), key=lambda i: -weights[i])
-    place = {sample: at for at, sample in enumerate(order)}
-    groups = [[place[i] for i in group] for group in [[0, 1], [2, 3], *rest]]
-    assert set(loads(even_out(groups, sorted(weights, reverse=True)), sorted(weights, reverse=True))) == {6.0}
-    moved = even_out([[0, 1, 2], [3]], [3.0, 3.0, 2.0, 4.0 / 3], moves=True)
-    assert sorted(map(len, moved)) == [2, 2]
+def spread_after(*devices):
+    """The loads and counts that swaps leave, for devices given by the weights they hold."""
+    order = sorted(((weight, at) for at, device in enumerate(devices) for weight in device), reverse=True)
+    weights = [weight for weight, _ in order]
+    even = even_out([[i for i, (_, at) in enumerate(order) if at == here] for here in range(len(devices))], weights)
+    return loads(even, weights), [len(group) for group in even]
+
+
+@pytest.mark.parametrize("others", [0, MANY])
+def test_a_trade_that_must_be_found(others):
+    assert set(spread_after([4.0, 4.0], [2.0, 2.0], *[[3.0, 3.0]] * others)[0]) == {6.0}
+
+
+@pytest.mark.parametrize("others", [0, MANY])
+def test_a_device_with_more_samples_may_give_one_for_nothing(others):
+    assert spread_after([3.0, 3.0, 2.0], [4.0], *[[6.0]] * others)[0][:2] == [6.0, 6.0]
+
+
+@pytest.mark.parametrize("others", [0, MANY])
+def test_a_device_with_no_more_samples_may_not(others):
+    counts = spread_after([10.0, 2.0], [5.0, 3.0], [4.0, 3.0, 3.0], *[[5.0, 5.0]] * others)[1]
+    assert sorted(counts) == [2] * (2 + others) + [3]
 
 
 def test_equal_counts_become_as_even_as_free_ones_at_eight_samples_per_device():
     weights = np.sort(cost(longalign(3, 512)))[::-1].tolist()
     rough = loads(differencing_equal(weights, 64), weights)
     even = loads(even_out(differencing_equal(weights, 64), weights), weights)
-    free = loads(even_out(differencing(weights, 64), weights, moves=True), weights)
+    free = loads(even_out(differencing(weights, 64), weights), weights)
     mean = sum(weights) / 64
     assert max(rough) > 1.05 * mean
     assert max(even) < 1.001 * mean

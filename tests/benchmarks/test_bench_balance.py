@@ -1,0 +1,75 @@
+"""How quick the balancers are. Run with: pytest tests/benchmarks/test_bench_balance.py --benchmark-only"""
+
+import heapq
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+from odcsim.balance import NAMES, balance
+from odcsim.balance.karmarkar_karp import differencing
+
+LIMIT = 65_536
+
+
+def minibatch(seed, count):
+    """Truncated exponential lengths, mean about 16.5K (a shape, not data), and seconds from a published 7B fit."""
+    drawn = 5500 + np.random.default_rng(seed).exponential(11_300, size=2 * count + 64)
+    lengths = drawn[drawn <= LIMIT][:count].astype(np.int64)
+    x = lengths / 32_000
+    return lengths, 8.77 * x + 4.35 * x * x
+
+
+def heaviest_first(seed, count):
+    return np.sort(minibatch(seed, count)[1])[::-1].tolist()
+
+
+def with_a_state_per_sample(weights, parts):
+    """Karmarkar-Karp as textbooks write it: the sums only, without even the samples in them."""
+    heap = [(-weight, i, [weight] + [0.0] * (parts - 1)) for i, weight in enumerate(weights)]
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        (_, _, one), (_, i, other) = heapq.heappop(heap), heapq.heappop(heap)
+        state = sorted((a + b for a, b in zip(one, reversed(other), strict=True)), reverse=True)
+        heapq.heappush(heap, (state[-1] - state[0], i, state))
+    return heap[0][2]
+
+
+def best_of(times, call):
+    taken = []
+    for _ in range(times):
+        start = perf_counter()
+        call()
+        taken.append(perf_counter() - start)
+    return min(taken)
+
+
+def test_200_small_minibatches_with_every_balancer(benchmark):
+    drawn = [minibatch(seed, 8 * 4) for seed in range(200)]
+
+    def every_balancer():
+        for name in NAMES:
+            for lengths, weights in drawn:
+                balance(name, lengths, weights, 8, LIMIT)
+
+    benchmark.pedantic(every_balancer, rounds=5)
+
+
+@pytest.mark.parametrize("name", ["lb-micro", "lb-mini", "sorted-slice"])
+@pytest.mark.parametrize(("devices", "samples"), [(64, 8), (512, 8), (4096, 16)])
+def test_one_minibatch(benchmark, name, devices, samples):
+    lengths, weights = minibatch(0, devices * samples)
+    benchmark.pedantic(balance, (name, lengths, weights, devices, LIMIT), rounds=5 if devices < 4096 else 2)
+
+
+@pytest.mark.parametrize(("devices", "samples"), [(512, 8), (4096, 16)])
+def test_exact_differencing(benchmark, devices, samples):
+    benchmark.pedantic(differencing, (heaviest_first(0, devices * samples), devices), rounds=5)
+
+
+def test_exact_differencing_against_the_textbook_form(benchmark):
+    weights = heaviest_first(0, 64 * 8)
+    benchmark.pedantic(differencing, (weights, 64), rounds=20)
+    ratio = best_of(3, lambda: with_a_state_per_sample(weights, 64)) / best_of(10, lambda: differencing(weights, 64))
+    benchmark.extra_info["textbook_over_ours"] = round(ratio, 1)
+    assert ratio > 4
