@@ -1,0 +1,114 @@
+"""What lies in a device's arena, and the two things peers do to it: gather its weights, add to its gradients.
+
+Written once for every transport: all it needs is peers' memory as tensors, and locks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from odc_engine.backends.base import PeerMemory
+from odcsim.errors import InputError
+
+ACCUMULATE = ("locked", "slots")
+CHUNK = 1 << 20  # bytes that one lock covers, and that one conversion to fp32 takes: small enough for a core's cache
+ALIGN = 64
+NOTES = 1 << 16  # bytes at the end with which a device tells peers which parameters it used
+
+
+@dataclass(frozen=True, slots=True)
+class UnitShape:
+    """One FSDP unit's shards: elements that a device publishes, and elements of gradient that it owns."""
+
+    name: str
+    gather: int
+    push: int
+    dtype: torch.dtype  # of what is published
+
+
+class Arena:
+    """Typed views of every device's arena: weights, then gradients, unit after unit, the same layout everywhere.
+
+    `locked` keeps one sum per unit that everybody adds to under a lock. `slots` keeps one per writer, added up in the
+    order of devices at the end: the same bits in every run, for as many times the memory as there are devices.
+    """
+
+    def __init__(self, memory: PeerMemory, units: Sequence[UnitShape], accumulate: str) -> None:
+        self.memory, self.units, self.accumulate = memory, tuple(units), accumulate
+        self._slots = memory.size if accumulate == "slots" else 1
+        self._weights: list[int] = []
+        self._grads: list[int] = []
+        end = 0
+        for unit in self.units:
+            self._weights.append(end)
+            end = _aligned(end + unit.gather * unit.dtype.itemsize)
+        for unit in self.units:
+            self._grads.append(end)
+            end = _aligned(end + 4 * unit.push * self._slots)
+        self._notes = end
+        memory.allocate(_aligned(end + NOTES))
+
+    def weights(self, device: int, unit: int) -> Tensor:
+        """What a device has published of a unit."""
+        shape = self.units[unit]
+        return self._bytes(device, self._weights[unit], shape.gather * shape.dtype.itemsize).view(shape.dtype)
+
+    def slot(self, device: int, unit: int, writer: int) -> Tensor:
+        """The sum that a writer adds to on the device that owns it."""
+        size = 4 * self.units[unit].push
+        start = self._grads[unit] + size * (writer if self._slots > 1 else 0)
+        return self._bytes(device, start, size).view(torch.float32)
+
+    def notes(self, device: int, count: int) -> Tensor:
+        """A byte for each of `count` parameters that a device may have used."""
+        if count > NOTES:
+            raise InputError(f"{count} parameters", fix=f"at most {NOTES} are supported")
+        return self._bytes(device, self._notes, count)
+
+    def _bytes(self, device: int, start: int, size: int) -> Tensor:
+        return self.memory.view(device)[start : start + size]
+
+    def gather(self, unit: int, out: Tensor) -> None:
+        """Pull every device's shard into its place, the own one first so that devices do not all start at one peer."""
+        n = self.units[unit].gather
+        for device in self._rotation():
+            out[device * n : (device + 1) * n].copy_(self.weights(device, unit))
+
+    def push(self, unit: int, gradients: Tensor) -> None:
+        """Add each device's part of a unit's gradients to that device's sum, in fp32."""
+        n = self.units[unit].push
+        for device in self._rotation():
+            into, part = self.slot(device, unit, self.memory.rank), gradients[device * n : (device + 1) * n]
+            for start in range(0, n, CHUNK // 4):
+                # Another dtype is converted by itself first: adding bf16 to fp32 at once runs seven times slower.
+                piece = part[start : start + CHUNK // 4].to(torch.float32)
+                if self._slots > 1:
+                    into[start : start + CHUNK // 4].add_(piece)
+                else:
+                    self._add_locked(device, unit, start, into, piece)
+
+    def _add_locked(self, device: int, unit: int, start: int, into: Tensor, piece: Tensor) -> None:
+        place = self._grads[unit] + 4 * start
+        with self.memory.lock(device, place, place + 4 * piece.numel()):
+            into[start : start + piece.numel()].add_(piece)
+
+    def gradients(self, unit: int) -> Tensor:
+        """The sum of everything pushed to this device, in the memory it was pushed to. Only after pushes are done."""
+        total = self.slot(self.memory.rank, unit, 0)
+        for writer in range(1, self._slots):
+            total.add_(self.slot(self.memory.rank, unit, writer))
+        return total
+
+    def clear(self, unit: int) -> None:
+        """Forget the gradients. Only while nobody pushes."""
+        for writer in range(self._slots):
+            self.slot(self.memory.rank, unit, writer).zero_()
+
+    def _rotation(self) -> list[int]:
+        return [(self.memory.rank + i) % self.memory.size for i in range(self.memory.size)]
+
+
+def _aligned(n: int) -> int:
+    return -(-n // ALIGN) * ALIGN

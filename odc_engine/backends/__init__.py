@@ -1,0 +1,1 @@
+"""Transports: how devices reach each other's memory and meet."""

@@ -1,0 +1,14 @@
+"""What goes wrong while devices work together."""
+
+
+class PeerLost(RuntimeError):
+    """A device died or stopped answering. Names the device; nothing of this minibatch can be saved."""
+
+    def __init__(self, devices: list[int], what: str) -> None:
+        self.devices = devices
+        names = ", ".join(map(str, devices))
+        super().__init__(f"device {names} {what}" if len(devices) == 1 else f"devices {names} {what}")
+
+
+class BadGradient(RuntimeError):
+    """A gradient that is not finite, with the device, microbatch and unit it came from."""

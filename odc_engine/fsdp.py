@@ -1,0 +1,239 @@
+"""On-demand communication for a model sharded by FSDP2, through its public hooks.
+
+    fully_shard(...)                          # as always
+    odc = OnDemand(model)
+    for minibatch in data:
+        for batch in my_share(minibatch):     # as many microbatches as this device likes, or none
+            loss(model, batch).backward()
+        odc.settle()                          # meeting: every push has arrived, .grad holds the sum over all devices
+        optimizer.step()
+        optimizer.zero_grad()
+        odc.publish()                         # meeting: the new weights are there for everybody
+
+Gathers pull peers' shards, pushes add to the owner's sum; neither needs the peer to do anything. Gradients are sums,
+not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
+"""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from odc_engine.arena import ACCUMULATE, Arena
+from odc_engine.backends.base import COMM, MAIN, PeerMemory
+from odc_engine.backends.shm import SharedMemory
+from odc_engine.errors import BadGradient
+from odc_engine.lanes import Handle, Lane
+from odc_engine.units import Unit, pack, units_of, whole_parameters
+from odcsim.errors import InputError, nearest
+
+IN_FLIGHT = 1  # pushes that may be under way when the next compute starts: FSDP2 frees a reduction's buffer two back
+
+
+class Recorder(Protocol):
+    """Told of every transfer: from when on its lane could only wait or move bytes for it, and when it was done."""
+
+    def transfer(self, kind: str, unit: int, asked: float, had: float) -> None: ...
+
+
+class OnDemand:
+    """Replaces a sharded model's all-gathers and reduce-scatters. Every device makes one, at the same time.
+
+    `meets` turns every transfer into a meeting of all devices, one lane for both: FSDP's collectives over the same
+    memory, as the rival to compare with.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        memory: PeerMemory | None = None,
+        accumulate: str = "locked",
+        timeout: float = 60.0,
+        meets: bool = False,
+        check_finite: bool = True,
+        recorder: Recorder | None = None,
+    ) -> None:
+        if accumulate not in ACCUMULATE:
+            raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
+        self.memory = memory or SharedMemory(timeout=timeout)
+        self.rank, self.size = self.memory.rank, self.memory.size
+        self.meets, self.check_finite, self.recorder = meets, check_finite, recorder
+        self.units = units_of(model, self.size) if self.size > 1 else ()
+        self.microbatch = [0] * len(self.units)  # of the next push
+        self.arena = Arena(self.memory, [unit.shape for unit in self.units], accumulate)
+        self._gathers = Lane("gather")
+        self._pushes = self._gathers if meets else Lane("push")
+        self._in_flight: list[Handle] = []
+        self._versions: list[list[int]] = []
+        self._used = [torch.zeros(len(unit.trainable), dtype=torch.uint8) for unit in self.units]
+        for unit in self.units:
+            self._plug(unit)
+        self.publish()
+
+    def _plug(self, unit: Unit) -> None:
+        unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
+        unit.fsdp.set_custom_reduce_scatter(cast(Any, _Push(self, unit)))
+        unit.fsdp.set_force_sum_reduction_for_comms(True)
+        unit.fsdp.set_gradient_divide_factor(1.0)
+        # FSDP2 packs only parameters that got a gradient: without this a parameter used in some microbatches only would
+        # shift all that follow it.
+        unit.fsdp.set_reduce_scatter_unused_params(True)
+        # Registered after FSDP2's own hook, so that it finds the whole parameters in place.
+        unit.module.register_forward_pre_hook(lambda *_: self._watch_use(unit))
+
+    def _watch_use(self, unit: Unit) -> None:
+        """Have each whole parameter tell when a gradient reaches it: what nobody uses must not decay."""
+        trainable = {piece.name: i for i, piece in enumerate(unit.trainable)}
+        for name, parameter in whole_parameters(unit):
+            if name in trainable and not hasattr(parameter, "odc_watched"):
+                parameter.odc_watched = True  # type: ignore[attr-defined]  # whole parameters live as long as the model
+                note = functools.partial(self._note_use, unit.index, trainable[name])
+                cast(Any, parameter).register_post_accumulate_grad_hook(note)
+
+    def _note_use(self, unit: int, piece: int, _: Tensor) -> None:
+        self._used[unit][piece] = 1
+
+    def settle(self) -> None:
+        """Meet when all pushes are done; then `.grad` of every parameter that anybody used is the sum over devices."""
+        if self.size == 1:
+            return
+        self._pushes.drain()
+        self._in_flight.clear()
+        count = sum(len(used) for used in self._used)
+        self.arena.notes(self.rank, count).copy_(torch.cat(self._used))
+        self.memory.meet(MAIN)
+        used = torch.stack([self.arena.notes(device, count) for device in range(self.size)]).amax(dim=0)
+        anybody = iter(used.tolist())
+        for unit in self.units:
+            _set_grads(unit, self.arena.gradients(unit.index), [next(anybody) for _ in unit.trainable])
+        self.microbatch = [0] * len(self.units)
+
+    def publish(self) -> None:
+        """Lay this device's weights out for peers, drop the gradients, and meet when everybody has."""
+        if self.size == 1:
+            return
+        self._gathers.drain()
+        for unit in self.units:
+            unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
+            pack(unit, self.arena.weights(self.rank, unit.index))
+            for piece in unit.pieces:
+                # FSDP2 would add to it in backward, without a lock, in the memory that peers add to.
+                piece.parameter.grad = None
+            self.arena.clear(unit.index)
+            self._used[unit.index].zero_()
+        self._versions = [_versions(unit) for unit in self.units]
+        self.memory.meet(MAIN)
+
+    def gather(self, unit: Unit, out: Tensor) -> Handle:
+        """Start to pull a unit."""
+        if self._versions[unit.index] != _versions(unit):
+            raise InputError(
+                f"weights of {unit.name} changed since they were published", fix="call publish() on all devices"
+            )
+        return self._gathers.give(lambda: self._transfer("gather", unit, lambda: self.arena.gather(unit.index, out)))
+
+    def push(self, unit: Unit, gradients: Tensor) -> None:
+        """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
+        if gradients.numel() != unit.shape.push * self.size:
+            raise InputError(
+                f"unit {unit.name} reduces {gradients.numel()} elements and {unit.shape.push * self.size} were expected",
+                fix="freeze or unfreeze parameters before OnDemand is made",
+            )
+        microbatch = self.microbatch[unit.index]
+        self.microbatch[unit.index] += 1
+
+        def add() -> None:
+            if self.check_finite and not bool(torch.isfinite(gradients.sum(dtype=torch.float32))):
+                raise BadGradient(
+                    f"device {self.rank}, microbatch {microbatch}: a gradient of {unit.name} is not finite"
+                )
+            self.arena.push(unit.index, gradients)
+
+        self._in_flight.append(self._pushes.give(lambda: self._transfer("push", unit, add)))
+        while len(self._in_flight) > IN_FLIGHT:
+            self._in_flight.pop(0).wait()
+
+    def drain(self) -> None:
+        """Wait until nothing of this device is under way any more."""
+        self._gathers.drain()
+        self._pushes.drain()
+
+    def _transfer(self, kind: str, unit: Unit, move: Callable[[], None]) -> None:
+        """In a lane: meet the others first where transfers are meetings, and tell the recorder."""
+        asked = time.perf_counter()
+        if self.meets:
+            self.memory.meet(COMM)
+        move()
+        if self.recorder is not None:
+            self.recorder.transfer(kind, unit.index, asked, time.perf_counter())
+
+    def close(self) -> None:
+        """Stop the lanes and give the memory back."""
+        self._gathers.close()
+        self._pushes.close()
+        self.memory.close()
+
+
+class _Gather:
+    """What FSDP2 calls to gather one unit."""
+
+    def __init__(self, odc: OnDemand, unit: Unit) -> None:
+        self.odc, self.unit = odc, unit
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work:
+        del input_tensor, group, async_op  # the shard is published already; FSDP2 waits for the handle in any case
+        return self.odc.gather(self.unit, output_tensor)
+
+
+class _Push:
+    """What FSDP2 calls to reduce one unit."""
+
+    def __init__(self, odc: OnDemand, unit: Unit) -> None:
+        self.odc, self.unit = odc, unit
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: object,
+        async_op: bool = False,
+    ) -> None:
+        del group, op, async_op
+        self.odc.push(self.unit, input_tensor)
+        output_tensor.zero_()  # FSDP2 adds this to .grad at once; the sum takes its place in settle()
+
+
+def _versions(unit: Unit) -> list[int]:
+    return [piece.local._version for piece in unit.pieces]
+
+
+def _set_grads(unit: Unit, total: Tensor, used: list[int]) -> None:
+    start = 0
+    for piece, by_anybody in zip(unit.trainable, used, strict=True):
+        parameter, local = piece.parameter, piece.local
+        part = total[start : start + local.numel()].view(local.shape).to(parameter.dtype)
+        start += piece.numel
+        gradient = DTensor.from_local(
+            part,
+            parameter.device_mesh,
+            parameter.placements,
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
+        parameter.grad = gradient if by_anybody else None

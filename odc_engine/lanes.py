@@ -1,0 +1,62 @@
+"""A lane: a thread that does transfers in the order they were given, beside the compute that goes on meanwhile."""
+
+import queue
+import threading
+from collections.abc import Callable
+
+import torch.distributed as dist
+
+
+class Handle(dist.Work):  # FSDP2 waits on nothing else
+    """One transfer under way. `wait` returns when it is done, or raises what it raised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done = threading.Event()
+        self.error: BaseException | None = None
+
+    def finish(self, error: BaseException | None) -> None:
+        self.error = error
+        self._done.set()
+
+    def wait(self, timeout: object = None) -> bool:  # noqa: ARG002 - the signature is torch's
+        self._done.wait()
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+class Lane:
+    """Transfers in order. The first error ends the lane: what was given after it fails with the same error."""
+
+    def __init__(self, name: str) -> None:
+        self._given: queue.SimpleQueue[tuple[Callable[[], None], Handle] | None] = queue.SimpleQueue()
+        self._last: Handle | None = None
+        self._thread = threading.Thread(target=self._work, name=f"odc-{name}", daemon=True)
+        self._thread.start()
+
+    def give(self, transfer: Callable[[], None]) -> Handle:
+        handle = Handle()
+        self._last = handle
+        self._given.put((transfer, handle))
+        return handle
+
+    def drain(self) -> None:
+        """Wait for everything given so far."""
+        if self._last is not None:
+            self._last.wait()
+
+    def close(self) -> None:
+        self._given.put(None)
+        self._thread.join(timeout=5)
+
+    def _work(self) -> None:
+        failed: BaseException | None = None
+        while (item := self._given.get()) is not None:
+            transfer, handle = item
+            if failed is None:
+                try:
+                    transfer()
+                except BaseException as error:
+                    failed = error
+            handle.finish(failed)
