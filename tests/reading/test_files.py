@@ -76,6 +76,7 @@ def test_a_path_works_as_text_too_and_column_picks(tmp_path):
     path = write(tmp_path, "a.csv", "prompt,response\n1,4\n2,5\n")
     assert load(str(path)).lengths.tolist() == [5, 7]
     assert load(str(path), column="Response").lengths.tolist() == [4, 5]
+    assert load(str(path), column="prompt").loss is None
 
 
 def test_columns_without_a_header_are_numbered(tmp_path):
@@ -150,6 +151,7 @@ BAD = [
     ("ragged.csv", "length,id\n5,1\n6\n", "ragged.csv:3: 1 fields where the first line has 2; give every row"),
     ("wide.csv", "length\n5\n6,7\n", "wide.csv:3: 2 fields where the first line has 1"),
     ("inside.csv", "id,length\nx,5\nx,5,6\n", "inside.csv:3: 3 fields where the first line has 2"),
+    ("quoted.csv", 'length,id\n5,"a\nb,c\nd",6\n', "quoted.csv:4: 3 fields where the first line has 2"),
     ("cr.csv", "id,length\rx,5\rx,5,6\r", "cr.csv:3: 3 fields where the first line has 2"),
     ("wide2.csv", "length\n5,6\n7,8\n", "wide2.csv:2: 2 fields where the first line has 1"),
     ("latin.csv", "length,name\n5,x\n6,é\n".encode("latin-1"), "latin.csv:3: is not UTF-8 text; save it as UTF-8"),
@@ -164,6 +166,7 @@ BAD = [
     ("minus.jsonl", '\n1\n\n-1', "minus.jsonl:4: column 'length' holds -1"),
     ("huge.jsonl", "1" + "0" * 400, "huge.jsonl:1: column 'length' holds inf"),
     ("deep.jsonl", "[" * 100_000, "deep.jsonl:1: is not valid JSON"),
+    ("deep.json", "[" * 100_000, "deep.json: is not valid JSON"),
     ("blank.jsonl", "\n", "the file is empty"),
     ("x.json", "[]", "holds nothing where lengths belong"),
     ("y.json", "3", "holds int where lengths belong"),

@@ -59,6 +59,11 @@ def test_a_quantile_table_gives_back_its_quantiles(tmp_path_factory, lengths, ga
     assert np.abs(np.quantile(expanded, q) - lengths).max() <= 1 + steepest / 5_000
 
 
+def test_samples_of_a_quantile_table_stand_in_the_middle_of_their_share(tmp_path):
+    trace = load(write(tmp_path, "q.csv", "q,length\n0,1\n1,100001\n"))
+    assert trace.lengths @ trace.counts / trace.size == pytest.approx(50_001, abs=0.5)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
