@@ -1,0 +1,146 @@
+"""A profile comes back as it was written, or is refused in one line."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import damaged, mutated
+
+from odcsim import profile
+from odcsim.catalog import fits
+from odcsim.errors import InputError
+from odcsim.profile import FIDELITIES, Polynomial, Profile
+
+seconds = st.floats(0, 1e6)
+polynomials = st.builds(Polynomial, seconds, seconds, seconds)
+profiles = st.fixed_dictionaries(
+    {
+        **dict.fromkeys(("model", "gpu", "origin"), st.text(max_size=9)),
+        **dict.fromkeys(("forward", "backward", "head", "embed"), polynomials),
+        **dict.fromkeys(("microbatch", "overhead", "optimizer", "publish"), seconds),
+        "fidelity": st.sampled_from(FIDELITIES),
+        "node_transfers_included": st.booleans(),
+        "longest": st.integers(0, 10**6),
+        "low": st.floats(0.1, 1),
+        "high": st.floats(1, 10),
+    }
+).map(lambda values: Profile(**values))
+FIT = fits.published("r1-distill-qwen-1.5b", "a100")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("profiles") / "p.json"
+
+
+def save(path, **changes: object):
+    content = {"format": profile.FORMAT, "version": profile.VERSION, **asdict(FIT), **changes}
+    path.write_text(json.dumps(content))
+    return path
+
+
+@given(wanted=profiles)
+def test_what_is_written_comes_back(wanted, path):
+    profile.write(wanted, path)
+    assert profile.read(path) == wanted
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_damaged_bytes_are_refused_or_make_a_profile(data, path):
+    profile.write(FIT, path)
+    path.write_bytes(data.draw(damaged(path.read_bytes())))
+    read_or_refuse(path)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_changed_json_is_refused_or_makes_a_profile(data, path):
+    profile.write(FIT, path)
+    path.write_text(json.dumps(data.draw(mutated(json.loads(path.read_text())))))
+    read_or_refuse(path)
+
+
+def read_or_refuse(path) -> None:
+    try:
+        found = profile.read(path)
+    except InputError as error:
+        line = str(error)
+    else:
+        assert isinstance(found, Profile)
+        return
+    assert line.startswith(str(path))
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"overhead": -1}, "overhead is -1; expected a number, zero or more"),
+        ({"overhead": float("nan")}, "overhead is nan"),
+        ({"overhead": float("inf")}, "overhead is inf"),
+        ({"overhead": 10**400}, "overhead is huge"),
+        ({"overhead": 1e300}, "overhead is 1e.300"),
+        ({"overhead": "1"}, "overhead is '1'"),
+        ({"overhead": True}, "overhead is True"),
+        ({"forward": {"linear": None}}, "forward.linear is None"),
+        ({"forward": {"cubic": 1}}, "unknown key 'cubic' in forward"),
+        ({"forward": [1, 2, 3]}, r"forward is \[1, 2, 3\]; expected dict"),
+        ({"fidelity": "guess"}, "fidelity 'guess'; one of calibrated"),
+        ({"node_transfers_included": 1}, "node_transfers_included is 1"),
+        ({"low": 1.1}, "range 1.1 to 1.1; low at most 1"),
+        ({"low": 0}, "range 0"),
+        ({"high": 0.9}, "range 0.9 to 0.9"),
+        ({"speed": 1}, "unknown keys speed; known: model"),
+        ({"version": 7}, "version 7 is not 1"),
+        ({"format": "odcsim schedule"}, "not a profile"),
+    ],
+)
+def test_a_wrong_value_is_named(changes, problem, path):
+    with pytest.raises(InputError, match=problem) as caught:
+        profile.read(save(path, **changes))
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("name", ["model", "gpu", "fidelity", "origin", "forward", "backward", "head"])
+def test_a_missing_value_is_named(name, path):
+    content = json.loads(save(path).read_text())
+    del content[name]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=f"no {name}; make the profile anew"):
+        profile.read(path)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "null", '{"format": "odcsim profile"', "[" * 100_000])
+def test_what_is_no_profile_is_refused(content, path):
+    path.write_text(content)
+    with pytest.raises(InputError, match=f"^{path}: "):
+        profile.read(path)
+    with pytest.raises(InputError, match="no such file"):
+        profile.read(path.with_name("missing.json"))
+
+
+def test_what_may_be_left_out_is_zero(path):
+    needed = ("model", "gpu", "fidelity", "origin", "forward", "backward", "head")
+    content = {k: v for k, v in asdict(FIT).items() if k in needed}
+    path.write_text(json.dumps({"format": profile.FORMAT, "version": 1, **content}))
+    found = profile.read(path)
+    assert (found.overhead, found.publish, found.low, found.high, found.longest) == (0, 0, 1, 1, 0)
+    assert found.embed == Polynomial()
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "p.json"
+    profile.write(FIT, path)
+    content = path.read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(path), "write_text", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        profile.write(FIT, path)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
