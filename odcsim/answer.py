@@ -1,0 +1,127 @@
+"""What a comparison comes to, in sentences for somebody who will decide by them."""
+
+from dataclasses import dataclass
+
+from odcsim.comparison import Comparison
+from odcsim.summary import REFERENCE, Row
+
+_TRUST = {
+    "calibrated": "Seconds come from a profile measured on this hardware.",
+    "published fit": "Seconds come from a published fit to measurements, not from measurements of yours.",
+    "catalogue": "Seconds are estimated from FLOPs and published rates, not measured: read the range, not the point.",
+    "extrapolated": "Some samples are longer than any that the seconds were made from: those are extrapolated.",
+}
+SHAPE = "shape, not data"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows that the answer rests on. `pays`: on-demand is faster, by more than chance and than any rival."""
+
+    reference: Row  # collective + lb-micro
+    rival: Row  # the best without on-demand
+    best: Row  # the best with it
+    pays: bool
+
+    @property
+    def chosen(self) -> Row:
+        return self.best if self.pays else self.rival
+
+    @property
+    def over_rival(self) -> float:
+        return self.rival.makespan_seconds / self.best.makespan_seconds
+
+
+def answer(comparison: Comparison) -> Answer:
+    rows = comparison.rows
+    best = min((r for r in rows if r.sync == "on-demand"), key=lambda r: r.makespan_seconds)
+    rival = min((r for r in rows if r.sync != "on-demand"), key=lambda r: r.makespan_seconds)
+    reference = comparison.row(*REFERENCE)
+    ahead = round(rival.makespan_seconds / best.makespan_seconds, 2) > 1
+    return Answer(reference, rival, best, ahead and (best.speedup_low or 0) > 1)
+
+
+def question(comparison: Comparison) -> str:
+    setting, cluster = comparison.setting, comparison.setting.cost.cluster
+    nodes = f" in {cluster.nodes} nodes" if cluster.nodes > 1 else ""
+    return (
+        f"Would on-demand communication train {setting.cost.model.name} faster on {cluster.devices} x "
+        f"{setting.cost.profile.gpu}{nodes}, with lengths like those of {setting.trace.name} and {setting.minibatch} "
+        "samples per device in each optimizer step?"
+    )
+
+
+def verdict(found: Answer) -> str:
+    """Yes or no, in one or two sentences."""
+    best, name = found.best, named(found.best)
+    gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
+    rival = f"{found.over_rival:.2f} times as fast as the best row without it, {named(found.rival)}"
+    if found.pays:
+        return f"Yes: {name} runs {gain}, and {rival}."
+    if (best.speedup_high or 0) < 1:
+        return f"No: on-demand is slower here. Its best row, {name}, is {gain}."
+    if (best.speedup_low or 0) <= 1:
+        return f"No: on-demand brings nothing that can be told from chance. Its best row, {name}, is {gain}."
+    return f"No: {name} is {gain}, but only {rival}: a better balancer brings as much, and the sync can stay as it is."
+
+
+def sentences(comparison: Comparison, found: Answer) -> list[str]:
+    """Where the difference comes from, what it saves, and how far to trust it."""
+    told = [f"{_idle(found)} {_savings(found)}", _trust(comparison, found)]
+    origin = comparison.setting.trace.origin
+    return [*told, *([f"Lengths: {origin}."] if origin else [])]
+
+
+def misfit(comparison: Comparison, found: Answer) -> list[str]:
+    """A warning where the chosen row is not expected to fit."""
+    chosen, limit = found.chosen, comparison.memory_limit
+    if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
+        return []
+    size = f"{chosen.memory_bytes / 1e9:.0f} GB of memory per device, and one has {limit / 1e9:.0f} GB"
+    return [f"But {named(chosen)} does not fit: it is estimated to need {size}."]
+
+
+def _idle(found: Answer) -> str:
+    before, after = found.reference, found.chosen
+    told = f"Devices idle {before.idle:.0%} of the time under {named(before)}"
+    told += f" and {after.idle:.0%} under {named(after)}." if after is not before else ", and no row is faster."
+    if found.pays:
+        gains = f"{after.sync_gain:.2f} times comes from the sync, {after.balancer_gain:.2f} times from the balancer"
+        told += f" Of the speedup, {gains}."
+    return told
+
+
+def _savings(found: Answer) -> str:
+    before, after = found.reference, found.chosen
+    told = f"{after.minibatches} minibatches take {after.gpu_hours:.3g} GPU-hours"
+    if after is before:
+        return f"{told}."
+    told += f" instead of {before.gpu_hours:.3g}"
+    if after.dollars is not None and before.dollars is not None:
+        told += f", {money(after.dollars)} instead of {money(before.dollars)}"
+    return f"{told}."
+
+
+def _trust(comparison: Comparison, found: Answer) -> str:
+    profile, chosen = comparison.setting.cost.profile, found.chosen
+    told = f"{_TRUST.get(comparison.fidelity, comparison.fidelity)} "
+    told += f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
+    if profile.low != profile.high:
+        told += f", and the truth may lie between {_long(chosen.model_low)} and {_long(chosen.model_high)}"
+    return f"{told}. An error that stretches all seconds alike leaves every speedup as it is."
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+def named(row: Row) -> str:
+    return f"{row.sync} + {row.balancer}"
+
+
+def interval(row: Row) -> str:
+    return f"95 % interval {row.speedup_low:.2f} to {row.speedup_high:.2f}"
+
+
+def money(dollars: float) -> str:
+    return f"${dollars:,.2f}" if dollars < 1000 else f"${dollars:,.0f}"

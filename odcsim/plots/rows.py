@@ -1,0 +1,122 @@
+"""Pictures of a comparison's rows: where device time goes, what each row gains, how that moves with the limit."""
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from odcsim.metrics import PARTS
+from odcsim.plots.style import BLUE, COLOURS, GREY, INK, NAMES, SKY, by_speed, figure, find, label, marker
+from odcsim.summary import REFERENCE, Row
+
+ROW_PIXELS, FRAME_PIXELS = 27, 170
+_CURVES = (
+    ("lb-mini", "on-demand", BLUE, "solid"),
+    ("lb-micro", "on-demand", SKY, "solid"),
+    ("sorted-slice", "collective", GREY, "dash"),
+)
+
+
+def idle(rows: Sequence[Row]) -> go.Figure:
+    """Stacked shares of device time: compute, then the parts of idle."""
+    ordered = by_speed(rows)
+    title = "Where does device time go?"
+    before, best = find(rows, *REFERENCE), ordered[-1]
+    if before is not None and best is not before:
+        title = f"Devices idle {before.idle:.0%} of the time under {label(before)}, {best.idle:.0%} under {label(best)}"
+    subtitle = "share of device time, shortest makespan on top"
+    drawn = figure(title, subtitle, x="share of device time (%)", height=FRAME_PIXELS + ROW_PIXELS * len(rows))
+    shares = {"compute": [1 - r.idle for r in ordered]} | {p: [r.idle_parts[p] for r in ordered] for p in PARTS}
+    for part, values in shares.items():
+        if any(v > 0.0005 for v in values):
+            drawn.add_bar(
+                y=[label(r) for r in ordered],
+                x=[100 * v for v in values],
+                orientation="h",
+                name=NAMES[part],
+                marker=marker(part),
+                hovertemplate="%{y}<br>%{fullData.name}: %{x:.1f} %<extra></extra>",
+            )
+    drawn.update_layout(barmode="stack", bargap=0.28)
+    return drawn.update_xaxes(range=[0, 100.3], dtick=20)
+
+
+def speedups(rows: Sequence[Row]) -> go.Figure:
+    """Throughput over collective + lb-micro with its interval, and over the best collective row."""
+    ordered = [r for r in by_speed(rows) if r.speedup is not None]
+    drawn = figure(
+        _speedup_title(ordered),
+        "speedup on the same samples; bars span the 95 % interval over which minibatches were drawn",
+        x="speedup (times as fast)",
+        height=FRAME_PIXELS + ROW_PIXELS * len(ordered),
+    )
+    drawn.add_vline(x=1, line={"color": INK, "dash": "dot", "width": 1.5})
+    drawn.add_scatter(
+        y=[label(r) for r in ordered],
+        x=[r.speedup for r in ordered],
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": [(r.speedup_high or 0) - (r.speedup or 0) for r in ordered],
+            "arrayminus": [(r.speedup or 0) - (r.speedup_low or 0) for r in ordered],
+            "thickness": 2.5,
+            "width": 5,
+            "color": BLUE,
+        },
+        mode="markers",
+        marker={"color": BLUE, "size": 11},
+        name="over collective + lb-micro",
+        customdata=[(r.speedup_low, r.speedup_high) for r in ordered],
+        hovertemplate="%{y}: %{x:.3f} (%{customdata[0]:.3f} to %{customdata[1]:.3f})<extra></extra>",
+    )
+    drawn.add_scatter(
+        y=[label(r) for r in ordered],
+        x=[r.speedup_best_collective for r in ordered],
+        mode="markers",
+        marker={"symbol": "diamond-open", "size": 10, "color": COLOURS["wait_inside"], "line": {"width": 2}},
+        name="over the best collective row",
+        hovertemplate="%{y}: %{x:.3f} over the best collective row<extra></extra>",
+    )
+    return drawn
+
+
+def sweep(points: Sequence[tuple[int, Sequence[Row]]]) -> go.Figure:
+    """How speedups over collective + lb-micro move with the token limit of a microbatch."""
+    ordered = sorted(points, key=lambda point: point[0])
+    drawn = figure(
+        "Does the answer hang on the token limit?",
+        "speedup over collective + lb-micro at the same limit; bars span its 95 % interval",
+        x="tokens of a microbatch at most (--max-tokens)",
+        y="speedup (times as fast)",
+        height=430,
+    )
+    drawn.add_hline(y=1, line={"color": INK, "dash": "dot", "width": 1.5})
+    for balancer, sync, colour, dash in _CURVES:
+        found = [(at, r) for at, rows in ordered if (r := find(rows, balancer, sync)) and r.speedup is not None]
+        drawn.add_scatter(
+            x=[at for at, _ in found],
+            y=[r.speedup for _, r in found],
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [(r.speedup_high or 0) - (r.speedup or 0) for _, r in found],
+                "arrayminus": [(r.speedup or 0) - (r.speedup_low or 0) for _, r in found],
+                "thickness": 1.5,
+                "width": 4,
+            },
+            mode="lines+markers",
+            line={"color": colour, "dash": dash, "width": 2.5},
+            marker={"size": 8},
+            name=f"{sync} + {balancer}",
+            hovertemplate="%{x:,} tokens: %{y:.3f}<extra>%{fullData.name}</extra>",
+        )
+    limits = [at for at, _ in ordered]
+    return drawn.update_xaxes(type="log", tickvals=limits, ticktext=[f"{at:,}" for at in limits])
+
+
+def _speedup_title(ordered: Sequence[Row]) -> str:
+    mine = [r for r in ordered if r.sync == "on-demand"]
+    if not mine or mine[-1].speedup is None:
+        return "What does each row gain over collective + lb-micro?"
+    best = mine[-1]
+    over = f"{best.speedup:.2f} times as fast as collective + lb-micro"
+    return f"{label(best)}: {over}, {best.speedup_best_collective:.2f} times as fast as the best collective row"

@@ -1,0 +1,83 @@
+"""One palette and one look for every picture: readable on white and on black, and without telling red from green."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from odcsim.summary import Row
+
+INK = "#767676"  # 4.5 : 1 on white, 4.2 : 1 on #111
+GRID = "rgba(128, 128, 128, 0.22)"
+BLUE, SKY, GREY = "#0072B2", "#56B4E9", "#9A9A9A"
+
+# After Okabe and Ito's colours for the colour-blind (jfly.uni-koeln.de/color), two darker ones after Paul Tol's.
+COLOURS = {
+    "compute": BLUE,
+    "backward": BLUE,
+    "forward": SKY,
+    "head": "#44AA99",
+    "wait_inside": "#D55E00",
+    "wait_end": "#E69F00",
+    "gather": "#CC79A7",
+    "push": "#882255",
+    "overhead": GREY,
+    "optimizer": "#5B5B5B",
+    "other": GREY,
+}
+NAMES = {
+    "compute": "compute",
+    "forward": "forward",
+    "head": "head and loss",
+    "backward": "backward",
+    "wait_inside": "waiting inside the minibatch",
+    "wait_end": "waiting at its end",
+    "gather": "gather, not hidden",
+    "push": "push, not hidden",
+    "overhead": "fixed cost of a microbatch",
+    "optimizer": "optimizer",
+    "other": "other (fixed costs, optimizer)",
+}
+HATCHED = {"wait_inside": "/", "wait_end": "\\"}
+
+
+def figure(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> go.Figure:
+    """An empty figure with axes named. Text from outside is escaped by the caller."""
+    drawn = go.Figure()
+    drawn.update_layout(
+        title={"text": title, "subtitle": {"text": subtitle}, "x": 0, "xanchor": "left", "xref": "container"},
+        height=height,
+        margin={"l": 10, "r": 20, "t": 80, "b": 10},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif", "color": INK, "size": 13},
+        legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
+        hoverlabel={"align": "left"},
+    )
+    drawn.update_xaxes(title=x, automargin=True, gridcolor=GRID, zeroline=False, linecolor=GRID)
+    drawn.update_yaxes(title=y, automargin=True, gridcolor=GRID, zeroline=False, linecolor=GRID)
+    return drawn
+
+
+def marker(kind: str) -> dict[str, Any]:
+    """A bar's fill: solid for what a device does, hatched for what it waits for others."""
+    colour = COLOURS[kind]
+    if kind not in HATCHED:
+        return {"color": colour, "line": {"width": 0}}
+    pattern = {"shape": HATCHED[kind], "fgcolor": colour, "bgcolor": "rgba(0,0,0,0)", "size": 6, "solidity": 0.35}
+    return {"color": colour, "pattern": pattern, "line": {"width": 0.6, "color": colour}}
+
+
+def label(row: Row) -> str:
+    name = escape(f"{row.sync} + {row.balancer}")
+    return f"<b>{name}</b>" if row.sync == "on-demand" else name
+
+
+def by_speed(rows: Sequence[Row]) -> list[Row]:
+    """The slowest first: plotly draws bars from the bottom up."""
+    return sorted(rows, key=lambda r: r.makespan_seconds)[::-1]
+
+
+def find(rows: Sequence[Row], balancer: str, sync: str) -> Row | None:
+    return next((r for r in rows if (r.balancer, r.sync) == (balancer, sync)), None)
