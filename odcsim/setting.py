@@ -39,7 +39,8 @@ class Setting:
         """Refuse a sample over the token limit, by name."""
         if self.trace.longest <= self.limit:
             return
-        row = int(np.argmax(self.trace.lengths > self.limit))
+        over = self.trace.lengths > self.limit
+        row = int(np.argmax(over if self.trace.counts is None else over & (self.trace.counts > 0)))
         raise InputError(
             f"sample {row} has {self.trace.lengths[row]} tokens, over --max-tokens {self.limit}",
             where=self.trace.name,
