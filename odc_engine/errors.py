@@ -1,7 +1,11 @@
 """What goes wrong while devices work together."""
 
 
-class PeerLost(RuntimeError):
+class EngineError(RuntimeError):
+    """Told in one line by the command, without a traceback."""
+
+
+class PeerLost(EngineError):
     """A device died or stopped answering. Names the device; nothing of this minibatch can be saved."""
 
     def __init__(self, devices: list[int], what: str) -> None:
@@ -10,5 +14,5 @@ class PeerLost(RuntimeError):
         super().__init__(f"device {names} {what}" if len(devices) == 1 else f"devices {names} {what}")
 
 
-class BadGradient(RuntimeError):
+class BadGradient(EngineError):
     """A gradient that is not finite, with the device, microbatch and unit it came from."""

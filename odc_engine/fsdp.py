@@ -17,6 +17,7 @@ not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
 import functools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, cast
 
 import torch
@@ -32,20 +33,38 @@ from odc_engine.lanes import Handle, Lane
 from odc_engine.units import Unit, pack, units_of, whole_parameters
 from odcsim.errors import InputError, nearest
 
-IN_FLIGHT = 1  # pushes that may be under way when the next compute starts: FSDP2 frees a reduction's buffer two back
-
 
 class Recorder(Protocol):
-    """Told of every transfer: from when on its lane could only wait or move bytes for it, and when it was done."""
+    """Told of everything that takes time beside compute."""
 
-    def transfer(self, kind: str, unit: int, asked: float, had: float) -> None: ...
+    def given(self, kind: str, unit: int) -> int:
+        """A transfer was given to its lane; the number that `done` shall call it by."""
+
+    def done(self, number: int, asked: float, had: float) -> None:
+        """From when on a transfer's lane could only wait or move bytes for it, and when it was done."""
+
+    def span(self, kind: str) -> AbstractContextManager[None]:
+        """A meeting or a publish, which the training loop itself waits for."""
+
+
+class Silence:
+    """A recorder that records nothing."""
+
+    def given(self, kind: str, unit: int) -> int:  # noqa: ARG002
+        return 0
+
+    def done(self, number: int, asked: float, had: float) -> None: ...
+
+    def span(self, kind: str) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
 
 
 class OnDemand:
     """Replaces a sharded model's all-gathers and reduce-scatters. Every device makes one, at the same time.
 
     `meets` turns every transfer into a meeting of all devices, one lane for both: FSDP's collectives over the same
-    memory, as the rival to compare with.
+    memory, as the rival to compare with. `trail`: a compute waits for the push that many positions back, since that push
+    still holds its buffer (FSDP2's rule is 2; 1 waits for every push at once).
     """
 
     def __init__(
@@ -57,19 +76,21 @@ class OnDemand:
         timeout: float = 60.0,
         meets: bool = False,
         check_finite: bool = True,
+        trail: int = 2,
         recorder: Recorder | None = None,
     ) -> None:
         if accumulate not in ACCUMULATE:
             raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
         self.memory = memory or SharedMemory(timeout=timeout)
         self.rank, self.size = self.memory.rank, self.memory.size
-        self.meets, self.check_finite, self.recorder = meets, check_finite, recorder
+        self.meets, self.check_finite, self.recorder = meets, check_finite, recorder or Silence()
         self.units = units_of(model, self.size) if self.size > 1 else ()
         self.microbatch = [0] * len(self.units)  # of the next push
         self.arena = Arena(self.memory, [unit.shape for unit in self.units], accumulate)
         self._gathers = Lane("gather")
         self._pushes = self._gathers if meets else Lane("push")
         self._in_flight: list[Handle] = []
+        self._trail = trail
         self._versions: list[list[int]] = []
         self._used = [torch.zeros(len(unit.trainable), dtype=torch.uint8) for unit in self.units]
         for unit in self.units:
@@ -107,7 +128,8 @@ class OnDemand:
         self._in_flight.clear()
         count = sum(len(used) for used in self._used)
         self.arena.notes(self.rank, count).copy_(torch.cat(self._used))
-        self.memory.meet(MAIN)
+        with self.recorder.span("meeting"):
+            self.memory.meet(MAIN)
         used = torch.stack([self.arena.notes(device, count) for device in range(self.size)]).amax(dim=0)
         anybody = iter(used.tolist())
         for unit in self.units:
@@ -119,16 +141,21 @@ class OnDemand:
         if self.size == 1:
             return
         self._gathers.drain()
-        for unit in self.units:
-            unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
-            pack(unit, self.arena.weights(self.rank, unit.index))
-            for piece in unit.pieces:
-                # FSDP2 would add to it in backward, without a lock, in the memory that peers add to.
-                piece.parameter.grad = None
-            self.arena.clear(unit.index)
-            self._used[unit.index].zero_()
-        self._versions = [_versions(unit) for unit in self.units]
-        self.memory.meet(MAIN)
+        with self.recorder.span("publish"):
+            for unit in self.units:
+                self._publish(unit)
+            self._versions = [_versions(unit) for unit in self.units]
+        with self.recorder.span("meeting"):
+            self.memory.meet(MAIN)
+
+    def _publish(self, unit: Unit) -> None:
+        unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
+        pack(unit, self.arena.weights(self.rank, unit.index))
+        for piece in unit.pieces:
+            # FSDP2 would add to it in backward, without a lock, in the memory that peers add to.
+            piece.parameter.grad = None
+        self.arena.clear(unit.index)
+        self._used[unit.index].zero_()
 
     def gather(self, unit: Unit, out: Tensor) -> Handle:
         """Start to pull a unit."""
@@ -136,16 +163,17 @@ class OnDemand:
             raise InputError(
                 f"weights of {unit.name} changed since they were published", fix="call publish() on all devices"
             )
-        return self._gathers.give(lambda: self._transfer("gather", unit, lambda: self.arena.gather(unit.index, out)))
+        number = self.recorder.given("gather", unit.index)
+        return self._gathers.give(lambda: self._transfer(number, lambda: self.arena.gather(unit.index, out)))
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
         """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
         if gradients.numel() != unit.shape.push * self.size:
             raise InputError(
-                f"unit {unit.name} reduces {gradients.numel()} elements and {unit.shape.push * self.size} were expected",
+                f"unit {unit.name} reduces {gradients.numel()} elements, not {unit.shape.push * self.size}",
                 fix="freeze or unfreeze parameters before OnDemand is made",
             )
-        microbatch = self.microbatch[unit.index]
+        number, microbatch = self.recorder.given("push", unit.index), self.microbatch[unit.index]
         self.microbatch[unit.index] += 1
 
         def add() -> None:
@@ -155,8 +183,8 @@ class OnDemand:
                 )
             self.arena.push(unit.index, gradients)
 
-        self._in_flight.append(self._pushes.give(lambda: self._transfer("push", unit, add)))
-        while len(self._in_flight) > IN_FLIGHT:
+        self._in_flight.append(self._pushes.give(lambda: self._transfer(number, add)))
+        while len(self._in_flight) >= self._trail:
             self._in_flight.pop(0).wait()
 
     def drain(self) -> None:
@@ -164,14 +192,13 @@ class OnDemand:
         self._gathers.drain()
         self._pushes.drain()
 
-    def _transfer(self, kind: str, unit: Unit, move: Callable[[], None]) -> None:
+    def _transfer(self, number: int, move: Callable[[], None]) -> None:
         """In a lane: meet the others first where transfers are meetings, and tell the recorder."""
         asked = time.perf_counter()
         if self.meets:
             self.memory.meet(COMM)
         move()
-        if self.recorder is not None:
-            self.recorder.transfer(kind, unit.index, asked, time.perf_counter())
+        self.recorder.done(number, asked, time.perf_counter())
 
     def close(self) -> None:
         """Stop the lanes and give the memory back."""

@@ -58,9 +58,9 @@ def units_of(model: nn.Module, size: int) -> tuple[Unit, ...]:
     if not isinstance(model, FSDPModule):
         raise InputError("the model is not sharded", fix="call torch.distributed.fsdp.fully_shard on it first")
     found: list[Unit] = []
-    for name, module in model.named_modules():
-        if isinstance(module, FSDPModule) and (pieces := _pieces(name, module, size)):
-            found.append(_unit(len(found), name, module, pieces))
+    for name, module in cast(nn.Module, model).named_modules():
+        if isinstance(module, FSDPModule) and (pieces := _pieces(name, cast(nn.Module, module), size)):
+            found.append(_unit(len(found), name, cast(nn.Module, module), pieces))
     return tuple(found)
 
 

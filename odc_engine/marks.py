@@ -1,0 +1,93 @@
+"""Where a model tells a listener what it is doing, and where waiting may stand for computing.
+
+Forward marks are plain calls. Backward marks are identity operations in the graph: one at a unit's output, whose
+backward runs when that output's gradient has arrived, one at its input, whose backward runs when the unit is done.
+Under FSDP2 both lie inside the unit's forward hooks, so "begin" comes after the wait for the gather and "end" before
+the push. With nobody listening nothing is inserted.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+EMBED, FORWARD, HEAD, BACKWARD, EMBED_BACKWARD = "embed", "forward", "head", "backward", "embed backward"
+ROOT = 0  # unit; layers are 1..L
+
+# Sleeping overshoots by about the kernel's timer slack (50 microseconds on Linux), so the last stretch only yields.
+_SLACK = 1e-4
+
+
+class Listener(Protocol):
+    """Hears each phase of each unit begin and end, on the thread that runs it (for a GPU's backward autograd's own)."""
+
+    def begin(self, phase: str, unit: int) -> None: ...
+
+    def end(self, phase: str, unit: int) -> None: ...
+
+
+Emulate = Callable[[str, int], float]
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """What all units of one model share, so that one assignment reaches them all."""
+
+    listener: Listener | None = None
+    emulate: Emulate | None = None  # seconds that each phase of each unit waits instead of computing
+
+    def begin(self, phase: str, unit: int) -> None:
+        if self.listener is not None:
+            self.listener.begin(phase, unit)
+
+    def end(self, phase: str, unit: int) -> None:
+        if self.listener is not None:
+            self.listener.end(phase, unit)
+
+    def begin_backward(self, x: Tensor, phase: str, unit: int) -> Tensor:
+        """`x`, at whose gradient's arrival the listener hears that the phase begins."""
+        return x if self.listener is None else on_gradient(x, partial(self.listener.begin, phase, unit))
+
+    def end_backward(self, x: Tensor, phase: str, unit: int) -> Tensor:
+        """`x`, at whose gradient's arrival the listener hears that the phase has ended."""
+        return x if self.listener is None else on_gradient(x, partial(self.listener.end, phase, unit))
+
+    def wait(self, phase: str, unit: int) -> None:
+        """Let the seconds pass that the phase is emulated to take."""
+        if self.emulate is not None:
+            wait(self.emulate(phase, unit))
+
+    def wait_backward(self, x: Tensor, phase: str, unit: int) -> Tensor:
+        """`x`, whose gradient is passed on only when the phase's seconds have passed."""
+        return on_gradient(x, partial(self.wait, phase, unit))
+
+
+def on_gradient(x: Tensor, call: Callable[[], None]) -> Tensor:
+    """`x`, uncopied; `call` runs when its gradient has arrived. Where there will be none, `x` itself."""
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return x
+    apply: Callable[..., Tensor] = _Mark.apply
+    return apply(x, call)
+
+
+class _Mark(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, call: Callable[[], None]) -> Tensor:
+        ctx.call = call
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.call()
+        return gradient, None
+
+
+def wait(seconds: float) -> None:
+    """Sleep without using a core, to within microseconds on an idle machine."""
+    end = time.perf_counter() + seconds
+    while (left := end - time.perf_counter()) > 0:
+        time.sleep(max(0.0, left - _SLACK))

@@ -1,0 +1,71 @@
+"""Keeps what one device did in one minibatch, as times of its program's steps.
+
+Steps are told apart by what happens in them: a layer's second gather of a microbatch is the backward's.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from odcsim.program import EVERY, Program
+from odcsim.timeline import Floats
+
+
+class MinibatchRecorder:
+    """Fills the times of one minibatch. Listens to the model's marks and to the transfers."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.microbatch = 0
+        shape = len(program.steps)
+        self.asked, self.had = np.full(shape, np.nan), np.full(shape, np.nan)
+        self._steps: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+        for i, step in enumerate(program.steps):
+            what = program.durations[step.duration][0] if step.kind == "compute" else step.kind
+            self._steps[what, step.unit, step.microbatch].append(i)
+
+    def _next(self, what: str, unit: int, microbatch: int) -> int:
+        """The next step of this kind that has not happened yet; -1 where the program has none (left)."""
+        left = self._steps.get((what, unit, microbatch))
+        return left.pop(0) if left else -1
+
+    def begin(self, phase: str, unit: int) -> None:
+        number = self._next(phase, unit, self.microbatch)
+        self._open = number
+        self.asked[number] = time.perf_counter()
+
+    def end(self, phase: str, unit: int) -> None:  # noqa: ARG002 - phases follow each other, one open at a time
+        self.had[self._open] = time.perf_counter()
+
+    def given(self, kind: str, unit: int) -> int:
+        return self._next(kind, unit, self.microbatch)
+
+    def done(self, number: int, asked: float, had: float) -> None:
+        if number >= 0:
+            self.asked[number], self.had[number] = asked, had
+
+    @contextmanager
+    def span(self, kind: str) -> Iterator[None]:
+        number = self._next(kind, -1, EVERY)
+        asked = time.perf_counter()
+        yield
+        self.done(number, asked, time.perf_counter())
+
+    def open_microbatch(self, microbatch: int) -> None:
+        """A microbatch begins. The engine has no constant of its own that could be told from compute."""
+        self.microbatch = microbatch
+        number, now = self._next("overhead", -1, microbatch), time.perf_counter()
+        self.done(number, now, now)
+
+    def times(self, start: float) -> tuple[Floats, Floats]:
+        """Times asked and had since `start`; steps that did not happen here pass in no time."""
+        asked, had = self.asked - start, self.had - start
+        before = self.program.previous_in_lane()
+        for i, step in enumerate(self.program.steps):
+            if np.isnan(had[i]):
+                needs = [*step.after, *([before[i]] if before[i] >= 0 else [])]
+                asked[i] = had[i] = max((had[n] for n in needs), default=0.0)
+        return asked, had

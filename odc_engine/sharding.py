@@ -1,0 +1,30 @@
+"""Wraps a model in FSDP2 units the usual way, with gathers that run ahead as far as a program says."""
+
+from collections.abc import Sequence
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from odcsim.program import Prefetch
+
+
+def shard(
+    model: nn.Module, layers: Sequence[nn.Module], ahead: Prefetch, precision: MixedPrecisionPolicy | None = None
+) -> None:
+    """A unit for each layer, the rest in the root.
+
+    On a GPU FSDP2 runs ahead because the CPU does; on a CPU nothing does, so each module is told what to prefetch.
+    """
+    policy = precision or MixedPrecisionPolicy()
+    for layer in layers:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    _prefetch([model, *layers], ahead.forward, "set_modules_to_forward_prefetch")
+    _prefetch([model, *reversed(layers)], ahead.backward, "set_modules_to_backward_prefetch")
+
+
+def _prefetch(order: Sequence[nn.Module], ahead: int, setter: str) -> None:
+    for i, module in enumerate(order):
+        assert isinstance(module, FSDPModule)
+        # Nothing to prefetch means FSDP2's default, which is one ahead in backward; prefetching itself means none.
+        getattr(module, setter)(list(order[i + 1 : i + 1 + ahead]) or [module])

@@ -1,0 +1,171 @@
+"""What one device does in a run: its share of every minibatch, recorded."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from odc_engine.backends.base import MAIN
+from odc_engine.backends.shm import SharedMemory
+from odc_engine.collective import Collective
+from odc_engine.fsdp import OnDemand
+from odc_engine.model import Decoder
+from odc_engine.packed import synthetic
+from odc_engine.record import MinibatchRecorder
+from odc_engine.sharding import shard
+from odcsim.cost import Cost
+from odcsim.program import Program, Sync, prefetch_named, program, sync_named
+from odcsim.schedule import Schedule
+from odcsim.timeline import Floats
+
+Seconds = Callable[[str, int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run, as every device is told."""
+
+    schedules: tuple[Schedule, ...]
+    cost: Cost  # sizes, and the seconds that emulated compute waits
+    sync: str
+    backend: str
+    accumulate: str
+    prefetch: str
+    emulate: bool
+    timeout: float
+    seed: int
+
+    def program_of(self, schedule: Schedule) -> Program:
+        return program(self.cost.model.layers, max(schedule.microbatches), self.sync, self.prefetch)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One device's times of one minibatch, since its start on the clock that a machine's processes share."""
+
+    start: float
+    asked: Floats
+    had: Floats
+
+
+class Device:
+    """A model, sharded, with its communication replaced, and an optimizer."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self.job, self.rank = job, rank
+        self.sync: Sync = sync_named(job.sync)
+        self.model = Decoder(job.cost.model, seed=job.seed)
+        shard(self.model, list(self.model.layers), prefetch_named(job.prefetch))
+        self.recorder = _Switch()
+        self.comm = self._communication()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+    def _communication(self) -> OnDemand | Collective:
+        if self.job.backend == "torch":
+            return Collective(self.model, recorder=self.recorder)
+        memory = SharedMemory(timeout=self.job.timeout)
+        return OnDemand(
+            self.model,
+            memory=memory,
+            accumulate=self.job.accumulate,
+            meets=self.sync.meets,
+            trail=prefetch_named(self.job.prefetch).trail,
+            recorder=self.recorder,
+        )
+
+    def minibatch(self, number: int) -> Recorded:
+        """Forward and backward of this device's microbatches, settle, step, publish."""
+        schedule = self.job.schedules[number]
+        recorder = MinibatchRecorder(self.job.program_of(schedule))
+        self.model.emulate = self._emulation(schedule) if self.job.emulate else None
+        self._meet()
+        self.recorder.now, self.model.listener = recorder, recorder
+        start = time.perf_counter()
+        self.gradients(schedule, recorder)
+        self._step(recorder)
+        self.recorder.now = None
+        return Recorded(start, *recorder.times(start))
+
+    def gradients(self, schedule: Schedule, recorder: MinibatchRecorder | None = None) -> None:
+        """Leave the sum over all devices in `.grad`."""
+        count = len(schedule.devices[self.rank])
+        for m in range(count):
+            if recorder is not None:
+                recorder.open_microbatch(m)
+            self._set_sync(last=m == count - 1)
+            batch = synthetic(schedule, self.rank, m, self.job.cost.model.vocab, self.job.seed, "token-mean")
+            self.model(batch).backward()
+            self.comm.drain()  # the root's push is waited for, as FSDP2 does
+        self.comm.settle()
+
+    def _set_sync(self, *, last: bool) -> None:
+        if not self.sync.push_every_microbatch and isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(last)
+
+    def _step(self, recorder: MinibatchRecorder) -> None:
+        with recorder.span("optimizer"):
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        if not self.sync.publishes:
+            # Collectives read shards where they are. Over shared memory they are laid out like on-demand's, but nobody
+            # charges them for it: the comparison leans to the rival's side.
+            self.recorder.now = None
+        self.comm.publish()
+
+    def _meet(self) -> None:
+        if isinstance(self.comm, OnDemand) and self.comm.size > 1:
+            self.comm.memory.meet(MAIN)
+        else:
+            dist.barrier()
+
+    def _emulation(self, schedule: Schedule) -> Seconds:
+        """Seconds of each compute step, by the cost model."""
+        cost = self.job.cost
+        steps = self.job.program_of(schedule)
+        table = cost.durations(steps, cost.load([schedule]))[:, 0, self.rank]
+        rows = {key: float(seconds) for key, seconds in zip(steps.durations, table, strict=True)}
+        # The recorder that is in place knows which microbatch runs.
+        return lambda phase, _unit: rows[phase, self.recorder.microbatch]
+
+    def close(self) -> None:
+        self.comm.close()
+
+
+class _Switch:
+    """Passes on to the recorder of the minibatch that runs, if any."""
+
+    def __init__(self) -> None:
+        self.now: MinibatchRecorder | None = None
+
+    @property
+    def microbatch(self) -> int:
+        return self.now.microbatch if self.now else 0
+
+    def given(self, kind: str, unit: int) -> int:
+        return self.now.given(kind, unit) if self.now else -1
+
+    def done(self, number: int, asked: float, had: float) -> None:
+        if self.now:
+            self.now.done(number, asked, had)
+
+    def span(self, kind: str) -> AbstractContextManager[None]:
+        return self.now.span(kind) if self.now else nullcontext()
+
+
+def gathered(recorded: Recorded) -> list[Recorded] | None:
+    """Every device's record, on device 0."""
+    every: list[Recorded] | None = [recorded] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(recorded, every)
+    return every
+
+
+def as_block(every: list[Recorded]) -> tuple[Floats, Floats]:
+    """Times [step, device] since the first device started."""
+    first = min(r.start for r in every)
+    asked = np.stack([r.asked + (r.start - first) for r in every], axis=1)
+    return asked, np.stack([r.had + (r.start - first) for r in every], axis=1)
