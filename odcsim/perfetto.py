@@ -40,11 +40,11 @@ def write(timeline: Timeline, path: Path | str, minibatches: Sequence[int] = ())
 
 def window(text: str, timeline: Timeline) -> range:
     """`A-B`, both included, or one number."""
-    first, _, last = text.partition("-")
-    known = len(timeline.samples)
-    if not first.isdecimal() or not (last or first).isdecimal() or not int(first) <= int(last or first) < known:
+    first, dash, last = text.partition("-")
+    last, known = last if dash else first, len(timeline.samples)
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < known):
         raise InputError(f"--minibatches is '{text}'", fix=f"give A-B with numbers from 0 to {known - 1}")
-    return range(int(first), int(last or first) + 1)
+    return range(int(first), int(last) + 1)
 
 
 def events(timeline: Timeline, minibatches: Iterable[int]) -> Iterator[Event]:
