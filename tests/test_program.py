@@ -187,7 +187,7 @@ def test_without_prefetch_every_layer_meets_about_twice_in_each_direction(sync):
 
 @given(programs)
 def test_the_same_shape_is_the_same_program(p):
-    assert program(p.layers, p.microbatches, p.sync, p.prefetch) is p
+    assert program(p.layers, p.microbatches, p.sync, p.prefetch) == p
     assert hash(p) == hash(Program(p.sync, p.layers, p.microbatches, p.prefetch, p.steps, p.durations))
 
 

@@ -64,7 +64,7 @@ def test_what_is_written_comes_back(timeline, saved):
     assert np.array_equal(back.tokens, timeline.tokens)
     assert len(back.blocks) == len(timeline.blocks)
     for one, other in zip(back.blocks, timeline.blocks, strict=True):
-        assert one.program is other.program
+        assert one.program == other.program
         for name in COLUMNS:
             assert np.array_equal(getattr(one, name), getattr(other, name))
             assert getattr(one, name).dtype == getattr(other, name).dtype
