@@ -64,6 +64,11 @@ def test_idle_stacks_up_to_everything_with_the_fastest_on_top(rows):
     assert f"{fastest.idle:.0%}" in figure.layout.title.text
 
 
+def test_idle_says_so_where_nothing_is_faster(rows):
+    slow = [r for r in rows if (r.balancer, r.sync) == ("lb-micro", "collective") or r.balancer == "native"]
+    assert plots.idle(slow).layout.title.text.endswith("no row is faster")
+
+
 def test_idle_of_rows_without_the_reference_asks_a_question(rows):
     assert plots.idle([r for r in rows if r.balancer == "native"]).layout.title.text.endswith("?")
 
@@ -114,6 +119,11 @@ def test_lengths_count_every_sample_once(counts):
     under = curves["share of tokens"].y[list(curves["share of tokens"].x).index(10)]
     assert under == pytest.approx(100 * (weights @ (lengths * (lengths <= 10))) / (weights @ lengths))
     assert [a.text.split()[0] for a in figure.layout.annotations] == ["median", "p99", "longest"]
+
+
+def test_marks_that_fall_together_are_named_once():
+    figure = plots.lengths(Trace("capped", np.array([10, 20, 99, 99, 99])))
+    assert [a.text.split()[0] for a in figure.layout.annotations] == ["longest"]
 
 
 @pytest.mark.parametrize("length", [1, 7, 2**31 - 1])

@@ -163,7 +163,10 @@ def test_yes_and_no(comparison, values, told, tmp_path):
 def test_nothing_is_promised_at_minibatch_1():
     """One sample per device leaves nothing to balance, and the report says no."""
     asked = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=4, minibatch=1, minibatches=20)
-    assert answer.verdict(answer.answer(compare(asked))).startswith("No: ")
+    found = answer.answer(compare(asked))
+    assert answer.verdict(found).startswith("No: ")
+    assert found.chosen is found.reference
+    assert found.best.balancer in ("lb-mini", "lb-micro")
 
 
 def test_a_row_that_does_not_fit_is_called_out(comparison):

@@ -22,8 +22,10 @@ def lengths(trace: Trace) -> go.Figure:
     drawn.update_layout(figure(title, about, x="", height=540).layout)
     _shape(drawn, trace)
     _cumulative(drawn, trace)
-    for name, at in (("median", median), ("p99", p99), ("longest", trace.longest)):
-        _mark(drawn, name, float(at))
+    marks = [("median", median), ("p99", p99), ("longest", trace.longest)]
+    for (name, at), (_, following) in zip(marks, [*marks[1:], ("", np.inf)], strict=True):
+        if following > 1.04 * at:  # names of marks that fall together would cover each other
+            _mark(drawn, name, float(at))
     low, high = trace.lengths.min() / 1.25, trace.longest * 1.15
     ticks = _ticks(low, high)
     drawn.update_xaxes(type="log", range=np.log10([low, high]).tolist(), tickvals=ticks)

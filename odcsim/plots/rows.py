@@ -21,7 +21,9 @@ def idle(rows: Sequence[Row]) -> go.Figure:
     ordered = by_speed(rows)
     title = "Where does device time go?"
     before, best = find(rows, *REFERENCE), ordered[-1]
-    if before is not None and best is not before:
+    if before is not None and best.makespan_seconds > 0.999 * before.makespan_seconds:
+        title = f"Devices idle {before.idle:.0%} of the time under {label(before)}, and no row is faster"
+    elif before is not None:
         title = f"Devices idle {before.idle:.0%} of the time under {label(before)}, {best.idle:.0%} under {label(best)}"
     subtitle = "share of device time, shortest makespan on top"
     drawn = figure(title, subtitle, x="share of device time (%)", height=FRAME_PIXELS + ROW_PIXELS * len(rows))
