@@ -1,33 +1,114 @@
-"""The `odc_engine` command."""
+"""The `odc_engine` command. torch loads only where a command needs it."""
 
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from odcsim.errors import InputError
 
+if TYPE_CHECKING:
+    from odc_engine.worker import Job
+    from odcsim.schedule import ScheduleFile
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="odc_engine", description="Run odcsim's schedules on real devices.")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+SYNCS = ("collective", "deferred", "on-demand")
+BACKENDS = ("shm", "torch")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a mistake is one line on stderr."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {message}; see '{self.prog} --help'", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="odc_engine", description="Run odcsim's schedules on real devices.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     doctor = commands.add_parser("doctor", help="what is installed, what this machine can run, and why not")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
+    run = commands.add_parser("run", help="run a schedule file for real and write the timeline")
+    _add_job(run)
+    run.add_argument("--emulate-compute", action="store_true", help="wait the predicted seconds instead of computing")
+    run.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="the file to write (npz)")
+    run.set_defaults(run=_run)
+    verify = commands.add_parser("verify", help="hold a schedule's gradients against one process")
+    _add_job(verify)
+    verify.add_argument("--json", action="store_true", help="print JSON")
+    verify.set_defaults(run=_verify, emulate_compute=False)
     return parser
 
 
-def _doctor(args: argparse.Namespace) -> None:
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("schedule", metavar="SCHEDULE", help="a file that 'odcsim balance' wrote")
+    parser.add_argument("--sync", required=True, choices=SYNCS)
+    parser.add_argument("--backend", default="shm", choices=BACKENDS, help="how devices reach each other (shm)")
+    parser.add_argument(
+        "--accumulate", default="locked", choices=("locked", "slots"), help="slots: the same bits always"
+    )
+    parser.add_argument("--profile", metavar="F", help="seconds for emulated compute")
+    parser.add_argument("--gpu", metavar="G", help="the same, from the catalogue")
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="report a silent device after this (60)"
+    )
+
+
+def _doctor(args: argparse.Namespace) -> int:
     from odc_engine import doctor
 
     findings = doctor.examine()
     print(doctor.as_json(findings) if args.json else doctor.as_text(findings))
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    file, job = _job(args)
+    from odc_engine.run import run
+
+    return run(file, job, args.output)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    file, job = _job(args)
+    from odc_engine.verify import verify
+
+    return verify(file, job, args.json)
+
+
+def _job(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":
+    _need_torch()
+    from odc_engine.job import job_of
+    from odcsim import schedule
+
+    file = schedule.read(args.schedule)
+    return file, job_of(
+        file,
+        sync=args.sync,
+        backend=args.backend,
+        accumulate=args.accumulate,
+        emulate=args.emulate_compute,
+        gpu=args.gpu,
+        profile=args.profile,
+        timeout=args.timeout,
+    )
+
+
+def _need_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise InputError("torch is not installed", fix="pip install 'odcsim[engine]' -c constraints.txt") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
-        args.run(args)
+        return int(args.run(args))
     except InputError as error:
-        print(f"odc_engine: error: {error}", file=sys.stderr)
+        print(f"odc_engine: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    return 0
+    except KeyboardInterrupt:
+        print("odc_engine: stopped", file=sys.stderr)
+        return 130

@@ -63,8 +63,8 @@ class OnDemand:
     """Replaces a sharded model's all-gathers and reduce-scatters. Every device makes one, at the same time.
 
     `meets` turns every transfer into a meeting of all devices, one lane for both: FSDP's collectives over the same
-    memory, as the rival to compare with. `trail`: a compute waits for the push that many positions back, since that push
-    still holds its buffer (FSDP2's rule is 2; 1 waits for every push at once).
+    memory, as the rival to compare with. `trail`: a compute waits for the push that many positions back, since that one
+    still holds a buffer (FSDP2 has 2; 1 waits for every push at once).
     """
 
     def __init__(

@@ -77,7 +77,7 @@ def whole_parameters(unit: Unit) -> list[tuple[str, nn.Parameter]]:
 
 
 def _managed(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The module's parameters without those of units below it, parents before children, tied ones once."""
+    """The module's parameters without those of units below it, children before parents, tied ones once."""
     seen: set[int] = set()
     for name, parameter in _walk(prefix, module):
         if id(parameter) not in seen:
@@ -86,11 +86,10 @@ def _managed(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter
 
 
 def _walk(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, parameter in module.named_parameters(prefix, recurse=False):
-        yield name, parameter
     for name, child in module.named_children():
         if not isinstance(child, FSDPModule):
             yield from _walk(f"{prefix}.{name}" if prefix else name, child)
+    yield from module.named_parameters(prefix, recurse=False)
 
 
 def _checked(name: str, parameter: nn.Parameter) -> DTensor:
