@@ -85,8 +85,8 @@ def test_the_contract_imports_numpy_and_itself(name):
 
 
 @pytest.mark.parametrize("name", ENGINE)
-def test_the_engine_imports_the_contract_and_the_balancers_alone(name):
-    allowed = CONTRACT | {"odcsim", "odcsim.balance"}
+def test_the_engine_imports_the_contract_the_catalogue_and_the_balancers_alone(name):
+    allowed = CONTRACT | {"odcsim", "odcsim.balance", "odcsim.catalog", "odcsim.catalog.fits"}
     assert inside(ENGINE[name], ODCSIM) <= allowed
 
 
