@@ -1,0 +1,173 @@
+"""The order in which a listener hears a model's phases, and waiting in place of computing."""
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from odc_engine import marks  # noqa: E402
+from odc_engine.model import Decoder  # noqa: E402
+from odc_engine.packed import synthetic  # noqa: E402
+from odcsim import catalog  # noqa: E402
+from odcsim.schedule import Schedule  # noqa: E402
+
+LAYERS = 2
+FORWARD = [("embed", 0), ("forward", 1), ("forward", 2), ("head", 0)]
+WHOLE = [*FORWARD, ("backward", 2), ("backward", 1), ("embed backward", 0)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+class Diary:
+    """Keeps what it hears, and when."""
+
+    def __init__(self):
+        self.calls, self.times = [], []
+
+    def begin(self, phase, unit):
+        self._note("begin", phase, unit)
+
+    def end(self, phase, unit):
+        self._note("end", phase, unit)
+
+    def _note(self, *call):
+        self.calls.append(call)
+        self.times.append(time.perf_counter())
+
+    def seconds(self):
+        spans = zip(self.calls[::2], self.times[::2], self.times[1::2], strict=True)
+        return {call[1:]: had - asked for call, asked, had in spans}
+
+
+def batch():
+    return synthetic(Schedule((7, 4), (((0, 1),),)), 0, 0, 256, 0)
+
+
+def heard(phases):
+    return [(edge, *phase) for phase in phases for edge in ("begin", "end")]
+
+
+def nano(**options):
+    model = Decoder(catalog.model("nano"), **options)
+    model.listener = diary = Diary()
+    return model, diary
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("emulated", [False, True])
+def test_order_in_a_microbatch(checkpoint, emulated):
+    model, diary = nano(checkpoint=checkpoint)
+    model.emulate = (lambda *_: 0.0) if emulated else None
+    for times in (1, 2):
+        loss = model(batch())
+        assert diary.calls[(times - 1) * 2 * len(WHOLE) :] == heard(FORWARD)[:-1]
+        loss.backward()
+        assert diary.calls == heard(WHOLE) * times
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_order_in_a_forward_only_pass(emulated):
+    model, diary = nano()
+    model.emulate = (lambda *_: 0.0) if emulated else None
+    values = model.log_probs(batch())
+    assert diary.calls == heard(FORWARD)
+    assert values.shape == (11,)
+    with torch.no_grad():
+        model(batch())
+    assert diary.calls == heard(FORWARD) * 2
+
+
+@pytest.mark.parametrize("frozen", ["embedding", "head.weight", "layers.0", "layers"])
+def test_order_with_frozen_parameters(frozen):
+    model, diary = nano()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.startswith(frozen))
+    model(batch()).backward()
+    assert diary.calls == heard(WHOLE)
+
+
+def test_gradients_are_complete_when_a_phase_ends():
+    """A unit's own gradients exist before the next unit's backward begins."""
+    model, diary = nano()
+    seen = {}
+    diary.begin = lambda phase, unit: seen.update({(phase, unit): grads(model)})
+    model(batch()).backward()
+    assert not any("layers.1." in name for name in seen["backward", 2])
+    assert any("layers.1." in name for name in seen["backward", 1])
+    assert {"head.weight", "head.norm.weight"} <= seen["backward", 2]
+    assert "embedding.weight" not in seen["embed backward", 0]
+
+
+def grads(model):
+    return {name for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_listening_changes_nothing():
+    (model, _), deaf = nano(), Decoder(catalog.model("nano"))
+    for each in (model, deaf):
+        each(batch()).backward()
+    for ours, theirs in zip(model.parameters(), deaf.parameters(), strict=True):
+        assert ours.grad.equal(theirs.grad)
+
+
+def test_nothing_is_inserted_when_nobody_listens():
+    model, _ = nano()
+    assert marks_in(model(batch())) == 2 * LAYERS + 3  # the head's input, the embedding's output and weight
+    model.listener = None
+    assert marks_in(model(batch())) == 0
+
+
+def marks_in(loss):
+    nodes, seen = [loss.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [following for following, _ in node.next_functions]
+    return sum(node.name() == "_MarkBackward" for node in seen)
+
+
+def test_a_mark_copies_nothing():
+    x = torch.ones(3, requires_grad=True) * 2
+    calls = []
+    marked = marks.on_gradient(x, lambda: calls.append(1))
+    assert marked.data_ptr() == x.data_ptr()
+    given = torch.tensor([1.0, 2.0, 3.0])
+    (gradient,) = torch.autograd.grad(marked, x, given)
+    assert gradient.data_ptr() == given.data_ptr()
+    assert calls == [1]
+    constant = torch.ones(3)
+    assert marks.on_gradient(constant, lambda: None) is constant
+
+
+def test_emulation_waits_and_leaves_parameters_alone():
+    model, diary = nano()
+    seconds = {phase: 0.004 * (i + 1) for i, phase in enumerate(WHOLE)}
+    model.emulate = lambda phase, unit: seconds[phase, unit]
+    loss = model(batch())
+    loss.backward()
+    assert loss.shape == ()
+    assert diary.calls == heard(WHOLE)
+    for phase, took in diary.seconds().items():
+        assert took >= seconds[phase], phase
+    assert not grads(model)
+
+
+def test_emulation_ends():
+    model, _ = nano()
+    model.emulate = lambda *_: 0.0
+    model(batch())
+    model.emulate = None
+    model(batch()).backward()
+    assert grads(model) == {name for name, _ in model.named_parameters()}
+
+
+def test_waiting_takes_its_time_and_no_core():
+    cpu, start = time.process_time(), time.perf_counter()
+    marks.wait(0.05)
+    assert time.perf_counter() - start >= 0.05
+    assert time.process_time() - cpu < 0.025
