@@ -94,6 +94,7 @@ def test_the_same_timeline_gives_the_same_bytes_whatever_the_name(timeline, tmp_
     counts = {perfetto.write(timeline, path) for path in paths}
     assert paths[0].read_bytes() == paths[1].read_bytes()
     content = json.loads(paths[2].read_text())
+    assert paths[0].read_bytes()[4:8] == bytes(4)  # gzip's time of writing
     assert json.loads(gzip.decompress(paths[0].read_bytes())) == content
     assert counts == {len(content["traceEvents"])}
     shown = {e["name"] for e in content["traceEvents"] if e["name"].startswith("minibatch")}

@@ -1,5 +1,6 @@
 """Laws of slices: they fill a device's time, and come to what metrics says."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -73,3 +74,12 @@ def test_lanes_do_one_thing_at_a_time_and_only_what_the_device_ran(case):
                 assert all(a.end <= b.start for a, b in pairwise(slices))
                 done = {s.microbatch for s in slices if s.kind not in PARTS}
                 assert done <= {-1, *range(block.counts[place, device])}
+
+
+@given(cases(microbatches=(1, 3)))
+def test_a_microbatch_that_a_device_did_not_run_is_not_shown_whatever_its_times(case):
+    block = block_of(case)
+    pretended = replace(block, counts=np.zeros_like(block.counts))
+    seen = view(pretended, 0, 0)
+    shown = [s for lane in seen.lanes() for s in transfer_lane(seen, lane)] + compute_lane(seen)
+    assert {s.microbatch for s in shown} <= {-1}
