@@ -108,7 +108,8 @@ class Cost:
         """Seconds to gather or push a unit of `size` bytes.
 
         Inside a node both kinds take the same (measured so by the paper). Between nodes a ring brings the other nodes'
-        part into each node once, over all its NICs.
+        part into each node once, over all its NICs. The factor for one-sided transfers was measured with every device
+        pulling at once and a NIC for each: where NICs are fewer, des makes the transfers share them.
         """
         c = self.cluster
         if c.devices == 1:
@@ -116,7 +117,8 @@ class Cost:
         inside = size * (c.devices - 1) / c.devices / c.link_bandwidth
         if c.nodes == 1:
             return 0.0 if self.profile.node_transfers_included else c.latency + inside
-        between = size * (c.nodes - 1) / c.nodes / (c.nics_per_node * c.nic_bandwidth)
+        nics = c.devices_per_node if one_sided else c.nics_per_node
+        between = size * (c.nodes - 1) / c.nodes / (nics * c.nic_bandwidth)
         if self.profile.node_transfers_included:
             inside = 0.0
         return c.latency + max(inside, between) * (c.one_sided_slowdown if one_sided else 1.0)
