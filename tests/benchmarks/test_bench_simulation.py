@@ -1,0 +1,103 @@
+"""How fast it simulates, and how the cost grows. Each figure also as a ratio to a bare loop of the same size in the
+same run (`extra_info`), so that it says something on any machine.
+
+    pytest tests/benchmarks/test_bench_simulation.py --benchmark-only -o addopts=""
+"""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from odcsim import analytic, des, metrics
+from odcsim.program import program
+
+COMPARE = "compare longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4 --max-tokens 65536"
+DEMO_START = [sys.executable, "-c", "import numpy"]
+
+
+def timed(call) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def test_compare_from_the_command_line(benchmark):
+    """Every balancer under every sync it can run, 200 minibatches, 8 devices, 28 layers, start-up included."""
+    benchmark.pedantic(
+        lambda: subprocess.run([sys.executable, "-m", "odcsim", *COMPARE.split()], check=True, capture_output=True),
+        rounds=3, warmup_rounds=1,
+    )  # fmt: skip
+    benchmark.extra_info["times python + numpy alone"] = round(
+        benchmark.stats["min"] / min(timed(lambda: subprocess.run(DEMO_START, check=True)) for _ in range(3)), 1
+    )
+
+
+def durations(steps, minibatches: int, devices: int):
+    return np.random.default_rng(0).exponential(size=(len(steps.durations), minibatches, devices))
+
+
+def bare_scan(layers: int, microbatches: int, minibatches: int, devices: int) -> None:
+    """A max-plus scan over as many layers as the program runs: what no executor of this kind can undercut."""
+    ready, seconds = np.zeros((minibatches, devices)), np.ones((minibatches, devices))
+    for _ in range(layers * microbatches):
+        np.maximum(ready, ready.max(axis=1, keepdims=True), out=ready)
+        ready += seconds
+
+
+def scan(steps, table, *, measured: bool) -> None:
+    """All minibatches in pieces whose rows stay in the cache, as `simulation.usage` runs them."""
+    size = max(1, 4096 // table.shape[2])
+    for first in range(0, table.shape[1], size):
+        piece = table[:, first : first + size]
+        asked, had = analytic.recycled_rows(steps, metrics.uses(steps), piece.shape[1:])
+        order = analytic.scan(steps, piece, asked, had)
+        if measured:
+            metrics.measure_rows(steps, asked, had, order)
+        else:
+            for _ in order:
+                pass
+
+
+@pytest.mark.parametrize("measured", [False, True], ids=["times", "times-and-idle-parts"])
+@pytest.mark.parametrize("sync", ["collective", "on-demand"])
+def test_analytic_at_a_thousand_devices(benchmark, sync, measured):
+    """1,024 devices x 64 layers x 8 microbatches x 100 minibatches."""
+    steps = program(64, 8, sync)
+    table = durations(steps, 100, 1024)
+    benchmark.pedantic(lambda: scan(steps, table, measured=measured), rounds=3, warmup_rounds=1)
+    bare = min(timed(lambda: bare_scan(64, 8, 100, 1024)) for _ in range(3))
+    benchmark.extra_info["times a bare numpy scan"] = round(benchmark.stats["min"] / bare, 1)
+
+
+def bare_steps(count: int) -> float:
+    """A Python loop that does what a step is at least: take the later of two times and add."""
+    now = other = 0.0
+    for _ in range(count):
+        other = now if now > other else other
+        now = other + 1.0
+    return now
+
+
+@pytest.mark.parametrize("sync", ["collective", "on-demand"])
+def test_des_steps_per_second(benchmark, sync):
+    """20 minibatches of 4 microbatches on 8 devices, 28 layers."""
+    steps = program(28, 4, sync)
+    table = durations(steps, 20, 8)
+    benchmark.pedantic(lambda: des.run(steps, table), rounds=3, warmup_rounds=1)
+    count = len(steps.steps) * 20 * 8
+    bare = min(timed(lambda: bare_steps(count)) for _ in range(3))
+    benchmark.extra_info["steps per second"] = round(count / benchmark.stats["min"])
+    benchmark.extra_info["times a bare Python loop"] = round(benchmark.stats["min"] / bare, 1)
+
+
+@pytest.mark.parametrize(("devices", "layers"), [(64, 32), (256, 32), (1024, 32), (256, 64), (256, 128)])
+def test_growth_with_devices_and_layers(benchmark, devices, layers):
+    """Seconds per minibatch, device and layer: flat where the cost is linear in devices x layers."""
+    steps = program(layers, 4, "collective")
+    table = durations(steps, 16, devices)
+    benchmark.pedantic(lambda: scan(steps, table, measured=True), rounds=3, warmup_rounds=1)
+    each = benchmark.stats["min"] / (16 * devices * layers)
+    benchmark.extra_info["nanoseconds per minibatch, device and layer"] = round(1e9 * each, 1)
