@@ -76,8 +76,8 @@ def test_two_staggered_transfers_on_one_nic(first, second, later):
 
 
 def test_nodes_do_not_share_their_nics_and_pushes_not_with_gathers():
-    alone = transfers([0.0, 0.0], [2.0, 2.0], shared(4, 1, 1))
-    np.testing.assert_array_equal(alone, [2.0, 2.0])
+    ends = transfers([0.0] * 4, [2.0, 0.0, 2.0, 1.0], shared(4, 2, 1))
+    np.testing.assert_array_equal(ends, [2.0, 0.0, 3.0, 2.0])
     steps = program(1, 1, "on-demand", "none")
     table = np.zeros((len(steps.durations), 1, 4))
     table[steps.durations.index(("gather root", 0)), 0, 0] = 2.0
