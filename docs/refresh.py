@@ -1,6 +1,6 @@
 """Run the commands that the pages show and put what they print beneath them.
 
-    python docs/refresh.py [PAGE ...]      (default: every page of this folder that holds a command)
+    python docs/refresh.py [PAGE ...]      (default: the README and every page of this folder)
 
 A page is one session, top to bottom, in an empty folder of its own. Two kinds of blocks take part in it:
 
@@ -119,7 +119,7 @@ def refreshed(text: str) -> str:
 
 
 def main(names: list[str]) -> None:
-    for page in [Path(name) for name in names] or sorted(DOCS.glob("*.md")):
+    for page in [Path(name) for name in names] or [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"]:
         before = page.read_text(encoding="utf-8")
         after = refreshed(before)
         if after != before:

@@ -12,6 +12,7 @@ _TRUST = {
     "extrapolated": "Some samples are longer than any that the seconds were made from: those are extrapolated.",
 }
 SHAPE = "shape, not data"
+NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
 _USUAL = ("lb-micro", "lb-mini")
 
 
@@ -42,7 +43,7 @@ def answer(comparison: Comparison) -> Answer:
 
     best = min((r for r in comparison.rows if r.sync == "on-demand"), key=slowness)
     rival = min((r for r in comparison.rows if r.sync != "on-demand"), key=slowness)
-    ahead = round(rival.makespan_seconds / best.makespan_seconds, 2) > 1
+    ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
     return Answer(reference, rival, best, ahead and (best.speedup_low or 0) > 1)
 
 
@@ -63,10 +64,10 @@ def verdict(found: Answer) -> str:
     rival = f"{found.over_rival:.2f} times as fast as the best row without it, {named(found.rival)}"
     if found.pays:
         return f"Yes: {name} runs {gain}, and {rival}."
-    if (best.speedup_high or 0) < 1:
+    if (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
         return f"No: on-demand is slower here. Its best row, {name}, is {gain}."
     if (best.speedup_low or 0) <= 1:
-        return f"No: on-demand brings nothing that can be told from chance. Its best row, {name}, is {gain}."
+        return f"No: on-demand brings nothing here. Its best row, {name}, is {gain}."
     return f"No: {name} is {gain}, but only {rival}: a better balancer brings as much, and the sync can stay as it is."
 
 

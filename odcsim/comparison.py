@@ -10,7 +10,7 @@ from odcsim.program import SYNCS, sync_named
 from odcsim.schedule import ScheduleFile
 from odcsim.setting import Setting, plan
 from odcsim.simulation import Simulation
-from odcsim.summary import REFERENCE, Measured, Row
+from odcsim.summary import Measured, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,33 +109,3 @@ def inputs(comparison: Comparison) -> dict[str, Any]:
         "price": comparison.price,
         "executor": comparison.executor,
     }
-
-
-def question(comparison: Comparison) -> str:
-    """What was asked, in one sentence."""
-    setting, about = comparison.setting, inputs(comparison)
-    nodes = setting.cost.cluster.nodes
-    where = f"{about['devices']} x {about['gpu']}" + (f" in {nodes} nodes" if nodes > 1 else "")
-    trace = f"{about['trace']} ({about['trace_samples']:,} samples, longest {setting.trace.longest:,} tokens)"
-    size = f"{setting.minibatch} samples per device and step, at most {setting.limit:,} tokens in a microbatch"
-    return f"{about['model']} on {where}, {trace}, {size}, {setting.minibatches} minibatches"
-
-
-def headline(comparison: Comparison) -> list[str]:
-    """The answer in plain words: what on-demand brings here, how much of it is the balancer, and how sure that is."""
-    best = max((r for r in comparison.rows if r.sync == "on-demand"), key=lambda r: r.speedup or 0)
-    rival = max((r for r in comparison.rows if r.sync == REFERENCE[1]), key=lambda r: r.speedup or 0)
-    profile, name = comparison.setting.cost.profile, f"on-demand + {best.balancer}"
-    reference = f"{best.speedup:.2f} x collective + lb-micro"
-    if (best.speedup_low or 0) > 1:
-        split = f"{best.sync_gain:.2f} x from the sync, {best.balancer_gain:.2f} x from the balancer"
-        idle = f"idle {comparison.row(*REFERENCE).idle:.0%} -> {best.idle:.0%}"
-        answer = f"{name}: {reference} ({split}), {idle}"
-    else:
-        answer = f"on-demand brings nothing here: {name} is {reference}"
-    return [
-        answer,
-        f"against the best collective row ({rival.balancer}): {best.speedup_best_collective:.2f} x",
-        f"seconds: {comparison.fidelity}, the truth within {profile.low:g} to {profile.high:g} times; {profile.origin}",
-        f"lengths: {comparison.setting.trace.origin}",
-    ]

@@ -153,7 +153,7 @@ def _text(value: object) -> str:
 
 
 def _closing() -> list[str]:
-    link = f'<a href="{escape(ASSUMPTIONS)}">{escape(ASSUMPTIONS)}</a>'
+    link = f"<code>{escape(ASSUMPTIONS)}</code> of odcsim's repository"
     told = f"odcsim {odcsim.__version__}. What the model assumes, and what it leaves out: {link} beside its source."
     return [f"<footer><p>{told}</p></footer>"]
 

@@ -59,7 +59,7 @@ def page(comparison, tmp_path_factory):
 def test_nothing_is_fetched(page):
     """plotly.js names addresses of maps that nobody draws; the policy keeps even those from being asked for."""
     addresses = [v for _, attrs in page.tags for k, v in attrs.items() if k in ("src", "href", "srcset", "data")]
-    assert addresses == ["docs/model.md"]
+    assert addresses == []
     policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
     assert "default-src 'none'" in policy
     assert not re.search("https?:", policy)

@@ -35,12 +35,26 @@ def show(rows: "Sequence[Row]") -> None:
 
 
 def show_comparison(comparison: "Comparison") -> None:
-    from odcsim.comparison import headline, question
+    """What was asked, the rows, and the answer that the report gives in the same words."""
+    from odcsim import answer
 
-    print(question(comparison))
+    print(_asked(comparison))
     show(comparison.rows)
-    for line in headline(comparison):
+    found = answer.answer(comparison)
+    lines = [answer.verdict(found), *answer.sentences(comparison, found), *answer.misfit(comparison, found)]
+    for line in [*lines, f"Cost: {comparison.setting.cost.profile.origin}."]:
         print(line)
+
+
+def _asked(comparison: "Comparison") -> str:
+    from odcsim.comparison import inputs
+
+    setting, about = comparison.setting, inputs(comparison)
+    nodes = setting.cost.cluster.nodes
+    where = f"{about['devices']} x {about['gpu']}" + (f" in {nodes} nodes" if nodes > 1 else "")
+    trace = f"{about['trace']} ({about['trace_samples']:,} samples, longest {setting.trace.longest:,} tokens)"
+    size = f"{setting.minibatch} samples per device and step, at most {setting.limit:,} tokens in a microbatch"
+    return f"{about['model']} on {where}, {trace}, {size}, {setting.minibatches} minibatches"
 
 
 def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:
