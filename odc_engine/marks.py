@@ -78,7 +78,7 @@ class _Mark(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, call: Callable[[], None]) -> Tensor:
         ctx.call = call
-        return x.view_as(x)
+        return x.detach()  # no copy; and no view either, which FSDP2 warns of as a unit's output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

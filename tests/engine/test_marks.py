@@ -136,6 +136,7 @@ def test_a_mark_copies_nothing():
     calls = []
     marked = marks.on_gradient(x, lambda: calls.append(1))
     assert marked.data_ptr() == x.data_ptr()
+    assert marked._base is None
     given = torch.tensor([1.0, 2.0, 3.0])
     (gradient,) = torch.autograd.grad(marked, x, given)
     assert gradient.data_ptr() == given.data_ptr()
@@ -171,3 +172,28 @@ def test_waiting_takes_its_time_and_no_core():
     marks.wait(0.05)
     assert time.perf_counter() - start >= 0.05
     assert time.process_time() - cpu < 0.025
+
+
+@pytest.fixture
+def one_device():
+    """A process group of this process alone."""
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("own_units", [False, True], ids=["root", "embedding and head apart"])
+def test_order_and_gradients_under_fully_shard(one_device, own_units):  # noqa: ARG001
+    from torch.distributed.fsdp import fully_shard
+
+    (model, diary), plain = nano(), Decoder(catalog.model("nano"))
+    for unit in [*model.layers, *([model.embedding, model.head] if own_units else []), model]:
+        fully_shard(unit)
+    model(batch()).backward()
+    plain(batch()).backward()
+    assert diary.calls == heard(WHOLE)
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert ours.grad.full_tensor().equal(theirs.grad)
+    assert model.log_probs(batch()).equal(plain.log_probs(batch()))
+    assert diary.calls == heard([*WHOLE, *FORWARD])
