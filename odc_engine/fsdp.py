@@ -14,7 +14,6 @@ Gathers pull peers' shards, pushes add to the owner's sum; neither needs the pee
 not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
 """
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,13 +23,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
 
 from odc_engine.arena import ACCUMULATE, Arena
 from odc_engine.backends.base import COMM, MAIN, PeerMemory
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.errors import BadGradient
 from odc_engine.lanes import Handle, Lane
-from odc_engine.units import Unit, pack, units_of, whole_parameters
+from odc_engine.units import Unit, pack, units_of
+from odc_engine.used import Used
 from odcsim.errors import InputError, nearest
 
 
@@ -91,8 +93,11 @@ class OnDemand:
         self._pushes = self._gathers if meets else Lane("push")
         self._in_flight: list[Handle] = []
         self._trail = trail
-        self._versions: list[list[int]] = []
-        self._used = [torch.zeros(len(unit.trainable), dtype=torch.uint8) for unit in self.units]
+        self._versions: list[list[tuple[int, int]]] = []
+        self._stepped = False  # an optimizer has, since the weights were published
+        self._settled = True  # nothing is gathered or pushed from here to the meeting in publish()
+        self._used = Used(self.units)
+        self._hooks: list[RemovableHandle] = [register_optimizer_step_post_hook(self._note_step)]
         for unit in self.units:
             self._plug(unit)
         self.publish()
@@ -106,30 +111,41 @@ class OnDemand:
         # shift all that follow it.
         unit.fsdp.set_reduce_scatter_unused_params(True)
         # Registered after FSDP2's own hook, so that it finds the whole parameters in place.
-        unit.module.register_forward_pre_hook(lambda *_: self._watch_use(unit))
+        self._hooks.append(unit.module.register_forward_pre_hook(lambda *_: self._before_forward(unit)))
 
-    def _watch_use(self, unit: Unit) -> None:
-        """Have each whole parameter tell when a gradient reaches it: what nobody uses must not decay."""
-        trainable = {piece.name: i for i, piece in enumerate(unit.trainable)}
-        for name, parameter in whole_parameters(unit):
-            if name in trainable and not hasattr(parameter, "odc_watched"):
-                parameter.odc_watched = True  # type: ignore[attr-defined]  # whole parameters live as long as the model
-                note = functools.partial(self._note_use, unit.index, trainable[name])
-                cast(Any, parameter).register_post_accumulate_grad_hook(note)
+    def _before_forward(self, unit: Unit) -> None:
+        self._check_fresh(unit)  # here too: what is still whole from an earlier pass is not gathered again
+        self._used.watch(unit)
 
-    def _note_use(self, unit: int, piece: int, _: Tensor) -> None:
-        self._used[unit][piece] = 1
+    def _check_fresh(self, unit: Unit) -> None:
+        if self._stepped or self._versions[unit.index] != _versions(unit):
+            raise InputError(
+                f"weights of {unit.name} changed since they were published", fix="call publish() on all devices"
+            )
+        if self._settled:
+            raise InputError(
+                f"forward of {unit.name} between settle() and publish(), when peers may change their weights",
+                fix="evaluate after publish()",
+            )
+
+    def _note_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:  # noqa: ARG002
+        """Fused optimizers change weights without counting versions."""
+        own = {id(piece.parameter) for unit in self.units for piece in unit.pieces}
+        self._stepped |= any(id(p) in own for group in optimizer.param_groups for p in group["params"])
 
     def settle(self) -> None:
         """Meet when all pushes are done; then `.grad` of every parameter that anybody used is the sum over devices."""
         if self.size == 1:
             return
+        if self._settled:
+            raise InputError("settle() twice for one minibatch", fix="call publish() after the optimizer's step")
         self._pushes.drain()
         self._in_flight.clear()
-        count = sum(len(used) for used in self._used)
-        self.arena.notes(self.rank, count).copy_(torch.cat(self._used))
+        count = self._used.count
+        self.arena.notes(self.rank, count).copy_(self._used.flags())
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
+        self._settled = True
         used = torch.stack([self.arena.notes(device, count) for device in range(self.size)]).amax(dim=0)
         anybody = iter(used.tolist())
         for unit in self.units:
@@ -141,12 +157,17 @@ class OnDemand:
         if self.size == 1:
             return
         self._gathers.drain()
+        if not self._settled:
+            self.memory.meet(MAIN)  # a peer may still evaluate with the weights that are about to be overwritten
         with self.recorder.span("publish"):
             for unit in self.units:
                 self._publish(unit)
             self._versions = [_versions(unit) for unit in self.units]
+            self._stepped = False
+            self._used.clear()
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
+        self._settled = False
 
     def _publish(self, unit: Unit) -> None:
         unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
@@ -155,14 +176,10 @@ class OnDemand:
             # FSDP2 would add to it in backward, without a lock, in the memory that peers add to.
             piece.parameter.grad = None
         self.arena.clear(unit.index)
-        self._used[unit.index].zero_()
 
     def gather(self, unit: Unit, out: Tensor) -> Handle:
         """Start to pull a unit."""
-        if self._versions[unit.index] != _versions(unit):
-            raise InputError(
-                f"weights of {unit.name} changed since they were published", fix="call publish() on all devices"
-            )
+        self._check_fresh(unit)
         number = self.recorder.given("gather", unit.index)
         return self._gathers.give(lambda: self._transfer(number, lambda: self.arena.gather(unit.index, out)))
 
@@ -201,7 +218,10 @@ class OnDemand:
         self.recorder.done(number, asked, time.perf_counter())
 
     def close(self) -> None:
-        """Stop the lanes and give the memory back."""
+        """Stop the lanes and give the memory back. The model can be given to another OnDemand."""
+        for hook in self._hooks:
+            hook.remove()
+        self._used.close()
         self._gathers.close()
         self._pushes.close()
         self.memory.close()
@@ -219,7 +239,12 @@ class _Gather:
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work:
-        del input_tensor, group, async_op  # the shard is published already; FSDP2 waits for the handle in any case
+        if group.size() != self.odc.size:
+            raise InputError(
+                f"unit {self.unit.name} gathers among {group.size()} of {self.odc.size} devices",
+                fix="use reshard_after_forward True or False",
+            )
+        del input_tensor, async_op  # the shard is published already; FSDP2 waits for the handle in any case
         return self.odc.gather(self.unit, output_tensor)
 
 
@@ -245,8 +270,9 @@ class _Push:
         output_tensor.zero_()  # FSDP2 adds this to .grad at once; the sum takes its place in settle()
 
 
-def _versions(unit: Unit) -> list[int]:
-    return [piece.local._version for piece in unit.pieces]
+def _versions(unit: Unit) -> list[tuple[int, int]]:
+    """An operation on a DTensor counts in the DTensor alone, one on its local tensor in that alone."""
+    return [(piece.parameter._version, piece.local._version) for piece in unit.pieces]
 
 
 def _set_grads(unit: Unit, total: Tensor, used: list[int]) -> None:
