@@ -5,15 +5,17 @@ fair rival is OnDemand(meets=True).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from odc_engine.fsdp import Recorder, Silence
 from odc_engine.units import Unit, units_of
+from odc_engine.used import Used
 
 
 class Collective:
@@ -23,26 +25,45 @@ class Collective:
         self.recorder = recorder or Silence()
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.units = units_of(model, self.size) if self.size > 1 else ()
+        self._used = Used(self.units)
+        self._hooks: list[RemovableHandle] = []
         for unit in self.units:
             unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
             unit.fsdp.set_custom_reduce_scatter(cast(Any, _Reduce(self, unit)))
             unit.fsdp.set_force_sum_reduction_for_comms(True)
             unit.fsdp.set_gradient_divide_factor(1.0)
+            # Devices that use different parameters would otherwise reduce different sizes, and gloo ends the process.
+            unit.fsdp.set_reduce_scatter_unused_params(True)
+            self._hooks.append(unit.module.register_forward_pre_hook(self._watch(unit)))
+
+    def _watch(self, unit: Unit) -> Callable[..., None]:
+        return lambda *_: self._used.watch(unit)
 
     def drain(self) -> None:
         """Nothing runs beside compute on a CPU."""
 
     def settle(self) -> None:
+        """Meet, and drop the zeros that FSDP2 reduced for parameters that nobody used."""
+        used = self._used.flags()
         with self.recorder.span("meeting"):
-            dist.barrier()
+            dist.all_reduce(used, op=dist.ReduceOp.MAX)
+        trainable = [piece for unit in self.units for piece in unit.trainable]
+        for piece, by_anybody in zip(trainable, used.tolist(), strict=True):
+            if not by_anybody:
+                piece.parameter.grad = None
 
     def publish(self) -> None:
+        """Drop the gradients. Collectives read shards where they are."""
+        self._used.clear()
         for unit in self.units:
             for piece in unit.pieces:
                 piece.parameter.grad = None
 
     def close(self) -> None:
-        """FSDP2 holds nothing of ours."""
+        """Take the hooks off. The model can be given to another Collective."""
+        for hook in self._hooks:
+            hook.remove()
+        self._used.close()
 
 
 class _Timed:
