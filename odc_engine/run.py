@@ -7,22 +7,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch.distributed as dist
 
-from odc_engine import launch
-from odc_engine.worker import Device, Job, as_block, gathered
+from odc_engine import launch, launch_threads
+from odc_engine.backends.threads import ThreadMemory
+from odc_engine.thin import Thin
+from odc_engine.worker import Device, Job, Member, as_block
 from odcsim import timeline
 from odcsim.errors import InputError, nearest
 from odcsim.program import check_counts
 from odcsim.schedule import ScheduleFile
 from odcsim.timeline import About, Block, Timeline
 
-BACKENDS = ("shm", "torch")
+BACKENDS = ("shm", "threads", "torch")
 
 
 def run(file: ScheduleFile, job: Job, output: str) -> int:
-    """Every minibatch of the file, on as many processes as it has devices. Device 0 writes the timeline."""
+    """Every minibatch of the file, on as many devices as it names. Device 0 writes the timeline."""
     check(file, job)
+    if job.backend == "threads":
+        return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output)
     return launch.run(_run_device, file.header.devices, job.timeout, file, job, output)
 
 
@@ -30,6 +33,8 @@ def check(file: ScheduleFile, job: Job) -> None:
     """Refuse before anything starts what would hang or cannot run."""
     if job.backend not in BACKENDS:
         raise InputError(f"unknown backend '{job.backend}'", fix=nearest(job.backend, list(BACKENDS)))
+    if job.backend == "threads":
+        launch_threads.refuse_torchrun()
     if job.backend == "torch" and job.sync == "on-demand":
         raise InputError(
             "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
@@ -39,17 +44,25 @@ def check(file: ScheduleFile, job: Job) -> None:
 
 
 def _run_device(rank: int, file: ScheduleFile, job: Job, output: str) -> None:
-    device = Device(job, rank)
-    print(f"device {rank} pid {os.getpid()}", file=sys.stderr, flush=True)
+    _perform(Device(job, rank), file, job, output)
+
+
+def _run_thread(memory: ThreadMemory, file: ScheduleFile, job: Job, output: str) -> None:
+    with Thin(job, memory) as device:
+        _perform(device, file, job, output)
+
+
+def _perform(device: Member, file: ScheduleFile, job: Job, output: str) -> None:
+    print(f"device {device.rank} pid {os.getpid()}", file=sys.stderr, flush=True)
     found: list[_Minibatch] = []
     for number, schedule in enumerate(file.schedules):
-        every = gathered(device.minibatch(number))
+        every = device.gathered(device.minibatch(number))
         if every is not None:
             found.append(_Minibatch(number, max(schedule.microbatches), schedule.microbatches, *as_block(every)))
             print(f"minibatch {number} done", file=sys.stderr, flush=True)
-    if rank == 0:
+    if device.rank == 0:
         timeline.write(assembled(file, job, found), output)
-    dist.barrier()
+    device.meet()
     device.close()
 
 

@@ -4,15 +4,16 @@ import json
 from dataclasses import asdict, dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
-from odc_engine import launch
+from odc_engine import launch, launch_threads
+from odc_engine.backends.threads import ThreadMemory
 from odc_engine.errors import EngineError
 from odc_engine.model import Decoder
 from odc_engine.packed import synthetic
 from odc_engine.run import check
-from odc_engine.worker import Device, Job
+from odc_engine.thin import Thin
+from odc_engine.worker import Device, Job, Member
 from odcsim.schedule import Schedule, ScheduleFile
 
 BOUND = 1e-5  # fp32: what differing orders of summation explain, with room
@@ -31,33 +32,33 @@ class Verdict:
 def verify(file: ScheduleFile, job: Job, as_json: bool) -> int:
     """Check every minibatch of the file with the same weights. Device 0 prints the verdict; not 0 beyond BOUND."""
     check(file, job)
+    if job.backend == "threads":
+        return launch_threads.run(_verify_thread, file.header.devices, job.timeout, job, as_json)
     return launch.run(_verify_device, file.header.devices, job.timeout, job, as_json)
 
 
 def _verify_device(rank: int, job: Job, as_json: bool) -> None:
-    device = Device(job, rank)
+    _verify(Device(job, rank), job, as_json)
+
+
+def _verify_thread(memory: ThreadMemory, job: Job, as_json: bool) -> None:
+    with Thin(job, memory) as device:
+        _verify(device, job, as_json)
+
+
+def _verify(device: Member, job: Job, as_json: bool) -> None:
     worst: dict[str, float] = {}
     for schedule in job.schedules:
         device.gradients(schedule)
-        mine = whole_gradients(device.model)
-        if rank == 0:
+        mine = device.whole_gradients()
+        if device.rank == 0:
             reference = reference_gradients(job, schedule)
             for name, error in relative_errors(mine, reference).items():
                 worst[name] = max(error, worst.get(name, 0.0))
-        device.comm.publish()
+        device.publish()
     device.close()
-    if rank == 0:
+    if device.rank == 0:
         _report(Verdict(max(worst.values()), BOUND, max(worst.values()) <= BOUND, worst), as_json)
-
-
-def whole_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter's gradient, gathered from all devices; zeros where nobody used it."""
-    found = {}
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-        found[name] = torch.zeros(parameter.shape) if whole is None else whole
-    return found
 
 
 def reference_gradients(job: Job, schedule: Schedule) -> dict[str, Tensor]:

@@ -5,11 +5,14 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.shm import SharedMemory
@@ -54,8 +57,33 @@ class Recorded:
     had: Floats
 
 
+class Member(Protocol):
+    """What a run asks of one device, be it a process (Device) or a thread (thin.Thin)."""
+
+    rank: int
+
+    def minibatch(self, number: int) -> Recorded:
+        """Forward and backward of this device's microbatches, settle, step, publish."""
+
+    def gradients(self, schedule: Schedule) -> None:
+        """Leave the sum over all devices in `.grad`."""
+
+    def whole_gradients(self) -> dict[str, Tensor]:
+        """Every parameter's gradient, put together from all devices; zeros where nobody used it."""
+
+    def publish(self) -> None:
+        """Drop the gradients; the weights are there for everybody."""
+
+    def gathered(self, recorded: Recorded) -> list[Recorded] | None:
+        """Every device's record, on device 0."""
+
+    def meet(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Device:
-    """A model, sharded, with its communication replaced, and an optimizer."""
+    """A model, sharded by FSDP2, with its communication replaced, and an optimizer. One per process."""
 
     def __init__(self, job: Job, rank: int) -> None:
         # The model's marks are views; nothing here works in place, which is what FSDP2 warns of.
@@ -82,11 +110,10 @@ class Device:
         )
 
     def minibatch(self, number: int) -> Recorded:
-        """Forward and backward of this device's microbatches, settle, step, publish."""
         schedule = self.job.schedules[number]
         recorder = MinibatchRecorder(self.job.program_of(schedule))
         self.model.emulate = self._emulation(schedule) if self.job.emulate else None
-        self._meet()
+        self.meet()
         self.recorder.now, self.model.listener = recorder, recorder
         start = time.perf_counter()
         self.gradients(schedule, recorder)
@@ -95,7 +122,6 @@ class Device:
         return Recorded(start, *recorder.times(start))
 
     def gradients(self, schedule: Schedule, recorder: MinibatchRecorder | None = None) -> None:
-        """Leave the sum over all devices in `.grad`."""
         count = len(schedule.devices[self.rank])
         for m in range(count):
             if recorder is not None:
@@ -120,7 +146,7 @@ class Device:
             self.recorder.now = None
         self.comm.publish()
 
-    def _meet(self) -> None:
+    def meet(self) -> None:
         if isinstance(self.comm, OnDemand) and self.comm.size > 1:
             self.comm.memory.meet(MAIN)
         else:
@@ -134,6 +160,17 @@ class Device:
         rows = {key: float(seconds) for key, seconds in zip(steps.durations, table, strict=True)}
         # The recorder that is in place knows which microbatch runs.
         return lambda phase, _unit: rows[phase, self.recorder.microbatch]
+
+    def whole_gradients(self) -> dict[str, Tensor]:
+        return whole_gradients(self.model)
+
+    def publish(self) -> None:
+        self.comm.publish()
+
+    def gathered(self, recorded: Recorded) -> list[Recorded] | None:
+        every: list[Recorded] | None = [recorded] * dist.get_world_size() if self.rank == 0 else None
+        dist.gather_object(recorded, every)
+        return every
 
     def close(self) -> None:
         self.comm.close()
@@ -160,11 +197,14 @@ class _Switch:
         return self.now.span(kind) if self.now else nullcontext()
 
 
-def gathered(recorded: Recorded) -> list[Recorded] | None:
-    """Every device's record, on device 0."""
-    every: list[Recorded] | None = [recorded] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object(recorded, every)
-    return every
+def whole_gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter's gradient, gathered from all devices; zeros where nobody used it."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+        found[name] = torch.zeros(parameter.shape) if whole is None else whole
+    return found
 
 
 def as_block(every: list[Recorded]) -> tuple[Floats, Floats]:

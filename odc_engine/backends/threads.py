@@ -1,0 +1,113 @@
+"""Threads of one process: the arenas are plain tensors that everybody sees.
+
+Nothing dies alone here, so what a kernel tells about processes is told by the devices themselves: one that fails says
+so, and whoever meets it or looks into memory afterwards ends at once with its name.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
+from odc_engine.errors import PeerLost
+from odcsim.errors import InputError
+
+Place = tuple[int, int]  # a device, and where in its arena
+
+
+class Team:
+    """What the devices of one process share. `timeout`: seconds, as in shm."""
+
+    def __init__(self, size: int, timeout: float = 60.0) -> None:
+        self.size, self.timeout = size, timeout
+        self.arenas: list[Tensor] = [torch.empty(0, dtype=torch.uint8)] * size
+        self.board: list[Any] = [None] * size
+        self._came = [[0] * size for _ in range(ROOMS)]
+        self._changed = threading.Condition()
+        self._lost: tuple[list[int], str] | None = None  # the first to fail: later failures follow from it
+        self._locks: dict[Place, threading.Lock] = {}
+        self._holders: dict[Place, int] = {}
+
+    def fail(self, devices: list[int], what: str) -> None:
+        """Have everybody who still runs end with these names."""
+        with self._changed:
+            self._lost = self._lost or (devices, what)
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        if self._lost is not None:
+            raise PeerLost(*self._lost)
+
+    def meet(self, rank: int, room: int) -> None:
+        came = self._came[room]
+        with self._changed:
+            came[rank] += 1
+            count = came[rank]
+            if min(came) >= count:
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: self._lost is not None or min(came) >= count, self.timeout)
+            missing = [device for device in range(self.size) if came[device] < count]
+        if missing:
+            self.fail(missing, f"did not come to a meeting within {self.timeout:g} s")
+            self.check()
+
+    @contextmanager
+    def lock(self, rank: int, place: Place) -> Iterator[None]:
+        lock = self._locks.setdefault(place, threading.Lock())
+        if not lock.acquire(timeout=self.timeout):
+            self.fail([self._holders[place]], f"held a lock for {self.timeout:g} s: stopped?")
+            self.check()
+        self._holders[place] = rank
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+class ThreadMemory(PeerMemory):
+    """One device's side of a team, for all threads of that device."""
+
+    def __init__(self, team: Team, rank: int) -> None:
+        self.team, self.rank, self.size = team, rank, team.size
+
+    def allocate(self, nbytes: int) -> None:
+        try:
+            self.team.arenas[self.rank] = torch.zeros(nbytes, dtype=torch.uint8)
+        except RuntimeError as error:
+            raise InputError(
+                f"no memory for an arena of {nbytes / 1e6:.0f} MB ({str(error).splitlines()[0]})",
+                fix="use fewer devices, a smaller model, or --accumulate locked",
+            ) from None
+        self.meet(MAIN)
+
+    def view(self, device: int) -> Tensor:
+        self.team.check()
+        return self.team.arenas[device]
+
+    @contextmanager
+    def lock(self, device: int, start: int, stop: int) -> Iterator[None]:  # noqa: ARG002
+        # Everybody cuts an arena in the same places, so a range's start stands for the range.
+        with self.team.lock(self.rank, (device, start)):
+            yield
+
+    def meet(self, room: int) -> None:
+        self.team.meet(self.rank, room)
+
+    def exchange(self, value: Any) -> list[Any]:
+        """What every device has brought, in the order of devices: the things themselves, not copies."""
+        self.team.board[self.rank] = value
+        self.meet(MAIN)
+        found = list(self.team.board)
+        self.meet(MAIN)  # nobody may write anew what another has yet to read
+        return found
+
+    def fail(self, error: BaseException) -> None:
+        """Say that this device ends, and why."""
+        self.team.fail([self.rank], f"failed ({' '.join(f'{type(error).__name__}: {error}'.split())})")
+
+    def close(self) -> None:
+        """Nothing to give back: the memory goes with the team."""

@@ -1,0 +1,79 @@
+"""Starts a thread per device in this process. Ends as odc_engine.launch does: one failure takes the run down."""
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from odc_engine.backends.threads import Team, ThreadMemory
+from odc_engine.errors import EngineError
+from odc_engine.launch import GRACE, under_torchrun
+from odcsim.errors import InputError
+
+Work = Callable[..., None]
+
+
+def refuse_torchrun() -> None:
+    if under_torchrun():
+        raise InputError(
+            "backend threads runs all devices in one process and torchrun starts one for each",
+            fix="start it without torchrun, or use --backend shm",
+        )
+
+
+def run(work: Work, devices: int, timeout: float, *args: Any) -> int:
+    """Call `work(memory, *args)` on a thread per device. 0 when all have succeeded."""
+    refuse_torchrun()
+    before = torch.get_num_threads()
+    try:
+        ended = _ended(Team(devices, timeout), lambda memory: _device(work, memory, args))
+    finally:
+        torch.set_num_threads(before)
+    for rank in set(range(devices)) - set(ended):
+        print(f"odc_engine: error: device {rank} still runs and is left behind", file=sys.stderr)
+    return 1 if len(ended) < devices else max(ended.values())
+
+
+def _ended(team: Team, device: Callable[[ThreadMemory], int]) -> dict[int, int]:
+    """Each device's exit code. Without those that still run GRACE seconds after the first failure: nobody can stop a
+    thread from outside, so they end with the process."""
+    codes: dict[int, int] = {}
+    changed = threading.Condition()
+
+    def thread(rank: int) -> None:
+        code = device(ThreadMemory(team, rank))
+        with changed:
+            codes[rank] = code
+            changed.notify_all()
+
+    for rank in range(team.size):
+        threading.Thread(target=thread, args=(rank,), name=f"device {rank}", daemon=True).start()
+    with changed:
+        try:
+            changed.wait_for(lambda: len(codes) == team.size or any(codes.values()))
+        except KeyboardInterrupt:
+            team.fail([], "stopped")
+            raise
+        finally:
+            deadline = time.monotonic() + GRACE
+            changed.wait_for(lambda: len(codes) == team.size, max(0.0, deadline - time.monotonic()))
+    return codes
+
+
+def _device(work: Work, memory: ThreadMemory, args: tuple[Any, ...]) -> int:
+    torch.set_num_threads(1)  # devices share the machine's cores; more threads would fight over them
+    try:
+        # Backward on the thread that asks for it: a GPU has one thread for all graphs, in which devices would queue.
+        with torch.autograd.set_multithreading_enabled(False):
+            work(memory, *args)
+    except BaseException as error:
+        memory.fail(error)
+        if not isinstance(error, EngineError | InputError):
+            traceback.print_exc()
+        print(f"odc_engine: error: device {memory.rank}: {error}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, InputError) else 1
+    return 0

@@ -1,0 +1,214 @@
+"""Performs one minibatch's program on one device: compute on the calling thread, transfers in their lanes.
+
+Nothing here knows a sync mode. Steps are done in the program's order, each after those it names, and a step that this
+device does not have passes in no time.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from odc_engine import marks
+from odc_engine.arena import Arena
+from odc_engine.backends.base import COMM, MAIN
+from odc_engine.errors import BadGradient
+from odc_engine.flat import FlatUnit
+from odc_engine.lanes import Handle, Lane
+from odc_engine.model import Decoder, Layout, layout
+from odc_engine.packed import Packed
+from odc_engine.record import MinibatchRecorder
+from odcsim.program import COMPUTE, Program, Step
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """What one device works with, minibatch after minibatch. The model is code and shapes; its weights are gathered."""
+
+    model: Decoder
+    units: tuple[FlatUnit, ...]
+    arena: Arena
+    lanes: dict[str, Lane]
+
+    def module(self, unit: int) -> nn.Module:
+        layer: nn.Module = self.model.layers[unit - 1]
+        return layer
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One device's part of a minibatch."""
+
+    microbatches: int
+    batch: Callable[[int], Packed]
+    seconds: Sequence[float] | None  # of each row of the program's table, where waiting stands for computing
+    update: Callable[[], None]  # the optimizer's step
+    publish: Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Pass:
+    """What a microbatch's later steps need of its earlier ones."""
+
+    batch: Packed
+    x: Tensor = field(default_factory=lambda: torch.empty(0))  # on the way forward; then the loss's gradient to it
+    place: Layout | None = None
+    inputs: dict[int, Tensor] = field(default_factory=dict)  # of each layer, which backward computes anew from there
+    head: dict[str, Tensor] = field(default_factory=dict)  # its gradients, until the embedding's join them
+
+
+class Performance:
+    """`perform()` once; then `recorder` holds the times."""
+
+    def __init__(self, program: Program, parts: Parts, share: Share) -> None:
+        self.program, self.parts, self.share = program, parts, share
+        self.recorder = MinibatchRecorder(program)
+        self._memory = parts.arena.memory
+        self._names = {id(p): name for name, p in parts.model.named_parameters()}  # a tied one has one
+        self._handles: dict[int, Handle] = {}
+        self._latest: dict[str, Handle] = {}  # of each lane
+        self._whole: dict[int, Tensor] = {}  # gathered units
+        self._sums: dict[int, Tensor] = {}  # gradients to push
+        self._do: dict[str, Callable[[int], None]] = {
+            "embed": self._embed,
+            "forward": self._forward,
+            "head": self._head,
+            "backward": self._backward,
+            "embed backward": self._embed_backward,
+            "meeting": lambda _: self._memory.meet(MAIN),
+            "optimizer": lambda _: share.update(),
+            "publish": lambda _: share.publish(),
+        }
+
+    def perform(self, until: str = "") -> None:
+        """All steps, or those before the first of a kind."""
+        for number, step in enumerate(self.program.steps):
+            if step.kind == until:
+                return
+            present = step.microbatch < self.share.microbatches
+            if present:
+                self._wait_for(step.after)
+            if step.lane == COMPUTE and present:
+                self._compute(number, step)
+            elif step.lane != COMPUTE:
+                self._give(number, step, present)
+
+    def _wait_for(self, steps: tuple[int, ...]) -> None:
+        for earlier in steps:
+            if earlier in self._handles:
+                self._handles.pop(earlier).wait()
+
+    def _give(self, number: int, step: Step, present: bool) -> None:
+        """Start a transfer. One that this device does not have is done when the one before it in its lane is."""
+        if present:
+            move = self._gather(step.unit) if step.kind == "gather" else self._push(step)
+            self._latest[step.lane] = self.parts.lanes[step.lane].give(lambda: self._transfer(number, step, move))
+        if step.lane in self._latest:
+            self._handles[number] = self._latest[step.lane]
+
+    def _transfer(self, number: int, step: Step, move: Callable[[], None]) -> None:
+        asked = time.perf_counter()
+        if step.meets:
+            self._memory.meet(COMM)
+        move()
+        self.recorder.done(number, asked, time.perf_counter())
+
+    def _gather(self, unit: int) -> Callable[[], None]:
+        arena = self.parts.arena
+        out = arena.weights(self._memory.rank, unit).new_empty(arena.units[unit].gather * self._memory.size)
+        self._whole[unit] = out
+        return lambda: arena.gather(unit, out)
+
+    def _push(self, step: Step) -> Callable[[], None]:
+        arena, unit, rank = self.parts.arena, step.unit, self._memory.rank
+        gradients = self._sums.pop(unit)
+
+        def add() -> None:
+            if not bool(torch.isfinite(gradients.sum())):
+                name = arena.units[unit].name
+                raise BadGradient(f"device {rank}, microbatch {step.microbatch}: a gradient of {name} is not finite")
+            arena.push(unit, gradients)
+
+        return add
+
+    def _compute(self, number: int, step: Step) -> None:
+        asked = time.perf_counter()
+        what = self.program.durations[step.duration][0]
+        if what == "overhead":  # the engine has none of its own that could be told from compute
+            self.recorder.done(number, asked, asked)
+            self._pass = _Pass(self.share.batch(step.microbatch))
+            return
+        if step.kind == "compute" and self.share.seconds is not None:
+            self._emulate(what, step.unit, self.share.seconds[step.duration])
+        else:
+            self._do[what](step.unit)
+        self.recorder.done(number, asked, time.perf_counter())
+
+    def _emulate(self, what: str, unit: int, seconds: float) -> None:
+        """Wait, and leave no gradient but zeros."""
+        if what in ("backward", "embed backward"):
+            self._add(unit, torch.zeros_like(self._whole[unit]))
+        if what != "embed" and what != "head":
+            del self._whole[unit]
+        marks.wait(seconds)
+
+    def _lent(self, module: nn.Module, unit: int) -> dict[str, Tensor]:
+        """A module's weights, by the module's own names."""
+        views = self.parts.units[unit].views(self._whole[unit])
+        return {name: views[self._names[id(p)]] for name, p in module.named_parameters()}
+
+    @torch.no_grad()
+    def _embed(self, unit: int) -> None:
+        module, now = self.parts.model.embedding, self._pass
+        now.x = functional_call(module, self._lent(module, unit), (now.batch.tokens,))
+        now.place = layout(now.batch.lengths, self.parts.model.shape.head_dim, now.x)
+
+    @torch.no_grad()
+    def _forward(self, unit: int) -> None:
+        module, now = self.parts.module(unit), self._pass
+        now.inputs[unit] = now.x
+        now.x = functional_call(module, self._lent(module, unit), (now.x, now.place))
+        del self._whole[unit]
+
+    def _head(self, unit: int) -> None:
+        module, now = self.parts.model.head, self._pass
+        x = now.x.requires_grad_()
+        [now.x], gradients = _derived(module, self._lent(module, unit), (x, now.batch, False), [x], None)
+        now.head = self._named(module, gradients)
+
+    def _backward(self, unit: int) -> None:
+        module, now = self.parts.module(unit), self._pass
+        x = now.inputs.pop(unit).requires_grad_()
+        [now.x], gradients = _derived(module, self._lent(module, unit), (x, now.place), [x], now.x)
+        del self._whole[unit]
+        self._add(unit, self.parts.units[unit].flatten(self._named(module, gradients)))
+
+    def _embed_backward(self, unit: int) -> None:
+        module, now = self.parts.model.embedding, self._pass
+        _, gradients = _derived(module, self._lent(module, unit), (now.batch.tokens,), [], now.x)
+        del self._whole[unit]
+        every = dict(now.head)
+        for name, gradient in self._named(module, gradients).items():
+            every[name] = every[name] + gradient if name in every else gradient  # in both where the head is tied
+        self._add(unit, self.parts.units[unit].flatten(every))
+
+    def _named(self, module: nn.Module, gradients: Sequence[Tensor]) -> dict[str, Tensor]:
+        return {self._names[id(p)]: g for p, g in zip(module.parameters(), gradients, strict=True)}
+
+    def _add(self, unit: int, gradients: Tensor) -> None:
+        """To what waits for its push: nothing, or the microbatches before where only the last one pushes."""
+        self._sums[unit] = self._sums[unit].add_(gradients) if unit in self._sums else gradients
+
+
+def _derived(
+    module: nn.Module, weights: Mapping[str, Tensor], given: tuple[Any, ...], inputs: list[Tensor], slope: Tensor | None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The loss's gradients to inputs and weights, from the one to the module's output (none where that is the loss)."""
+    lent = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    output = functional_call(module, lent, given)
+    found = list(torch.autograd.grad(output, [*inputs, *lent.values()], slope))
+    return found[: len(inputs)], found[len(inputs) :]
