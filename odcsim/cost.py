@@ -109,19 +109,22 @@ class Cost:
 
         Inside a node both kinds take the same (measured so by the paper). Between nodes a ring brings the other nodes'
         part into each node once, over all its NICs. The factor for one-sided transfers was measured with every device
-        pulling at once and a NIC for each: where NICs are fewer, des makes the transfers share them.
+        pulling at once and a NIC for each: where NICs are fewer, des makes the transfers share them, and one that is
+        alone cannot outrun the ring.
         """
         c = self.cluster
         if c.devices == 1:
             return 0.0
         inside = size * (c.devices - 1) / c.devices / c.link_bandwidth
-        if c.nodes == 1:
-            return 0.0 if self.profile.node_transfers_included else c.latency + inside
-        nics = c.devices_per_node if one_sided else c.nics_per_node
-        between = size * (c.nodes - 1) / c.nodes / (nics * c.nic_bandwidth)
         if self.profile.node_transfers_included:
             inside = 0.0
-        return c.latency + max(inside, between) * (c.one_sided_slowdown if one_sided else 1.0)
+        if c.nodes == 1:
+            return c.latency + inside if inside else 0.0
+        remote = size * (c.nodes - 1) / c.nodes / c.nic_bandwidth
+        between = remote / c.nics_per_node
+        if one_sided:
+            between = max(between, c.one_sided_slowdown * remote / c.devices_per_node)
+        return c.latency + max(inside, between)
 
 
 def estimate(model: Model, gpu: GPU, devices: int) -> Profile:

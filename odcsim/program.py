@@ -160,7 +160,7 @@ class _Writer:
     def _add(self, kind: str, lane: str, m: int, unit: int, what: str, after: tuple[int, ...], meets: bool) -> int:
         timed = (what, m if kind in ("compute", "overhead", "gather", "push") else EVERY)
         row = self.rows.setdefault(timed, len(self.rows))
-        needs = tuple(sorted({i for i in after if i >= 0 and self.steps[i].lane != lane}))
+        needs = tuple(sorted({i for i in after if i >= 0}))
         self.steps.append(Step(kind, lane, m, unit, row, needs, meets))
         return len(self.steps) - 1
 

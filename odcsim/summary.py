@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from odcsim.errors import InputError
 from odcsim.metrics import Usage
 from odcsim.timeline import Floats, Ints
 
@@ -80,6 +81,8 @@ def compared(rows: Sequence[Row], makespans: Sequence[Floats], seed: int) -> tup
     of = {(r.balancer, r.sync): seconds for r, seconds in zip(rows, makespans, strict=True)}
     total = {key: float(seconds.sum()) for key, seconds in of.items()}
     reference = of[REFERENCE]
+    if not min(total.values()):
+        raise InputError("nothing takes any time", fix="the profile must give seconds to at least one kind of compute")
     best = min(seconds for (_, sync), seconds in total.items() if sync == REFERENCE[1])
     weights = _resamples(len(reference), seed)
     done = []

@@ -17,7 +17,7 @@ def limits(longest: int, text: str = "") -> tuple[int, ...]:
         return tuple(round(longest * factor) for factor in FACTORS)
     found = []
     for word in text.split(","):
-        if not word.strip().isdecimal() or int(word) < longest:
+        if not word.strip().isdecimal() or len(word) > 12 or int(word) < longest:
             raise InputError(
                 f"--sweep-max-tokens holds '{word}'", fix=f"give whole numbers from the longest sample, {longest}"
             )

@@ -11,7 +11,7 @@ from strategies import COMPUTES, TRANSFERS, schedules
 from odcsim import catalog
 from odcsim.catalog import fits
 from odcsim.cluster import Cluster, cluster_of
-from odcsim.cost import Cost, estimate
+from odcsim.cost import Cost, Load, estimate
 from odcsim.profile import Polynomial, Profile
 from odcsim.program import SYNCS, program
 from odcsim.schedule import Schedule
@@ -176,3 +176,15 @@ def test_seconds_are_finite_and_a_device_alone_moves_nothing(devices, per_node, 
     if devices == 1:
         transfers = [what in (*TRANSFERS, "meeting") for what, _ in steps.durations]
         assert not seconds[transfers].any()
+
+
+def test_a_lone_one_sided_transfer_does_not_outrun_the_ring(setting):
+    """With few NICs a node, the factor alone would let one device pull faster than all its node's NICs together."""
+    cluster = replace(setting.cost.cluster, devices=8, devices_per_node=4, nics_per_node=1, latency=0.0)
+    cost = replace(setting.cost, cluster=cluster)
+    rows = {sync: program(cost.model.layers, 1, sync) for sync in ("collective", "on-demand")}
+    load = Load(np.ones((1, 1, 8)), np.ones((1, 1, 8)), np.ones((1, 8), dtype=np.int64))
+    ring, alone = (
+        cost.durations(steps, load)[steps.durations.index(("gather layer", 0)), 0, 0] for steps in rows.values()
+    )
+    assert alone >= ring > 0

@@ -15,13 +15,13 @@ EXECUTORS = ("analytic", "des")
 
 def whole(text: str) -> int:
     """A whole number from 1; `64k` and `1e6` are not taken, so that nobody has to guess what they came to."""
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or len(text) > 12 or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1")
     return int(text)
 
 
 def seed(text: str) -> int:
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > 12:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 0")
     return int(text)
 
