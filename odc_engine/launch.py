@@ -43,7 +43,8 @@ def run(work: Work, devices: int, timeout: float, *args: Any) -> int:
 def _spawn(work: Work, devices: int, address: str, timeout: float, args: tuple[Any, ...]) -> int:
     # A server process imports torch once and forks the devices: sixteen imports would take longer than a short run.
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["odc_engine.worker"])
+    # FSDP2 imports torch._dynamo at its first use.
+    context.set_forkserver_preload(["odc_engine.worker", "torch._dynamo"])
     processes = [
         context.Process(target=_entry, args=(work, rank, devices, address, timeout, args), name=f"device {rank}")
         for rank in range(devices)
