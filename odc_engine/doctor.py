@@ -25,7 +25,7 @@ HOOKS = (
 class Finding:
     """One thing looked at."""
 
-    area: str  # machine, package or ability
+    area: str  # machine, package, ability or backend
     name: str
     found: str
     ok: bool
@@ -33,7 +33,8 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    return [*_machine(), *_packages(), *_abilities()]
+    abilities = _abilities()
+    return [*_machine(), *_packages(), *abilities, *_backends({a.name: a for a in abilities})]
 
 
 def as_text(findings: list[Finding]) -> str:
@@ -80,6 +81,25 @@ def _package(name: str) -> Finding:
 
 def _abilities() -> list[Finding]:
     return [_memfd(), _locks(), _pidfd(), _hooks(), _cuda()]
+
+
+def _backends(abilities: dict[str, Finding]) -> list[Finding]:
+    """What `odc_engine run --backend` can do here."""
+    hooks = abilities["FSDP2 hooks"]
+    advice = "" if hooks.ok else hooks.advice
+    memory = "memfd" if abilities["memfd"].ok else "temporary files"
+    locks = "" if abilities["OFD locks"].ok else ", process-wide locks"
+    return [
+        Finding("backend", "shm", f"processes, every sync; arenas in {memory}{locks}", hooks.ok, advice),
+        Finding("backend", "threads", "one process, a thread per device, every sync", hooks.ok, advice),
+        Finding(
+            "backend",
+            "torch",
+            "processes, FSDP2's own collectives over gloo; collective and deferred",
+            hooks.ok,
+            advice,
+        ),
+    ]
 
 
 def _ability(name: str, ok: bool, used_for: str, advice: str) -> Finding:
