@@ -1,7 +1,6 @@
 """What one device does in a run: its share of every minibatch, recorded."""
 
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -86,8 +85,6 @@ class Device:
     """A model, sharded by FSDP2, with its communication replaced, and an optimizer. One per process."""
 
     def __init__(self, job: Job, rank: int) -> None:
-        # The model's marks are views; nothing here works in place, which is what FSDP2 warns of.
-        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         self.job, self.rank = job, rank
         self.sync: Sync = sync_named(job.sync)
         self.model = Decoder(job.cost.model, seed=job.seed)
