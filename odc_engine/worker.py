@@ -18,7 +18,7 @@ from odc_engine.backends.shm import SharedMemory
 from odc_engine.collective import Collective
 from odc_engine.fsdp import OnDemand
 from odc_engine.model import Decoder
-from odc_engine.packed import synthetic
+from odc_engine.packed import Packed, synthetic
 from odc_engine.record import MinibatchRecorder
 from odc_engine.sharding import shard
 from odcsim.cost import Cost
@@ -109,22 +109,29 @@ class Device:
     def minibatch(self, number: int) -> Recorded:
         schedule = self.job.schedules[number]
         recorder = MinibatchRecorder(self.job.program_of(schedule))
+        batches = self._batches(schedule)  # a data loader has them ready
         self.model.emulate = self._emulation(schedule) if self.job.emulate else None
         self.meet()
         self.recorder.now, self.model.listener = recorder, recorder
         start = time.perf_counter()
-        self.gradients(schedule, recorder)
+        self._sum_gradients(batches, recorder)
         self._step(recorder)
         self.recorder.now = None
         return Recorded(start, *recorder.times(start))
 
-    def gradients(self, schedule: Schedule, recorder: MinibatchRecorder | None = None) -> None:
+    def gradients(self, schedule: Schedule) -> None:
+        self._sum_gradients(self._batches(schedule), None)
+
+    def _batches(self, schedule: Schedule) -> list[Packed]:
+        vocab, seed = self.job.cost.model.vocab, self.job.seed
         count = len(schedule.devices[self.rank])
-        for m in range(count):
+        return [synthetic(schedule, self.rank, m, vocab, seed, "token-mean") for m in range(count)]
+
+    def _sum_gradients(self, batches: list[Packed], recorder: MinibatchRecorder | None) -> None:
+        for m, batch in enumerate(batches):
             if recorder is not None:
                 recorder.open_microbatch(m)
-            self._set_sync(last=m == count - 1)
-            batch = synthetic(schedule, self.rank, m, self.job.cost.model.vocab, self.job.seed, "token-mean")
+            self._set_sync(last=m == len(batches) - 1)
             self.model(batch).backward()
             self.comm.drain()  # the root's push is waited for, as FSDP2 does
         self.comm.settle()
