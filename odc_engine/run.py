@@ -2,7 +2,6 @@
 
 import os
 import platform
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from odc_engine.worker import Device, Job, Member, as_block
 from odcsim import timeline
 from odcsim.errors import InputError, nearest
 from odcsim.program import check_counts
-from odcsim.schedule import ScheduleFile
+from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Timeline
 
 BACKENDS = ("shm", "threads", "torch")
@@ -53,17 +52,24 @@ def _run_thread(memory: ThreadMemory, file: ScheduleFile, job: Job, output: str)
 
 
 def _perform(device: Member, file: ScheduleFile, job: Job, output: str) -> None:
-    print(f"device {device.rank} pid {os.getpid()}", file=sys.stderr, flush=True)
+    launch.say(f"device {device.rank} pid {os.getpid()}")
+    device.gradients(_warm_up(file.header.devices))
+    device.publish()
     found: list[_Minibatch] = []
     for number, schedule in enumerate(file.schedules):
         every = device.gathered(device.minibatch(number))
         if every is not None:
             found.append(_Minibatch(number, max(schedule.microbatches), schedule.microbatches, *as_block(every)))
-            print(f"minibatch {number} done", file=sys.stderr, flush=True)
+            launch.say(f"minibatch {number} done")
     if device.rank == 0:
         timeline.write(assembled(file, job, found), output)
     device.meet()
     device.close()
+
+
+def _warm_up(devices: int) -> Schedule:
+    """A few tokens for each device: the first microbatch pays for FSDP2's setting up and for fresh memory."""
+    return Schedule((8,) * devices, tuple(((device,),) for device in range(devices)))
 
 
 @dataclass(frozen=True, slots=True)
