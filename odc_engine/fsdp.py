@@ -91,6 +91,7 @@ class OnDemand:
         self.arena = Arena(self.memory, [unit.shape for unit in self.units], accumulate)
         self._gathers = Lane("gather")
         self._pushes = self._gathers if meets else Lane("push")
+        self._gathered: dict[int, Handle] = {}  # the latest of each unit
         self._in_flight: list[Handle] = []
         self._trail = trail
         self._versions: list[list[tuple[int, int]]] = []
@@ -170,6 +171,8 @@ class OnDemand:
         self._settled = False
 
     def _publish(self, unit: Unit) -> None:
+        if unit.index in self._gathered and not self._gathered[unit.index].taken:
+            unit.fsdp.unshard()  # FSDP2 would keep what was gathered ahead for nothing and take it for the new weights
         unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
         pack(unit, self.arena.weights(self.rank, unit.index))
         for piece in unit.pieces:
@@ -181,7 +184,9 @@ class OnDemand:
         """Start to pull a unit."""
         self._check_fresh(unit)
         number = self.recorder.given("gather", unit.index)
-        return self._gathers.give(lambda: self._transfer(number, lambda: self.arena.gather(unit.index, out)))
+        handle = self._gathers.give(lambda: self._transfer(number, lambda: self.arena.gather(unit.index, out)))
+        self._gathered[unit.index] = handle
+        return handle
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
         """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""

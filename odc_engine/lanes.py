@@ -14,16 +14,22 @@ class Handle(dist.Work):  # FSDP2 waits on nothing else
         super().__init__()
         self._done = threading.Event()
         self.error: BaseException | None = None
+        self.taken = False  # somebody has waited for what it brings
 
     def finish(self, error: BaseException | None) -> None:
         self.error = error
         self._done.set()
 
     def wait(self, timeout: object = None) -> bool:  # noqa: ARG002 - the signature is torch's
+        self.taken = True
+        self.check()
+        return True
+
+    def check(self) -> None:
+        """Wait for it, without taking what it brings."""
         self._done.wait()
         if self.error is not None:
             raise self.error
-        return True
 
 
 class Lane:
@@ -44,7 +50,7 @@ class Lane:
     def drain(self) -> None:
         """Wait for everything given so far."""
         if self._last is not None:
-            self._last.wait()
+            self._last.check()
 
     def close(self) -> None:
         self._given.put(None)

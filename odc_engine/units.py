@@ -121,11 +121,13 @@ def _unit(index: int, prefix: str, module: nn.Module, pieces: tuple[Piece, ...])
     name = prefix or "root"
     gather = sum(p.numel for p in pieces)
     push = sum(p.numel for p in pieces if p.parameter.requires_grad)
+    if len({p.parameter.dtype for p in pieces if p.parameter.requires_grad}) > 1:
+        raise _mixed_dtypes(name)
     packed = _packed_by_fsdp(name, module)
     if packed.numel() != gather:
         raise InputError(
             f"unit {name} packs {packed.numel()} elements per device and {gather} were expected",
-            fix="use reshard_after_forward True or False and parameters of one dtype in a unit",
+            fix="call fully_shard on one module at a time",
         )
     unit = Unit(index, name, prefix, module, pieces, UnitShape(name, gather, push, packed.dtype))
     mine = torch.empty_like(packed)
@@ -163,8 +165,12 @@ def _packed_by_fsdp(name: str, module: nn.Module) -> Tensor:
     if look.packed is None:
         raise InputError(f"unit {name} gathers nothing", fix="give fully_shard a mesh of more than one device")
     if look.packed.dtype == torch.uint8:
-        raise InputError(f"unit {name} holds parameters of several dtypes", fix="use one dtype in a unit")
+        raise _mixed_dtypes(name)
     return look.packed
+
+
+def _mixed_dtypes(name: str) -> InputError:
+    return InputError(f"unit {name} holds parameters of several dtypes", fix="use one dtype in a unit")
 
 
 def pack(unit: Unit, out: Tensor) -> None:
