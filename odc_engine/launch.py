@@ -24,6 +24,12 @@ GRACE = 3.0  # seconds for the others after one device has failed
 Work = Callable[..., None]
 
 
+def say(line: str) -> None:
+    """To stderr, in one piece: devices speak at the same time, and some of them share this process."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 def under_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
@@ -75,7 +81,7 @@ def _watch(processes: list[Any]) -> int:
     failed = [(rank, p.exitcode) for rank, p in enumerate(processes) if p.exitcode]
     for rank, code in failed:
         if code < 0:
-            print(f"odc_engine: error: device {rank} was killed by signal {-code}", file=sys.stderr)
+            say(f"odc_engine: error: device {rank} was killed by signal {-code}")
     return 1 if failed else 0
 
 
@@ -103,7 +109,7 @@ def _device(work: Work, rank: int, devices: int, address: str, timeout: float, a
     try:
         work(rank, *args)
     except (EngineError, InputError) as error:
-        print(f"odc_engine: error: device {rank}: {error}", file=sys.stderr, flush=True)
+        say(f"odc_engine: error: device {rank}: {error}")
         return 2 if isinstance(error, InputError) else 1
     finally:
         # A group whose peer is gone cannot be taken down in order.

@@ -1,6 +1,5 @@
 """Starts a thread per device in this process. Ends as odc_engine.launch does: one failure takes the run down."""
 
-import sys
 import threading
 import time
 import traceback
@@ -11,7 +10,7 @@ import torch
 
 from odc_engine.backends.threads import Team, ThreadMemory
 from odc_engine.errors import EngineError
-from odc_engine.launch import GRACE, under_torchrun
+from odc_engine.launch import GRACE, say, under_torchrun
 from odcsim.errors import InputError
 
 Work = Callable[..., None]
@@ -34,7 +33,7 @@ def run(work: Work, devices: int, timeout: float, *args: Any) -> int:
     finally:
         torch.set_num_threads(before)
     for rank in set(range(devices)) - set(ended):
-        print(f"odc_engine: error: device {rank} still runs and is left behind", file=sys.stderr)
+        say(f"odc_engine: error: device {rank} still runs and is left behind")
     return 1 if len(ended) < devices else max(ended.values())
 
 
@@ -72,8 +71,7 @@ def _device(work: Work, memory: ThreadMemory, args: tuple[Any, ...]) -> int:
             work(memory, *args)
     except BaseException as error:
         memory.fail(error)
-        if not isinstance(error, EngineError | InputError):
-            traceback.print_exc()
-        print(f"odc_engine: error: device {memory.rank}: {error}", file=sys.stderr, flush=True)
+        expected = isinstance(error, EngineError | InputError)
+        say(("" if expected else traceback.format_exc()) + f"odc_engine: error: device {memory.rank}: {error}")
         return 2 if isinstance(error, InputError) else 1
     return 0
