@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -158,8 +159,9 @@ def test_padding_stays_zero():
         assert shard.detach().any()
 
 
-def test_nothing_moves_where_nobody_computes():
-    job = job_for(minibatch((0, 0)))
+@pytest.mark.parametrize(("counts", "emulate"), [((0, 0), False), ((1, 2), True)])
+def test_weights_stay_where_nobody_computes(counts, emulate):
+    job = job_for(minibatch(counts), emulate=emulate, gpu="a100")
     before = dict(Decoder(job.cost.model, seed=job.seed).named_parameters())
     assert all(weight.equal(before[name]) for name, weight in on_threads(job, trained)[0].items())
 
@@ -321,6 +323,20 @@ def test_pushes_at_once_add_up():
     assert launch_threads.run(work, devices, 20.0) == 0
     for total in found.values():
         assert (total == pushes * sum(range(1, devices + 1))).all()
+
+
+def test_nobody_sees_what_a_faster_one_brings_next():
+    def work(memory):
+        for number in range(300):
+            every = memory.exchange((memory.rank, number))
+            assert every == [(rank, number) for rank in range(3)]
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert launch_threads.run(work, 3, 20.0) == 0
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_the_command_writes_a_timeline(tmp_path, capfd):
