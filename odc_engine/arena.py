@@ -3,7 +3,7 @@
 Written once for every transport: all it needs is peers' memory as tensors, and locks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,21 @@ class UnitShape:
     dtype: torch.dtype  # of what is published
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunk:
+    """What one lock covers: a part of the gradients, the sum it is added to, and that sum's bytes in its arena."""
+
+    device: int
+    part: slice
+    into: Tensor
+    locked: slice
+
+    def add(self, gradients: Tensor) -> None:
+        piece = gradients[self.part]
+        # Another dtype is converted by itself first: adding bf16 to fp32 at once runs seven times slower.
+        self.into.add_(piece if piece.dtype == torch.float32 else piece.to(torch.float32))
+
+
 class Arena:
     """Typed views of every device's arena: weights, then gradients, unit after unit, the same layout everywhere.
 
@@ -49,6 +64,24 @@ class Arena:
             end = _aligned(end + 4 * unit.push * self._slots)
         self._notes = end
         memory.allocate(_aligned(end + NOTES))
+        # Slicing and reinterpreting take as long as moving 100 KB, so no transfer does them anew.
+        self._order = [(memory.rank + i) % memory.size for i in range(memory.size)]  # devices do not all start at one
+        self._shards = [self._in_order(unit, self.weights) for unit in range(len(self.units))]
+        self._chunks = [self._chunked(unit) for unit in range(len(self.units))]
+
+    def _in_order(self, unit: int, view: Callable[[int, int], Tensor]) -> list[Tensor]:
+        return [view(device, unit) for device in self._order]
+
+    def _chunked(self, unit: int) -> list[_Chunk]:
+        """Where this device adds to, the own sum first."""
+        n, found = self.units[unit].push, []
+        for device in self._order:
+            into, place = self.slot(device, unit, self.memory.rank), self._grads[unit]
+            for start in range(0, n, CHUNK // 4):
+                stop = min(n, start + CHUNK // 4)
+                locked = slice(place + 4 * start, place + 4 * stop)
+                found.append(_Chunk(device, slice(device * n + start, device * n + stop), into[start:stop], locked))
+        return found
 
     def weights(self, device: int, unit: int) -> Tensor:
         """What a device has published of a unit."""
@@ -71,28 +104,33 @@ class Arena:
         return self.memory.view(device)[start : start + size]
 
     def gather(self, unit: int, out: Tensor) -> None:
-        """Pull every device's shard into its place, the own one first so that devices do not all start at one peer."""
-        n = self.units[unit].gather
-        for device in self._rotation():
-            out[device * n : (device + 1) * n].copy_(self.weights(device, unit))
+        """Pull every device's shard into its place."""
+        self.memory.check()
+        places = out.chunk(self.memory.size) if out.numel() else ()
+        for device, shard in zip(self._order, self._shards[unit], strict=True):
+            if places:
+                places[device].copy_(shard)
 
     def push(self, unit: int, gradients: Tensor) -> None:
         """Add each device's part of a unit's gradients to that device's sum, in fp32."""
-        n = self.units[unit].push
-        for device in self._rotation():
-            into, part = self.slot(device, unit, self.memory.rank), gradients[device * n : (device + 1) * n]
-            for start in range(0, n, CHUNK // 4):
-                # Another dtype is converted by itself first: adding bf16 to fp32 at once runs seven times slower.
-                piece = part[start : start + CHUNK // 4].to(torch.float32)
-                if self._slots > 1:
-                    into[start : start + CHUNK // 4].add_(piece)
-                else:
-                    self._add_locked(device, unit, start, into, piece)
+        self.memory.check()
+        busy = [chunk for chunk in self._chunks[unit] if not self._added_at_once(chunk, gradients)]
+        for chunk in busy:  # others held these when it was their turn
+            with self.memory.lock(chunk.device, chunk.locked.start, chunk.locked.stop):
+                chunk.add(gradients)
 
-    def _add_locked(self, device: int, unit: int, start: int, into: Tensor, piece: Tensor) -> None:
-        place = self._grads[unit] + 4 * start
-        with self.memory.lock(device, place, place + 4 * piece.numel()):
-            into[start : start + piece.numel()].add_(piece)
+    def _added_at_once(self, chunk: _Chunk, gradients: Tensor) -> bool:
+        if self._slots > 1:
+            chunk.add(gradients)
+            return True
+        where = chunk.device, chunk.locked.start, chunk.locked.stop
+        if not self.memory.try_lock(*where):
+            return False
+        try:
+            chunk.add(gradients)
+        finally:
+            self.memory.unlock(*where)
+        return True
 
     def gradients(self, unit: int) -> Tensor:
         """The sum of everything pushed to this device, in the memory it was pushed to. Only after pushes are done."""
@@ -105,9 +143,6 @@ class Arena:
         """Forget the gradients. Only while nobody pushes."""
         for writer in range(self._slots):
             self.slot(self.memory.rank, unit, writer).zero_()
-
-    def _rotation(self) -> list[int]:
-        return [(self.memory.rank + i) % self.memory.size for i in range(self.memory.size)]
 
 
 def _aligned(n: int) -> int:

@@ -38,7 +38,21 @@ def build_parser() -> Parser:
     _add_job(verify)
     verify.add_argument("--json", action="store_true", help="print JSON")
     verify.set_defaults(run=_verify, emulate_compute=False)
+    bandwidth = commands.add_parser("bandwidth", help="how fast devices gather and push here, against collectives")
+    bandwidth.add_argument("--devices", type=_numbers, default=(2, 4), metavar="N,N", help="2,4")
+    bandwidth.add_argument(
+        "--bytes", type=_numbers, default=(), metavar="B,B", help="of the full tensor (64 KB to 256 MB)"
+    )
+    bandwidth.add_argument("--json", action="store_true", help="print JSON")
+    bandwidth.set_defaults(run=_bandwidth)
     return parser
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 2,4") from None
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +89,13 @@ def _verify(args: argparse.Namespace) -> int:
     from odc_engine.verify import verify
 
     return verify(file, job, args.json)
+
+
+def _bandwidth(args: argparse.Namespace) -> int:
+    _need_torch()
+    from odc_engine import measure
+
+    return measure.bandwidth(args.devices, args.bytes or measure.SIZES, args.json)
 
 
 def _job(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":

@@ -80,7 +80,7 @@ class _Gather(_Timed):
     ) -> None:
         number, asked = self.owner.recorder.given("gather", self.unit.index), time.perf_counter()
         del async_op  # measured by itself: gloo's own thread would end it out of sight
-        _all_gather(output_tensor, input_tensor, group=group)
+        all_gather(output_tensor, input_tensor, group=group)
         self.owner.recorder.done(number, asked, time.perf_counter())
 
 
@@ -95,10 +95,10 @@ class _Reduce(_Timed):
     ) -> None:
         number, asked = self.owner.recorder.given("push", self.unit.index), time.perf_counter()
         del async_op
-        _reduce_scatter(output_tensor, input_tensor, op=op, group=group)
+        reduce_scatter(output_tensor, input_tensor, op=op, group=group)
         self.owner.recorder.done(number, asked, time.perf_counter())
 
 
 # torch 2.13 renamed both and warns at every use of the old names.
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

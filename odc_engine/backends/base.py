@@ -28,6 +28,16 @@ class PeerMemory(ABC):
         """Hold bytes start to stop of a device's arena against other writers. Dies with its holder."""
 
     @abstractmethod
+    def try_lock(self, device: int, start: int, stop: int) -> bool:
+        """The same until `unlock`, but only if nobody else holds them now."""
+
+    @abstractmethod
+    def unlock(self, device: int, start: int, stop: int) -> None: ...
+
+    def check(self) -> None:  # noqa: B027 - where only a meeting can tell, nothing
+        """Raise PeerLost where a peer is known to have failed. Called before every transfer, so it must be quick."""
+
+    @abstractmethod
     def meet(self, room: int) -> None:
         """Return when every device has come to this room as often as this one. Raises PeerLost."""
 

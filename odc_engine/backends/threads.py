@@ -55,6 +55,15 @@ class Team:
             self.fail(missing, f"did not come to a meeting within {self.timeout:g} s")
             self.check()
 
+    def try_lock(self, rank: int, place: Place) -> bool:
+        if not self._locks.setdefault(place, threading.Lock()).acquire(blocking=False):
+            return False
+        self._holders[place] = rank
+        return True
+
+    def unlock(self, place: Place) -> None:
+        self._locks[place].release()
+
     @contextmanager
     def lock(self, rank: int, place: Place) -> Iterator[None]:
         lock = self._locks.setdefault(place, threading.Lock())
@@ -88,11 +97,20 @@ class ThreadMemory(PeerMemory):
         self.team.check()
         return self.team.arenas[device]
 
+    def check(self) -> None:
+        self.team.check()
+
     @contextmanager
     def lock(self, device: int, start: int, stop: int) -> Iterator[None]:  # noqa: ARG002
         # Everybody cuts an arena in the same places, so a range's start stands for the range.
         with self.team.lock(self.rank, (device, start)):
             yield
+
+    def try_lock(self, device: int, start: int, stop: int) -> bool:  # noqa: ARG002
+        return self.team.try_lock(self.rank, (device, start))
+
+    def unlock(self, device: int, start: int, stop: int) -> None:  # noqa: ARG002
+        self.team.unlock((device, start))
 
     def meet(self, room: int) -> None:
         self.team.meet(self.rank, room)
