@@ -187,3 +187,14 @@ def test_gantt_of_many_devices_says_what_is_left_out_and_keeps_the_busiest_and_t
     assert 4 <= len(shown) <= MOST_DEVICES
     assert "device 117" in shown
     assert f"{len(shown)} of {many} devices are drawn" in figure.layout.title.subtitle.text
+
+
+def test_agreement_has_a_dot_for_each_minibatch_and_the_line_of_no_error():
+    figure = plots.agreement([1.0, 2.0, 4.0], [1.0, 2.5, 4.0], [0.1, 0.2, 0.1])
+    dots, line = named(figure)["minibatches"], named(figure)["the same"]
+    assert (list(dots.x), list(dots.y)) == ([1.0, 2.5, 4.0], [1.0, 2.0, 4.0])
+    assert list(line.x) == list(line.y)
+    assert line.x[0] < 1 < 4 < line.x[1]
+    assert dots.customdata[1][1] == pytest.approx(-20)
+    assert list(dots.error_x.array) == pytest.approx([0.05, 0.25, 0.2])
+    assert named(plots.agreement([1.0], [2.0]))["minibatches"].error_x.array is None

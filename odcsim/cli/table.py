@@ -46,6 +46,16 @@ def show_comparison(comparison: "Comparison") -> None:
         print(line)
 
 
+def show_texts(head: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> None:
+    """Cells that are text already; the first column names its row."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(head):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    _console().print(table)
+
+
 def _asked(comparison: "Comparison") -> str:
     from odcsim.comparison import inputs
 

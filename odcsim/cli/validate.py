@@ -1,0 +1,74 @@
+"""`odcsim validate`: a prediction held against real runs of the same schedule."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from odcsim.cli import options
+
+if TYPE_CHECKING:
+    from odcsim.validation import Validation
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "validate",
+        help="how far a prediction is from real runs of the same schedule",
+        description="Compare a timeline of 'odcsim simulate' with timelines of 'odc_engine run' of the same schedule: "
+        "makespan, idle and its parts, finish times, seconds by kind of span. Several runs show the noise.",
+    )
+    parser.add_argument("predicted", metavar="PREDICTED", help="a timeline of 'odcsim simulate'")
+    parser.add_argument("measured", nargs="+", metavar="MEASURED", help="timelines of 'odc_engine run', one per run")
+    parser.add_argument(
+        "--tolerance",
+        type=options.amount,
+        metavar="T",
+        help="exit with 1 where the median makespan error is larger (a fraction: 0.03)",
+    )
+    parser.add_argument("--json", action="store_true", help="print every error as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write a page with a picture, too")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from odcsim import timeline
+    from odcsim.validation import validate
+
+    found = validate(timeline.read(args.predicted), [timeline.read(path) for path in args.measured])
+    if args.html is not None:
+        from odcsim.validation_page import write_validation
+
+        write_validation(found, args.html)
+    if args.json:
+        options.print_json(found.as_json())
+    else:
+        _show(found)
+    return _judge(found, args.tolerance)
+
+
+def _show(found: "Validation") -> None:
+    from odcsim import validation_page as told
+    from odcsim.cli import table
+
+    print(told.asked(found))
+    for line in told.cautions(found):
+        print(line)
+    table.show_texts(told.ERRORS, told.errors(found))
+    print(told.idle(found))
+    table.show_texts(told.KINDS, told.kinds(found))
+    print("worst minibatches:")
+    table.show_texts(told.WORST, told.worst(found))
+
+
+def _judge(found: "Validation", tolerance: float | None) -> int:
+    """1 where the prediction is further off than tolerated, and a line that says so."""
+    import sys
+
+    if tolerance is None or found.makespan.median <= tolerance:
+        return 0
+    kind = max(found.kinds, key=lambda k: abs(k.error_points))
+    print(
+        f"odcsim validate: FAILED: median makespan error {found.makespan.median:.2%} is over the tolerance of "
+        f"{tolerance:.2%}; {kind.kind} is furthest off ({kind.error_points:+.2f} points of device time)",
+        file=sys.stderr,
+    )
+    return 1
