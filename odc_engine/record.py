@@ -20,6 +20,7 @@ class MinibatchRecorder:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.microbatch = 0
+        self._open = -1, 0.0
         shape = len(program.steps)
         self.asked, self.had = np.full(shape, np.nan), np.full(shape, np.nan)
         self._steps: dict[tuple[str, int, int], list[int]] = defaultdict(list)
@@ -33,12 +34,10 @@ class MinibatchRecorder:
         return left.pop(0) if left else -1
 
     def begin(self, phase: str, unit: int) -> None:
-        number = self._next(phase, unit, self.microbatch)
-        self._open = number
-        self.asked[number] = time.perf_counter()
+        self._open = self._next(phase, unit, self.microbatch), time.perf_counter()
 
     def end(self, phase: str, unit: int) -> None:  # noqa: ARG002 - phases follow each other, one open at a time
-        self.had[self._open] = time.perf_counter()
+        self.done(*self._open, time.perf_counter())
 
     def given(self, kind: str, unit: int) -> int:
         return self._next(kind, unit, self.microbatch)
