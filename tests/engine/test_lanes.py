@@ -1,0 +1,95 @@
+"""Lanes: in order, beside the caller, and honest about errors."""
+
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+import nets  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import work  # noqa: E402
+from work import Case  # noqa: E402
+
+from odc_engine.lanes import Lane  # noqa: E402
+
+
+@pytest.fixture
+def lane():
+    lane = Lane("test")
+    yield lane
+    lane.close()
+    assert not lane._thread.is_alive()
+
+
+@given(st.lists(st.integers(), max_size=20))
+def test_transfers_are_done_in_the_order_given(numbers):
+    lane, done = Lane("test"), []
+    for number in numbers:
+        lane.give(lambda number=number: done.append(number))
+    lane.drain()
+    assert done == numbers
+    lane.close()
+
+
+def test_the_caller_goes_on_meanwhile(lane):
+    go = threading.Event()
+    handle = lane.give(lambda: go.wait(5))
+    assert isinstance(handle, dist.Work)
+    assert not handle._done.is_set()
+    go.set()
+    assert handle.wait() is True
+
+
+def test_the_first_error_ends_the_lane(lane):
+    done = []
+    good = lane.give(lambda: done.append(1))
+    bad = lane.give(lambda: 1 / 0)
+    after = lane.give(lambda: done.append(2))
+    assert good.wait()
+    for call in (bad.wait, after.wait, lane.drain):
+        with pytest.raises(ZeroDivisionError):
+            call()
+    assert done == [1]
+
+
+def test_draining_takes_nothing(lane):
+    handle = lane.give(lambda: None)
+    lane.drain()
+    assert not handle.taken
+    handle.wait()
+    assert handle.taken
+
+
+def test_an_unused_lane_drains_at_once(lane):
+    lane.drain()
+
+
+@pytest.mark.parametrize("trail", [1, 2, 3])
+def test_a_push_waits_for_the_one_that_far_back(pools, trail):
+    """Pushes are made slow: as many as may be under way are under way."""
+    case = Case((2, 2), model=nets.Net, trail=trail)
+    assert pools(2).run(pushes_under_way, case) == [trail - 1] * 2
+
+
+def pushes_under_way(rank, case):
+    with work.device(case) as (model, comm):
+        push, done, given, most = comm.arena.push, [], [], []
+
+        def slow(*args):
+            time.sleep(0.03)
+            push(*args)
+            done.append(1)
+
+        def counted(*args, give=comm.push):
+            given.append(1)
+            give(*args)
+            most.append(len(given) - len(done))
+
+        comm.arena.push, comm.push = slow, counted
+        work.minibatch(case, rank, model, comm)
+        assert len(done) == len(given) == 2 * len(comm.units)
+        return max(most)

@@ -1,0 +1,126 @@
+"""The proof itself: it must pass what is right, and fail what is not."""
+
+import contextlib
+import io
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from jobs import file_of, job_for  # noqa: E402
+
+from odc_engine import verify  # noqa: E402
+from odc_engine.arena import Arena  # noqa: E402
+from odc_engine.errors import EngineError  # noqa: E402
+from odc_engine.verify import BOUND, relative_errors  # noqa: E402
+from odc_engine.worker import Device  # noqa: E402
+
+UNEVEN = (4, 1, 2, 0)
+EVEN = (2, 2, 2, 2)
+
+
+def verified(rank, job, sabotage=None):
+    """What is printed, and the error if any."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, sabotaged(sabotage if rank == 1 else None):
+        try:
+            verify._verify(Device(job, rank), job, as_json=True)
+        except EngineError as error:
+            return out.getvalue(), str(error)
+    return out.getvalue(), ""
+
+
+@contextlib.contextmanager
+def sabotaged(what):
+    saved = Arena.push, Arena.gather
+    if what:
+        SABOTAGE[what](*saved)
+    try:
+        yield
+    finally:
+        Arena.push, Arena.gather = saved
+
+
+def _last_element_lost(push, _):
+    def broken(self, unit, gradients):
+        gradients[-1] = 0
+        push(self, unit, gradients)
+
+    Arena.push = broken
+
+
+def _pushed_twice(push, _):
+    def broken(self, unit, gradients):
+        push(self, unit, gradients)
+        if unit == 1:
+            push(self, unit, gradients)
+
+    Arena.push = broken
+
+
+def _shards_swapped(_, gather):
+    def broken(self, unit, out):
+        gather(self, unit, out)
+        out.copy_(out.roll(out.numel() // 2))
+
+    Arena.gather = broken
+
+
+def _not_a_number(push, _):
+    def broken(self, unit, gradients):
+        push(self, unit, gradients * float("nan"))
+
+    Arena.push = broken
+
+
+SABOTAGE = {f.__name__: f for f in (_last_element_lost, _pushed_twice, _shards_swapped, _not_a_number)}
+
+
+@pytest.mark.parametrize(
+    ("sync", "backend", "counts"),
+    [
+        ("on-demand", "shm", UNEVEN),
+        ("collective", "shm", EVEN),
+        ("deferred", "shm", EVEN),
+        ("collective", "torch", EVEN),
+        ("deferred", "torch", EVEN),
+    ],
+)
+def test_what_is_right_passes(pools, sync, backend, counts):
+    job = job_for(file_of(counts, (1, 1, 1, 1)), sync, backend)
+    (printed, error), *others = pools(4).run(verified, job)
+    verdict = json.loads(printed)
+    assert (verdict["schema"], verdict["ok"], verdict["bound"], error) == (1, True, BOUND, "")
+    assert 0 < verdict["max_relative_error"] == max(verdict["parameters"].values()) <= BOUND
+    assert {"embedding.weight", "head.weight", "layers.1.down.weight"} <= set(verdict["parameters"])
+    assert others == [("", "")] * 3
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGE)
+def test_a_broken_transport_does_not(pools, sabotage):
+    (printed, error), *_ = pools(4).run(verified, job_for(file_of(UNEVEN)), sabotage)
+    assert not json.loads(printed)["ok"]
+    assert "more than 1e-05" in error
+
+
+def test_errors_are_relative_to_each_parameters_largest():
+    mine = {"a": torch.tensor([1.0, 99.0]), "b": torch.tensor([0.5]), "c": torch.zeros(0)}
+    reference = {"a": torch.tensor([2.0, 100.0]).double(), "b": torch.zeros(1).double(), "c": torch.zeros(0).double()}
+    assert relative_errors(mine, reference) == {"a": 0.01, "b": 0.5, "c": 0.0}
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf"])
+def test_what_is_not_a_number_is_endlessly_wrong(bad):
+    found = relative_errors({"a": torch.tensor([1.0, float(bad)])}, {"a": torch.ones(2).double()})
+    assert found == {"a": float("inf")}
+
+
+def test_the_table_names_the_worst_parameter_first(capsys):
+    verify._report(verify.Verdict(2e-6, BOUND, True, {"good": 1e-7, "worse": 2e-6}), as_json=False)
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.split() == ["2.00e-06", "worse"]
+    assert second.split() == ["1.00e-07", "good"]
+    assert last == "gradients equal to one process in fp64: largest relative error 2.00e-06"
+    with pytest.raises(EngineError, match=r"gradients differ by 3.00e-05, more than 1e-05"):
+        verify._report(verify.Verdict(3e-5, BOUND, False, {"bad": 3e-5}), as_json=False)
+    assert "NOT equal" in capsys.readouterr().out
