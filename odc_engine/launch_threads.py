@@ -1,7 +1,9 @@
 """Starts a thread per device in this process. Ends as odc_engine.launch does: one failure takes the run down."""
 
+import atexit
+import os
+import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +41,7 @@ def run(work: Work, devices: int, timeout: float, *args: Any) -> int:
 
 def _ended(team: Team, device: Callable[[ThreadMemory], int]) -> dict[int, int]:
     """Each device's exit code. Without those that still run GRACE seconds after the first failure: nobody can stop a
-    thread from outside, so they end with the process."""
+    thread from outside."""
     codes: dict[int, int] = {}
     changed = threading.Condition()
 
@@ -49,18 +51,27 @@ def _ended(team: Team, device: Callable[[ThreadMemory], int]) -> dict[int, int]:
             codes[rank] = code
             changed.notify_all()
 
-    for rank in range(team.size):
-        threading.Thread(target=thread, args=(rank,), name=f"device {rank}", daemon=True).start()
+    threads = [threading.Thread(target=thread, args=(d,), name=f"device {d}", daemon=True) for d in range(team.size)]
+    for each in threads:
+        each.start()
     with changed:
         try:
             changed.wait_for(lambda: len(codes) == team.size or any(codes.values()))
         except KeyboardInterrupt:
-            team.fail([], "stopped")
+            team.fail(list(range(team.size)), "interrupted")
             raise
         finally:
-            deadline = time.monotonic() + GRACE
-            changed.wait_for(lambda: len(codes) == team.size, max(0.0, deadline - time.monotonic()))
+            if not changed.wait_for(lambda: len(codes) == team.size, GRACE):
+                atexit.register(_leave, threads)
     return codes
+
+
+def _leave(threads: list[threading.Thread]) -> None:
+    """End the process under threads that still compute: one that came back from torch meanwhile would abort it."""
+    if any(thread.is_alive() for thread in threads):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _device(work: Work, memory: ThreadMemory, args: tuple[Any, ...]) -> int:

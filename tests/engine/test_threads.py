@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -216,7 +217,7 @@ class Broken(RuntimeError):
 
 
 def fails(where):
-    """A job's work in which device 1 fails in its second microbatch: in compute, in a push, or holding a lock."""
+    """A minibatch in which device 1 fails: in compute, in a push, or holding a lock."""
 
     def perform(memory, job):
         with Thin(job, memory) as device:
@@ -241,14 +242,11 @@ def in_a_push(device):
 
 
 def holding_a_lock(device):
-    add = device.parts.arena._add_locked
-
-    def add_and_fail(owner, unit, start, into, piece):
-        with device.memory.lock(owner, 10**9, 10**9 + 1):
-            add(owner, unit, start, into, piece)
+    def push(*_):
+        with device.memory.lock(0, 0, 64):
             raising()
 
-    device.parts.arena._add_locked = add_and_fail
+    device.parts.arena.push = push
 
 
 WAYS = {"compute": in_compute, "push": in_a_push, "lock": holding_a_lock}
@@ -307,6 +305,24 @@ def test_a_device_that_never_ends_is_left_behind(capfd, monkeypatch):
     assert launch_threads.run(work, 2, 60.0) == 1
     assert "device 1 still runs and is left behind" in capfd.readouterr().err
     never.set()
+
+
+def test_one_left_behind_does_not_spoil_the_end_of_the_process():
+    """It is inside torch, without Python's lock, most of the time: what ends there with the interpreter aborts."""
+    script = """if True:
+        import sys, torch
+        from odc_engine import launch_threads
+        def work(memory):
+            if memory.rank == 0:
+                raise launch_threads.EngineError("gave up")
+            while True:
+                torch.ones(300, 300) @ torch.ones(300, 300)
+        launch_threads.GRACE = 0.1
+        sys.exit(launch_threads.run(work, 3, 60.0))"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "device 2 still runs" in ended.stderr
+    assert "terminate" not in ended.stderr
 
 
 def test_pushes_at_once_add_up():
