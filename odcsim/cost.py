@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from odcsim.cluster import GPU, Cluster
 from odcsim.model import Model
-from odcsim.profile import Polynomial, Profile
+from odcsim.profile import DTYPES, SHARDED, Polynomial, Profile, Timing
 from odcsim.program import Program
 from odcsim.schedule import Schedule
 
 Floats = NDArray[np.float64]
-GATHER_BYTES, PUSH_BYTES = 2, 4  # parameters travel in bf16, gradients in fp32: FSDP2's usual mixed precision
+# Parameters travel in bf16 where a profile does not say otherwise, gradients in fp32: FSDP2's usual mixed precision.
+GATHER_BYTES, PUSH_BYTES = 2, 4
 OPTIMIZER_BYTES = 28  # AdamW in fp32 reads weight, gradient and two moments, and writes three of them
 PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
 
@@ -93,19 +94,33 @@ class Cost:
 
     def _fixed(self, program: Program) -> dict[str, float]:
         root, layer = self.model.root_parameters, self.model.layer_parameters
+        gathered = DTYPES.get(self.profile.dtype, GATHER_BYTES)
+        gather, push = ("gather", "push") if program.one_sided else ("all-gather", "reduce-scatter")
+        meeting = self._constant("meeting", self.cluster.latency) if self.cluster.devices > 1 else 0.0
         return {
             "overhead": self.profile.overhead,
-            "gather root": self._transfer(GATHER_BYTES * root, program.one_sided),
-            "gather layer": self._transfer(GATHER_BYTES * layer, program.one_sided),
-            "push root": self._transfer(PUSH_BYTES * root, program.one_sided),
-            "push layer": self._transfer(PUSH_BYTES * layer, program.one_sided),
-            "optimizer": self.profile.optimizer,
-            "publish": self.profile.publish,
-            "meeting": self.cluster.latency if self.cluster.devices > 1 else 0.0,
+            "gather root": self._transfer(gather, gathered * root, program.one_sided),
+            "gather layer": self._transfer(gather, gathered * layer, program.one_sided),
+            "push root": self._transfer(push, PUSH_BYTES * root, program.one_sided),
+            "push layer": self._transfer(push, PUSH_BYTES * layer, program.one_sided),
+            "optimizer": self._constant("optimizer", self.profile.optimizer),
+            "publish": self._constant("publish", self.profile.publish),
+            "meeting": meeting,
         }
 
-    def _transfer(self, size: float, one_sided: bool) -> float:
-        """Seconds to gather or push a unit of `size` bytes.
+    def _measured(self, kind: str) -> Timing | None:
+        """What the profile measured of this kind. Of several nodes it knows what it measured on as many devices."""
+        c = self.cluster
+        found = self.profile.timing(kind, c.devices)
+        exact = any((t.kind, t.devices) == (kind, c.devices) for t in self.profile.timings)
+        return found if exact or c.nodes == 1 or kind in SHARDED else None
+
+    def _constant(self, kind: str, otherwise: float) -> float:
+        found = self._measured(kind)
+        return otherwise if found is None else found.constant
+
+    def _transfer(self, kind: str, size: float, one_sided: bool) -> float:
+        """Seconds to gather or push a unit of `size` bytes: as measured, else by the cluster's rates.
 
         Inside a node both kinds take the same (measured so by the paper). Between nodes a ring brings the other nodes'
         part into each node once, over all its NICs. The factor for one-sided transfers was measured with every device
@@ -115,6 +130,8 @@ class Cost:
         c = self.cluster
         if c.devices == 1:
             return 0.0
+        if (found := self._measured(kind)) is not None:
+            return found.constant + found.per_byte * size
         inside = size * (c.devices - 1) / c.devices / c.link_bandwidth
         if self.profile.node_transfers_included:
             inside = 0.0

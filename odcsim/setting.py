@@ -1,5 +1,6 @@
 """A question in full: these lengths, this model on this cluster, minibatches of this size. And its schedules."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
+from odcsim.profile import Profile
 from odcsim.reading import load
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.trace import Trace
@@ -91,11 +93,17 @@ def cost_of(
     shape = catalog.model(model)
     hardware = catalog.gpu(gpu) if gpu else None
     fit = fits.choose(shape, hardware, devices, profile)
-    return Cost(shape, fit, _cluster(hardware or catalog.gpu(fit.gpu), devices, devices_per_node, cluster))
+    return Cost(shape, fit, _cluster(hardware, fit, devices, devices_per_node, cluster))
 
 
-def _cluster(gpu: GPU, devices: int, devices_per_node: int | None, path: str | None) -> Cluster:
-    usual = cluster_of(gpu, devices, devices_per_node)
+def _cluster(gpu: GPU | None, fit: Profile, devices: int, devices_per_node: int | None, path: str | None) -> Cluster:
+    """The GPU's usual cluster, or one node of the machine that the profile measured transfers on."""
+    if gpu is None and fit.timings and devices_per_node is None and fit.gpu.lower() not in catalog.gpu_names():
+        slowest = max((t.per_byte for t in fit.timings), default=0.0)
+        rate = 1 / slowest if slowest else math.inf  # for a kind of transfer that was not measured
+        usual = Cluster(devices, devices, rate, rate, devices)
+    else:
+        usual = cluster_of(gpu or catalog.gpu(fit.gpu), devices, devices_per_node)
     return read_cluster(path, usual) if path else usual
 
 

@@ -81,10 +81,17 @@ def carried(schedules: Sequence[Schedule]) -> tuple[NDArray[np.int64], NDArray[n
 
 
 def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
-    """The profile's fidelity, or `extrapolated` where a sample is longer than any it was made from."""
+    """The profile's fidelity, or `extrapolated` where a sample, a microbatch or the devices are beyond it."""
+    profile = cost.profile
     longest = max(max(s.lengths) for s in schedules)
-    beyond = cost.profile.longest and longest > cost.profile.longest
-    return "extrapolated" if beyond else cost.profile.fidelity
+    beyond = bool(profile.longest and longest > profile.longest) or not profile.measured_with(cost.cluster.devices)
+    return "extrapolated" if beyond or _too_full(profile.most_tokens, schedules) else profile.fidelity
+
+
+def _too_full(most: int, schedules: Sequence[Schedule]) -> bool:
+    """Whether a microbatch holds more than `most` tokens; no limit where that is 0."""
+    microbatches = ((s, m) for s in schedules for device in s.devices for m in device) if most else ()
+    return any(sum(s.lengths[i] for i in m) > most for s, m in microbatches)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from odcsim import catalog
 from odcsim.catalog import fits
 from odcsim.cluster import Cluster, cluster_of
 from odcsim.cost import Cost, Load, estimate
-from odcsim.profile import Polynomial, Profile
+from odcsim.profile import Polynomial, Profile, Timing
 from odcsim.program import SYNCS, program
 from odcsim.schedule import Schedule
 from odcsim.simulation import fidelity
@@ -188,3 +188,63 @@ def test_a_lone_one_sided_transfer_does_not_outrun_the_ring(setting):
         cost.durations(steps, load)[steps.durations.index(("gather layer", 0)), 0, 0] for steps in rows.values()
     )
     assert alone >= ring > 0
+
+
+MEASURED = (
+    *(Timing(kind, 4, 1e-3 * i, 1e-9 * i) for i, kind in enumerate(("gather", "push", "all-gather"), 1)),
+    Timing("reduce-scatter", 4, 7e-3, 7e-9),
+    *(Timing(kind, 4, i) for i, kind in enumerate(("meeting", "optimizer", "publish"), 11)),
+)
+
+
+def test_measured_transfers_take_the_place_of_the_clusters_rates():
+    fit = replace(fits.published(SMALL, "a100"), timings=MEASURED)
+    model = catalog.model(SMALL)
+    sizes = {"root": model.root_parameters, "layer": model.layer_parameters}
+    for sync, (get, put) in {"on-demand": (1, 2), "collective": (3, 7), "deferred": (3, 7)}.items():
+        steps, seconds = table(cost(4, fit), [even(9, 4)], sync)
+        row = {what: seconds[i].max() for i, (what, _) in enumerate(steps.durations)}
+        for unit, parameters in sizes.items():
+            assert row[f"gather {unit}"] == pytest.approx(get * (1e-3 + 1e-9 * 2 * parameters))
+            assert row[f"push {unit}"] == pytest.approx(put * (1e-3 + 1e-9 * 4 * parameters))
+        assert (row["meeting"], row["optimizer"], row.get("publish", 13)) == (11, 12, 13)
+
+
+def test_parameters_travel_in_the_profiles_dtype_and_gradients_in_fp32():
+    fit = replace(fits.published(SMALL, "a100"), timings=(Timing("gather", 4, 0, 1e-9), Timing("push", 4, 0, 1e-9)))
+    ratio = {}
+    for dtype in ("", "bfloat16", "float16", "float32"):
+        how = cost(4, replace(fit, dtype=dtype))
+        ratio[dtype] = (spent(how, [even(9, 4)], ("gather",)) / spent(how, [even(9, 4)], ("push",))).max()
+    # Layers are gathered twice and pushed once; the root once each.
+    assert ratio["float32"] == pytest.approx(2 * ratio[""])
+    assert ratio[""] == ratio["bfloat16"] == ratio["float16"]
+
+
+def test_across_nodes_measured_transfers_hold_for_as_many_devices_alone():
+    fit = replace(fits.published(SMALL, "a100"), timings=MEASURED)
+
+    def fixed(devices: int, profile: Profile) -> dict[str, float]:
+        how = cost(devices, profile, devices_per_node=2, nics_per_node=2)
+        steps, seconds = table(how, [even(9, devices)], "on-demand")
+        return {what: float(seconds[i].max()) for i, (what, _) in enumerate(steps.durations)}
+
+    assert fixed(4, fit)["gather layer"] > 1e-3
+    more, rates = fixed(8, fit), fixed(8, replace(fit, timings=()))
+    assert {what for what in more if more[what] != rates[what]} == {"optimizer", "publish"}
+    assert more["optimizer"] == 6
+
+
+@pytest.mark.parametrize(
+    ("profile", "devices", "expected"),
+    [
+        ({"most_tokens": 16}, 2, "calibrated"),
+        ({"most_tokens": 15}, 2, "extrapolated"),
+        ({"timings": MEASURED}, 4, "calibrated"),
+        ({"timings": MEASURED}, 2, "extrapolated"),
+    ],
+)
+def test_a_fuller_microbatch_or_other_devices_than_measured_are_extrapolated(profile, devices, expected):
+    fit = replace(fits.published(SMALL, "a100"), fidelity="calibrated", **profile)
+    two = Schedule((8,) * 2 * devices, tuple(((2 * d, 2 * d + 1),) for d in range(devices)))
+    assert fidelity(cost(devices, fit), [two]) == expected

@@ -1,7 +1,7 @@
 """A profile comes back as it was written, or is refused in one line."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +11,11 @@ from strategies import damaged, mutated
 from odcsim import profile
 from odcsim.catalog import fits
 from odcsim.errors import InputError
-from odcsim.profile import FIDELITIES, Polynomial, Profile
+from odcsim.profile import DTYPES, FIDELITIES, SHARDED, TIMINGS, TRANSFERS, Polynomial, Profile, Timing
 
 seconds = st.floats(0, 1e6)
 polynomials = st.builds(Polynomial, seconds, seconds, seconds)
+timings = st.builds(Timing, st.sampled_from(TIMINGS), st.integers(1, 99), seconds, seconds)
 profiles = st.fixed_dictionaries(
     {
         **dict.fromkeys(("model", "gpu", "origin"), st.text(max_size=9)),
@@ -25,9 +26,17 @@ profiles = st.fixed_dictionaries(
         "longest": st.integers(0, 10**6),
         "low": st.floats(0.1, 1),
         "high": st.floats(1, 10),
+        "timings": st.lists(timings, max_size=4, unique_by=lambda t: (t.kind, t.devices)).map(tuple),
+        "most_tokens": st.integers(0, 10**6),
+        "dtype": st.sampled_from(["", *DTYPES]),
+        **dict.fromkeys(("hardware", "versions", "date", "transport"), st.text(max_size=9)),
+        **dict.fromkeys(("jitter", "residual", "worst_residual"), seconds),
+        **dict.fromkeys(("forward_error", "backward_error", "head_error", "embed_error"), polynomials),
     }
 ).map(lambda values: Profile(**values))
 FIT = fits.published("r1-distill-qwen-1.5b", "a100")
+
+POLYNOMIALS = ("embed", "forward_error", "backward_error", "head_error", "embed_error")
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +102,16 @@ def read_or_refuse(path) -> None:
         ({"low": 1.1}, "range 1.1 to 1.1; low at most 1"),
         ({"low": 0}, "range 0"),
         ({"high": 0.9}, "range 0.9 to 0.9"),
+        ({"dtype": "int8"}, "dtype 'int8'; one of float32"),
+        ({"timings": {}}, "timings is {}; expected list"),
+        ({"timings": [1]}, r"timings\[0\] is 1; expected dict"),
+        ({"timings": [{"kind": "send", "devices": 2}]}, r"timings\[0\].kind is 'send'; one of gather"),
+        ({"timings": [{"kind": "push", "devices": 0}]}, r"timings\[0\].devices is 0; a whole number from 1"),
+        ({"timings": [{"kind": "push", "devices": 2, "constant": -1}]}, r"timings\[0\].constant is -1"),
+        ({"timings": [{"kind": "push", "devices": 2, "rate": 1}]}, r"unknown key 'rate' in timings\[0\]"),
+        ({"timings": 2 * [{"kind": "push", "devices": 2}]}, r"timings\[1\] is a second push of 2 devices"),
+        ({"jitter": -0.1}, "jitter is -0.1"),
+        ({"forward_error": {"linear": -1}}, "forward_error.linear is -1"),
         ({"speed": 1}, "unknown keys speed; known: model"),
         ({"version": 7}, "version 7 is not 1"),
         ({"format": "odcsim schedule"}, "not a profile"),
@@ -129,6 +148,9 @@ def test_what_may_be_left_out_is_zero(path):
     found = profile.read(path)
     assert (found.overhead, found.publish, found.low, found.high, found.longest) == (0, 0, 1, 1, 0)
     assert found.embed == Polynomial()
+    rest = {f.name for f in fields(Profile)} - set(needed)
+    assert {name for name in rest if getattr(found, name)} == {"low", "high", *POLYNOMIALS}
+    assert {getattr(found, name) for name in POLYNOMIALS} == {Polynomial()}
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -144,3 +166,44 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         profile.write(FIT, path)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
+
+
+def timed(*found: Timing) -> Profile:
+    return replace(FIT, timings=found)
+
+
+def test_what_was_measured_is_taken_as_it_is():
+    profile = timed(Timing("gather", 2, 1.0, 2.0), Timing("gather", 4, 3.0, 4.0), Timing("push", 2, 5.0, 6.0))
+    assert profile.timing("gather", 4) == Timing("gather", 4, 3.0, 4.0)
+    assert profile.timing("push", 2) == Timing("push", 2, 5.0, 6.0)
+    assert profile.timing("meeting", 2) is None
+    assert FIT.timing("gather", 2) is None
+
+
+@given(st.sampled_from(TIMINGS), st.integers(2, 8), st.integers(9, 20), seconds, seconds, seconds, seconds)
+def test_between_measured_numbers_of_devices_lies_a_straight_line(kind, low, high, a, b, c, d):
+    profile = timed(Timing(kind, low, a, b), Timing(kind, high, c, d))
+    for devices in range(low, high + 1):
+        share = (devices - low) / (high - low)
+        found = profile.timing(kind, devices)
+        assert found.constant == pytest.approx(a + share * (c - a), abs=1e-6)
+        assert found.per_byte == pytest.approx(b + share * (d - b), abs=1e-6)
+
+
+@given(st.integers(2, 64), st.integers(2, 64), seconds)
+def test_beyond_them_shards_shrink_and_what_comes_from_others_grows(measured, asked, value):
+    for kind in TRANSFERS:
+        found = timed(Timing(kind, measured, 1.0, value)).timing(kind, asked)
+        assert found.per_byte * asked / (asked - 1) == pytest.approx(value * measured / (measured - 1))
+        assert found.constant == 1.0
+    for kind in SHARDED:
+        assert timed(Timing(kind, measured, value)).timing(kind, asked).constant * asked == pytest.approx(
+            value * measured
+        )
+    assert timed(Timing("meeting", measured, value)).timing("meeting", asked).constant == value
+
+
+def test_it_knows_which_numbers_of_devices_it_was_measured_with():
+    profile = timed(Timing("gather", 2), Timing("gather", 8))
+    assert [profile.measured_with(n) for n in (1, 2, 5, 8, 9)] == [False, True, True, True, False]
+    assert FIT.measured_with(99)

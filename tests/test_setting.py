@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim import balance, profile, schedule
+from odcsim.catalog import fits
 from odcsim.errors import InputError
-from odcsim.setting import Setting, ask, plan
+from odcsim.profile import Timing
+from odcsim.setting import Setting, ask, cost_of, plan
 from odcsim.trace import Trace
 
 MODEL = "r1-distill-qwen-1.5b"
@@ -135,3 +137,17 @@ def test_a_trace_that_does_not_suit_is_refused(recorded, limit, problem):
     asked = Setting(recorded, ask(recorded, MODEL, gpu="a100", devices=2).cost, 2, limit)
     with pytest.raises(InputError, match=problem):
         plan(asked, "native")
+
+
+def test_a_profile_of_an_unknown_machine_with_measured_transfers_is_one_node_of_it(tmp_path):
+    fit = replace(fits.published("r1-distill-qwen-1.5b", "a100"), gpu="my laptop")
+    path = str(tmp_path / "p.json")
+    profile.write(replace(fit, timings=(Timing("gather", 2, 1e-3, 1e-9), Timing("push", 2, 1e-3, 2e-9))), path)
+    cluster = cost_of(fit.model, None, path, 12).cluster
+    assert (cluster.devices, cluster.nodes) == (12, 1)
+    assert cluster.link_bandwidth == pytest.approx(5e8)
+    with pytest.raises(InputError, match="unknown GPU 'my laptop'"):
+        cost_of(fit.model, None, path, 12, devices_per_node=4)
+    profile.write(fit, path)
+    with pytest.raises(InputError, match="unknown GPU 'my laptop'"):
+        cost_of(fit.model, None, path, 12)
