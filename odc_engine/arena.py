@@ -3,7 +3,7 @@
 Written once for every transport: all it needs is peers' memory as tensors, and locks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,17 +65,16 @@ class Arena:
         self._notes = end
         memory.allocate(_aligned(end + NOTES))
         # Slicing and reinterpreting take as long as moving 100 KB, so no transfer does them anew.
-        self._order = [(memory.rank + i) % memory.size for i in range(memory.size)]  # devices do not all start at one
-        self._shards = [self._in_order(unit, self.weights) for unit in range(len(self.units))]
+        self._shards = [
+            [self.weights(device, unit) for device in range(memory.size)] for unit in range(len(self.units))
+        ]
         self._chunks = [self._chunked(unit) for unit in range(len(self.units))]
 
-    def _in_order(self, unit: int, view: Callable[[int, int], Tensor]) -> list[Tensor]:
-        return [view(device, unit) for device in self._order]
-
     def _chunked(self, unit: int) -> list[_Chunk]:
-        """Where this device adds to, the own sum first."""
+        """Where this device adds to, the own sum first, so that devices do not all start at one."""
         n, found = self.units[unit].push, []
-        for device in self._order:
+        for i in range(self.memory.size):
+            device = (self.memory.rank + i) % self.memory.size
             into, place = self.slot(device, unit, self.memory.rank), self._grads[unit]
             for start in range(0, n, CHUNK // 4):
                 stop = min(n, start + CHUNK // 4)
@@ -106,10 +105,7 @@ class Arena:
     def gather(self, unit: int, out: Tensor) -> None:
         """Pull every device's shard into its place."""
         self.memory.check()
-        places = out.chunk(self.memory.size) if out.numel() else ()
-        for device, shard in zip(self._order, self._shards[unit], strict=True):
-            if places:
-                places[device].copy_(shard)
+        torch.cat(self._shards[unit], out=out)  # one call, and a plain memcpy inside, which copy_ is not
 
     def push(self, unit: int, gradients: Tensor) -> None:
         """Add each device's part of a unit's gradients to that device's sum, in fp32."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -29,10 +30,11 @@ from odc_engine.run import hardware
 from odcsim.errors import InputError
 
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
-CEILING = "copy, all devices"
+CEILING = "memcpy, all"
 WAYS = (
-    "copy, one device",
+    "memcpy, one",
     CEILING,
+    "torch copy, all",
     "gather",
     "gather, lockstep",
     "gather, gloo",
@@ -59,7 +61,7 @@ class Rate:
     bytes: int  # of the full tensor
     seconds: float  # of the slowest device in the best round
     gb_per_second: float
-    of_copy: float  # the rate over that of plain copying by all devices at once, in the same run
+    of_memcpy: float  # over the rate of a memcpy by all devices at once, in the same run
 
 
 def bandwidth(devices: Sequence[int], sizes: Sequence[int], as_json: bool) -> int:
@@ -89,14 +91,14 @@ def _check(devices: Sequence[int], sizes: Sequence[int]) -> None:
                 raise InputError(f"{size} bytes are not divided by {n} devices into fp32", fix="--bytes 65536,1048576")
 
 
-def _measure(rank: int, sizes: tuple[int, ...], path: str) -> None:
+def _measure(memory: SharedMemory, sizes: tuple[int, ...], path: str) -> None:
     rates: list[Rate] = []
-    _pin(rank)
+    _pin(memory.rank)
     for size in sizes:
         rates += measured(size)
-        if rank == 0 and sys.stderr.isatty():
+        if memory.rank == 0 and sys.stderr.isatty():
             print(f"{dist.get_world_size()} devices: {_named(size)} done", file=sys.stderr, flush=True)
-    if rank == 0:
+    if memory.rank == 0:
         Path(path).write_text(json.dumps([asdict(r) for r in rates]))
 
 
@@ -155,8 +157,10 @@ class _Bench:
         few = max(1, many // SLOW)
         meet = self.memory[0].meet
 
-        def copy() -> object:
-            return self.spare.copy_(self.whole)
+        here, there = self.whole.numpy(), self.spare.numpy()
+
+        def memcpy() -> None:
+            np.copyto(there, here)
 
         def after_meeting(move: Move) -> Move:
             def moved() -> None:
@@ -172,8 +176,9 @@ class _Bench:
             self.locked.push(0, self.gradients)
 
         moves: list[tuple[Move, int]] = [
-            (copy if self.rank == 0 else lambda: None, many),
-            (copy, many),
+            (memcpy if self.rank == 0 else lambda: None, many),
+            (memcpy, many),
+            (lambda: self.spare.copy_(self.whole), many),
             (gather, many),
             (after_meeting(gather), many),
             (lambda: all_gather(self.spare, self.own), few),
@@ -237,7 +242,7 @@ def as_text(rates: Sequence[Rate]) -> str:
             *(f"{w:<20}" + "".join(f"{found[w, s].gb_per_second:>9.2f}" for s in sizes) for w in ways),
             "",
             f"{'over ' + CEILING:<23}{head[3:]}",
-            *(f"{w:<20}" + "".join(f"{found[w, s].of_copy:>9.0%}" for s in sizes) for w in ways if "copy" not in w),
+            *(f"{w:<20}" + "".join(f"{found[w, s].of_memcpy:>9.0%}" for s in sizes) for w in ways if "memcpy" not in w),
             "",
         ]
     )

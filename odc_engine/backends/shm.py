@@ -5,6 +5,8 @@ Locks are byte ranges of an arena's file (open file description locks): the kern
 
 import errno
 import fcntl
+import functools
+import math
 import os
 import struct
 import time
@@ -17,12 +19,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.base import PeerMemory
-from odc_engine.backends.files import WAY_OUT, Mapped, agree, share, unmap
+from odc_engine.backends.files import WAY_OUT, Mapped, agreed, share, unmap
 from odc_engine.backends.peers import Peers
 from odc_engine.errors import PeerLost
 from odcsim.errors import InputError
 
-RETRY = 50e-6  # seconds between tries for a lock that another device holds
+RETRY = 50e-6  # seconds between tries for a lock that another device holds ...
+AT_ONCE = 50  # ... after so many without a pause: who holds it is done before a sleep would end
+_CACHED = ("active_file", "inactive_file")
 _SETLK = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 
 
@@ -41,7 +45,7 @@ class SharedMemory(PeerMemory):
 
     def allocate(self, nbytes: int) -> None:
         # Device 0 asks for all, before any has taken its part.
-        agree(self.group, _no_room(nbytes * self.size) if self.rank == 0 else None)
+        agreed(self.group, lambda: _check_room(nbytes * self.size) if self.rank == 0 else None)
         self._files = share(self.group, nbytes)
         self._arenas = [torch.frombuffer(file.memory, dtype=torch.uint8) for file in self._files]
 
@@ -50,20 +54,22 @@ class SharedMemory(PeerMemory):
 
     @contextmanager
     def lock(self, device: int, start: int, stop: int) -> Iterator[None]:
-        if not self._try_lock(device, fcntl.F_WRLCK, start, stop):
+        if not self.try_lock(device, start, stop):
             self._wait_for_lock(device, start, stop)
         try:
             yield
         finally:
-            self._try_lock(device, fcntl.F_UNLCK, start, stop)
+            self.unlock(device, start, stop)
 
     def _wait_for_lock(self, device: int, start: int, stop: int) -> None:
-        deadline = time.monotonic() + self.timeout
-        while not self._try_lock(device, fcntl.F_WRLCK, start, stop):
+        deadline, tries = time.monotonic() + self.timeout, 0
+        while not self.try_lock(device, start, stop):
             self.check()
             if time.monotonic() > deadline:
                 raise self._holding(device, start, stop)
-            time.sleep(RETRY)
+            tries += 1
+            if tries > AT_ONCE:
+                time.sleep(RETRY)
 
     def _holding(self, device: int, start: int, stop: int) -> PeerLost:
         """The kernel does not tell who holds a lock of this kind."""
@@ -71,15 +77,17 @@ class SharedMemory(PeerMemory):
         what = f"held a lock on device {device}'s bytes {start} to {stop} for {self.timeout:g} s"
         return self.peers.silent(others, what)
 
-    def _try_lock(self, device: int, kind: int, start: int, stop: int) -> bool:
-        request = struct.pack("hhqqi", kind, os.SEEK_SET, start, stop - start, 0)
+    def try_lock(self, device: int, start: int, stop: int) -> bool:
         try:
-            fcntl.fcntl(self._files[device].fd, _SETLK, request)
+            fcntl.fcntl(self._files[device].fd, _SETLK, _request(fcntl.F_WRLCK, start, stop))
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
             raise
         return True
+
+    def unlock(self, device: int, start: int, stop: int) -> None:
+        fcntl.fcntl(self._files[device].fd, _SETLK, _request(fcntl.F_UNLCK, start, stop))
 
     def meet(self, room: int) -> None:
         self.peers.meet(room)
@@ -97,29 +105,35 @@ class SharedMemory(PeerMemory):
         self.peers.close()
 
 
-def _no_room(nbytes: int) -> InputError | None:
-    """For arenas that the machine's memory cannot hold: the kernel would kill somebody in the middle of training."""
-    free = [bytes_ for bytes_ in (_machine_free(), _group_free()) if bytes_ is not None]
-    if not free or nbytes <= min(free):
-        return None
-    return InputError(
-        f"arenas for all devices need {nbytes / 1e9:.1f} GB of shared memory and {min(free) / 1e9:.1f} GB are free",
-        fix=WAY_OUT,
-    )
+@functools.cache
+def _request(kind: int, start: int, stop: int) -> bytes:
+    """A `struct flock` for bytes of the arena."""
+    return struct.pack("hhqqi", kind, os.SEEK_SET, start, stop - start, 0)
 
 
-def _machine_free() -> int | None:
+def _check_room(nbytes: int) -> None:
+    """Refuse arenas that memory cannot hold: the kernel would kill somebody in the middle of training."""
+    free = min(_machine_free(), _group_free())
+    if nbytes > free:
+        raise InputError(
+            f"arenas for all devices need {nbytes / 1e9:.1f} GB of shared memory and {free / 1e9:.1f} GB are free",
+            fix=WAY_OUT,
+        )
+
+
+def _machine_free() -> float:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+        return math.inf  # unknown
+    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), math.inf)
 
 
-def _group_free() -> int | None:
-    """What a container may still take, where it has a limit (cgroup v2)."""
+def _group_free(folder: str = "/sys/fs/cgroup") -> float:
+    """What a container may still take, where it has a limit (cgroup v2). Cached files give way."""
     try:
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current"))
+        limit, used, parts = (Path(folder, f"memory.{name}").read_text() for name in ("max", "current", "stat"))
     except OSError:
-        return None
-    return None if limit == "max" else int(limit) - int(used)
+        return math.inf
+    cached = sum(int(line.split()[1]) for line in parts.splitlines() if line.split()[0] in _CACHED)
+    return math.inf if limit.strip() == "max" else float(int(limit) - int(used) + cached)
