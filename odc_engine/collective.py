@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from odc_engine import finite
+from odc_engine.finite import Microbatches
 from odc_engine.fsdp import Recorder, Silence
 from odc_engine.units import Unit, units_of
 from odc_engine.used import Used
@@ -26,6 +28,7 @@ class Collective:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.units = units_of(model, self.size) if self.size > 1 else ()
         self._used = Used(self.units)
+        self.microbatches = Microbatches(model, len(self.units))
         self._hooks: list[RemovableHandle] = []
         for unit in self.units:
             unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
@@ -55,6 +58,7 @@ class Collective:
     def publish(self) -> None:
         """Drop the gradients. Collectives read shards where they are."""
         self._used.clear()
+        self.microbatches.clear()
         for unit in self.units:
             for piece in unit.pieces:
                 piece.parameter.grad = None
@@ -64,6 +68,7 @@ class Collective:
         for hook in self._hooks:
             hook.remove()
         self._used.close()
+        self.microbatches.close()
 
 
 class _Timed:
@@ -95,6 +100,7 @@ class _Reduce(_Timed):
     ) -> None:
         number, asked = self.owner.recorder.given("push", self.unit.index), time.perf_counter()
         del async_op
+        finite.check(input_tensor, self.unit.name, self.owner.rank, self.owner.microbatches.of_push(self.unit.index))
         reduce_scatter(output_tensor, input_tensor, op=op, group=group)
         self.owner.recorder.done(number, asked, time.perf_counter())
 

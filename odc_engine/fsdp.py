@@ -26,10 +26,11 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
+from odc_engine import finite
 from odc_engine.arena import ACCUMULATE, Arena
 from odc_engine.backends.base import COMM, MAIN, PeerMemory
 from odc_engine.backends.shm import SharedMemory
-from odc_engine.errors import BadGradient
+from odc_engine.finite import Microbatches
 from odc_engine.lanes import Handle, Lane
 from odc_engine.units import Unit, pack, units_of
 from odc_engine.used import Used
@@ -87,7 +88,7 @@ class OnDemand:
         self.rank, self.size = self.memory.rank, self.memory.size
         self.meets, self.check_finite, self.recorder = meets, check_finite, recorder or Silence()
         self.units = units_of(model, self.size) if self.size > 1 else ()
-        self.microbatch = [0] * len(self.units)  # of the next push
+        self._microbatches = Microbatches(model, len(self.units))
         self.arena = Arena(self.memory, [unit.shape for unit in self.units], accumulate)
         self._gathers = Lane("gather")
         self._pushes = self._gathers if meets else Lane("push")
@@ -151,7 +152,7 @@ class OnDemand:
         anybody = iter(used.tolist())
         for unit in self.units:
             _set_grads(unit, self.arena.gradients(unit.index), [next(anybody) for _ in unit.trainable])
-        self.microbatch = [0] * len(self.units)
+        self._microbatches.clear()
 
     def publish(self) -> None:
         """Lay this device's weights out for peers, drop the gradients, and meet when everybody has."""
@@ -195,14 +196,11 @@ class OnDemand:
                 f"unit {unit.name} reduces {gradients.numel()} elements, not {unit.shape.push * self.size}",
                 fix="freeze or unfreeze parameters before OnDemand is made",
             )
-        number, microbatch = self.recorder.given("push", unit.index), self.microbatch[unit.index]
-        self.microbatch[unit.index] += 1
+        number, microbatches = self.recorder.given("push", unit.index), self._microbatches.of_push(unit.index)
 
         def add() -> None:
-            if self.check_finite and not bool(torch.isfinite(gradients.sum(dtype=torch.float32))):
-                raise BadGradient(
-                    f"device {self.rank}, microbatch {microbatch}: a gradient of {unit.name} is not finite"
-                )
+            if self.check_finite:
+                finite.check(gradients, unit.name, self.rank, microbatches)
             self.arena.push(unit.index, gradients)
 
         self._in_flight.append(self._pushes.give(lambda: self._transfer(number, add)))
@@ -227,6 +225,7 @@ class OnDemand:
         for hook in self._hooks:
             hook.remove()
         self._used.close()
+        self._microbatches.close()
         self._gathers.close()
         self._pushes.close()
         self.memory.close()

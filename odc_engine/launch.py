@@ -1,27 +1,38 @@
 """Starts one process per device on this machine, or joins the ones that torchrun has started.
 
 A device that fails or dies takes the run down: the others get a few seconds to say what they saw of it, then they are
-stopped. Nothing is left behind, whoever is killed.
+killed. Nothing is left behind, whoever is killed, this process included.
 """
 
 import contextlib
+import ctypes
 import multiprocessing as mp
 import multiprocessing.connection
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import multiprocessing.util
 import os
+import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from odc_engine.errors import EngineError
 from odcsim.errors import InputError
 
+if TYPE_CHECKING:
+    from odc_engine.backends.shm import SharedMemory
+
 GRACE = 3.0  # seconds for the others after one device has failed
 Work = Callable[..., None]
+_PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl
 
 
 def say(line: str) -> None:
@@ -35,15 +46,58 @@ def under_torchrun() -> bool:
 
 
 def run(work: Work, devices: int, timeout: float, *args: Any) -> int:
-    """Call `work(rank, *args)` in a process per device with a process group in place. 0 when all have succeeded."""
+    """Call `work(memory, *args)` in a process per device, with a process group in place, and shared memory that has no
+    arena yet. 0 when all have succeeded, 2 when one had bad input, else 1."""
     if under_torchrun():
-        if (size := int(os.environ["WORLD_SIZE"])) != devices:
-            raise InputError(
-                f"torchrun started {size} processes for {devices} devices", fix=f"--nproc-per-node {devices}"
-            )
-        return _device(work, int(os.environ["RANK"]), devices, "env://", timeout, args)
-    with tempfile.TemporaryDirectory(prefix="odc-") as folder:
-        return _spawn(work, devices, f"file://{folder}/rendezvous", timeout, args)
+        _check_torchrun(devices)
+        if code := _device(work, int(os.environ["RANK"]), devices, "env://", timeout, args):
+            os._exit(code)  # lanes may be at work still, and an interpreter that ends beneath them aborts
+        return 0
+    with _rendezvous() as path, _ended_by_signals():
+        return _spawn(work, devices, f"file://{path}", timeout, args)
+
+
+def _check_torchrun(devices: int) -> None:
+    size = int(os.environ["WORLD_SIZE"])
+    if size != devices:
+        raise InputError(f"torchrun started {size} processes for {devices} devices", fix=f"--nproc-per-node {devices}")
+    if (here := int(os.environ.get("LOCAL_WORLD_SIZE", size))) != size:
+        raise InputError(
+            f"torchrun started {here} of {size} processes on this machine, and clocks and memory are one machine's",
+            fix=f"--nnodes 1 --nproc-per-node {devices}",
+        )
+
+
+@contextlib.contextmanager
+def _rendezvous() -> Iterator[str]:
+    """A file for devices to meet in, without a name where the system has such: a killed parent leaves nothing."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryDirectory(prefix="odc-") as folder:
+            yield f"{folder}/rendezvous"
+        return
+    fd = os.memfd_create("odc-rendezvous")
+    try:
+        yield f"/proc/{os.getpid()}/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Leave in order when told to end, as on an interrupt. Signals reach the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise SystemExit(128 + number)
 
 
 def _spawn(work: Work, devices: int, address: str, timeout: float, args: tuple[Any, ...]) -> int:
@@ -51,6 +105,7 @@ def _spawn(work: Work, devices: int, address: str, timeout: float, args: tuple[A
     context = mp.get_context("forkserver")
     # FSDP2 imports torch._dynamo at its first use.
     context.set_forkserver_preload(["odc_engine.worker", "torch._dynamo"])
+    _start_server()
     processes = [
         context.Process(target=_entry, args=(work, rank, devices, address, timeout, args), name=f"device {rank}")
         for rank in range(devices)
@@ -68,33 +123,56 @@ def _spawn(work: Work, devices: int, address: str, timeout: float, args: tuple[A
                 process.join()
 
 
+def _start_server() -> None:
+    """An interrupt from the keyboard goes to all processes of a terminal, and only this one shall answer."""
+    multiprocessing.resource_tracker.ensure_running()  # by itself, for it unblocks what is blocked here
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
 def _watch(processes: list[Any]) -> int:
     """Wait for all, or for GRACE seconds after the first failure."""
-    deadline = None
+    deadline, culprits = None, ""
     while alive := [p for p in processes if p.is_alive()]:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         multiprocessing.connection.wait([p.sentinel for p in alive], timeout=left)
         if deadline is None and any(p.exitcode for p in processes):
             deadline = time.monotonic() + GRACE
+            culprits = ", ".join(p.name for p in processes if p.exitcode)
         if deadline is not None and time.monotonic() >= deadline:
             break
-    failed = [(rank, p.exitcode) for rank, p in enumerate(processes) if p.exitcode]
-    for rank, code in failed:
-        if code < 0:
-            say(f"odc_engine: error: device {rank} was killed by signal {-code}")
-    return 1 if failed else 0
+    codes = [p.exitcode for p in processes]
+    for process, code in zip(processes, codes, strict=True):
+        if code is None:
+            say(f"odc_engine: error: {process.name} did not end within {GRACE:g} s of {culprits} and was killed")
+        elif code < 0:
+            say(f"odc_engine: error: {process.name} (pid {process.pid}) was killed by {_signal_name(-code)}")
+    return 0 if not any(code != 0 for code in codes) else 2 if 2 in codes else 1
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _entry(work: Work, rank: int, devices: int, address: str, timeout: float, args: tuple[Any, ...]) -> None:
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
+    server = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
+    threading.Thread(target=_die_with_parent, args=(server,), daemon=True).start()
     sys.exit(_device(work, rank, devices, address, timeout, args))
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(server: int) -> None:
+    """Clear up for a parent that was killed, and end all devices, those too that are stopped."""
     parent = mp.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
+        shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
+        if os.getppid() == server:
+            os.kill(server, signal.SIGKILL)  # Linux then kills whom the server has forked
         os._exit(1)
 
 
@@ -102,17 +180,42 @@ def _device(work: Work, rank: int, devices: int, address: str, timeout: float, a
     import torch
     import torch.distributed as dist
 
+    from odc_engine.backends.shm import SharedMemory
+
     torch.set_num_threads(1)  # devices share the machine's cores; more threads would fight over them
-    dist.init_process_group(
-        "gloo", init_method=address, rank=rank, world_size=devices, timeout=timedelta(seconds=timeout)
-    )
+    # Nobody but this machine's devices shall reach gloo's ports.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
+    memory = None
     try:
-        work(rank, *args)
-    except (EngineError, InputError) as error:
-        say(f"odc_engine: error: device {rank}: {error}")
-        return 2 if isinstance(error, InputError) else 1
+        dist.init_process_group(
+            "gloo", init_method=address, rank=rank, world_size=devices, timeout=timedelta(seconds=timeout)
+        )
+        memory = SharedMemory(timeout=timeout)
+        work(memory, *args)
+        memory.close()
+    except Exception as error:
+        return _failed(rank, memory, error)
     finally:
         # A group whose peer is gone cannot be taken down in order.
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, ValueError, AssertionError):
             dist.destroy_process_group()
     return 0
+
+
+def _failed(rank: int, memory: "SharedMemory | None", error: Exception) -> int:
+    """Say what this device ends for, in a line where that is no fault of the program. The exit code."""
+    if isinstance(error, RuntimeError) and not isinstance(error, EngineError):
+        error = _named(memory, error)
+    if memory is not None:
+        memory.fail(error)
+    if not isinstance(error, EngineError | InputError):
+        raise error
+    say(f"odc_engine: error: device {rank}: {error}")
+    return 2 if isinstance(error, InputError) else 1
+
+
+def _named(memory: "SharedMemory | None", error: RuntimeError) -> Exception:
+    """gloo says that a connection broke, or that time is up, but not whose."""
+    if memory is None:
+        return EngineError(f"devices did not all come up ({str(error).splitlines()[0]})")
+    return memory.peers.explain() or error

@@ -13,16 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from odc_engine import marks
+from odc_engine import finite, marks
 from odc_engine.arena import Arena
 from odc_engine.backends.base import COMM, MAIN
-from odc_engine.errors import BadGradient
 from odc_engine.flat import FlatUnit
 from odc_engine.lanes import Handle, Lane
 from odc_engine.model import Decoder, Layout, layout
 from odc_engine.packed import Packed
 from odc_engine.record import MinibatchRecorder
-from odcsim.program import COMPUTE, Program, Step
+from odcsim.program import COMPUTE, Program, Step, sync_named
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,11 +125,11 @@ class Performance:
     def _push(self, step: Step) -> Callable[[], None]:
         arena, unit, rank = self.parts.arena, step.unit, self._memory.rank
         gradients = self._sums.pop(unit)
+        first = step.microbatch if sync_named(self.program.sync).push_every_microbatch else 0
+        microbatches = range(first, step.microbatch + 1)
 
         def add() -> None:
-            if not bool(torch.isfinite(gradients.sum())):
-                name = arena.units[unit].name
-                raise BadGradient(f"device {rank}, microbatch {step.microbatch}: a gradient of {name} is not finite")
+            finite.check(gradients, arena.units[unit].name, rank, microbatches)
             arena.push(unit, gradients)
 
         return add

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from odc_engine import launch, launch_threads
+from odc_engine.backends.shm import SharedMemory
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.thin import Thin
 from odc_engine.worker import Device, Job, Member, as_block
@@ -42,8 +43,8 @@ def check(file: ScheduleFile, job: Job) -> None:
         check_counts(job.sync, schedule.microbatches, where=f"minibatch {number}")
 
 
-def _run_device(rank: int, file: ScheduleFile, job: Job, output: str) -> None:
-    _perform(Device(job, rank), file, job, output)
+def _run_device(memory: SharedMemory, file: ScheduleFile, job: Job, output: str) -> None:
+    _perform(Device(job, memory.rank, memory), file, job, output)
 
 
 def _run_thread(memory: ThreadMemory, file: ScheduleFile, job: Job, output: str) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from odc_engine import launch, launch_threads
+from odc_engine.backends.shm import SharedMemory
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.errors import EngineError
 from odc_engine.model import Decoder
@@ -37,8 +38,8 @@ def verify(file: ScheduleFile, job: Job, as_json: bool) -> int:
     return launch.run(_verify_device, file.header.devices, job.timeout, job, as_json)
 
 
-def _verify_device(rank: int, job: Job, as_json: bool) -> None:
-    _verify(Device(job, rank), job, as_json)
+def _verify_device(memory: SharedMemory, job: Job, as_json: bool) -> None:
+    _verify(Device(job, memory.rank, memory), job, as_json)
 
 
 def _verify_thread(memory: ThreadMemory, job: Job, as_json: bool) -> None:

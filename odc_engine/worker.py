@@ -84,8 +84,9 @@ class Member(Protocol):
 class Device:
     """A model, sharded by FSDP2, with its communication replaced, and an optimizer. One per process."""
 
-    def __init__(self, job: Job, rank: int) -> None:
+    def __init__(self, job: Job, rank: int, memory: SharedMemory | None = None) -> None:
         self.job, self.rank = job, rank
+        self.memory = memory or SharedMemory(timeout=job.timeout)
         self.sync: Sync = sync_named(job.sync)
         self.model = Decoder(job.cost.model, seed=job.seed)
         shard(self.model, list(self.model.layers), prefetch_named(job.prefetch))
@@ -96,10 +97,9 @@ class Device:
     def _communication(self) -> OnDemand | Collective:
         if self.job.backend == "torch":
             return Collective(self.model, recorder=self.recorder)
-        memory = SharedMemory(timeout=self.job.timeout)
         return OnDemand(
             self.model,
-            memory=memory,
+            memory=self.memory,
             accumulate=self.job.accumulate,
             meets=self.sync.meets,
             trail=prefetch_named(self.job.prefetch).trail,
@@ -151,10 +151,7 @@ class Device:
         self.comm.publish()
 
     def meet(self) -> None:
-        if isinstance(self.comm, OnDemand) and self.comm.size > 1:
-            self.comm.memory.meet(MAIN)
-        else:
-            dist.barrier()
+        self.memory.meet(MAIN)
 
     def _emulation(self, schedule: Schedule) -> Seconds:
         """Seconds of each compute step, by the cost model."""
@@ -173,11 +170,13 @@ class Device:
 
     def gathered(self, recorded: Recorded) -> list[Recorded] | None:
         every: list[Recorded] | None = [recorded] * dist.get_world_size() if self.rank == 0 else None
+        self.meet()  # it can name who does not come
         dist.gather_object(recorded, every)
         return every
 
     def close(self) -> None:
         self.comm.close()
+        self.memory.close()
 
 
 class _Switch:

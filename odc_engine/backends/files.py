@@ -1,0 +1,134 @@
+"""Memory that processes of one machine share: a file per device, without a name, which all of them map.
+
+The file is anonymous (memfd) and peers open it through /proc, so nothing is left behind, whoever dies. Where that does
+not exist, a temporary file takes its place and loses its name once everybody has opened it.
+"""
+
+import mmap
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch.distributed as dist
+
+from odc_engine.errors import PeerLost
+from odcsim.errors import InputError
+
+Result = TypeVar("Result")
+WAY_OUT = "use fewer devices, a smaller model, or --accumulate locked"
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A device's file, as this device has opened it."""
+
+    pid: int  # of the device
+    fd: int
+    memory: mmap.mmap
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a device tells its peers of its file."""
+
+    machine: str
+    pid: int
+    fd: int
+    path: str
+    inode: int  # another process may have a file under the same number, where pids mean something else
+    nbytes: int
+
+
+def share(group: dist.ProcessGroup | None, nbytes: int) -> list[Mapped]:
+    """Make this device's file and map everybody's. All devices call it together; it succeeds on all or on none."""
+    fd, path = agreed(group, lambda: _create(nbytes))
+    try:
+        mine = _Told(_machine(), os.getpid(), fd, path, os.fstat(fd).st_ino, nbytes)
+        told = [mine] * dist.get_world_size(group)
+        dist.all_gather_object(told, mine, group=group)
+        # The file must live until all have it open.
+        return agreed(group, lambda: [_open(device, mine, its) for device, its in enumerate(told)])
+    finally:
+        os.close(fd)
+        if path:
+            Path(path).unlink()
+
+
+def agreed(group: dist.ProcessGroup | None, attempt: Callable[[], Result]) -> Result:
+    """What an attempt returns, once it has succeeded on all devices: where one cannot go on, nobody waits for it."""
+    made, problem = [], None
+    try:
+        made.append(attempt())
+    except InputError as error:
+        problem = error
+    told = [False] * dist.get_world_size(group)
+    dist.all_gather_object(told, problem is not None, group=group)
+    if problem is not None:
+        raise problem
+    if failed := [device for device, bad in enumerate(told) if bad]:
+        raise PeerLost(failed, "failed: see there")
+    return made[0]
+
+
+def _create(nbytes: int) -> tuple[int, str]:
+    """A file with its pages reserved, and its path where it needs one."""
+    path = ""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("odc")
+    else:
+        fd, path = tempfile.mkstemp(prefix="odc-")
+    try:
+        os.ftruncate(fd, nbytes)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        os.close(fd)
+        if path:
+            Path(path).unlink()
+        raise InputError(f"no shared memory for {nbytes / 1e6:.0f} MB ({error.strerror})", fix=WAY_OUT) from None
+    return fd, path
+
+
+def _machine() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text().strip() if boot.exists() else platform.node()
+
+
+def _open(device: int, mine: _Told, its: _Told) -> Mapped:
+    if its.machine != mine.machine:
+        raise InputError(f"device {device} is on another machine", fix="share memory on one machine only")
+    if its.nbytes != mine.nbytes:
+        raise InputError(
+            f"device {device} shares {its.nbytes} bytes and this one {mine.nbytes}",
+            fix="make the same model on every device, sharded alike",
+        )
+    try:
+        # Opened anew also for the own file: locks belong to an open file, not to a process.
+        fd = os.open(its.path or f"/proc/{its.pid}/fd/{its.fd}", os.O_RDWR)
+    except OSError as error:
+        raise _not_reachable(device, str(error.strerror)) from None
+    if os.fstat(fd).st_ino != its.inode:
+        os.close(fd)
+        raise _not_reachable(device, "pids differ")
+    return Mapped(its.pid, fd, mmap.mmap(fd, its.nbytes))
+
+
+def _not_reachable(device: int, why: str) -> InputError:
+    return InputError(
+        f"memory of device {device} cannot be opened ({why})", fix="run all devices as one user, in one container"
+    )
+
+
+def unmap(mapped: list[Mapped]) -> None:
+    """Give files back. A map that somebody still holds a view of (a gradient, say) goes with that view."""
+    for one in mapped:
+        os.close(one.fd)
+        try:
+            one.memory.close()
+        except BufferError:
+            continue
+    mapped.clear()

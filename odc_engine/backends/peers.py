@@ -1,0 +1,158 @@
+"""The devices of one machine, as they see each other: meetings, who lives, and whose fault it is that a run ends.
+
+Each device has a page that all others map. It counts how often the device came to each room, and says for whom it ends:
+for itself, or for another that it has lost. So whoever finds many devices gone can name the one that went first.
+"""
+
+import os
+import select
+import time
+from pathlib import Path
+
+import numpy as np
+import torch.distributed as dist
+
+from odc_engine.backends import futex
+from odc_engine.backends.base import ROOMS
+from odc_engine.backends.files import Mapped, share, unmap
+from odc_engine.errors import PeerLost
+
+PAGE = 4096
+ENDS = ROOMS  # the word after those that meetings count in: 0 while all is well, then 1 + the device at fault, or LEFT
+LEFT = 2**32 - 1
+LOOK = 0.05  # seconds between looks at whether peers still live
+PATIENCE = 1.0  # seconds in which the kernel reports a death whose broken connections are seen already
+
+
+class Peers:
+    """`timeout`: seconds after which a peer that does not come to a meeting is reported. Made by all at once."""
+
+    def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
+        self.rank, self.size, self.timeout = dist.get_rank(group), dist.get_world_size(group), timeout
+        self._pages: list[Mapped] = share(group, PAGE)
+        self.pids = [page.pid for page in self._pages]
+        self._words = [np.frombuffer(page.memory, dtype=np.uint32) for page in self._pages]
+        self._addresses = [int(words.ctypes.data) for words in self._words]
+        self._others = [device for device in range(self.size) if device != self.rank]
+        self._came = [0] * ROOMS
+        self._next_look = 0.0
+        self._pidfds: dict[int, int] = {}  # -> device
+        self._watch()
+
+    def _watch(self) -> None:
+        if hasattr(os, "pidfd_open"):
+            self._poll = select.poll()
+            for device in self._others:
+                pidfd = os.pidfd_open(self.pids[device])
+                self._pidfds[pidfd] = device
+                self._poll.register(pidfd, select.POLLIN)
+
+    def meet(self, room: int) -> None:
+        """Return when every device has come to this room as often as this one."""
+        self._came[room] += 1
+        count = self._came[room]
+        self._words[self.rank][room] = count
+        futex.wake(self._addresses[self.rank] + 4 * room)
+        deadline = time.monotonic() + self.timeout
+        for device in range(self.size):
+            while (seen := int(self._words[device][room])) < count:
+                futex.wait(self._addresses[device] + 4 * room, seen, LOOK)
+                if int(self._words[device][room]) < count:
+                    self._look_for(room, count, late=time.monotonic() > deadline)
+
+    def _look_for(self, room: int, count: int, *, late: bool) -> None:
+        """Raise PeerLost where waiting for the others to come to a room is in vain, or has taken too long."""
+        try:
+            self.look()
+            if left := [d for d in self._missing(room, count) if self._ends(d) == LEFT]:
+                raise PeerLost(left, "left: it came to fewer meetings than this one")
+            if late and (missing := self._missing(room, count)):
+                raise self.silent(missing, f"did not come to a meeting within {self.timeout:g} s")
+        except PeerLost:
+            if self._missing(room, count):
+                raise  # else everybody has come meanwhile, and some may have ended since
+
+    def _missing(self, room: int, count: int) -> list[int]:
+        return [d for d in self._others if int(self._words[d][room]) < count]
+
+    def _ends(self, device: int) -> int:
+        return int(self._words[device][ENDS])
+
+    def check(self) -> None:
+        """Raise PeerLost where a peer is known to have failed; looks only every now and then."""
+        if (now := time.monotonic()) >= self._next_look:
+            self._next_look = now + LOOK
+            self.look()
+
+    def look(self) -> None:
+        """Raise PeerLost for the devices at fault, if any."""
+        dead = self._dead()
+        ends = {d: self._ends(d) for d in self._others}
+        accused = {e - 1 for e in ends.values() if 0 < e < LEFT}
+        if failed := sorted(d for d in accused if ends.get(d) == d + 1):
+            raise PeerLost(failed, "failed: see there")
+        if died := [d for d in dead if ends[d] == 0]:
+            raise PeerLost(died, f"died ({self._named(died)})")
+        if silent := sorted(accused - {self.rank}):
+            raise PeerLost(silent, f"did not answer another device in time ({self._named(silent)})")
+        if accused:
+            raise PeerLost([d for d in ends if ends[d] == self.rank + 1], "gave up waiting for this one")
+
+    def _dead(self) -> list[int]:
+        if self._pidfds:
+            return sorted(self._pidfds[fd] for fd, _ in self._poll.poll(0))
+        return [] if hasattr(os, "pidfd_open") else [d for d in self._others if not _exists(self.pids[d])]
+
+    def silent(self, devices: list[int], what: str) -> PeerLost:
+        """For devices that do not answer: those of them that are stopped, or all where none is."""
+        stopped = [d for d in devices if _state(self.pids[d]) in "Tt"]
+        if stopped:
+            return PeerLost(stopped, f"{what}: stopped ({self._named(stopped)})")
+        return PeerLost(devices, f"{what} ({self._named(devices)}); wait longer with --timeout")
+
+    def explain(self) -> PeerLost | None:
+        """Whose fault it may be that a connection broke or timed out, as gloo says without a name."""
+        deadline = time.monotonic() + PATIENCE
+        while self._words and time.monotonic() < deadline:
+            try:
+                self.look()
+            except PeerLost as lost:
+                return lost
+            if any(_state(self.pids[d]) in "Tt" for d in self._others):
+                return self.silent(self._others, f"did not answer within {self.timeout:g} s")
+            time.sleep(LOOK)
+        return None
+
+    def fail(self, error: BaseException) -> None:
+        """Tell peers that this device ends, and for whom."""
+        if self._words:
+            self._words[self.rank][ENDS] = 1 + (error.devices[0] if isinstance(error, PeerLost) else self.rank)
+
+    def _named(self, devices: list[int]) -> str:
+        return ", ".join(f"pid {self.pids[device]}" for device in devices)
+
+    def close(self) -> None:
+        """Leave. Whoever still waits for this device hears that it will not come."""
+        if self._words and self._ends(self.rank) == 0:
+            self._words[self.rank][ENDS] = LEFT
+        self._words.clear()
+        unmap(self._pages)
+        for pidfd in self._pidfds:
+            os.close(pidfd)
+        self._pidfds.clear()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _state(pid: int) -> str:
+    """A process's state letter, `?` where it cannot be read."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "?"
