@@ -124,9 +124,10 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("reshard", [True, False], ids=["reshard", "keep"])
-@pytest.mark.parametrize("evaluated", [False, True], ids=["", "whole since an evaluation"])
-@pytest.mark.parametrize("units", [("layers",), ()], ids=["layers", "root only"])
+STATES = [(("layers",), False, True), (("layers",), True, False), ((), True, True), ((), False, False)]
+
+
+@pytest.mark.parametrize(("units", "evaluated", "reshard"), STATES)
 @pytest.mark.parametrize("change", CHANGES)
 def test_forward_after_an_unpublished_change_is_refused_and_publish_is_the_way_out(
     pools, change, units, evaluated, reshard
