@@ -67,19 +67,25 @@ class Rate:
 def bandwidth(devices: Sequence[int], sizes: Sequence[int], as_json: bool) -> int:
     """Measure and print. Not 0 where a device failed."""
     _check(devices, sizes)
-    rates: list[Rate] = []
-    with tempfile.TemporaryDirectory(prefix="odc-") as folder:
-        for n in devices:
-            path = Path(folder) / f"{n}.json"
-            if code := launch.run(_measure, n, TIMEOUT, tuple(sizes), str(path)):
-                return code
-            if path.exists():  # under torchrun only device 0 has written it
-                rates += [Rate(**entry) for entry in json.loads(path.read_text())]
-                if not as_json:
-                    print(as_text(rates[-len(sizes) * len(WAYS) :]), flush=True)
-    if as_json and rates:
-        print(json.dumps({"schema": 1, "hardware": hardware(), "rates": [asdict(r) for r in rates]}, indent=2))
+    every: list[Rate] = []
+    for n in devices:
+        code, found = rates(n, sizes)
+        if code:
+            return code
+        if found and not as_json:
+            print(as_text(found), flush=True)
+        every += found
+    if every and as_json:
+        print(json.dumps({"schema": 1, "hardware": hardware(), "rates": [asdict(r) for r in every]}, indent=2))
     return 0
+
+
+def rates(devices: int, sizes: Sequence[int]) -> tuple[int, list[Rate]]:
+    """Start devices and measure. The exit code, and what was found; under torchrun device 0 alone has it."""
+    with tempfile.TemporaryDirectory(prefix="odc-") as folder:
+        path = Path(folder) / "rates.json"
+        code = launch.run(_measure, devices, TIMEOUT, tuple(sizes), str(path))
+        return code, [Rate(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
 
 
 def _check(devices: Sequence[int], sizes: Sequence[int]) -> None:
@@ -93,7 +99,7 @@ def _check(devices: Sequence[int], sizes: Sequence[int]) -> None:
 
 def _measure(memory: SharedMemory, sizes: tuple[int, ...], path: str) -> None:
     rates: list[Rate] = []
-    _pin(memory.rank)
+    pin(memory.rank)
     for size in sizes:
         rates += measured(size)
         if memory.rank == 0 and sys.stderr.isatty():
@@ -102,7 +108,7 @@ def _measure(memory: SharedMemory, sizes: tuple[int, ...], path: str) -> None:
         Path(path).write_text(json.dumps([asdict(r) for r in rates]))
 
 
-def _pin(rank: int) -> None:
+def pin(rank: int) -> None:
     """Keep this thread on a core of its own where there are enough. Threads that gloo has started stay free."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
