@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from odcsim.errors import InputError
 
-COMMANDS = ("demo", "trace", "compare", "balance", "simulate", "report", "trace_json", "validate", "catalog")
+COMMANDS = ("demo", "trace", "compare", "balance", "simulate", "report", "trace_json", "fit", "validate", "catalog")
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,0 +1,77 @@
+"""Fits that a few bad measurements cannot move far, with coefficients that are never negative.
+
+Errors are relative, so that a short call counts as much as a long one. Huber's weights, found by repeated solving of
+non-negative least squares, bound what any single measurement can do.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from odcsim.errors import InputError
+from odcsim.timeline import Floats
+
+HUBER = 1.345  # in standard deviations: 95 % as exact as least squares where errors are normal
+MAD = 1.4826  # median absolute deviation to standard deviation, of normal errors
+FLOOR = 1e-6  # of the spread: without noise, rounding
+MOST_CONDITION = 1000.0  # beyond it, noise of 1 % moves a coefficient by many times itself
+ROUNDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Seconds = columns @ coefficients. `residuals` are relative: predicted over measured, minus one."""
+
+    coefficients: Floats
+    errors: Floats  # standard errors of the coefficients
+    residuals: Floats
+    spread: float  # standard deviation of the residuals, bad ones aside
+
+
+def solve(columns: Floats, seconds: Floats) -> Solution:
+    """Raises where the columns do not vary independently of each other: then no fit can tell them apart."""
+    from scipy.optimize import nnls
+
+    relative = columns / seconds[:, None]
+    sizes = np.linalg.norm(relative, axis=0)
+    if len(seconds) <= columns.shape[1] or not sizes.all() or np.linalg.cond(relative / sizes) > MOST_CONDITION:
+        raise InputError("the measurements do not tell the coefficients apart")
+    scaled, base, weights = columns / sizes, seconds, np.ones(len(seconds))
+    best: Floats = np.zeros(columns.shape[1])
+    for _ in range(ROUNDS):
+        root = np.sqrt(weights) / base
+        found = nnls(scaled * root[:, None], seconds * root)[0]
+        fitted = scaled @ found
+        # Relative to the longer of the two, so that neither a far too short call nor a far too long one gains by it.
+        base = np.maximum(fitted, seconds)
+        residuals = (fitted - seconds) / base
+        size = np.abs(residuals)
+        spread = max(MAD * float(np.median(size)), FLOOR)
+        weights = np.minimum(1.0, HUBER * spread / np.maximum(size, FLOOR * FLOOR))
+        done, best = np.allclose(found, best, rtol=1e-8, atol=0), found
+        if done:
+            break
+    errors = _errors(scaled / base[:, None], weights, residuals) / sizes
+    return Solution(best / sizes, errors, fitted / seconds - 1, spread)
+
+
+def _errors(scaled: Floats, weights: Floats, residuals: Floats) -> Floats:
+    """From the Jacobian, after Huber: bad measurements count for the share that their weights leave them."""
+    free = len(residuals) - scaled.shape[1]
+    inside = max(float((weights >= 1).mean()), 0.5)
+    variance = float(((weights * residuals) ** 2).sum()) / free / inside**2
+    errors: Floats = np.sqrt(variance * np.diag(np.linalg.inv(scaled.T @ scaled)))
+    return errors
+
+
+def jitter(groups: Floats, seconds: Floats) -> float:
+    """Standard deviation between repeats of one measurement, as a fraction; 0 where nothing was repeated.
+
+    From the median gap between two repeats, so that one interrupted call does not count as noise.
+    """
+    _, places = np.unique(groups, axis=0, return_inverse=True)
+    logs, places = np.log(seconds), places.ravel()
+    alike = np.triu(places[:, None] == places, 1)
+    gaps = np.abs(logs[:, None] - logs)[alike]
+    return MAD / math.sqrt(2) * float(np.median(gaps)) if gaps.size else 0.0
