@@ -1,10 +1,23 @@
 """Pictures, as plotly figures: pure functions of traces, rows and timelines. Nothing else in odcsim imports plotly."""
 
 from odcsim.plots.agreement import agreement
+from odcsim.plots.engine import bandwidth, convergence
 from odcsim.plots.gantt import gantt
 from odcsim.plots.html import embed, script
 from odcsim.plots.lengths import lengths
 from odcsim.plots.rows import idle, speedups, sweep
 from odcsim.plots.style import NAMES
 
-__all__ = ["NAMES", "agreement", "embed", "gantt", "idle", "lengths", "script", "speedups", "sweep"]
+__all__ = [
+    "NAMES",
+    "agreement",
+    "bandwidth",
+    "convergence",
+    "embed",
+    "gantt",
+    "idle",
+    "lengths",
+    "script",
+    "speedups",
+    "sweep",
+]

@@ -1,0 +1,84 @@
+"""Pictures of what the engine measures: how fast bytes move, and what training comes to."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from odcsim.plots.style import BLUE, COLOURS, GREY, INK, SKY, figure
+
+_WAYS = {
+    "memcpy, all": (INK, "dot"),
+    "gather": (BLUE, "solid"),
+    "gather, lockstep": (SKY, "dash"),
+    "gather, gloo": (GREY, "dash"),
+    "push, locked": (COLOURS["push"], "solid"),
+    "push, slots": (COLOURS["gather"], "solid"),
+    "push, lockstep": (COLOURS["wait_end"], "dash"),
+    "push, gloo": (COLOURS["wait_inside"], "dash"),
+}
+_CURVES = {
+    "collective": (INK, "solid"),
+    "deferred": (COLOURS["wait_end"], "dash"),
+    "on-demand + lb-micro": (SKY, "dash"),
+    "on-demand + lb-mini": (BLUE, "dot"),
+}
+
+
+def bandwidth(rates: Sequence[Mapping[str, Any]], hardware: str) -> go.Figure:
+    """Rates over sizes, a panel for each number of devices, both axes logarithmic."""
+    devices = sorted({r["devices"] for r in rates})
+    drawn = make_subplots(
+        rows=1,
+        cols=len(devices),
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
+        subplot_titles=[f"{n} devices" for n in devices],
+    )
+    subtitle = f"bytes of the full tensor over the time of the slowest device; {escape(hardware)}"
+    title = "Gathers and pushes run at the rate of a copy, gloo's collectives far below it"
+    drawn.update_layout(figure(title, subtitle, x="", height=520).layout)
+    drawn.update_layout(margin={"t": 120}, legend={"y": -0.18, "yanchor": "top"})
+    for column, n in enumerate(devices, 1):
+        for way, (colour, dash) in _WAYS.items():
+            points = [r for r in rates if r["devices"] == n and r["way"] == way]
+            drawn.add_scatter(
+                x=[r["bytes"] for r in points],
+                y=[r["gb_per_second"] for r in points],
+                name=way,
+                mode="lines+markers",
+                line={"color": colour, "dash": dash, "width": 2.5},
+                showlegend=column == 1,
+                row=1,
+                col=column,
+            )
+    sizes = sorted({r["bytes"] for r in rates})
+    names = [f"{s >> 20} MB" if s >= 1 << 20 else f"{s >> 10} KB" for s in sizes]
+    drawn.update_xaxes(type="log", tickvals=sizes, ticktext=names)
+    drawn.update_yaxes(type="log", dtick=1)
+    return drawn.update_yaxes(title="GB/s", col=1)
+
+
+def convergence(curves: Mapping[str, Sequence[float]]) -> go.Figure:
+    """Losses over each other; below, how far each run is from the collective one."""
+    drawn = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
+    title = "Four ways to train, one curve"
+    subtitle = "loss of each minibatch; below, its distance from the collective run (grey: the same in other orders)"
+    drawn.update_layout(figure(title, subtitle, x="", height=620).layout)
+    drawn.update_layout(margin={"t": 110})
+    base = np.array(curves["collective"])
+    for name, values in curves.items():
+        colour, dash = _CURVES.get(name, (GREY, "solid"))
+        known = name in _CURVES
+        line = {"color": colour, "dash": dash, "width": 2 if known else 1}
+        if known:
+            drawn.add_scatter(y=values, name=name, mode="lines", line=line, row=1, col=1)
+        if name != "collective":
+            distance = np.maximum(np.abs(np.array(values) - base), 1e-9)
+            drawn.add_scatter(y=distance, name=name, mode="lines", line=line, showlegend=False, row=2, col=1)
+    drawn.update_yaxes(title="loss (nats per token)", row=1)
+    drawn.update_yaxes(title="distance", type="log", exponentformat="power", row=2)
+    return drawn.update_xaxes(title="minibatch", row=2)
