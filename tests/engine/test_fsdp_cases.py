@@ -8,17 +8,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import nets  # noqa: E402
-import torch.distributed as dist  # noqa: E402
 import work  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-from torch.distributed.tensor import DTensor, Shard  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
 from work import Case  # noqa: E402
 
 from odc_engine.fsdp import OnDemand  # noqa: E402
 from odc_engine.verify import BOUND  # noqa: E402
-from odcsim.errors import InputError  # noqa: E402
 
 UNEVEN = Case((4, 1, 2, 0))
 PAIR = Case((2, 1))
@@ -102,161 +98,6 @@ def clip(rank, case):
         return work.whole(norm).item(), work.whole_gradients(model)
 
 
-# Weights that change.
-
-
-def told(call) -> str:
-    """The refusal's one line, or what happened instead."""
-    try:
-        call()
-    except InputError as error:
-        return str(error)
-    return "nothing was refused"
-
-
-CHANGES = {
-    "step": lambda _, own, make: make(own).step(),
-    "fused step": lambda _, own, make: make(own, fused=True).step(),
-    "step one by one": lambda _, own, make: make(own, foreach=False).step(),
-    "load_state_dict": lambda model, *_: model.load_state_dict({k: 2 * v for k, v in model.state_dict().items()}),
-    "in place": lambda _, own, __: [p.mul_(2) for p in own],
-    "in place on the shard": lambda _, own, __: [p.to_local().mul_(2) for p in own],
-}
-
-
-STATES = [(("layers",), False, True), (("layers",), True, False), ((), True, True), ((), False, False)]
-
-
-@pytest.mark.parametrize(("units", "evaluated", "reshard"), STATES)
-@pytest.mark.parametrize("change", CHANGES)
-def test_forward_after_an_unpublished_change_is_refused_and_publish_is_the_way_out(
-    pools, change, units, evaluated, reshard
-):
-    case = PAIR.but(units=units, reshard=reshard)
-    for refused, equal in pools(2).run(changed, case, change, evaluated):
-        assert refused == "weights of root changed since they were published; call publish() on all devices"
-        assert equal
-
-
-def changed(rank, case, change, evaluated):
-    with work.device(case) as (model, comm):
-        own = list(model.parameters())  # before an evaluation after which units stay whole, and show other parameters
-        work.minibatch(case, rank, model, comm)
-        if evaluated:
-            comm.publish()
-            evaluate(case, model, rank)
-        with torch.no_grad():
-            CHANGES[change](model, own, torch.optim.AdamW)
-        refused = told(lambda: evaluate(case, model, rank))
-        model.reset_iter_state()
-        comm.publish()
-        found, alone = evaluate(case, model, rank), evaluate(case, unsharded(case, model), rank)
-        dist.barrier()
-        return refused, found == pytest.approx(alone, rel=1e-6)
-
-
-def evaluate(case, model, rank, microbatches=3):
-    with torch.no_grad():
-        return [case.loss(model, rank, m, 77).item() for m in range(microbatches)]
-
-
-def unsharded(case, model):
-    """The same weights in one piece."""
-    weights = work.whole_parameters(model)
-    alone = case.fresh()
-    alone.load_state_dict(weights, strict=False)
-    return alone
-
-
-def test_nothing_is_refused_where_nothing_changed(pools):
-    """state_dict, full_tensor, zero_grad and an optimizer of other parameters leave weights alone."""
-    assert pools(2).run(unchanged, PAIR) == [None, None]
-
-
-def unchanged(rank, case):
-    other = nn.Linear(2, 2)
-    with work.device(case) as (model, _):
-        evaluate(case, model, rank)
-        model.state_dict()
-        work.whole_parameters(model)
-        model.zero_grad()
-        other(torch.ones(2)).sum().backward()
-        torch.optim.AdamW(other.parameters(), fused=True).step()
-        evaluate(case, model, rank)
-        dist.barrier()
-
-
-@pytest.mark.parametrize("sync", ["on-demand", "collective"])
-def test_evaluation_between_minibatches_changes_nothing(pools, sync):
-    case = Case((2, 2), sync=sync, accumulate="slots")
-    with_evaluation, plain = (pools(2).run(evaluated_training, case, evals)[0] for evals in (2, 0))
-    assert all(torch.equal(with_evaluation[name], value) for name, value in plain.items())
-
-
-def evaluated_training(rank, case, evaluations):
-    with work.device(case) as (model, comm):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        for number in range(3):
-            work.train(case, rank, model, comm, optimizer, [number])
-            evaluate(case, model, rank, evaluations)
-        return work.whole_parameters(model)
-
-
-def test_evaluation_that_takes_devices_unequally_long_reads_no_newer_weights(pools):
-    """Device 0 is at publish() again while device 1 still evaluates."""
-    for found, alone in pools(2).run(late_evaluation, PAIR):
-        assert found == pytest.approx(alone, rel=1e-6)
-
-
-def late_evaluation(rank, case):
-    with work.device(case) as (model, comm):
-        alone = evaluate(case, unsharded(case, model), rank, 20)
-        own = list(model.parameters())
-        found = evaluate(case, model, rank, 20 * rank)
-        with torch.no_grad():
-            for parameter in own:
-                parameter.mul_(3)
-        comm.publish()
-        return found, alone[: 20 * rank]
-
-
-def test_forward_between_settle_and_publish_is_refused(pools):
-    for found in pools(2).run(early_evaluation, PAIR):
-        assert found == [
-            "forward of root between settle() and publish(), when peers may change their weights; "
-            "evaluate after publish()",
-            "settle() twice for one minibatch; call publish() after the optimizer's step",
-        ]
-
-
-def early_evaluation(rank, case):
-    with work.device(case) as (model, comm):
-        work.minibatch(case, rank, model, comm)
-        return [told(lambda: evaluate(case, model, rank)), told(comm.settle)]
-
-
-def test_a_gather_that_ran_ahead_for_nothing_does_not_outlive_its_weights(pools):
-    """An evaluation leaves out the layer that was gathered ahead of time; then weights change."""
-    case = Case((1, 1), model=nets.Dropping, prefetch=2)
-    for found, alone in pools(2).run(gathered_for_nothing, case):
-        assert found == pytest.approx(alone, rel=1e-6)
-
-
-def gathered_for_nothing(rank, case):
-    with work.device(case) as (model, comm):
-        own = list(model.parameters())
-        for left_out in (0, 1, 2):
-            with torch.no_grad():
-                model(nets.tokens_of(0, 0), left_out)
-                for parameter in own:
-                    parameter.mul_(1.5)
-            comm.publish()
-        alone = evaluate(case, unsharded(case, model), rank)
-        found = evaluate(case, model, rank)
-        dist.barrier()
-        return found, alone
-
-
 def test_training_goes_on_from_a_saved_state_as_if_never_stopped(pools):
     case = Case((3, 1), accumulate="slots")
     for resumed, straight in pools(2).run(stopped_and_resumed, case):
@@ -294,98 +135,6 @@ def engine_after_engine(rank, case):
     found = work.whole_gradients(model)
     comm.close()
     return found
-
-
-# Refusals.
-
-
-def dim_one():
-    return fully_shard(nn.Linear(8, 8), shard_placement_fn=lambda p: Shard(p.dim() - 1))
-
-
-def two_dimensional_mesh():
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    return fully_shard(nn.Linear(8, 8), mesh=mesh)
-
-
-def steps_in_backward():
-    model = fully_shard(nn.Linear(8, 8))
-    model.weight.register_post_accumulate_grad_hook(lambda _: None)
-    return model
-
-
-def mixed_dtypes():
-    frozen = nn.Linear(8, 8).bfloat16().requires_grad_(False)
-    return fully_shard(nn.Sequential(nn.Linear(8, 8), frozen))
-
-
-def mixed_dtypes_both_trained():
-    return fully_shard(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8).bfloat16()))
-
-
-def several_modules_in_a_unit():
-    model = nets.Net()
-    fully_shard([model.layers[0], model.layers[1]])
-    return fully_shard(model)
-
-
-def ignored_parameters():
-    model = nets.Net()
-    return fully_shard(model, ignored_params={model.head.weight})
-
-
-def only_layers_sharded():
-    model = nets.Net()
-    for layer in model.layers:
-        fully_shard(layer)
-    return model
-
-
-REFUSED = [
-    (nets.Net, "the model is not sharded; call torch.distributed.fsdp.fully_shard on it first"),
-    (only_layers_sharded, "the model is not sharded"),
-    (dim_one, "parameter weight is placed as S(1); shard along the first dimension"),
-    (two_dimensional_mesh, "parameter weight lives on a 2-dimensional mesh; use a one-dimensional mesh"),
-    (steps_in_backward, "parameter weight has a hook that steps in backward; step after settle()"),
-    (mixed_dtypes, "unit root holds parameters of several dtypes; use one dtype in a unit"),
-    (mixed_dtypes_both_trained, "unit root holds parameters of several dtypes; use one dtype in a unit"),
-    (
-        several_modules_in_a_unit,
-        "unit layers.0 packs 128 elements per device and 64 were expected; call fully_shard on",
-    ),
-    (ignored_parameters, "parameter head.weight is not sharded; let fully_shard manage every parameter"),
-]
-
-
-@pytest.mark.parametrize(("model", "message"), REFUSED, ids=[model.__name__ for model, _ in REFUSED])
-def test_refused_by_name(pools, model, message):
-    for found in pools(4).run(refusal, model):
-        assert found.startswith(message)
-
-
-def refusal(_, model):
-    return told(lambda: OnDemand(model()))
-
-
-def test_integer_reshard_after_forward_is_refused_at_the_first_gather_that_it_changes(pools):
-    for found in pools(4).run(integer_reshard, Case((1, 1, 1, 1), reshard=2)):
-        assert "gathers among 2 of 4 devices; use reshard_after_forward True or False" in found
-
-
-def integer_reshard(rank, case):
-    with work.device(case) as (model, _):
-        return told(lambda: case.loss(model, rank, 0).backward())
-
-
-def test_freezing_after_the_engine_was_made_is_refused(pools):
-    for found in pools(2).run(freeze_late, PAIR):
-        assert "freeze or unfreeze parameters before OnDemand is made" in found
-
-
-def freeze_late(rank, case):
-    with work.device(case) as (model, _):
-        model.layers[1].up.weight.requires_grad_(False)
-        return told(lambda: case.loss(model, rank, 0).backward())
 
 
 def test_gradients_are_of_the_masters_kind(pools):

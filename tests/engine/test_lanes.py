@@ -15,6 +15,7 @@ import work  # noqa: E402
 from work import Case  # noqa: E402
 
 from odc_engine.lanes import Lane  # noqa: E402
+from odc_engine.verify import BOUND  # noqa: E402
 
 
 @pytest.fixture
@@ -93,3 +94,53 @@ def pushes_under_way(rank, case):
         work.minibatch(case, rank, model, comm)
         assert len(done) == len(given) == 2 * len(comm.units)
         return max(most)
+
+
+def test_gathers_and_pushes_run_while_layers_compute(pools):
+    """A gather, and a push, that end only once the layer beside them computes: waiting for either would be for ever."""
+    case = Case((2, 1), prefetch=1)
+    expected = work.reference(case)
+    for found in pools(2).run(transfers_that_wait_for_compute, case):
+        assert work.error(found, expected) <= BOUND
+
+
+def transfers_that_wait_for_compute(rank, case):
+    with work.device(case) as (model, comm):
+        computing, first, second = {}, model.layers[0], model.layers[1]
+        for name in ("gather 2", "push 3"):
+            computing[name] = threading.Event()
+        first.norm.register_forward_pre_hook(lambda *_: computing["gather 2"].set())
+        second.norm.register_full_backward_pre_hook(lambda *_: computing["push 3"].set())
+        comm.arena.gather = after(computing, "gather", comm.arena.gather)
+        comm.arena.push = after(computing, "push", comm.arena.push)
+        work.minibatch(case, rank, model, comm)
+        return work.whole_gradients(model)
+
+
+def after(computing, kind, transfer):
+    def waiting(unit, tensor):
+        started = computing.get(f"{kind} {unit}")
+        assert started is None or started.wait(10), f"{kind} of unit {unit} did not run beside compute"
+        transfer(unit, tensor)
+
+    return waiting
+
+
+def test_settle_waits_for_every_push(pools):
+    case = Case((2, 1), trail=3)
+    expected = work.reference(case)
+    for found in pools(2).run(slow_pushes, case):
+        assert work.error(found, expected) <= BOUND
+
+
+def slow_pushes(rank, case):
+    with work.device(case) as (model, comm):
+        push = comm.arena.push
+
+        def slow(*args):
+            time.sleep(0.03)
+            push(*args)
+
+        comm.arena.push = slow
+        work.minibatch(case, rank, model, comm)
+        return work.whole_gradients(model)

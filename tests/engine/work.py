@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from odc_engine.collective import Collective
 from odc_engine.fsdp import OnDemand
+from odcsim.errors import InputError
 
 SEED = 5
 
@@ -118,6 +119,29 @@ def trained(rank: int, case: Case, minibatches: int) -> dict[str, Tensor]:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         train(case, rank, model, comm, optimizer, range(minibatches))
         return whole_parameters(model)
+
+
+def evaluate(case: Case, model: nn.Module, rank: int, microbatches: int = 3) -> list[float]:
+    """Losses of forward passes alone."""
+    with torch.no_grad():
+        return [case.loss(model, rank, m, 77).item() for m in range(microbatches)]
+
+
+def unsharded(case: Case, model: nn.Module) -> nn.Module:
+    """The same weights in one piece."""
+    weights = whole_parameters(model)
+    alone = case.fresh()
+    alone.load_state_dict(weights, strict=False)
+    return alone
+
+
+def told(call: Callable) -> str:
+    """The refusal's one line, or what happened instead."""
+    try:
+        call()
+    except InputError as error:
+        return str(error)
+    return "nothing was refused"
 
 
 # In the test's own process, without any engine.
