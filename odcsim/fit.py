@@ -123,7 +123,7 @@ def _profile(
         terms.get("embed", Polynomial()),
         notes=m.notes,
         longest=min(max(r.longest or int(r.squares / r.tokens) for r in of) for of in squared),
-        most_tokens=min(max(r.tokens for r in of) for of in rows.values()),
+        most_tokens=min(max(r.tokens // r.microbatches for r in of) for of in rows.values()),
         low=1 / (1 + off),
         high=1 / (1 - off),
         hardware=m.hardware,
@@ -161,7 +161,9 @@ def _whole(part: Part, layers: int) -> dict[str, Polynomial]:
 
 
 def _compute(kind: str, rows: Sequence[Compute]) -> Part:
-    columns = np.array([(1.0, r.tokens, r.squares) for r in rows])[:, : 3 if kind in SQUARED else 2]
+    columns = np.array([(r.microbatches, r.tokens, r.squares) for r in rows], dtype=float)[
+        :, : 3 if kind in SQUARED else 2
+    ]
     names = [f"{kind} of {r.tokens:,} tokens, squares {r.squares:.4g}" for r in rows]
     fix = "measure single long samples beside many short ones" if kind in SQUARED else "measure more sizes"
     return _part(kind, columns, np.array([r.seconds for r in rows]), names, fix)
@@ -192,7 +194,10 @@ def _overhead(m: Measurements) -> float:
 
 
 def _jitter(rows: Sequence[Compute]) -> float:
-    return jitter(np.array([(r.tokens, r.squares) for r in rows]), np.array([r.seconds for r in rows]))
+    return jitter(
+        np.array([(r.microbatches, r.tokens, r.squares) for r in rows], dtype=float),
+        np.array([r.seconds for r in rows]),
+    )
 
 
 def _part(name: str, columns: Floats, seconds: Floats, names: Sequence[str], fix: str) -> Part:

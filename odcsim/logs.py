@@ -28,22 +28,37 @@ class Log:
 
 
 def read_log(path: Path | str) -> Log:
-    path = Path(path)
+    rows = _rows(Path(path), ("lengths", "seconds"), FIX)
+    if not rows:
+        raise InputError("holds no microbatch", where=str(path), fix=FIX)
+    lengths = tuple(_lengths(row["lengths"], where) for where, row in rows)
+    return Log(lengths, tuple(_seconds(row["seconds"], where) for where, row in rows))
+
+
+def read_lengths(path: Path | str, one: bool) -> dict[tuple[int, int], list[tuple[int, ...]]]:
+    """What each step of each device held, microbatch by microbatch. With one device the column may be missing."""
+    path, needed = Path(path), ("step", "lengths") if one else ("device", "step", "lengths")
+    found: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    for where, row in _rows(path, needed, f"expected columns {', '.join(needed)}, a row for each microbatch"):
+        key = (_whole(row.get("device", "0"), "device", where), _whole(row["step"], "step", where))
+        found.setdefault(key, []).append(_lengths(row["lengths"], where))
+    return found
+
+
+def _rows(path: Path, needed: tuple[str, ...], fix: str) -> list[tuple[str, dict[str, str]]]:
+    """Rows of a CSV file with their places; names of columns in lower case."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, strict=True)
-            names = {name.strip().lower(): name for name in rows.fieldnames or () if name}
-            if missing := [name for name in ("lengths", "seconds") if name not in names]:
-                raise InputError(f"no column {' and '.join(missing)}", where=str(path), fix=FIX)
-            found = [(_lengths(r[names["lengths"]], f"{path}:{rows.line_num}"), r, rows.line_num) for r in rows]
+            names = [name.strip().lower() for name in rows.fieldnames or ()]
+            if missing := [name for name in needed if name not in names]:
+                raise InputError(f"no column {' and '.join(missing)}", where=str(path), fix=fix)
+            rows.fieldnames = names
+            return [(f"{path}:{rows.line_num}", {k: v or "" for k, v in row.items() if k}) for row in rows]
     except FileNotFoundError:
         raise InputError("no such file", where=str(path), fix="give a CSV file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix=FIX) from None
-    seconds = [_seconds(row[names["seconds"]], f"{path}:{line}") for _, row, line in found]
-    if not seconds:
-        raise InputError("holds no microbatch", where=str(path), fix=FIX)
-    return Log(tuple(lengths for lengths, _, _ in found), tuple(seconds))
+        raise InputError(f"cannot be read ({error})", where=str(path), fix=fix) from None
 
 
 def fit_log(log: Log, model: Model, gpu: str, devices: int = 1, origin: str = "") -> FitReport:
@@ -67,19 +82,25 @@ def fit_log(log: Log, model: Model, gpu: str, devices: int = 1, origin: str = ""
     return examine(found, model.layers, transfers_included=devices > 1)
 
 
-def _lengths(text: str | None, where: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in (text or "").strip(" []").replace(",", ";").split(";")]
+def _whole(text: str, name: str, where: str) -> int:
+    if not (text.strip().isascii() and text.strip().isdecimal() and len(text) <= 12):
+        raise InputError(f"{name} is {text[:40]!r}", where=where, fix="a whole number from 0")
+    return int(text)
+
+
+def _lengths(text: str, where: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.strip(" []").replace(",", ";").split(";")]
     for part in parts:
         if not (part.isascii() and part.isdecimal() and len(part) <= 10 and 0 < int(part) < MOST):
             raise InputError(f"lengths holds {part[:40]!r}", where=where, fix="whole numbers with ';' between them")
     return tuple(int(part) for part in parts)
 
 
-def _seconds(text: str | None, where: str) -> float:
+def _seconds(text: str, where: str) -> float:
     try:
-        value = float(text or "")
+        value = float(text)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise InputError(f"seconds is {(text or '')[:40]!r}", where=where, fix="a number above zero")
+        raise InputError(f"seconds is {text[:40]!r}", where=where, fix="a number above zero")
     return value

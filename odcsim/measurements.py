@@ -17,6 +17,7 @@ VERSION = 1
 COMPUTES = ("forward", "backward", "head", "embed", "microbatch")  # of one layer, except the last: all compute at once
 CONSTANTS = ("meeting", "publish", "optimizer", "overhead")
 _DECIMAL = ("squares", "seconds")
+_OPTIONAL = ("longest", "microbatches")
 T = TypeVar("T")
 
 
@@ -29,6 +30,7 @@ class Compute:
     squares: float
     seconds: float
     longest: int = 0  # tokens of the longest sample; 0: squares over tokens, which it has at least
+    microbatches: int = 1  # that were timed together
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,7 @@ def _row(row: Any, shape: type[T], kinds: tuple[str, ...], place: str, where: st
     if not isinstance(row, dict):
         raise InputError(f"{place} is {row!r:.40}", where=where, fix="expected an object")
     known = [f.name for f in fields(shape)]  # type: ignore[arg-type]
-    odd = sorted({*known[: len(known) - ("longest" in known)]} - set(row)) or sorted(set(row) - set(known))
-    if odd:
+    if odd := sorted(set(known) - set(_OPTIONAL) - set(row)) or sorted(set(row) - set(known)):
         raise InputError(f"{place} misses or does not know '{odd[0]}'", where=where, fix=f"known: {', '.join(known)}")
     if row["kind"] not in kinds:
         raise InputError(f"{place}.kind is {row['kind']!r:.40}", where=where, fix=f"one of {', '.join(kinds)}")

@@ -123,8 +123,8 @@ def test_the_command_does_not_call_a_bad_fit_good(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (("l.csv", "--gpu", "a100"), "--model is needed for a log"),
-        (("l.csv", "--model", "r1-distill-qwen-1.5b"), "--gpu is needed for a log"),
+        (("l.csv", "--gpu", "a100"), "--model is needed for a log and for traces"),
+        (("l.csv", "--model", "r1-distill-qwen-1.5b"), "--gpu is needed for a log and for traces"),
         (("l.csv", "--model", "r1-distill-qwen-1.5b", "--gpu", "a100"), "l.csv: no such file"),
         (("m.json", "--gpu", "a100"), "--gpu given for measurements"),
         (("m.json",), "m.json: no such file"),

@@ -63,6 +63,11 @@ def test_stretched_seconds_are_off_by_the_factor_and_idle_is_not_off(timeline, f
     assert found.idle_error == pytest.approx(0, abs=1e-9)
 
 
+def test_the_four_errors_of_many_values():
+    found = validation._errors(np.array([-0.4, 0.1, 0.1, -0.1, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.3]))
+    assert (found.mean, found.median, found.p90, found.worst) == pytest.approx((0.2 / 11, 0.1, 0.3, 0.4))
+
+
 def test_the_sign_says_whether_the_prediction_is_too_long(timeline):
     longer, shorter = (validate(stretched(timeline, f), [timeline]) for f in (1.1, 0.9))
     assert longer.makespan.mean == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""`odcsim fit`: a profile from measurements, or from the log of a user's own training steps."""
+"""`odcsim fit`: a profile from measurements, or from a log or profiler traces of a user's own training steps."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,19 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "fit",
-        help="a profile from measurements, or from the log of your own steps",
-        description="Fit a profile to measurements (JSON), or to a CSV file with the columns lengths (512;1024;77) and "
-        "seconds, a row for each microbatch of one device. Says what the fit does not explain.",
+        help="a profile from measurements, or from a log or traces of your own steps",
+        description="Fit a profile to measurements (JSON), to a CSV file with the columns lengths (512;1024;77) and "
+        "seconds, a row for each microbatch of one device, or to PyTorch profiler traces of an FSDP run on GPUs. Says "
+        "what the fit does not explain.",
     )
-    parser.add_argument("source", metavar="SOURCE", help="LOG.csv, or measurements in JSON")
-    parser.add_argument("--model", metavar="M", help="of a log: a name ('odcsim catalog list') or a config.json")
     parser.add_argument(
-        "--gpu", metavar="G", help="of a log: the device's name, one of 'odcsim catalog list' if it can"
+        "sources", nargs="+", metavar="SOURCE", help="LOG.csv, or measurements in JSON, or traces (JSON, JSON.gz)"
     )
+    parser.add_argument("--lengths", metavar="FILE", help="of traces: CSV with device, step and lengths per microbatch")
+    parser.add_argument(
+        "--model", metavar="M", help="of a log or traces: a name ('odcsim catalog list') or a config.json"
+    )
+    parser.add_argument("--gpu", metavar="G", help="likewise: the device's name, as in 'odcsim catalog list'")
     parser.add_argument("--devices", type=options.whole, metavar="N", help="of a log: how many shared the model (1)")
     parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
     parser.set_defaults(run=_run)
@@ -45,15 +49,21 @@ def _run(args: argparse.Namespace) -> None:
 def _report(args: argparse.Namespace) -> "FitReport":
     from pathlib import Path
 
-    if Path(args.source).suffix.lower() == ".json":
+    first = args.sources[0]
+    if args.lengths is None and len(args.sources) > 1:
+        raise InputError(f"{len(args.sources)} sources", where=first, fix="several can only be traces, with --lengths")
+    if args.lengths is None and Path(first).suffix.lower() in (".json", ".gz"):
         from odcsim import fit, measurements
 
         if named := [f"--{n}" for n in ("model", "gpu", "devices") if getattr(args, n) is not None]:
-            raise InputError(f"{named[0]} given for measurements", where=args.source, fix="they name it themselves")
-        return fit.examine(measurements.read(args.source))
-    from odcsim import catalog, logs
+            fix = "measurements name it themselves; traces need --lengths"
+            raise InputError(f"{named[0]} given for measurements", where=first, fix=fix)
+        return fit.examine(measurements.read(first))
+    from odcsim import catalog, kineto, logs
 
     if missing := [f"--{name}" for name in ("model", "gpu") if getattr(args, name) is None]:
-        raise InputError(f"{missing[0]} is needed for a log", where=args.source, fix="name what was logged")
-    log, name = logs.read_log(args.source), Path(args.source).name
-    return logs.fit_log(log, catalog.model(args.model), args.gpu, args.devices or 1, name)
+        raise InputError(f"{missing[0]} is needed for a log and for traces", where=first, fix="name what ran")
+    model = catalog.model(args.model)
+    if args.lengths is not None:
+        return kineto.fit_traces([kineto.read_trace(path) for path in args.sources], args.lengths, model, args.gpu)
+    return logs.fit_log(logs.read_log(first), model, args.gpu, args.devices or 1, Path(first).name)
