@@ -179,6 +179,8 @@ def _die_with_parent(server: int) -> None:
 def _device(work: Work, rank: int, devices: int, address: str, timeout: float, args: tuple[Any, ...]) -> int:
     import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     from odc_engine.backends.shm import SharedMemory
 
@@ -187,9 +189,11 @@ def _device(work: Work, rank: int, devices: int, address: str, timeout: float, a
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
     memory = None
     try:
-        dist.init_process_group(
-            "gloo", init_method=address, rank=rank, world_size=devices, timeout=timedelta(seconds=timeout)
-        )
+        limit = timedelta(seconds=timeout)
+        store, _, _ = next(rendezvous(address, rank, devices, timeout=limit))
+        # torchrun keeps its store when it restarts devices, and gloo would look for those that are gone.
+        store = PrefixStore(f"odc {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=devices, timeout=limit)
         memory = SharedMemory(timeout=timeout)
         work(memory, *args)
         memory.close()

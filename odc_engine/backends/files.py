@@ -89,7 +89,7 @@ def _create(nbytes: int) -> tuple[int, str]:
         os.close(fd)
         if path:
             Path(path).unlink()
-        raise InputError(f"no shared memory for {nbytes / 1e6:.0f} MB ({error.strerror})", fix=WAY_OUT) from None
+        raise InputError(f"no shared memory for {nbytes / 1e6:.3g} MB ({error.strerror})", fix=WAY_OUT) from None
     return fd, path
 
 

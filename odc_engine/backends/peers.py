@@ -20,6 +20,7 @@ from odc_engine.errors import PeerLost
 PAGE = 4096
 ENDS = ROOMS  # the word after those that meetings count in: 0 while all is well, then 1 + the device at fault, or LEFT
 LEFT = 2**32 - 1
+LEFT_EARLY = "left: it came to fewer meetings than others"
 LOOK = 0.05  # seconds between looks at whether peers still live
 PATIENCE = 1.0  # seconds in which the kernel reports a death whose broken connections are seen already
 
@@ -65,7 +66,7 @@ class Peers:
         try:
             self.look()
             if left := [d for d in self._missing(room, count) if self._ends(d) == LEFT]:
-                raise PeerLost(left, "left: it came to fewer meetings than this one")
+                raise PeerLost(left, LEFT_EARLY)
             if late and (missing := self._missing(room, count)):
                 raise self.silent(missing, f"did not come to a meeting within {self.timeout:g} s")
         except PeerLost:
@@ -93,8 +94,10 @@ class Peers:
             raise PeerLost(failed, "failed: see there")
         if died := [d for d in dead if ends[d] == 0]:
             raise PeerLost(died, f"died ({self._named(died)})")
+        if left := sorted(d for d in accused if ends.get(d) == LEFT):
+            raise PeerLost(left, LEFT_EARLY)
         if silent := sorted(accused - {self.rank}):
-            raise PeerLost(silent, f"did not answer another device in time ({self._named(silent)})")
+            raise self.silent(silent, "did not answer another device in time")
         if accused:
             raise PeerLost([d for d in ends if ends[d] == self.rank + 1], "gave up waiting for this one")
 
