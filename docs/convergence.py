@@ -30,8 +30,8 @@ from odcsim.program import prefetch_named
 
 ROOT = Path(__file__).parent.parent
 DEVICES, SAMPLES = 2, 8  # of a minibatch
-LONGEST = 384  # tokens of a sample, and of a microbatch
-ORDERS = 3  # further collective runs, each with its own order
+LONGEST, LIMIT = 384, 512  # tokens of a sample, and of a microbatch
+ORDERS = 2  # further collective runs, each with its own order
 Slots = list[list[list[int]]]  # device -> microbatch -> samples
 
 
@@ -69,7 +69,7 @@ def minibatches(steps: int) -> list[list[bytes]]:
 def slots(minibatch: list[bytes], way: Way, step: int) -> Slots:
     """Who computes what. Microbatches without samples compute nothing and are left out where counts may differ."""
     lengths = np.array([len(sample) for sample in minibatch])
-    devices = balance(way.balancer, lengths, lengths.astype(float), DEVICES, LONGEST)
+    devices = balance(way.balancer, lengths, lengths.astype(float), DEVICES, LIMIT)
     found = [[list(part) for part in device] for device in devices]
     if way.order:
         draws = np.random.default_rng((way.order, step))
