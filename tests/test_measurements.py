@@ -14,7 +14,9 @@ from odcsim.profile import DTYPES, TRANSFERS
 
 seconds, text = st.floats(1e-9, 1e6), st.text(max_size=9)
 whole = st.integers(1, 10**9)
-computes = st.builds(Compute, st.sampled_from(COMPUTES), whole, st.floats(0, 1e12), seconds, st.integers(0, 10**6), whole)
+computes = st.builds(
+    Compute, st.sampled_from(COMPUTES), whole, st.floats(0, 1e12), seconds, st.integers(0, 10**6), whole
+)
 transfers = st.builds(Transfer, st.sampled_from(TRANSFERS), whole, whole, seconds)
 constants = st.builds(Constant, st.sampled_from(CONSTANTS), whole, seconds)
 found = st.builds(
