@@ -30,12 +30,13 @@ class UnitShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chunk:
-    """What one lock covers: a part of the gradients, the sum it is added to, and that sum's bytes in its arena."""
+    """What one lock covers: a part of the gradients, the sum it is added to, and where that lies in its arena."""
 
     device: int
     part: slice
     into: Tensor
-    locked: slice
+    start: int
+    stop: int
 
     def add(self, gradients: Tensor) -> None:
         piece = gradients[self.part]
@@ -78,8 +79,8 @@ class Arena:
             into, place = self.slot(device, unit, self.memory.rank), self._grads[unit]
             for start in range(0, n, CHUNK // 4):
                 stop = min(n, start + CHUNK // 4)
-                locked = slice(place + 4 * start, place + 4 * stop)
-                found.append(_Chunk(device, slice(device * n + start, device * n + stop), into[start:stop], locked))
+                part = slice(device * n + start, device * n + stop)
+                found.append(_Chunk(device, part, into[start:stop], place + 4 * start, place + 4 * stop))
         return found
 
     def weights(self, device: int, unit: int) -> Tensor:
@@ -110,22 +111,22 @@ class Arena:
     def push(self, unit: int, gradients: Tensor) -> None:
         """Add each device's part of a unit's gradients to that device's sum, in fp32."""
         self.memory.check()
+        if self._slots > 1:
+            for chunk in self._chunks[unit]:
+                chunk.add(gradients)
+            return
         busy = [chunk for chunk in self._chunks[unit] if not self._added_at_once(chunk, gradients)]
         for chunk in busy:  # others held these when it was their turn
-            with self.memory.lock(chunk.device, chunk.locked.start, chunk.locked.stop):
+            with self.memory.lock(chunk.device, chunk.start, chunk.stop):
                 chunk.add(gradients)
 
     def _added_at_once(self, chunk: _Chunk, gradients: Tensor) -> bool:
-        if self._slots > 1:
-            chunk.add(gradients)
-            return True
-        where = chunk.device, chunk.locked.start, chunk.locked.stop
-        if not self.memory.try_lock(*where):
+        if not self.memory.try_lock(chunk.device, chunk.start, chunk.stop):
             return False
         try:
             chunk.add(gradients)
         finally:
-            self.memory.unlock(*where)
+            self.memory.unlock(chunk.device, chunk.start, chunk.stop)
         return True
 
     def gradients(self, unit: int) -> Tensor:

@@ -46,7 +46,7 @@ WAYS = (
 TIMEOUT = 600.0
 MOVED = 16 << 20  # bytes that each device moves between two readings of the clock, so that meetings do not show
 MOST = 128  # transfers between two readings, where that would be more
-ROUNDS = (5, 40)  # the best of at least and at most so many, since a busy machine interrupts most of them
+ROUNDS = (5, 100)  # the best of at least and at most so many, since a busy machine interrupts most of them
 SLOW = 16  # a collective that copies through sockets is given that many times fewer
 
 Move = Callable[[], object]
@@ -119,7 +119,7 @@ def measured(size: int) -> list[Rate]:
     """Every way at one size. All devices call it together; each gets the rates."""
     bench = _Bench(size)
     ways = bench.ways()
-    rounds = max(ROUNDS[0], min(ROUNDS[1], (1 << 30) // size))
+    rounds = max(ROUNDS[0], min(ROUNDS[1], (1 << 29) // size))
     seconds = torch.zeros(len(ways), rounds, dtype=torch.float64)
     try:
         bench.prove()
@@ -197,6 +197,8 @@ class _Bench:
 
     def timed(self, move: Move, repeats: int) -> float:
         self.memory[0].meet(MAIN)
+        for _ in range(-(-repeats // 4)):  # until the caches hold this way's bytes and not those of the one before
+            move()
         start = time.perf_counter()
         for _ in range(repeats):
             move()

@@ -20,9 +20,9 @@ from odcsim.schedule import Header, Schedule, ScheduleFile  # noqa: E402
 MB = 1 << 20
 SIZES = (MB, 4 * MB, 16 * MB)
 TRIES = 3  # runs of which one must do: a neighbour that takes a core makes any single one worthless
-MILLISECONDS = 10  # of a layer's forward pass for each token; the backward one takes twice that
+MILLISECONDS = 20  # of a layer's forward pass for each token; the backward one takes twice that
 LAYERS = 2  # of nano: so small that what is measured is waiting and the engine's own cost, not copying
-ROUNDS = 7
+ROUNDS = 5
 PARTS = {"imbalanced": ((3, 1, 3, 1), (1, 3, 1, 3)), "uniform": ((2, 2, 2, 2), (2, 2, 2, 2))}  # tokens of microbatches
 
 
