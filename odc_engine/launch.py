@@ -9,6 +9,7 @@ import ctypes
 import multiprocessing as mp
 import multiprocessing.connection
 import multiprocessing.forkserver
+import multiprocessing.reduction
 import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -53,8 +55,8 @@ def run(work: Work, devices: int, timeout: float, *args: Any) -> int:
         if code := _device(work, int(os.environ["RANK"]), devices, "env://", timeout, args):
             os._exit(code)  # lanes may be at work still, and an interpreter that ends beneath them aborts
         return 0
-    with _rendezvous() as path, _ended_by_signals():
-        return _spawn(work, devices, f"file://{path}", timeout, args)
+    with _rendezvous() as place, _ended_by_signals():
+        return _spawn(work, devices, place, timeout, args)
 
 
 def _check_torchrun(devices: int) -> None:
@@ -68,16 +70,38 @@ def _check_torchrun(devices: int) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file for devices to meet in: a path, or an open file without a name, which each device inherits.
+
+    Were it opened through this process's entry in /proc, torch would look for it without end once this one is killed.
+    """
+
+    path: str = ""
+    fd: int = -1
+
+    def __reduce__(self) -> "tuple[Callable[..., Place], tuple[Any, ...]]":
+        return _received, (self.path, multiprocessing.reduction.DupFd(self.fd) if self.fd >= 0 else None)
+
+    @property
+    def address(self) -> str:
+        return f"file://{self.path or f'/proc/self/fd/{self.fd}'}"
+
+
+def _received(path: str, inherited: Any) -> Place:
+    return Place(path, inherited.detach() if inherited else -1)
+
+
 @contextlib.contextmanager
-def _rendezvous() -> Iterator[str]:
-    """A file for devices to meet in, without a name where the system has such: a killed parent leaves nothing."""
+def _rendezvous() -> Iterator[Place]:
+    """A killed parent leaves nothing where the system has files without a name."""
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryDirectory(prefix="odc-") as folder:
-            yield f"{folder}/rendezvous"
+            yield Place(path=f"{folder}/rendezvous")
         return
     fd = os.memfd_create("odc-rendezvous")
     try:
-        yield f"/proc/{os.getpid()}/fd/{fd}"
+        yield Place(fd=fd)
     finally:
         os.close(fd)
 
@@ -100,14 +124,14 @@ def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     raise SystemExit(128 + number)
 
 
-def _spawn(work: Work, devices: int, address: str, timeout: float, args: tuple[Any, ...]) -> int:
+def _spawn(work: Work, devices: int, place: Place, timeout: float, args: tuple[Any, ...]) -> int:
     # A server process imports torch once and forks the devices: sixteen imports would take longer than a short run.
     context = mp.get_context("forkserver")
     # FSDP2 imports torch._dynamo at its first use.
     context.set_forkserver_preload(["odc_engine.worker", "torch._dynamo"])
     _start_server()
     processes = [
-        context.Process(target=_entry, args=(work, rank, devices, address, timeout, args), name=f"device {rank}")
+        context.Process(target=_entry, args=(work, rank, devices, place, timeout, args), name=f"device {rank}")
         for rank in range(devices)
     ]
     try:
@@ -157,12 +181,12 @@ def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
-def _entry(work: Work, rank: int, devices: int, address: str, timeout: float, args: tuple[Any, ...]) -> None:
+def _entry(work: Work, rank: int, devices: int, place: Place, timeout: float, args: tuple[Any, ...]) -> None:
     server = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
     threading.Thread(target=_die_with_parent, args=(server,), daemon=True).start()
-    sys.exit(_device(work, rank, devices, address, timeout, args))
+    sys.exit(_device(work, rank, devices, place.address, timeout, args))
 
 
 def _die_with_parent(server: int) -> None:

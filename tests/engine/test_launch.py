@@ -26,7 +26,7 @@ SECONDS = 20.0  # for a command to end, most of which is the interpreter itself
 
 
 @contextlib.contextmanager
-def at_work(folder: Path):
+def at_work(folder: Path, reached=lambda _pid, told: "minibatch 0 done" in told):
     """A long emulated run with a session and a temporary folder of its own, once it has done a minibatch."""
     (folder / "tmp").mkdir()
     path, profile = written(folder, (2, 1, 2))
@@ -39,7 +39,7 @@ def at_work(folder: Path):
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, env=env)
     try:
-        wait_for(lambda: "minibatch 0 done" in log.read_text() or process.poll() is not None, UP)
+        wait_for(lambda: reached(process.pid, log.read_text()) or process.poll() is not None, UP)
         assert process.poll() is None, log.read_text()
         yield process, log
     finally:
@@ -132,6 +132,21 @@ def test_nothing_outlives_the_command(tmp_path, end):
     assert not (tmp_path / "timeline.npz").exists()
 
 
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("send", [to_all, to_the_command(signal.SIGKILL)], ids=["interrupted", "killed"])
+@pytest.mark.parametrize("processes", [3, 4, 6])
+def test_nothing_outlives_a_command_that_ends_while_devices_start(tmp_path, send, processes):
+    """With 3 there is no device yet, but what will fork them; with 6 all are there and look for each other.
+
+    What is said is not looked at: a device that is cut off while it is told its task shows Python's own traceback.
+    """
+    with at_work(tmp_path, reached=lambda pid, _told: len(session(pid)) >= processes) as (process, _):
+        send(process, {})
+        process.wait(SECONDS)
+        wait_for(lambda: not session(process.pid), SECONDS)
+
+
 def listening(_memory: SharedMemory, folder: Path) -> None:
     """Addresses that this process listens on, as the kernel writes them."""
     own = {str(path.readlink()) for path in Path("/proc/self/fd").glob("*") if path.is_symlink()}
@@ -169,9 +184,10 @@ def test_the_worst_exit_code_is_the_command_s(tmp_path):
 def test_where_no_anonymous_file_exists_devices_meet_in_a_folder_that_goes(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr(launch.tempfile, "tempdir", str(tmp_path))
-    with launch._rendezvous() as path:
-        assert Path(path).parent.parent == tmp_path
-        Path(path).touch()
+    with launch._rendezvous() as place:
+        assert Path(place.path).parent.parent == tmp_path
+        assert place.address == f"file://{place.path}"
+        Path(place.path).touch()
     assert not list(tmp_path.iterdir())
 
 
