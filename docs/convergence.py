@@ -55,8 +55,8 @@ WAYS = (
 
 
 def paragraphs() -> list[bytes]:
-    """The license and the pages, cut at empty lines."""
-    pages = [ROOT / "LICENSE", *sorted((ROOT / "docs").glob("*.md"))]
+    """The license and the pages, cut at empty lines, but for the page that shows the figure."""
+    pages = [ROOT / "LICENSE", *sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/engine.md"})]
     found = [part.strip() for page in pages for part in page.read_bytes().split(b"\n\n")]
     return [part[:LONGEST] for part in found if len(part) > 15]
 

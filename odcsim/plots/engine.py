@@ -39,7 +39,7 @@ def bandwidth(rates: Sequence[Mapping[str, Any]], hardware: str) -> go.Figure:
         subplot_titles=[f"{n} devices" for n in devices],
     )
     subtitle = f"bytes of the full tensor over the time of the slowest device; {escape(hardware)}"
-    title = "Gathers and pushes run at the rate of a copy, gloo's collectives far below it"
+    title = "How fast do gathers and pushes move bytes?"
     drawn.update_layout(figure(title, subtitle, x="", height=520).layout)
     drawn.update_layout(margin={"t": 120}, legend={"y": -0.18, "yanchor": "top"})
     for column, n in enumerate(devices, 1):
@@ -65,7 +65,7 @@ def bandwidth(rates: Sequence[Mapping[str, Any]], hardware: str) -> go.Figure:
 def convergence(curves: Mapping[str, Sequence[float]]) -> go.Figure:
     """Losses over each other; below, how far each run is from the collective one."""
     drawn = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
-    title = "Four ways to train, one curve"
+    title = "Does it learn the same under every sync?"
     subtitle = "loss of each minibatch; below, its distance from the collective run (grey: the same in other orders)"
     drawn.update_layout(figure(title, subtitle, x="", height=620).layout)
     drawn.update_layout(margin={"t": 110})
