@@ -4,6 +4,9 @@ Weights are seconds of compute: balancing token counts instead leaves most of th
 grows with the square of a sample's length.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +16,10 @@ from odcsim.balance.simple import local_sort, native
 from odcsim.balance.sorted_slice import sorted_slice
 from odcsim.errors import InputError, nearest
 
-__all__ = ["NAMES", "Assignment", "balance", "runs_with"]
+if TYPE_CHECKING:
+    from odcsim.balance.library import Plan, plan
+
+__all__ = ["NAMES", "Assignment", "Plan", "balance", "plan", "runs_with"]
 
 Assignment = tuple[tuple[tuple[int, ...], ...], ...]  # device -> microbatch -> positions in the minibatch
 
@@ -44,6 +50,16 @@ def runs_with(name: str, sync: str) -> bool:
     """Whether the balancer suits the sync: lb-mini lets counts differ, so devices must not meet inside a minibatch."""
     _known(name)
     return name != "lb-mini" or sync == "on-demand"
+
+
+_HOME = {"Plan": "library", "plan": "library"}
+
+
+def __getattr__(name: str) -> Any:
+    """What builds on the balancers loads when first used."""
+    if name in _HOME:
+        return getattr(import_module(f"odcsim.balance.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'odcsim.balance' has no attribute '{name}'")
 
 
 def _frozen(slots: list[list[list[int]]], positions: list[int]) -> Assignment:

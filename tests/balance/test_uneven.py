@@ -1,0 +1,94 @@
+"""Devices of unlike speeds."""
+
+import numpy as np
+import pytest
+from draws import cost, longalign, swe
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odcsim.balance import plan
+from odcsim.balance.uneven import earliest
+
+few, many = settings(max_examples=60, deadline=None), settings(max_examples=200, deadline=None)
+LIMIT = 65_536
+
+
+@st.composite
+def cases(draw):
+    devices = draw(st.integers(1, 9))
+    lengths = draw(st.lists(st.integers(1, LIMIT), min_size=1, max_size=40))
+    speeds = draw(st.lists(st.floats(0.01, 100), min_size=devices, max_size=devices))
+    return np.array(lengths), np.array(speeds)
+
+
+def planned(lengths, speeds, weights=None):
+    weights = cost(lengths) if weights is None else weights
+    found = plan(lengths, devices=len(speeds), max_tokens=LIMIT, balancer="lb-mini", weights=weights, speeds=speeds)
+    return found.devices
+
+
+def times(devices, lengths, speeds):
+    weights = cost(lengths)
+    return np.array([sum(weights[i] for part in device for i in part) for device in devices]) / speeds
+
+
+@given(cases())
+@many
+def test_every_sample_runs_once_and_the_limit_holds(case):
+    lengths, speeds = case
+    devices = planned(lengths, speeds)
+    assert len(devices) == len(speeds)
+    assert sorted(i for device in devices for part in device for i in part) == list(range(len(lengths)))
+    assert all(part and lengths[list(part)].sum() <= LIMIT for device in devices for part in device)
+
+
+@given(cases())
+@few
+def test_trades_never_end_a_minibatch_later(case):
+    lengths, speeds = case
+    weights = np.sort(cost(lengths))[::-1]
+    before = max(weights[group].sum() / speed for group, speed in zip(earliest(weights, speeds), speeds, strict=True))
+    assert times(planned(lengths, speeds), lengths, speeds).max() <= before * (1 + 1e-12)
+
+
+@given(cases(), st.sampled_from([0.25, 2.0, 1024.0]))
+@few
+def test_the_units_of_speeds_and_weights_do_not_matter(case, factor):
+    lengths, speeds = case
+    expected = planned(lengths, speeds)
+    assert planned(lengths, factor * speeds) == expected
+    assert planned(lengths, speeds, factor * cost(lengths)) == expected
+
+
+@given(cases())
+@few
+def test_weights_of_nothing_are_no_trouble(case):
+    lengths, speeds = case
+    devices = planned(lengths, speeds, np.zeros(len(lengths)))
+    assert sorted(i for device in devices for part in device for i in part) == list(range(len(lengths)))
+
+
+def bound(weights, speeds):
+    """Nothing is done before the work is divided by speed, nor before the fastest device has run the longest."""
+    return max(weights.sum() / speeds.sum(), weights.max() / speeds.max())
+
+
+@pytest.mark.parametrize(("draw", "devices", "samples", "most"), [(longalign, 8, 8, 0.01), (swe, 64, 8, 0.005)])
+def test_the_last_device_is_done_close_to_the_bound(draw, devices, samples, most):
+    gaps = []
+    for seed in range(5):
+        lengths = draw(seed, devices * samples)
+        speeds = np.random.default_rng(seed).choice([1.0, 0.9, 0.5], devices)
+        gaps.append(times(planned(lengths, speeds), lengths, speeds).max() / bound(cost(lengths), speeds) - 1)
+    assert np.mean(gaps) < most
+
+
+def test_a_device_of_half_the_speed_runs_half_as_much():
+    assert [len(device) for device in planned(np.full(9, LIMIT), np.array([1.0, 0.5]))] == [6, 3]
+
+
+def test_alike_devices_are_balanced_as_well_as_without_speeds():
+    lengths = swe(3, 64 * 8)
+    alike = times(planned(lengths, np.ones(64)), lengths, np.ones(64)).max()
+    without = plan(lengths, devices=64, max_tokens=LIMIT, balancer="lb-mini", weights=cost(lengths)).devices
+    assert alike <= times(without, lengths, np.ones(64)).max() * 1.002
