@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow bench notebook clean
+.PHONY: demo test slow bench notebook reproduce-paper clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -23,6 +23,9 @@ bench: .venv/dev
 notebook: .venv/dev
 	$(PIP) -e '.[dev,notebook]'
 	$(BIN)/jupyter lab notebooks
+
+reproduce-paper: .venv/core
+	$(BIN)/python docs/reproduce_paper.py
 
 clean:
 	rm -rf .venv
