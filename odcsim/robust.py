@@ -15,6 +15,7 @@ from odcsim.timeline import Floats
 HUBER = 1.345  # in standard deviations: 95 % as exact as least squares where errors are normal
 MAD = 1.4826  # median absolute deviation to standard deviation, of normal errors
 FLOOR = 1e-6  # of the spread: without noise, rounding
+EXACT = 1e-3  # no timing is better, whatever a few that agree say
 MOST_CONDITION = 1000.0  # beyond it, noise of 1 % moves a coefficient by many times itself
 ROUNDS = 100
 
@@ -31,17 +32,46 @@ class Solution:
 
 def solve(columns: Floats, seconds: Floats) -> Solution:
     """Raises where the columns do not vary independently of each other: then no fit can tell them apart."""
-    from scipy.optimize import nnls
-
     relative = columns / seconds[:, None]
     sizes = np.linalg.norm(relative, axis=0)
     if len(seconds) <= columns.shape[1] or not sizes.all() or np.linalg.cond(relative / sizes) > MOST_CONDITION:
         raise InputError("the measurements do not tell the coefficients apart")
-    scaled, base, weights = columns / sizes, seconds, np.ones(len(seconds))
-    best: Floats = np.zeros(columns.shape[1])
+    scaled = columns / sizes
+    best, fitted, residuals, weights, spread = _reweighted(scaled, seconds)
+    base = np.maximum(fitted, seconds)
+    errors = _errors(scaled / base[:, None], weights, residuals) / sizes
+    return Solution(best / sizes, errors, fitted / seconds - 1, spread)
+
+
+def solve_near(columns: Floats, seconds: Floats, near: Floats, within: Floats) -> Floats:
+    """Coefficients that stay near `near`, give or take `within`, as far as the measurements do not say otherwise.
+
+    Never raises: what the measurements cannot tell apart keeps the proportions that it had before.
+    """
+    sizes = 1 / within
+    pull = (np.eye(len(near)), near * sizes)
+    found: Floats = _reweighted(columns / sizes, seconds, pull)[0] / sizes
+    return found
+
+
+def _reweighted(
+    scaled: Floats, seconds: Floats, pull: tuple[Floats, Floats] | None = None
+) -> tuple[Floats, Floats, Floats, Floats, float]:
+    """Non-negative coefficients, fitted seconds, residuals, Huber's weights and spread.
+
+    The rows of `pull` (columns and values) weigh as much as a measurement that is off by the spread.
+    """
+    from scipy.optimize import nnls
+
+    base, weights, spread = seconds, np.ones(len(seconds)), 1.0
+    best: Floats = np.zeros(scaled.shape[1])
     for _ in range(ROUNDS):
         root = np.sqrt(weights) / base
-        found = nnls(scaled * root[:, None], seconds * root)[0]
+        rows, values = scaled * root[:, None], seconds * root
+        if pull is not None:
+            strength = max(spread, EXACT)
+            rows, values = np.vstack([rows, strength * pull[0]]), np.append(values, strength * pull[1])
+        found = nnls(rows, values)[0]
         fitted = scaled @ found
         # Relative to the longer of the two, so that neither a far too short call nor a far too long one gains by it.
         base = np.maximum(fitted, seconds)
@@ -52,8 +82,7 @@ def solve(columns: Floats, seconds: Floats) -> Solution:
         done, best = np.allclose(found, best, rtol=1e-8, atol=0), found
         if done:
             break
-    errors = _errors(scaled / base[:, None], weights, residuals) / sizes
-    return Solution(best / sizes, errors, fitted / seconds - 1, spread)
+    return best, fitted, residuals, weights, spread
 
 
 def _errors(scaled: Floats, weights: Floats, residuals: Floats) -> Floats:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.errors import InputError
-from odcsim.robust import jitter, solve
+from odcsim.robust import jitter, solve, solve_near
 
 # Tokens and squares vary independently: each number of tokens as one sample and cut into several.
 LOADS = np.array([(1.0, t, t * t / parts) for t in (256, 512, 1024, 2048, 4096) for parts in (1, 2, 4, 8)])
@@ -92,3 +92,24 @@ def test_jitter_is_the_spread_between_repeats_alone(seed, noise):
     seconds[:2] *= 100  # an interrupted call or two is no jitter
     assert jitter(groups, seconds) == pytest.approx(noise, rel=0.25)
     assert jitter(np.arange(400.0)[:, None], seconds) == 0
+
+
+@given(truths, seeds)
+def test_near_something_else_the_measurements_still_decide(truth, seed):
+    columns, seconds = noisy(truth, 0.01, seed, repeats=3)
+    near = np.array([0.0, truth[1] * 3, 1e-8])
+    found = solve_near(columns, seconds, near, within=np.array([1e-2, truth[1] * 3, 1e-7]))
+    assert np.abs(columns @ found / (columns @ truth) - 1).max() < 0.02
+
+
+@given(st.floats(1e-6, 1e3), st.integers(1, 5))
+def test_near_something_one_load_moves_nothing_but_what_it_must(seconds, repeats):
+    columns = np.array([[1.0, 1000.0, 1e6]] * repeats)
+    near = np.array([0.0, 1.0, 1e-3]) * seconds / 2000
+    found = solve_near(columns, np.full(repeats, seconds), near, within=2 * near + np.array([seconds / 10, 0, 0]))
+    np.testing.assert_allclose(found, near, rtol=1e-6, atol=1e-9 * seconds)
+    further = solve_near(
+        columns, np.full(repeats, 1.5 * seconds), near, within=2 * near + np.array([seconds / 10, 0, 0])
+    )
+    assert columns[0] @ further == pytest.approx(1.5 * seconds, rel=1e-3)
+    assert (further >= near * 0.999).all()

@@ -17,9 +17,10 @@ from odcsim.balance.sorted_slice import sorted_slice
 from odcsim.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from odcsim.balance.learned import LearnedCosts
     from odcsim.balance.library import Plan, plan
 
-__all__ = ["NAMES", "Assignment", "Plan", "balance", "plan", "runs_with"]
+__all__ = ["NAMES", "Assignment", "LearnedCosts", "Plan", "balance", "plan", "runs_with"]
 
 Assignment = tuple[tuple[tuple[int, ...], ...], ...]  # device -> microbatch -> positions in the minibatch
 
@@ -52,7 +53,7 @@ def runs_with(name: str, sync: str) -> bool:
     return name != "lb-mini" or sync == "on-demand"
 
 
-_HOME = {"Plan": "library", "plan": "library"}
+_HOME = {"LearnedCosts": "learned", "Plan": "library", "plan": "library"}
 
 
 def __getattr__(name: str) -> Any:

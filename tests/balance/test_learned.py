@@ -1,0 +1,245 @@
+"""Costs learned from measured seconds: nobody's guess, and safe whatever is measured."""
+
+import numpy as np
+import pytest
+from draws import chat, cost, longalign, swe
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odcsim.balance import LearnedCosts, plan
+from odcsim.balance.learned import KEPT
+from odcsim.balance.library import weigh
+from odcsim.errors import InputError
+
+few, many = settings(max_examples=40, deadline=None), settings(max_examples=100, deadline=None)
+LIMIT = 65_536
+CONSTANT = 0.1  # seconds that every microbatch takes beside its samples
+truths = st.tuples(st.floats(0, 1e-1), st.floats(1e-6, 1e-3), st.floats(0, 1e-8))
+seeds = st.integers(0, 2**20)
+
+
+def seconds_of(lengths, truth=None):
+    if truth is None:
+        return CONSTANT + cost(lengths).sum()
+    constant, linear, quadratic = truth
+    return constant + linear * lengths.sum() + quadratic * (lengths.astype(float) ** 2).sum()
+
+
+def microbatches(seed, count=60):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(100, 30_000, rng.integers(1, 6)) for _ in range(count)]
+
+
+def noises(seed, noise, count):
+    return np.exp(noise * np.random.default_rng(seed).standard_normal(count))
+
+
+def told(parts, seconds, devices=1, owners=None):
+    costs = LearnedCosts(devices)
+    for i, (part, took) in enumerate(zip(parts, seconds, strict=True)):
+        costs.update([part], took, owners[i] if owners is not None else i % devices)
+    return costs
+
+
+@given(truths, seeds)
+@few
+def test_without_noise_what_was_true_comes_back(truth, seed):
+    parts = microbatches(seed)
+    costs = told(parts, [seconds_of(part, truth) for part in parts], devices=3)
+    lengths = np.array([100, 5000, 30_000])
+    true = truth[1] * lengths + truth[2] * lengths**2
+    assert costs.weights(lengths) == pytest.approx(true, rel=0.02, abs=0.02 * true.max())
+    assert costs.speeds.tolist() == [1, 1, 1]
+
+
+@given(seeds, st.floats(1e-9, 1e6), st.integers(1, LIMIT), st.integers(1, 20))
+@few
+def test_where_all_microbatches_are_alike_the_ratio_stays_and_the_scale_is_learned(seed, took, length, count):
+    part = np.full(1 + seed % 3, length)
+    costs = told([part] * count, [took] * count, devices=1 + seed % 4)
+    lengths = np.array([10, 1000, 60_000])
+    expected = weigh(lengths) * took / weigh(part).sum()
+    assert costs.weights(lengths) == pytest.approx(expected, rel=1e-3)
+
+
+def test_before_any_measurement_weights_are_those_of_a_plan_without_any():
+    lengths = longalign(0, 20)
+    assert LearnedCosts(4).weights(lengths) == pytest.approx(weigh(lengths))
+    assert LearnedCosts(4).speeds.tolist() == [1] * 4
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(1, 100_000), max_size=4), st.floats(0, 1e9), st.integers(0, 2)), max_size=9)
+)
+@many
+def test_whatever_is_measured_weights_and_speeds_can_be_planned_with(measured):
+    costs = LearnedCosts(3)
+    for part, took, device in measured:
+        costs.update([part], took, device)
+    lengths = np.array([1, 70, 5000, 60_000])
+    weights, speeds = costs.weights(lengths), costs.speeds
+    assert np.isfinite(weights).all()
+    assert (weights > 0).all()
+    assert np.isfinite(speeds).all()
+    assert (speeds > 0).all()
+    plan(lengths, devices=3, max_tokens=LIMIT, balancer="lb-mini", weights=weights, speeds=speeds)
+
+
+@given(seeds)
+@few
+def test_a_minibatch_timed_as_a_whole_teaches_as_well(seed):
+    parts = microbatches(seed, 90)
+    costs = LearnedCosts(1)
+    for start in range(0, 90, 3):
+        costs.update(parts[start : start + 3], sum(seconds_of(part) for part in parts[start : start + 3]))
+    lengths = np.array([1000, 60_000])
+    assert costs.weights(lengths) == pytest.approx(cost(lengths), rel=0.01)
+    assert costs.coefficients.constant == pytest.approx(CONSTANT, rel=0.05)
+
+
+@given(seeds, st.sampled_from([0.1, 0.5, 3.0, 100.0]))
+@few
+def test_a_few_bad_measurements_move_little(seed, factor):
+    parts = microbatches(seed)
+    seconds = np.array([seconds_of(part) for part in parts]) * noises(seed, 0.01, 60)
+    lengths = np.array([1000, 8000, 30_000])
+    calm = told(parts, seconds).weights(lengths)
+    seconds[:3] *= factor
+    assert told(parts, seconds).weights(lengths) == pytest.approx(calm, rel=0.1)
+
+
+def test_what_was_measured_long_ago_is_forgotten():
+    parts = microbatches(0, 40)
+    costs = LearnedCosts(2)
+    for factor, rounds in ((1.0, KEPT // 40), (2.0, KEPT // 40 + 1)):
+        for _ in range(rounds):
+            for part in parts:
+                costs.update([part], factor * seconds_of(part))
+    lengths = np.array([1000, 60_000])
+    assert costs.weights(lengths) == pytest.approx(2 * cost(lengths), rel=0.01)
+
+
+def test_whoever_is_told_the_same_knows_the_same():
+    parts = microbatches(4)
+    seconds = [seconds_of(part) for part in parts] * noises(4, 0.03, 60)
+    one, other = (told(parts, seconds, devices=8) for _ in range(2))
+    assert one.coefficients == other.coefficients
+    assert one.speeds.tolist() == other.speeds.tolist()
+
+
+# Devices
+
+
+@given(seeds, st.sampled_from([0.0, 0.01, 0.05]))
+@few
+def test_noise_makes_no_device_slow(seed, noise):
+    parts = microbatches(seed, 160)
+    seconds = [seconds_of(part) for part in parts] * noises(seed, noise, 160)
+    assert told(parts, seconds, devices=16).speeds.tolist() == [1.0] * 16
+
+
+@given(seeds, st.sampled_from([0.0, 0.02]))
+@few
+def test_slow_and_fast_devices_are_found(seed, noise):
+    true = np.array([1.0, 1.0, 0.7, 1.0, 1.0, 1.4, 1.0, 0.9])
+    parts, owners = microbatches(seed, 160), np.arange(160) % 8
+    seconds = [seconds_of(part) for part in parts] * noises(seed, noise, 160) / true[owners]
+    assert told(parts, seconds, 8, owners).speeds == pytest.approx(true, rel=0.05)
+
+
+def test_two_kinds_of_devices_are_told_apart_from_unlike_samples():
+    true = np.array([1.0, 0.5] * 4)
+    parts, owners = microbatches(1, 160), np.arange(160) % 8
+    seconds = [seconds_of(part) for part in parts] * noises(1, 0.03, 160) / true[owners]
+    speeds = told(parts, seconds, 8, owners).speeds
+    assert speeds / speeds[0] == pytest.approx(true, rel=0.05)
+
+
+def test_a_device_that_measured_nothing_is_as_fast_as_the_others():
+    parts = microbatches(2, 30)
+    assert told(parts, [seconds_of(part) for part in parts], 4, [i % 2 for i in range(30)]).speeds[3] == 1
+
+
+def test_one_measurement_of_each_device_does_not_blame_the_device():
+    """One sample each: what looks like speed may be length, so it is taken for that."""
+    lengths = longalign(5, 64)
+    costs = told([np.array([n]) for n in lengths], cost(lengths) * noises(5, 0.03, 64), devices=64)
+    assert costs.speeds.tolist() == [1.0] * 64
+    assert costs.weights(lengths) == pytest.approx(cost(lengths), rel=0.05)
+
+
+# What it is for
+
+
+def idle(devices, lengths, speeds):
+    """Share of device time that waits for the last one, where devices meet once."""
+    took = [sum(seconds_of(lengths[list(part)]) for part in device) for device in devices] / speeds
+    return 1 - took.mean() / took.max()
+
+
+def trained(draw, devices, samples, noise=0.0, speeds=None, minibatches=2):
+    """Idle of plans from what was learned so far, token counts at first, and of plans from the truth."""
+    true = np.ones(devices) if speeds is None else speeds
+    costs, rng, found = LearnedCosts(devices), np.random.default_rng(0), []
+    for number in range(minibatches):
+        lengths = draw(number, devices * samples)
+        weights = costs.weights(lengths) if number else lengths
+        asked = {"devices": devices, "max_tokens": LIMIT, "balancer": "lb-mini"}
+        mine = plan(lengths, **asked, weights=weights, speeds=None if speeds is None else costs.speeds).devices
+        best = plan(lengths, **asked, weights=cost(lengths), speeds=speeds).devices
+        found.append((idle(mine, lengths, true), idle(best, lengths, true)))
+        for device, parts in enumerate(mine):
+            for part in parts:
+                took = seconds_of(lengths[list(part)]) / true[device]
+                costs.update([lengths[list(part)]], took * np.exp(noise * rng.standard_normal()), device)
+    return found
+
+
+@pytest.mark.parametrize(("draw", "lost"), [(longalign, 0.05), (swe, 0.02), (chat, 0.0)])
+def test_after_one_minibatch_plans_are_as_good_as_from_the_truth(draw, lost):
+    (first, its_best), (second, best) = trained(draw, 64, 8)
+    assert first >= its_best + lost
+    assert second <= best + 0.002
+
+
+@pytest.mark.parametrize(("draw", "most"), [(longalign, 0.01), (swe, 0.01)])
+def test_so_are_they_with_noise_of_three_percent(draw, most):
+    _, (second, best) = trained(draw, 64, 8, noise=0.03)
+    assert second <= best + most
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_after_one_minibatch_slow_devices_get_less(noise):
+    speeds = np.where(np.arange(64) < 4, 0.9, 1.0)
+    (first, _), (second, best) = trained(longalign, 64, 8, noise, speeds)
+    assert first > 0.08
+    assert second <= best + (0.002 if not noise else 0.03)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda: LearnedCosts(0), r"^0 devices; give at least 1"),
+        (lambda: LearnedCosts(2).update([[5]], 1.0, 2), r"^device 2 of 2; devices go from 0 to 1"),
+        (lambda: LearnedCosts(2).update([[5]], float("nan")), r"^nan seconds for a measurement; give seconds"),
+        (lambda: LearnedCosts(2).update([[5]], -1.0), r"^-1.0 seconds for a measurement"),
+        (lambda: LearnedCosts(2).update([[5]], 2e9), r"^2000000000.0 seconds .* up to 1e\+09"),
+        (lambda: LearnedCosts(2).update([[5, 0]], 1.0), r"^sample 1: length 0; give at least 1"),
+        (lambda: LearnedCosts(2).update([5, 6], 1.0), r"^lengths in 0 dimensions"),
+    ],
+)
+def test_what_is_no_measurement_is_refused(call, line):
+    with pytest.raises(InputError, match=line):
+        call()
+
+
+def test_nothing_run_is_nothing_learned():
+    costs = LearnedCosts(2)
+    costs.update([], 1.0)
+    costs.update([[]], 1.0)
+    costs.update([[5]], 0.0)
+    costs.update([[5]], 1e-300)
+    assert costs.weights([5, 50_000]) == pytest.approx(weigh(np.array([5, 50_000])))
