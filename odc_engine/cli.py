@@ -38,6 +38,16 @@ def build_parser() -> Parser:
     _add_job(verify)
     verify.add_argument("--json", action="store_true", help="print JSON")
     verify.set_defaults(run=_verify, emulate_compute=False)
+    profile = commands.add_parser("profile", help="measure this machine and fit a profile for odcsim to it")
+    profile.add_argument("--model", default="tiny", metavar="M", help="a name of 'odcsim catalog list' (tiny)")
+    profile.add_argument(
+        "--devices", type=_numbers, default=(2,), metavar="N,N", help="real compute on the first number of devices (2)"
+    )
+    profile.add_argument("--backend", default="shm", choices=BACKENDS, help="how devices reach each other (shm)")
+    profile.add_argument("--max-tokens", type=int, default=1024, metavar="T", help="of the fullest microbatch (1024)")
+    profile.add_argument("--quick", action="store_true", help="under a minute, and less exact")
+    profile.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
+    profile.set_defaults(run=_profile)
     bandwidth = commands.add_parser("bandwidth", help="how fast devices gather and push here, against collectives")
     bandwidth.add_argument("--devices", type=_numbers, default=(2, 4), metavar="N,N", help="2,4")
     bandwidth.add_argument(
@@ -89,6 +99,27 @@ def _verify(args: argparse.Namespace) -> int:
     from odc_engine.verify import verify
 
     return verify(file, job, args.json)
+
+
+def _profile(args: argparse.Namespace) -> int:
+    _need_torch()
+    from pathlib import Path
+
+    from odc_engine import profile
+    from odc_engine.progress import progress
+    from odcsim import catalog
+
+    model = catalog.model(args.model)
+    plan = profile.Plan(model, args.devices, args.backend, args.max_tokens, args.quick)
+    plan.check()
+    with progress("profile", [piece.name for piece in profile.pieces(plan)]) as done:
+        report = profile.measured(plan, Path(args.output), done)
+    for line in report.lines():
+        print(line)
+    if not report.good:
+        print(f"odc_engine: the fit does not explain {len(report.unexplained)} measurements", file=sys.stderr)
+    print(f"{args.output}: {report.profile.origin}")
+    return 0
 
 
 def _bandwidth(args: argparse.Namespace) -> int:

@@ -21,12 +21,12 @@ from odcsim.timeline import About, Block, Timeline
 BACKENDS = ("shm", "threads", "torch")
 
 
-def run(file: ScheduleFile, job: Job, output: str) -> int:
+def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> int:
     """Every minibatch of the file, on as many devices as it names. Device 0 writes the timeline."""
     check(file, job)
     if job.backend == "threads":
-        return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output)
-    return launch.run(_run_device, file.header.devices, job.timeout, file, job, output)
+        return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output, quiet)
+    return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet)
 
 
 def check(file: ScheduleFile, job: Job) -> None:
@@ -43,25 +43,25 @@ def check(file: ScheduleFile, job: Job) -> None:
         check_counts(job.sync, schedule.microbatches, where=f"minibatch {number}")
 
 
-def _run_device(memory: SharedMemory, file: ScheduleFile, job: Job, output: str) -> None:
-    _perform(Device(job, memory.rank, memory), file, job, output)
+def _run_device(memory: SharedMemory, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
+    _perform(Device(job, memory.rank, memory), file, job, output, quiet)
 
 
-def _run_thread(memory: ThreadMemory, file: ScheduleFile, job: Job, output: str) -> None:
+def _run_thread(memory: ThreadMemory, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
     with Thin(job, memory) as device:
-        _perform(device, file, job, output)
+        _perform(device, file, job, output, quiet)
 
 
-def _perform(device: Member, file: ScheduleFile, job: Job, output: str) -> None:
-    launch.say(f"device {device.rank} pid {os.getpid()}")
-    device.gradients(_warm_up(file.header.devices))
-    device.publish()
+def _perform(device: Member, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
+    say = (lambda _: None) if quiet else launch.say
+    say(f"device {device.rank} pid {os.getpid()}")
+    device.warm_up(_warm_up(file.header.devices))
     found: list[_Minibatch] = []
     for number, schedule in enumerate(file.schedules):
         every = device.gathered(device.minibatch(number))
         if every is not None:
             found.append(_Minibatch(number, max(schedule.microbatches), schedule.microbatches, *as_block(every)))
-            launch.say(f"minibatch {number} done")
+            say(f"minibatch {number} done")
     if device.rank == 0:
         timeline.write(assembled(file, job, found), output)
     device.meet()

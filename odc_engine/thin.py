@@ -24,7 +24,7 @@ from odc_engine.lanes import Lane
 from odc_engine.model import Decoder
 from odc_engine.packed import Packed, synthetic
 from odc_engine.perform import Parts, Performance, Share
-from odc_engine.worker import Job, Recorded
+from odc_engine.worker import Job, Recorded, idle_step
 from odcsim.program import sync_named
 from odcsim.schedule import Schedule
 
@@ -65,6 +65,11 @@ class Thin:
         """Leave the sum over all devices in `.grad`."""
         self._performance(schedule).perform(until="optimizer")
         self._settle(schedule)
+
+    def warm_up(self, schedule: Schedule) -> None:
+        self.gradients(schedule)
+        idle_step(self.optimizer)
+        self.publish()
 
     def _performance(self, schedule: Schedule) -> Performance:
         job, program = self.job, self.job.program_of(schedule)

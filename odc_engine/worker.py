@@ -67,6 +67,9 @@ class Member(Protocol):
     def gradients(self, schedule: Schedule) -> None:
         """Leave the sum over all devices in `.grad`."""
 
+    def warm_up(self, schedule: Schedule) -> None:
+        """Everything a minibatch does, weights left as they are: the first time pays for fresh memory and state."""
+
     def whole_gradients(self) -> dict[str, Tensor]:
         """Every parameter's gradient, put together from all devices; zeros where nobody used it."""
 
@@ -121,6 +124,11 @@ class Device:
 
     def gradients(self, schedule: Schedule) -> None:
         self._sum_gradients(self._batches(schedule), None)
+
+    def warm_up(self, schedule: Schedule) -> None:
+        self.gradients(schedule)
+        idle_step(self.optimizer)
+        self.publish()
 
     def _batches(self, schedule: Schedule) -> list[Packed]:
         vocab, seed = self.job.cost.model.vocab, self.job.seed
@@ -198,6 +206,17 @@ class _Switch:
 
     def span(self, kind: str) -> AbstractContextManager[None]:
         return self.now.span(kind) if self.now else nullcontext()
+
+
+def idle_step(optimizer: torch.optim.Optimizer) -> None:
+    """A step that changes no weight, and makes the optimizer's state."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    optimizer.zero_grad()
 
 
 def whole_gradients(model: nn.Module) -> dict[str, Tensor]:

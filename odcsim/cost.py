@@ -1,7 +1,7 @@
 """Seconds for everything a program names: a profile's fits, or a GPU's rates, applied to what each microbatch holds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,22 @@ class Load:
 
     tokens: Floats
     squares: Floats
+    samples: Floats
     counts: NDArray[np.int64]  # microbatches of each device [minibatch, device]
+
+
+def load(model: Model, schedules: Sequence[Schedule]) -> Load:
+    """What minibatches of like shape hold; the most microbatches of any of them sets the first axis."""
+    counts = np.array([s.microbatches for s in schedules], dtype=np.int64)
+    held = np.zeros((3, *counts.shape, max(max(s.microbatches) for s in schedules)))
+    for b, schedule in enumerate(schedules):
+        square = model.squares(np.array(schedule.lengths, dtype=np.int64)).tolist()
+        for d, device in enumerate(schedule.devices):
+            for m, microbatch in enumerate(device):
+                held[0, b, d, m] = sum(schedule.lengths[i] for i in microbatch)
+                held[1, b, d, m] = sum(square[i] for i in microbatch)
+                held[2, b, d, m] = len(microbatch)
+    return Load(*(np.ascontiguousarray(np.moveaxis(of, 2, 0)) for of in held), counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +56,13 @@ class Cost:
         p, layers = self.profile, self.model.layers
         linear = layers * (p.forward.linear + p.backward.linear) + p.head.linear + 2 * p.embed.linear
         quadratic = layers * (p.forward.quadratic + p.backward.quadratic) + p.head.quadratic + 2 * p.embed.quadratic
-        seconds: Floats = linear * lengths.astype(np.float64) + quadratic * self.model.squares(lengths)
+        each = layers * (p.forward.sample + p.backward.sample) + p.head.sample + 2 * p.embed.sample
+        seconds: Floats = linear * lengths.astype(np.float64) + quadratic * self.model.squares(lengths) + each
         return seconds
 
     def load(self, schedules: Sequence[Schedule]) -> Load:
-        """The loads of minibatches of like shape; the most microbatches of any of them sets the first axis."""
-        most = max(max(s.microbatches) for s in schedules)
-        tokens = np.zeros((len(schedules), self.cluster.devices, most))
-        squares = np.zeros_like(tokens)
-        counts = np.array([s.microbatches for s in schedules], dtype=np.int64)
-        for b, schedule in enumerate(schedules):
-            lengths = np.array(schedule.lengths, dtype=np.int64)
-            square = self.model.squares(lengths).tolist()
-            for d, device in enumerate(schedule.devices):
-                for m, microbatch in enumerate(device):
-                    tokens[b, d, m] = sum(schedule.lengths[i] for i in microbatch)
-                    squares[b, d, m] = sum(square[i] for i in microbatch)
-        return Load(
-            np.ascontiguousarray(np.moveaxis(tokens, 2, 0)), np.ascontiguousarray(np.moveaxis(squares, 2, 0)), counts
-        )
+        """The loads of minibatches of like shape."""
+        return load(self.model, schedules)
 
     def durations(self, program: Program, load: Load) -> Floats:
         """Seconds of every row of the program's table [row, minibatch, device]."""
@@ -78,12 +81,14 @@ class Cost:
             else:
                 fit = self._fits()[what]
                 seconds = fit.constant + fit.linear * load.tokens[m] + fit.quadratic * load.squares[m]
+                if fit.sample:
+                    seconds += fit.sample * load.samples[m]
                 table[row] = np.where(present, seconds * slow, 0.0)
         return table
 
     def _fits(self) -> dict[str, Polynomial]:
         p = self.profile
-        opening = Polynomial(p.embed.constant + p.microbatch, p.embed.linear, p.embed.quadratic)
+        opening = replace(p.embed, constant=p.embed.constant + p.microbatch)
         return {
             "embed": opening,
             "forward": p.forward,
@@ -98,7 +103,7 @@ class Cost:
         gather, push = ("gather", "push") if program.one_sided else ("all-gather", "reduce-scatter")
         meeting = self._constant("meeting", self.cluster.latency) if self.cluster.devices > 1 else 0.0
         return {
-            "overhead": self.profile.overhead,
+            "overhead": self._constant("overhead", self.profile.overhead),
             "gather root": self._transfer(gather, gathered * root, program.one_sided),
             "gather layer": self._transfer(gather, gathered * layer, program.one_sided),
             "push root": self._transfer(push, PUSH_BYTES * root, program.one_sided),
@@ -131,7 +136,7 @@ class Cost:
         if c.devices == 1:
             return 0.0
         if (found := self._measured(kind)) is not None:
-            return found.constant + found.per_byte * size
+            return (found.constant + found.per_byte * size) * found.slowdown
         inside = size * (c.devices - 1) / c.devices / c.link_bandwidth
         if self.profile.node_transfers_included:
             inside = 0.0

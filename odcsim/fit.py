@@ -12,17 +12,17 @@ from itertools import groupby
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.measurements import Compute, Measurements
+from odcsim.measurements import Compute, Measurements, Transfer
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
 from odcsim.profile import Polynomial, Profile, Timing
-from odcsim.robust import Solution, jitter, solve
+from odcsim.robust import Solution, distinct, jitter, solve
 from odcsim.timeline import Floats
 
 WRONG = 0.10  # a fit that misses a measurement by more than this, and by more than noise can do, has not explained it
 SIGMAS = 5.0
 SHOWN = 12  # unexplained measurements in words
 SQUARED = ("forward", "backward", "microbatch")  # kinds that attend
-TERMS = ("constant", "linear", "quadratic")
+TERMS = ("constant", "linear", "quadratic", "sample")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,15 @@ class FitReport:
         told = [_told(part) for part in self.parts]
         p = self.profile
         told.append(f"between repeats: {p.jitter:.1%} (0 where nothing was measured twice)")
+        if p.interference != 1:
+            told.append(
+                f"beside others compute takes {p.interference:.2f} times what it takes alone: in the fit already"
+            )
+        told += [
+            f"{t.kind} on {t.devices} devices: {t.slowdown:.2f} times as long beside compute"
+            for t in p.timings
+            if t.slowdown != 1
+        ]
         told.append(f"valid for samples up to {p.longest:,} tokens, microbatches up to {p.most_tokens:,}")
         told += [f"doubtful: {line}" for line in self.doubts]
         told += [f"NOT EXPLAINED: {line}" for line in self.unexplained[:SHOWN]]
@@ -77,7 +86,8 @@ def fit(measurements: Measurements) -> Profile:
 def examine(measurements: Measurements, layers: int = 0, *, transfers_included: bool = False) -> FitReport:
     """Fit everything. Compute that was timed as whole microbatches needs the model's number of layers."""
     m = measurements
-    rows = {kind: list(of) for kind, of in groupby(sorted(m.compute, key=lambda r: r.kind), key=lambda r: r.kind)}
+    usual = sorted((row for row in m.compute if not row.alone), key=lambda row: row.kind)
+    rows = {kind: list(of) for kind, of in groupby(usual, key=lambda row: row.kind)}
     whole = "microbatch" in rows
     if whole and (not layers or len(rows) > 1):
         raise InputError("whole microbatches beside other kinds", fix="measure either those or layers, head, embed")
@@ -91,9 +101,10 @@ def examine(measurements: Measurements, layers: int = 0, *, transfers_included: 
     profile = _profile(m, rows, parts, list(computes.values()), terms)
     profile = replace(
         profile,
-        overhead=_overhead(m) + constant,
+        overhead=constant,
         node_transfers_included=transfers_included,
         timings=timings,
+        interference=_interference(m, computes),
     )
     return FitReport(profile, parts)
 
@@ -141,6 +152,17 @@ def _profile(
     )
 
 
+def _interference(m: Measurements, computes: dict[str, Part]) -> float:
+    """How many times longer compute took beside other devices and transfers than alone; 1 where that is not known."""
+    found = []
+    for row in m.compute:
+        if row.alone and row.kind in SQUARED and row.kind in computes:
+            c = computes[row.kind].coefficients
+            fitted = c.constant + c.linear * row.tokens + c.quadratic * row.squares + c.sample * row.samples
+            found.append(fitted / row.seconds)
+    return float(np.median(found)) if found else 1.0
+
+
 def _layers(computes: dict[str, Part]) -> dict[str, Polynomial]:
     found = {kind: part.coefficients for kind, part in computes.items()}
     return found | {f"{kind}_error": part.errors for kind, part in computes.items()}
@@ -161,41 +183,50 @@ def _whole(part: Part, layers: int) -> dict[str, Polynomial]:
 
 
 def _compute(kind: str, rows: Sequence[Compute]) -> Part:
-    columns = np.array([(r.microbatches, r.tokens, r.squares) for r in rows], dtype=float)[
-        :, : 3 if kind in SQUARED else 2
-    ]
+    columns = np.array([(r.microbatches, r.tokens, r.squares, r.samples) for r in rows], dtype=float)
+    seconds = np.array([r.seconds for r in rows])
+    columns = columns[:, : _terms(kind, columns, seconds)]
     names = [f"{kind} of {r.tokens:,} tokens, squares {r.squares:.4g}" for r in rows]
     fix = "measure single long samples beside many short ones" if kind in SQUARED else "measure more sizes"
-    return _part(kind, columns, np.array([r.seconds for r in rows]), names, fix)
+    return _part(kind, columns, seconds, names, fix)
+
+
+def _terms(kind: str, columns: Floats, seconds: Floats) -> int:
+    """Samples get a coefficient where they are known and were varied independently of all else."""
+    if kind not in SQUARED:
+        return 2
+    return 4 if columns[:, 3].all() and distinct(columns / seconds[:, None]) else 3
 
 
 def _transfers(m: Measurements) -> tuple[tuple[Timing, ...], list[Part]]:
-    groups: dict[tuple[str, int], list[tuple[int, float]]] = {}
+    groups: dict[tuple[str, int], list[Transfer]] = {}
     for row in m.transfers:
-        groups.setdefault((row.kind, row.devices), []).append((row.bytes, row.seconds))
-    timings, parts = [], []
-    for (kind, devices), rows in sorted(groups.items()):
-        columns, seconds = np.array([(1.0, size) for size, _ in rows]), np.array([s for _, s in rows])
-        names = [f"{kind} of {size:,} bytes on {devices} devices" for size, _ in rows]
-        part = _part(f"{kind} on {devices} devices", columns, seconds, names, "measure more sizes")
-        parts.append(part)
-        timings.append(Timing(kind, devices, part.coefficients.constant, part.coefficients.linear))
+        groups.setdefault((row.kind, row.devices), []).append(row)
+    found = [_transfer(kind, devices, rows) for (kind, devices), rows in sorted(groups.items())]
     fixed: dict[tuple[str, int], list[float]] = {}
     for constant in m.constants:
-        if constant.kind != "overhead":
-            fixed.setdefault((constant.kind, constant.devices), []).append(constant.seconds)
-    timings += [Timing(kind, n, float(np.median(seconds))) for (kind, n), seconds in sorted(fixed.items())]
-    return tuple(timings), parts
+        fixed.setdefault((constant.kind, constant.devices), []).append(constant.seconds)
+    constants = [Timing(kind, n, float(np.median(seconds))) for (kind, n), seconds in sorted(fixed.items())]
+    return (*(timing for timing, _ in found), *constants), [part for _, part in found]
 
 
-def _overhead(m: Measurements) -> float:
-    seconds = [c.seconds for c in m.constants if c.kind == "overhead"]
-    return float(np.median(seconds)) if seconds else 0.0
+def _transfer(kind: str, devices: int, rows: Sequence[Transfer]) -> tuple[Timing, Part]:
+    """Fitted where nobody computed, if that was measured; then the rest says how much longer they take beside compute.
+
+    A factor, since a machine measures few sizes beside compute: those of its model's units.
+    """
+    alone = [row for row in rows if not row.computing] or rows
+    columns, seconds = np.array([(1.0, row.bytes) for row in alone]), np.array([row.seconds for row in alone])
+    names = [f"{kind} of {row.bytes:,} bytes on {devices} devices" for row in alone]
+    part = _part(f"{kind} on {devices} devices", columns, seconds, names, "measure more sizes")
+    timing = Timing(kind, devices, part.coefficients.constant, part.coefficients.linear)
+    beside = [row.seconds / (timing.constant + timing.per_byte * row.bytes) for row in rows if row.computing]
+    return replace(timing, slowdown=float(np.median(beside))) if len(alone) < len(rows) else timing, part
 
 
 def _jitter(rows: Sequence[Compute]) -> float:
     return jitter(
-        np.array([(r.microbatches, r.tokens, r.squares) for r in rows], dtype=float),
+        np.array([(r.microbatches, r.tokens, r.squares, r.samples) for r in rows], dtype=float),
         np.array([r.seconds for r in rows]),
     )
 

@@ -17,7 +17,7 @@ VERSION = 1
 COMPUTES = ("forward", "backward", "head", "embed", "microbatch")  # of one layer, except the last: all compute at once
 CONSTANTS = ("meeting", "publish", "optimizer", "overhead")
 _DECIMAL = ("squares", "seconds")
-_OPTIONAL = ("longest", "microbatches")
+_OPTIONAL = ("longest", "microbatches", "samples", "alone", "computing")
 T = TypeVar("T")
 
 
@@ -31,6 +31,8 @@ class Compute:
     seconds: float
     longest: int = 0  # tokens of the longest sample; 0: squares over tokens, which it has at least
     microbatches: int = 1  # that were timed together
+    samples: int = 0  # how many there were; 0: not known
+    alone: bool = False  # no other device and no transfer at work: shows what those cost, and is not fitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Transfer:
     devices: int
     bytes: int
     seconds: float
+    computing: bool = False  # devices computed meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +125,17 @@ def _row(row: Any, shape: type[T], kinds: tuple[str, ...], place: str, where: st
     if row["kind"] not in kinds:
         raise InputError(f"{place}.kind is {row['kind']!r:.40}", where=where, fix=f"one of {', '.join(kinds)}")
     for key, value in row.items():
-        if key != "kind":
+        if key in ("alone", "computing"):
+            if not isinstance(value, bool):
+                raise InputError(f"{place}.{key} is {value!r:.40}", where=where, fix="true or false")
+        elif key != "kind":
             _check(key, value, f"{place}.{key}", where)
     return shape(**row)
 
 
 def _check(key: str, value: Any, place: str, where: str) -> None:
     """Seconds must be above zero: a timer that saw nothing has measured nothing."""
-    decimal, least = key in _DECIMAL, 0 if key in ("squares", "longest", "seconds") else 1
+    decimal, least = key in _DECIMAL, 0 if key in ("squares", "longest", "samples", "seconds") else 1
     right = type(value) in ((int, float) if decimal else (int,))
     if not right or not least <= value < LARGEST or (key == "seconds" and not value):
         shown = "huge" if type(value) is int and abs(value) >= LARGEST else f"{value!r:.40}"

@@ -17,21 +17,24 @@ LARGEST = 1e15  # of any number in a profile: seconds beyond it are rubbish, and
 FIDELITIES = ("calibrated", "published fit", "catalogue", "extrapolated")
 TRANSFERS = ("gather", "push", "all-gather", "reduce-scatter")  # one-sided, and what a collective does instead
 SHARDED = ("optimizer", "publish")  # work on a device's own shard
-TIMINGS = (*TRANSFERS, "meeting", *SHARDED)
+TIMINGS = (*TRANSFERS, "meeting", "overhead", *SHARDED)
 DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a parameter on its way
 _TEXTS = ("model", "gpu", "fidelity", "origin", "notes", "hardware", "versions", "date", "dtype", "transport")
 _TERMS = ("forward", "backward", "head", "embed")
 _ERRORS = tuple(f"{name}_error" for name in _TERMS)
 _WHOLE = ("longest", "most_tokens")
+_COEFFICIENTS = ("constant", "linear", "quadratic", "sample")
+_NUMBERS = ("constant", "per_byte", "slowdown")  # of a timing
 
 
 @dataclass(frozen=True, slots=True)
 class Polynomial:
-    """Seconds of a packed microbatch: a constant, its tokens, and the sum of its samples' squares."""
+    """Seconds of a packed microbatch: a constant, its tokens, the sum of its samples' squares, and its samples."""
 
     constant: float = 0.0
     linear: float = 0.0
     quadratic: float = 0.0
+    sample: float = 0.0  # where attention is a call for each sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Timing:
     devices: int
     constant: float = 0.0
     per_byte: float = 0.0
+    slowdown: float = 1.0  # a transfer takes that many times longer while devices compute
 
     def at(self, devices: int) -> "Timing":
         """A guess for another number of devices: shards shrink with it, what arrives from others grows."""
@@ -67,7 +71,7 @@ class Profile:
     embed: Polynomial = Polynomial()  # embedding, forward; its backward takes the same
     notes: str = ""  # how the numbers were made, in full
     microbatch: float = 0.0  # constant per microbatch that is the model's own work
-    overhead: float = 0.0  # constant per microbatch that is not: what a published fit could not tell apart
+    overhead: float = 0.0  # constant per microbatch that is not: work between layers, or what a fit cannot tell apart
     optimizer: float = 0.0  # per minibatch, on this device's shard
     publish: float = 0.0  # per minibatch, one-sided syncs only
     node_transfers_included: bool = False  # the fit was made on a node whose transfers are in its numbers
@@ -83,6 +87,7 @@ class Profile:
     dtype: str = ""  # of parameters on their way; empty: bfloat16
     transport: str = ""  # what moved the bytes
     jitter: float = 0.0  # standard deviation between repeats of one measurement, as a fraction
+    interference: float = 1.0  # compute beside others took that many times what it took alone; it is in the numbers
     residual: float = 0.0  # median error of the fit on its own measurements, as a fraction ...
     worst_residual: float = 0.0  # ... and the largest
     forward_error: Polynomial = Polynomial()  # standard errors of the fitted coefficients
@@ -101,8 +106,11 @@ class Profile:
             return known[above if below is None else below].at(devices)  # type: ignore[index]
         share = (devices - below) / (above - below)
         one, other = known[below], known[above]
-        constant = (1 - share) * one.constant + share * other.constant
-        return Timing(kind, devices, constant, (1 - share) * one.per_byte + share * other.per_byte)
+        constant, per_byte, slowdown = (
+            (1 - share) * getattr(one, name) + share * getattr(other, name)
+            for name in ("constant", "per_byte", "slowdown")
+        )
+        return Timing(kind, devices, constant, per_byte, slowdown)
 
     def measured_with(self, devices: int) -> bool:
         """Whether this many devices lie within those that timings were measured with."""
@@ -158,8 +166,8 @@ def _value(name: str, value: Any, where: str) -> Any:
         return _timings(_typed(name, value, list, where), where)
     if name in (*_TERMS, *_ERRORS):
         terms = _typed(name, value, dict, where)
-        if odd := sorted(set(terms) - {"constant", "linear", "quadratic"}):
-            raise InputError(f"unknown key {odd[0]!r} in {name}", where=where, fix="constant, linear, quadratic")
+        if odd := sorted(set(terms) - set(_COEFFICIENTS)):
+            raise InputError(f"unknown key {odd[0]!r} in {name}", where=where, fix=", ".join(_COEFFICIENTS))
         return Polynomial(**{term: _seconds(f"{name}.{term}", v, where) for term, v in terms.items()})
     seconds = _seconds(name, value, where)
     return int(seconds) if name in _WHOLE else seconds
@@ -175,8 +183,8 @@ def _timings(rows: list[Any], where: str) -> tuple[Timing, ...]:
             raise InputError(f"{place}.kind is {kind!r:.40}", where=where, fix=f"one of {', '.join(TIMINGS)}")
         if type(devices) is not int or not 1 <= devices < LARGEST:
             raise InputError(f"{place}.devices is {devices!r:.40}", where=where, fix="a whole number from 1")
-        if odd := sorted(set(entry) - {"constant", "per_byte"}):
-            raise InputError(f"unknown key {odd[0]!r} in {place}", where=where, fix="constant, per_byte")
+        if odd := sorted(set(entry) - set(_NUMBERS)):
+            raise InputError(f"unknown key {odd[0]!r} in {place}", where=where, fix=", ".join(_NUMBERS))
         if (kind, devices) in found:
             raise InputError(f"{place} is a second {kind} of {devices} devices", where=where, fix="keep one")
         numbers = {name: _seconds(f"{place}.{name}", v, where) for name, v in entry.items()}

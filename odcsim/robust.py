@@ -34,7 +34,7 @@ def solve(columns: Floats, seconds: Floats) -> Solution:
     """Raises where the columns do not vary independently of each other: then no fit can tell them apart."""
     relative = columns / seconds[:, None]
     sizes = np.linalg.norm(relative, axis=0)
-    if len(seconds) <= columns.shape[1] or not sizes.all() or np.linalg.cond(relative / sizes) > MOST_CONDITION:
+    if len(seconds) <= columns.shape[1] or not distinct(relative):
         raise InputError("the measurements do not tell the coefficients apart")
     scaled = columns / sizes
     best, fitted, residuals, weights, spread = _reweighted(scaled, seconds)
@@ -83,6 +83,12 @@ def _reweighted(
         if done:
             break
     return best, fitted, residuals, weights, spread
+
+
+def distinct(columns: Floats) -> bool:
+    """Whether no column is nearly a sum of the others."""
+    sizes = np.linalg.norm(columns, axis=0)
+    return bool(sizes.all()) and bool(np.linalg.cond(columns / sizes) <= MOST_CONDITION)
 
 
 def _errors(scaled: Floats, weights: Floats, residuals: Floats) -> Floats:

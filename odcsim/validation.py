@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from odcsim import recorded
 from odcsim.errors import InputError
 from odcsim.metrics import PARTS, Usage, usage
 from odcsim.program import EVERY
@@ -246,8 +247,11 @@ def _seconds(timeline: Timeline) -> dict[str, Floats]:
     """Seconds of each kind in each minibatch, summed over devices; of a meeting, from when its last device came."""
     found = {kind: np.zeros(len(timeline.samples)) for kind in KINDS}
     for block in timeline.blocks:
+        late = recorded.gaps(block)
         for i, step in enumerate(block.program.steps):
             begun = block.asked[i].max(axis=1, keepdims=True) if step.meets else block.asked[i]
             what = block.program.durations[step.duration][0].split()[0]
             found[what][block.minibatches] += np.maximum(block.had[i] - begun, 0.0).sum(axis=1)
+            if i in late:
+                found["overhead"][block.minibatches] += late[i].sum(axis=1)
     return found

@@ -1,0 +1,127 @@
+"""What a recorded run tells of its machine: the measurements in a timeline, ready for a fit.
+
+A run is its own best measurement: compute beside transfers, transfers beside compute, and what the engine does between
+two layers, which no timing of a single call shows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Load, load
+from odcsim.measurements import Compute, Constant, Transfer
+from odcsim.model import Model
+from odcsim.profile import DTYPES
+from odcsim.program import COMPUTE, ROOT, Step
+from odcsim.schedule import Schedule
+from odcsim.timeline import Block, Floats, Timeline
+
+BOTH_WAYS = {"embed": "embed", "embed backward": "embed"}  # a profile has one number for the two
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Measurements of one timeline."""
+
+    compute: tuple[Compute, ...]
+    transfers: tuple[Transfer, ...]
+    constants: tuple[Constant, ...]
+
+
+def rows(timeline: Timeline, schedules: Sequence[Schedule], model: Model, dtype: str) -> Rows:
+    """Everything a timeline measures. Where compute was emulated, no compute."""
+    compute: list[Compute] = []
+    transfers: list[Transfer] = []
+    constants: list[Constant] = []
+    for block in timeline.blocks:
+        chosen = [schedules[n] for n in block.minibatches]
+        if not timeline.about.emulated:
+            compute += _compute(block, load(model, chosen), chosen)
+        transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES))
+        constants += _constants(block)
+    return Rows(tuple(compute), tuple(transfers), tuple(constants))
+
+
+def gaps(block: Block) -> dict[int, Floats]:
+    """Before each step of the compute lane: seconds in which nothing held it up, and yet it did not begin.
+
+    That is the machine's own work between two steps: the engine's copies, a launch, a scheduler's delay.
+    """
+    found: dict[int, Floats] = {}
+    before = block.program.previous_in_lane()
+    for i, step in enumerate(block.program.steps):
+        if step.lane == COMPUTE and before[i] >= 0:
+            ready = np.maximum.reduce([block.had[n] for n in (before[i], *step.after)])
+            found[i] = np.maximum(block.asked[i] - ready, 0.0)
+    return found
+
+
+def _compute(block: Block, held: Load, schedules: Sequence[Schedule]) -> list[Compute]:
+    """A row for each microbatch and kind; layers are alike, so their mean stands for one."""
+    sums: dict[tuple[str, int], list[Floats]] = {}
+    for i, step in enumerate(block.program.steps):
+        if step.kind == "compute":
+            what = block.program.durations[step.duration][0]
+            sums.setdefault((BOTH_WAYS.get(what, what), step.microbatch), []).append(block.had[i] - block.asked[i])
+    found = []
+    for (kind, m), every in sums.items():
+        seconds = np.mean(every, axis=0)
+        for b, d in zip(*np.nonzero((m < held.counts) & (seconds > 0)), strict=True):
+            samples = schedules[b].devices[d][m]
+            found.append(
+                Compute(
+                    kind,
+                    int(held.tokens[m, b, d]),
+                    float(held.squares[m, b, d]),
+                    float(seconds[b, d]),
+                    longest=max(schedules[b].lengths[i] for i in samples),
+                    samples=len(samples),
+                )
+            )
+    return found
+
+
+def _transfers(block: Block, model: Model, gathered: int) -> list[Transfer]:
+    """A row for each transfer; of one that meets, from when its last device came."""
+    one_sided, devices = block.program.one_sided, block.counts.shape[1]
+    found = []
+    for i, step in enumerate(block.program.steps):
+        if step.kind not in ("gather", "push") or devices == 1:
+            continue
+        each, kind = (gathered, "gather") if step.kind == "gather" else (PUSH_BYTES, "push")
+        size = each * (model.root_parameters if step.unit == ROOT else model.layer_parameters)
+        if not one_sided:
+            kind = "all-gather" if kind == "gather" else "reduce-scatter"
+        present = step.microbatch < block.counts
+        begun = block.asked[i].max(axis=1, keepdims=True) if step.meets else block.asked[i]
+        seconds = (block.had[i] - begun)[present]
+        found += [Transfer(kind, devices, size, float(s), computing=True) for s in seconds if s > 0]
+    return found
+
+
+def _constants(block: Block) -> list[Constant]:
+    """Meetings, the optimizer, publishing, and the work between steps of each microbatch."""
+    devices, late = block.counts.shape[1], gaps(block)
+    found: list[Constant] = []
+    overhead = np.zeros((block.program.microbatches, *block.counts.shape))
+    for i, step in enumerate(block.program.steps):
+        if step.lane != COMPUTE:
+            continue
+        if step.kind in ("overhead", "compute"):
+            overhead[step.microbatch] += _own(block, i, step, late)
+        elif devices > 1 or step.kind != "meeting":
+            found += [Constant(step.kind, devices, float(s)) for s in _own(block, i, step, late).ravel() if s > 0]
+    for m, seconds in enumerate(overhead):
+        found += [Constant("overhead", devices, float(s)) for s in seconds[m < block.counts] if s > 0]
+    return found
+
+
+def _own(block: Block, i: int, step: Step, late: dict[int, Floats]) -> Floats:
+    """What a step adds to its device's time beside compute and waiting."""
+    before = late.get(i, np.zeros_like(block.had[i]))
+    if step.kind == "compute":
+        return before
+    begun = block.asked[i].max(axis=1, keepdims=True) if step.meets else block.asked[i]
+    took: Floats = np.maximum(block.had[i] - begun, 0.0)
+    return took if step.meets else took + before
