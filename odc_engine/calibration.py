@@ -15,7 +15,7 @@ Lengths = tuple[int, ...]
 
 def packings(most: int) -> tuple[Lengths, ...]:
     """Microbatches of up to `most` tokens. Tokens, sum of squares and samples vary independently of each other."""
-    found = {}
+    found: dict[Lengths, None] = {}
     for part in FULL:
         for samples in SPLITS:
             each = int(most * part) // samples
@@ -42,8 +42,8 @@ def even(model: Model, devices: int, most: int, seed: int) -> ScheduleFile:
 
 def short(model: Model, devices: int) -> ScheduleFile:
     """A few microbatches whose content does not matter, since compute is emulated."""
-    minibatches = [[[(LEAST,)] * IN_A_MINIBATCH] * devices] * 3
-    return _file(model, LEAST, 0, minibatches)
+    one: Lengths = (LEAST,)
+    return _file(model, LEAST, 0, [[[one] * IN_A_MINIBATCH] * devices] * 3)
 
 
 def _deal(every: tuple[Lengths, ...]) -> list[tuple[int, int]]:

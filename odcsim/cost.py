@@ -40,7 +40,8 @@ def load(model: Model, schedules: Sequence[Schedule]) -> Load:
                 held[0, b, d, m] = sum(schedule.lengths[i] for i in microbatch)
                 held[1, b, d, m] = sum(square[i] for i in microbatch)
                 held[2, b, d, m] = len(microbatch)
-    return Load(*(np.ascontiguousarray(np.moveaxis(of, 2, 0)) for of in held), counts)
+    tokens, squares, samples = (np.ascontiguousarray(np.moveaxis(of, 2, 0)) for of in held)
+    return Load(tokens, squares, samples, counts)
 
 
 @dataclass(frozen=True, slots=True)

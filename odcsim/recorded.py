@@ -124,4 +124,5 @@ def _own(block: Block, i: int, step: Step, late: dict[int, Floats]) -> Floats:
         return before
     begun = block.asked[i].max(axis=1, keepdims=True) if step.meets else block.asked[i]
     took: Floats = np.maximum(block.had[i] - begun, 0.0)
-    return took if step.meets else took + before
+    own: Floats = took if step.meets else took + before
+    return own

@@ -183,7 +183,8 @@ def test_a_lone_one_sided_transfer_does_not_outrun_the_ring(setting):
     cluster = replace(setting.cost.cluster, devices=8, devices_per_node=4, nics_per_node=1, latency=0.0)
     cost = replace(setting.cost, cluster=cluster)
     rows = {sync: program(cost.model.layers, 1, sync) for sync in ("collective", "on-demand")}
-    load = Load(np.ones((1, 1, 8)), np.ones((1, 1, 8)), np.ones((1, 8), dtype=np.int64))
+    ones = np.ones((1, 1, 8))
+    load = Load(ones, ones, ones, np.ones((1, 8), dtype=np.int64))
     ring, alone = (
         cost.durations(steps, load)[steps.durations.index(("gather layer", 0)), 0, 0] for steps in rows.values()
     )

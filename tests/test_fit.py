@@ -74,7 +74,7 @@ def test_transfers_constants_and_words_come_back():
         assert mine.per_byte == pytest.approx(wanted.per_byte)
     assert by_kind["meeting", 2].constant == pytest.approx(1e-5)
     assert (by_kind["optimizer", 2].constant, by_kind["publish", 2].constant) == pytest.approx((0.2, 0.1))
-    assert found.overhead == pytest.approx(1e-3)
+    assert by_kind["overhead", 2].constant == pytest.approx(1e-3)
     assert found.embed.linear == pytest.approx(1e-7)
     assert (found.model, found.gpu, found.fidelity, found.dtype) == ("tiny", "cpu", "calibrated", "float32")
     assert (found.hardware, found.versions, found.date, found.transport) == ("a test", "v", "2026-01-02", "shm")

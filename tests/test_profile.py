@@ -149,7 +149,7 @@ def test_what_may_be_left_out_is_zero(path):
     assert (found.overhead, found.publish, found.low, found.high, found.longest) == (0, 0, 1, 1, 0)
     assert found.embed == Polynomial()
     rest = {f.name for f in fields(Profile)} - set(needed)
-    assert {name for name in rest if getattr(found, name)} == {"low", "high", *POLYNOMIALS}
+    assert {name for name in rest if getattr(found, name)} == {"low", "high", "interference", *POLYNOMIALS}
     assert {getattr(found, name) for name in POLYNOMIALS} == {Polynomial()}
 
 
