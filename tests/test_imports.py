@@ -125,6 +125,13 @@ def test_one_place_knows_the_package(package, home):
     assert users or home not in ODCSIM
 
 
+def test_only_the_kernels_know_triton():
+    """The rest must work where there is none. The kernels' package itself can be imported there."""
+    users = {name for name, path in ENGINE.items() if "triton" in outside(path)}
+    assert users == {"odc_engine.kernels.device", "odc_engine.kernels.transfers"}
+    assert {name for name, path in ENGINE.items() if inside(path, ENGINE) & users} <= users
+
+
 def test_comparing_loads_neither_torch_nor_pandas(tmp_path):
     """Both are there to be found in this run, so that whoever tries to import them is seen, also where they are not
     installed and where a library imports them only if it can."""

@@ -1,0 +1,106 @@
+"""What runs on a GPU. A peer's arena is an address in a table, so the same code moves bytes between GPUs of a node,
+between processes on one GPU, and (interpreted) between processes on a CPU.
+
+Nothing is known of the alignment of an address that comes out of a table, and elements would be moved one by one.
+Shards begin at multiples of 16 bytes, and `tl.multiple_of` says so. A mask has the same effect, so only the last chunk
+of a shard has one.
+
+Sums are fp32, and of what was fp32 before: Triton's interpreter would add bf16 as if it were integers. ptxas makes
+reductions of the atomics, whose result nobody reads; a GPU flushes subnormal sums to zero there.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# An annotation here is one for Triton.
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _shard(table, device, offset, dtype: tl.constexpr):
+    """Where a shard begins in a device's arena."""
+    address = tl.load(table + device) + offset
+    return tl.multiple_of(address.to(tl.pointer_type(dtype)), 16)
+
+
+@triton.jit
+def _chunks(n, block: tl.constexpr):
+    return (n + block - 1) // block
+
+
+@triton.jit
+def _turn(turn, rank, devices, block: tl.constexpr):
+    """Device and first element of a turn. All devices' first chunks come first, beginning with the own one, so that
+    devices do not all ask the same one at once."""
+    return (rank + turn % devices) % devices, turn // devices * block
+
+
+@triton.jit
+def gather(table, out, offset, n, rank, devices, dtype: tl.constexpr, block: tl.constexpr):
+    """Copy n elements of every device's arena to where they belong in `out`, in its dtype."""
+    within = tl.arange(0, block)
+    for turn in range(tl.program_id(0), _chunks(n, block) * devices, tl.num_programs(0)):
+        device, start = _turn(turn, rank, devices, block)
+        source = _shard(table, device, offset, dtype) + start + within
+        target = out + device.to(tl.int64) * n + start + within
+        if start + block <= n:
+            tl.store(target, tl.load(source).to(out.dtype.element_ty))
+        else:
+            left = within < n - start
+            tl.store(target, tl.load(source, mask=left).to(out.dtype.element_ty), mask=left)
+
+
+@triton.jit
+def add(table, gradients, offset, n, rank, devices, block: tl.constexpr):
+    """Add each device's n gradients to the fp32 sum in its arena, while others do the same."""
+    within = tl.arange(0, block)
+    for turn in range(tl.program_id(0), _chunks(n, block) * devices, tl.num_programs(0)):
+        device, start = _turn(turn, rank, devices, block)
+        source = gradients + device.to(tl.int64) * n + start + within
+        target = _shard(table, device, offset, tl.float32) + start + within
+        if start + block <= n:
+            tl.atomic_add(target, tl.load(source).to(tl.float32), sem="relaxed", scope="sys")
+        else:
+            left = within < n - start
+            value = tl.load(source, mask=left).to(tl.float32)
+            tl.atomic_add(target, value, mask=left, sem="relaxed", scope="sys")
+
+
+@triton.jit
+def write(table, gradients, offset, n, rank, devices, first: tl.constexpr, block: tl.constexpr):
+    """Put each device's n gradients into a slot of its arena that nobody else writes to: over what is there where they
+    are the `first`, else on top of it."""
+    within = tl.arange(0, block)
+    for turn in range(tl.program_id(0), _chunks(n, block) * devices, tl.num_programs(0)):
+        device, start = _turn(turn, rank, devices, block)
+        source = gradients + device.to(tl.int64) * n + start + within
+        target = _shard(table, device, offset, tl.float32) + start + within
+        if start + block <= n:
+            value = tl.load(source).to(tl.float32)
+            tl.store(target, value if first else tl.load(target) + value)
+        else:
+            left = within < n - start
+            value = tl.load(source, mask=left).to(tl.float32)
+            tl.store(target, value if first else tl.load(target, mask=left) + value, mask=left)
+
+
+@triton.jit
+def total(slots, out, stride, n, writers: tl.constexpr, block: tl.constexpr):
+    """Add up slots of n elements, `stride` elements apart, in the order of writers: the same bits in every run."""
+    within = tl.arange(0, block)
+    for turn in range(tl.program_id(0), _chunks(n, block), tl.num_programs(0)):
+        start = turn * block
+        source = slots + start + within
+        if start + block <= n:
+            value = tl.load(source)
+            for _ in tl.static_range(1, writers):
+                source += stride
+                value += tl.load(source)
+            tl.store(out + start + within, value)
+        else:
+            left = within < n - start
+            value = tl.load(source, mask=left)
+            for _ in tl.static_range(1, writers):
+                source += stride
+                value += tl.load(source, mask=left)
+            tl.store(out + start + within, value, mask=left)

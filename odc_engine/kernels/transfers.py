@@ -1,0 +1,97 @@
+"""Calls of the kernels with tensors: what is checked before anything runs, and how much of a GPU a transfer takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from odc_engine.kernels import device
+
+ALIGN = 16  # bytes that one instruction moves, and to which shards and slots are aligned
+LARGEST = (1 << 31) - (1 << 16)  # elements of a shard: kernels count them in 32 bits
+_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Elements that a program moves at once, how many programs there are at most, and the warps of each. Not tuned:
+    no GPU has run them yet."""
+
+    block: int = 4096
+    programs: int = 528  # four for each SM of an H100
+    warps: int = 8
+
+    def grid(self, n: int, devices: int = 1) -> tuple[int]:
+        """As many programs as there is work for, and one where there is none: a GPU refuses a grid of nothing."""
+        return (max(1, min(-(-n // self.block) * devices, self.programs)),)
+
+    def options(self) -> dict[str, int]:
+        return {"block": self.block, "num_warps": self.warps}
+
+
+USUAL = Launch()
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """A shard of n elements in everybody's arena, `offset` bytes from where it begins, as seen by the device `rank`."""
+
+    table: Tensor
+    rank: int
+    offset: int
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.offset % ALIGN:
+            raise ValueError(f"offset {self.offset} is not a multiple of {ALIGN} bytes")
+        if not 0 <= self.n <= LARGEST:
+            raise ValueError(f"{self.n} elements are not between 0 and {LARGEST}")
+
+    @property
+    def devices(self) -> int:
+        return self.table.numel()
+
+    def beside(self, whole: Tensor) -> tuple[Any, ...]:
+        """What all kernels are told of shards, and of the tensor that holds them all end to end."""
+        if whole.dtype not in _DTYPES:
+            raise ValueError(f"{whole.dtype} is not one of {', '.join(map(str, _DTYPES))}")
+        if not whole.is_contiguous() or whole.numel() != self.n * self.devices:
+            raise ValueError(f"{whole.numel()} elements for {self.devices} shards of {self.n}")
+        return self.table, whole, self.offset, self.n, self.rank, self.devices
+
+
+def table(addresses: Sequence[int], where: torch.device | str = "cpu") -> Tensor:
+    """Addresses of arenas, in the order of devices, where kernels can read them."""
+    if crooked := [hex(address) for address in addresses if address % ALIGN]:
+        raise ValueError(f"arenas at {', '.join(crooked)} are not aligned to {ALIGN} bytes")
+    return torch.tensor(addresses, dtype=torch.int64, device=where)
+
+
+def gather(shards: Shards, out: Tensor, dtype: torch.dtype, launch: Launch = USUAL) -> None:
+    """Copy everybody's shard, of this dtype, into its part of `out`, in the dtype of `out`."""
+    grid = launch.grid(shards.n, shards.devices)
+    device.gather[grid](*shards.beside(out), dtype=_DTYPES[dtype], **launch.options())
+
+
+def add(shards: Shards, gradients: Tensor, launch: Launch = USUAL) -> None:
+    """Add each device's part of `gradients` to the fp32 shard in its arena. The last bits depend on who came first."""
+    grid = launch.grid(shards.n, shards.devices)
+    device.add[grid](*shards.beside(gradients), **launch.options())
+
+
+def write(shards: Shards, gradients: Tensor, *, first: bool, launch: Launch = USUAL) -> None:
+    """Write each device's part of `gradients` into a slot of its arena, or add it to what this device wrote there."""
+    grid = launch.grid(shards.n, shards.devices)
+    device.write[grid](*shards.beside(gradients), first=first, **launch.options())
+
+
+def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = USUAL) -> None:
+    """The sum of so many slots of n elements, which lie at equal distances in `slots`, in the order of writers. `out`
+    may be the first of them."""
+    stride = slots.numel() // writers
+    if slots.dtype != torch.float32 or out.dtype != torch.float32 or not 0 <= n <= min(stride, out.numel(), LARGEST):
+        raise ValueError(f"{writers} slots of {n} fp32 elements in {slots.numel()} of {slots.dtype}")
+    device.total[launch.grid(n)](slots, out, stride, n, writers=writers, **launch.options())

@@ -1,0 +1,170 @@
+"""The kernels under Triton's interpreter, against torch: alone, and in memory that two processes share.
+
+A process interprets kernels or compiles them, so these run in processes of their own.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt")
+
+import shards  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from odc_engine.backends.base import MAIN  # noqa: E402
+from odc_engine.backends.shm import SharedMemory  # noqa: E402
+
+BLOCK = 8192  # so large that a sum that is read, added to and written back would lose what came meanwhile
+ELEMENTS = 2 * BLOCK + 193  # some chunks and a tail
+STRIDE = 4 * ELEMENTS + 12  # bytes from slot to slot
+OFFSET, SUMS, SLOTS = 64, STRIDE, 2 * STRIDE  # bytes in an arena
+PUSHES = 10
+
+drawn = settings(max_examples=30, derandomize=True, deadline=None, database=None)
+
+
+def gathers(_rank):
+    @drawn
+    @given(shards.cases())
+    def law(case):
+        shards.check_gather(shards.interpreted(), case)
+
+    law()
+
+
+def adds(_rank):
+    @drawn
+    @given(shards.cases(), st.integers(0, 3))
+    def law(case, times):
+        shards.check_add(shards.interpreted(), case, times)
+
+    law()
+
+
+def writes(_rank):
+    @drawn
+    @given(shards.cases(), st.integers(1, 3))
+    def law(case, times):
+        shards.check_write(shards.interpreted(), case, times)
+
+    law()
+
+
+def totals(_rank):
+    @drawn
+    @given(shards.cases(), st.integers(1, 5).flatmap(lambda n: st.permutations(range(n))))
+    def law(case, order):
+        shards.check_total(shards.interpreted(), case, order)
+
+    law()
+
+
+@pytest.mark.parametrize("law", [gathers, adds, writes, totals])
+def test_every_size_and_place(pools, law):
+    pools(1).run(law)
+
+
+def cut_off(_rank):
+    """What the interpreter does to numbers that bf16 cannot hold. A GPU rounds to the nearest."""
+    case = shards.Case(1, 0, 1, 0, 16, 1, torch.float32, torch.bfloat16, 0)
+    arena = torch.tensor([1.0 + 255 / 2**15]).view(torch.uint8)  # closer to 1 + 1/128 than to 1
+    out = torch.empty(1, dtype=torch.bfloat16)
+    transfers = shards.interpreted()
+    transfers.gather(transfers.Shards(transfers.table([arena.data_ptr()]), 0, 0, 1), out, torch.float32)
+    return case.n, out.item()
+
+
+def test_the_interpreter_cuts_bf16_off(pools):
+    """Why the other tests draw numbers that bf16 can hold. When this fails they need not do so any more."""
+    assert pools(1).run(cut_off) == [(1, 1.0)]
+
+
+def two_processes(rank):
+    """Both push into both arenas at once, time and again, then look at what has come and gather it."""
+    transfers = shards.interpreted()
+    memory = SharedMemory(timeout=30.0)
+    memory.allocate(4 * STRIDE)
+    table = transfers.table([memory.view(device).data_ptr() for device in range(2)])
+    launch = transfers.Launch(BLOCK, programs=4)
+
+    def at(offset):
+        return transfers.Shards(table, rank, offset, ELEMENTS)
+
+    def mine(offset, dtype=torch.float32):
+        return memory.view(rank)[offset : offset + ELEMENTS * dtype.itemsize].view(dtype)
+
+    whole = torch.arange(2.0 * ELEMENTS)
+    memory.view(rank).zero_()
+    mine(OFFSET, torch.bfloat16).copy_(torch.arange(ELEMENTS) % 200 + 7 * rank)
+    memory.meet(MAIN)
+    for i in range(PUSHES):
+        transfers.add(at(SUMS), whole + i + 1000 * rank, launch)
+    for first in (True, False):
+        transfers.write(at(SLOTS + rank * STRIDE), whole / 3 + rank / 7, first=first, launch=launch)
+    memory.meet(MAIN)
+    sums, slots, out = mine(SUMS).tolist(), torch.empty(ELEMENTS), torch.empty_like(whole)
+    transfers.gather(at(OFFSET), out, torch.bfloat16, launch)
+    both = memory.view(rank)[SLOTS : SLOTS + 2 * STRIDE].view(torch.float32)
+    transfers.total(both, 2, ELEMENTS, slots, launch)
+    memory.meet(MAIN)
+    memory.close()
+    return sums, slots.tolist(), out.tolist()
+
+
+def test_two_processes_add_to_each_others_memory_and_lose_nothing(pools):
+    found = pools(2).run(two_processes)
+    for rank, (sums, slots, out) in enumerate(found):
+        own = torch.arange(2.0 * ELEMENTS)[rank * ELEMENTS : (rank + 1) * ELEMENTS]
+        # Whole numbers: exact in any order.
+        assert sums == (2 * PUSHES * own + PUSHES * (PUSHES - 1) + 1000 * PUSHES).tolist()
+        first, second = (2 * (own / 3 + writer / 7) for writer in range(2))
+        assert slots == (first + second).tolist()
+        expected = torch.cat([torch.arange(ELEMENTS) % 200 + 7 * device for device in range(2)])
+        assert out == expected.bfloat16().tolist()
+
+
+@pytest.fixture
+def transfers():
+    from odc_engine.kernels import transfers
+
+    return transfers
+
+
+def test_addresses_that_are_not_aligned_are_refused(transfers):
+    with pytest.raises(ValueError, match="arenas at 0x28 are not aligned to 16 bytes"):
+        transfers.table([0x10, 0x28])
+    with pytest.raises(ValueError, match="offset 8 is not a multiple of 16 bytes"):
+        transfers.Shards(transfers.table([16]), 0, 8, 1)
+
+
+@pytest.mark.parametrize("n", [-1, 2**31 - 1])
+def test_shards_that_cannot_be_counted_are_refused(transfers, n):
+    with pytest.raises(ValueError, match=f"{n} elements are not between 0 and"):
+        transfers.Shards(transfers.table([16]), 0, 0, n)
+
+
+@pytest.mark.parametrize(
+    ("whole", "why"),
+    [
+        (torch.zeros(7), "7 elements for 2 shards of 4"),
+        (torch.zeros(8, 2)[:, 0], "8 elements for 2 shards of 4"),
+        (torch.zeros(8, dtype=torch.float16), r"torch\.float16 is not one of torch\.float32, torch\.bfloat16"),
+    ],
+    ids=["size", "strided", "dtype"],
+)
+def test_tensors_that_do_not_fit_are_refused(transfers, whole, why):
+    shards = transfers.Shards(transfers.table([16, 32]), 0, 0, 4)
+    for call in (lambda: transfers.gather(shards, whole, torch.float32), lambda: transfers.add(shards, whole)):
+        with pytest.raises(ValueError, match=why):
+            call()
+
+
+def test_slots_that_do_not_hold_what_is_summed_are_refused(transfers):
+    with pytest.raises(ValueError, match="2 slots of 5 fp32 elements in 8"):
+        transfers.total(torch.zeros(8), 2, 5, torch.zeros(5))
+
+
+def test_work_is_spread_over_programs(transfers):
+    launch = transfers.Launch(block=64, programs=10)
+    assert [launch.grid(n, 2) for n in (0, 1, 65, 640)] == [(1,), (2,), (4,), (10,)]
