@@ -54,12 +54,16 @@ class Cost:
 
     def sample_seconds(self, lengths: NDArray[np.int64]) -> Floats:
         """Compute that each sample brings, without the constants of its microbatch: what balancers weigh."""
+        linear, quadratic = self.sample_parts(lengths)
+        return linear + quadratic
+
+    def sample_parts(self, lengths: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """The same in two: what grows with the square of the length, last, and all else."""
         p, layers = self.profile, self.model.layers
         linear = layers * (p.forward.linear + p.backward.linear) + p.head.linear + 2 * p.embed.linear
         quadratic = layers * (p.forward.quadratic + p.backward.quadratic) + p.head.quadratic + 2 * p.embed.quadratic
         each = layers * (p.forward.sample + p.backward.sample) + p.head.sample + 2 * p.embed.sample
-        seconds: Floats = linear * lengths.astype(np.float64) + quadratic * self.model.squares(lengths) + each
-        return seconds
+        return linear * lengths.astype(np.float64) + each, quadratic * self.model.squares(lengths)
 
     def load(self, schedules: Sequence[Schedule]) -> Load:
         """The loads of minibatches of like shape."""

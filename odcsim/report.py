@@ -9,7 +9,7 @@ import numpy as np
 
 import odcsim
 from odcsim import answer, metrics, page, plots
-from odcsim.answer import Answer, money, named
+from odcsim.answer import ROBUST, Answer, money, named
 from odcsim.comparison import Comparison, inputs
 from odcsim.files import replacing
 from odcsim.setting import plan
@@ -18,7 +18,7 @@ from odcsim.summary import REFERENCE, Row
 from odcsim.timeline import Floats, Timeline
 
 ASSUMPTIONS = "docs/model.md"
-PAIR = (REFERENCE, ("lb-mini", "on-demand"))  # the two that are drawn as Gantt charts
+PAIR = (REFERENCE, (ROBUST, "on-demand"))  # the two that are drawn as Gantt charts
 
 
 def write_report(comparison: Comparison, path: Path | str, sweep: Sequence[tuple[int, Comparison]] = ()) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from odcsim import catalog
 from odcsim.balance import balance
+from odcsim.balance.scenarios import scenarios
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
@@ -117,7 +118,9 @@ def _schedules(setting: Setting, balancer: str, advance: Callable[[], None]) -> 
     schedules = []
     for ids in setting.draw():
         lengths = trace.take(ids)
-        assignment = balance(balancer, lengths, setting.cost.sample_seconds(lengths), devices, setting.limit)
+        linear, quadratic = setting.cost.sample_parts(lengths)
+        unsure = scenarios(linear, quadratic)
+        assignment = balance(balancer, lengths, linear + quadratic, devices, setting.limit, scenarios=unsure)
         loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
         schedules.append(Schedule(tuple(lengths.tolist()), assignment, tuple(ids.tolist()), loss))
         advance()

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from odcsim.balance.lb_micro import lb_micro
 from odcsim.balance.lb_mini import lb_mini
+from odcsim.balance.lb_robust import lb_robust
+from odcsim.balance.lb_tight import lb_tight
+from odcsim.balance.scenarios import guessed
 from odcsim.balance.simple import local_sort, native
 from odcsim.balance.sorted_slice import sorted_slice
 from odcsim.errors import InputError, nearest
@@ -26,31 +29,49 @@ Assignment = tuple[tuple[tuple[int, ...], ...], ...]  # device -> microbatch -> 
 
 _BY_POSITION = {"native": native, "local-sort": local_sort}
 _BY_COST = {"lb-micro": lb_micro, "lb-mini": lb_mini, "sorted-slice": sorted_slice}
-NAMES: tuple[str, ...] = (*_BY_POSITION, *_BY_COST)
+_FREE_COUNTS = ("lb-mini", "lb-robust", "lb-tight")
+NAMES: tuple[str, ...] = (*_BY_POSITION, *_BY_COST, "lb-robust", "lb-tight")
 
 
 def balance(
-    name: str, lengths: NDArray[np.int64], weights: NDArray[np.float64], devices: int, max_tokens: int
+    name: str,
+    lengths: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    devices: int,
+    max_tokens: int,
+    *,
+    scenarios: NDArray[np.float64] | None = None,
 ) -> Assignment:
     """The named balancer's assignment of one minibatch: every sample once, no microbatch over `max_tokens`.
 
     `lengths` are tokens, `weights` the seconds of compute of each sample. Every device gets the same number of
-    microbatches (the last ones empty where samples are too few for that) except under lb-mini, where a device may
-    even get none.
+    microbatches (the last ones empty where samples are too few for that) except under the balancers with free counts,
+    where a device may even get none.
+
+    `scenarios` [scenario, sample] are the seconds if the cost model is wrong, which lb-robust alone looks at; where
+    none are given, it takes the part of the weights that grows with the square of the length to be uncertain.
     """
-    _check(name, lengths, devices, max_tokens)
+    _check(name, lengths, weights, devices, max_tokens)
     if name in _BY_POSITION:
         return _frozen(_BY_POSITION[name](lengths.tolist(), devices), list(range(len(lengths))))
     # Sorted first, so that plans depend on what the samples are and not on where they stand in the minibatch.
-    order = np.lexsort((-lengths, -weights))
-    slots = _BY_COST[name](weights[order].tolist(), lengths[order].tolist(), devices, max_tokens)
+    ties = () if scenarios is None else tuple(-scenarios)
+    order = np.lexsort((*ties, -lengths, -weights))
+    tokens, heaviest = lengths[order], weights[order]
+    if name == "lb-robust":
+        unsure = guessed(heaviest, tokens) if scenarios is None else scenarios[:, order]
+        slots = lb_robust(heaviest, tokens, unsure, devices, max_tokens)
+    elif name == "lb-tight":
+        slots = lb_tight(heaviest, tokens, devices, max_tokens)
+    else:
+        slots = _BY_COST[name](heaviest.tolist(), tokens.tolist(), devices, max_tokens)
     return _frozen(slots, order.tolist())
 
 
 def runs_with(name: str, sync: str) -> bool:
-    """Whether the balancer suits the sync: lb-mini lets counts differ, so devices must not meet inside a minibatch."""
+    """Whether the balancer suits the sync: where counts are free, devices must not meet inside a minibatch."""
     _known(name)
-    return name != "lb-mini" or sync == "on-demand"
+    return name not in _FREE_COUNTS or sync == "on-demand"
 
 
 _HOME = {"LearnedCosts": "learned", "Plan": "library", "plan": "library"}
@@ -72,7 +93,7 @@ def _known(name: str) -> None:
         raise InputError(f"unknown balancer '{name}'", fix=nearest(name, list(NAMES)))
 
 
-def _check(name: str, lengths: NDArray[np.int64], devices: int, max_tokens: int) -> None:
+def _check(name: str, lengths: NDArray[np.int64], weights: NDArray[np.float64], devices: int, max_tokens: int) -> None:
     _known(name)
     if devices < 1:
         raise InputError(f"{devices} devices", fix="give at least 1")
@@ -84,4 +105,12 @@ def _check(name: str, lengths: NDArray[np.int64], devices: int, max_tokens: int)
             f"{lengths[longest]} tokens, over the limit of {max_tokens} per microbatch",
             where=f"sample {longest} of the minibatch",
             fix=f"raise --max-tokens to {lengths[longest]} or leave the sample out",
+        )
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        sample = int(wrong.argmax())
+        raise InputError(
+            f"a weight of {weights[sample]}",
+            where=f"sample {sample} of the minibatch",
+            fix="give seconds of compute, finite and from 0",
         )

@@ -6,6 +6,11 @@ from typing import Any
 from odcsim.cli import options
 from odcsim.cli.progress import progress
 
+_HELP = (
+    "native and local-sort look at no cost; lb-micro and sorted-slice (the better one) run with every sync, the others "
+    "with on-demand only: lb-robust unless costs were measured, then lb-tight; lb-mini is the published one"
+)
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
@@ -14,7 +19,7 @@ def add(commands: Any) -> None:
         description="Draw minibatches from a trace and write one balancer's schedules to a file.",
     )
     options.add_setting(parser)
-    parser.add_argument("--balancer", required=True, choices=options.BALANCERS)
+    parser.add_argument("--balancer", required=True, choices=options.BALANCERS, help=_HELP)
     parser.add_argument("-o", dest="output", required=True, metavar="SCHEDULE", help="the file to write (JSONL)")
     parser.set_defaults(run=_run)
 

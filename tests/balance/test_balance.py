@@ -13,7 +13,9 @@ from odcsim.errors import InputError
 few, many = settings(max_examples=40, deadline=None), settings(max_examples=200, deadline=None)
 
 LIMIT = 1000
-BY_COST = ("lb-micro", "lb-mini", "sorted-slice")
+BY_COST = tuple(name for name in NAMES if name not in ("native", "local-sort"))
+FREE = ("lb-mini", "lb-robust", "lb-tight")  # of counts
+free = st.sampled_from(FREE)
 names = st.sampled_from(NAMES)
 
 
@@ -52,7 +54,7 @@ def test_every_sample_runs_once_and_no_microbatch_is_over_the_limit(name, case):
     assert all(lengths[list(part)].sum() <= LIMIT for device in assignment for part in device)
 
 
-@given(names.filter(lambda name: name != "lb-mini"), minibatches())
+@given(names.filter(lambda name: name not in FREE), minibatches())
 @few
 def test_devices_run_the_same_number_of_microbatches(name, case):
     assert len({len(device) for device in run(name, *case)}) == 1
@@ -72,16 +74,16 @@ def test_devices_run_the_same_number_of_samples(name, case):
         assert sum(map(len, device)) == len(lengths) // devices
 
 
-@given(minibatches())
-@few
-def test_lb_mini_has_no_empty_microbatch_and_no_idle_device_that_could_work(case):
+@given(free, minibatches())
+@many
+def test_free_counts_leave_no_empty_microbatch_and_no_idle_device_that_could_work(name, case):
     lengths, devices = case
-    assignment = run("lb-mini", lengths, devices)
+    assignment = run(name, lengths, devices)
     assert all(part for device in assignment for part in device)
     assert sum(not device for device in assignment) == max(0, devices - len(lengths))
 
 
-@given(st.sampled_from(["lb-micro", "lb-mini"]), minibatches())
+@given(st.sampled_from(["lb-micro", *FREE]), minibatches())
 @few
 def test_microbatches_run_from_the_heaviest_down(name, case):
     lengths, devices = case
@@ -191,7 +193,38 @@ def test_no_devices_and_no_samples_are_errors():
         run("lb-mini", np.array([], dtype=np.int64), 2)
 
 
-def test_only_lb_mini_needs_on_demand():
+@pytest.mark.parametrize("name", NAMES)
+def test_free_counts_need_on_demand(name):
     syncs = ("collective", "deferred", "on-demand")
-    assert [sync for sync in syncs if runs_with("lb-mini", sync)] == ["on-demand"]
-    assert all(runs_with(name, sync) for name in NAMES if name != "lb-mini" for sync in syncs)
+    assert [sync for sync in syncs if runs_with(name, sync)] == (["on-demand"] if name in FREE else list(syncs))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
+def test_a_weight_that_is_no_cost_names_its_sample(wrong):
+    with pytest.raises(InputError, match=f"^sample 1 of the minibatch: a weight of {wrong}; give seconds"):
+        run("lb-robust", np.array([5, 9]), 2, np.array([1.0, wrong]))
+
+
+@given(free, minibatches())
+@few
+def test_samples_may_cost_nothing(name, case):
+    lengths, devices = case
+    for weights in (np.zeros(len(lengths)), np.where(lengths > LIMIT // 2, weigh(lengths), 0.0)):
+        assignment = run(name, lengths, devices, weights)
+        assert sorted(i for device in assignment for part in device for i in part) == list(range(len(lengths)))
+        assert all(part and lengths[list(part)].sum() <= LIMIT for device in assignment for part in device)
+
+
+@given(minibatches(), st.randoms(use_true_random=False))
+@few
+def test_the_order_of_samples_does_not_matter_to_scenarios_either(case, random):
+    """Samples may be alike in length and weight and differ in what they would cost if the model were wrong."""
+    lengths, devices = case
+    rows = np.array([[random.choice([0.5, 1.0, 2.0]) * w for w in weigh(lengths)] for _ in range(2)])
+    turned = random.sample(range(len(lengths)), len(lengths))
+
+    def shape(order):
+        found = balance("lb-robust", lengths[order], weigh(lengths[order]), devices, LIMIT, scenarios=rows[:, order])
+        return [[[rows[:, order[i]].tolist() for i in part] for part in device] for device in found]
+
+    assert shape(turned) == shape(list(range(len(lengths))))

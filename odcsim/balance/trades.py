@@ -1,0 +1,111 @@
+"""Trades of samples between devices, judged by the worst of several scenarios of cost.
+
+What devices hold is an array [device, slot]. Every slot names a sample; the number past the last sample stands for an
+empty slot and weighs nothing, so that giving a sample for nothing is a trade too. Weights are an array
+[scenario, sample], each scenario in units of its own lower bound: a load of 1 cannot be beaten.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+CLOSE = 5e-4  # above the lower bound: less is far below the error of any cost model
+GAIN = CLOSE / 16  # the least that a trade must bring
+SHARE = 0.6  # devices this far up between the bound and the heaviest load are relieved in one round
+ROUNDS = 16
+FEWER = 8  # times fewer devices are relieved, each with more partners, once the heaviest one finds no trade
+TRADES = 1 << 17  # compared in one round at most, which bounds its time and memory
+
+Held = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Trades(NamedTuple):
+    """The best trade of each heavy device: with whom, which slots change hands, and the worse load of the two then."""
+
+    heavy: NDArray[np.int64]
+    light: NDArray[np.int64]
+    give: NDArray[np.int64]
+    take: NDArray[np.int64]
+    after: Floats
+
+
+def hold(owner: NDArray[np.int64], devices: int) -> Held:
+    """What each device holds, heaviest first, given the device of each sample; the last slot is empty everywhere."""
+    samples = len(owner)
+    order = owner.argsort(kind="stable")
+    counts = np.bincount(owner, minlength=devices)
+    held = np.full((devices, int(counts.max()) + 1), samples)
+    place = np.arange(samples) - np.repeat(counts.cumsum() - counts, counts)
+    held[owner[order], place] = order
+    return held
+
+
+def relieve(held: Held, scenarios: Floats, rounds: int = ROUNDS) -> tuple[Held, float]:
+    """Lower the heaviest device, where heavy means in its worst scenario; also returns how heavy it is then.
+
+    In each round the heaviest devices trade at once, each with partners of its own among the light ones. Those are
+    light by their worst scenario or by one of them, in turn: a device that is heavy only if long samples cost more
+    than believed is helped by one that is heavy only if they cost less. The fewer devices are left to relieve, the
+    more partners each has. It ends where the heaviest one finds no trade with anybody asked.
+    """
+    held = held.copy()
+    weights = np.concatenate((scenarios, np.zeros((len(scenarios), 1))), axis=1)
+    loads = weights.take(held, axis=1).sum(axis=2)
+    views = len(loads) + 1 if len(loads) > 1 else 1
+    few, turn, missed = len(held) // 2, 0, 0
+    for _ in range(rounds if few else 0):
+        worst = loads.max(axis=0)
+        top = worst.max()
+        if top <= 1 + CLOSE:
+            break
+        many = min(few, int((worst > 1 + SHARE * (top - 1)).sum()))
+        heavy, light = _pairs(worst, loads[turn - 1] if turn else worst, many, held.shape[1])
+        best = _best(held, weights, loads, heavy, light)
+        gained = best.after < worst[heavy] - GAIN
+        turn, missed = (turn + 1) % views, 0 if gained[0] else missed + 1
+        if missed == views:
+            if len(heavy) == 1:
+                break
+            few, missed = max(1, len(heavy) // FEWER), 0
+        _apply(held, weights, loads, best, gained)
+    return held, float(loads.max())
+
+
+def _pairs(worst: Floats, view: Floats, many: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Devices to relieve, heaviest first, and the partners of each [device, partner], lightest first."""
+    order = worst.argsort(kind="stable")
+    many = min(many, max(1, TRADES // width**2))
+    heavy, rest = order[: -many - 1 : -1], order[:-many]
+    if view is not worst:
+        rest = rest[view[rest].argsort(kind="stable")]
+    partners = min(len(rest) // many, max(1, TRADES // (many * width**2)))
+    return heavy, np.ascontiguousarray(rest[: partners * many].reshape(partners, many).T)
+
+
+def _best(held: Held, weights: Floats, loads: Floats, heavy: NDArray[np.int64], light: NDArray[np.int64]) -> Trades:
+    """Two loads a and b with a trade of x end on (a + b) / 2 ± (x - (a - b) / 2), so one distance tells both.
+
+    Single precision is enough to choose by, and twice as quick; loads are added up in double.
+    """
+    many, width = len(heavy), held.shape[1]
+    above, below = loads.take(heavy, axis=1)[..., None], loads.take(light, axis=1)
+    gives = weights.take(held[heavy], axis=1)[:, :, None, :] - ((above - below) / 2)[..., None]
+    takes = weights.take(held[light], axis=1).astype(np.float32)
+    after = gives.astype(np.float32)[..., None] - takes[..., None, :]
+    np.abs(after, out=after)
+    after += ((above + below) / 2).astype(np.float32)[..., None, None]
+    ends = (after.max(axis=0) if len(after) > 1 else after).reshape(many, -1)
+    turn, best = np.arange(many), ends.argmin(axis=1)
+    partner, slots = np.divmod(best, width * width)
+    give, take = np.divmod(slots, width)
+    return Trades(heavy, light[turn, partner], give, take, ends[turn, best].astype(np.float64))
+
+
+def _apply(held: Held, weights: Floats, loads: Floats, best: Trades, gained: NDArray[np.bool_]) -> None:
+    """No device takes part in two trades of a round, so all of them hold at once."""
+    heavy, light, give, take = (x[gained] for x in (best.heavy, best.light, best.give, best.take))
+    held[heavy, give], held[light, take] = held[light, take], held[heavy, give]
+    changed = np.concatenate((heavy, light))
+    loads[:, changed] = weights.take(held[changed], axis=1).sum(axis=2)

@@ -1,0 +1,114 @@
+"""Packing under the token limit."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from draws import cost, longalign, swe
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odcsim.balance.fewest import pack_all
+from odcsim.balance.longest_first import longest_first
+from odcsim.balance.packing import fewest, pack
+from odcsim.balance.trades import hold
+
+few, many = settings(max_examples=60, deadline=None), settings(max_examples=300, deadline=None)
+LIMIT = 1000
+
+
+@st.composite
+def dealt(draw):
+    """Lengths, heaviest first, their weights, and the device of each; devices may have none."""
+    length = st.one_of(st.integers(1, LIMIT), st.sampled_from([1, LIMIT // 2, LIMIT // 2 + 1, LIMIT]))
+    lengths = np.sort(draw(st.lists(length, min_size=1, max_size=40)))[::-1]
+    devices = draw(st.integers(1, 6))
+    owner = draw(st.lists(st.integers(0, devices - 1), min_size=len(lengths), max_size=len(lengths)))
+    return lengths, cost(32.0 * lengths), np.array(owner), devices
+
+
+def packed(case):
+    lengths, weights, owner, devices = case
+    return pack_all(hold(owner, devices), weights, lengths, LIMIT)
+
+
+@given(dealt())
+@many
+def test_every_device_packs_its_samples_under_the_limit(case):
+    lengths, _, owner, _ = case
+    for device, microbatches in enumerate(packed(case)):
+        assert sorted(i for part in microbatches for i in part) == np.flatnonzero(owner == device).tolist()
+        assert all(part and lengths[part].sum() <= LIMIT for part in microbatches)
+
+
+@given(dealt())
+@few
+def test_microbatches_run_from_the_heaviest_down(case):
+    _, weights, _, _ = case
+    for microbatches in packed(case):
+        assert all(weights[a].sum() >= weights[b].sum() * (1 - 1e-12) for a, b in pairwise(microbatches))
+
+
+@given(dealt())
+@few
+def test_no_two_microbatches_fit_into_one(case):
+    lengths, _, owner, _ = case
+    for device, microbatches in enumerate(packed(case)):
+        least = fewest(np.flatnonzero(owner == device).tolist(), lengths.tolist(), LIMIT)
+        assert least <= len(microbatches) <= max(1, 2 * least - 1)
+
+
+def exact(lengths, limit):
+    """The least microbatches, by trying every place for every sample."""
+    best = len(lengths)
+
+    def place(i, used):
+        nonlocal best
+        if len(used) >= best:
+            return
+        if i == len(lengths):
+            best = len(used)
+            return
+        for b in range(len(used)):
+            if used[b] + lengths[i] <= limit:
+                place(i + 1, [*used[:b], used[b] + lengths[i], *used[b + 1 :]])
+        place(i + 1, [*used, lengths[i]])
+
+    place(0, [])
+    return best
+
+
+@pytest.mark.parametrize("draw", [longalign, swe])
+def test_hardly_any_device_needs_more_than_the_least_there_is(draw):
+    limit, more = 65_536, 0
+    for seed in range(200):
+        lengths = np.sort(draw(seed, 8))[::-1]
+        [microbatches] = pack_all(hold(np.zeros(8, dtype=int), 1), cost(lengths), lengths, limit)
+        more += len(microbatches) - exact(lengths.tolist(), limit)
+    assert 0 <= more <= 4
+
+
+@pytest.mark.parametrize("draw", [longalign, swe])
+def test_fewer_microbatches_than_a_balanced_split_takes_and_never_more(draw):
+    limit, ours, split = 65_536, [], []
+    lengths = np.sort(draw(0, 512 * 8))[::-1]
+    weights = cost(lengths)
+    held = hold(longest_first(weights, 512), 512)
+    ours = [len(device) for device in pack_all(held, weights, lengths, limit)]
+    for row in held.tolist():
+        group = [i for i in row if i < len(lengths)]
+        count = fewest(group, lengths.tolist(), limit)
+        while pack(group, weights.tolist(), lengths.tolist(), limit, count) is None:
+            count += 1
+        split.append(count)
+    assert all(a <= b for a, b in zip(ours, split, strict=True))
+    assert sum(ours) < 0.98 * sum(split)
+
+
+def test_inside_the_count_microbatches_are_alike_in_cost():
+    # Best fit alone packs 600 + 400, 600 + 400 and 10: trades make the last one heavier.
+    lengths = np.array([600, 600, 400, 400, 10, 10, 10])
+    weights = cost(32.0 * lengths)
+    [microbatches] = pack_all(hold(np.zeros(7, dtype=int), 1), weights, lengths, LIMIT)
+    assert len(microbatches) == 3
+    assert weights[microbatches[0]].sum() < weights[[0, 2]].sum()
