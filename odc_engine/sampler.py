@@ -1,0 +1,223 @@
+"""Balanced microbatches as a `batch_sampler` for PyTorch's DataLoader.
+
+    batches = BalancedBatches(lengths, devices=8, rank=rank, minibatch=4, max_tokens=65536, averaged=True)
+    loader = DataLoader(dataset, batch_sampler=batches, collate_fn=collate, num_workers=2)
+    for epoch in range(epochs):
+        batches.set_epoch(epoch)
+        for share, microbatches in batches.over(loader):
+            for batch in microbatches:
+                (share.token_weight * summed_loss(model, batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+Every device plans every minibatch by itself, from the same lengths and the same shuffle: nothing is sent, no sample is
+repeated or dropped, and what cannot be planned is an error on all of them.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import ArrayLike, NDArray
+from torch.utils.data import Sampler
+
+from odcsim.balance import plan, runs_with
+from odcsim.balance.library import check_limit, digest, loss_tokens, numbers, weigh, whole_numbers
+from odcsim.errors import InputError
+from odcsim.program import sync_named
+
+Batch = TypeVar("Batch")
+REMEMBERED = 64  # shares that a loader may be ahead of the loop without planning them twice
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one device runs of one minibatch."""
+
+    number: int  # of the minibatch in its epoch
+    microbatches: tuple[tuple[int, ...], ...]  # places in the dataset; () meets the others and runs nobody
+    weights: tuple[float, ...]  # what to multiply each microbatch's mean loss with
+    token_weight: float  # or its summed loss
+    digest: str  # alike on all devices, as their plans are
+
+
+class BalancedBatches(Sampler[list[int]]):
+    """Yields this device's microbatches, minibatch after minibatch. `over` tells where one ends and what losses weigh.
+
+    `minibatch` counts samples per device between two optimizer steps; the last minibatch of an epoch may have less.
+    `loss` are the tokens of each sample that the loss counts (all but the first); `averaged`: whether the framework
+    takes the mean of the devices' gradients (FSDP and DDP as they come) or their sum (`OnDemand`).
+    """
+
+    def __init__(
+        self,
+        lengths: ArrayLike,
+        *,
+        devices: int,
+        rank: int,
+        minibatch: int,
+        max_tokens: int,
+        averaged: bool,
+        sync: str = "collective",
+        balancer: str = "sorted-slice",
+        weights: ArrayLike | None = None,
+        speeds: ArrayLike | None = None,
+        loss: ArrayLike | None = None,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        if min(minibatch, devices) < 1 or seed < 0:
+            raise InputError(f"minibatch {minibatch} on {devices} devices, seed {seed}", fix="they start at 1, 1 and 0")
+        self.lengths = whole_numbers("length", lengths, 1)
+        self.loss = self.lengths - 1 if loss is None else loss_tokens(loss, self.lengths)
+        self.devices, self.rank, self.samples, self.max_tokens = devices, rank, minibatch * devices, max_tokens
+        self.averaged, self.sync, self.balancer, self.seed = averaged, sync, balancer, seed
+        size = len(self.lengths)
+        self.minibatches_per_epoch = size // self.samples if drop_last else -(-size // self.samples)
+        self._check()
+        self.epoch = self.position = 0
+        self.replan(weights, speeds)
+
+    def _check(self) -> None:
+        if not 0 <= self.rank < self.devices:
+            raise InputError(f"rank {self.rank} of {self.devices}", fix=f"ranks go from 0 to {self.devices - 1}")
+        if not self.minibatches_per_epoch:
+            told = f"{len(self.lengths)} samples fill no minibatch of {self.samples}"
+            raise InputError(told, fix="use fewer devices or a smaller minibatch")
+        check_limit(self.lengths, self.max_tokens)
+        sync_named(self.sync)
+        if not runs_with(self.balancer, self.sync):
+            raise InputError(
+                f"'{self.balancer}' gives devices unlike numbers of microbatches, which hangs '{self.sync}'",
+                fix="take 'sorted-slice', or sync 'on-demand'",
+            )
+
+    def replan(self, weights: ArrayLike | None = None, speeds: ArrayLike | None = None) -> None:
+        """Costs of all samples and speeds of devices, for every iteration that starts from now on.
+
+        A loader reads ahead, on each device as far as it likes. So costs never change under a running iteration:
+        leave the loop over `over` at the same minibatch on all devices, replan, and start another, which goes on there.
+        """
+        count = len(self.lengths)
+        self._weights = weigh(self.lengths) if weights is None else numbers("weight", weights, count)
+        self._speeds = speeds
+        self._planned: _Epoch | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another shuffle, from its beginning; the epoch that is running goes on where it is."""
+        if epoch != self.epoch:
+            self._go_to(epoch, 0)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch, rest = self._now(), range(self.position, self.minibatches_per_epoch)
+        return (list(part) for number in rest for part in epoch.share(number).microbatches)
+
+    def __len__(self) -> int:
+        """Microbatches that this device has left in this epoch. To know, it plans them all."""
+        rest = range(self.position, self.minibatches_per_epoch)
+        return sum(len(self._now().share(number).microbatches) for number in rest)
+
+    def minibatches(self) -> Iterator[Share]:
+        """This device's share of each minibatch that is left. One that was given out counts as done in the state."""
+        epoch = self._now()
+        for number in range(self.position, self.minibatches_per_epoch):
+            share = epoch.share(number)
+            ended = number + 1 == self.minibatches_per_epoch
+            self._go_to(*((epoch.number + 1, 0) if ended else (epoch.number, number + 1)))
+            yield share
+
+    def over(self, loader: Iterable[Batch]) -> Iterator[tuple[Share, Iterator[Batch]]]:
+        """Each share together with its microbatches as `loader` loads them."""
+        if getattr(loader, "batch_sampler", self) is not self:
+            raise InputError("a loader of other batches", fix="give it this sampler as batch_sampler")
+        loaded = iter(loader)
+        for share in self.minibatches():
+            own = _next(loaded, len(share.microbatches))
+            yield share, own
+            for _ in own:  # what the loop left unread, so that the next minibatch starts where it should
+                pass
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where to go on: behind the last minibatch given out."""
+        return {"epoch": self.epoch, "minibatch": self.position, "digest": self._digest()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another sampler of the same data was. Costs, speeds and balancer may be others."""
+        if state["digest"] != (own := self._digest()):
+            raise InputError(
+                f"state {state['digest']} of another sampler than {own}",
+                fix="give the same lengths, devices, minibatch and seed",
+            )
+        self._go_to(state["epoch"], state["minibatch"])
+
+    def _digest(self) -> str:
+        return digest(self.lengths, self.devices, self.samples, self.minibatches_per_epoch, self.seed)
+
+    def _go_to(self, epoch: int, position: int) -> None:
+        if epoch != self.epoch:
+            self._planned = None
+        self.epoch, self.position = epoch, position
+
+    def _now(self) -> "_Epoch":
+        if self._planned is None:
+            self._planned = _Epoch(self, self.epoch, self._weights, self._speeds)
+        return self._planned
+
+
+class _Epoch:
+    """One shuffle of the samples, planned with costs that stay as they are."""
+
+    def __init__(
+        self, batches: BalancedBatches, number: int, weights: NDArray[np.float64], speeds: ArrayLike | None
+    ) -> None:
+        self.number, self._batches, self._weights, self._speeds = number, batches, weights, speeds
+        self._order = np.random.default_rng((batches.seed, number)).permutation(len(batches.lengths))
+        self._known: dict[int, Share] = {}
+
+    def share(self, number: int) -> Share:
+        if number not in self._known:
+            self._known[number] = self._plan(number)
+            if len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
+        return self._known[number]
+
+    def _plan(self, number: int) -> Share:
+        b = self._batches
+        ids = self._order[number * b.samples : (number + 1) * b.samples]
+        found = plan(
+            b.lengths[ids],
+            devices=b.devices,
+            max_tokens=b.max_tokens,
+            weights=self._weights[ids],
+            loss=b.loss[ids],
+            balancer=b.balancer,
+            speeds=self._speeds,
+        )
+        listed = ids.tolist()
+        microbatches = tuple(tuple(listed[i] for i in part) for part in found.devices[b.rank])
+        weights = found.mean_weights(averaged=b.averaged)[b.rank]
+        token = found.token_weight(averaged=b.averaged)
+        return Share(number, microbatches, weights, token, digest(found.digest, listed))
+
+
+def _next(loaded: Iterator[Batch], count: int) -> Iterator[Batch]:
+    for _ in range(count):
+        try:
+            batch = next(loaded)
+        except StopIteration:
+            fix = "give it this sampler as batch_sampler"
+            raise InputError("the loader ended inside a minibatch", fix=fix) from None
+        yield batch
+
+
+def agree(digest: str) -> None:
+    """Meet, and fail on every device alike where any two have planned something else."""
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, digest)
+    if len(set(told)) > 1:
+        raise InputError(
+            f"devices planned differently: {', '.join(told)}",
+            fix="give all of them the same lengths, costs, speeds and seed",
+        )
