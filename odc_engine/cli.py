@@ -27,6 +27,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="odc_engine", description="Run odcsim's schedules on real devices.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     doctor = commands.add_parser("doctor", help="what is installed, what this machine can run, and why not")
+    doctor.add_argument("--gpu-selftest", action="store_true", help="try on this GPU what the engine relies on")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
     run = commands.add_parser("run", help="run a schedule file for real and write the timeline")
@@ -80,6 +81,10 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def _doctor(args: argparse.Namespace) -> int:
+    if args.gpu_selftest:
+        from odc_engine.probes.selftest import selftest
+
+        return selftest(args.json)
     from odc_engine import doctor
 
     findings = doctor.examine()

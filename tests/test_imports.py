@@ -125,11 +125,27 @@ def test_one_place_knows_the_package(package, home):
     assert users or home not in ODCSIM
 
 
+KERNELS = {name for name in ENGINE if name.startswith("odc_engine.kernels.")}
+LIBRARIES = {"triton", "nvshmem", "cuda"}
+
+
 def test_only_the_kernels_know_triton():
-    """The rest must work where there is none. The kernels' package itself can be imported there."""
-    users = {name for name, path in ENGINE.items() if "triton" in outside(path)}
-    assert users == {"odc_engine.kernels.device", "odc_engine.kernels.transfers"}
-    assert {name for name, path in ENGINE.items() if inside(path, ENGINE) & users} <= users
+    assert {name for name, path in ENGINE.items() if "triton" in outside(path)} <= KERNELS
+
+
+def test_all_but_the_kernels_can_be_imported_where_no_library_for_gpus_is_installed():
+    pytest.importorskip("torch")
+    names = sorted(name for name in set(ENGINE) - KERNELS if not name.endswith("__main__"))
+    code = f"""
+import importlib, sys
+sys.modules |= dict.fromkeys({sorted(LIBRARIES)!r})
+for name in {names!r}:
+    importlib.import_module(name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_comparing_loads_neither_torch_nor_pandas(tmp_path):

@@ -1,7 +1,7 @@
 """What the kernels must do, for arenas that are tensors of one process: on a CPU under Triton's interpreter, and on a
 GPU. Everything beside what a kernel may write is looked at, too."""
 
-import importlib
+import importlib.util
 import os
 from dataclasses import dataclass
 
@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 FILL = 0x5A  # in bytes that no kernel may touch
 GUARD = 8  # elements on either side of a dense tensor
 DTYPES = (torch.float32, torch.bfloat16)
+
+
+def triton_is_there() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def interpreted():

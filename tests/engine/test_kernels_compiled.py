@@ -91,6 +91,13 @@ def test_arenas_are_read_and_written_sixteen_bytes_at_a_time_even_where_a_shard_
     assert wide >= in_arenas[VARIANTS[name][0]]
 
 
+def test_a_program_can_look_at_which_sm_it_runs():
+    from odc_engine.kernels import where
+
+    made = triton.compile(ASTSource(where.sms, {"out": "*i32"}), target=GPUTarget("cuda", 90, 32))
+    assert "%smid" in made.asm["ptx"]
+
+
 @pytest.mark.parametrize("name", ["add *fp32", "add *bf16"])
 def test_nothing_comes_back_from_an_atomic(name):
     """ptxas turns them into reductions: a round trip each would wait for the other GPU."""

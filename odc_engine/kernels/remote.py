@@ -1,0 +1,73 @@
+"""Kernels that reach other nodes: NVSHMEM's device functions, called from Triton.
+
+They are linked in from NVSHMEM's bitcode (`extern_libs={LIBRARY: path}`), and every module that has them must be told
+where the library's state is once it is loaded (`initialize_on_load`): a module that was not told reads address 0.
+
+Compiled without a GPU by tests; run by nobody yet.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language import core
+
+LIBRARY = "libnvshmem_device"
+_STATE = "nvshmemi_device_state"  # what a module has in it that calls the library
+_MOVE = (core.int64, core.int64, core.int64, core.int32)  # addresses here and there, bytes, device
+
+
+@core.extern
+def _get(target, source, nbytes, device, _semantic=None):
+    call = {_MOVE: ("nvshmemx_getmem_nbi_block", core.int32)}
+    arguments = [target, source, nbytes, device]
+    return core.extern_elementwise("", "", arguments, call, is_pure=False, _semantic=_semantic)
+
+
+@core.extern
+def _put(target, source, nbytes, device, _semantic=None):
+    call = {_MOVE: ("nvshmemx_putmem_nbi_block", core.int32)}
+    arguments = [target, source, nbytes, device]
+    return core.extern_elementwise("", "", arguments, call, is_pure=False, _semantic=_semantic)
+
+
+@core.extern
+def _quiet(_semantic=None):
+    call = {(): ("nvshmem_quiet", core.int32)}
+    return core.extern_elementwise("", "", [], call, is_pure=False, _semantic=_semantic)
+
+
+@triton.jit
+def get(target, source, nbytes, device, block: tl.constexpr):
+    """Copy bytes of another device's arena, which lie where `source` does in the own one, to an address here."""
+    start = tl.program_id(0).to(tl.int64) * block
+    size = tl.minimum(nbytes - start, block).to(tl.int64)
+    _get(target.to(tl.int64) + start, source.to(tl.int64) + start, size, device)
+    _quiet()
+
+
+@triton.jit
+def put(target, source, nbytes, device, block: tl.constexpr):
+    """Copy bytes from here to where `target` lies in another device's arena."""
+    start = tl.program_id(0).to(tl.int64) * block
+    size = tl.minimum(nbytes - start, block).to(tl.int64)
+    _put(target.to(tl.int64) + start, source.to(tl.int64) + start, size, device)
+    _quiet()
+
+
+def initialize_on_load(initialize: Callable[[int], Any]) -> None:
+    """Call `initialize` with each module that has NVSHMEM in it, whenever Triton loads one, from its cache too.
+
+    The hook is a chain: others who use it, torch among them, stay in place.
+    """
+
+    def loaded(module: Any, _function: Any, name: str, files: dict[str, str] | None, _hash: str) -> None:
+        ptx = (files or {}).get(f"{name}.ptx")
+        if ptx and _STATE in Path(ptx).read_text(encoding="utf-8"):
+            initialize(int(module))
+
+    triton.knobs.runtime.kernel_load_end_hook.add(loaded)

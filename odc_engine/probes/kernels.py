@@ -1,0 +1,83 @@
+"""The Triton kernels on tensors of this GPU: right bytes, and rates beside a plain copy's."""
+
+from collections.abc import Callable
+from typing import Any
+
+from odc_engine.probes.base import FAILED, OK, Answer
+from odc_engine.probes.driver import need, need_torch
+
+MB = 1 << 20
+SIZE, DEVICES, ROUNDS = 256 * MB, 4, 20
+ODD = 10_007  # elements of a shard, of which nothing is aligned
+
+
+def probe() -> Answer:
+    need_torch()
+    need("triton", "pip install 'odcsim[gpu]' -c constraints.txt")
+    wrong = [name for name, right in checked(ODD, "cuda").items() if not right]
+    if wrong:
+        return Answer(FAILED, f"wrong bytes: {', '.join(wrong)}")
+    rates = _rates()
+    told = ", ".join(f"{name} {rate / rates['copy']:.0%}" for name, rate in rates.items() if name != "copy")
+    found = f"all right; {SIZE // MB} MB: copy {rates['copy'] / 1e9:.0f} GB/s (read and written), of which {told}"
+    return Answer(OK, found, {"bytes": SIZE, "bytes_per_second": rates})
+
+
+def checked(n: int, where: str) -> dict[str, bool]:
+    """Small whole numbers, whose sums are exact."""
+    import torch
+
+    from odc_engine.kernels import transfers
+
+    arenas = [torch.zeros(n, device=where) for _ in range(DEVICES)]
+    place = transfers.Shards(transfers.table([a.data_ptr() for a in arenas], where), 1, 0, n)
+    whole = (torch.arange(DEVICES * n, device=where) % 100).float()
+    expected, out = whole.view(DEVICES, n), torch.zeros_like(whole)
+    right = {}
+    transfers.write(place, whole, first=True)
+    right["write"] = torch.equal(torch.stack(arenas), expected)
+    transfers.gather(place, out, torch.float32)
+    right["gather"] = torch.equal(out, whole)
+    transfers.add(place, whole.bfloat16())
+    right["add"] = torch.equal(torch.stack(arenas), 2 * expected)
+    slots = torch.zeros(DEVICES, n + 1, device=where)
+    slots[:, :n] = expected
+    transfers.total(slots, DEVICES, n, out[:n])
+    right["total"] = torch.equal(out[:n], expected.sum(0))
+    return right
+
+
+def _rates() -> dict[str, float]:
+    """Bytes read and written in a second. An atomic sum passes over memory three times."""
+    import torch
+
+    from odc_engine.kernels import transfers
+
+    n = SIZE // 4 // DEVICES
+    whole, spare = torch.zeros(2, DEVICES * n, device="cuda")
+    arenas = torch.zeros(DEVICES, n, device="cuda")
+    place = transfers.Shards(transfers.table([a.data_ptr() for a in arenas], "cuda"), 0, 0, n)
+    moves: dict[str, tuple[int, Callable[[], Any]]] = {
+        "copy": (2, lambda: spare.copy_(whole)),
+        "gather": (2, lambda: transfers.gather(place, spare, torch.float32)),
+        "write": (2, lambda: transfers.write(place, whole, first=True)),
+        "add": (3, lambda: transfers.add(place, whole)),
+    }
+    return {name: passes * SIZE / fastest(move) for name, (passes, move) in moves.items()}
+
+
+def fastest(move: Callable[[], Any]) -> float:
+    """Seconds of the best round, by the GPU's own clock."""
+    import torch
+
+    move()
+    event: Any = torch.cuda.Event  # torch has no types for it
+    found: list[float] = []
+    for _ in range(ROUNDS):
+        start, end = event(enable_timing=True), event(enable_timing=True)
+        start.record()
+        move()
+        end.record()
+        end.synchronize()
+        found.append(start.elapsed_time(end) / 1000)
+    return min(found)

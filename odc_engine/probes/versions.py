@@ -1,0 +1,49 @@
+"""Driver, GPU, packages, and whether MPS could be used."""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from dataclasses import asdict
+
+from odc_engine.probes.base import OK, Answer
+from odc_engine.probes.driver import first_gpu
+
+PACKAGES = (
+    "torch",
+    "triton",
+    "cuda-bindings",
+    "cuda-core",
+    "nvshmem4py-cu13",
+    "nvidia-nvshmem-cu13",
+    "nvidia-nccl-cu13",
+)
+QUERY = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,compute_mode,mig.mode.current"
+MPS = "nvidia-cuda-mps-control"
+
+
+def probe() -> Answer:
+    gpu = first_gpu()
+    versions: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    for name in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    mps = shutil.which(MPS)
+    running = os.path.exists(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # noqa: PTH110
+    data = {"gpu": asdict(gpu), "packages": versions, "smi": _smi(), "mps": mps, "mps_running": running}
+    served = ".".join(map(str, gpu.driver))
+    found = (
+        f"{gpu.count} x {gpu.name}, {gpu.sms} SMs, sm_{gpu.capability[0]}{gpu.capability[1]}, driver for CUDA {served}"
+    )
+    missing = [name for name, version in versions.items() if version is None]
+    found += f"; MPS {'running' if running else 'there' if mps else 'absent'}"
+    return Answer(OK, found + (f"; not installed: {', '.join(missing)}" if missing else ""), data)
+
+
+def _smi() -> str | None:
+    """Settings as they are found, the clocks above all: rates mean little without them."""
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    return None
