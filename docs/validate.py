@@ -1,0 +1,303 @@
+"""Hold predictions against real runs on this machine, and write what came out: `make validate`.
+
+    python docs/validate.py [--repeats 5] [-o docs/validation.md]
+
+Profiles are measured first, by `odc_engine profile`. Then schedules that no fit has seen are predicted and run, under
+every sync and balancer that suits it: on two devices with real compute, on four and eight with emulated compute.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from odc_engine import profile as profiles
+from odc_engine.run import run
+from odc_engine.worker import Job
+from odcsim import balance, catalog, load, profile, timeline
+from odcsim.cluster import Cluster
+from odcsim.cost import Cost
+from odcsim.metrics import usage
+from odcsim.profile import Polynomial, Profile
+from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.simulation import Simulation, simulate
+from odcsim.timeline import Timeline
+from odcsim.validation import validate
+
+PAGE = Path(__file__).parent / "validation.md"
+TRACES = ("longalign", "swe-smith", "aime-rl")
+LONGEST, SHORTEST = 512, 16  # tokens: named traces are scaled down until their longest sample has so many
+MINIBATCH, DRAWN = 4, 2  # samples per device, and minibatches of each distribution
+SYNCS = ("collective", "on-demand")
+SEED = 20260
+# A made-up machine for emulated compute: milliseconds for each step, so that a wait is exact to a fraction of them.
+EMULATED = {
+    "forward": Polynomial(2e-3, 2e-5, 8e-9),
+    "backward": Polynomial(6e-3, 6e-5, 2.8e-8),
+    "head": Polynomial(2e-3, 4e-5),
+    "embed": Polynomial(5e-4),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One machine that predictions are held against."""
+
+    name: str
+    devices: int
+    model: str
+    backend: str
+    emulate: bool
+
+
+STAGES = (
+    Stage("real", 2, "tiny", "shm", False),
+    Stage("executor check, 4 devices", 4, "nano", "threads", True),
+    Stage("executor check, 8 devices", 8, "nano", "threads", True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One held-out minibatch under one sync, and what came out."""
+
+    stage: str
+    lengths: str
+    draw: int
+    sync: str
+    balancer: str
+    predicted: float
+    measured: tuple[float, ...]  # of each run
+    idle_points: float
+    furthest: str
+
+    @property
+    def truth(self) -> float:
+        return float(np.median(self.measured))
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.truth - 1
+
+    @property
+    def noise(self) -> float:
+        """How far two runs lie apart, in the median of all pairs."""
+        gaps = [abs(a - b) for a, b in combinations(self.measured, 2)]
+        return float(np.median(gaps)) / self.truth if gaps else 0.0
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def held_out(devices: int) -> dict[str, list[np.ndarray]]:
+    """Minibatches of three distributions, and pathological ones."""
+    count, drawn = MINIBATCH * devices, {}
+    for name in TRACES:
+        trace = load(name)
+        drawn[name] = [
+            np.clip(trace.take(ids) * LONGEST // trace.longest, SHORTEST, LONGEST)
+            for ids in trace.minibatches(count, DRAWN, seed=SEED)
+        ]
+    one = np.full(count, 2 * SHORTEST)
+    one[count // 2] = LONGEST
+    drawn["one long among short"] = [one]
+    drawn["all alike"] = [np.full(count, 240)]
+    drawn["fewer than devices"] = [np.linspace(200, LONGEST, devices - 1).astype(np.int64)]
+    return drawn
+
+
+def planned(stage: Stage, cost: Cost, sync: str) -> tuple[ScheduleFile, list[tuple[str, int, str]]]:
+    """Every minibatch planned by every balancer that suits the sync, in one file: one start of the devices."""
+    schedules, cases = [], []
+    for name, minibatches in held_out(stage.devices).items():
+        for draw, lengths in enumerate(minibatches):
+            for balancer in balance.NAMES:
+                if not balance.runs_with(balancer, sync):
+                    continue
+                devices = balance.balance(balancer, lengths, cost.sample_seconds(lengths), stage.devices, LONGEST)
+                if all(all(device) for device in devices):  # the engine runs no microbatch without samples
+                    schedules.append(Schedule(tuple(lengths.tolist()), devices))
+                    cases.append((name, draw, balancer))
+    header = Header("several", stage.model, "the profile's", LONGEST, stage.devices, SEED)
+    return ScheduleFile(header, tuple(schedules)).sealed(), cases
+
+
+def held(stage: Stage, used: Profile, repeats: int, folder: Path) -> list[Case]:
+    """Predict and run every schedule. Repeats of one sync lie between those of the other."""
+    cost = Cost(catalog.model(stage.model), used, Cluster(stage.devices, stage.devices, 1.0, 1.0, stage.devices))
+    files = {sync: planned(stage, cost, sync) for sync in SYNCS}
+    runs: dict[str, list[Timeline]] = {sync: [] for sync in SYNCS}
+    for number in range(repeats):
+        for sync, (file, cases) in files.items():
+            job = Job(file.schedules, cost, sync, stage.backend, "locked", "fsdp2", stage.emulate, 60.0, SEED)
+            path = folder / f"{stage.name}-{sync}-{number}.npz"
+            if run(file, job, str(path), quiet=True):
+                raise SystemExit("a run failed, see above")
+            runs[sync].append(timeline.read(path))
+            say(f"{stage.name}: {sync}, run {number + 1} of {repeats} done, {len(cases)} schedules")
+    found = []
+    for sync, (file, cases) in files.items():
+        judged = validate(simulate(file, Simulation(cost, sync)), runs[sync])
+        spans = np.array([usage(line).makespan for line in runs[sync]])
+        for (lengths, draw, balancer), m in zip(cases, judged.minibatches, strict=True):
+            measured = tuple(spans[:, m.minibatch].tolist())
+            told = f"{m.furthest} {1e3 * m.furthest_seconds:+.0f} ms"
+            found.append(
+                Case(
+                    stage.name, lengths, draw, sync, balancer, m.predicted_seconds, measured, m.idle_error_points, told
+                )
+            )
+    return found
+
+
+def groups(cases: Sequence[Case], *names: str) -> dict[tuple[str, ...], list[Case]]:
+    found: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        found.setdefault(tuple(getattr(case, name) for name in names), []).append(case)
+    return found
+
+
+def ordered(cases: Sequence[Case]) -> tuple[int, int, list[str], float]:
+    """Of all pairs of alternatives for the same samples that differ by more than noise: how many, how many are
+    predicted in the right order, which are not, and how far off the predicted ratio is in the median."""
+    asked, right, wrong, off = 0, 0, [], []
+    for (lengths,), alike in groups(cases, "lengths").items():
+        every = groups(alike, "sync", "balancer")
+        for one, other in combinations(every, 2):
+            spans = [np.sum([c.measured for c in every[key]], axis=0) for key in (one, other)]
+            guess = [sum(c.predicted for c in every[key]) for key in (one, other)]
+            if len(every[one]) != len(every[other]):
+                continue
+            if not apart(*spans):
+                continue
+            truth, told = float(np.median(spans[0]) / np.median(spans[1])), guess[0] / guess[1]
+            asked += 1
+            off.append(abs(told / truth - 1))
+            if (truth - 1) * (told - 1) > 0:
+                right += 1
+            else:
+                names = " against ".join(f"{sync} + {balancer}" for sync, balancer in (one, other))
+                wrong.append(f"{lengths}: {names}, predicted {told:.3f}, measured {truth:.3f}")
+    return asked, right, wrong, float(np.median(off)) if off else 0.0
+
+
+def apart(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two alternatives differ by more than their runs do: no quarter of one reaches the median of the other."""
+    low, high = sorted((one, other), key=np.median)
+    return bool(np.quantile(low, 0.75) < np.median(high) and np.median(low) < np.quantile(high, 0.25))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def errors(cases: Sequence[Case]) -> list[str]:
+    size, noise = np.abs([c.error for c in cases]), [c.noise for c in cases]
+    idle = np.abs([c.idle_points for c in cases])
+    return [
+        f"{len(cases)}",
+        f"{np.mean([c.error for c in cases]):+.1%}",
+        f"{np.median(size):.1%}",
+        f"{np.quantile(size, 0.9):.1%}",
+        f"{size.max():.1%}",
+        f"{np.median(noise):.1%}",
+        f"{np.max(noise):.1%}",
+        f"{np.median(idle):.1f}",
+        f"{idle.max():.1f}",
+    ]
+
+
+ERRORS = ("schedules", "mean", "median", "p90", "worst", "noise median", "noise worst", "idle median", "idle worst")
+
+
+def results(cases: Sequence[Case], used: Sequence[Profile], repeats: int) -> str:
+    """Everything that the page shows of a run."""
+    p = used[0]
+    told = [f"{p.date}, {p.hardware}, {p.versions}. Each schedule ran {repeats} times; the median counts as measured."]
+    told += [
+        "",
+        "### All schedules",
+        "",
+        table(("stage", *ERRORS), [[n, *errors(of)] for (n,), of in groups(cases, "stage").items()]),
+    ]
+    told += [
+        "",
+        table(("stage", "sync", *ERRORS), [[*k, *errors(of)] for k, of in groups(cases, "stage", "sync").items()]),
+    ]
+    told += ["", "### Which alternative wins", ""]
+    rows, wrong = [], []
+    for (stage,), of in groups(cases, "stage").items():
+        asked, right, missed, off = ordered(of)
+        rows.append([stage, str(asked), str(right), f"{off:.1%}"])
+        wrong += [f"- {stage}, {line}" for line in missed]
+    told += [table(("stage", "pairs that differ", "in the right order", "ratio off, median"), rows), "", *wrong]
+    told += ["", "### Worst first", ""]
+    worst = sorted(cases, key=lambda c: -abs(c.error))[:15]
+    head = (
+        "stage",
+        "lengths",
+        "sync",
+        "balancer",
+        "predicted s",
+        "measured s",
+        "error",
+        "noise",
+        "idle points",
+        "furthest off",
+    )
+    told += [table(head, [row(c) for c in worst]), "", "### Every schedule", "", table(head, [row(c) for c in cases])]
+    return "\n".join(told)
+
+
+def row(c: Case) -> list[str]:
+    numbers = f"{c.predicted:.3f}", f"{c.truth:.3f}", f"{c.error:+.1%}", f"{c.noise:.1%}", f"{c.idle_points:+.1f}"
+    return [c.stage, f"{c.lengths} {c.draw}", c.sync, c.balancer, *numbers, c.furthest]
+
+
+def measured(stage: Stage, folder: Path) -> Profile:
+    """The stage's machine, by `odc_engine profile`."""
+    others = tuple(s.devices for s in STAGES if s.emulate and s.backend == stage.backend)
+    path = folder / f"{stage.model}-{stage.backend}.json"
+    if not path.exists():
+        plan = profiles.Plan(catalog.model(stage.model), (2, *others), stage.backend, LONGEST, seed=SEED + 1)
+        report = profiles.measured(
+            plan, path, lambda name: say(f"profile of {stage.model} on {stage.backend}: {name} done")
+        )
+        say("\n".join(report.lines()))
+    found = profile.read(path)
+    return replace(found, **EMULATED) if stage.emulate else found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5, metavar="N")
+    parser.add_argument("--stages", default="", metavar="WORD", help="only stages whose name holds it")
+    parser.add_argument("--keep", metavar="DIR", help="keep profiles and timelines, and take profiles that lie there")
+    parser.add_argument("-o", dest="page", type=Path, default=PAGE, metavar="PAGE")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="odc-") as temporary:
+        folder = Path(args.keep or temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        stages = [stage for stage in STAGES if args.stages in stage.name]
+        used = [measured(stage, folder) for stage in stages]
+        cases = [case for stage, p in zip(stages, used, strict=True) for case in held(stage, p, args.repeats, folder)]
+        (folder / "cases.json").write_text(json.dumps([asdict(case) for case in cases], indent=1))
+    text = results(cases, used, args.repeats)
+    before, _, rest = args.page.read_text().partition(BEGIN) if args.page.exists() else ("", "", "")
+    args.page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2] or chr(10)}")
+    say(f"wrote {args.page}")
+
+
+BEGIN, END = "<!-- begin results -->", "<!-- end results -->"
+
+
+if __name__ == "__main__":
+    main()
