@@ -34,12 +34,6 @@ def mixed(model: Model, devices: int, most: int, seed: int) -> ScheduleFile:
     )
 
 
-def even(model: Model, devices: int, most: int, seed: int) -> ScheduleFile:
-    """The same packing on all devices at once, so that they come to every meeting nearly together."""
-    every = packings(most)
-    return _file(model, most, seed, [[[every[i] for i in range(k, len(every), s)]] * devices for s, k in _deal(every)])
-
-
 def short(model: Model, devices: int) -> ScheduleFile:
     """A few microbatches whose content does not matter, since compute is emulated."""
     one: Lengths = (LEAST,)

@@ -111,8 +111,8 @@ def pieces(plan: Plan) -> list[Piece]:
     for number in range(ROUNDS[plan.quick]):
         mixed = calibration.mixed(plan.model, first, plan.most, plan.seed + number)
         found.append(Piece(f"compute-{number}", lambda file=mixed: _computing(plan, file, syncs[0])))  # type: ignore[misc]
-    even = calibration.even(plan.model, first, plan.most // 2, plan.seed)
-    found += [Piece(f"{sync}-{first}", lambda s=sync: _computing(plan, even, s)) for sync in syncs[1:]]  # type: ignore[misc]
+    other = calibration.mixed(plan.model, first, plan.most, plan.seed + ROUNDS[plan.quick])
+    found += [Piece(f"{sync}-{first}", lambda s=sync: _computing(plan, other, s)) for sync in syncs[1:]]  # type: ignore[misc]
     found.append(Piece("alone", lambda: _alone(plan, syncs[0])))
     for n in plan.devices:
         for sync in syncs:

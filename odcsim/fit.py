@@ -15,7 +15,7 @@ from odcsim.errors import InputError
 from odcsim.measurements import Compute, Measurements, Transfer
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
 from odcsim.profile import Polynomial, Profile, Timing
-from odcsim.robust import Solution, distinct, jitter, solve
+from odcsim.robust import Solution, distinct, jitter, solve, typical
 from odcsim.timeline import Floats
 
 WRONG = 0.10  # a fit that misses a measurement by more than this, and by more than noise can do, has not explained it
@@ -67,6 +67,8 @@ class FitReport:
             told.append(
                 f"beside others compute takes {p.interference:.2f} times what it takes alone: in the fit already"
             )
+        if p.ripple:
+            told.append(f"between alike steps of one microbatch: {p.ripple:.1%}")
         told += [
             f"{t.kind} on {t.devices} devices: {t.slowdown:.2f} times as long beside compute"
             for t in p.timings
@@ -105,6 +107,7 @@ def examine(measurements: Measurements, layers: int = 0, *, transfers_included: 
         node_transfers_included=transfers_included,
         timings=timings,
         interference=_interference(m, computes),
+        ripple=_ripple(usual),
     )
     return FitReport(profile, parts)
 
@@ -163,6 +166,12 @@ def _interference(m: Measurements, computes: dict[str, Part]) -> float:
     return float(np.median(found)) if found else 1.0
 
 
+def _ripple(rows: Sequence[Compute]) -> float:
+    """Between layers of one microbatch; a row that was interrupted counts as one that was half as long again."""
+    spreads = np.minimum([row.spread for row in rows if row.spread], 0.5)
+    return float(np.sqrt(np.mean(np.square(spreads)))) if spreads.size else 0.0
+
+
 def _layers(computes: dict[str, Part]) -> dict[str, Polynomial]:
     found = {kind: part.coefficients for kind, part in computes.items()}
     return found | {f"{kind}_error": part.errors for kind, part in computes.items()}
@@ -206,7 +215,7 @@ def _transfers(m: Measurements) -> tuple[tuple[Timing, ...], list[Part]]:
     fixed: dict[tuple[str, int], list[float]] = {}
     for constant in m.constants:
         fixed.setdefault((constant.kind, constant.devices), []).append(constant.seconds)
-    constants = [Timing(kind, n, float(np.median(seconds))) for (kind, n), seconds in sorted(fixed.items())]
+    constants = [Timing(kind, n, _mean(np.array(seconds))) for (kind, n), seconds in sorted(fixed.items())]
     return (*(timing for timing, _ in found), *constants), [part for _, part in found]
 
 
@@ -221,7 +230,12 @@ def _transfer(kind: str, devices: int, rows: Sequence[Transfer]) -> tuple[Timing
     part = _part(f"{kind} on {devices} devices", columns, seconds, names, "measure more sizes")
     timing = Timing(kind, devices, part.coefficients.constant, part.coefficients.linear)
     beside = [row.seconds / (timing.constant + timing.per_byte * row.bytes) for row in rows if row.computing]
-    return replace(timing, slowdown=float(np.median(beside))) if len(alone) < len(rows) else timing, part
+    return replace(timing, slowdown=_mean(np.array(beside))) if len(alone) < len(rows) else timing, part
+
+
+def _mean(values: Floats) -> float:
+    middle = float(np.median(values))
+    return middle * typical(values / middle)
 
 
 def _jitter(rows: Sequence[Compute]) -> float:
@@ -237,7 +251,8 @@ def _part(name: str, columns: Floats, seconds: Floats, names: Sequence[str], fix
     except InputError as error:
         raise InputError(f"{name}: {error.problem}", fix=fix) from None
     residuals, unexplained = _judge(solution, columns, seconds, names)
-    coefficients, errors = (Polynomial(*values.tolist()) for values in (solution.coefficients, solution.errors))
+    mean = typical(seconds / (columns @ solution.coefficients))
+    coefficients, errors = (Polynomial(*(mean * v).tolist()) for v in (solution.coefficients, solution.errors))
     return Part(name, coefficients, errors, residuals, unexplained, _doubts(name, solution, columns))
 
 

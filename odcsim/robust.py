@@ -18,6 +18,7 @@ FLOOR = 1e-6  # of the spread: without noise, rounding
 EXACT = 1e-3  # no timing is better, whatever a few that agree say
 MOST_CONDITION = 1000.0  # beyond it, noise of 1 % moves a coefficient by many times itself
 ROUNDS = 100
+MOST_STRETCHED = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,15 @@ def _reweighted(
         if done:
             break
     return best, fitted, residuals, weights, spread
+
+
+def typical(ratios: Floats) -> float:
+    """The mean of measured over fitted, where no single interruption counts for more than twice the fitted time.
+
+    What adds up over many steps is their mean. Interruptions only ever lengthen a step, so a fit that they cannot move
+    is too short by what they cost on average.
+    """
+    return float(np.minimum(ratios, MOST_STRETCHED).mean())
 
 
 def distinct(columns: Floats) -> bool:
