@@ -153,7 +153,7 @@ def _recorded(plan: Plan, model: Model, file: ScheduleFile, sync: str, *, emulat
         if run(file, job, str(path), quiet=True):
             fix = "what is measured so far is kept: give the same command again"
             raise EngineError(f"a run on {devices} devices failed, see above; {fix}")
-        rows = recorded.rows(timeline.read(path), file.schedules, model, DTYPE)
+        rows = recorded.rows(timeline.read(path), file.schedules, model, DTYPE, cost if emulate else None)
     return replace(_empty(plan), compute=rows.compute, transfers=rows.transfers, constants=rows.constants)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Load, load
+from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Cost, Load, load
 from odcsim.measurements import Compute, Constant, Transfer
 from odcsim.model import Model
 from odcsim.profile import DTYPES
@@ -30,8 +30,11 @@ class Rows:
     constants: tuple[Constant, ...]
 
 
-def rows(timeline: Timeline, schedules: Sequence[Schedule], model: Model, dtype: str) -> Rows:
-    """Everything a timeline measures. Where compute was emulated, no compute."""
+def rows(
+    timeline: Timeline, schedules: Sequence[Schedule], model: Model, dtype: str, emulated: Cost | None = None
+) -> Rows:
+    """Everything a timeline measures. Where compute was emulated it is not measured, and whatever a wait took beyond
+    the seconds of the cost that it stood for is work between steps."""
     compute: list[Compute] = []
     transfers: list[Transfer] = []
     constants: list[Constant] = []
@@ -40,7 +43,10 @@ def rows(timeline: Timeline, schedules: Sequence[Schedule], model: Model, dtype:
         if not timeline.about.emulated:
             compute += _compute(block, load(model, chosen), chosen)
         transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES))
-        constants += _constants(block)
+        late = gaps(block)
+        if emulated is not None:
+            late |= _beyond(block, late, emulated.durations(block.program, emulated.load(chosen)))
+        constants += _constants(block, late)
     return Rows(tuple(compute), tuple(transfers), tuple(constants))
 
 
@@ -103,9 +109,15 @@ def _transfers(block: Block, model: Model, gathered: int) -> list[Transfer]:
     return found
 
 
-def _constants(block: Block) -> list[Constant]:
+def _beyond(block: Block, late: dict[int, Floats], seconds: Floats) -> dict[int, Floats]:
+    """Gaps before emulated compute, and what its waits took too long."""
+    steps = ((i, step) for i, step in enumerate(block.program.steps) if step.kind == "compute")
+    return {i: late[i] + block.had[i] - block.asked[i] - seconds[step.duration] for i, step in steps}
+
+
+def _constants(block: Block, late: dict[int, Floats]) -> list[Constant]:
     """Meetings, the optimizer, publishing, and the work between steps of each microbatch."""
-    devices, late = block.counts.shape[1], gaps(block)
+    devices = block.counts.shape[1]
     found: list[Constant] = []
     overhead = np.zeros((block.program.microbatches, *block.counts.shape))
     for i, step in enumerate(block.program.steps):
