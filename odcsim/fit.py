@@ -15,7 +15,7 @@ from odcsim.errors import InputError
 from odcsim.measurements import Compute, Measurements, Transfer
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
 from odcsim.profile import Polynomial, Profile, Timing
-from odcsim.robust import Solution, distinct, jitter, solve, typical
+from odcsim.robust import Solution, distinct, jitter, solve, stretch
 from odcsim.timeline import Floats
 
 WRONG = 0.10  # a fit that misses a measurement by more than this, and by more than noise can do, has not explained it
@@ -234,8 +234,7 @@ def _transfer(kind: str, devices: int, rows: Sequence[Transfer]) -> tuple[Timing
 
 
 def _mean(values: Floats) -> float:
-    middle = float(np.median(values))
-    return middle * typical(values / middle)
+    return float(np.median(values)) * stretch(np.zeros((len(values), 1)), values)
 
 
 def _jitter(rows: Sequence[Compute]) -> float:
@@ -251,7 +250,7 @@ def _part(name: str, columns: Floats, seconds: Floats, names: Sequence[str], fix
     except InputError as error:
         raise InputError(f"{name}: {error.problem}", fix=fix) from None
     residuals, unexplained = _judge(solution, columns, seconds, names)
-    mean = typical(seconds / (columns @ solution.coefficients))
+    mean = stretch(columns, seconds)
     coefficients, errors = (Polynomial(*(mean * v).tolist()) for v in (solution.coefficients, solution.errors))
     return Part(name, coefficients, errors, residuals, unexplained, _doubts(name, solution, columns))
 

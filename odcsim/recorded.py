@@ -134,7 +134,7 @@ def _constants(block: Block, late: dict[int, Floats]) -> list[Constant]:
 
 def _own(block: Block, i: int, step: Step, late: dict[int, Floats]) -> Floats:
     """What a step adds to its device's time beside compute and waiting."""
-    before = late.get(i, np.zeros_like(block.had[i]))
+    before: Floats = late.get(i, np.zeros_like(block.had[i]))
     if step.kind == "compute":
         return before
     begun = block.asked[i].max(axis=1, keepdims=True) if step.meets else block.asked[i]

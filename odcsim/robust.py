@@ -86,13 +86,16 @@ def _reweighted(
     return best, fitted, residuals, weights, spread
 
 
-def typical(ratios: Floats) -> float:
-    """The mean of measured over fitted, where no single interruption counts for more than twice the fitted time.
+def stretch(groups: Floats, seconds: Floats) -> float:
+    """The mean of repeats over their median, where no single interruption counts for more than twice the median.
 
     What adds up over many steps is their mean. Interruptions only ever lengthen a step, so a fit that they cannot move
     is too short by what they cost on average.
     """
-    return float(np.minimum(ratios, MOST_STRETCHED).mean())
+    _, places = np.unique(groups, axis=0, return_inverse=True)
+    places = places.ravel()
+    medians = np.array([np.median(seconds[places == i]) for i in range(places.max() + 1)])
+    return float(np.minimum(seconds / medians[places], MOST_STRETCHED).mean())
 
 
 def distinct(columns: Floats) -> bool:

@@ -119,7 +119,18 @@ def test_one_interrupted_repeat_is_no_reason_to_distrust_the_fit():
     interrupted = replace(m, compute=(replace(m.compute[0], seconds=9.0), *m.compute[1:]))
     report = examine(interrupted)
     assert report.good
-    assert report.profile.forward.linear == pytest.approx(fit(m).forward.linear, rel=0.02)
+    rows = [row for row in m.compute if row.kind == m.compute[0].kind]
+    assert report.profile.forward.linear == pytest.approx(fit(m).forward.linear, rel=0.02 + 1 / len(rows))
+
+
+def test_interruptions_lengthen_the_mean_and_none_counts_more_than_twice():
+    """One call in ten is interrupted: what adds up over many calls is a tenth longer, however long it took."""
+    m = measured(repeats=10)
+    for factor, longer in ((1.5, 1.05), (2.0, 1.1), (50.0, 1.1)):
+        places = {(r.kind, r.tokens, r.squares): i for i, r in enumerate(m.compute)}.values()
+        rows = tuple(replace(r, seconds=r.seconds * (factor if i in places else 1)) for i, r in enumerate(m.compute))
+        found = examine(replace(m, compute=rows)).profile.forward
+        assert found.linear == pytest.approx(longer * fit(m).forward.linear, rel=1e-3)
 
 
 def test_seconds_of_another_shape_are_not_explained():
