@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow bench notebook reproduce-paper clean
+.PHONY: demo test slow bench validate notebook reproduce-paper clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -19,6 +19,9 @@ slow: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/pytest tests/benchmarks --benchmark-only -m ""
+
+validate: .venv/dev
+	$(BIN)/python docs/validate.py
 
 notebook: .venv/dev
 	$(PIP) -e '.[dev,notebook]'

@@ -24,7 +24,7 @@ from odcsim import balance, catalog, load, profile, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.metrics import usage
-from odcsim.profile import Polynomial, Profile
+from odcsim.profile import TRANSFERS, Polynomial, Profile
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.simulation import Simulation, simulate
 from odcsim.timeline import Timeline
@@ -77,6 +77,7 @@ class Case:
     measured: tuple[float, ...]  # of each run
     idle_points: float
     furthest: str
+    without: dict[str, float]  # predicted with a term of the model left out
 
     @property
     def truth(self) -> float:
@@ -145,17 +146,40 @@ def held(stage: Stage, used: Profile, repeats: int, folder: Path) -> list[Case]:
             say(f"{stage.name}: {sync}, run {number + 1} of {repeats} done, {len(cases)} schedules")
     found = []
     for sync, (file, cases) in files.items():
+        less = {name: makespans(replace(cost, profile=p), file, sync) for name, p in without(used).items()}
         judged = validate(simulate(file, Simulation(cost, sync)), runs[sync])
         spans = np.array([usage(line).makespan for line in runs[sync]])
         for (lengths, draw, balancer), m in zip(cases, judged.minibatches, strict=True):
             measured = tuple(spans[:, m.minibatch].tolist())
             told = f"{m.furthest} {1e3 * m.furthest_seconds:+.0f} ms"
-            found.append(
-                Case(
-                    stage.name, lengths, draw, sync, balancer, m.predicted_seconds, measured, m.idle_error_points, told
-                )
-            )
+            other = {name: float(spans[m.minibatch]) for name, spans in less.items()}
+            guess = m.predicted_seconds, measured, m.idle_error_points, told, other
+            found.append(Case(stage.name, lengths, draw, sync, balancer, *guess))
     return found
+
+
+def makespans(cost: Cost, file: ScheduleFile, sync: str) -> np.ndarray:
+    return usage(simulate(file, Simulation(cost, sync))).makespan
+
+
+def without(used: Profile) -> dict[str, Profile]:
+    """The profile with one term left out at a time."""
+
+    def dropped(*kinds: str) -> Profile:
+        return replace(
+            used, timings=tuple(replace(t, constant=0.0, per_byte=0.0) if t.kind in kinds else t for t in used.timings)
+        )
+
+    alike = {name: replace(getattr(used, name), sample=0.0) for name in ("forward", "backward", "head", "embed")}
+    squares = {name: replace(getattr(used, name), quadratic=0.0) for name in ("forward", "backward")}
+    return {
+        "work between steps": dropped("overhead"),
+        "a constant for each sample": replace(used, **alike),
+        "squares of lengths": replace(used, **squares),
+        "transfers": dropped(*TRANSFERS),
+        "transfers slowed by compute": replace(used, timings=tuple(replace(t, slowdown=1.0) for t in used.timings)),
+        "optimizer, publishing, meetings": dropped("optimizer", "publish", "meeting"),
+    }
 
 
 def groups(cases: Sequence[Case], *names: str) -> dict[tuple[str, ...], list[Case]]:
@@ -218,6 +242,19 @@ def errors(cases: Sequence[Case]) -> list[str]:
 ERRORS = ("schedules", "mean", "median", "p90", "worst", "noise median", "noise worst", "idle median", "idle worst")
 
 
+def terms(cases: Sequence[Case]) -> str:
+    """Median and worst error with one term left out, against the same runs."""
+    stages = groups(cases, "stage", "sync")
+    rows = []
+    for name in ("", *cases[0].without):
+        cells = []
+        for of in stages.values():
+            size = np.abs([(c.without[name] if name else c.predicted) / c.truth - 1 for c in of])
+            cells.append(f"{np.median(size):.1%}, {size.max():.1%}")
+        rows.append([f"without {name}" if name else "all terms", *cells])
+    return table(("median, worst error", *(f"{stage}, {sync}" for stage, sync in stages)), rows)
+
+
 def results(cases: Sequence[Case], used: Sequence[Profile], repeats: int) -> str:
     """Everything that the page shows of a run."""
     p = used[0]
@@ -239,6 +276,7 @@ def results(cases: Sequence[Case], used: Sequence[Profile], repeats: int) -> str
         rows.append([stage, str(asked), str(right), f"{off:.1%}"])
         wrong += [f"- {stage}, {line}" for line in missed]
     told += [table(("stage", "pairs that differ", "in the right order", "ratio off, median"), rows), "", *wrong]
+    told += ["", "### What each term of the model is worth", "", terms(cases)]
     told += ["", "### Worst first", ""]
     worst = sorted(cases, key=lambda c: -abs(c.error))[:15]
     head = (
@@ -276,6 +314,12 @@ def measured(stage: Stage, folder: Path) -> Profile:
     return replace(found, **EMULATED) if stage.emulate else found
 
 
+def write(page: Path, text: str) -> None:
+    """Put the results where they belong, and leave what is written around them."""
+    before, _, rest = page.read_text().partition(BEGIN) if page.exists() else ("", "", "")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2] or chr(10)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
@@ -291,8 +335,7 @@ def main() -> None:
         cases = [case for stage, p in zip(stages, used, strict=True) for case in held(stage, p, args.repeats, folder)]
         (folder / "cases.json").write_text(json.dumps([asdict(case) for case in cases], indent=1))
     text = results(cases, used, args.repeats)
-    before, _, rest = args.page.read_text().partition(BEGIN) if args.page.exists() else ("", "", "")
-    args.page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2] or chr(10)}")
+    write(args.page, text)
     say(f"wrote {args.page}")
 
 

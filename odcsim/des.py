@@ -9,7 +9,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from statistics import NormalDist
 
 import numpy as np
 import simpy
@@ -26,7 +25,6 @@ def run(
     durations: Floats,
     cluster: Cluster | None = None,
     rngs: Sequence[np.random.Generator] = (),
-    ripple: float = 0.0,
 ) -> tuple[Floats, Floats]:
     """Times asked and had [step, minibatch, device] from durations [row, minibatch, device].
 
@@ -40,8 +38,6 @@ def run(
         seconds = durations[rows, b]
         if cluster is not None and cluster.jitter and rngs:
             seconds = seconds * _jitter(program, cluster, rngs[b])
-        if ripple and rngs:
-            seconds = seconds * _rippled(program, ripple, shape[2], rngs[b])
         asked[:, b], had[:, b] = _Minibatch(program, seconds, cluster).run()
     return asked, had
 
@@ -55,25 +51,6 @@ def _jitter(program: Program, cluster: Cluster, rng: np.random.Generator) -> Flo
     computes = [i for i, step in enumerate(program.steps) if step.kind == "compute"]
     factors = np.ones((len(program.steps), cluster.devices))
     factors[computes] = rng.lognormal(-sigma * sigma / 2, sigma, (len(computes), cluster.devices))
-    return factors
-
-
-def _rippled(program: Program, ripple: float, devices: int, rng: np.random.Generator) -> Floats:
-    """Factors for compute steps that a microbatch has several alike of, its layers [step, device].
-
-    Each device gets the same factors in an order of its own, and their mean is one: no device's compute becomes longer
-    or shorter, so nothing but what meetings in every layer cost by it depends on the draw.
-    """
-    alike: dict[int, list[int]] = defaultdict(list)
-    for i, step in enumerate(program.steps):
-        if step.kind == "compute":
-            alike[step.duration].append(i)
-    factors = np.ones((len(program.steps), devices))
-    for steps in alike.values():
-        if (n := len(steps)) > 1:
-            z = np.array([NormalDist().inv_cdf((k + 0.5) / n) for k in range(n)])
-            values = np.exp(ripple * z / z.std())
-            factors[steps] = rng.permuted(np.tile(values / values.mean(), (devices, 1)), axis=1).T
     return factors
 
 

@@ -67,8 +67,6 @@ class FitReport:
             told.append(
                 f"beside others compute takes {p.interference:.2f} times what it takes alone: in the fit already"
             )
-        if p.ripple:
-            told.append(f"between alike steps of one microbatch: {p.ripple:.1%}")
         told += [
             f"{t.kind} on {t.devices} devices: {t.slowdown:.2f} times as long beside compute"
             for t in p.timings
@@ -107,7 +105,6 @@ def examine(measurements: Measurements, layers: int = 0, *, transfers_included: 
         node_transfers_included=transfers_included,
         timings=timings,
         interference=_interference(m, computes),
-        ripple=_ripple(usual),
     )
     return FitReport(profile, parts)
 
@@ -164,12 +161,6 @@ def _interference(m: Measurements, computes: dict[str, Part]) -> float:
             fitted = c.constant + c.linear * row.tokens + c.quadratic * row.squares + c.sample * row.samples
             found.append(fitted / row.seconds)
     return float(np.median(found)) if found else 1.0
-
-
-def _ripple(rows: Sequence[Compute]) -> float:
-    """Between layers of one microbatch; a row that was interrupted counts as one that was half as long again."""
-    spreads = np.minimum([row.spread for row in rows if row.spread], 0.5)
-    return float(np.sqrt(np.mean(np.square(spreads)))) if spreads.size else 0.0
 
 
 def _layers(computes: dict[str, Part]) -> dict[str, Polynomial]:

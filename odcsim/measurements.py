@@ -16,8 +16,8 @@ FORMAT = "odcsim measurements"
 VERSION = 1
 COMPUTES = ("forward", "backward", "head", "embed", "microbatch")  # of one layer, except the last: all compute at once
 CONSTANTS = ("meeting", "publish", "optimizer", "overhead")
-_DECIMAL = ("squares", "seconds", "spread")
-_OPTIONAL = ("longest", "microbatches", "samples", "spread", "alone", "computing")
+_DECIMAL = ("squares", "seconds")
+_OPTIONAL = ("longest", "microbatches", "samples", "alone", "computing")
 T = TypeVar("T")
 
 
@@ -32,7 +32,6 @@ class Compute:
     longest: int = 0  # tokens of the longest sample; 0: squares over tokens, which it has at least
     microbatches: int = 1  # that were timed together
     samples: int = 0  # how many there were; 0: not known
-    spread: float = 0.0  # standard deviation between the layers whose mean this is, as a fraction of it
     alone: bool = False  # no other device and no transfer at work: shows what those cost, and is not fitted
 
 
@@ -136,7 +135,7 @@ def _row(row: Any, shape: type[T], kinds: tuple[str, ...], place: str, where: st
 
 def _check(key: str, value: Any, place: str, where: str) -> None:
     """Seconds must be above zero: a timer that saw nothing has measured nothing."""
-    decimal, least = key in _DECIMAL, 0 if key in ("squares", "longest", "samples", "spread", "seconds") else 1
+    decimal, least = key in _DECIMAL, 0 if key in ("squares", "longest", "samples", "seconds") else 1
     right = type(value) in ((int, float) if decimal else (int,))
     if not right or not least <= value < LARGEST or (key == "seconds" and not value):
         shown = "huge" if type(value) is int and abs(value) >= LARGEST else f"{value!r:.40}"

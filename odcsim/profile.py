@@ -88,7 +88,6 @@ class Profile:
     transport: str = ""  # what moved the bytes
     jitter: float = 0.0  # standard deviation between repeats of one measurement, as a fraction
     interference: float = 1.0  # compute beside others took that many times what it took alone; it is in the numbers
-    ripple: float = 0.0  # standard deviation between alike steps of one microbatch, as a fraction
     residual: float = 0.0  # median error of the fit on its own measurements, as a fraction ...
     worst_residual: float = 0.0  # ... and the largest
     forward_error: Polynomial = Polynomial()  # standard errors of the fitted coefficients

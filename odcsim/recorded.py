@@ -17,7 +17,6 @@ from odcsim.program import COMPUTE, ROOT, Step
 from odcsim.schedule import Schedule
 from odcsim.timeline import Block, Floats, Timeline
 
-LAYERED = ("forward", "backward")
 BOTH_WAYS = {"embed": "embed", "embed backward": "embed"}  # a profile has one number for the two
 
 
@@ -74,7 +73,6 @@ def _compute(block: Block, held: Load, schedules: Sequence[Schedule]) -> list[Co
     found = []
     for (kind, m), every in sums.items():
         seconds = np.mean(every, axis=0)
-        spread = np.std(every, axis=0, ddof=1) if kind in LAYERED and len(every) > 1 else np.zeros_like(seconds)
         for b, d in zip(*np.nonzero((m < held.counts) & (seconds > 0)), strict=True):
             samples = schedules[b].devices[d][m]
             found.append(
@@ -85,7 +83,6 @@ def _compute(block: Block, held: Load, schedules: Sequence[Schedule]) -> list[Co
                     float(seconds[b, d]),
                     longest=max(schedules[b].lengths[i] for i in samples),
                     samples=len(samples),
-                    spread=float(spread[b, d] / seconds[b, d]),
                 )
             )
     return found

@@ -126,8 +126,7 @@ def _execute(piece: _Piece, simulation: Simulation) -> Block:
         from odcsim import des  # SimPy loads only where it is used: sweeps start without it
 
         rngs = [np.random.default_rng([simulation.seed, n]) for n in piece.minibatches]
-        cost = simulation.cost
-        times = des.run(piece.program, piece.durations, cost.cluster, rngs, cost.profile.ripple)
+        times = des.run(piece.program, piece.durations, simulation.cost.cluster, rngs)
     return Block(piece.program, piece.minibatches, piece.counts, *times)
 
 
