@@ -40,7 +40,7 @@ def check(file: ScheduleFile, job: Job) -> None:
             "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
         )
     for number, schedule in enumerate(file.schedules):
-        check_counts(job.sync, schedule.microbatches, where=f"minibatch {number}")
+        check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
 
 
 def _run_device(memory: SharedMemory, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:

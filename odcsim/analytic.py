@@ -4,12 +4,13 @@ A step starts when its lane is free and what it comes after is done, and for a m
 Exact as long as nobody shares a link; the discrete-event executor agrees with it to the last bit there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from odcsim.program import Program
-from odcsim.timeline import Floats
+from odcsim.timeline import Floats, Ints
 
 Rows = Sequence[Floats] | Floats
 
@@ -23,8 +24,11 @@ def run(program: Program, durations: Floats) -> tuple[Floats, Floats]:
     return asked, had
 
 
-def scan(program: Program, durations: Floats, asked: Rows, had: Rows) -> Iterator[int]:
-    """Fill the rows of `asked` and `had` step by step, and name each step when its rows hold."""
+def scan(program: Program, durations: Floats, asked: Rows, had: Rows, begin: Floats | float = 0.0) -> Iterator[int]:
+    """Fill the rows of `asked` and `had` step by step, and name each step when its rows hold.
+
+    `begin` is when each device may start.
+    """
     for i, (step, before) in enumerate(zip(program.steps, program.previous_in_lane(), strict=True)):
         ready = asked[i]
         needs = (before, *step.after) if before >= 0 else step.after
@@ -33,7 +37,7 @@ def scan(program: Program, durations: Floats, asked: Rows, had: Rows) -> Iterato
             for other in needs[2:]:
                 np.maximum(ready, had[other], out=ready)
         else:
-            ready[...] = had[needs[0]] if needs else 0.0
+            ready[...] = had[needs[0]] if needs else begin
         start = ready.max(axis=1, keepdims=True) if step.meets else ready
         np.add(start, durations[step.duration], out=had[i])
         yield i
@@ -58,3 +62,34 @@ def recycled_rows(program: Program, uses: Sequence[int], shape: tuple[int, ...])
         leaving.setdefault(end, []).append(pair)
         free += leaving.pop(i, [])
     return [pair[0] for pair in rows], [pair[1] for pair in rows]
+
+
+def take(
+    program: Program, durations: Floats, entry: Program, queue: Iterable[tuple[NDArray[np.bool_], Floats]]
+) -> Ints:
+    """Which device takes each entry of shared queues [minibatch, entry]: who asks first, of several the lowest number.
+
+    `durations` are of what the devices do before they ask. `entry` is a program of one microbatch, and `queue` has for
+    each entry which minibatches have it and its seconds [row, minibatch, device]. A device asks when its pushes are
+    done and so is all else, so nothing but that moment carries over into its next microbatch.
+    """
+    minibatches = np.arange(durations.shape[1])
+    free = _settled(program, durations, 0.0, _rows(program, durations.shape[1:]))
+    rows = _rows(entry, (len(minibatches), 1))
+    takers = []
+    for present, seconds in queue:
+        taker = free.argmin(axis=1)
+        done = _settled(entry, seconds[:, minibatches, taker, None], free[minibatches, taker, None], rows)
+        free[minibatches[present], taker[present]] = done[present, 0]
+        takers.append(np.where(present, taker, -1))
+    return np.array(takers, dtype=np.int64).reshape(len(takers), len(minibatches)).T
+
+
+def _rows(program: Program, shape: tuple[int, ...]) -> tuple[Rows, Rows]:
+    return recycled_rows(program, range(len(program.steps)), shape)
+
+
+def _settled(program: Program, durations: Floats, begin: Floats | float, rows: tuple[Rows, Rows]) -> Floats:
+    """When each device has computed and pushed everything [minibatch, device]."""
+    next(i for i in scan(program, durations, *rows, begin) if i == program.end)
+    return rows[0][program.end].copy()

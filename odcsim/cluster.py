@@ -40,6 +40,7 @@ class Cluster:
     latency: float = 20e-6  # seconds of one transfer or meeting, however small
     jitter: float = 0.0  # standard deviation of a compute step's time, as a fraction; des draws it
     slow: tuple[tuple[int, float], ...] = ()  # (device, its compute takes this many times as long)
+    sample_noise: float = 0.0  # standard deviation of what a sample's compute takes over what was planned
 
     @property
     def nodes(self) -> int:
@@ -66,6 +67,7 @@ _KEYS: dict[str, tuple[str, float | None, float]] = {
     "one_sided_slowdown": ("one_sided_slowdown", 1.0, 1e-6),
     "latency_us": ("latency", 1e-6, 0.0),
     "jitter": ("jitter", 1.0, 0.0),
+    "sample_noise": ("sample_noise", 1.0, 0.0),
 }
 
 

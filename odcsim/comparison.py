@@ -39,7 +39,7 @@ class Comparison:
 
 def pairs() -> list[tuple[str, str]]:
     """Every (balancer, sync) that can run."""
-    return [(b, s) for b in balance.NAMES for s in SYNCS if balance.runs_with(b, s)]
+    return [(b, s) for b in balance.ALL for s in SYNCS if balance.runs_with(b, s)]
 
 
 def compare(
@@ -76,9 +76,7 @@ def measure(file: ScheduleFile, how: Simulation) -> Measured:
 
 def _with_memory(row: Row, setting: Setting, file: ScheduleFile, limit: float | None) -> Row:
     sync = sync_named(row.sync)
-    tokens = max(
-        sum(s.lengths[i] for i in microbatch) for s in file.schedules for device in s.devices for microbatch in device
-    )
+    tokens = max(sum(s.lengths[i] for i in microbatch) for s in file.schedules for microbatch in s.contents())
     estimate = memory.estimate(
         setting.cost.model,
         setting.cost.cluster.devices,

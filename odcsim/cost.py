@@ -10,7 +10,7 @@ from odcsim.cluster import GPU, Cluster
 from odcsim.model import Model
 from odcsim.profile import DTYPES, SHARDED, Polynomial, Profile, Timing
 from odcsim.program import Program
-from odcsim.schedule import Schedule
+from odcsim.schedule import Assignment, Schedule
 
 Floats = NDArray[np.float64]
 # Parameters travel in bf16 where a profile does not say otherwise, gradients in fp32: FSDP2's usual mixed precision.
@@ -28,18 +28,29 @@ class Load:
     samples: Floats
     counts: NDArray[np.int64]  # microbatches of each device [minibatch, device]
 
+    def only(self, microbatch: int) -> "Load":
+        """One microbatch of each device, as if it had no other."""
+        here = slice(microbatch, microbatch + 1)
+        return Load(self.tokens[here], self.squares[here], self.samples[here], np.clip(self.counts - microbatch, 0, 1))
 
-def load(model: Model, schedules: Sequence[Schedule]) -> Load:
-    """What minibatches of like shape hold; the most microbatches of any of them sets the first axis."""
-    counts = np.array([s.microbatches for s in schedules], dtype=np.int64)
-    held = np.zeros((3, *counts.shape, max(max(s.microbatches) for s in schedules)))
-    for b, schedule in enumerate(schedules):
-        square = model.squares(np.array(schedule.lengths, dtype=np.int64)).tolist()
-        for d, device in enumerate(schedule.devices):
+
+def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (), *, queues: bool = False) -> Load:
+    """What minibatches of like shape hold; the most microbatches of any of them sets the first axis.
+
+    `luck` has for each minibatch how many times as long as planned each of its samples takes. `queues`: the entries of
+    the shared queues instead, as microbatches of one device that stands for any.
+    """
+    rows: list[Assignment] = [(s.queue,) if queues else s.devices for s in schedules]
+    counts = np.array([[len(device) for device in devices] for devices in rows], dtype=np.int64)
+    held = np.zeros((3, *counts.shape, counts.max(initial=0)))
+    for b, (schedule, devices) in enumerate(zip(schedules, rows, strict=True)):
+        lengths = np.array(schedule.lengths, dtype=np.int64)
+        factors = luck[b] if luck else 1.0
+        of_each = [(of * factors).tolist() for of in (lengths, model.squares(lengths), np.ones(len(lengths)))]
+        for d, device in enumerate(devices):
             for m, microbatch in enumerate(device):
-                held[0, b, d, m] = sum(schedule.lengths[i] for i in microbatch)
-                held[1, b, d, m] = sum(square[i] for i in microbatch)
-                held[2, b, d, m] = len(microbatch)
+                for k, of in enumerate(of_each):
+                    held[k, b, d, m] = sum([of[i] for i in microbatch])
     tokens, squares, samples = (np.ascontiguousarray(np.moveaxis(of, 2, 0)) for of in held)
     return Load(tokens, squares, samples, counts)
 
@@ -65,21 +76,35 @@ class Cost:
         each = layers * (p.forward.sample + p.backward.sample) + p.head.sample + 2 * p.embed.sample
         return linear * lengths.astype(np.float64) + each, quadratic * self.model.squares(lengths)
 
-    def load(self, schedules: Sequence[Schedule]) -> Load:
-        """The loads of minibatches of like shape."""
-        return load(self.model, schedules)
+    def microbatch_seconds(self) -> float:
+        """What a microbatch under on-demand takes beside its samples: constants, and the root's transfers."""
+        p, fixed = self.profile, self._fixed(one_sided=True)
+        layer = p.forward.constant + p.backward.constant
+        compute = self.model.layers * layer + p.head.constant + 2 * p.embed.constant + p.microbatch
+        return compute + fixed["overhead"] + fixed["gather root"] + fixed["push root"]
+
+    def load(self, schedules: Sequence[Schedule], luck: Sequence[Floats] = (), *, queues: bool = False) -> Load:
+        """The loads of minibatches of like shape, or of their queues."""
+        return load(self.model, schedules, luck, queues=queues)
+
+    def luck(self, samples: int, seed: Sequence[int]) -> Floats:
+        """How many times as long as planned each sample takes: of mean one, the same whoever runs it."""
+        sigma = np.sqrt(np.log1p(self.cluster.sample_noise**2))
+        return np.random.default_rng(seed).lognormal(-sigma * sigma / 2, sigma, samples)
 
     def durations(self, program: Program, load: Load) -> Floats:
-        """Seconds of every row of the program's table [row, minibatch, device]."""
-        table = np.zeros((len(program.durations), *load.counts.shape))
+        """Seconds of every row of the program's table [row, minibatch, device]. A load of one device is everybody's."""
+        table = np.zeros((len(program.durations), len(load.counts), self.cluster.devices))
         slow = np.ones(self.cluster.devices)
         for device, factor in self.cluster.slow:
             slow[device] = factor
-        fixed = self._fixed(program)
+        fixed = self._fixed(program.one_sided)
         for row, (what, m) in enumerate(program.durations):
             if m < 0:
                 table[row] = fixed[what]
                 continue
+            if m >= len(load.tokens):
+                continue  # nobody has it
             present = m < load.counts
             if what in fixed:
                 table[row] = np.where(present, fixed[what], 0.0)
@@ -102,17 +127,17 @@ class Cost:
             "embed backward": p.embed,
         }
 
-    def _fixed(self, program: Program) -> dict[str, float]:
+    def _fixed(self, one_sided: bool) -> dict[str, float]:
         root, layer = self.model.root_parameters, self.model.layer_parameters
         gathered = DTYPES.get(self.profile.dtype, GATHER_BYTES)
-        gather, push = ("gather", "push") if program.one_sided else ("all-gather", "reduce-scatter")
+        gather, push = ("gather", "push") if one_sided else ("all-gather", "reduce-scatter")
         meeting = self._constant("meeting", self.cluster.latency) if self.cluster.devices > 1 else 0.0
         return {
             "overhead": self._constant("overhead", self.profile.overhead),
-            "gather root": self._transfer(gather, gathered * root, program.one_sided),
-            "gather layer": self._transfer(gather, gathered * layer, program.one_sided),
-            "push root": self._transfer(push, PUSH_BYTES * root, program.one_sided),
-            "push layer": self._transfer(push, PUSH_BYTES * layer, program.one_sided),
+            "gather root": self._transfer(gather, gathered * root, one_sided),
+            "gather layer": self._transfer(gather, gathered * layer, one_sided),
+            "push root": self._transfer(push, PUSH_BYTES * root, one_sided),
+            "push layer": self._transfer(push, PUSH_BYTES * layer, one_sided),
             "optimizer": self._constant("optimizer", self.profile.optimizer),
             "publish": self._constant("publish", self.profile.publish),
             "meeting": meeting,

@@ -5,19 +5,28 @@ that one cannot: transfers that share a node's NICs, and compute that varies fro
 """
 
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
 import numpy as np
 import simpy
+from simpy.events import NORMAL, EventPriority
 
 from odcsim.cluster import Cluster
 from odcsim.program import Program, Step
-from odcsim.timeline import Floats
+from odcsim.timeline import Floats, Ints
 
-Process = Generator[simpy.Event, None, None]
+Process = Generator[simpy.Event, int | None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The shared queue of a minibatch, whose entries become the microbatches that devices run after their own."""
+
+    planned: Ints  # microbatches of each device before it takes any
+    seconds: Floats  # of an entry on a device [entry, row, device]; rows as those of the program's first microbatch
 
 
 def run(
@@ -31,15 +40,30 @@ def run(
     A cluster adds shared links where it has them, and its jitter where generators to draw it from are passed, one for
     each minibatch so that a minibatch comes out the same whatever it is simulated with.
     """
+    return run_shared(program, durations, (), cluster, rngs)[:2]
+
+
+def run_shared(
+    program: Program,
+    durations: Floats,
+    queues: Iterable[Queue],
+    cluster: Cluster | None = None,
+    rngs: Sequence[np.random.Generator] = (),
+) -> tuple[Floats, Floats, list[list[int]]]:
+    """The same, and who took each entry of the minibatches' queues.
+
+    A device that has run all microbatches of the program takes no more: where there is one, it may have been too short.
+    """
     shape = (len(program.steps), *durations.shape[1:])
     asked, had = np.empty(shape), np.empty(shape)
-    rows = [step.duration for step in program.steps]
+    takers: list[list[int]] = []
+    rows, given = [step.duration for step in program.steps], iter(queues)
     for b in range(shape[1]):
-        seconds = durations[rows, b]
-        if cluster is not None and cluster.jitter and rngs:
-            seconds = seconds * _jitter(program, cluster, rngs[b])
-        asked[:, b], had[:, b] = _Minibatch(program, seconds, cluster).run()
-    return asked, had
+        factors = _jitter(program, cluster, rngs[b]) if cluster is not None and cluster.jitter and rngs else None
+        minibatch = _Minibatch(program, durations[rows, b], cluster, factors, next(given, None))
+        asked[:, b], had[:, b] = minibatch.run()
+        takers.append(minibatch.counter.takers if minibatch.counter else [])
+    return asked, had, takers
 
 
 def _jitter(program: Program, cluster: Cluster, rng: np.random.Generator) -> Floats:
@@ -65,18 +89,25 @@ class _Meeting:
 class _Minibatch:
     """One minibatch under simulation: its clock, its processes, and what they have recorded."""
 
-    def __init__(self, program: Program, seconds: Floats, cluster: Cluster | None) -> None:
+    def __init__(
+        self, program: Program, seconds: Floats, cluster: Cluster | None, factors: Floats | None, queue: Queue | None
+    ) -> None:
         self.env = simpy.Environment()
         self.program = program
         self.devices = seconds.shape[1]
+        self.factors = factors
+        self.counter = None if queue is None else _Counter(self.env, queue)
         # A device's times in lists of their own: the processes touch single numbers, which numpy is slow at.
-        self.seconds: list[list[float]] = seconds.T.tolist()
+        self.seconds: list[list[float]] = (seconds if factors is None else seconds * factors).T.tolist()
         self.asked = [[0.0] * len(program.steps) for _ in range(self.devices)]
         self.had = [[-1.0] * len(program.steps) for _ in range(self.devices)]
         self.waiting: list[dict[int, simpy.Event]] = [{} for _ in range(self.devices)]
         self.meetings: dict[int, _Meeting] = {}
         self.cluster = cluster if cluster is not None and cluster.shared_links and program.one_sided else None
         self.links: dict[tuple[int, str], _Link] = {}
+        if queue is not None:
+            self.per_microbatch = program.end // max(1, program.microbatches)
+            self.rows = [step.duration for step in program.steps[: self.per_microbatch]]
 
     def run(self) -> tuple[Floats, Floats]:
         lanes: dict[str, list[tuple[int, Step]]] = defaultdict(list)
@@ -89,7 +120,7 @@ class _Minibatch:
         return np.array(self.asked).T, np.array(self.had).T
 
     def _lane(self, device: int, steps: list[tuple[int, Step]]) -> Process:
-        env, seconds = self.env, self.seconds[device]
+        env, counter, seconds = self.env, self.counter, self.seconds[device]
         asked, had, waiting = self.asked[device], self.had[device], self.waiting[device]
         for i, step in steps:
             for need in step.after:
@@ -102,12 +133,25 @@ class _Minibatch:
                     yield meeting.event
                 else:
                     meeting.event.succeed()
+            if counter is not None and step.kind == "overhead" and counter.serves(device, step.microbatch):
+                entry = yield counter.ask(device)
+                if entry is not None:
+                    self._fill(device, i, entry)
             if seconds[i]:
                 link = self._link(device, step)
                 yield env.timeout(seconds[i]) if link is None else link.transfer(seconds[i])
             had[i] = env.now
             if i in waiting:
                 waiting.pop(i).succeed()
+
+    def _fill(self, device: int, first: int, entry: int) -> None:
+        """Have the microbatch whose steps begin with `first` be an entry of the queue."""
+        assert self.counter is not None
+        steps = slice(first, first + self.per_microbatch)
+        seconds = self.counter.queue.seconds[entry, self.rows, device]
+        if self.factors is not None:
+            seconds = seconds * self.factors[steps, device]
+        self.seconds[device][steps] = seconds.tolist()
 
     def _meeting(self, i: int) -> _Meeting:
         """Join the meeting of step i."""
@@ -125,6 +169,51 @@ class _Minibatch:
         if key not in self.links:
             self.links[key] = _Link(self.env, self.cluster.nics_per_node)
         return self.links[key]
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Hands out the entries of a shared queue, first come first served.
+
+    Of devices that ask at one moment the lowest number gets the first, as in the analytic executor. So an answer waits
+    until nothing else is left to happen at that moment.
+    """
+
+    env: simpy.Environment
+    queue: Queue
+    takers: list[int] = field(default_factory=list)
+    asking: list[tuple[int, simpy.Event]] = field(default_factory=list)
+
+    def serves(self, device: int, microbatch: int) -> bool:
+        return microbatch >= self.queue.planned[device] and len(self.takers) < len(self.queue.seconds)
+
+    def ask(self, device: int) -> simpy.Event:
+        """An event that brings the number of an entry, or None where others were quicker."""
+        event = self.env.event()
+        heappush(self.asking, (device, event))
+        if len(self.asking) == 1:
+            _Last(self.env).callbacks.append(self._answer)
+        return event
+
+    def _answer(self, _: simpy.Event) -> None:
+        device, event = heappop(self.asking)
+        entry = len(self.takers)
+        if entry < len(self.queue.seconds):
+            self.takers.append(device)
+            event.succeed(entry)
+        else:
+            event.succeed(None)
+        if self.asking:
+            _Last(self.env).callbacks.append(self._answer)
+
+
+class _Last(simpy.Event):
+    """Happens now, but after everything else that happens now."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        env.schedule(self, priority=EventPriority(NORMAL + 1))
 
 
 @dataclass(slots=True)

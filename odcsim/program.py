@@ -94,6 +94,15 @@ class Program:
         return "\n".join(f"{i:>{width}} {s} [{t}]" for i, (s, t) in enumerate(zip(self.steps, timed, strict=True)))
 
     @property
+    def end(self) -> int:
+        """Where the steps that belong to no microbatch begin.
+
+        Those before come microbatch by microbatch, each as many and of like shape, wherever all of them push: so a
+        longer program begins with the same steps and the same rows.
+        """
+        return next(i for i, step in enumerate(self.steps) if step.microbatch == EVERY)
+
+    @property
     def one_sided(self) -> bool:
         """Whether a device's gathers and pushes need nobody else."""
         return not _SYNC[self.sync].meets
@@ -123,9 +132,17 @@ def prefetch_named(name: str) -> Prefetch:
     raise InputError(f"unknown prefetch '{name}'", fix="use none, fsdp2 or a number of layers from 1")
 
 
-def check_counts(sync: str, microbatches: tuple[int, ...], where: str = "") -> None:
-    """Refuse unequal microbatch counts under a sync that would wait for ever."""
-    if len(set(microbatches)) > 1 and not sync_named(sync).uneven:
+def check_counts(sync: str, microbatches: tuple[int, ...], queued: int = 0, where: str = "") -> None:
+    """Refuse unequal microbatch counts, and a shared queue of any, under a sync that would wait for ever."""
+    if sync_named(sync).uneven:
+        return
+    if queued:
+        raise InputError(
+            f"{queued} microbatches wait in a queue that devices share, and {sync} sync would hang",
+            where=where,
+            fix="use --sync on-demand, or a balancer without a queue (lb-micro, sorted-slice)",
+        )
+    if len(set(microbatches)) > 1:
         counts = ", ".join(map(str, microbatches[:16])) + (", ..." if len(microbatches) > 16 else "")
         raise InputError(
             f"devices run different numbers of microbatches ({counts}) and {sync} sync would hang",

@@ -5,8 +5,9 @@ A schedule is one minibatch: the optimizer step is a barrier, so minibatches do 
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,38 @@ Assignment = tuple[Microbatches, ...]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One minibatch. `devices[d][m]` holds positions in `lengths`: what device d runs in its m-th microbatch."""
+    """One minibatch. `devices[d][m]` holds positions in `lengths`: what device d runs in its m-th microbatch.
+
+    `queue` holds microbatches that are nobody's yet: a device that is done with its own takes the next one, until none
+    is left. Only where devices do not meet inside a minibatch.
+    """
 
     lengths: tuple[int, ...]
     devices: Assignment
     samples: tuple[int, ...] = ()  # the samples' ids in the trace, where known
     loss: tuple[int, ...] = ()  # tokens of each sample that carry loss, where known
+    queue: Microbatches = ()
 
     @property
     def microbatches(self) -> tuple[int, ...]:
-        """Microbatches of each device."""
+        """Microbatches of each device, without what it takes from the queue."""
         return tuple(len(device) for device in self.devices)
 
     @property
     def uneven(self) -> bool:
         """Whether devices differ in microbatch counts, which only a sync without meetings inside can run."""
-        return len(set(self.microbatches)) > 1
+        return bool(self.queue) or len(set(self.microbatches)) > 1
+
+    def contents(self) -> Iterator[tuple[int, ...]]:
+        """The samples of every microbatch, whoever runs it."""
+        return chain(*self.devices, self.queue)
+
+    def realised(self, takers: Iterable[int]) -> "Schedule":
+        """The schedule that a run has come to, without a queue: `takers` has the device that ran each entry."""
+        devices = [list(device) for device in self.devices]
+        for entry, taker in zip(self.queue, takers, strict=True):
+            devices[taker].append(entry)
+        return replace(self, devices=tuple(map(tuple, devices)), queue=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +125,8 @@ def read(path: Path | str) -> ScheduleFile:
 def _lines(schedules: Iterable[Schedule]) -> Iterable[str]:
     for number, s in enumerate(schedules):
         entry = {"minibatch": number, "lengths": s.lengths, "devices": s.devices}
+        if s.queue:
+            entry["queue"] = s.queue
         if s.samples:
             entry["samples"] = s.samples
         if s.loss:
@@ -140,12 +159,13 @@ def _read_schedule(where: str, line: str, header: Header) -> Schedule:
     devices = entry.get("devices")
     if not isinstance(devices, list) or len(devices) != header.devices:
         raise InputError(f"devices is not a list of {header.devices}", where=where, fix="write it anew")
-    assignment = tuple(_microbatches(where, device) for device in devices)
+    assignment = tuple(_microbatches(where, "device", device) for device in devices)
     schedule = Schedule(
         lengths,
         assignment,
         _whole_numbers(where, "samples", entry.get("samples", []), low=0),
         _whole_numbers(where, "loss", entry.get("loss", []), low=0),
+        _microbatches(where, "queue", entry.get("queue", [])),
     )
     check(schedule, header.max_tokens, where)
     return schedule
@@ -154,28 +174,24 @@ def _read_schedule(where: str, line: str, header: Header) -> Schedule:
 def check(schedule: Schedule, max_tokens: int, where: str) -> None:
     """Refuse a schedule that drops or repeats a sample or breaks the token limit."""
     fix = "write it anew with 'odcsim balance'"
-    placed = sorted(i for device in schedule.devices for microbatch in device for i in microbatch)
+    placed = sorted(chain(*schedule.contents()))
     if placed != list(range(len(schedule.lengths))):
         raise InputError("a sample is missing, repeated or out of range", where=where, fix=fix)
     for name in ("samples", "loss"):
         if (values := getattr(schedule, name)) and len(values) != len(schedule.lengths):
             raise InputError(f"{len(values)} {name} for {len(schedule.lengths)} lengths", where=where, fix=fix)
-    for d, device in enumerate(schedule.devices):
-        for m, microbatch in enumerate(device):
-            if not microbatch:
-                raise InputError(f"device {d} microbatch {m} is empty", where=where, fix=fix)
-            if (tokens := sum(schedule.lengths[i] for i in microbatch)) > max_tokens:
-                raise InputError(
-                    f"device {d} microbatch {m} holds {tokens} tokens, over max_tokens {max_tokens}",
-                    where=where,
-                    fix=fix,
-                )
+    places = [(f"device {d} microbatch {m}", mb) for d, of in enumerate(schedule.devices) for m, mb in enumerate(of)]
+    for place, microbatch in [*places, *((f"queue entry {e}", mb) for e, mb in enumerate(schedule.queue))]:
+        if not microbatch:
+            raise InputError(f"{place} is empty", where=where, fix=fix)
+        if (tokens := sum(schedule.lengths[i] for i in microbatch)) > max_tokens:
+            raise InputError(f"{place} holds {tokens} tokens, over max_tokens {max_tokens}", where=where, fix=fix)
 
 
-def _microbatches(where: str, device: Any) -> Microbatches:
-    if not isinstance(device, list):
-        raise InputError(f"device {device!r} is not a list of microbatches", where=where, fix="write it anew")
-    return tuple(_whole_numbers(where, "microbatch", microbatch, low=0) for microbatch in device)
+def _microbatches(where: str, name: str, found: Any) -> Microbatches:
+    if not isinstance(found, list):
+        raise InputError(f"{name} {found!r} is not a list of microbatches", where=where, fix="write it anew")
+    return tuple(_whole_numbers(where, "microbatch", microbatch, low=0) for microbatch in found)
 
 
 def _whole_numbers(where: str, name: str, values: Any, *, low: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim import catalog
-from odcsim.balance import balance
+from odcsim.balance import POOL, Assignment, balance, pooled
 from odcsim.balance.scenarios import scenarios
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
@@ -16,7 +16,7 @@ from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.profile import Profile
 from odcsim.reading import load
-from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.schedule import Header, Microbatches, Schedule, ScheduleFile
 from odcsim.trace import Trace
 
 MINIBATCHES = 200
@@ -114,17 +114,25 @@ def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambd
 
 
 def _schedules(setting: Setting, balancer: str, advance: Callable[[], None]) -> list[Schedule]:
-    devices, trace = setting.cost.cluster.devices, setting.trace
+    trace = setting.trace
     schedules = []
     for ids in setting.draw():
         lengths = trace.take(ids)
-        linear, quadratic = setting.cost.sample_parts(lengths)
-        unsure = scenarios(linear, quadratic)
-        assignment = balance(balancer, lengths, linear + quadratic, devices, setting.limit, scenarios=unsure)
+        assignment, queue = _assign(setting, balancer, lengths)
         loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
-        schedules.append(Schedule(tuple(lengths.tolist()), assignment, tuple(ids.tolist()), loss))
+        schedules.append(Schedule(tuple(lengths.tolist()), assignment, tuple(ids.tolist()), loss, queue))
         advance()
     return schedules
+
+
+def _assign(setting: Setting, balancer: str, lengths: NDArray[np.int64]) -> tuple[Assignment, Microbatches]:
+    cost, devices = setting.cost, setting.cost.cluster.devices
+    linear, quadratic = cost.sample_parts(lengths)
+    weights = linear + quadratic
+    if balancer == POOL:
+        return pooled(lengths, weights, devices, setting.limit, cost.microbatch_seconds())
+    unsure = scenarios(linear, quadratic)
+    return balance(balancer, lengths, weights, devices, setting.limit, scenarios=unsure), ()
 
 
 def _header(setting: Setting, balancer: str) -> Header:

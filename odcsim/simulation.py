@@ -1,22 +1,23 @@
 """Run schedules through an executor: all of them to a timeline, or piece by piece to the usage alone."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim import analytic, metrics
-from odcsim.cost import Cost
+from odcsim.cost import Cost, Load
 from odcsim.errors import InputError, nearest
 from odcsim.program import Program, check_counts, program
 from odcsim.schedule import Schedule, ScheduleFile
-from odcsim.timeline import About, Block, Floats, Timeline
+from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
 
 EXECUTORS = ("analytic", "des")
 PIECE = (
     2_000_000  # spans held at once while only their usage is wanted: what stays in the processor's cache counts most
 )
+SAMPLES = 1  # tells the draws of samples' luck from those of jitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,21 @@ class Simulation:
         for number, schedule in enumerate(schedules):
             if len(schedule.devices) != cluster.devices:
                 raise InputError(f"schedule for {len(schedule.devices)} devices on a cluster of {cluster.devices}")
-            check_counts(self.sync, schedule.microbatches, where=f"minibatch {number}")
+            check_counts(self.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
+
+    def program(self, microbatches: int) -> Program:
+        return program(self.cost.model.layers, microbatches, self.sync, self.prefetch)
+
+    def rngs(self, numbers: Iterable[int]) -> list[np.random.Generator]:
+        """What jitter is drawn from: a generator for each minibatch, whatever it is simulated with."""
+        return [np.random.default_rng([self.seed, n]) for n in numbers]
+
+    def luck(self, numbers: Sequence[int], schedules: Sequence[Schedule]) -> list[Floats]:
+        """How many times as long as planned samples take: of a minibatch the same for all balancers and syncs."""
+        if not self.cost.cluster.sample_noise:
+            return []
+        pairs = zip(numbers, schedules, strict=True)
+        return [self.cost.luck(len(schedule.lengths), (self.seed, n, SAMPLES)) for n, schedule in pairs]
 
 
 def simulate(file: ScheduleFile, simulation: Simulation) -> Timeline:
@@ -90,44 +105,107 @@ def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
 
 def _too_full(most: int, schedules: Sequence[Schedule]) -> bool:
     """Whether a microbatch holds more than `most` tokens; no limit where that is 0."""
-    microbatches = ((s, m) for s in schedules for device in s.devices for m in device) if most else ()
+    microbatches = ((s, m) for s in schedules for m in s.contents()) if most else ()
     return any(sum(s.lengths[i] for i in m) > most for s, m in microbatches)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Minibatches that share a program, and their durations."""
+    """Minibatches that share a program, and their durations. `takers`: of shared queues, where the scan has told."""
 
     program: Program
-    minibatches: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    minibatches: Ints
+    schedules: tuple[Schedule, ...]
+    load: Load
     durations: Floats
+    luck: list[Floats]
+    takers: Ints | None = None
+
+    @property
+    def queued(self) -> bool:
+        return bool(self.schedules[0].queue)
 
 
 def _pieces(schedules: Sequence[Schedule], simulation: Simulation, size: int | None) -> Iterator[_Piece]:
-    """Group minibatches by their shape, at most `size` of their devices together."""
-    cost = simulation.cost
-    groups: dict[int, list[int]] = {}
+    """Group minibatches by their shape, at most `size` of their devices together.
+
+    Where the scan tells who takes which entry of a queue, what comes of it is grouped anew; des runs queues itself.
+    """
+    for numbers in _alike(schedules, simulation, size):
+        piece = _piece(numbers, [schedules[n] for n in numbers], simulation)
+        if simulation.executor != "analytic" or not piece.queued:
+            yield piece
+            continue
+        takers = analytic.take(piece.program, piece.durations, simulation.program(1), _entries(piece, simulation))
+        found = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(piece.schedules, takers, strict=True)]
+        for places in _alike(found, simulation, None):
+            part = _piece([numbers[i] for i in places], [found[i] for i in places], simulation)
+            yield replace(part, takers=takers[places])
+
+
+def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | None) -> Iterator[list[int]]:
+    groups: dict[tuple[int, bool], list[int]] = {}
     for number, schedule in enumerate(schedules):
-        groups.setdefault(max(schedule.microbatches), []).append(number)
-    for most, numbers in sorted(groups.items()):
-        steps = program(cost.model.layers, most, simulation.sync, simulation.prefetch)
-        stride = max(1, size // cost.cluster.devices) if size else len(numbers)
+        groups.setdefault((max(schedule.microbatches), bool(schedule.queue)), []).append(number)
+    for _, numbers in sorted(groups.items()):
+        stride = max(1, size // simulation.cost.cluster.devices) if size else len(numbers)
         for first in range(0, len(numbers), stride):
-            piece = numbers[first : first + stride]
-            load = cost.load([schedules[n] for n in piece])
-            yield _Piece(steps, np.array(piece, dtype=np.int64), load.counts, cost.durations(steps, load))
+            yield numbers[first : first + stride]
+
+
+def _piece(numbers: list[int], schedules: Sequence[Schedule], simulation: Simulation) -> _Piece:
+    cost, luck = simulation.cost, simulation.luck(numbers, schedules)
+    load = cost.load(schedules, luck)
+    steps = simulation.program(len(load.tokens))
+    durations = cost.durations(steps, load)
+    return _Piece(steps, np.array(numbers, dtype=np.int64), tuple(schedules), load, durations, luck)
+
+
+def _entries(piece: _Piece, simulation: Simulation) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+    """For each entry of the queues: which minibatches have it, and its seconds as a microbatch of any device."""
+    cost, entry = simulation.cost, simulation.program(1)
+    load = cost.load(piece.schedules, piece.luck, queues=True)
+    for e in range(len(load.tokens)):
+        yield load.counts[:, 0] > e, cost.durations(entry, load.only(e))
 
 
 def _execute(piece: _Piece, simulation: Simulation) -> Block:
     if simulation.executor == "analytic":
-        times = analytic.run(piece.program, piece.durations)
-    else:
-        from odcsim import des  # SimPy loads only where it is used: sweeps start without it
+        asked, had = analytic.run(piece.program, piece.durations)
+        return Block(piece.program, piece.minibatches, piece.load.counts, asked, had, piece.takers)
+    from odcsim import des  # SimPy loads only where it is used: sweeps start without it
 
-        rngs = [np.random.default_rng([simulation.seed, n]) for n in piece.minibatches]
-        times = des.run(piece.program, piece.durations, simulation.cost.cluster, rngs)
-    return Block(piece.program, piece.minibatches, piece.counts, *times)
+    if piece.queued:
+        return _share(piece, simulation)
+    asked, had = des.run(piece.program, piece.durations, simulation.cost.cluster, simulation.rngs(piece.minibatches))
+    return Block(piece.program, piece.minibatches, piece.load.counts, asked, had)
+
+
+def _share(piece: _Piece, simulation: Simulation) -> Block:
+    """Run minibatches with queues. How long a program they need shows when they have run."""
+    from odcsim import des
+
+    cost = simulation.cost
+    # Room for a device that takes twice its share.
+    most = piece.program.microbatches + 2 + 2 * max(len(s.queue) for s in piece.schedules) // cost.cluster.devices
+    while True:
+        steps = simulation.program(most)
+        queues = (des.Queue(counts, seconds) for counts, seconds in _queues(piece, simulation))
+        durations, rngs = cost.durations(steps, piece.load), simulation.rngs(piece.minibatches)
+        asked, had, takers = des.run_shared(steps, durations, queues, cost.cluster, rngs)
+        counts = piece.load.counts + np.array([np.bincount(t, minlength=cost.cluster.devices) for t in takers])
+        if counts.max() < most:  # else one that came to the end may have wanted more
+            break
+        most *= 2
+    block = Block(steps, piece.minibatches, counts, asked, had, padded(takers))
+    return shortened(block, simulation.program(int(counts.max())))
+
+
+def _queues(piece: _Piece, simulation: Simulation) -> Iterator[tuple[Ints, Floats]]:
+    """For each minibatch the microbatches that devices have of their own, and its queue's seconds."""
+    for b, (schedule, counts) in enumerate(zip(piece.schedules, piece.load.counts, strict=True)):
+        alone = replace(piece, schedules=(schedule,), luck=piece.luck[b : b + 1])
+        yield counts, np.array([seconds[:, 0] for _, seconds in _entries(alone, simulation)])
 
 
 def _usage_of(piece: _Piece, simulation: Simulation) -> metrics.Usage:

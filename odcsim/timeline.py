@@ -5,7 +5,8 @@ Nobody writes waiting down. A span records when the device could do nothing more
 """
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,21 @@ class Block:
     counts: Ints  # microbatches that each device really ran [minibatch, device]
     asked: Floats = field(repr=False)
     had: Floats = field(repr=False)
+    takers: Ints | None = field(
+        default=None, repr=False
+    )  # of shared queues: who ran each entry [minibatch, entry], -1: none
 
     def present(self, step: int) -> NDArray[np.bool_]:
         """Which devices really ran this step: one with fewer microbatches passes the rest in no time."""
         return np.asarray(self.program.steps[step].microbatch < self.counts)
+
+    def taken(self, place: int, device: int) -> dict[int, int]:
+        """The entries of the shared queue that a device ran, by the microbatches that they became."""
+        if self.takers is None:
+            return {}
+        entries = np.flatnonzero(self.takers[place] == device).tolist()
+        first = int(self.counts[place, device]) - len(entries)  # a device has its own before it takes any
+        return dict(enumerate(entries, first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,20 @@ class Timeline:
         raise InputError(f"no minibatch {minibatch}", where="timeline", fix=f"they are numbered 0 to {last}")
 
 
+def padded(takers: Sequence[Sequence[int]]) -> Ints:
+    """Takers of queues as one array [minibatch, entry], -1 where a minibatch has fewer entries than others."""
+    found = np.full((len(takers), max(map(len, takers), default=0)), -1, dtype=np.int64)
+    for row, of in zip(found, takers, strict=True):
+        row[: len(of)] = of
+    return found
+
+
+def shortened(block: Block, program: Program) -> Block:
+    """The block on a shorter program: without microbatches that no device ran."""
+    keep = np.r_[0 : program.end, block.program.end : len(block.program.steps)]
+    return replace(block, program=program, asked=block.asked[keep], had=block.had[keep])
+
+
 def write(timeline: Timeline, path: Path | str) -> None:
     header = {"format": FORMAT, "version": VERSION, **asdict(timeline.about), "blocks": len(timeline.blocks)}
     columns: dict[str, Any] = {"header": np.array(json.dumps(header))}
@@ -82,6 +108,8 @@ def write(timeline: Timeline, path: Path | str) -> None:
         shape = (block.program.layers, block.program.microbatches)
         columns |= {f"{i}.shape": np.array(shape), f"{i}.steps": np.array(str(block.program))}
         columns |= {f"{i}.{name}": getattr(block, name) for name in ("minibatches", "counts", "asked", "had")}
+        if block.takers is not None:
+            columns[f"{i}.takers"] = block.takers
     with replacing(Path(path)) as temporary, temporary.open("wb") as out:
         np.savez(out, **columns)
 
@@ -128,13 +156,25 @@ def _read_block(columns: Any, i: int, about: About) -> Block:
     steps = program(layers, microbatches, about.sync, about.prefetch)
     if str(steps) != str(columns[f"{i}.steps"]):
         raise InputError("its steps are those of another version of odcsim", fix="write it anew")
-    block = Block(steps, _typed(columns, f"{i}.minibatches", "i"), _typed(columns, f"{i}.counts", "i"), asked, had)
+    takers = _typed(columns, f"{i}.takers", "i") if f"{i}.takers" in columns else None
+    minibatches, counts = (_typed(columns, f"{i}.{name}", "i") for name in ("minibatches", "counts"))
+    block = Block(steps, minibatches, counts, asked, had, takers)
     shape = (len(steps.steps), len(block.minibatches), about.devices)
     if block.asked.shape != shape or block.had.shape != shape or block.counts.shape != shape[1:]:
         raise InputError(f"block {i} does not have the shape {shape}", fix="write it anew")
+    if takers is not None and not _fits(block, takers):
+        raise InputError(f"block {i} names takers that its devices do not have", fix="write it anew")
     if not (np.isfinite(block.asked).all() and np.isfinite(block.had).all()):
         raise InputError(f"block {i} holds a time that is not finite", fix="write it anew")
     return block
+
+
+def _fits(block: Block, takers: Ints) -> bool:
+    """Whether each entry has a device, or none where its minibatch has fewer, and none has more than it ran."""
+    if takers.ndim != 2 or len(takers) != len(block.minibatches) or (takers < -1).any():
+        return False
+    of_each = np.array([np.bincount(row[row >= 0], minlength=block.counts.shape[1]) for row in takers])
+    return bool(of_each.shape == block.counts.shape and (of_each <= block.counts).all())
 
 
 def _typed(columns: Any, name: str, kind: str) -> Any:

@@ -84,18 +84,22 @@ def assignments(draw, samples: int, devices: int):
 
 
 @st.composite
-def schedules(draw, devices: int | None = None, longest: int = 5000):
+def schedules(draw, devices: int | None = None, longest: int = 5000, *, queued: bool = False):
     devices = devices or draw(st.integers(1, 4))
     lengths = tuple(draw(st.lists(st.integers(1, longest), min_size=1, max_size=8)))
     ids = tuple(range(100, 100 + len(lengths))) if draw(st.booleans()) else ()
     loss = tuple(length // 2 for length in lengths) if draw(st.booleans()) else ()
-    return Schedule(lengths, draw(assignments(len(lengths), devices)), ids, loss)
+    if not queued:
+        return Schedule(lengths, draw(assignments(len(lengths), devices)), ids, loss)
+    *assignment, queue = draw(assignments(len(lengths), devices + 1))
+    return Schedule(lengths, tuple(assignment), ids, loss, queue)
 
 
 @st.composite
 def schedule_files(draw):
     devices = draw(st.integers(1, 4))
-    found = tuple(draw(st.lists(schedules(devices), min_size=1, max_size=4)))
+    one = schedules(devices, queued=draw(st.booleans()))
+    found = tuple(draw(st.lists(one, min_size=1, max_size=4)))
     text = st.text(max_size=12)
     header = Header(
         balancer=draw(text),

@@ -17,6 +17,7 @@ nic_gbit_s = 400
 one_sided_slowdown = 3
 latency_us = 5
 jitter = 0.1
+sample_noise = 0.05
 [slow]
 3 = 1.5
 "0" = 1
@@ -30,7 +31,7 @@ def path(tmp_path_factory):
 
 def test_a_file_says_what_is_otherwise(path):
     path.write_text(WHOLE)
-    assert read_cluster(path, BASE) == Cluster(16, 4, 300.5e9, 50e9, 2, 3.0, 5 * 1e-6, 0.1, ((0, 1), (3, 1.5)))
+    assert read_cluster(path, BASE) == Cluster(16, 4, 300.5e9, 50e9, 2, 3.0, 5 * 1e-6, 0.1, ((0, 1), (3, 1.5)), 0.05)
     path.write_text("")
     assert read_cluster(path, BASE) == BASE
 

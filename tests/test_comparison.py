@@ -20,10 +20,10 @@ def compared(setting) -> Comparison:
 
 
 def test_every_balancer_meets_every_sync_it_can_run():
-    free = ("lb-mini", "lb-robust", "lb-tight")
+    free = ("lb-mini", "lb-robust", "lb-tight", "pool")
     cannot = {(b, s) for b in free for s in ("collective", "deferred")}
-    assert set(pairs()) == {(b, s) for b in balance.NAMES for s in SYNCS} - cannot
-    assert len(pairs()) == len(set(pairs())) == 15
+    assert set(pairs()) == {(b, s) for b in balance.ALL for s in SYNCS} - cannot
+    assert len(pairs()) == len(set(pairs())) == 16
 
 
 @pytest.mark.parametrize(("balancer", "sync"), pairs())
@@ -48,7 +48,7 @@ def test_a_row_is_what_balance_and_simulate_come_to(balancer, sync, compared, se
 
 
 def test_all_rows_run_the_same_samples_in_the_same_minibatches(setting):
-    files = [plan(setting, name).schedules for name in balance.NAMES]
+    files = [plan(setting, name).schedules for name in balance.ALL]
     for schedules in zip(*files, strict=True):
         assert len({s.samples for s in schedules}) == 1
         assert len({s.lengths for s in schedules}) == 1

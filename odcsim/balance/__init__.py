@@ -14,6 +14,7 @@ from odcsim.balance.lb_micro import lb_micro
 from odcsim.balance.lb_mini import lb_mini
 from odcsim.balance.lb_robust import lb_robust
 from odcsim.balance.lb_tight import lb_tight
+from odcsim.balance.pool import pool
 from odcsim.balance.scenarios import guessed
 from odcsim.balance.simple import local_sort, native
 from odcsim.balance.sorted_slice import sorted_slice
@@ -23,14 +24,28 @@ if TYPE_CHECKING:
     from odcsim.balance.learned import LearnedCosts
     from odcsim.balance.library import Plan, plan
 
-__all__ = ["NAMES", "Assignment", "LearnedCosts", "Plan", "balance", "plan", "runs_with"]
+__all__ = [
+    "ALL",
+    "NAMES",
+    "POOL",
+    "Assignment",
+    "LearnedCosts",
+    "Plan",
+    "balance",
+    "plan",
+    "pooled",
+    "runs_with",
+]
 
-Assignment = tuple[tuple[tuple[int, ...], ...], ...]  # device -> microbatch -> positions in the minibatch
+Microbatches = tuple[tuple[int, ...], ...]  # positions in the minibatch
+Assignment = tuple[Microbatches, ...]  # of each device
 
 _BY_POSITION = {"native": native, "local-sort": local_sort}
 _BY_COST = {"lb-micro": lb_micro, "lb-mini": lb_mini, "sorted-slice": sorted_slice}
-_FREE_COUNTS = ("lb-mini", "lb-robust", "lb-tight")
+POOL = "pool"  # the one that leaves samples to a queue
+_FREE_COUNTS = ("lb-mini", "lb-robust", "lb-tight", POOL)
 NAMES: tuple[str, ...] = (*_BY_POSITION, *_BY_COST, "lb-robust", "lb-tight")
+ALL: tuple[str, ...] = (*NAMES, POOL)
 
 
 def balance(
@@ -52,6 +67,8 @@ def balance(
     none are given, it takes the part of the weights that grows with the square of the length to be uncertain.
     """
     _check(name, lengths, weights, devices, max_tokens)
+    if name == POOL:
+        raise InputError("pool leaves samples to a queue", fix="call pooled()")
     if name in _BY_POSITION:
         return _frozen(_BY_POSITION[name](lengths.tolist(), devices), list(range(len(lengths))))
     # Sorted first, so that plans depend on what the samples are and not on where they stand in the minibatch.
@@ -66,6 +83,20 @@ def balance(
     else:
         slots = _BY_COST[name](heaviest.tolist(), tokens.tolist(), devices, max_tokens)
     return _frozen(slots, order.tolist())
+
+
+def pooled(
+    lengths: NDArray[np.int64], weights: NDArray[np.float64], devices: int, max_tokens: int, constant: float = 0.0
+) -> tuple[Assignment, Microbatches]:
+    """What `pool` assigns, and its queue: the microbatches that devices take at run time, in this order.
+
+    `constant`: seconds that a microbatch takes whatever it holds.
+    """
+    _check(POOL, lengths, weights, devices, max_tokens)
+    order = np.lexsort((-lengths, -weights))
+    slots, queue = pool(weights[order], lengths[order], devices, max_tokens, constant)
+    [entries] = _frozen([queue], order.tolist())
+    return _frozen(slots, order.tolist()), entries
 
 
 def runs_with(name: str, sync: str) -> bool:
@@ -89,8 +120,8 @@ def _frozen(slots: list[list[list[int]]], positions: list[int]) -> Assignment:
 
 
 def _known(name: str) -> None:
-    if name not in NAMES:
-        raise InputError(f"unknown balancer '{name}'", fix=nearest(name, list(NAMES)))
+    if name not in ALL:
+        raise InputError(f"unknown balancer '{name}'", fix=nearest(name, list(ALL)))
 
 
 def _check(name: str, lengths: NDArray[np.int64], weights: NDArray[np.float64], devices: int, max_tokens: int) -> None:

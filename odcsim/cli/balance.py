@@ -34,6 +34,10 @@ def _run(args: argparse.Namespace) -> None:
     counts = [s.microbatches for s in file.schedules]
     least, most = min(map(min, counts)), max(map(max, counts))
     spread = f"{least}" if least == most else f"{least} to {most}"
-    print(
-        f"{args.output}: {len(file.schedules)} minibatches, {spread} microbatches a device, digest {file.header.digest}"
-    )
+    queued = [len(s.queue) for s in file.schedules]
+    if most_queued := max(queued):
+        least_queued = "" if min(queued) == most_queued else f"{min(queued)} to "
+        spread += f" microbatches a device and {least_queued}{most_queued} in the queue"
+    else:
+        spread += " microbatches a device"
+    print(f"{args.output}: {len(file.schedules)} minibatches, {spread}, digest {file.header.digest}")

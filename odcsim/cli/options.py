@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from odcsim.setting import Setting
 
 SYNCS = ("collective", "deferred", "on-demand")  # as odcsim.program has them; a test holds the two equal
-BALANCERS = ("native", "local-sort", "lb-micro", "lb-mini", "sorted-slice", "lb-robust", "lb-tight")
+BALANCERS = ("native", "local-sort", "lb-micro", "lb-mini", "sorted-slice", "lb-robust", "lb-tight", "pool")
 EXECUTORS = ("analytic", "des")
 
 

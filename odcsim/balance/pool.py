@@ -1,0 +1,47 @@
+"""pool: large samples are planned, the smallest wait in one queue for whichever device is free. On-demand sync only."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.balance.fewest import pack_all
+from odcsim.balance.longest_first import longest_first
+from odcsim.balance.packing import Microbatch
+from odcsim.balance.trades import Floats, hold
+
+SHARE = 0.2  # of the work waits in the queue: enough to level devices that are off by a tenth
+GRAIN = 0.01  # of a device's load is in an entry at least: smaller ones would level nothing more
+WORTH = 4  # times what a microbatch costs by itself are in an entry at least
+
+
+def pool(
+    weights: Floats, tokens: NDArray[np.int64], devices: int, max_tokens: int, constant: float
+) -> tuple[list[list[Microbatch]], list[Microbatch]]:
+    """The right one where costs are not quite as planned: samples that take longer, devices that are slow.
+
+    What devices run, and the queue. Who is late takes less of it, so all end within about its last entries. What that
+    costs is the queue's microbatches, `constant` seconds each: with true costs other balancers are ahead.
+    """
+    first = max(1, len(weights) - int((weights[::-1].cumsum() <= SHARE * weights.sum()).sum()))
+    heavy = weights[:first]
+    slots = pack_all(hold(longest_first(heavy, devices), devices), heavy, tokens[:first], max_tokens)
+    grain = max(GRAIN * weights.sum() / devices, WORTH * constant)
+    found = entries(weights[first:].tolist(), tokens[first:].tolist(), devices, max_tokens, grain)
+    return slots, [[first + i for i in entry] for entry in found]
+
+
+def entries(weights: list[float], tokens: list[int], devices: int, max_tokens: int, grain: float) -> list[Microbatch]:
+    """The queue, heaviest first. An entry holds half of what would be a device's share of all that is left, or `grain`.
+
+    So there are few of them while much is left, and small ones to level with at the end (guided self-scheduling,
+    Polychronopoulos and Kuck 1987, with the half of factoring, Hummel et al. 1992).
+    """
+    left = sum(weights)
+    found: list[Microbatch] = []
+    room, space = 0.0, 0  # of the entry that is open
+    for i, (weight, size) in enumerate(zip(weights, tokens, strict=True)):
+        if not found or weight > room or size > space:
+            found.append([])
+            room, space = max(left / (2 * devices), grain), max_tokens
+        found[-1].append(i)
+        room, space, left = room - weight, space - size, left - weight
+    return sorted(found, key=lambda entry: -sum([weights[i] for i in entry]))
