@@ -38,7 +38,7 @@ def rows(
     transfers: list[Transfer] = []
     constants: list[Constant] = []
     for block in timeline.blocks:
-        chosen = [schedules[n] for n in block.minibatches]
+        chosen = block.ran(schedules)
         if not timeline.about.emulated:
             compute += _compute(block, load(model, chosen), chosen)
         transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from odcsim.errors import InputError
 from odcsim.files import replacing
 from odcsim.program import Program, program
+from odcsim.schedule import Schedule
 
 FORMAT = "odcsim timeline"
 VERSION = 1
@@ -39,6 +40,13 @@ class Block:
     def present(self, step: int) -> NDArray[np.bool_]:
         """Which devices really ran this step: one with fewer microbatches passes the rest in no time."""
         return np.asarray(self.program.steps[step].microbatch < self.counts)
+
+    def ran(self, schedules: Sequence[Schedule]) -> list[Schedule]:
+        """The schedules of a file's minibatches that are here, without queues: as they came to be."""
+        found = [schedules[n] for n in self.minibatches]
+        if self.takers is None:
+            return found
+        return [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(found, self.takers, strict=True)]
 
     def taken(self, place: int, device: int) -> dict[int, int]:
         """The entries of the shared queue that a device ran, by the microbatches that they became."""

@@ -53,11 +53,17 @@ def test_entries_come_heaviest_first_and_are_worth_their_microbatch(case):
     _, queue = pooled(lengths, weights, devices, LIMIT, constant)
     held = [weights[list(entry)].sum() for entry in queue]
     assert all(a >= b for a, b in pairwise(held))
-    # Two of them that fit into one together are more than is asked of an entry at least.
+    # In the order in which they were filled, an entry is closed only where the next sample would be too much.
     grain = max(0.01 * weights.sum() / devices, 4 * constant)
-    for a, b in zip(queue, queue[2:], strict=False):
-        if lengths[[*a, *b]].sum() <= LIMIT - lengths.max(initial=0, where=np.isin(np.arange(len(lengths)), a)):
-            assert weights[[*a, *b]].sum() >= min(grain, 2 * grain) * 0.5
+    filled = sorted(queue, key=lambda entry: (-weights[entry[0]], -lengths[entry[0]], entry[0]))
+    left = sum(held) * (1 + 1e-9)
+    for entry, after in pairwise([*filled, ()]):
+        mine, size = weights[list(entry)].sum(), lengths[list(entry)].sum()
+        most = max(left / (2 * devices), grain * (1 + 1e-9))
+        assert len(entry) == 1 or mine <= most
+        if after:
+            assert mine + weights[after[0]] > grain * (1 - 1e-9) or size + lengths[after[0]] > LIMIT
+        left -= mine
 
 
 def test_large_entries_come_while_much_is_left_and_small_ones_at_the_end():
