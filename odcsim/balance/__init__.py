@@ -116,7 +116,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _frozen(slots: list[list[list[int]]], positions: list[int]) -> Assignment:
-    return tuple(tuple(tuple([positions[i] for i in part]) for part in device) for device in slots)
+    at = positions.__getitem__
+    return tuple([tuple([tuple(map(at, part)) for part in device]) for device in slots])
 
 
 def _known(name: str) -> None:

@@ -26,9 +26,10 @@ def pack_all(held: Held, weights: Floats, tokens: Whole, max_tokens: int) -> lis
     cost, size = np.append(weights, 0.0)[held], np.append(tokens, 0)[held]
     where, fitted = _fewest(cost, size, max_tokens)
     packed = _lists(held, cost, where, len(weights))
-    cheap, short = weights.tolist(), tokens.tolist()
-    for device in fitted.tolist():
-        packed[device] = _even_out(packed[device], cheap, short, max_tokens)
+    if len(fitted):
+        cheap, short = weights.tolist(), tokens.tolist()
+        for device in fitted.tolist():
+            packed[device] = _even_out(packed[device], cheap, short, max_tokens)
     return packed
 
 
@@ -77,16 +78,14 @@ def _place(
 def _lists(held: Held, cost: Floats, where: Whole, samples: int) -> list[list[Microbatch]]:
     rows, most = np.arange(len(held))[:, None], int(where.max()) + 1
     there = held < samples
-    load = np.zeros((len(held), most))
-    np.add.at(load, (rows, where), cost)
+    load = np.bincount((rows * most + where).ravel(), cost.ravel(), len(held) * most).reshape(-1, most)
     rank = (-load).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")[rows, where]
+    sizes = np.bincount((rows * most + rank)[there], minlength=load.size)
     turn = np.where(there, rank, most).argsort(axis=1, kind="stable")
-    sizes = np.bincount((rows * most + rank)[there], minlength=load.size).reshape(load.shape)
-    packed = []
-    for numbers, counts in zip(np.take_along_axis(held, turn, axis=1).tolist(), sizes.tolist(), strict=True):
-        ends = [sum(counts[:end]) for end in range(1, most + 1)]
-        packed.append([numbers[end - count : end] for count, end in zip(counts, ends, strict=True) if count])
-    return packed
+    numbers = np.take_along_axis(held, turn, axis=1)
+    flat, ends = numbers[numbers < samples].tolist(), sizes.cumsum()
+    parts = [flat[start:end] for start, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
+    return [[part for part in parts[at : at + most] if part] for at in range(0, len(parts), most)]
 
 
 def _even_out(packed: list[Microbatch], weights: list[float], tokens: list[int], max_tokens: int) -> list[Microbatch]:
@@ -111,13 +110,14 @@ def _best_trade(
     """The sample to give and the one to take, if any, so that the heavier of the two is lightest."""
     above, below = (sum([weights[i] for i in part]) for part in (heavy, light))
     room_above, room_below = (max_tokens - sum([tokens[i] for i in part]) for part in (heavy, light))
+    takes = [([i], weights[i], tokens[i]) for i in light] + [([], 0.0, 0)]
     best, found = above, None
     for give in heavy:
-        for take in [*([i] for i in light), []]:
-            shift = weights[give] - sum([weights[i] for i in take])
-            longer = tokens[give] - sum([tokens[i] for i in take])
-            if -room_above <= longer <= room_below and max(above - shift, below + shift) < best:
-                best, found = max(above - shift, below + shift), (give, take)
+        weight, length = weights[give], tokens[give]
+        for take, other, instead in takes:
+            worse = max(above - weight + other, below + weight - other)
+            if worse < best and -room_above <= length - instead <= room_below:
+                best, found = worse, (give, take)
     return found
 
 

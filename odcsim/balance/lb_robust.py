@@ -15,5 +15,5 @@ def lb_robust(
     LPT, then trades that lower the worst load over all scenarios. It gives up some tenths of a percent where the model
     is right, to lose no more where it is wrong by a fifth; plans that fit tightly by the model lose several percent.
     """
-    held, _ = relieve(hold(longest_first(weights, devices), devices), in_bounds(scenarios, devices))
-    return pack_all(held, weights, tokens, max_tokens)
+    found = relieve(hold(longest_first(weights, devices), devices), in_bounds(scenarios, devices))
+    return pack_all(found.held, weights, tokens, max_tokens)

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 
+from odcsim.balance.bound import lower_bound
 from odcsim.balance.fewest import pack_all
 from odcsim.balance.fill import fill
 from odcsim.balance.longest_first import longest_first
 from odcsim.balance.packing import Microbatch
-from odcsim.balance.scenarios import in_bounds
+from odcsim.balance.swaps import MANY, even_out
 from odcsim.balance.trades import CLOSE, Floats, Held, hold, relieve
 
 ENOUGH = 2 * CLOSE  # above the lower bound: below this, tight fits cost more microbatches than they save
@@ -28,25 +29,36 @@ def tightest(weights: Floats, devices: int) -> Held:
     Targets grow from the lower bound until no further one could be an improvement; trades mend what a target leaves
     over, which takes the place of a search between targets.
     """
-    scaled = in_bounds(weights[None], devices)
-    held, top = _traded(hold(longest_first(weights, devices), devices), scaled)
+    scaled = weights / (lower_bound(weights, devices) or 1.0)
+    held, top = _traded(longest_first(weights, devices), devices, scaled)
     slack = CLOSE
     while top > 1 + max(slack, ENOUGH):
-        owner = np.empty(len(weights), dtype=np.int64)
-        for device, group in enumerate(fill(scaled[0].tolist(), devices, 1 + slack)):
-            owner[group] = device
-        other, height = _traded(hold(owner, devices), scaled)
+        owner = _owner(fill(scaled.tolist(), devices, 1 + slack), len(weights))
+        other, height = _traded(owner, devices, scaled)
         if height < top:
             held, top = other, height
         slack *= GROWTH
     return held
 
 
-def _traded(held: Held, scaled: Floats) -> tuple[Held, float]:
-    """Rounds of trades for as long as they halve what is left above the bound."""
-    held, top = relieve(held, scaled)
-    before = math.inf
-    while ENOUGH < top - 1 < (before - 1) / 2:
-        before = top
-        held, top = relieve(held, scaled)
-    return held, top
+def _traded(owner: Held, devices: int, scaled: Floats) -> tuple[Held, float]:
+    """Rounds of trades for as long as they halve what is left above the bound; among few devices, one by one."""
+    if devices < MANY:
+        owner = _owner(even_out(_groups(owner, devices), scaled.tolist()), len(owner))
+        return hold(owner, devices), float(np.bincount(owner, scaled).max())
+    found, before = relieve(hold(owner, devices), scaled[None]), math.inf
+    while not found.ended and ENOUGH < found.top - 1 < (before - 1) / 2:
+        before = found.top
+        found = relieve(found.held, scaled[None])
+    return found.held, found.top
+
+
+def _groups(owner: Held, devices: int) -> list[list[int]]:
+    return [np.flatnonzero(owner == device).tolist() for device in range(devices)]
+
+
+def _owner(groups: list[list[int]], samples: int) -> Held:
+    owner = np.empty(samples, dtype=np.int64)
+    for device, group in enumerate(groups):
+        owner[group] = device
+    return owner

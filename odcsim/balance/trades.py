@@ -18,20 +18,21 @@ FEWER = 8  # times fewer devices are relieved, each with more partners, once the
 TRADES = 1 << 17  # compared in one round at most, which bounds its time and memory
 
 Held = NDArray[np.int64]
+Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
 class Trades(NamedTuple):
     """The best trade of each heavy device: with whom, which slots change hands, and the worse load of the two then."""
 
-    heavy: NDArray[np.int64]
-    light: NDArray[np.int64]
-    give: NDArray[np.int64]
-    take: NDArray[np.int64]
+    heavy: Whole
+    light: Whole
+    give: Whole
+    take: Whole
     after: Floats
 
 
-def hold(owner: NDArray[np.int64], devices: int) -> Held:
+def hold(owner: Whole, devices: int) -> Held:
     """What each device holds, heaviest first, given the device of each sample; the last slot is empty everywhere."""
     samples = len(owner)
     order = owner.argsort(kind="stable")
@@ -42,8 +43,16 @@ def hold(owner: NDArray[np.int64], devices: int) -> Held:
     return held
 
 
-def relieve(held: Held, scenarios: Floats, rounds: int = ROUNDS) -> tuple[Held, float]:
-    """Lower the heaviest device, where heavy means in its worst scenario; also returns how heavy it is then.
+class Relieved(NamedTuple):
+    """What devices hold after trades, the worst load then, and whether more rounds would find no trade to lower it."""
+
+    held: Held
+    top: float
+    ended: bool
+
+
+def relieve(held: Held, scenarios: Floats) -> Relieved:
+    """Lower the heaviest device, where heavy means in its worst scenario.
 
     In each round the heaviest devices trade at once, each with partners of its own among the light ones. Those are
     light by their worst scenario or by one of them, in turn: a device that is heavy only if long samples cost more
@@ -55,11 +64,11 @@ def relieve(held: Held, scenarios: Floats, rounds: int = ROUNDS) -> tuple[Held, 
     loads = weights.take(held, axis=1).sum(axis=2)
     views = len(loads) + 1 if len(loads) > 1 else 1
     few, turn, missed = len(held) // 2, 0, 0
-    for _ in range(rounds if few else 0):
+    for _ in range(ROUNDS if few else 0):
         worst = loads.max(axis=0)
         top = worst.max()
         if top <= 1 + CLOSE:
-            break
+            return Relieved(held, float(top), True)
         many = min(few, int((worst > 1 + SHARE * (top - 1)).sum()))
         heavy, light = _pairs(worst, loads[turn - 1] if turn else worst, many, held.shape[1])
         best = _best(held, weights, loads, heavy, light)
@@ -67,13 +76,13 @@ def relieve(held: Held, scenarios: Floats, rounds: int = ROUNDS) -> tuple[Held, 
         turn, missed = (turn + 1) % views, 0 if gained[0] else missed + 1
         if missed == views:
             if len(heavy) == 1:
-                break
+                return Relieved(held, float(top), True)
             few, missed = max(1, len(heavy) // FEWER), 0
         _apply(held, weights, loads, best, gained)
-    return held, float(loads.max())
+    return Relieved(held, float(loads.max()), not few)
 
 
-def _pairs(worst: Floats, view: Floats, many: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _pairs(worst: Floats, view: Floats, many: int, width: int) -> tuple[Whole, Whole]:
     """Devices to relieve, heaviest first, and the partners of each [device, partner], lightest first."""
     order = worst.argsort(kind="stable")
     many = min(many, max(1, TRADES // width**2))
@@ -81,26 +90,30 @@ def _pairs(worst: Floats, view: Floats, many: int, width: int) -> tuple[NDArray[
     if view is not worst:
         rest = rest[view[rest].argsort(kind="stable")]
     partners = min(len(rest) // many, max(1, TRADES // (many * width**2)))
-    return heavy, np.ascontiguousarray(rest[: partners * many].reshape(partners, many).T)
+    return heavy, rest[: partners * many].reshape(partners, many).T
 
 
-def _best(held: Held, weights: Floats, loads: Floats, heavy: NDArray[np.int64], light: NDArray[np.int64]) -> Trades:
+def _best(held: Held, weights: Floats, loads: Floats, heavy: Whole, light: Whole) -> Trades:
     """Two loads a and b with a trade of x end on (a + b) / 2 ± (x - (a - b) / 2), so one distance tells both.
 
-    Single precision is enough to choose by, and twice as quick; loads are added up in double.
+    Single precision is enough to choose by, and twice as quick; loads are added up in double. Pairs of devices are the
+    last axis, so that numpy's inner loops are long.
     """
-    many, width = len(heavy), held.shape[1]
-    above, below = loads.take(heavy, axis=1)[..., None], loads.take(light, axis=1)
-    gives = weights.take(held[heavy], axis=1)[:, :, None, :] - ((above - below) / 2)[..., None]
-    takes = weights.take(held[light], axis=1).astype(np.float32)
-    after = gives.astype(np.float32)[..., None] - takes[..., None, :]
+    partners, width = light.shape[1], held.shape[1]
+    first, second = np.repeat(heavy, partners), light.ravel()
+    above, below = loads.take(first, axis=1)[:, None], loads.take(second, axis=1)[:, None]
+    gives = (weights.take(held[first].T, axis=1) - (above - below) / 2).astype(np.float32)
+    takes = weights.take(held[second].T, axis=1).astype(np.float32)
+    after = gives[:, :, None] - takes[:, None]
     np.abs(after, out=after)
-    after += ((above + below) / 2).astype(np.float32)[..., None, None]
-    ends = (after.max(axis=0) if len(after) > 1 else after).reshape(many, -1)
-    turn, best = np.arange(many), ends.argmin(axis=1)
-    partner, slots = np.divmod(best, width * width)
+    after += ((above + below) / 2).astype(np.float32)[:, None]
+    ends = (after.max(axis=0) if len(after) > 1 else after).reshape(width * width, -1)
+    turn = np.arange(len(heavy))
+    pair = turn * partners + ends.min(axis=0).reshape(-1, partners).argmin(axis=1)
+    chosen = ends[:, pair]
+    slots = chosen.argmin(axis=0)
     give, take = np.divmod(slots, width)
-    return Trades(heavy, light[turn, partner], give, take, ends[turn, best].astype(np.float64))
+    return Trades(heavy, second[pair], give, take, chosen[slots, turn].astype(np.float64))
 
 
 def _apply(held: Held, weights: Floats, loads: Floats, best: Trades, gained: NDArray[np.bool_]) -> None:
