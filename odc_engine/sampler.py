@@ -40,6 +40,7 @@ class Share:
     microbatches: tuple[tuple[int, ...], ...]  # places in the dataset; () meets the others and runs nobody
     weights: tuple[float, ...]  # what to multiply each microbatch's mean loss with
     token_weight: float  # or its summed loss
+    tokens: int  # that the loss counts in the whole minibatch, for trainers that divide by such a number themselves
     digest: str  # alike on all devices, as their plans are
 
 
@@ -199,7 +200,7 @@ class _Epoch:
         microbatches = tuple(tuple(listed[i] for i in part) for part in found.devices[b.rank])
         weights = found.mean_weights(averaged=b.averaged)[b.rank]
         token = found.token_weight(averaged=b.averaged)
-        return Share(number, microbatches, weights, token, digest(found.digest, listed))
+        return Share(number, microbatches, weights, token, found.tokens, digest(found.digest, listed))
 
 
 def _next(loaded: Iterator[Batch], count: int) -> Iterator[Batch]:

@@ -12,6 +12,7 @@
 Plans are alike on every device as long as every device was told the same measurements in the same order.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ Floats = NDArray[np.float64]
 
 KEPT = 4096  # measurements, or 8 per device: a minibatch or a few, so that drift is followed
 LEAST, MOST = 1e-9, 1e9  # seconds: less is no time, more is another unit
-SIGMAS = 4.0  # beyond what noise does to a device's median: of hundreds of devices none is called slow by chance
+# Beyond what noise does to a device's median. Who is called slow by chance waits a little, and nobody else does; for
+# one that is called fast by chance, all others wait.
+SLOW, FAST = 3.0, 4.0
 ALIKE = 0.01  # speeds closer than this are one
 ROUNDS = 6  # of coefficients and speeds in turn
 DIGITS = 4  # kept of what was learned, so that processors that round differently still plan alike
@@ -109,7 +112,7 @@ def learn(rows: Sequence[tuple[float, ...]], devices: int) -> tuple[Coefficients
         logs = np.log(seconds / (columns @ found))
         medians = _medians(owner, logs, devices)
         speeds = np.exp(np.median(medians[np.unique(owner)]) - medians)
-    speeds = np.where(_certain(owner, logs, medians, speeds), speeds, 1.0)
+    speeds = np.where(_certain(owner, logs, speeds), speeds, 1.0)
     constant, linear, quadratic = (_rounded(value) for value in _fit(columns, seconds * speeds[owner]))
     return Coefficients(constant, linear, quadratic), np.array([_rounded(speed) for speed in speeds])
 
@@ -135,15 +138,18 @@ def _medians(owner: NDArray[np.int64], logs: Floats, devices: int) -> Floats:
     return medians
 
 
-def _certain(owner: NDArray[np.int64], logs: Floats, medians: Floats, speeds: Floats) -> NDArray[np.bool_]:
+def _certain(owner: NDArray[np.int64], logs: Floats, speeds: Floats) -> NDArray[np.bool_]:
     """Which devices' speeds are neither noise nor next to nothing."""
     counts = np.bincount(owner, minlength=len(speeds))
-    repeated = counts[owner] > 1
-    # What is left once each device has its speed; where no device was measured twice, everything is.
-    inside = (logs - medians[owner])[repeated] * np.sqrt(counts / np.maximum(counts - 1, 1))[owner][repeated]
-    left = inside if len(inside) else logs - np.median(logs)
-    noise = 1.25 * MAD * float(np.median(np.abs(left))) / np.sqrt(np.maximum(counts, 1))  # of a median
-    certain: NDArray[np.bool_] = np.abs(np.log(speeds)) > np.maximum(ALIKE, SIGMAS * noise)
+    order = owner.argsort(kind="stable")
+    # What differs between two measurements of one device; where none was measured twice, what is left of all.
+    gaps = np.diff(logs[order])[np.diff(owner[order]) == 0] / math.sqrt(2)
+    left = gaps if len(gaps) else logs - np.median(logs)
+    # Of a median of n normal values, within a tenth.
+    share = np.sqrt(math.pi / 2 / (np.maximum(counts, 1) + math.pi / 2 - 1))
+    noise = MAD * float(np.median(np.abs(left))) * share
+    sigmas = np.where(speeds < 1, SLOW, FAST)
+    certain: NDArray[np.bool_] = np.abs(np.log(speeds)) > np.maximum(ALIKE, sigmas * noise)
     return certain
 
 

@@ -42,6 +42,11 @@ class Plan:
         """Whether devices differ in microbatch counts, which hangs any sync that meets inside a minibatch."""
         return len({len(device) for device in self.devices}) > 1
 
+    @property
+    def tokens(self) -> int:
+        """What the loss counts in the whole minibatch: for trainers that divide by such a number themselves."""
+        return sum(self.loss)
+
     def token_weight(self, *, averaged: bool) -> float:
         """What to multiply a microbatch's summed loss with. `averaged`: see `mean_weights`."""
         return self._of(1, averaged)
@@ -62,8 +67,7 @@ class Plan:
         )
 
     def _of(self, tokens: int, averaged: bool) -> float:
-        total = sum(self.loss)
-        return tokens * (len(self.devices) if averaged else 1) / total if total else 0.0
+        return tokens * (len(self.devices) if averaged else 1) / self.tokens if self.tokens else 0.0
 
 
 def plan(
@@ -80,8 +84,9 @@ def plan(
 
     `weights` are what samples cost, in any unit; without any, length + length^2 / 50,000 (see EVEN).
     `loss` are the tokens of each sample that the trainer's loss counts; without any, all but the first.
-    `balancer`: sorted-slice runs with every sync, for all devices get as many microbatches; lb-mini balances closer and
-    is for on-demand alone. `speeds` are what each device does in a second, in any unit, for lb-mini.
+    `balancer`: sorted-slice runs with every sync, for all devices get as many microbatches. lb-mini, lb-robust and
+    lb-tight balance closer and are for on-demand alone. `speeds`, for lb-mini, are what each device does in a second,
+    in any unit.
     """
     length = whole_numbers("length", lengths, 1)
     if devices < 1:

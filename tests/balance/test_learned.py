@@ -132,10 +132,24 @@ def test_whoever_is_told_the_same_knows_the_same():
 
 @given(seeds, st.sampled_from([0.0, 0.01, 0.05]))
 @few
-def test_noise_makes_no_device_slow(seed, noise):
+def test_noise_makes_no_device_fast_and_hardly_any_slow(seed, noise):
     parts = microbatches(seed, 160)
     seconds = [seconds_of(part) for part in parts] * noises(seed, noise, 160)
-    assert told(parts, seconds, devices=16).speeds.tolist() == [1.0] * 16
+    speeds = told(parts, seconds, devices=16).speeds
+    assert speeds.max() == 1
+    assert (speeds < 1).sum() <= (2 if noise else 0)
+    assert speeds.min() >= 1 - 3 * noise
+
+
+def test_nor_do_a_few_noisy_measurements_of_many_devices():
+    slow = 0
+    for seed in range(10):
+        parts, owners = microbatches(seed, 250), np.sort(np.arange(250) % 64)
+        seconds = [seconds_of(part) for part in parts] * noises(seed, 0.03, 250)
+        speeds = told(parts, seconds, 64, owners).speeds
+        assert speeds.max() == 1
+        slow += (speeds < 1).sum()
+    assert slow <= 6  # of 640; 3 sigmas leave one
 
 
 @given(seeds, st.sampled_from([0.0, 0.02]))
@@ -213,7 +227,7 @@ def test_after_one_minibatch_slow_devices_get_less(noise):
     speeds = np.where(np.arange(64) < 4, 0.9, 1.0)
     (first, _), (second, best) = trained(longalign, 64, 8, noise, speeds)
     assert first > 0.08
-    assert second <= best + (0.002 if not noise else 0.03)
+    assert second <= best + (0.002 if not noise else 0.02)
 
 
 # Refusals

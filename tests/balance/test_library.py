@@ -144,6 +144,7 @@ def test_an_empty_microbatch_counts_for_nothing(question):
 
 def test_all_tokens_but_the_first_count_where_nothing_is_said():
     assert plan([1, 4, 7], devices=2, max_tokens=9).loss == (0, 3, 6)
+    assert plan([1, 4, 7], devices=2, max_tokens=9).tokens == 9
     assert plan([1, 1], devices=1, max_tokens=9).token_weight(averaged=False) == 0  # no tokens to take the mean over
 
 

@@ -61,6 +61,7 @@ def test_devices_agree_on_minibatches_and_their_weights_make_a_mean(case):
         assert len({(share.number, share.digest) for share in shares}) == 1
         loss = [sum(case["lengths"][i] - 1 for i in part) for share in shares for part in share.microbatches]
         weights = [weight for share in shares for weight in share.weights]
+        assert {share.tokens for share in shares} == {sum(loss)}
         whole = (case["devices"] if case["averaged"] else 1) if sum(loss) else 0
         assert sum(weights) == pytest.approx(whole)
         assert weights == pytest.approx([own * shares[0].token_weight for own in loss])
