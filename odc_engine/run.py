@@ -41,6 +41,12 @@ def check(file: ScheduleFile, job: Job) -> None:
         )
     for number, schedule in enumerate(file.schedules):
         check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
+        if schedule.queue:
+            raise InputError(
+                f"{len(schedule.queue)} microbatches wait in a shared queue, which the engine cannot run yet",
+                where=f"minibatch {number}",
+                fix="simulate it, or use a balancer without a queue (lb-robust)",
+            )
 
 
 def _run_device(memory: SharedMemory, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:

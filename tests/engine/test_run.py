@@ -1,5 +1,7 @@
 """What devices did, as they recorded it, obeys the program; and emulated compute takes what the cost model says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -159,6 +161,16 @@ def test_what_a_backend_cannot_do_is_refused(sync, backend, message):
     file = file_of((1, 1))
     with pytest.raises(InputError, match=message):
         run.check(file, job_for(file, sync, backend))
+
+
+@pytest.mark.parametrize("backend", ["shm", "threads"])
+def test_a_queue_is_refused_rather_than_left_out(backend):
+    file = file_of((1, 1))
+    file = replace(file, schedules=(replace(file.schedules[0], devices=(((0,),), ()), queue=((1,),)),))
+    with pytest.raises(InputError, match="minibatch 0: 1 microbatches wait in a shared queue, which the engine"):
+        run.check(file, job_for(file, "on-demand", backend))
+    with pytest.raises(InputError, match=r"minibatch 0: 1 microbatches wait in a queue .* collective sync would hang"):
+        run.check(file, job_for(file, "collective"))
 
 
 def test_the_first_minibatches_are_a_file_of_their_own():
