@@ -62,7 +62,7 @@ class Arena:
             end = _aligned(end + unit.gather * unit.dtype.itemsize)
         for unit in self.units:
             self._grads.append(end)
-            end = _aligned(end + 4 * unit.push * self._slots)
+            end += _aligned(4 * unit.push) * self._slots
         self._notes = end
         memory.allocate(_aligned(end + NOTES))
         # Slicing and reinterpreting take as long as moving 100 KB, so no transfer does them anew.
@@ -76,7 +76,7 @@ class Arena:
         n, found = self.units[unit].push, []
         for i in range(self.memory.size):
             device = (self.memory.rank + i) % self.memory.size
-            into, place = self.slot(device, unit, self.memory.rank), self._grads[unit]
+            into, place = self.slot(device, unit, self.memory.rank), self._grads[unit]  # nobody locks slots
             for start in range(0, n, CHUNK // 4):
                 stop = min(n, start + CHUNK // 4)
                 part = slice(device * n + start, device * n + stop)
@@ -90,9 +90,13 @@ class Arena:
 
     def slot(self, device: int, unit: int, writer: int) -> Tensor:
         """The sum that a writer adds to on the device that owns it."""
-        size = 4 * self.units[unit].push
-        start = self._grads[unit] + size * (writer if self._slots > 1 else 0)
-        return self._bytes(device, start, size).view(torch.float32)
+        return self._bytes(device, self._slot_start(unit, writer), 4 * self.units[unit].push).view(torch.float32)
+
+    def _slot_start(self, unit: int, writer: int) -> int:
+        return self._grads[unit] + self._slot_size(unit) * (writer if self._slots > 1 else 0)
+
+    def _slot_size(self, unit: int) -> int:
+        return _aligned(4 * self.units[unit].push)
 
     def notes(self, device: int, count: int) -> Tensor:
         """A byte for each of `count` parameters that a device may have used."""
@@ -128,6 +132,9 @@ class Arena:
         finally:
             self.memory.unlock(chunk.device, chunk.start, chunk.stop)
         return True
+
+    def complete(self) -> None:
+        """All pushes of this minibatch are given. Called before devices meet."""
 
     def gradients(self, unit: int) -> Tensor:
         """The sum of everything pushed to this device, in the memory it was pushed to. Only after pushes are done."""

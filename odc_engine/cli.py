@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from odcsim.schedule import ScheduleFile
 
 SYNCS = ("collective", "deferred", "on-demand")
-BACKENDS = ("shm", "threads", "torch")
+BACKENDS = ("shm", "threads", "torch", "cuda_ipc")
 
 
 class Parser(argparse.ArgumentParser):

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from odc_engine import finite
 from odc_engine.finite import Microbatches
-from odc_engine.fsdp import Recorder, Silence
+from odc_engine.record import Recorder, Silence
 from odc_engine.units import Unit, units_of
 from odc_engine.used import Used
 

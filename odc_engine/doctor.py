@@ -2,6 +2,7 @@
 
 import fcntl
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -99,7 +100,15 @@ def _backends(abilities: dict[str, Finding]) -> list[Finding]:
             hooks.ok,
             advice,
         ),
+        _cuda_ipc(abilities["CUDA"]),
     ]
+
+
+def _cuda_ipc(cuda: Finding) -> Finding:
+    missing = "" if importlib.util.find_spec("triton") else "pip install 'odcsim[gpu]' -c constraints.txt"
+    ok = cuda.ok and not missing
+    found = "a process per GPU of one node, every sync; not tried on a GPU yet"
+    return Finding("backend", "cuda_ipc", found, ok, "" if ok else missing if cuda.ok else "needs an NVIDIA GPU")
 
 
 def _ability(name: str, ok: bool, used_for: str, advice: str) -> Finding:

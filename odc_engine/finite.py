@@ -28,6 +28,26 @@ class Microbatches:
         self._hook.remove()
 
 
+class Checks:
+    """Looks at gradients at once on a CPU. On a GPU a look would wait for it, so all are looked at together."""
+
+    def __init__(self) -> None:
+        self._later: list[tuple[Tensor, str, int, range]] = []
+
+    def check(self, gradients: Tensor, unit: str, device: int, microbatches: range) -> None:
+        if gradients.is_cuda:
+            self._later.append((gradients.sum(dtype=torch.float32), unit, device, microbatches))
+        else:
+            check(gradients, unit, device, microbatches)
+
+    def settle(self) -> None:
+        """Raise BadGradient for the first that was bad, before anybody uses the sum."""
+        later, self._later = self._later, []
+        if later and not torch.isfinite(torch.stack([total for total, *_ in later])).all():
+            for total, unit, device, microbatches in later:
+                check(total, unit, device, microbatches)
+
+
 def check(gradients: Tensor, unit: str, device: int, microbatches: range) -> None:
     """Raise BadGradient. A sum is not finite where any of its terms is not, and takes a third of the time."""
     if bool(torch.isfinite(gradients.sum(dtype=torch.float32))):

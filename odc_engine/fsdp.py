@@ -14,10 +14,8 @@ Gathers pull peers' shards, pushes add to the owner's sum; neither needs the pee
 not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
 """
 
-import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -26,40 +24,15 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
-from odc_engine import finite
-from odc_engine.arena import ACCUMULATE, Arena
+from odc_engine.arena import ACCUMULATE
 from odc_engine.backends.base import COMM, MAIN, PeerMemory
-from odc_engine.backends.shm import SharedMemory
-from odc_engine.finite import Microbatches
-from odc_engine.lanes import Handle, Lane
+from odc_engine.finite import Checks, Microbatches
+from odc_engine.lanes import Handle
+from odc_engine.placement import arena_on, lane_on, memory_for
+from odc_engine.record import Recorder, Silence
 from odc_engine.units import Unit, pack, units_of
 from odc_engine.used import Used
 from odcsim.errors import InputError, nearest
-
-
-class Recorder(Protocol):
-    """Told of everything that takes time beside compute."""
-
-    def given(self, kind: str, unit: int) -> int:
-        """A transfer was given to its lane; the number that `done` shall call it by."""
-
-    def done(self, number: int, asked: float, had: float) -> None:
-        """From when on a transfer's lane could only wait or move bytes for it, and when it was done."""
-
-    def span(self, kind: str) -> AbstractContextManager[None]:
-        """A meeting or a publish, which the training loop itself waits for."""
-
-
-class Silence:
-    """A recorder that records nothing."""
-
-    def given(self, kind: str, unit: int) -> int:  # noqa: ARG002
-        return 0
-
-    def done(self, number: int, asked: float, had: float) -> None: ...
-
-    def span(self, kind: str) -> AbstractContextManager[None]:  # noqa: ARG002
-        return nullcontext()
 
 
 class OnDemand:
@@ -84,14 +57,15 @@ class OnDemand:
     ) -> None:
         if accumulate not in ACCUMULATE:
             raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
-        self.memory = memory or SharedMemory(timeout=timeout)
+        self.memory = memory or memory_for(model, timeout)
         self.rank, self.size = self.memory.rank, self.memory.size
         self.meets, self.check_finite, self.recorder = meets, check_finite, recorder or Silence()
         self.units = units_of(model, self.size) if self.size > 1 else ()
         self._microbatches = Microbatches(model, len(self.units))
-        self.arena = Arena(self.memory, [unit.shape for unit in self.units], accumulate)
-        self._gathers = Lane("gather")
-        self._pushes = self._gathers if meets else Lane("push")
+        self.arena = arena_on(self.memory, [unit.shape for unit in self.units], accumulate)
+        self._gathers = lane_on(self.memory.device, "gather")
+        self._pushes = self._gathers if meets else lane_on(self.memory.device, "push")
+        self._finite = Checks()
         self._gathered: dict[int, Handle] = {}  # the latest of each unit
         self._in_flight: list[Handle] = []
         self._trail = trail
@@ -142,6 +116,8 @@ class OnDemand:
         if self._settled:
             raise InputError("settle() twice for one minibatch", fix="call publish() after the optimizer's step")
         self._pushes.drain()
+        self._finite.settle()
+        self.arena.complete()
         self._in_flight.clear()
         count = self._used.count
         self.arena.notes(self.rank, count).copy_(self._used.flags())
@@ -200,7 +176,7 @@ class OnDemand:
 
         def add() -> None:
             if self.check_finite:
-                finite.check(gradients, unit.name, self.rank, microbatches)
+                self._finite.check(gradients, unit.name, self.rank, microbatches)
             self.arena.push(unit.index, gradients)
 
         self._in_flight.append(self._pushes.give(lambda: self._transfer(number, add)))
@@ -214,11 +190,11 @@ class OnDemand:
 
     def _transfer(self, number: int, move: Callable[[], None]) -> None:
         """In a lane: meet the others first where transfers are meetings, and tell the recorder."""
-        asked = time.perf_counter()
+        asked = self.recorder.tick()
         if self.meets:
             self.memory.meet(COMM)
         move()
-        self.recorder.done(number, asked, time.perf_counter())
+        self.recorder.done(number, asked, self.recorder.tick())
 
     def close(self) -> None:
         """Stop the lanes and give the memory back. The model can be given to another OnDemand."""

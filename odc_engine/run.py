@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from odc_engine import launch, launch_threads
+from odc_engine.backends.cuda_ipc import refuse_without_gpus
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.thin import Thin
@@ -18,7 +19,7 @@ from odcsim.program import check_counts
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Timeline
 
-BACKENDS = ("shm", "threads", "torch")
+BACKENDS = ("shm", "threads", "torch", "cuda_ipc")
 
 
 def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> int:
@@ -39,6 +40,10 @@ def check(file: ScheduleFile, job: Job) -> None:
         raise InputError(
             "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
         )
+    if job.backend == "cuda_ipc":
+        if job.emulate:
+            raise InputError("a GPU does not wait instead of computing", fix="emulate with --backend shm or threads")
+        refuse_without_gpus()
     for number, schedule in enumerate(file.schedules):
         check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
         if schedule.queue:

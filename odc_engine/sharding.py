@@ -3,13 +3,18 @@
 from collections.abc import Sequence
 
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from odcsim.program import Prefetch
 
 
 def shard(
-    model: nn.Module, layers: Sequence[nn.Module], ahead: Prefetch, precision: MixedPrecisionPolicy | None = None
+    model: nn.Module,
+    layers: Sequence[nn.Module],
+    ahead: Prefetch,
+    precision: MixedPrecisionPolicy | None = None,
+    mesh: DeviceMesh | None = None,
 ) -> None:
     """A unit for each layer, the rest in the root.
 
@@ -17,8 +22,8 @@ def shard(
     """
     policy = precision or MixedPrecisionPolicy()
     for layer in layers:
-        fully_shard(layer, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
+        fully_shard(layer, mp_policy=policy, mesh=mesh)
+    fully_shard(model, mp_policy=policy, mesh=mesh)
     _prefetch([model, *layers], ahead.forward, "set_modules_to_forward_prefetch")
     _prefetch([model, *reversed(layers)], ahead.backward, "set_modules_to_backward_prefetch")
 

@@ -1,6 +1,5 @@
 """What one device does in a run: its share of every minibatch, recorded."""
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,15 +9,18 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from odc_engine.backends.base import MAIN
+from odc_engine.backends.cuda_ipc import CudaMemory
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.collective import Collective
 from odc_engine.fsdp import OnDemand
 from odc_engine.model import Decoder
 from odc_engine.packed import Packed, synthetic
+from odc_engine.placement import clock_on
 from odc_engine.record import MinibatchRecorder
 from odc_engine.sharding import shard
 from odcsim.cost import Cost
@@ -89,10 +91,13 @@ class Device:
 
     def __init__(self, job: Job, rank: int, memory: SharedMemory | None = None) -> None:
         self.job, self.rank = job, rank
-        self.memory = memory or SharedMemory(timeout=job.timeout)
+        host = memory or SharedMemory(timeout=job.timeout)
+        self.memory = CudaMemory(host) if job.backend == "cuda_ipc" else host
+        self.clock = clock_on(self.memory.device)
         self.sync: Sync = sync_named(job.sync)
-        self.model = Decoder(job.cost.model, seed=job.seed)
-        shard(self.model, list(self.model.layers), prefetch_named(job.prefetch))
+        self.model = Decoder(job.cost.model, seed=job.seed).to(self.memory.device)
+        mesh = init_device_mesh(self.memory.device.type, (self.memory.size,))  # torch's choice is a GPU where one is
+        shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), mesh=mesh)
         self.recorder = _Switch()
         self.comm = self._communication()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
@@ -111,12 +116,12 @@ class Device:
 
     def minibatch(self, number: int) -> Recorded:
         schedule = self.job.schedules[number]
-        recorder = MinibatchRecorder(self.job.program_of(schedule))
+        recorder = MinibatchRecorder(self.job.program_of(schedule), self.clock)
         batches = self._batches(schedule)  # a data loader has them ready
         self.model.emulate = self._emulation(schedule) if self.job.emulate else None
         self.meet()
         self.recorder.now, self.model.listener = recorder, recorder
-        start = time.perf_counter()
+        start = self.clock.start()
         self._sum_gradients(batches, recorder)
         self._step(recorder)
         self.recorder.now = None
@@ -133,7 +138,8 @@ class Device:
     def _batches(self, schedule: Schedule) -> list[Packed]:
         vocab, seed = self.job.cost.model.vocab, self.job.seed
         count = len(schedule.devices[self.rank])
-        return [synthetic(schedule, self.rank, m, vocab, seed, "token-mean") for m in range(count)]
+        made = (synthetic(schedule, self.rank, m, vocab, seed, "token-mean") for m in range(count))
+        return [batch.to(self.memory.device) for batch in made]
 
     def _sum_gradients(self, batches: list[Packed], recorder: MinibatchRecorder | None) -> None:
         for m, batch in enumerate(batches):
@@ -197,6 +203,9 @@ class _Switch:
     def microbatch(self) -> int:
         return self.now.microbatch if self.now else 0
 
+    def tick(self) -> float:
+        return self.now.tick() if self.now else 0.0
+
     def given(self, kind: str, unit: int) -> int:
         return self.now.given(kind, unit) if self.now else -1
 
@@ -225,7 +234,7 @@ def whole_gradients(model: nn.Module) -> dict[str, Tensor]:
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
         whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-        found[name] = torch.zeros(parameter.shape) if whole is None else whole
+        found[name] = torch.zeros(parameter.shape) if whole is None else whole.cpu()
     return found
 
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 
+import torch
 from torch import Tensor
 
 ROOMS = 4  # meetings that lanes hold independently of each other
@@ -14,6 +15,7 @@ class PeerMemory(ABC):
 
     rank: int
     size: int
+    device = torch.device("cpu")  # where arenas lie
 
     @abstractmethod
     def allocate(self, nbytes: int) -> None:

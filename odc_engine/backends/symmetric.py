@@ -22,6 +22,17 @@ ENVIRONMENT = {
 }
 
 
+def lacks() -> str:
+    """What of torch's symmetric memory is not there, "" where all is."""
+    try:
+        from torch._C._distributed_c10d import _SymmetricMemory
+        from torch.distributed import _symmetric_memory as symmetric
+    except ImportError as error:
+        return str(error)
+    missing = [name for name in ("empty", "rendezvous", "set_backend") if not hasattr(symmetric, name)]
+    return ", ".join(missing + [name for name in ("get_buffer",) if not hasattr(_SymmetricMemory, name)])
+
+
 def arenas(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tuple[list[Tensor], Any]:
     """Everybody's arena as this device maps it, in the order of devices, and what keeps the maps alive."""
     os.environ.update(ENVIRONMENT)

@@ -104,3 +104,20 @@ def total(slots, out, stride, n, writers: tl.constexpr, block: tl.constexpr):
                 source += stride
                 value += tl.load(source, mask=left)
             tl.store(out + start + within, value, mask=left)
+
+
+@triton.jit
+def meet(table, offset, rank, devices, count, tries, missing):
+    """Tell every device that this one has come for the count-th time, and wait until all have. Who has not come after
+    so many looks is noted in `missing`. One program: flags are 32 bits, one for each device, in everybody's arena."""
+    for peer in range(devices):
+        tl.atomic_xchg(_shard(table, peer, offset, tl.int32) + rank, count, sem="release", scope="sys")
+    for peer in range(devices):
+        flag = _shard(table, rank, offset, tl.int32) + peer
+        seen = tl.atomic_add(flag, 0, sem="acquire", scope="sys")
+        left = tries
+        while (seen < count) & (left > 0):
+            seen = tl.atomic_add(flag, 0, sem="acquire", scope="sys")
+            left -= 1
+        if seen < count:
+            tl.store(missing + peer, 1)

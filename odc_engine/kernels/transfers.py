@@ -95,3 +95,10 @@ def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = USU
     if slots.dtype != torch.float32 or out.dtype != torch.float32 or not 0 <= n <= min(stride, out.numel(), LARGEST):
         raise ValueError(f"{writers} slots of {n} fp32 elements in {slots.numel()} of {slots.dtype}")
     device.total[launch.grid(n)](slots, out, stride, n, writers=writers, **launch.options())
+
+
+def meet(flags: Shards, count: int, tries: int, missing: Tensor) -> None:
+    """On a stream: nothing after it begins before all devices have come as often. `flags`: 32 bits of each device."""
+    if missing.dtype != torch.int32 or missing.numel() != flags.devices or flags.n != flags.devices:
+        raise ValueError(f"{flags.n} flags and {missing.numel()} of {missing.dtype} for {flags.devices} devices")
+    device.meet[(1,)](flags.table, flags.offset, flags.rank, flags.devices, count, tries, missing, num_warps=1)

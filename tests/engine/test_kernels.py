@@ -124,6 +124,39 @@ def test_two_processes_add_to_each_others_memory_and_lose_nothing(pools):
         assert out == expected.bfloat16().tolist()
 
 
+def meetings(rank, rounds, absent):
+    """Each round, what the other had told before it came. The last one without device `absent`."""
+    transfers = shards.interpreted()
+    memory = SharedMemory(timeout=30.0)
+    memory.allocate(64)
+    memory.view(rank).zero_()
+    table = transfers.table([memory.view(device).data_ptr() for device in range(2)])
+    flags, missing = transfers.Shards(table, rank, 16, 2), torch.zeros(2, dtype=torch.int32)
+    told = [memory.view(device)[:4].view(torch.int32) for device in range(2)]
+    memory.meet(MAIN)
+    found = []
+    for count in range(1, rounds + 1):
+        told[rank].fill_(count)
+        transfers.meet(flags, count, 1_000_000, missing)
+        found.append(int(told[1 - rank]))
+    on_time = missing.tolist()
+    memory.meet(MAIN)
+    if rank != absent:
+        transfers.meet(flags, rounds + 1, 50, missing)
+    memory.meet(MAIN)
+    memory.close()
+    return found, on_time, missing.tolist()
+
+
+def test_devices_meet_on_their_streams_and_notice_who_does_not_come(pools):
+    rounds = 40
+    for rank, (found, on_time, missing) in enumerate(pools(2).run(meetings, rounds, 1)):
+        # It had come, and may have told of the next round meanwhile.
+        assert all(count <= seen <= count + 1 for count, seen in enumerate(found, 1))
+        assert on_time == [0, 0]
+        assert missing == ([0, 1] if rank == 0 else [0, 0])
+
+
 @pytest.fixture
 def transfers():
     from odc_engine.kernels import transfers

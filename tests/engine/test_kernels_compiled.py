@@ -91,6 +91,15 @@ def test_arenas_are_read_and_written_sixteen_bytes_at_a_time_even_where_a_shard_
     assert wide >= in_arenas[VARIANTS[name][0]]
 
 
+def test_meetings_are_acquired_and_released_in_the_whole_system():
+    pointers = {"table": "*i64", "missing": "*i32"}
+    numbers = {"offset": "i64", "rank": "i32", "devices": "i32", "count": "i32", "tries": "i32"}
+    signature = {p: (pointers | numbers)[p] for p in device.meet.arg_names}
+    ptx = triton.compile(ASTSource(device.meet, signature), target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    told, seen = "atom.global.sys.release.exch.b32", "ld.global.sys.acquire.b32"
+    assert set(re.findall(r"\b((?:atom|ld)\.global\.sys\S+)", ptx)) == {told, seen}
+
+
 def test_a_program_can_look_at_which_sm_it_runs():
     from odc_engine.kernels import where
 

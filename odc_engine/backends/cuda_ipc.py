@@ -1,0 +1,136 @@
+"""GPUs of one node, a process for each: arenas in their memory that all of them map, and nothing that runs beside.
+
+The training loops meet as processes of one machine do (shm), when their streams are done. Lanes that meet do so on
+their streams. Several processes may share a GPU, for tests: they take turns then, so their times mean nothing.
+
+Not run on a GPU yet.
+"""
+
+import importlib.util
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from odc_engine.backends import symmetric
+from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
+from odc_engine.backends.files import agreed
+from odc_engine.backends.shm import SharedMemory
+from odcsim.errors import InputError
+
+_FLAGS = 4096  # bytes behind the arena in which lanes meet: 32 bits of each device for each room
+_LOOKS = 1_000_000  # at a flag in a second: about as many as a GPU gets done
+
+
+def refuse_without_gpus() -> None:
+    """In one line, before anything is started."""
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"backend cuda_ipc needs NVIDIA GPUs, and torch {torch.__version__} sees none",
+            fix="use --backend shm, or see 'odc_engine doctor --gpu-selftest'",
+        )
+    if importlib.util.find_spec("triton") is None:
+        raise InputError(
+            "backend cuda_ipc needs Triton, which is not installed", fix="pip install 'odcsim[gpu]' -c constraints.txt"
+        )
+
+
+class CudaMemory(PeerMemory):
+    """`host`: the same devices as processes, for meetings and to name who is gone."""
+
+    def __init__(self, host: SharedMemory) -> None:
+        refuse_without_gpus()
+        self.host, self.rank, self.size = host, host.rank, host.size
+        self.device = torch.device("cuda", self.rank % torch.cuda.device_count())
+        torch.cuda.set_device(self.device)
+        self._arenas: list[Tensor] = []
+        self._keep: Any = None
+
+    def allocate(self, nbytes: int) -> None:
+        self._check_sizes(nbytes)
+        group = self.host.group or dist.group.WORLD
+        assert group is not None
+        self._arenas, self._keep = self._provider()(nbytes + _FLAGS, group, self.device)
+        self._came = [0] * ROOMS
+        self._missing = torch.zeros(self.size, dtype=torch.int32, device=self.device)
+        self._arenas[self.rank][nbytes:].zero_()
+        from odc_engine.kernels import transfers
+
+        table = transfers.table([arena.data_ptr() for arena in self._arenas], self.device)
+        room = -(-4 * self.size // transfers.ALIGN) * transfers.ALIGN
+        self._flags = [transfers.Shards(table, self.rank, nbytes + room * r, self.size) for r in range(ROOMS)]
+        self._arenas = [arena[:nbytes] for arena in self._arenas]
+        self.meet(MAIN)
+
+    def _check_sizes(self, nbytes: int) -> None:
+        told = [0] * self.size
+        dist.all_gather_object(told, nbytes, group=self.host.group)
+        if any(its != nbytes for its in told):
+            raise InputError(
+                f"devices share {', '.join(map(str, told))} bytes", fix="make the same model on every device"
+            )
+        agreed(self.host.group, lambda: _check_room(nbytes))
+
+    def _provider(self) -> Any:
+        """The same for all: symmetric memory, unless somebody's torch has none."""
+        told = [""] * self.size
+        dist.all_gather_object(told, symmetric.lacks(), group=self.host.group)
+        if not any(told):
+            return symmetric.arenas
+        from odc_engine.backends import legacy_ipc
+
+        return legacy_ipc.arenas
+
+    def view(self, device: int) -> Tensor:
+        return self._arenas[device]
+
+    def lock(self, device: int, start: int, stop: int) -> AbstractContextManager[None]:
+        self._no_locks(device, start, stop)
+
+    def try_lock(self, device: int, start: int, stop: int) -> bool:
+        self._no_locks(device, start, stop)
+
+    def unlock(self, device: int, start: int, stop: int) -> None:
+        self._no_locks(device, start, stop)
+
+    def _no_locks(self, *_: int) -> NoReturn:
+        raise NotImplementedError("sums on GPUs are atomic")
+
+    def meet(self, room: int) -> None:
+        """In MAIN the host waits, for its own streams first. In other rooms the present stream does."""
+        if room == MAIN:
+            torch.cuda.synchronize(self.device)
+            self._raise_missing()
+            self.host.meet(MAIN)
+            return
+        from odc_engine.kernels import transfers
+
+        self._came[room] += 1
+        transfers.meet(self._flags[room], self._came[room], int(_LOOKS * self.host.timeout), self._missing)
+
+    def _raise_missing(self) -> None:
+        if self._arenas and (missing := self._missing.nonzero().flatten().tolist()):
+            raise self.host.peers.silent(missing, f"did not come to a meeting within {self.host.timeout:g} s")
+
+    def check(self) -> None:
+        self.host.check()
+
+    def fail(self, error: BaseException) -> None:
+        self.host.fail(error)
+
+    def close(self) -> None:
+        """Maps of peers' memory go first, the own arena with what keeps it."""
+        self._arenas.clear()
+        self._keep = None
+        self.host.close()
+
+
+def _check_room(nbytes: int) -> None:
+    free, _ = torch.cuda.mem_get_info()
+    if nbytes > free:
+        raise InputError(
+            f"an arena of {nbytes / 1e9:.1f} GB does not fit into the GPU's {free / 1e9:.1f} GB that are free",
+            fix="use more devices, a smaller model, or --accumulate locked",
+        )

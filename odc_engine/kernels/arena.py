@@ -1,0 +1,64 @@
+"""The arena where kernels move its bytes: the same layout, gathers and pushes by addresses, sums by atomics.
+
+Works on whatever memory kernels reach: of GPUs, or (interpreted) of processes. Needs Triton.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from odc_engine.arena import Arena, UnitShape
+from odc_engine.backends.base import PeerMemory
+from odc_engine.kernels import transfers
+from odc_engine.kernels.transfers import USUAL, Launch, Shards
+
+
+class GpuArena(Arena):
+    """With `slots`, the first push of a minibatch overwrites what was there, so nothing has to be cleared before it;
+    `complete` does that for units that this device pushed nothing of."""
+
+    def __init__(self, memory: PeerMemory, units: Sequence[UnitShape], accumulate: str, launch: Launch = USUAL) -> None:
+        super().__init__(memory, units, accumulate)
+        self._launch = launch
+        views = [memory.view(device) for device in range(memory.size)]
+        self._table = transfers.table([view.data_ptr() for view in views], views[memory.rank].device)
+        numbers = range(len(self.units))
+        self._published = [self._at(self._weights[i], unit.gather) for i, unit in enumerate(self.units)]
+        self._sums = [self._at(self._slot_start(i, memory.rank), unit.push) for i, unit in enumerate(self.units)]
+        self._pushed = dict.fromkeys(numbers, False)  # in this minibatch
+
+    def _at(self, offset: int, n: int) -> Shards:
+        return Shards(self._table, self.memory.rank, offset, n)
+
+    def gather(self, unit: int, out: Tensor) -> None:
+        self.memory.check()
+        transfers.gather(self._published[unit], out, self.units[unit].dtype, self._launch)
+
+    def push(self, unit: int, gradients: Tensor) -> None:
+        self.memory.check()
+        if self._slots > 1:
+            transfers.write(self._sums[unit], gradients, first=not self._pushed[unit], launch=self._launch)
+        else:
+            transfers.add(self._sums[unit], gradients, self._launch)
+        self._pushed[unit] = True
+
+    def complete(self) -> None:
+        """Before devices meet: slots of units that nothing was pushed of hold the last minibatch's gradients."""
+        for unit, pushed in self._pushed.items():
+            if self._slots > 1 and not pushed:
+                for device in range(self.memory.size):
+                    self.slot(device, unit, self.memory.rank).zero_()
+            self._pushed[unit] = False
+
+    def gradients(self, unit: int) -> Tensor:
+        total = self.slot(self.memory.rank, unit, 0)
+        if self._slots > 1:
+            start, stride = self._grads[unit], self._slot_size(unit)
+            slots = self._bytes(self.memory.rank, start, self._slots * stride).view(torch.float32)
+            transfers.total(slots, self._slots, self.units[unit].push, total, self._launch)
+        return total
+
+    def clear(self, unit: int) -> None:
+        if self._slots == 1:
+            super().clear(unit)

@@ -1,0 +1,39 @@
+"""What suits the place where a model's parameters are: a CPU, or a GPU of a node."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from odc_engine.arena import Arena, UnitShape
+from odc_engine.backends.base import PeerMemory
+from odc_engine.backends.cuda_ipc import CudaMemory
+from odc_engine.backends.shm import SharedMemory
+from odc_engine.lanes import Lane
+from odc_engine.record import Clock
+from odc_engine.streams import StreamClock, StreamLane
+
+
+def memory_for(model: nn.Module, timeout: float) -> PeerMemory:
+    """Arenas where the parameters are."""
+    host = SharedMemory(timeout=timeout)
+    return CudaMemory(host) if any(p.is_cuda for p in model.parameters()) else host
+
+
+def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str) -> Arena:
+    """Moved by kernels on a GPU, by torch on a CPU."""
+    if memory.device.type != "cuda":
+        return Arena(memory, units, accumulate)
+    from odc_engine.kernels.arena import GpuArena
+
+    return GpuArena(memory, units, accumulate)
+
+
+def lane_on(device: torch.device, name: str) -> Lane:
+    """Streams on a GPU, a thread on a CPU."""
+    return StreamLane(device) if device.type == "cuda" else Lane(name)
+
+
+def clock_on(device: torch.device) -> Clock:
+    """Marks on streams on a GPU, the machine's clock on a CPU."""
+    return StreamClock() if device.type == "cuda" else Clock()
