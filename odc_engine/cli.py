@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from odc_engine.errors import EngineError
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -111,14 +112,17 @@ def _profile(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from odc_engine import profile
-    from odc_engine.progress import progress
     from odcsim import catalog
 
     model = catalog.model(args.model)
     plan = profile.Plan(model, args.devices, args.backend, args.max_tokens, args.quick)
-    plan.check()
-    with progress("profile", [piece.name for piece in profile.pieces(plan)]) as done:
-        report = profile.measured(plan, Path(args.output), done)
+    output = Path(args.output)
+    try:
+        report = profile.measured(plan, output)
+    except KeyboardInterrupt:
+        kept = "what is measured is kept, the same command goes on"
+        print(f"odc_engine: stopped; {kept} ({profile.partial(output)})", file=sys.stderr)
+        return 130
     for line in report.lines():
         print(line)
     if not report.good:
@@ -163,9 +167,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         return int(args.run(args))
-    except InputError as error:
+    except (InputError, EngineError) as error:
         print(f"odc_engine: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
         print("odc_engine: stopped", file=sys.stderr)
         return 130

@@ -188,7 +188,7 @@ class Decoder(nn.Module):
         device: torch.device | str | None = None,
         seed: int = 0,
     ) -> None:
-        _refuse(shape)
+        refuse(shape)
         super().__init__()
         self.shape, self._watch = shape, Watch()
         place = torch.get_default_device() if device is None else torch.device(device)
@@ -254,7 +254,7 @@ def _norm(hidden: int, dtype: torch.dtype, device: torch.device) -> nn.RMSNorm:
     return nn.RMSNorm(hidden, eps=EPSILON, dtype=dtype, device=device)
 
 
-def _refuse(shape: Model) -> None:
+def refuse(shape: Model) -> None:
     """Only what this decoder really computes: another shape's measurements would carry its name without its cost."""
     odd = {
         "mixture of experts": shape.experts,

@@ -11,19 +11,22 @@ import datetime
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from odc_engine import calibration
 from odc_engine.errors import EngineError
+from odc_engine.launch import under_torchrun
+from odc_engine.model import refuse
+from odc_engine.progress import progress
 from odc_engine.run import hardware, run
 from odc_engine.worker import Job
 from odcsim import fit, measurements, profile, recorded, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
+from odcsim.files import check_writable
 from odcsim.measurements import Measurements
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
@@ -50,48 +53,82 @@ class Plan:
     timeout: float = 600.0
 
     def check(self) -> None:
+        if under_torchrun():
+            raise InputError("profile starts its devices itself", fix="start it without torchrun")
         if self.backend not in SYNCS:
             raise InputError(f"backend '{self.backend}'", fix=f"one of {', '.join(SYNCS)}")
         if min(self.devices) < 2:
             raise InputError(f"{min(self.devices)} devices have nobody to exchange with", fix="--devices 2 or more")
+        if len(set(self.devices)) < len(self.devices):
+            raise InputError("a number of devices is named twice", fix="name it once")
         least = max(calibration.SPLITS) * calibration.LEAST * 2
         if self.most < least:
             raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {least}")
+        refuse(self.model)
 
     @property
     def told(self) -> str:
         """The settings in words. Measurements of others are not mixed with these."""
         devices = ", ".join(map(str, self.devices))
         speed = "quick" if self.quick else "full"
-        return f"{speed}; devices {devices}; backend {self.backend}; up to {self.most} tokens; seed {self.seed}"
+        model = f"{self.model.parameters:,} parameters"
+        return (
+            f"{speed}; {model}; devices {devices}; backend {self.backend}; up to {self.most} tokens; seed {self.seed}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some minutes of work at most, with a name of its own."""
+    """One run of the engine: minutes of work at most, with a name of its own."""
 
     name: str
-    measure: Callable[[], Measurements]
+    file: ScheduleFile
+    sync: str
+    model: Model  # the plan's, or one of another width, whose transfers have other sizes
+    emulate: bool = False  # nobody computes: transfers by themselves
 
 
-def measured(plan: Plan, output: Path, done: Callable[[str], None]) -> fit.FitReport:
-    """Measure what is not measured yet, fit, and write the profile. `done` hears the name of each piece."""
+def measured(plan: Plan, output: Path) -> fit.FitReport:
+    """Measure what is not measured yet, fit, and write the profile."""
     plan.check()
-    folder = output.with_name(output.name + ".partial")
-    folder.mkdir(parents=True, exist_ok=True)
-    found = []
-    for piece in pieces(plan):
-        path = folder / f"{piece.name}.json"
-        known = measurements.read(path) if path.exists() else None
-        if known is None or known.notes != plan.told:
-            known = piece.measure()
-            measurements.write(known, path)
-        found.append(known)
-        done(piece.name)
-    report = fit.examine(together(found))
+    check_writable(output)
+    folder = partial(output)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be made ({error.strerror})"
+        raise InputError(problem, where=str(folder), fix="write to another folder") from None
+    every = pieces(plan)
+    found = {piece.name: known for piece in every if (known := _known(plan, _path(folder, piece)))}
+    missing = [piece for piece in every if piece.name not in found]
+    with progress("profile", [piece.name for piece in missing]) as done:
+        for piece in missing:
+            found[piece.name] = measure(plan, piece)
+            measurements.write(found[piece.name], _path(folder, piece))
+            done(piece.name)
+    report = fit.examine(together([found[piece.name] for piece in every]))
     profile.write(report.profile, output)
     shutil.rmtree(folder)
     return report
+
+
+def partial(output: Path) -> Path:
+    """The folder of what an unfinished call has measured."""
+    return output.with_name(output.name + ".partial")
+
+
+def _path(folder: Path, piece: Piece) -> Path:
+    return folder / f"{piece.name}.json"
+
+
+def _known(plan: Plan, path: Path) -> Measurements | None:
+    """What an earlier call with the same settings has measured on the same machine with the same software."""
+    try:
+        found = measurements.read(path)
+    except InputError:  # there is none, or none that could be used
+        return None
+    said = replace(found, compute=(), transfers=(), constants=(), date="")
+    return found if said == replace(_empty(plan), date="") else None
 
 
 def together(found: list[Measurements]) -> Measurements:
@@ -106,55 +143,44 @@ def together(found: list[Measurements]) -> Measurements:
 
 def pieces(plan: Plan) -> list[Piece]:
     """What there is to do, in an order in which the first results say most."""
-    first, syncs = plan.devices[0], SYNCS[plan.backend]
+    model, first, syncs = plan.model, plan.devices[0], SYNCS[plan.backend]
     found = []
     for number in range(ROUNDS[plan.quick]):
-        mixed = calibration.mixed(plan.model, first, plan.most, plan.seed + number)
-        found.append(Piece(f"compute-{number}", lambda file=mixed: _computing(plan, file, syncs[0])))  # type: ignore[misc]
-    other = calibration.mixed(plan.model, first, plan.most, plan.seed + ROUNDS[plan.quick])
-    found += [Piece(f"{sync}-{first}", lambda s=sync: _computing(plan, other, s)) for sync in syncs[1:]]  # type: ignore[misc]
-    found.append(Piece("alone", lambda: _alone(plan, syncs[0])))
-    for n in plan.devices:
+        mixed = calibration.mixed(model, first, plan.most, plan.seed + number)
+        found.append(Piece(f"compute-{number}", mixed, syncs[0], model))
+    other = calibration.mixed(model, first, plan.most, plan.seed + ROUNDS[plan.quick])
+    found += [Piece(f"{sync}-{first}", other, sync, model) for sync in syncs[1:]]
+    found.append(Piece("alone", calibration.mixed(model, 1, plan.most, plan.seed), syncs[0], model))
+    for devices in plan.devices:
         for sync in syncs:
             for width in SIZES[plan.quick]:
-                name = f"transfers-{sync}-{n}-{width:g}"
-                found.append(Piece(name, lambda n=n, s=sync, w=width: _transferring(plan, n, s, w)))  # type: ignore[misc]
+                unit = replace(model, hidden=int(model.hidden * width), ffn=int(model.ffn * width))
+                name = f"transfers-{sync}-{devices}-{width:g}"
+                found.append(Piece(name, calibration.short(unit, devices), sync, unit, emulate=True))
     return found
 
 
-def _computing(plan: Plan, file: ScheduleFile, sync: str) -> Measurements:
-    """Everything, as it is in a real run."""
-    return _recorded(plan, plan.model, file, sync, emulate=False)
-
-
-def _alone(plan: Plan, sync: str) -> Measurements:
-    """Compute of one device, without peers and transfers."""
-    found = _computing(plan, calibration.mixed(plan.model, 1, plan.most, plan.seed), sync)
-    return replace(found, compute=tuple(replace(row, alone=True) for row in found.compute), constants=())
-
-
-def _transferring(plan: Plan, devices: int, sync: str, width: float) -> Measurements:
-    """Transfers while nobody computes, of units of another width; and on devices without real compute the rest, too."""
-    model = replace(plan.model, hidden=int(plan.model.hidden * width), ffn=int(plan.model.ffn * width))
-    found = _recorded(plan, model, calibration.short(model, devices), sync, emulate=True)
-    constants = found.constants if width == 1 and devices != plan.devices[0] else ()
-    return replace(
-        found, transfers=tuple(replace(row, computing=False) for row in found.transfers), constants=constants
-    )
-
-
-def _recorded(plan: Plan, model: Model, file: ScheduleFile, sync: str, *, emulate: bool) -> Measurements:
-    """The measurements of one run of the engine."""
-    devices = file.header.devices
-    cost = Cost(model, replace(STAND_IN, model=model.name), Cluster(devices, devices, 1.0, 1.0, devices))
-    job = Job(file.schedules, cost, sync, plan.backend, "locked", "fsdp2", emulate, plan.timeout, plan.seed)
+def measure(plan: Plan, piece: Piece) -> Measurements:
+    """Run a piece and read off its timeline what it is for."""
+    devices, job = piece.file.header.devices, _job(plan, piece)
     with tempfile.TemporaryDirectory(prefix="odc-") as folder:
         path = Path(folder) / "timeline.npz"
-        if run(file, job, str(path), quiet=True):
+        if run(piece.file, job, str(path), quiet=True):
             fix = "what is measured so far is kept: give the same command again"
             raise EngineError(f"a run on {devices} devices failed, see above; {fix}")
-        rows = recorded.rows(timeline.read(path), file.schedules, model, DTYPE, cost if emulate else None)
-    return replace(_empty(plan), compute=rows.compute, transfers=rows.transfers, constants=rows.constants)
+        waits = job.cost if piece.emulate else None
+        rows = recorded.rows(timeline.read(path), piece.file.schedules, piece.model, DTYPE, waits)
+    # Meetings and the rest are those of real runs where there are any, and of units of the model's own size.
+    usual = piece.model == plan.model and (devices == plan.devices[0]) != piece.emulate
+    constants = rows.constants if usual else ()
+    return replace(_empty(plan), compute=rows.compute, transfers=rows.transfers, constants=constants)
+
+
+def _job(plan: Plan, piece: Piece) -> Job:
+    devices = piece.file.header.devices
+    cost = Cost(piece.model, replace(STAND_IN, model=piece.model.name), Cluster(devices, devices, 1.0, 1.0, devices))
+    told = (piece.sync, plan.backend, "locked", "fsdp2", piece.emulate, plan.timeout, plan.seed)
+    return Job(piece.file.schedules, cost, *told)
 
 
 def _empty(plan: Plan) -> Measurements:

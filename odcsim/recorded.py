@@ -13,7 +13,7 @@ from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Cost, Load, load
 from odcsim.measurements import Compute, Constant, Transfer
 from odcsim.model import Model
 from odcsim.profile import DTYPES
-from odcsim.program import COMPUTE, ROOT, Step
+from odcsim.program import COMPUTE, ROOT
 from odcsim.schedule import Schedule
 from odcsim.timeline import Block, Floats, Timeline
 
@@ -34,14 +34,15 @@ def rows(
 ) -> Rows:
     """Everything a timeline measures. Where compute was emulated it is not measured, and whatever a wait took beyond
     the seconds of the cost that it stood for is work between steps."""
+    computing = not timeline.about.emulated
     compute: list[Compute] = []
     transfers: list[Transfer] = []
     constants: list[Constant] = []
     for block in timeline.blocks:
         chosen = block.ran(schedules)
-        if not timeline.about.emulated:
+        if computing:
             compute += _compute(block, load(model, chosen), chosen)
-        transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES))
+        transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES), computing)
         late = gaps(block)
         if emulated is not None:
             late |= _beyond(block, late, emulated.durations(block.program, emulated.load(chosen)))
@@ -61,6 +62,14 @@ def gaps(block: Block) -> dict[int, Floats]:
             ready = np.maximum.reduce([block.had[n] for n in (before[i], *step.after)])
             found[i] = np.maximum(block.asked[i] - ready, 0.0)
     return found
+
+
+def took(block: Block, i: int) -> Floats:
+    """Seconds of a step on each device; of one that meets, from when its last device came."""
+    asked = block.asked[i]
+    begun = asked.max(axis=1, keepdims=True) if block.program.steps[i].meets else asked
+    seconds: Floats = np.maximum(block.had[i] - begun, 0.0)
+    return seconds
 
 
 def _compute(block: Block, held: Load, schedules: Sequence[Schedule]) -> list[Compute]:
@@ -83,13 +92,14 @@ def _compute(block: Block, held: Load, schedules: Sequence[Schedule]) -> list[Co
                     float(seconds[b, d]),
                     longest=max(schedules[b].lengths[i] for i in samples),
                     samples=len(samples),
+                    alone=block.counts.shape[1] == 1,
                 )
             )
     return found
 
 
-def _transfers(block: Block, model: Model, gathered: int) -> list[Transfer]:
-    """A row for each transfer; of one that meets, from when its last device came."""
+def _transfers(block: Block, model: Model, gathered: int, computing: bool) -> list[Transfer]:
+    """A row for each transfer."""
     one_sided, devices = block.program.one_sided, block.counts.shape[1]
     found = []
     for i, step in enumerate(block.program.steps):
@@ -99,10 +109,8 @@ def _transfers(block: Block, model: Model, gathered: int) -> list[Transfer]:
         size = each * (model.root_parameters if step.unit == ROOT else model.layer_parameters)
         if not one_sided:
             kind = "all-gather" if kind == "gather" else "reduce-scatter"
-        present = step.microbatch < block.counts
-        begun = block.asked[i].max(axis=1, keepdims=True) if step.meets else block.asked[i]
-        seconds = (block.had[i] - begun)[present]
-        found += [Transfer(kind, devices, size, float(s), computing=True) for s in seconds if s > 0]
+        seconds = took(block, i).ravel()
+        found += [Transfer(kind, devices, size, float(s), computing) for s in seconds if s > 0]
     return found
 
 
@@ -121,20 +129,16 @@ def _constants(block: Block, late: dict[int, Floats]) -> list[Constant]:
         if step.lane != COMPUTE:
             continue
         if step.kind in ("overhead", "compute"):
-            overhead[step.microbatch] += _own(block, i, step, late)
+            overhead[step.microbatch] += _own(block, i, late)
         elif devices > 1 or step.kind != "meeting":
-            found += [Constant(step.kind, devices, float(s)) for s in _own(block, i, step, late).ravel() if s > 0]
+            found += [Constant(step.kind, devices, float(s)) for s in _own(block, i, late).ravel() if s > 0]
     for m, seconds in enumerate(overhead):
         found += [Constant("overhead", devices, float(s)) for s in seconds[m < block.counts] if s > 0]
     return found
 
 
-def _own(block: Block, i: int, step: Step, late: dict[int, Floats]) -> Floats:
-    """What a step adds to its device's time beside compute and waiting."""
-    before: Floats = late.get(i, np.zeros_like(block.had[i]))
-    if step.kind == "compute":
-        return before
-    begun = block.asked[i].max(axis=1, keepdims=True) if step.meets else block.asked[i]
-    took: Floats = np.maximum(block.had[i] - begun, 0.0)
-    own: Floats = took if step.meets else took + before
-    return own
+def _own(block: Block, i: int, late: dict[int, Floats]) -> Floats:
+    """What a step of the compute lane adds to its device's time beside compute and waiting."""
+    step = block.program.steps[i]
+    seconds = np.zeros_like(block.had[i]) if step.kind == "compute" else took(block, i)
+    return seconds if step.meets or i not in late else seconds + late[i]

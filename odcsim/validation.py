@@ -249,9 +249,8 @@ def _seconds(timeline: Timeline) -> dict[str, Floats]:
     for block in timeline.blocks:
         late = recorded.gaps(block)
         for i, step in enumerate(block.program.steps):
-            begun = block.asked[i].max(axis=1, keepdims=True) if step.meets else block.asked[i]
             what = block.program.durations[step.duration][0].split()[0]
-            found[what][block.minibatches] += np.maximum(block.had[i] - begun, 0.0).sum(axis=1)
+            found[what][block.minibatches] += recorded.took(block, i).sum(axis=1)
             if i in late:
                 found["overhead"][block.minibatches] += late[i].sum(axis=1)
     return found

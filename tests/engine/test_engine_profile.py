@@ -1,0 +1,136 @@
+"""What `odc_engine profile` measures: a machine's numbers come back, and a stopped call goes on where it was."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, PLAN, SLOWDOWN, TERMS, TINY, run_on_machine
+
+from odc_engine import profile
+from odc_engine.profile import DTYPE, Plan, measured, partial, pieces
+from odcsim import catalog, measurements
+from odcsim import profile as profiles
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """The names of what it was asked to measure."""
+    asked = []
+    real = profile.measure
+
+    def measure(plan, piece):
+        asked.append(piece.name)
+        return real(plan, piece)
+
+    monkeypatch.setattr(profile, "run", run_on_machine)
+    monkeypatch.setattr(profile, "measure", measure)
+    return asked
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
+    """Compute beside others and what that costs it, transfers by themselves and beside compute, and all the rest."""
+    report = measured(replace(PLAN, quick=quick), tmp_path / "me.json")
+    found = profiles.read(tmp_path / "me.json")
+    assert report.good
+    assert found == report.profile
+    for name in TERMS:
+        for term in ("constant", "linear", "quadratic", "sample"):
+            its = getattr(getattr(MACHINE, name), term)
+            assert getattr(getattr(found, name), term) == pytest.approx(its, rel=1e-6), (name, term)
+    assert {(t.kind, t.devices) for t in found.timings} == {(t.kind, t.devices) for t in MACHINE.timings}
+    for timing in found.timings:
+        # Beside real compute only as many devices as compute for real are measured.
+        slowdown = SLOWDOWN if timing.kind in KINDS and timing.devices == COUNTS[0] else 1.0
+        its = MACHINE.timing(timing.kind, timing.devices)
+        assert timing.constant == pytest.approx(its.constant, rel=1e-6), timing
+        assert timing.per_byte == pytest.approx(its.per_byte, rel=1e-6), timing
+        assert timing.slowdown == pytest.approx(slowdown, rel=1e-6), timing
+    assert found.interference == pytest.approx(INTERFERENCE)
+    assert (found.model, found.gpu, found.dtype, found.transport) == ("tiny", "cpu", DTYPE, "shm")
+    assert (found.longest, found.most_tokens) == (512, 512)
+    assert found.hardware
+    assert "torch" in found.versions
+    assert [path.name for path in tmp_path.iterdir()] == ["me.json"]
+    assert machine == [piece.name for piece in pieces(replace(PLAN, quick=quick))]
+
+
+@pytest.mark.parametrize("backend", ["shm", "threads", "torch"])
+@pytest.mark.parametrize("quick", [True, False])
+def test_pieces_have_names_of_their_own_and_run_what_the_backend_can(backend, quick):
+    plan = replace(PLAN, backend=backend, quick=quick)
+    found = pieces(plan)
+    assert len({piece.name for piece in found}) == len(found)
+    assert {piece.sync for piece in found} == set(profile.SYNCS[backend])
+    assert {piece.file.header.devices for piece in found} == {1, *COUNTS}
+    assert all(piece.emulate or piece.file.header.devices in (1, COUNTS[0]) for piece in found)
+    for piece in found:
+        job = profile._job(plan, piece)
+        assert (job.backend, job.sync, job.emulate) == (backend, piece.sync, piece.emulate)
+
+
+def stopped_after(monkeypatch, count: int, error: BaseException, plan: Plan, output: Path) -> None:
+    """A call that ends by the error when so many pieces are measured."""
+    before, left = profile.measure, iter(range(count))
+
+    def measure(plan, piece):
+        if next(left, None) is None:
+            raise error
+        return before(plan, piece)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(profile, "measure", measure)
+        with pytest.raises(type(error)):
+            measured(plan, output)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)], ids=repr)
+def test_a_stopped_call_goes_on_where_it_was(machine, monkeypatch, tmp_path, error):
+    output, names = tmp_path / "me.json", [piece.name for piece in pieces(PLAN)]
+    stopped_after(monkeypatch, 3, error, PLAN, output)
+    assert machine == names[:3]
+    assert not output.exists()
+    assert sorted(path.name for path in partial(output).iterdir()) == sorted(f"{name}.json" for name in names[:3])
+    resumed = measured(PLAN, output)
+    assert machine == names
+    assert not partial(output).exists()
+    whole = measured(PLAN, tmp_path / "other.json")
+    assert resumed.profile == whole.profile
+
+
+OTHER = {
+    "speed": {"quick": False},
+    "limit": {"most": 600},
+    "devices": {"devices": (2, 4)},
+    "seed": {"seed": 1},
+    "backend": {"backend": "threads"},
+    "model": {"model": catalog.model("nano")},
+    "name": {"model": replace(TINY, name="mine")},
+    "sizes": {"model": replace(TINY, ffn=1024)},
+}
+
+
+@pytest.mark.parametrize("changes", OTHER.values(), ids=OTHER)
+def test_what_was_measured_with_other_settings_is_measured_anew(machine, monkeypatch, tmp_path, changes):
+    output, other = tmp_path / "me.json", replace(PLAN, **changes)
+    stopped_after(monkeypatch, 3, KeyboardInterrupt(), PLAN, output)
+    machine.clear()
+    stopped_after(monkeypatch, 2, KeyboardInterrupt(), other, output)
+    assert machine == [piece.name for piece in pieces(other)][:2]
+
+
+def test_so_is_what_other_software_measured_and_what_cannot_be_read(machine, monkeypatch, tmp_path):
+    output, names = tmp_path / "me.json", [piece.name for piece in pieces(PLAN)]
+    stopped_after(monkeypatch, 4, KeyboardInterrupt(), PLAN, output)
+    older, damaged, foreign, kept = (partial(output) / f"{name}.json" for name in names[:4])
+    measurements.write(replace(measurements.read(older), versions="torch 1.0"), older)
+    damaged.write_text("{")
+    foreign.write_text(json.dumps({"mine": 1}))
+    measurements.write(replace(measurements.read(kept), date="1999-12-31"), kept)  # begun before midnight
+    machine.clear()
+    measured(PLAN, output)
+    assert machine == [*names[:3], *names[4:]]
