@@ -81,7 +81,7 @@ def _package(name: str) -> Finding:
 
 
 def _abilities() -> list[Finding]:
-    return [_memfd(), _locks(), _pidfd(), _hooks(), _cuda()]
+    return [_memfd(), _locks(), _pidfd(), _hooks(), _cuda(), _nvshmem()]
 
 
 def _backends(abilities: dict[str, Finding]) -> list[Finding]:
@@ -160,3 +160,18 @@ def _cuda() -> Finding:
         return _ability("CUDA", False, "no GPU that torch can use", "only for GPUs; the CPU engine does without")
     names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
     return _ability("CUDA", True, f"{torch.cuda.device_count()} x {', '.join(sorted(names))}", "")
+
+
+def _nvshmem() -> Finding:
+    """The device library that kernels link must be of the host library's version."""
+    name, advice = "NVSHMEM", "pip install 'odcsim[gpu]' -c constraints.txt"
+    if not importlib.util.find_spec("nvshmem"):
+        return _ability(name, False, "nvshmem4py is not installed", advice)
+    try:
+        from odc_engine.backends import nvshmem_library
+
+        versions = nvshmem_library.versions()
+    except Exception as error:  # whatever its search for libraries raises
+        return _ability(name, False, f"is not complete ({type(error).__name__})", advice)
+    found = f"host library {versions.host}, bitcode {versions.bitcode or 'of no wheel'}"
+    return _ability(name, versions.agree, found, advice)
