@@ -9,7 +9,8 @@ _TRUST = {
     "calibrated": "Seconds come from a profile measured on this hardware.",
     "published fit": "Seconds come from a published fit to measurements, not from measurements of yours.",
     "catalogue": "Seconds are estimated from FLOPs and published rates, not measured: read the range, not the point.",
-    "extrapolated": "Some samples are longer than any that the seconds were made from: those are extrapolated.",
+    "extrapolated": "Some of this is beyond what the seconds were made from (longer samples, fuller microbatches, "
+    "other devices or another model) and is extrapolated.",
 }
 SHAPE = "shape, not data"
 NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
@@ -117,6 +118,8 @@ def _savings(found: Answer) -> str:
 def _trust(comparison: Comparison, found: Answer) -> str:
     profile, chosen = comparison.setting.cost.profile, found.chosen
     told = f"{_TRUST.get(comparison.fidelity, comparison.fidelity)} "
+    if profile.fidelity == "extrapolated":
+        told += f"WARNING: {profile.origin}. "
     told += f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
     if profile.low != profile.high:
         told += f", and the truth may lie between {_long(chosen.model_low)} and {_long(chosen.model_high)}"

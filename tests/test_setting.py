@@ -118,9 +118,13 @@ def test_a_wrong_answer_is_refused(changes, problem):
         ask(values.pop("trace"), values.pop("model"), **values)
 
 
-def test_a_profile_of_another_model_is_refused(tmp_path):
-    profile.write(ask(trace([5]), MODEL, gpu="a100").cost.profile, tmp_path / "p.json")
-    with pytest.raises(InputError, match=rf"profile is for {MODEL}, not r1-distill-qwen-7b; use --model {MODEL}"):
+def test_a_profile_of_another_model_is_scaled_and_one_of_an_unknown_model_refused(tmp_path):
+    own = ask(trace([5]), MODEL, gpu="a100").cost.profile
+    profile.write(own, tmp_path / "p.json")
+    found = ask(trace([5]), "r1-distill-qwen-7b", profile=str(tmp_path / "p.json")).cost.profile
+    assert (found.model, found.fidelity) == ("r1-distill-qwen-7b", "extrapolated")
+    profile.write(replace(own, model="mine"), tmp_path / "p.json")
+    with pytest.raises(InputError, match=r"profile is for mine, not r1-distill-qwen-7b, and .* use --model mine"):
         ask(trace([5]), "r1-distill-qwen-7b", profile=str(tmp_path / "p.json"))
 
 

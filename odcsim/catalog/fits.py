@@ -3,26 +3,32 @@
 from importlib.resources import files
 from pathlib import Path
 
+from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.cluster import GPU
 from odcsim.cost import estimate
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import Profile
+from odcsim.scaling import scaled
 
 
 def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None) -> Profile:
     """One order everywhere: the profile at `path`, a fit shipped for exactly this model and GPU, the catalogue."""
     if path is not None:
         profile = profiles.read(path)
-        if profile.model != model.name:
-            raise InputError(
-                f"profile is for {profile.model}, not {model.name}", where=path, fix=f"use --model {profile.model}"
-            )
-        return profile
+        return profile if profile.model == model.name else _of_another(profile, model, path)
     if gpu is None:
         raise InputError("neither --gpu nor --profile given", fix="name a GPU ('odcsim catalog list') or a profile")
     return published(model.name, gpu.name) or estimate(model, gpu, devices)
+
+
+def _of_another(profile: Profile, model: Model, path: str) -> Profile:
+    """Scaled from the model that it was made with, where the catalogue knows that one's shape."""
+    if profile.model not in catalog.model_names():
+        told = f"profile is for {profile.model}, not {model.name}, and the catalogue does not know its shape"
+        raise InputError(told, where=path, fix=f"use --model {profile.model}, or measure {model.name}")
+    return scaled(profile, catalog.model(profile.model), model)
 
 
 def published(model: str, gpu: str) -> Profile | None:
