@@ -20,9 +20,10 @@ import numpy as np
 from odc_engine import profile as profiles
 from odc_engine.run import run
 from odc_engine.worker import Job
-from odcsim import balance, catalog, load, profile, timeline
+from odcsim import balance, catalog, fit, load, measurements, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
+from odcsim.measurements import Measurements
 from odcsim.metrics import usage
 from odcsim.profile import TRANSFERS, Polynomial, Profile
 from odcsim.schedule import Header, Schedule, ScheduleFile
@@ -59,7 +60,7 @@ class Stage:
 
 
 STAGES = (
-    Stage("real", 2, "tiny", "shm", False, 2, 5),
+    Stage("real", 2, "tiny", "shm", False, 1, 5),
     Stage("executor check, 4 devices", 4, "nano", "threads", True, 1, 3),
     Stage("executor check, 8 devices", 8, "nano", "threads", True, 1, 3),
 )
@@ -132,19 +133,24 @@ def planned(stage: Stage, cost: Cost, sync: str) -> tuple[ScheduleFile, list[tup
     return ScheduleFile(header, tuple(schedules)).sealed(), cases
 
 
-def held(stage: Stage, used: Profile, folder: Path) -> list[Case]:
-    """Predict and run every schedule. Repeats of one sync lie between those of the other."""
-    cost = Cost(catalog.model(stage.model), used, Cluster(stage.devices, stage.devices, 1.0, 1.0, stage.devices))
+def held(stage: Stage, known: Measurements, folder: Path) -> list[Case]:
+    """Run every schedule and predict it. Repeats of one sync lie between those of the other, and where compute is real,
+    more of the profile is measured between them: a host's speed drifts by more than a model's error."""
+    cost = Cost(catalog.model(stage.model), fitted(stage, known), one_machine(stage.devices))
     files = {sync: planned(stage, cost, sync) for sync in SYNCS}
     runs: dict[str, list[Timeline]] = {sync: [] for sync in SYNCS}
     for number in range(stage.repeats):
         for sync, (file, cases) in files.items():
+            if not stage.emulate:
+                known = profiles.together([known, again(stage, number)])
             job = Job(file.schedules, cost, sync, stage.backend, "locked", "fsdp2", stage.emulate, 60.0, SEED)
             path = folder / f"{stage.name}-{sync}-{number}.npz"
             if run(file, job, str(path), quiet=True):
                 raise SystemExit("a run failed, see above")
             runs[sync].append(timeline.read(path))
             say(f"{stage.name}: {sync}, run {number + 1} of {stage.repeats} done, {len(cases)} schedules")
+    used = fitted(stage, known)
+    cost = replace(cost, profile=used)
     found = []
     for sync, (file, cases) in files.items():
         less = {name: makespans(replace(cost, profile=p), file, sync) for name, p in without(used).items()}
@@ -256,11 +262,10 @@ def terms(cases: Sequence[Case]) -> str:
     return table(("median, worst error", *(f"{stage}, {sync}" for stage, sync in stages)), rows)
 
 
-def results(cases: Sequence[Case], used: Sequence[Profile]) -> str:
+def results(cases: Sequence[Case], known: Measurements) -> str:
     """Everything that the page shows of a run."""
-    p = used[0]
     told_runs = " or ".join(sorted({f"{len(c.measured)} runs" for c in cases}, reverse=True))
-    told = [f"{p.date}, {p.hardware}, {p.versions}. The median of {told_runs} counts as measured."]
+    told = [f"{known.date}, {known.hardware}, {known.versions}. The median of {told_runs} counts as measured."]
     told += [
         "",
         "### All schedules",
@@ -302,18 +307,37 @@ def row(c: Case) -> list[str]:
     return [c.stage, f"{c.lengths} {c.draw}", c.sync, c.balancer, *numbers, c.furthest]
 
 
-def measured(stage: Stage, folder: Path) -> Profile:
-    """The stage's machine, by `odc_engine profile`."""
+def plan(stage: Stage, seed: int) -> profiles.Plan:
     others = tuple(s.devices for s in STAGES if s.emulate and s.backend == stage.backend)
+    return profiles.Plan(
+        catalog.model(stage.model), (2, *others), stage.backend, LONGEST, quick=not stage.emulate, seed=seed
+    )
+
+
+def measured(stage: Stage, folder: Path) -> Measurements:
+    """The stage's machine, as `odc_engine profile` measures it."""
     path = folder / f"{stage.model}-{stage.backend}.json"
     if not path.exists():
-        plan = profiles.Plan(catalog.model(stage.model), (2, *others), stage.backend, LONGEST, seed=SEED + 1)
-        report = profiles.measured(
-            plan, path, lambda name: say(f"profile of {stage.model} on {stage.backend}: {name} done")
-        )
-        say("\n".join(report.lines()))
-    found = profile.read(path)
+        found = []
+        for piece in profiles.pieces(plan(stage, SEED + 1)):
+            found.append(piece.measure())
+            say(f"profile of {stage.model} on {stage.backend}: {piece.name} done")
+        measurements.write(profiles.together(found), path)
+    return measurements.read(path)
+
+
+def again(stage: Stage, number: int) -> Measurements:
+    """Every packing once more."""
+    return profiles.pieces(plan(stage, SEED + 10 + number))[0].measure()
+
+
+def fitted(stage: Stage, known: Measurements) -> Profile:
+    found = fit.examine(known).profile
     return replace(found, **EMULATED) if stage.emulate else found
+
+
+def one_machine(devices: int) -> Cluster:
+    return Cluster(devices, devices, 1.0, 1.0, devices)
 
 
 def write(page: Path, text: str) -> None:
@@ -325,18 +349,21 @@ def write(page: Path, text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--stages", default="", metavar="WORD", help="only stages whose name holds it")
-    parser.add_argument("--keep", metavar="DIR", help="keep profiles and timelines, and take profiles that lie there")
+    parser.add_argument("--keep", metavar="DIR", help="keep everything there, and take what other stages left")
     parser.add_argument("-o", dest="page", type=Path, default=PAGE, metavar="PAGE")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="odc-") as temporary:
         folder = Path(args.keep or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         stages = [stage for stage in STAGES if args.stages in stage.name]
-        used = [measured(stage, folder) for stage in stages]
-        cases = [case for stage, p in zip(stages, used, strict=True) for case in held(stage, p, folder)]
-        (folder / "cases.json").write_text(json.dumps([asdict(case) for case in cases], indent=1))
-    text = results(cases, used)
-    write(args.page, text)
+        old = folder / "cases.json"
+        cases = [Case(**case) for case in json.loads(old.read_text())] if old.exists() else []
+        cases = [case for case in cases if args.stages not in case.stage]
+        for stage in stages:
+            known = measured(stage, folder)
+            cases += held(stage, known, folder)
+        old.write_text(json.dumps([asdict(case) for case in cases], indent=1))
+    write(args.page, results(cases, known))
     say(f"wrote {args.page}")
 
 

@@ -80,8 +80,7 @@ def test_the_page_keeps_what_is_written_by_hand(tmp_path):
 
 def test_results_hold_every_schedule_worst_first():
     cases = [case(1.0 + i / 100, (1.0,), draw=i) for i in range(30)]
-    used = Profile("tiny", "cpu", "calibrated", "", *[page.EMULATED["head"]] * 3, date="2026-01-02", hardware="a test")
-    text = page.results(cases, [used])
+    text = page.results(cases, page.Measurements("tiny", "cpu", (), date="2026-01-02", hardware="a test"))
     worst = text.partition("### Worst first")[2].partition("###")[0]
     shown = [line.split("|")[7].strip() for line in worst.splitlines() if "swe" in line]
     assert shown[0] == "+29.0%"
