@@ -23,12 +23,24 @@ def job_of(
     timeout: float = 60.0,
 ) -> Job:
     """Emulated compute needs seconds; real compute takes its own."""
+    _refuse_gangs(file)
     model = catalog.model(file.header.model)
     devices = file.header.devices
     if emulate and gpu is None and profile is None:
         raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")
     cost = Cost(model, _profile(model, gpu, devices, profile), _one_machine(devices))
     return Job(file.schedules, cost, sync, backend, accumulate, "fsdp2", emulate, timeout, file.header.seed)
+
+
+def _refuse_gangs(file: ScheduleFile) -> None:
+    for number, schedule in enumerate(file.schedules):
+        if schedule.gangs:
+            count = sum(gang > 1 for gang in schedule.gangs)
+            raise InputError(
+                f"samples split over several devices ({count} of them) are simulated only: the engine runs each on one",
+                where=f"minibatch {number}",
+                fix="use another balancer than split",
+            )
 
 
 def _profile(model: Model, gpu: str | None, devices: int, path: str | None) -> Profile:

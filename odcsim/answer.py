@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from odcsim.balance import SPLIT
 from odcsim.comparison import Comparison
 from odcsim.summary import REFERENCE, Row
 
@@ -45,7 +46,9 @@ def answer(comparison: Comparison) -> Answer:
         return round(row.makespan_seconds / reference.makespan_seconds, 4), row.balancer not in _USUAL
 
     fits = comparison.fidelity == "calibrated"  # else a tight plan fits costs that may well be wrong
-    ours = [r for r in comparison.rows if r.sync == "on-demand" and (fits or r.balancer != TIGHT)]
+    ours = [
+        r for r in comparison.rows if r.sync == "on-demand" and r.balancer != SPLIT and (fits or r.balancer != TIGHT)
+    ]
     best, robust = min(ours, key=slowness), comparison.row(ROBUST, "on-demand")
     if robust.makespan_seconds <= NEAR * best.makespan_seconds:
         best = robust
@@ -82,7 +85,7 @@ def sentences(comparison: Comparison, found: Answer) -> list[str]:
     """Where the difference comes from, what it saves, and how far to trust it."""
     told = [f"{_idle(found)} {_savings(found)}", _trust(comparison, found)]
     origin = comparison.setting.trace.origin
-    return [*told, *([f"Lengths: {origin}."] if origin else [])]
+    return [*told, *_splitting(comparison, found), *([f"Lengths: {origin}."] if origin else [])]
 
 
 def misfit(comparison: Comparison, found: Answer) -> list[str]:
@@ -113,6 +116,17 @@ def _savings(found: Answer) -> str:
     if after.dollars is not None and before.dollars is not None:
         told += f", {money(after.dollars)} instead of {money(before.dollars)}"
     return f"{told}."
+
+
+def _splitting(comparison: Comparison, found: Answer) -> list[str]:
+    """What the row would bring that nothing runs yet, where somebody asked for it."""
+    row = next((r for r in comparison.rows if r.balancer == SPLIT), None)
+    if row is None:
+        return []
+    gain, extra = found.best.makespan_seconds / row.makespan_seconds, comparison.setting.split_overhead
+    told = f"Splitting samples that cost more than a device's share would run {gain:.2f} times as fast as"
+    told += f" {named(found.best)}, at {extra:.0%} more work for each doubling of the devices on one sample."
+    return [f"{told} That row is simulated only: nothing here runs it."]
 
 
 def _trust(comparison: Comparison, found: Answer) -> str:

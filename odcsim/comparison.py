@@ -37,9 +37,11 @@ class Comparison:
         }
 
 
-def pairs() -> list[tuple[str, str]]:
-    """Every (balancer, sync) that can run."""
-    return [(b, s) for b in balance.ALL for s in SYNCS if balance.runs_with(b, s)]
+def pairs(setting: Setting | None = None) -> list[tuple[str, str]]:
+    """Every (balancer, sync) that can run; and splitting outliers, where the setting says what that costs."""
+    split = setting is not None and setting.split_overhead is not None
+    found = [(b, s) for b in balance.ALL for s in SYNCS if balance.runs_with(b, s)]
+    return [*found, *([(balance.SPLIT, "on-demand")] if split else [])]
 
 
 def compare(
@@ -54,7 +56,7 @@ def compare(
     plans: dict[str, ScheduleFile] = {}
     rows, usages = [], []
     profile = setting.cost.profile
-    for balancer, sync in pairs():
+    for balancer, sync in pairs(setting):
         if balancer not in plans:
             plans[balancer] = plan(setting, balancer)
         measured = measure(plans[balancer], Simulation(setting.cost, sync, executor, seed=setting.seed))
@@ -76,7 +78,7 @@ def measure(file: ScheduleFile, how: Simulation) -> Measured:
 
 def _with_memory(row: Row, setting: Setting, file: ScheduleFile, limit: float | None) -> Row:
     sync = sync_named(row.sync)
-    tokens = max(sum(s.lengths[i] for i in microbatch) for s in file.schedules for microbatch in s.contents())
+    tokens = max(s.tokens(microbatch) for s in file.schedules for microbatch in s.contents())
     estimate = memory.estimate(
         setting.cost.model,
         setting.cost.cluster.devices,
@@ -104,6 +106,7 @@ def inputs(comparison: Comparison) -> dict[str, Any]:
         "minibatches": setting.minibatches,
         "seed": setting.seed,
         "in_order": setting.in_order,
+        "split_overhead": setting.split_overhead,
         "price": comparison.price,
         "executor": comparison.executor,
     }

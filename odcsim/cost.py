@@ -1,6 +1,6 @@
 """Seconds for everything a program names: a profile's fits, or a GPU's rates, applied to what each microbatch holds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,7 +45,7 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     held = np.zeros((3, *counts.shape, counts.max(initial=0)))
     for b, (schedule, devices) in enumerate(zip(schedules, rows, strict=True)):
         lengths = np.array(schedule.lengths, dtype=np.int64)
-        factors = luck[b] if luck else 1.0
+        factors = np.array(schedule.parts()) * (luck[b] if luck else 1.0)
         of_each = [(of * factors).tolist() for of in (lengths, model.squares(lengths), np.ones(len(lengths)))]
         for d, device in enumerate(devices):
             for m, microbatch in enumerate(device):
@@ -82,6 +82,17 @@ class Cost:
         layer = p.forward.constant + p.backward.constant
         compute = self.model.layers * layer + p.head.constant + 2 * p.embed.constant + p.microbatch
         return compute + fixed["overhead"] + fixed["gather root"] + fixed["push root"]
+
+    def microbatch_times(self) -> Callable[[float], float]:
+        """About what a microbatch of samples that take so long comes to under on-demand.
+
+        Layers' transfers run beside compute; a pass takes as long as they do where that is longer.
+        """
+        p, fixed, layers = self.profile, self._fixed(one_sided=True), self.model.layers
+        shown, gather, push = self.microbatch_seconds(), layers * fixed["gather layer"], layers * fixed["push layer"]
+        both = p.forward.linear + p.backward.linear
+        first = p.forward.linear / both if both else 0.25  # the forward's share of the samples' work
+        return lambda samples: shown + max(first * samples, gather) + max((1 - first) * samples, gather, push)
 
     def load(self, schedules: Sequence[Schedule], luck: Sequence[Floats] = (), *, queues: bool = False) -> Load:
         """The loads of minibatches of like shape, or of their queues."""

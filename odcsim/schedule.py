@@ -5,9 +5,11 @@ A schedule is one minibatch: the optimizer step is a barrier, so minibatches do 
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,9 @@ class Schedule:
 
     `queue` holds microbatches that are nobody's yet: a device that is done with its own takes the next one, until none
     is left. Only where devices do not meet inside a minibatch.
+
+    A sample may be split over several devices, a gang, which run equal parts of it at the same time. It is then alone
+    in the first microbatch of each, so that they begin together.
     """
 
     lengths: tuple[int, ...]
@@ -34,6 +39,17 @@ class Schedule:
     samples: tuple[int, ...] = ()  # the samples' ids in the trace, where known
     loss: tuple[int, ...] = ()  # tokens of each sample that carry loss, where known
     queue: Microbatches = ()
+    gangs: tuple[int, ...] = ()  # how many devices run each sample; empty where none is split
+    split_overhead: float = 0.0  # work that each doubling of a gang adds, as a fraction of its sample's
+
+    def tokens(self, microbatch: Iterable[int]) -> int:
+        """Tokens that a device holds in a microbatch: of a split sample its part."""
+        gangs = self.gangs
+        return sum([-(-self.lengths[i] // gangs[i]) if gangs else self.lengths[i] for i in microbatch])
+
+    def parts(self) -> list[float]:
+        """How much of each sample's work one device does that runs it."""
+        return [part(gang, self.split_overhead) for gang in self.gangs or (1,) * len(self.lengths)]
 
     @property
     def microbatches(self) -> tuple[int, ...]:
@@ -55,6 +71,11 @@ class Schedule:
         for entry, taker in zip(self.queue, takers, strict=True):
             devices[taker].append(entry)
         return replace(self, devices=tuple(map(tuple, devices)), queue=())
+
+
+def part(gang: int, overhead: float) -> float:
+    """How much of a sample's work each device of a gang does: an equal share, and more for each doubling."""
+    return (1 + overhead * log2(gang)) / gang
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +152,8 @@ def _lines(schedules: Iterable[Schedule]) -> Iterable[str]:
             entry["samples"] = s.samples
         if s.loss:
             entry["loss"] = s.loss
+        if s.gangs:
+            entry |= {"gangs": s.gangs, "split_overhead": s.split_overhead}
         yield json.dumps(entry, separators=(",", ":"))
 
 
@@ -166,6 +189,8 @@ def _read_schedule(where: str, line: str, header: Header) -> Schedule:
         _whole_numbers(where, "samples", entry.get("samples", []), low=0),
         _whole_numbers(where, "loss", entry.get("loss", []), low=0),
         _microbatches(where, "queue", entry.get("queue", [])),
+        _whole_numbers(where, "gangs", entry.get("gangs", []), low=1),
+        _fraction(where, "split_overhead", entry.get("split_overhead", 0.0)),
     )
     check(schedule, header.max_tokens, where)
     return schedule
@@ -174,18 +199,30 @@ def _read_schedule(where: str, line: str, header: Header) -> Schedule:
 def check(schedule: Schedule, max_tokens: int, where: str) -> None:
     """Refuse a schedule that drops or repeats a sample or breaks the token limit."""
     fix = "write it anew with 'odcsim balance'"
-    placed = sorted(chain(*schedule.contents()))
-    if placed != list(range(len(schedule.lengths))):
-        raise InputError("a sample is missing, repeated or out of range", where=where, fix=fix)
-    for name in ("samples", "loss"):
+    for name in ("samples", "loss", "gangs"):
         if (values := getattr(schedule, name)) and len(values) != len(schedule.lengths):
             raise InputError(f"{len(values)} {name} for {len(schedule.lengths)} lengths", where=where, fix=fix)
+    placed = Counter(chain(*schedule.contents()))
+    if placed != dict(enumerate(schedule.gangs or (1,) * len(schedule.lengths))):
+        raise InputError("a sample is missing, repeated or out of range", where=where, fix=fix)
+    _check_gangs(schedule, where, fix)
     places = [(f"device {d} microbatch {m}", mb) for d, of in enumerate(schedule.devices) for m, mb in enumerate(of)]
     for place, microbatch in [*places, *((f"queue entry {e}", mb) for e, mb in enumerate(schedule.queue))]:
         if not microbatch:
             raise InputError(f"{place} is empty", where=where, fix=fix)
-        if (tokens := sum(schedule.lengths[i] for i in microbatch)) > max_tokens:
+        if (tokens := schedule.tokens(microbatch)) > max_tokens:
             raise InputError(f"{place} holds {tokens} tokens, over max_tokens {max_tokens}", where=where, fix=fix)
+
+
+def _check_gangs(schedule: Schedule, where: str, fix: str) -> None:
+    """Every part of a split sample on a device of its own, where its gang begins together and stays in step."""
+    for i, gang in enumerate(schedule.gangs):
+        if gang > 1 and sum(device[:1] == ((i,),) for device in schedule.devices) != gang:
+            raise InputError(
+                f"sample {i} is split over {gang} devices and not alone in the first microbatch of each",
+                where=where,
+                fix=fix,
+            )
 
 
 def _microbatches(where: str, name: str, found: Any) -> Microbatches:
@@ -201,6 +238,12 @@ def _whole_numbers(where: str, name: str, values: Any, *, low: int) -> tuple[int
         if type(value) is not int or not low <= value < 2**31:
             raise InputError(f"{name} holds {value!r}", where=where, fix=f"whole numbers from {low} to 2^31 - 1")
     return tuple(values)
+
+
+def _fraction(where: str, name: str, value: Any) -> float:
+    if type(value) is not float or not 0 <= value <= 1:
+        raise InputError(f"{name} is {value!r:.40}", where=where, fix="a fraction from 0.0 to 1.0")
+    return value
 
 
 def _json(where: str, line: str) -> dict[str, Any]:

@@ -2,21 +2,22 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim import catalog
-from odcsim.balance import POOL, Assignment, balance, pooled
+from odcsim.balance import POOL, SPLIT, balance, pooled
 from odcsim.balance.scenarios import scenarios
+from odcsim.balance.split import LARGEST, split_outliers
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.profile import Profile
 from odcsim.reading import load
-from odcsim.schedule import Header, Microbatches, Schedule, ScheduleFile
+from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.trace import Trace
 
 MINIBATCHES = 200
@@ -33,6 +34,7 @@ class Setting:
     minibatches: int = MINIBATCHES
     seed: int = 0
     in_order: bool = False
+    split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
 
     @property
     def limit(self) -> int:
@@ -71,15 +73,18 @@ def ask(
     in_order: bool = False,
     devices_per_node: int | None = None,
     cluster: str | None = None,
+    split_overhead: float | None = None,
 ) -> Setting:
     """A setting by names and paths, as the command line takes them."""
     wanted = {"devices": devices, "minibatch": minibatch, "minibatches": minibatches}
     for name, value in wanted.items():
         if value < 1:
             raise InputError(f"--{name} is {value}", fix="give at least 1")
+    if split_overhead is not None and not 0 <= split_overhead <= 1:
+        raise InputError(f"--split-overhead is {split_overhead}", fix="give a fraction from 0 to 1, such as 0.05")
     cost = cost_of(model, gpu, profile, devices, devices_per_node, cluster)
     trace = load(trace) if isinstance(trace, str) else trace
-    return Setting(trace, cost, minibatch, max_tokens, minibatches, seed, in_order)
+    return Setting(trace, cost, minibatch, max_tokens, minibatches, seed, in_order, split_overhead)
 
 
 def cost_of(
@@ -118,21 +123,36 @@ def _schedules(setting: Setting, balancer: str, advance: Callable[[], None]) -> 
     schedules = []
     for ids in setting.draw():
         lengths = trace.take(ids)
-        assignment, queue = _assign(setting, balancer, lengths)
+        assigned = _assign(setting, balancer, lengths)
         loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
-        schedules.append(Schedule(tuple(lengths.tolist()), assignment, tuple(ids.tolist()), loss, queue))
+        schedules.append(replace(assigned, samples=tuple(ids.tolist()), loss=loss))
         advance()
     return schedules
 
 
-def _assign(setting: Setting, balancer: str, lengths: NDArray[np.int64]) -> tuple[Assignment, Microbatches]:
+def _assign(setting: Setting, balancer: str, lengths: NDArray[np.int64]) -> Schedule:
     cost, devices = setting.cost, setting.cost.cluster.devices
     linear, quadratic = cost.sample_parts(lengths)
     weights = linear + quadratic
     if balancer == POOL:
-        return pooled(lengths, weights, devices, setting.limit, cost.microbatch_seconds())
+        assignment, queue = pooled(lengths, weights, devices, setting.limit, cost.microbatch_seconds())
+        return Schedule(tuple(lengths.tolist()), assignment, queue=queue)
+    if balancer == SPLIT:
+        return _split(setting, lengths, weights)
     unsure = scenarios(linear, quadratic)
-    return balance(balancer, lengths, weights, devices, setting.limit, scenarios=unsure), ()
+    assignment = balance(balancer, lengths, weights, devices, setting.limit, scenarios=unsure)
+    return Schedule(tuple(lengths.tolist()), assignment)
+
+
+def _split(setting: Setting, lengths: NDArray[np.int64], weights: NDArray[np.float64]) -> Schedule:
+    overhead, cost = setting.split_overhead, setting.cost
+    if overhead is None:
+        raise InputError("'split' needs to know what splitting costs", fix="give --split-overhead, such as 0.05")
+    largest = math.gcd(LARGEST, cost.cluster.devices_per_node)
+    given = lengths, weights, cost.cluster.devices, setting.limit, overhead
+    assignment, gangs = split_outliers(*given, largest=largest, seconds=cost.microbatch_times())
+    whole = Schedule(tuple(lengths.tolist()), assignment)
+    return replace(whole, gangs=gangs, split_overhead=overhead) if max(gangs) > 1 else whole
 
 
 def _header(setting: Setting, balancer: str) -> Header:

@@ -44,6 +44,12 @@ class Simulation:
             if len(schedule.devices) != cluster.devices:
                 raise InputError(f"schedule for {len(schedule.devices)} devices on a cluster of {cluster.devices}")
             check_counts(self.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
+            if schedule.gangs and (cluster.jitter or cluster.slow):
+                raise InputError(
+                    "a gang that splits a sample stays in step, which jitter and slow devices would break",
+                    where=f"minibatch {number}",
+                    fix="simulate a cluster without them, or another balancer",
+                )
 
     def program(self, microbatches: int) -> Program:
         return program(self.cost.model.layers, microbatches, self.sync, self.prefetch)
@@ -106,7 +112,7 @@ def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
 def _too_full(most: int, schedules: Sequence[Schedule]) -> bool:
     """Whether a microbatch holds more than `most` tokens; no limit where that is 0."""
     microbatches = ((s, m) for s in schedules for m in s.contents()) if most else ()
-    return any(sum(s.lengths[i] for i in m) > most for s, m in microbatches)
+    return any(s.tokens(m) > most for s, m in microbatches)
 
 
 @dataclass(frozen=True, slots=True)

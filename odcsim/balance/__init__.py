@@ -28,6 +28,7 @@ __all__ = [
     "ALL",
     "NAMES",
     "POOL",
+    "SPLIT",
     "Assignment",
     "LearnedCosts",
     "Plan",
@@ -46,6 +47,7 @@ POOL = "pool"  # the one that leaves samples to a queue
 _FREE_COUNTS = ("lb-mini", "lb-robust", "lb-tight", POOL)
 NAMES: tuple[str, ...] = (*_BY_POSITION, *_BY_COST, "lb-robust", "lb-tight")
 ALL: tuple[str, ...] = (*NAMES, POOL)
+SPLIT = "split"  # not among them: it is simulated where somebody asks for it, and nothing runs it
 
 
 def balance(

@@ -36,10 +36,10 @@ def named_for_speeds(balancer: str) -> None:
         raise InputError(f"'{balancer}' with speeds of devices", fix="only 'lb-mini' gives fast devices more to run")
 
 
-def earliest(weights: Floats, speeds: Floats) -> list[list[int]]:
-    """Each sample, heaviest first, to the device that would be done with it first."""
+def earliest(weights: Floats, speeds: Floats, starts: Floats | float = 0.0) -> list[list[int]]:
+    """Each sample, heaviest first, to the device that would be done with it first. `starts`: loads that stay."""
     groups: list[list[int]] = [[] for _ in speeds]
-    loads = np.zeros(len(speeds))
+    loads = np.zeros(len(speeds)) + starts
     for i, weight in enumerate(weights):
         device = int(((loads + weight) / speeds).argmin())
         loads[device] += weight
@@ -47,11 +47,15 @@ def earliest(weights: Floats, speeds: Floats) -> list[list[int]]:
     return groups
 
 
-def even_out(groups: list[list[int]], weights: Floats, speeds: Floats) -> list[list[int]]:
-    """Trades that make the latest device earlier, as long as there are any; `weights` run from the heaviest down."""
+def even_out(groups: list[list[int]], weights: Floats, speeds: Floats, starts: Floats | float = 0.0) -> list[list[int]]:
+    """Trades that make the latest device earlier, as long as there are any; `weights` run from the heaviest down.
+
+    `starts` are loads that each device has beside its group and that stay.
+    """
     held = [sorted(group) for group in groups]
-    loads = np.array([weights[group].sum() for group in held])
-    mean = weights.sum() / speeds.sum()
+    fixed = np.zeros(len(speeds)) + starts
+    loads = np.array([weights[group].sum() for group in held]) + fixed
+    mean = loads.sum() / speeds.sum()
     for _ in range(STEPS + len(groups) // 2):
         times = loads / speeds
         last = int(times.argmax())
@@ -67,7 +71,7 @@ def even_out(groups: list[list[int]], weights: Floats, speeds: Floats) -> list[l
             insort(held[last], take)
         insort(held[other], give)
         for device in (last, other):
-            loads[device] = weights[held[device]].sum()
+            loads[device] = weights[held[device]].sum() + fixed[device]
     return held
 
 

@@ -19,15 +19,18 @@ def add(commands: Any) -> None:
         description="Draw minibatches from a trace and write one balancer's schedules to a file.",
     )
     options.add_setting(parser)
-    parser.add_argument("--balancer", required=True, choices=options.BALANCERS, help=_HELP)
+    parser.add_argument("--balancer", required=True, choices=(*options.BALANCERS, "split"), help=_HELP)
     parser.add_argument("-o", dest="output", required=True, metavar="SCHEDULE", help="the file to write (JSONL)")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim import schedule
+    from odcsim.errors import InputError
     from odcsim.setting import plan
 
+    if args.split_overhead is not None and args.balancer != "split":
+        raise InputError(f"--split-overhead with --balancer {args.balancer}", fix="leave it out, or use split")
     setting = options.setting_of(args)
     with progress("balancing", setting.minibatches) as advance:
         file = schedule.write(plan(setting, args.balancer, advance=advance), args.output)

@@ -38,7 +38,7 @@ def _run(args: argparse.Namespace) -> None:
 
     setting = options.setting_of(args)
     known = {"executor": args.executor, "price": args.price, "memory_limit": memory_limit(args.gpu)}
-    with progress("comparing", len(pairs())) as advance:
+    with progress("comparing", len(pairs(setting))) as advance:
         comparison = compare(setting, **known, advance=advance)
     swept: tuple[tuple[int, Comparison], ...] = ()
     if args.sweep_max_tokens is not None:

@@ -36,6 +36,12 @@ def amount(text: str) -> float:
     return value
 
 
+def fraction(text: str) -> float:
+    if not amount(text) <= 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a fraction from 0 to 1")
+    return amount(text)
+
+
 def add_hardware(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", metavar="G", help="a GPU of 'odcsim catalog list'")
     parser.add_argument("--profile", metavar="F", help="seconds measured on your machine (a profile's JSON file)")
@@ -56,6 +62,13 @@ def add_setting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minibatches", type=whole, default=200, metavar="B", help="how many to draw (200)")
     parser.add_argument("--seed", type=seed, default=0, metavar="S", help="of the shuffle (0)")
     parser.add_argument("--in-order", action="store_true", help="keep the recorded order, RL steps and groups")
+    parser.add_argument(
+        "--split-overhead",
+        type=fraction,
+        metavar="X",
+        help="try to split samples too long for one device (context parallelism) at this much extra work for each "
+        "doubling of the devices on one sample, such as 0.05; simulated only",
+    )
 
 
 def setting_of(args: argparse.Namespace) -> "Setting":
@@ -75,6 +88,7 @@ def setting_of(args: argparse.Namespace) -> "Setting":
         in_order=args.in_order,
         devices_per_node=args.devices_per_node,
         cluster=args.cluster,
+        split_overhead=args.split_overhead,
     )
 
 
