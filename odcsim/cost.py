@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from odcsim.cluster import GPU, Cluster
 from odcsim.model import Model
-from odcsim.profile import DTYPES, SHARDED, Polynomial, Profile, Timing
+from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing
 from odcsim.program import Program
 from odcsim.schedule import Assignment, Schedule
 
@@ -159,7 +159,7 @@ class Cost:
         c = self.cluster
         found = self.profile.timing(kind, c.devices)
         exact = any((t.kind, t.devices) == (kind, c.devices) for t in self.profile.timings)
-        return found if exact or c.nodes == 1 or kind in SHARDED else None
+        return found if exact or c.nodes == 1 or kind in LOCAL else None
 
     def _constant(self, kind: str, otherwise: float) -> float:
         found = self._measured(kind)

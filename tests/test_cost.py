@@ -20,7 +20,7 @@ from odcsim.simulation import fidelity
 SMALL, LARGE = "r1-distill-qwen-1.5b", "r1-distill-qwen-7b"
 A100 = catalog.gpu("a100")
 numbers = st.floats(0, 1e-3)
-polynomials = st.builds(Polynomial, st.floats(0, 2), numbers, numbers)
+polynomials = st.builds(Polynomial, st.floats(0, 2), numbers, numbers, st.floats(0, 1))
 profiles = st.builds(
     Profile,
     *[st.just(text) for text in (SMALL, "a100", "calibrated", "a test")],
@@ -222,18 +222,46 @@ def test_parameters_travel_in_the_profiles_dtype_and_gradients_in_fp32():
     assert ratio[""] == ratio["bfloat16"] == ratio["float16"]
 
 
+def fixed(devices: int, profile: Profile, sync: str = "on-demand", **cluster) -> dict[str, float]:
+    """Seconds of everything that a microbatch of a single small sample and its minibatch take, by what is timed."""
+    steps, seconds = table(cost(devices, profile, **cluster), [even(9, devices)], sync)
+    return {what: float(seconds[i].max()) for i, (what, _) in enumerate(steps.durations)}
+
+
 def test_across_nodes_measured_transfers_hold_for_as_many_devices_alone():
+    """What a device does by itself needs no network, so that holds for any number."""
+    fit = replace(fits.published(SMALL, "a100"), timings=(*MEASURED, Timing("overhead", 4, 5.0)))
+    nodes = {"devices_per_node": 2, "nics_per_node": 2}
+    assert fixed(4, fit, **nodes)["gather layer"] > 1e-3
+    more, rates = fixed(8, fit, **nodes), fixed(8, replace(fit, timings=()), **nodes)
+    assert {what for what in more if more[what] != rates[what]} == {"optimizer", "publish", "overhead"}
+    assert (more["optimizer"], more["overhead"]) == (6, 5)
+
+
+@given(st.floats(0.1, 10), st.sampled_from(SYNCS))
+def test_a_slowdown_makes_transfers_that_much_longer_and_nothing_else(slowdown, sync):
     fit = replace(fits.published(SMALL, "a100"), timings=MEASURED)
+    slow = replace(fit, timings=tuple(replace(t, slowdown=slowdown) for t in MEASURED))
+    usual, found = fixed(4, fit, sync), fixed(4, slow, sync)
+    assert usual["push root"] > 1e-3
+    for what, seconds in usual.items():
+        assert found[what] == pytest.approx(seconds * (slowdown if what in TRANSFERS else 1)), what
 
-    def fixed(devices: int, profile: Profile) -> dict[str, float]:
-        how = cost(devices, profile, devices_per_node=2, nics_per_node=2)
-        steps, seconds = table(how, [even(9, devices)], "on-demand")
-        return {what: float(seconds[i].max()) for i, (what, _) in enumerate(steps.durations)}
 
-    assert fixed(4, fit)["gather layer"] > 1e-3
-    more, rates = fixed(8, fit), fixed(8, replace(fit, timings=()))
-    assert {what for what in more if more[what] != rates[what]} == {"optimizer", "publish"}
-    assert more["optimizer"] == 6
+def test_measured_overhead_takes_the_place_of_the_profiles():
+    fit = replace(fits.published(SMALL, "a100"), overhead=9.0)
+    measured = replace(fit, timings=(Timing("overhead", 2, 1.0), Timing("overhead", 4, 3.0)))
+    assert fixed(4, fit)["overhead"] == 9
+    assert [fixed(n, measured)["overhead"] for n in (2, 3, 4)] == [1, 2, 3]
+    assert spent(cost(4, measured), [even(9, 4)], ("overhead",)).tolist() == [[3, 3, 3, 3]]
+
+
+def test_samples_of_a_microbatch_cost_what_their_coefficient_says():
+    none = Polynomial()
+    fit = replace(fits.published(SMALL, "a100"), forward=Polynomial(sample=0.5), backward=none, head=none, embed=none)
+    found = Schedule((8, 8, 1, 1), (((0,),), ((1, 2, 3),)))
+    steps, seconds = table(cost(2, fit), [found])
+    assert seconds[steps.durations.index(("forward", 0))].tolist() == [[0.5, 1.5]]
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,17 @@ from odcsim.profile import DTYPES, TRANSFERS
 seconds, text = st.floats(1e-9, 1e6), st.text(max_size=9)
 whole = st.integers(1, 10**9)
 computes = st.builds(
-    Compute, st.sampled_from(COMPUTES), whole, st.floats(0, 1e12), seconds, st.integers(0, 10**6), whole
+    Compute,
+    st.sampled_from(COMPUTES),
+    whole,
+    st.floats(0, 1e12),
+    seconds,
+    st.integers(0, 10**6),
+    whole,
+    st.integers(0, 10**6),
+    st.booleans(),
 )
-transfers = st.builds(Transfer, st.sampled_from(TRANSFERS), whole, whole, seconds)
+transfers = st.builds(Transfer, st.sampled_from(TRANSFERS), whole, whole, seconds, st.booleans())
 constants = st.builds(Constant, st.sampled_from(CONSTANTS), whole, seconds)
 found = st.builds(
     Measurements,
@@ -84,6 +92,12 @@ def change(content, place, value):
         (("compute", 0, "speed"), 1, r"compute\[0\] misses or does not know 'speed'"),
         (("compute", 0), 1, r"compute\[0\] is 1; expected an object"),
         (("compute",), 1, r"compute is 1; expected a list"),
+        (("compute", 0, "samples"), -1, r"compute\[0\].samples is -1; expected a whole number from 0"),
+        (("compute", 0, "samples"), 1.0, r"compute\[0\].samples is 1.0; expected a whole number"),
+        (("compute", 0, "alone"), 1, r"compute\[0\].alone is 1; true or false"),
+        (("compute", 0, "alone"), "yes", r"compute\[0\].alone is 'yes'"),
+        (("transfers", 0, "computing"), None, r"transfers\[0\].computing is None; true or false"),
+        (("constants", 0, "computing"), True, r"constants\[0\] misses or does not know 'computing'"),
         (("transfers", 0, "bytes"), 0, r"transfers\[0\].bytes is 0"),
         (("transfers", 0, "bytes"), 10**400, r"transfers\[0\].bytes is huge"),
         (("transfers", 0, "kind"), "meeting", r"transfers\[0\].kind is 'meeting'"),
@@ -118,3 +132,13 @@ def test_a_missing_value_is_named(path):
         measurements.read(path)
     with pytest.raises(InputError, match="no such file"):
         measurements.read(path.with_name("none.json"))
+
+
+def test_what_may_be_left_out_says_nothing(path):
+    measurements.write(SMALL, path)
+    content = json.loads(path.read_text())
+    for name in ("longest", "microbatches", "samples", "alone"):
+        del content["compute"][0][name]
+    del content["transfers"][0]["computing"]
+    path.write_text(json.dumps(content))
+    assert measurements.read(path) == SMALL

@@ -14,8 +14,8 @@ from odcsim.errors import InputError
 from odcsim.profile import DTYPES, FIDELITIES, SHARDED, TIMINGS, TRANSFERS, Polynomial, Profile, Timing
 
 seconds = st.floats(0, 1e6)
-polynomials = st.builds(Polynomial, seconds, seconds, seconds)
-timings = st.builds(Timing, st.sampled_from(TIMINGS), st.integers(1, 99), seconds, seconds)
+polynomials = st.builds(Polynomial, seconds, seconds, seconds, seconds)
+timings = st.builds(Timing, st.sampled_from(TIMINGS), st.integers(1, 99), seconds, seconds, seconds)
 profiles = st.fixed_dictionaries(
     {
         **dict.fromkeys(("model", "gpu", "origin"), st.text(max_size=9)),
@@ -30,11 +30,12 @@ profiles = st.fixed_dictionaries(
         "most_tokens": st.integers(0, 10**6),
         "dtype": st.sampled_from(["", *DTYPES]),
         **dict.fromkeys(("hardware", "versions", "date", "transport"), st.text(max_size=9)),
-        **dict.fromkeys(("jitter", "residual", "worst_residual"), seconds),
+        **dict.fromkeys(("jitter", "interference", "residual", "worst_residual"), seconds),
         **dict.fromkeys(("forward_error", "backward_error", "head_error", "embed_error"), polynomials),
     }
 ).map(lambda values: Profile(**values))
 FIT = fits.published("r1-distill-qwen-1.5b", "a100")
+MEASURED = replace(FIT, timings=(Timing("push", 2, 1e-5, 1e-10, 1.5), Timing("overhead", 2, 1e-3)), interference=1.2)
 
 POLYNOMIALS = ("embed", "forward_error", "backward_error", "head_error", "embed_error")
 
@@ -59,7 +60,7 @@ def test_what_is_written_comes_back(wanted, path):
 @settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_bytes_are_refused_or_make_a_profile(data, path):
-    profile.write(FIT, path)
+    profile.write(MEASURED, path)
     path.write_bytes(data.draw(damaged(path.read_bytes())))
     read_or_refuse(path)
 
@@ -67,7 +68,7 @@ def test_damaged_bytes_are_refused_or_make_a_profile(data, path):
 @settings(max_examples=150)
 @given(data=st.data())
 def test_changed_json_is_refused_or_makes_a_profile(data, path):
-    profile.write(FIT, path)
+    profile.write(MEASURED, path)
     path.write_text(json.dumps(data.draw(mutated(json.loads(path.read_text())))))
     read_or_refuse(path)
 
@@ -110,6 +111,13 @@ def read_or_refuse(path) -> None:
         ({"timings": [{"kind": "push", "devices": 2, "constant": -1}]}, r"timings\[0\].constant is -1"),
         ({"timings": [{"kind": "push", "devices": 2, "rate": 1}]}, r"unknown key 'rate' in timings\[0\]"),
         ({"timings": 2 * [{"kind": "push", "devices": 2}]}, r"timings\[1\] is a second push of 2 devices"),
+        ({"timings": [{"kind": "push", "devices": 2, "slowdown": -2}]}, r"timings\[0\].slowdown is -2"),
+        ({"timings": [{"kind": "push", "devices": 2, "slowdown": None}]}, r"timings\[0\].slowdown is None"),
+        ({"timings": 2 * [{"kind": "overhead", "devices": 4}]}, r"timings\[1\] is a second overhead of 4 devices"),
+        ({"forward": {"sample": "1"}}, "forward.sample is '1'"),
+        ({"backward_error": {"sample": -1}}, "backward_error.sample is -1"),
+        ({"interference": True}, "interference is True"),
+        ({"interference": float("inf")}, "interference is inf"),
         ({"jitter": -0.1}, "jitter is -0.1"),
         ({"forward_error": {"linear": -1}}, "forward_error.linear is -1"),
         ({"speed": 1}, "unknown keys speed; known: model"),
@@ -180,27 +188,31 @@ def test_what_was_measured_is_taken_as_it_is():
     assert FIT.timing("gather", 2) is None
 
 
-@given(st.sampled_from(TIMINGS), st.integers(2, 8), st.integers(9, 20), seconds, seconds, seconds, seconds)
-def test_between_measured_numbers_of_devices_lies_a_straight_line(kind, low, high, a, b, c, d):
-    profile = timed(Timing(kind, low, a, b), Timing(kind, high, c, d))
+@given(st.sampled_from(TIMINGS), st.integers(2, 8), st.integers(9, 20), st.tuples(*6 * [seconds]))
+def test_between_measured_numbers_of_devices_lies_a_straight_line(kind, low, high, values):
+    a, b, c, d, e, f = values
+    profile = timed(Timing(kind, low, a, b, e), Timing(kind, high, c, d, f))
     for devices in range(low, high + 1):
         share = (devices - low) / (high - low)
         found = profile.timing(kind, devices)
         assert found.constant == pytest.approx(a + share * (c - a), abs=1e-6)
         assert found.per_byte == pytest.approx(b + share * (d - b), abs=1e-6)
+        assert found.slowdown == pytest.approx(e + share * (f - e), abs=1e-6)
 
 
 @given(st.integers(2, 64), st.integers(2, 64), seconds)
 def test_beyond_them_shards_shrink_and_what_comes_from_others_grows(measured, asked, value):
     for kind in TRANSFERS:
-        found = timed(Timing(kind, measured, 1.0, value)).timing(kind, asked)
+        found = timed(Timing(kind, measured, 1.0, value, 1.5)).timing(kind, asked)
+        assert found.slowdown == 1.5
         assert found.per_byte * asked / (asked - 1) == pytest.approx(value * measured / (measured - 1))
         assert found.constant == 1.0
     for kind in SHARDED:
         assert timed(Timing(kind, measured, value)).timing(kind, asked).constant * asked == pytest.approx(
             value * measured
         )
-    assert timed(Timing("meeting", measured, value)).timing("meeting", asked).constant == value
+    for kind in ("meeting", "overhead"):
+        assert timed(Timing(kind, measured, value)).timing(kind, asked).constant == value
 
 
 def test_it_knows_which_numbers_of_devices_it_was_measured_with():
