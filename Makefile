@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow bench validate notebook reproduce-paper clean
+.PHONY: demo test slow bench validate notebook balancing reproduce-paper clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -26,6 +26,9 @@ validate: .venv/dev
 notebook: .venv/dev
 	$(PIP) -e '.[dev,notebook]'
 	$(BIN)/jupyter lab notebooks
+
+balancing: .venv/core
+	$(BIN)/python docs/balancing.py
 
 reproduce-paper: .venv/core
 	$(BIN)/python docs/reproduce_paper.py

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim import balance, profile, schedule
+from odcsim.balance.scenarios import scenarios
 from odcsim.catalog import fits
 from odcsim.errors import InputError
 from odcsim.profile import Timing
@@ -48,6 +49,19 @@ def test_every_balancers_plan_is_a_good_schedule_file_of_the_same_samples(
         assert found.loss == (tuple(lengths[i] // 2 for i in ids) if loss else ())
         assert len(found.devices) == devices
         assert not balance.runs_with(name, "collective") or not found.uneven
+
+
+def test_a_robust_plan_knows_what_grows_with_the_square_and_need_not_guess():
+    """With a sliding window that is not what fits the sums best."""
+    asked = ask("longalign", "gpt-oss-20b", gpu="h100", devices=8, minibatch=8, minibatches=10, max_tokens=65536)
+    guessed = []
+    for ids, found in zip(asked.draw(), plan(asked, "lb-robust").schedules, strict=True):
+        lengths = asked.trace.take(ids)
+        given = lengths, asked.cost.sample_seconds(lengths), 8, 65536
+        known = scenarios(*asked.cost.sample_parts(lengths))
+        assert found.devices == balance.balance("lb-robust", *given, scenarios=known)
+        guessed.append(found.devices == balance.balance("lb-robust", *given))
+    assert not all(guessed)
 
 
 def test_a_plan_says_where_it_comes_from(setting):

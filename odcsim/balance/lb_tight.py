@@ -12,7 +12,7 @@ from odcsim.balance.packing import Microbatch
 from odcsim.balance.swaps import MANY, even_out
 from odcsim.balance.trades import CLOSE, Floats, Held, hold, relieve
 
-ENOUGH = 2 * CLOSE  # above the lower bound: below this, tight fits cost more microbatches than they save
+ENOUGH = 2 * CLOSE  # above the lower bound: below this, a tighter fit may cost a microbatch more than it saves
 GROWTH = 2.0  # of the slack, from one target to the next
 
 
