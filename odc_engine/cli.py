@@ -3,9 +3,10 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from odc_engine.errors import EngineError
+from odcsim.command import Parser, status
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,14 +15,6 @@ if TYPE_CHECKING:
 
 SYNCS = ("collective", "deferred", "on-demand")
 BACKENDS = ("shm", "threads", "torch", "cuda_ipc")
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, but a mistake is one line on stderr."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message}; see '{self.prog} --help'", file=sys.stderr)
-        raise SystemExit(2)
 
 
 def build_parser() -> Parser:
@@ -165,11 +158,4 @@ def _need_torch() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
-    try:
-        return int(args.run(args))
-    except (InputError, EngineError) as error:
-        print(f"odc_engine: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
-    except KeyboardInterrupt:
-        print("odc_engine: stopped", file=sys.stderr)
-        return 130
+    return status("odc_engine", lambda: args.run(args), EngineError)

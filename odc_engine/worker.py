@@ -218,13 +218,16 @@ class _Switch:
 
 
 def idle_step(optimizer: torch.optim.Optimizer) -> None:
-    """A step that changes no weight, and makes the optimizer's state."""
+    """A step that changes no weight, and makes the optimizer's state as it is before the first one: zeros."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     optimizer.step()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
+    for state in optimizer.state.values():
+        for value in state.values():
+            value.zero_()
     optimizer.zero_grad()
 
 

@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CONTRACT = {
-    f"odcsim.{name}" for name in "errors files trace schedule program timeline profile model cost cluster".split()
+    f"odcsim.{name}"
+    for name in "errors files checked trace schedule program timeline profile model cost cluster command".split()
 }
 EXECUTORS = {"odcsim.analytic", "odcsim.des"}
 READERS = {"odcsim.metrics", "odcsim.page", "odcsim.perfetto", "odcsim.slices"}  # of timelines, whoever wrote them

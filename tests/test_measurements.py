@@ -81,7 +81,7 @@ def change(content, place, value):
 @pytest.mark.parametrize(
     ("place", "value", "problem"),
     [
-        (("compute", 0, "seconds"), 0, r"compute\[0\].seconds is 0; expected a number above zero"),
+        (("compute", 0, "seconds"), 0, r"compute\[0\].seconds is 0.0; expected a number above zero"),
         (("compute", 0, "seconds"), -1, r"compute\[0\].seconds is -1"),
         (("compute", 0, "seconds"), float("nan"), r"compute\[0\].seconds is nan"),
         (("compute", 0, "seconds"), "1", r"compute\[0\].seconds is '1'"),
@@ -89,23 +89,23 @@ def change(content, place, value):
         (("compute", 0, "tokens"), True, r"compute\[0\].tokens is True"),
         (("compute", 0, "squares"), -1, r"compute\[0\].squares is -1; expected a number from 0"),
         (("compute", 0, "kind"), "middle", r"compute\[0\].kind is 'middle'; one of forward"),
-        (("compute", 0, "speed"), 1, r"compute\[0\] misses or does not know 'speed'"),
+        (("compute", 0, "speed"), 1, r"unknown key 'speed' in compute\[0\]; known: kind"),
         (("compute", 0), 1, r"compute\[0\] is 1; expected an object"),
         (("compute",), 1, r"compute is 1; expected a list"),
         (("compute", 0, "samples"), -1, r"compute\[0\].samples is -1; expected a whole number from 0"),
         (("compute", 0, "samples"), 1.0, r"compute\[0\].samples is 1.0; expected a whole number"),
-        (("compute", 0, "alone"), 1, r"compute\[0\].alone is 1; true or false"),
+        (("compute", 0, "alone"), 1, r"compute\[0\].alone is 1; expected true or false"),
         (("compute", 0, "alone"), "yes", r"compute\[0\].alone is 'yes'"),
-        (("transfers", 0, "computing"), None, r"transfers\[0\].computing is None; true or false"),
-        (("constants", 0, "computing"), True, r"constants\[0\] misses or does not know 'computing'"),
+        (("transfers", 0, "computing"), None, r"transfers\[0\].computing is None; expected true or false"),
+        (("constants", 0, "computing"), True, r"unknown key 'computing' in constants\[0\]"),
         (("transfers", 0, "bytes"), 0, r"transfers\[0\].bytes is 0"),
         (("transfers", 0, "bytes"), 10**400, r"transfers\[0\].bytes is huge"),
         (("transfers", 0, "kind"), "meeting", r"transfers\[0\].kind is 'meeting'"),
         (("constants", 0, "devices"), 0, r"constants\[0\].devices is 0"),
         (("gpu",), 1, "gpu is 1; expected a text"),
-        (("dtype",), "int8", "dtype 'int8'; one of float32"),
-        (("speed",), 1, "unknown keys speed; known: model"),
-        (("version",), 2, "version 2 is not 1"),
+        (("dtype",), "int8", "dtype is 'int8'; one of float32"),
+        (("speed",), 1, "unknown key 'speed'; known: model"),
+        (("version",), 2, "version 2 is not 1; make measurements anew"),
         (("format",), "odcsim profile", "not measurements"),
     ],
 )
@@ -124,11 +124,11 @@ def test_a_missing_value_is_named(path):
     content = json.loads(path.read_text())
     del content["transfers"][0]["bytes"]
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"transfers\[0\] misses or does not know 'bytes'"):
+    with pytest.raises(InputError, match=r"no bytes in transfers\[0\]; known: kind"):
         measurements.read(path)
     del content["transfers"], content["gpu"]
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="no gpu; measure anew"):
+    with pytest.raises(InputError, match=": no gpu; known: model"):
         measurements.read(path)
     with pytest.raises(InputError, match="no such file"):
         measurements.read(path.with_name("none.json"))

@@ -1,23 +1,13 @@
 """The `odcsim` command: a module for each subcommand. Heavy imports wait until it runs, so that help stays quick."""
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
 
-from odcsim.errors import InputError
+from odcsim.command import Parser, status
 
 COMMANDS = ("demo", "trace", "compare", "balance", "simulate", "report", "trace_json", "fit", "validate", "catalog")
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, but a mistake is one line on stderr."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message}; see '{self.prog} --help'", file=sys.stderr)
-        raise SystemExit(2)
 
 
 def build_parser() -> Parser:
@@ -41,13 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return int(args.run(args) or 0)
-    except InputError as error:
-        print(f"odcsim: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("odcsim: stopped", file=sys.stderr)
-        return 130
+        return status("odcsim", lambda: args.run(args))
     except BrokenPipeError:
         # The reader of our output left (`odcsim ... | head`): point stdout away so that the exit stays silent.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,29 @@
+"""What `odcsim` and `odc_engine` do alike: a mistake is one line on stderr and exit status 2, an interrupt 130."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from odcsim.errors import InputError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a mistake is one line on stderr."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {message}; see '{self.prog} --help'", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def status(name: str, run: Callable[[], int | None], *failures: type[Exception]) -> int:
+    """Run a command and give its exit status. What is among `failures` is told in one line too, with status 1."""
+    told: tuple[type[Exception], ...] = (InputError, *failures)
+    try:
+        return int(run() or 0)
+    except told as error:
+        print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
+    except KeyboardInterrupt:
+        print(f"{name}: stopped", file=sys.stderr)
+        return 130
