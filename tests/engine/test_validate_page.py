@@ -113,3 +113,20 @@ def test_every_term_left_out_changes_a_prediction():
     whole = page.makespans(cost, file, "collective")
     for name, other in page.without(used).items():
         assert not np.allclose(page.makespans(replace(cost, profile=other), file, "collective"), whole, rtol=1e-4), name
+
+
+def test_the_machine_is_measured_piece_by_piece_and_once_more_with_other_orders(tmp_path, monkeypatch):
+    asked = []
+
+    def measure(plan, piece):
+        asked.append((plan.seed, piece.name))
+        return page.Measurements("tiny", "cpu", ())
+
+    monkeypatch.setattr(page.profiles, "measure", measure)
+    stage = page.STAGES[0]
+    assert page.measured(stage, tmp_path) == page.measured(stage, tmp_path)  # the second reads what the first wrote
+    first = [name for _, name in asked]
+    assert len(set(first)) == len(first) > 3
+    page.again(stage, 0), page.again(stage, 1)
+    assert [name for _, name in asked[len(first) :]] == [first[0]] * 2
+    assert len({seed for seed, _ in asked}) == 3
