@@ -5,6 +5,7 @@ Nobody writes waiting down. A span records when the device could do nothing more
 """
 
 import json
+import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -125,8 +126,12 @@ def write(timeline: Timeline, path: Path | str) -> None:
 def read(path: Path | str) -> Timeline:
     path = Path(path)
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as columns:
-            return _from_columns(columns)
+        with path.open("rb") as raw:
+            if not zipfile.is_zipfile(raw):  # of such a file numpy says that it may be a pickle
+                raise InputError("not a timeline", fix="write one with 'odcsim simulate'")
+            raw.seek(0)
+            with np.load(raw, allow_pickle=False) as columns:
+                return _from_columns(columns)
     except FileNotFoundError:
         raise InputError("no such file", where=str(path), fix="write one with 'odcsim simulate'") from None
     except InputError as error:

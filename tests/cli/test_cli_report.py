@@ -42,7 +42,7 @@ def test_trace_json_writes_the_minibatches_asked_for(path, tmp_path, capsys):
 @pytest.mark.parametrize("argv", [("report", "--html"), ("trace-json", "-o")])
 def test_a_file_that_is_no_timeline_is_refused_and_nothing_written(argv, tmp_path):
     (tmp_path / "t.npz").write_text("no")
-    with pytest.raises(InputError, match="not a timeline"):
+    with pytest.raises(InputError, match="not a timeline; write one"):
         run(argv[0], tmp_path / "t.npz", argv[1], tmp_path / "out.json")
     assert [p.name for p in tmp_path.iterdir()] == ["t.npz"]
 
