@@ -1,4 +1,4 @@
-"""What docs/validate.py makes of its runs; the runs themselves are in `make validate`."""
+"""What docs/validate.py and docs/agreement.py make of runs; the runs themselves are in `make validate`."""
 
 import sys
 from dataclasses import replace
@@ -13,6 +13,7 @@ from odcsim.cost import Cost
 from odcsim.profile import Profile, Timing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+import agreement
 import validate as page
 
 COST = {
@@ -25,9 +26,9 @@ COST = {
 }
 
 
-def case(predicted: float, measured: tuple[float, ...], **changes) -> page.Case:
+def case(predicted: float, measured: tuple[float, ...], **changes) -> agreement.Case:
     return replace(
-        page.Case(
+        agreement.Case(
             "real", "swe", 0, "collective", "native", predicted, measured, 0.5, "push", {"a term": 2 * predicted}
         ),
         **changes,
@@ -55,7 +56,7 @@ def test_errors_are_against_the_middle_run_and_noise_is_between_runs():
     one = case(1.1, (1.0, 0.9, 1.4))
     assert one.error == pytest.approx(0.1)
     assert one.noise == pytest.approx(0.4)
-    assert page.errors([one, case(0.8, (1.0, 1.0, 1.0))])[:5] == ["2", "-5.0%", "15.0%", "19.0%", "20.0%"]
+    assert agreement.errors([one, case(0.8, (1.0, 1.0, 1.0))])[:5] == ["2", "-5.0%", "15.0%", "19.0%", "20.0%"]
 
 
 def test_the_order_counts_where_every_run_of_one_beats_every_run_of_the_other():
@@ -65,7 +66,7 @@ def test_the_order_counts_where_every_run_of_one_beats_every_run_of_the_other():
         case(0.9, (1.05, 1.2), balancer="sorted-slice"),  # no more than noise away from the first
         case(0.5, (3.0, 3.1), sync="on-demand"),  # told wrongly against three
     ]
-    asked, right, wrong, off = page.ordered(cases)
+    asked, right, wrong, off = agreement.ordered(cases)
     assert (asked, right, len(wrong)) == (5, 2, 3)
     assert all("on-demand + native" in line for line in wrong)
     assert off > 0.5
@@ -80,7 +81,7 @@ def test_the_page_keeps_what_is_written_by_hand(tmp_path):
 
 def test_results_hold_every_schedule_worst_first():
     cases = [case(1.0 + i / 100, (1.0,), draw=i) for i in range(30)]
-    text = page.results(cases, page.Measurements("tiny", "cpu", (), date="2026-01-02", hardware="a test"))
+    text = agreement.results(cases, page.Measurements("tiny", "cpu", (), date="2026-01-02", hardware="a test"))
     worst = text.partition("### Worst first")[2].partition("###")[0]
     shown = [line.split("|")[7].strip() for line in worst.splitlines() if "swe" in line]
     assert shown[0] == "+29.0%"

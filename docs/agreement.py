@@ -1,0 +1,157 @@
+"""What docs/validate.py's page says of its runs: errors against noise, which alternative wins, what a term is worth."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from odcsim.measurements import Measurements
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One held-out minibatch under one sync, and what came out."""
+
+    stage: str
+    lengths: str
+    draw: int
+    sync: str
+    balancer: str
+    predicted: float
+    measured: tuple[float, ...]  # of each run
+    idle_points: float
+    furthest: str
+    without: dict[str, float]  # predicted with a term of the model left out
+
+    @property
+    def truth(self) -> float:
+        return float(np.median(self.measured))
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.truth - 1
+
+    @property
+    def noise(self) -> float:
+        """How far two runs lie apart, in the median of all pairs."""
+        gaps = [abs(a - b) for a, b in combinations(self.measured, 2)]
+        return float(np.median(gaps)) / self.truth if gaps else 0.0
+
+
+def groups(cases: Sequence[Case], *names: str) -> dict[tuple[str, ...], list[Case]]:
+    found: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        found.setdefault(tuple(getattr(case, name) for name in names), []).append(case)
+    return found
+
+
+def ordered(cases: Sequence[Case]) -> tuple[int, int, list[str], float]:
+    """Of all pairs of alternatives for the same samples that differ by more than noise: how many, how many are
+    predicted in the right order, which are not, and how far off the predicted ratio is in the median."""
+    asked, right, wrong, off = 0, 0, [], []
+    for (lengths,), alike in groups(cases, "lengths").items():
+        every = groups(alike, "sync", "balancer")
+        for one, other in combinations(every, 2):
+            spans = [np.sum([c.measured for c in every[key]], axis=0) for key in (one, other)]
+            guess = [sum(c.predicted for c in every[key]) for key in (one, other)]
+            if len(every[one]) != len(every[other]):
+                continue
+            if not apart(*spans):
+                continue
+            truth, told = float(np.median(spans[0]) / np.median(spans[1])), guess[0] / guess[1]
+            asked += 1
+            off.append(abs(told / truth - 1))
+            if (truth - 1) * (told - 1) > 0:
+                right += 1
+            else:
+                names = " against ".join(f"{sync} + {balancer}" for sync, balancer in (one, other))
+                wrong.append(f"{lengths}: {names}, predicted {told:.3f}, measured {truth:.3f}")
+    return asked, right, wrong, float(np.median(off)) if off else 0.0
+
+
+def apart(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two alternatives differ by more than noise: every run of one is faster than every run of the other."""
+    return bool(one.max() < other.min() or other.max() < one.min())
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def errors(cases: Sequence[Case]) -> list[str]:
+    size, noise = np.abs([c.error for c in cases]), [c.noise for c in cases]
+    idle = np.abs([c.idle_points for c in cases])
+    return [
+        f"{len(cases)}",
+        f"{np.mean([c.error for c in cases]):+.1%}",
+        f"{np.median(size):.1%}",
+        f"{np.quantile(size, 0.9):.1%}",
+        f"{size.max():.1%}",
+        f"{np.median(noise):.1%}",
+        f"{np.max(noise):.1%}",
+        f"{np.median(idle):.1f}",
+        f"{idle.max():.1f}",
+    ]
+
+
+ERRORS = ("schedules", "mean", "median", "p90", "worst", "noise median", "noise worst", "idle median", "idle worst")
+
+
+def terms(cases: Sequence[Case]) -> str:
+    """Median and worst error with one term left out, against the same runs."""
+    stages = groups(cases, "stage", "sync")
+    rows = []
+    for name in ("", *cases[0].without):
+        cells = []
+        for of in stages.values():
+            size = np.abs([(c.without[name] if name else c.predicted) / c.truth - 1 for c in of])
+            cells.append(f"{np.median(size):.1%}, {size.max():.1%}")
+        rows.append([f"without {name}" if name else "all terms", *cells])
+    return table(("median, worst error", *(f"{stage}, {sync}" for stage, sync in stages)), rows)
+
+
+def results(cases: Sequence[Case], known: Measurements) -> str:
+    """Everything that the page shows of a run."""
+    told_runs = " or ".join(sorted({f"{len(c.measured)} runs" for c in cases}, reverse=True))
+    told = [f"{known.date}, {known.hardware}, {known.versions}. The median of {told_runs} counts as measured."]
+    told += [
+        "",
+        "### All schedules",
+        "",
+        table(("stage", *ERRORS), [[n, *errors(of)] for (n,), of in groups(cases, "stage").items()]),
+    ]
+    told += [
+        "",
+        table(("stage", "sync", *ERRORS), [[*k, *errors(of)] for k, of in groups(cases, "stage", "sync").items()]),
+    ]
+    told += ["", "### Which alternative wins", ""]
+    rows, wrong = [], []
+    for (stage,), of in groups(cases, "stage").items():
+        asked, right, missed, off = ordered(of)
+        rows.append([stage, str(asked), str(right), f"{off:.1%}"])
+        wrong += [f"- {stage}, {line}" for line in missed]
+    told += [table(("stage", "pairs that differ", "in the right order", "ratio off, median"), rows), "", *wrong]
+    told += ["", "### What each term of the model is worth", "", terms(cases)]
+    told += ["", "### Worst first", ""]
+    worst = sorted(cases, key=lambda c: -abs(c.error))[:15]
+    head = (
+        "stage",
+        "lengths",
+        "sync",
+        "balancer",
+        "predicted s",
+        "measured s",
+        "error",
+        "noise",
+        "idle points",
+        "furthest off",
+    )
+    told += [table(head, [row(c) for c in worst]), "", "### Every schedule", "", table(head, [row(c) for c in cases])]
+    return "\n".join(told)
+
+
+def row(c: Case) -> list[str]:
+    numbers = f"{c.predicted:.3f}", f"{c.truth:.3f}", f"{c.error:+.1%}", f"{c.noise:.1%}", f"{c.idle_points:+.1f}"
+    return [c.stage, f"{c.lengths} {c.draw}", c.sync, c.balancer, *numbers, c.furthest]
