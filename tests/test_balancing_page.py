@@ -1,23 +1,15 @@
 """docs/balancing.md says what docs/balancing.py computes, and keeps what is written by hand."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
+import scripts
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "balancing.md").read_text(encoding="utf-8")
+PAGE = (scripts.ROOT / "docs/balancing.md").read_text(encoding="utf-8")
 TABLES = ("planning", "gaps", "wrong", "collective", "counts", "recorded")
 
 
 @pytest.fixture(scope="module")
 def script():
-    sys.path.insert(0, str(DOCS))
-    try:
-        yield importlib.import_module("balancing")
-    finally:
-        sys.path.remove(str(DOCS))
+    return scripts.load("docs/balancing.py")
 
 
 def shown(name):

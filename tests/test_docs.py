@@ -1,13 +1,12 @@
 """The pages tell the truth: their commands print what is shown, and what they name exists."""
 
 import ast
-import importlib.util
 import re
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import scripts
 
 import odcsim
 from odcsim import cluster, program
@@ -24,15 +23,7 @@ ALL = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
-def _refresh():
-    spec = importlib.util.spec_from_file_location("refresh", DOCS / "refresh.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["refresh"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-refresh = _refresh()
+refresh = scripts.load("docs/refresh.py")
 
 
 def text(name: str) -> str:

@@ -1,26 +1,19 @@
 """docs/paper.md says what docs/reproduce_paper.py computes, and hides no miss."""
 
 import copy
-import importlib
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+import scripts
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "paper.md").read_text(encoding="utf-8")
+PAGE = (scripts.ROOT / "docs/paper.md").read_text(encoding="utf-8")
 QUICK = ("golden setting", "nothing to balance")  # cells that take a second
 
 
 @pytest.fixture(scope="module")
 def script():
-    sys.path.insert(0, str(DOCS))
-    try:
-        yield importlib.import_module("reproduce_paper")
-    finally:
-        sys.path.remove(str(DOCS))
+    return scripts.load("docs/reproduce_paper.py")
 
 
 @pytest.fixture(scope="module")

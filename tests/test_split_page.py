@@ -1,22 +1,14 @@
 """docs/split.md says what docs/split.py computes."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
+import scripts
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "split.md").read_text(encoding="utf-8")
+PAGE = (scripts.ROOT / "docs/split.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("split_page", DOCS / "split.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["split_page"] = module
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("docs/split.py")
 
 
 def test_the_page_shows_what_the_script_computes(script):

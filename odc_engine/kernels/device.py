@@ -36,6 +36,12 @@ def _turn(turn, rank, devices, block: tl.constexpr):
 
 
 @triton.jit
+def _pushed(table, gradients, device, offset, n, elements):
+    """Where these elements of a device's gradients stand, and where they go in its arena."""
+    return gradients + device.to(tl.int64) * n + elements, _shard(table, device, offset, tl.float32) + elements
+
+
+@triton.jit
 def gather(table, out, offset, n, rank, devices, dtype: tl.constexpr, block: tl.constexpr):
     """Copy n elements of every device's arena to where they belong in `out`, in its dtype."""
     within = tl.arange(0, block)
@@ -56,8 +62,7 @@ def add(table, gradients, offset, n, rank, devices, block: tl.constexpr):
     within = tl.arange(0, block)
     for turn in range(tl.program_id(0), _chunks(n, block) * devices, tl.num_programs(0)):
         device, start = _turn(turn, rank, devices, block)
-        source = gradients + device.to(tl.int64) * n + start + within
-        target = _shard(table, device, offset, tl.float32) + start + within
+        source, target = _pushed(table, gradients, device, offset, n, start + within)
         if start + block <= n:
             tl.atomic_add(target, tl.load(source).to(tl.float32), sem="relaxed", scope="sys")
         else:
@@ -73,8 +78,7 @@ def write(table, gradients, offset, n, rank, devices, first: tl.constexpr, block
     within = tl.arange(0, block)
     for turn in range(tl.program_id(0), _chunks(n, block) * devices, tl.num_programs(0)):
         device, start = _turn(turn, rank, devices, block)
-        source = gradients + device.to(tl.int64) * n + start + within
-        target = _shard(table, device, offset, tl.float32) + start + within
+        source, target = _pushed(table, gradients, device, offset, n, start + within)
         if start + block <= n:
             value = tl.load(source).to(tl.float32)
             tl.store(target, value if first else tl.load(target) + value)

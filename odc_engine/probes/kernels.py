@@ -7,7 +7,7 @@ from odc_engine.probes.base import FAILED, OK, Answer
 from odc_engine.probes.driver import need, need_torch
 
 MB = 1 << 20
-SIZE, DEVICES, ROUNDS = 256 * MB, 4, 20
+SIZE, DEVICES, ROUNDS = 256 * MB, 4, 30
 ODD = 10_007  # elements of a shard, of which nothing is aligned
 
 

@@ -5,8 +5,9 @@ import multiprocessing as mp
 import os
 import pickle
 import tempfile
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -27,33 +28,35 @@ def on_ranks(work: Work, ranks: int, seconds: float, *args: Any) -> list[Any]:
             theirs.close()
             pipes.append(ours)
         try:
-            return _answers(pipes, seconds)
+            return answers(pipes, seconds)
         finally:
             for process in processes:
                 process.join(5)
                 process.kill()
 
 
-def _answers(pipes: list[Connection], seconds: float) -> list[Any]:
+def answers(pipes: Sequence[Connection], seconds: float, who: str = "process") -> list[Any]:
+    """What each has sent within that time: pickled, whether it went well, and its result or what went wrong."""
+    deadline = time.monotonic() + seconds
     found: dict[int, Any] = {}
     while len(found) < len(pipes):
         waiting = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in found}
-        ready = wait(list(waiting), seconds)
+        ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
         if not ready:
-            raise TimeoutError(f"no answer from processes {sorted(waiting.values())} within {seconds:g} s")
+            raise TimeoutError(f"no answer from {who} {sorted(waiting.values())} within {seconds:g} s")
         for pipe in ready:
             assert isinstance(pipe, Connection)
-            found[waiting[pipe]] = _answer(waiting[pipe], pipe)
+            found[waiting[pipe]] = _answer(f"{who} {waiting[pipe]}", pipe)
     return [found[rank] for rank in range(len(pipes))]
 
 
-def _answer(rank: int, pipe: Connection) -> Any:
+def _answer(who: str, pipe: Connection) -> Any:
     try:
         good, value = pickle.loads(pipe.recv_bytes())
     except EOFError:
-        raise RuntimeError(f"process {rank} ended without an answer") from None
+        raise RuntimeError(f"{who} ended without an answer") from None
     if not good:
-        raise RuntimeError(f"process {rank}: {value}")
+        raise RuntimeError(f"{who}: {value}")
     return value
 
 

@@ -11,13 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt")
 
+from odc_engine.probes.kernels import fastest  # noqa: E402
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 MB = 1 << 20
 DEVICES = 4  # arenas of one GPU's memory, so this is about the kernels and not about links
-ROUNDS = 30
 BOUND = 0.85  # of the copy, for gathers and slots
 PASSES = {"copy": 2, "gather": 2, "gather bf16": 2, "write": 2, "write on top": 3, "add": 3, "total": DEVICES + 1}
 
@@ -29,21 +30,6 @@ def launches():
         "usual": USUAL,
         **{f"{b} x {p} x {w}": Launch(b, p, w) for b in (2048, 4096, 8192) for p in (132, 264, 528) for w in (4, 8)},
     }
-
-
-def seconds(move) -> float:
-    """Of the fastest round."""
-    for _ in range(3):
-        move()
-    found = []
-    for _ in range(ROUNDS):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        move()
-        end.record()
-        end.synchronize()
-        found.append(start.elapsed_time(end) / 1000)
-    return min(found)
 
 
 def moves(size, launch):
@@ -71,7 +57,7 @@ def moves(size, launch):
 def rates(size, launch) -> dict[str, float]:
     """Bytes a second of each."""
     moved = {"gather bf16": size // 2, "total": size // DEVICES}
-    return {name: PASSES[name] * moved.get(name, size) / seconds(m) for name, m in moves(size, launch).items()}
+    return {name: PASSES[name] * moved.get(name, size) / fastest(m) for name, m in moves(size, launch).items()}
 
 
 @pytest.mark.parametrize("size", [16 * MB, 64 * MB, 256 * MB, 1024 * MB], ids=lambda size: f"{size // MB} MB")

@@ -1,5 +1,8 @@
 """Schedule files, profiles and jobs of the smallest model, for tests."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +41,19 @@ def file_of(*minibatches: tuple[int, ...]) -> ScheduleFile:
 def job_for(file: ScheduleFile, sync: str = "on-demand", backend: str = "shm", *, emulate: bool = False) -> Job:
     job = job_of(file, sync=sync, backend=backend, timeout=30.0)
     return replace(job, emulate=emulate, cost=replace(job.cost, profile=SECONDS)) if emulate else job
+
+
+def torchrun(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """What torchrun does with a program, in a folder, on devices of one thread each."""
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 def written(folder: Path, *minibatches: tuple[int, ...]) -> tuple[str, str]:

@@ -5,23 +5,19 @@ Starting devices anew for each test would take longer than all tests together.
 
 import contextlib
 import multiprocessing as mp
-import multiprocessing.connection
 import os
 import pickle
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+
+from odc_engine.probes.ranks import answers
 
 TIMEOUT = 60.0  # seconds that one call may take
 START = 120.0  # seconds for processes to come up, on a loaded machine
 # FSDP2 imports torch._dynamo at its first use: seconds, which all devices would spend one by one.
 PRELOAD = ["odc_engine.worker", "odc_engine.verify", "torch._dynamo", "pytest", "hypothesis"]
-
-
-class DeviceFailed(AssertionError):
-    """What one device raised, or that it gave no answer."""
 
 
 class Pool:
@@ -40,7 +36,7 @@ class Pool:
         for pipe in self._pipes:
             pipe.send_bytes(call)
         try:
-            return self._answers(time.monotonic() + timeout)
+            return answers(self._pipes, timeout, "device")
         except BaseException:
             self.stop()
             raise
@@ -60,18 +56,7 @@ class Pool:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-        self._answers(time.monotonic() + START)
-
-    def _answers(self, deadline: float) -> list:
-        found: dict[int, object] = {}
-        while len(found) < self.devices:
-            waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in found}
-            ready = mp.connection.wait(list(waiting), max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise DeviceFailed(f"no answer from devices {sorted(waiting.values())}")
-            for pipe in ready:
-                found[waiting[pipe]] = _answer(waiting[pipe], pipe)
-        return [found[rank] for rank in range(self.devices)]
+        answers(self._pipes, START, "device")
 
     def stop(self) -> None:
         for process in self._processes:
@@ -84,16 +69,6 @@ class Pool:
             self._folder.cleanup()
         self._processes.clear()
         self._pipes.clear()
-
-
-def _answer(rank: int, pipe) -> object:
-    try:
-        good, value = pickle.loads(pipe.recv_bytes())
-    except EOFError:
-        raise DeviceFailed(f"device {rank} died") from None
-    if not good:
-        raise DeviceFailed(f"device {rank}:\n{value}")
-    return value
 
 
 def _serve(pipe, rank: int, devices: int, address: str) -> None:

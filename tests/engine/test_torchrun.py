@@ -1,9 +1,6 @@
 """Devices that torchrun has started do what those do that the command starts itself, and start anew when told to."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,24 +8,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import jobs  # noqa: E402
 from jobs import file_of, job_for, written  # noqa: E402
 
 from odc_engine import run  # noqa: E402
 from odcsim import timeline  # noqa: E402
 
 COUNTS = (2, 1, 3)
-LIMIT = 180.0  # seconds, on a loaded machine
 SCRIPT = Path(__file__).with_name("restarted.py")
 
 
 def torchrun(folder: Path, *engine: str, processes: int = 3, options: tuple[str, ...] = ()) -> tuple[int, str]:
     """Run the engine on a schedule under torchrun. Its exit code and stderr."""
     schedule, _ = written(folder, COUNTS, COUNTS)
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), *options]
-    command = [sys.executable, *start, *engine, "run", schedule, "--sync", "on-demand"]
-    command += ["-o", str(folder / "timeline.npz")]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=env)
+    run = ("run", schedule, "--sync", "on-demand", "-o", str(folder / "timeline.npz"))
+    done = jobs.torchrun(folder, "--nproc-per-node", str(processes), *options, *engine, *run)
     return done.returncode, done.stderr
 
 

@@ -4,10 +4,7 @@ A stand-in is what the page says of its trainer: which hook is called with what,
 whether gradients are summed over devices or averaged. Devices take turns here, so a stand-in adds up gradients itself.
 """
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
+from jobs import torchrun  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 from torch.utils.data import DataLoader  # noqa: E402
@@ -61,16 +59,7 @@ def test_the_loop_of_the_page_loses_what_the_page_says(pools, on_demand):
 @pytest.mark.parametrize("options", [[], ["--on-demand"]])
 def test_so_it_does_under_torchrun(tmp_path, options):
     (tmp_path / "loop.py").write_text(program("loop.py"), encoding="utf-8")
-    torchrun = Path(sys.executable).parent / "torchrun"
-    done = subprocess.run(
-        [torchrun, "--standalone", "--nproc-per-node", "2", "loop.py", *options],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = torchrun(tmp_path, "--nproc-per-node", "2", "loop.py", *options)
     assert done.returncode == 0, done.stderr
     assert [float(x) for x in done.stdout.split()] == pytest.approx([float(x) for x in SHOWN.split()], abs=2e-4)
 
