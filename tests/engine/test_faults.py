@@ -148,7 +148,10 @@ def chained(memory: SharedMemory, folder: Path) -> None:
 
 
 def test_the_first_to_die_is_named_though_others_have_died_of_it(tmp_path):
-    named(faults.run(chained, tmp_path / "run"), "died")
+    ended = faults.run(chained, tmp_path / "run")
+    fault = f"device {VICTIM} died (pid {ended.pids[VICTIM]})"
+    assert ended.survivors == {device: (f"odc_engine: error: device {device}: {fault}",) for device in (0, 2)}
+    assert ended.told[2] < ended.told[0]  # or this was no chain
 
 
 def open_files() -> int:

@@ -24,45 +24,32 @@ PUSHES = 10
 drawn = settings(max_examples=30, derandomize=True, deadline=None, database=None)
 
 
-def gathers(_rank):
+LAWS = {  # what holds of each kernel, and what is drawn beside the case
+    "gather": (shards.check_gather, ()),
+    "add": (shards.check_add, (st.integers(0, 3),)),
+    "write": (shards.check_write, (st.integers(1, 3),)),
+    "total": (shards.check_total, (st.integers(1, 5).flatmap(lambda n: st.permutations(range(n))),)),
+}
+
+
+def cases_that_held(_rank, kernel):
+    """How many, each of them looked at to its end; the first that does not hold is told instead."""
+    check, beside = LAWS[kernel]
+    held = []
+
     @drawn
-    @given(shards.cases())
-    def law(case):
-        shards.check_gather(shards.interpreted(), case)
+    @given(shards.cases(), st.tuples(*beside))
+    def law(case, values):
+        check(shards.interpreted(), case, *values)
+        held.append(case)
 
     law()
+    return len(held)
 
 
-def adds(_rank):
-    @drawn
-    @given(shards.cases(), st.integers(0, 3))
-    def law(case, times):
-        shards.check_add(shards.interpreted(), case, times)
-
-    law()
-
-
-def writes(_rank):
-    @drawn
-    @given(shards.cases(), st.integers(1, 3))
-    def law(case, times):
-        shards.check_write(shards.interpreted(), case, times)
-
-    law()
-
-
-def totals(_rank):
-    @drawn
-    @given(shards.cases(), st.integers(1, 5).flatmap(lambda n: st.permutations(range(n))))
-    def law(case, order):
-        shards.check_total(shards.interpreted(), case, order)
-
-    law()
-
-
-@pytest.mark.parametrize("law", [gathers, adds, writes, totals])
-def test_every_size_and_place(pools, law):
-    pools(1).run(law)
+@pytest.mark.parametrize("kernel", LAWS)
+def test_every_size_and_place(pools, kernel):
+    assert pools(1).run(cases_that_held, kernel) == [drawn.max_examples]
 
 
 def cut_off(_rank):

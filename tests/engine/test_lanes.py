@@ -65,8 +65,17 @@ def test_draining_takes_nothing(lane):
     assert handle.taken
 
 
-def test_an_unused_lane_drains_at_once(lane):
-    lane.drain()
+@pytest.mark.parametrize("used", [False, True])
+def test_with_nothing_under_way_a_lane_drains_at_once(used):
+    """Its thread has ended, so that anything given to it would be waited for in vain."""
+    lane = Lane("test")
+    if used:
+        lane.give(lambda: None).wait()
+    lane.close()
+    draining = threading.Thread(target=lane.drain, daemon=True)
+    draining.start()
+    draining.join(5)
+    assert not draining.is_alive()
 
 
 @pytest.mark.parametrize("trail", [1, 2, 3])

@@ -39,7 +39,7 @@ def at_work(folder: Path, reached=lambda _pid, told: "minibatch 0 done" in told)
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, env=env)
     try:
-        wait_for(lambda: reached(process.pid, log.read_text()) or process.poll() is not None, UP)
+        assert within(UP, lambda: reached(process.pid, log.read_text()) or process.poll() is not None), log.read_text()
         assert process.poll() is None, log.read_text()
         yield process, log
     finally:
@@ -49,11 +49,11 @@ def at_work(folder: Path, reached=lambda _pid, told: "minibatch 0 done" in told)
         process.wait(UP)
 
 
-def wait_for(reached, seconds: float) -> None:
+def within(seconds: float, reached) -> bool:
     deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline
+    while not (there := reached()) and time.monotonic() < deadline:
         time.sleep(0.02)
+    return there
 
 
 def session(leader: int) -> list[int]:
@@ -67,6 +67,10 @@ def session(leader: int) -> list[int]:
     return found
 
 
+def none_left(leader: int) -> bool:
+    return within(SECONDS, lambda: not session(leader))
+
+
 def device_pids(log: Path) -> dict[int, int]:
     return {int(device): int(pid) for device, pid in re.findall(r"device (\d) pid (\d+)", log.read_text())}
 
@@ -78,7 +82,7 @@ def test_a_device_killed_from_outside_is_named_by_the_command(tmp_path):
         struck = time.monotonic()
         assert process.wait(UP) == 1
         assert time.monotonic() - struck < SECONDS
-        wait_for(lambda: not session(process.pid), SECONDS)
+        assert none_left(process.pid)
     told = log.read_text().splitlines()
     assert sorted(line for line in told if "error" in line) == [
         f"odc_engine: error: device 0: device 1 died (pid {pids[1]})",
@@ -125,7 +129,7 @@ def test_nothing_outlives_the_command(tmp_path, end):
         assert len(session(process.pid)) >= 4
         send(process, device_pids(log))
         assert process.wait(SECONDS) == code
-        wait_for(lambda: not session(process.pid), SECONDS)
+        assert none_left(process.pid)
     told = [line for line in log.read_text().splitlines() if not re.match(r"device \d pid|minibatch \d+ done", line)]
     assert told == ([says] if says else [])
     assert not list((tmp_path / "tmp").iterdir())
@@ -142,9 +146,10 @@ def test_nothing_outlives_a_command_that_ends_while_devices_start(tmp_path, send
     What is said is not looked at: a device that is cut off while it is told its task shows Python's own traceback.
     """
     with at_work(tmp_path, reached=lambda pid, _told: len(session(pid)) >= processes) as (process, _):
+        assert len(session(process.pid)) >= processes  # else there would be nothing to outlive it
         send(process, {})
-        process.wait(SECONDS)
-        wait_for(lambda: not session(process.pid), SECONDS)
+        assert process.wait(SECONDS) in (130, -signal.SIGINT, -signal.SIGKILL)
+        assert none_left(process.pid)
 
 
 def listening(_memory: SharedMemory, folder: Path) -> None:
