@@ -17,8 +17,8 @@ import numpy as np
 from agreement import Case, results
 
 from odc_engine import profile as profiles
+from odc_engine.job import Job
 from odc_engine.run import run
-from odc_engine.worker import Job
 from odcsim import balance, catalog, fit, load, measurements, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost

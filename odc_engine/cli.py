@@ -10,7 +10,7 @@ from odcsim.command import Parser, status
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
-    from odc_engine.worker import Job
+    from odc_engine.job import Job
     from odcsim.schedule import ScheduleFile
 
 SYNCS = ("collective", "deferred", "on-demand")
@@ -27,12 +27,13 @@ def build_parser() -> Parser:
     run = commands.add_parser("run", help="run a schedule file for real and write the timeline")
     _add_job(run)
     run.add_argument("--emulate-compute", action="store_true", help="wait the predicted seconds instead of computing")
+    run.add_argument("--cluster", metavar="FILE", help="slow devices and sample_noise for emulated compute (TOML)")
     run.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="the file to write (npz)")
     run.set_defaults(run=_run)
     verify = commands.add_parser("verify", help="hold a schedule's gradients against one process")
     _add_job(verify)
     verify.add_argument("--json", action="store_true", help="print JSON")
-    verify.set_defaults(run=_verify, emulate_compute=False)
+    verify.set_defaults(run=_verify, emulate_compute=False, cluster=None)
     profile = commands.add_parser("profile", help="measure this machine and fit a profile for odcsim to it")
     profile.add_argument("--model", default="tiny", metavar="M", help="a name of 'odcsim catalog list' (tiny)")
     profile.add_argument(
@@ -145,6 +146,7 @@ def _job(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":
         emulate=args.emulate_compute,
         gpu=args.gpu,
         profile=args.profile,
+        cluster=args.cluster,
         timeout=args.timeout,
     )
 

@@ -130,13 +130,25 @@ class OnDemand:
             _set_grads(unit, self.arena.gradients(unit.index), [next(anybody) for _ in unit.trainable])
         self._microbatches.clear()
 
+    def take(self) -> int:
+        """The next number of a count that all devices share: whose turn it is in a queue of microbatches.
+
+        `settle()` is where devices have all taken what they wanted, and `publish()` starts anew from 0.
+        """
+        if self.meets or (self._settled and self.size > 1):
+            raise InputError("take() where devices meet", fix="take between publish() and settle(), without `meets`")
+        return self.memory.take()
+
     def publish(self) -> None:
         """Lay this device's weights out for peers, drop the gradients, and meet when everybody has."""
         if self.size == 1:
+            self.memory.refill()
             return
         self._gathers.drain()
         if not self._settled:
             self.memory.meet(MAIN)  # a peer may still evaluate with the weights that are about to be overwritten
+        if self.rank == 0:
+            self.memory.refill()  # all have come out of settle(), and nobody takes before the meeting below
         with self.recorder.span("publish"):
             for unit in self.units:
                 self._publish(unit)

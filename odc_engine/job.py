@@ -1,14 +1,38 @@
 """From a schedule file and options to the job that every device is told."""
 
-from odc_engine.worker import Job
+from dataclasses import dataclass, replace
+
 from odcsim import catalog
 from odcsim.catalog import fits
-from odcsim.cluster import Cluster
+from odcsim.cluster import Cluster, read_cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
-from odcsim.schedule import ScheduleFile
+from odcsim.program import Program, program
+from odcsim.schedule import Schedule, ScheduleFile
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run, as every device is told."""
+
+    schedules: tuple[Schedule, ...]
+    cost: Cost  # sizes, and the seconds that emulated compute waits
+    sync: str
+    backend: str
+    accumulate: str
+    prefetch: str
+    emulate: bool
+    timeout: float
+    seed: int
+
+    def program(self, microbatches: int) -> Program:
+        return program(self.cost.model.layers, microbatches, self.sync, self.prefetch)
+
+    def program_of(self, schedule: Schedule) -> Program:
+        """Long enough for whoever takes the whole queue."""
+        return self.program(max(schedule.microbatches) + len(schedule.queue))
 
 
 def job_of(
@@ -20,15 +44,16 @@ def job_of(
     emulate: bool = False,
     gpu: str | None = None,
     profile: str | None = None,
+    cluster: str | None = None,
     timeout: float = 60.0,
 ) -> Job:
-    """Emulated compute needs seconds; real compute takes its own."""
+    """Emulated compute needs seconds, and takes `cluster`'s luck and slow devices; real compute takes its own."""
     _refuse_gangs(file)
     model = catalog.model(file.header.model)
     devices = file.header.devices
     if emulate and gpu is None and profile is None:
         raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")
-    cost = Cost(model, _profile(model, gpu, devices, profile), _one_machine(devices))
+    cost = Cost(model, _profile(model, gpu, devices, profile), _machine(devices, cluster, emulate))
     return Job(file.schedules, cost, sync, backend, accumulate, "fsdp2", emulate, timeout, file.header.seed)
 
 
@@ -50,6 +75,14 @@ def _profile(model: Model, gpu: str | None, devices: int, path: str | None) -> P
     return fits.choose(model, catalog.gpu(gpu) if gpu else None, devices, path)
 
 
-def _one_machine(devices: int) -> Cluster:
-    """Transfers are real here, so nothing of the cluster is used but how many devices it has."""
-    return Cluster(devices, devices, 1.0, 1.0, devices)
+def _machine(devices: int, path: str | None, emulate: bool) -> Cluster:
+    """Transfers are real here, so nothing of the cluster is used but what changes compute."""
+    here = Cluster(devices, devices, 1.0, 1.0, devices)
+    if path is None:
+        return here
+    if not emulate:
+        raise InputError("--cluster says how compute shall be, and compute is real", fix="add --emulate-compute")
+    found = read_cluster(path, here)
+    if found.jitter:
+        raise InputError("jitter is drawn by the simulator alone", where=path, fix="use sample_noise, or leave it out")
+    return replace(here, slow=found.slow, sample_noise=found.sample_noise)

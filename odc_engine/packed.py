@@ -4,7 +4,7 @@ Weights are normalised over the whole minibatch, never over a microbatch, so los
 of all devices are simply added up and the result does not depend on which sample ran where.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,7 +73,7 @@ def loss_tokens(schedule: Schedule) -> tuple[int, ...]:
 
 
 def synthetic(
-    schedule: Schedule, device: int, microbatch: int, vocab: int, seed: int, normalise: str = "token-mean"
+    schedule: Schedule, microbatch: Iterable[int], vocab: int, seed: int, normalise: str = "token-mean"
 ) -> Packed:
     """Random tokens for one microbatch. A sample's tokens follow from the seed and its id alone, wherever it runs."""
     if normalise not in NORMALISE:
@@ -81,7 +81,7 @@ def synthetic(
     counts = loss_tokens(schedule)
     each = NORMALISE[normalise](counts)
     samples, weights = [], []
-    for i in schedule.devices[device][microbatch]:
+    for i in microbatch:
         length = schedule.lengths[i]
         identity = schedule.samples[i] if schedule.samples else i
         samples.append(torch.from_numpy(np.random.default_rng((seed, identity)).integers(0, vocab, length)))

@@ -21,6 +21,7 @@ from odc_engine.lanes import Handle, Lane
 from odc_engine.model import Decoder, Layout, layout
 from odc_engine.packed import Packed
 from odc_engine.record import MinibatchRecorder
+from odc_engine.share import Microbatch, Seconds, Share
 from odcsim.program import COMPUTE, Program, Step, sync_named
 
 
@@ -38,22 +39,12 @@ class Parts:
         return layer
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One device's part of a minibatch."""
-
-    microbatches: int
-    batch: Callable[[int], Packed]
-    seconds: Sequence[float] | None  # of each row of the program's table, where waiting stands for computing
-    update: Callable[[], None]  # the optimizer's step
-    publish: Callable[[], None]
-
-
 @dataclass(slots=True, eq=False)
 class _Pass:
     """What a microbatch's later steps need of its earlier ones."""
 
     batch: Packed
+    seconds: Seconds | None
     x: Tensor = field(default_factory=lambda: torch.empty(0))  # on the way forward; then the loss's gradient to it
     place: Layout | None = None
     inputs: dict[int, Tensor] = field(default_factory=dict)  # of each layer, which backward computes anew from there
@@ -61,15 +52,21 @@ class _Pass:
 
 
 class Performance:
-    """`perform()` once; then `recorder` holds the times."""
+    """`perform()` once; then `recorder` holds the times. `update` is the optimizer's step."""
 
-    def __init__(self, program: Program, parts: Parts, share: Share) -> None:
+    def __init__(
+        self,
+        program: Program,
+        parts: Parts,
+        share: Share,
+        update: Callable[[], None],
+        publish: Callable[[], None],
+    ) -> None:
         self.program, self.parts, self.share = program, parts, share
         self.recorder = MinibatchRecorder(program)
         self._memory = parts.arena.memory
         self._names = {id(p): name for name, p in parts.model.named_parameters()}  # a tied one has one
         self._handles: dict[int, Handle] = {}
-        self._latest: dict[str, Handle] = {}  # of each lane
         self._whole: dict[int, Tensor] = {}  # gathered units
         self._sums: dict[int, Tensor] = {}  # gradients to push
         self._do: dict[str, Callable[[int], None]] = {
@@ -79,35 +76,43 @@ class Performance:
             "backward": self._backward,
             "embed backward": self._embed_backward,
             "meeting": lambda _: self._memory.meet(MAIN),
-            "optimizer": lambda _: share.update(),
-            "publish": lambda _: share.publish(),
+            "optimizer": lambda _: update(),
+            "publish": lambda _: publish(),
         }
 
     def perform(self, until: str = "") -> None:
-        """All steps, or those before the first of a kind."""
-        for number, step in enumerate(self.program.steps):
-            if step.kind == until:
-                return
-            present = step.microbatch < self.share.microbatches
-            if present:
-                self._wait_for(step.after)
-            if step.lane == COMPUTE and present:
+        """All steps that this device has, or those before the first of a kind."""
+        steps, share, number = self.program.steps, iter(self.share), 0
+        while number < len(steps) and steps[number].kind != until:
+            step = steps[number]
+            self._wait_for(step.after)
+            if step.kind == "overhead" and not self._open(number, next(share, None)):
+                number = self.program.end  # the microbatches that are left are others'
+                continue
+            if step.lane != COMPUTE:
+                self._give(number, step)
+            elif step.kind != "overhead":
                 self._compute(number, step)
-            elif step.lane != COMPUTE:
-                self._give(number, step, present)
+            number += 1
+
+    def _open(self, number: int, microbatch: Microbatch | None) -> bool:
+        """Begin a microbatch, where there is one. The engine has no constant of its own beside compute."""
+        if microbatch is None:
+            return False
+        self._pass = _Pass(microbatch.batch, microbatch.seconds)
+        now = time.perf_counter()
+        self.recorder.done(number, now, now)
+        return True
 
     def _wait_for(self, steps: tuple[int, ...]) -> None:
         for earlier in steps:
             if earlier in self._handles:
                 self._handles.pop(earlier).wait()
 
-    def _give(self, number: int, step: Step, present: bool) -> None:
-        """Start a transfer. One that this device does not have is done when the one before it in its lane is."""
-        if present:
-            move = self._gather(step.unit) if step.kind == "gather" else self._push(step)
-            self._latest[step.lane] = self.parts.lanes[step.lane].give(lambda: self._transfer(number, step, move))
-        if step.lane in self._latest:
-            self._handles[number] = self._latest[step.lane]
+    def _give(self, number: int, step: Step) -> None:
+        """Start a transfer."""
+        move = self._gather(step.unit) if step.kind == "gather" else self._push(step)
+        self._handles[number] = self.parts.lanes[step.lane].give(lambda: self._transfer(number, step, move))
 
     def _transfer(self, number: int, step: Step, move: Callable[[], None]) -> None:
         asked = time.perf_counter()
@@ -137,12 +142,8 @@ class Performance:
     def _compute(self, number: int, step: Step) -> None:
         asked = time.perf_counter()
         what = self.program.durations[step.duration][0]
-        if what == "overhead":  # the engine has none of its own that could be told from compute
-            self.recorder.done(number, asked, asked)
-            self._pass = _Pass(self.share.batch(step.microbatch))
-            return
-        if step.kind == "compute" and self.share.seconds is not None:
-            self._emulate(what, step.unit, self.share.seconds[step.duration])
+        if step.kind == "compute" and self._pass.seconds is not None:
+            self._emulate(what, step.unit, self._pass.seconds[what])
         else:
             self._do[what](step.unit)
         self.recorder.done(number, asked, time.perf_counter())

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from odc_engine import calibration
 from odc_engine.errors import EngineError
+from odc_engine.job import Job
 from odc_engine.launch import under_torchrun
 from odc_engine.model import refuse
 from odc_engine.progress import progress
 from odc_engine.run import hardware, run
-from odc_engine.worker import Job
 from odcsim import fit, measurements, profile, recorded, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost

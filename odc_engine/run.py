@@ -2,7 +2,7 @@
 
 import os
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +11,15 @@ from odc_engine import launch, launch_threads
 from odc_engine.backends.cuda_ipc import refuse_without_gpus
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.backends.threads import ThreadMemory
+from odc_engine.errors import EngineError
+from odc_engine.job import Job
 from odc_engine.thin import Thin
-from odc_engine.worker import Device, Job, Member, as_block
+from odc_engine.worker import Device, Member, Recorded, as_block
 from odcsim import timeline
 from odcsim.errors import InputError, nearest
 from odcsim.program import check_counts
 from odcsim.schedule import Schedule, ScheduleFile
-from odcsim.timeline import About, Block, Timeline
+from odcsim.timeline import About, Block, Timeline, padded, shortened
 
 BACKENDS = ("shm", "threads", "torch", "cuda_ipc")
 
@@ -46,12 +48,6 @@ def check(file: ScheduleFile, job: Job) -> None:
         refuse_without_gpus()
     for number, schedule in enumerate(file.schedules):
         check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
-        if schedule.queue:
-            raise InputError(
-                f"{len(schedule.queue)} microbatches wait in a shared queue, which the engine cannot run yet",
-                where=f"minibatch {number}",
-                fix="simulate it, or use a balancer without a queue (lb-robust)",
-            )
 
 
 def _run_device(memory: SharedMemory, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
@@ -67,11 +63,11 @@ def _perform(device: Member, file: ScheduleFile, job: Job, output: str, quiet: b
     say = (lambda _: None) if quiet else launch.say
     say(f"device {device.rank} pid {os.getpid()}")
     device.warm_up(_warm_up(file.header.devices))
-    found: list[_Minibatch] = []
+    found: list[Block] = []
     for number, schedule in enumerate(file.schedules):
         every = device.gathered(device.minibatch(number))
         if every is not None:
-            found.append(_Minibatch(number, max(schedule.microbatches), schedule.microbatches, *as_block(every)))
+            found.append(block_of(number, schedule, job, every))
             say(f"minibatch {number} done")
     if device.rank == 0:
         timeline.write(assembled(file, job, found), output)
@@ -84,32 +80,49 @@ def _warm_up(devices: int) -> Schedule:
     return Schedule((8,) * devices, tuple(((device,),) for device in range(devices)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Minibatch:
-    number: int
-    most: int
-    counts: tuple[int, ...]
-    asked: timeline.Floats
-    had: timeline.Floats
+def block_of(number: int, schedule: Schedule, job: Job, every: list[Recorded]) -> Block:
+    """One minibatch as its devices recorded it, on a program no longer than what they came to run."""
+    takers = _takers(number, schedule, every)
+    counts = schedule.realised(takers).microbatches
+    asked, had = as_block(every)
+    numbers, ran = np.array([number]), np.array([counts], dtype=np.int64)
+    found = Block(job.program_of(schedule), numbers, ran, asked[:, None], had[:, None])
+    if schedule.queue:
+        found = replace(found, takers=padded([takers]))
+    return shortened(found, job.program(max(counts)))
 
 
-def assembled(file: ScheduleFile, job: Job, found: list[_Minibatch]) -> Timeline:
+def _takers(number: int, schedule: Schedule, every: list[Recorded]) -> list[int]:
+    """The device that ran each entry of the queue."""
+    pairs = sorted((entry, device) for device, recorded in enumerate(every) for entry in recorded.taken)
+    if [entry for entry, _ in pairs] != list(range(len(schedule.queue))):
+        told = f"of the {len(schedule.queue)} entries of its queue devices ran {[entry for entry, _ in pairs]}"
+        raise EngineError(f"minibatch {number}: {told}: do not trust this machine's shared memory")
+    return [device for _, device in pairs]
+
+
+def assembled(file: ScheduleFile, job: Job, found: list[Block]) -> Timeline:
     """A timeline of recorded minibatches, in blocks of those that share a program."""
-    blocks = []
-    for most in sorted({m.most for m in found}):
-        alike = [m for m in found if m.most == most]
-        blocks.append(
-            Block(
-                job.program_of(file.schedules[alike[0].number]),
-                np.array([m.number for m in alike], dtype=np.int64),
-                np.array([m.counts for m in alike], dtype=np.int64),
-                np.stack([m.asked for m in alike], axis=1),
-                np.stack([m.had for m in alike], axis=1),
-            )
-        )
+    alike: dict[tuple[int, bool], list[Block]] = {}
+    for block in found:
+        alike.setdefault((block.program.microbatches, block.takers is not None), []).append(block)
+    blocks = tuple(_joined(alike[key]) for key in sorted(alike))
     lengths = [s.lengths for s in file.schedules]
     samples, tokens = np.array([len(x) for x in lengths]), np.array([sum(x) for x in lengths])
-    return Timeline(_about(file, job), tuple(blocks), samples, tokens)
+    return Timeline(_about(file, job), blocks, samples, tokens)
+
+
+def _joined(blocks: list[Block]) -> Block:
+    """Blocks of one program as one."""
+    takers = [block.takers[0].tolist() for block in blocks if block.takers is not None]
+    return Block(
+        blocks[0].program,
+        np.concatenate([block.minibatches for block in blocks]),
+        np.concatenate([block.counts for block in blocks]),
+        np.concatenate([block.asked for block in blocks], axis=1),
+        np.concatenate([block.had for block in blocks], axis=1),
+        padded(takers) if takers else None,
+    )
 
 
 def _about(file: ScheduleFile, job: Job) -> About:

@@ -20,11 +20,12 @@ from odc_engine.arena import Arena
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.flat import FlatUnit, flat_units
+from odc_engine.job import Job
 from odc_engine.lanes import Lane
 from odc_engine.model import Decoder
-from odc_engine.packed import Packed, synthetic
-from odc_engine.perform import Parts, Performance, Share
-from odc_engine.worker import Job, Recorded, idle_step
+from odc_engine.perform import Parts, Performance
+from odc_engine.share import share_of
+from odc_engine.worker import Recorded, idle_step
 from odcsim.program import sync_named
 from odcsim.schedule import Schedule
 
@@ -53,17 +54,17 @@ class Thin:
 
     def minibatch(self, number: int) -> Recorded:
         """Perform every step of a minibatch's program."""
-        performance = self._performance(self.job.schedules[number])
+        performance = self._performance(self.job.schedules[number], number)
         self.meet()
         start = time.perf_counter()
         performance.perform()
         if not self.sync.publishes:
             self._lay_out()  # as over shm nobody is charged for it
-        return Recorded(start, *performance.recorder.times(start))
+        return Recorded(start, *performance.recorder.times(start), tuple(performance.share.taken))
 
     def gradients(self, schedule: Schedule) -> None:
         """Leave the sum over all devices in `.grad`."""
-        self._performance(schedule).perform(until="optimizer")
+        self._performance(schedule, None).perform(until="optimizer")
         self._settle(schedule)
 
     def warm_up(self, schedule: Schedule) -> None:
@@ -71,24 +72,17 @@ class Thin:
         idle_step(self.optimizer)
         self.publish()
 
-    def _performance(self, schedule: Schedule) -> Performance:
-        job, program = self.job, self.job.program_of(schedule)
-        table = job.cost.durations(program, job.cost.load([schedule]))[:, 0, self.rank] if job.emulate else None
-
-        def batch(microbatch: int) -> Packed:
-            return synthetic(schedule, self.rank, microbatch, job.cost.model.vocab, job.seed, "token-mean")
-
+    def _performance(self, schedule: Schedule, number: int | None) -> Performance:
         def update() -> None:
             self._settle(schedule)
             self.optimizer.step()
 
-        seconds = None if table is None else [float(s) for s in table]
-        share = Share(schedule.microbatches[self.rank], batch, seconds, update, self._lay_out)
-        return Performance(program, self.parts, share)
+        share = share_of(self.job, schedule, self.rank, self.memory.take, number, self.memory.device)
+        return Performance(self.job.program_of(schedule), self.parts, share, update, self._lay_out)
 
     def _settle(self, schedule: Schedule) -> None:
         """`.grad` is what was pushed. There is none where nobody computed: AdamW would still decay the weights."""
-        computed = any(schedule.microbatches) and not self.job.emulate
+        computed = any(schedule.contents()) and not self.job.emulate
         for unit, shard in enumerate(self.shards):
             shard.grad = self.parts.arena.gradients(unit) if computed else None
 
@@ -98,6 +92,9 @@ class Thin:
         self.meet()
 
     def _lay_out(self) -> None:
+        """Only between two meetings in which nobody gathers, pushes or takes."""
+        if self.rank == 0:
+            self.memory.refill()
         for unit, shard in enumerate(self.shards):
             self.parts.arena.weights(self.rank, unit).copy_(shard.detach())
             shard.grad = None

@@ -10,11 +10,12 @@ from odc_engine import launch, launch_threads
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.errors import EngineError
+from odc_engine.job import Job
 from odc_engine.model import Decoder
 from odc_engine.packed import synthetic
 from odc_engine.run import check
 from odc_engine.thin import Thin
-from odc_engine.worker import Device, Job, Member
+from odc_engine.worker import Device, Member
 from odcsim.schedule import Schedule, ScheduleFile
 
 BOUND = 1e-5  # fp32: what differing orders of summation explain, with room
@@ -65,9 +66,8 @@ def _verify(device: Member, job: Job, as_json: bool) -> None:
 def reference_gradients(job: Job, schedule: Schedule) -> dict[str, Tensor]:
     """The same minibatch on one process, in fp64, one microbatch after the other."""
     model = Decoder(job.cost.model, seed=job.seed).double()
-    for d, device in enumerate(schedule.devices):
-        for m in range(len(device)):
-            model(synthetic(schedule, d, m, job.cost.model.vocab, job.seed, "token-mean")).backward()
+    for microbatch in schedule.contents():
+        model(synthetic(schedule, microbatch, job.cost.model.vocab, job.seed)).backward()
     zero = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     return {name: zero[name] if p.grad is None else p.grad for name, p in model.named_parameters()}
 

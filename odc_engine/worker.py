@@ -1,6 +1,5 @@
 """What one device does in a run: its share of every minibatch, recorded."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,35 +17,15 @@ from odc_engine.backends.cuda_ipc import CudaMemory
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.collective import Collective
 from odc_engine.fsdp import OnDemand
+from odc_engine.job import Job
 from odc_engine.model import Decoder
-from odc_engine.packed import Packed, synthetic
 from odc_engine.placement import clock_on
 from odc_engine.record import MinibatchRecorder
 from odc_engine.sharding import shard
-from odcsim.cost import Cost
-from odcsim.program import Program, Sync, prefetch_named, program, sync_named
+from odc_engine.share import Share, share_of
+from odcsim.program import Sync, prefetch_named, sync_named
 from odcsim.schedule import Schedule
 from odcsim.timeline import Floats
-
-Seconds = Callable[[str, int], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A run, as every device is told."""
-
-    schedules: tuple[Schedule, ...]
-    cost: Cost  # sizes, and the seconds that emulated compute waits
-    sync: str
-    backend: str
-    accumulate: str
-    prefetch: str
-    emulate: bool
-    timeout: float
-    seed: int
-
-    def program_of(self, schedule: Schedule) -> Program:
-        return program(self.cost.model.layers, max(schedule.microbatches), self.sync, self.prefetch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +35,7 @@ class Recorded:
     start: float
     asked: Floats
     had: Floats
+    taken: tuple[int, ...]  # entries of the shared queue that it ran
 
 
 class Member(Protocol):
@@ -117,36 +97,38 @@ class Device:
     def minibatch(self, number: int) -> Recorded:
         schedule = self.job.schedules[number]
         recorder = MinibatchRecorder(self.job.program_of(schedule), self.clock)
-        batches = self._batches(schedule)  # a data loader has them ready
-        self.model.emulate = self._emulation(schedule) if self.job.emulate else None
+        share = self._share(schedule, number)
         self.meet()
         self.recorder.now, self.model.listener = recorder, recorder
         start = self.clock.start()
-        self._sum_gradients(batches, recorder)
+        self._sum_gradients(share, recorder)
         self._step(recorder)
         self.recorder.now = None
-        return Recorded(start, *recorder.times(start))
+        return Recorded(start, *recorder.times(start), tuple(share.taken))
 
     def gradients(self, schedule: Schedule) -> None:
-        self._sum_gradients(self._batches(schedule), None)
+        self._sum_gradients(self._share(schedule, None), None)
 
     def warm_up(self, schedule: Schedule) -> None:
         self.gradients(schedule)
         idle_step(self.optimizer)
         self.publish()
 
-    def _batches(self, schedule: Schedule) -> list[Packed]:
-        vocab, seed = self.job.cost.model.vocab, self.job.seed
-        count = len(schedule.devices[self.rank])
-        made = (synthetic(schedule, self.rank, m, vocab, seed, "token-mean") for m in range(count))
-        return [batch.to(self.memory.device) for batch in made]
+    def _share(self, schedule: Schedule, number: int | None) -> Share:
+        return share_of(self.job, schedule, self.rank, self._take, number, self.memory.device)
 
-    def _sum_gradients(self, batches: list[Packed], recorder: MinibatchRecorder | None) -> None:
-        for m, batch in enumerate(batches):
+    def _take(self) -> int:
+        assert isinstance(self.comm, OnDemand)
+        return self.comm.take()
+
+    def _sum_gradients(self, share: Share, recorder: MinibatchRecorder | None) -> None:
+        for m, microbatch in enumerate(share):
             if recorder is not None:
                 recorder.open_microbatch(m)
-            self._set_sync(last=m == len(batches) - 1)
-            self.model(batch).backward()
+            self._set_sync(last=m == len(share.own) - 1)
+            seconds = microbatch.seconds
+            self.model.emulate = None if seconds is None else lambda phase, _unit, waits=seconds: waits[phase]
+            self.model(microbatch.batch).backward()
             self.comm.drain()  # the root's push is waited for, as FSDP2 does
         self.comm.settle()
 
@@ -167,19 +149,11 @@ class Device:
     def meet(self) -> None:
         self.memory.meet(MAIN)
 
-    def _emulation(self, schedule: Schedule) -> Seconds:
-        """Seconds of each compute step, by the cost model."""
-        cost = self.job.cost
-        steps = self.job.program_of(schedule)
-        table = cost.durations(steps, cost.load([schedule]))[:, 0, self.rank]
-        rows = {key: float(seconds) for key, seconds in zip(steps.durations, table, strict=True)}
-        # The recorder that is in place knows which microbatch runs.
-        return lambda phase, _unit: rows[phase, self.recorder.microbatch]
-
     def whole_gradients(self) -> dict[str, Tensor]:
         return whole_gradients(self.model)
 
     def publish(self) -> None:
+        self.optimizer.zero_grad()  # communication drops them too, but one device alone has none
         self.comm.publish()
 
     def gathered(self, recorded: Recorded) -> list[Recorded] | None:

@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 GATHER_BYTES, PUSH_BYTES = 2, 4
 OPTIMIZER_BYTES = 28  # AdamW in fp32 reads weight, gradient and two moments, and writes three of them
 PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
+_LUCK = 1  # tells the draws of samples' luck from those of jitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,17 @@ class Cost:
         """The loads of minibatches of like shape, or of their queues."""
         return load(self.model, schedules, luck, queues=queues)
 
-    def luck(self, samples: int, seed: Sequence[int]) -> Floats:
-        """How many times as long as planned each sample takes: of mean one, the same whoever runs it."""
+    def luck(self, schedules: Sequence[Schedule], numbers: Sequence[int], seed: int) -> list[Floats]:
+        """How many times as long as planned each sample takes: of mean one, the same whoever runs it.
+
+        Of minibatches by their numbers, so that all balancers, syncs and executors meet the same; none without noise.
+        """
+        if not self.cluster.sample_noise:
+            return []
         sigma = np.sqrt(np.log1p(self.cluster.sample_noise**2))
-        return np.random.default_rng(seed).lognormal(-sigma * sigma / 2, sigma, samples)
+        rngs = (np.random.default_rng((seed, n, _LUCK)) for n in numbers)
+        sizes = [len(schedule.lengths) for schedule in schedules]
+        return [r.lognormal(-sigma * sigma / 2, sigma, size) for r, size in zip(rngs, sizes, strict=True)]
 
     def durations(self, program: Program, load: Load) -> Floats:
         """Seconds of every row of the program's table [row, minibatch, device]. A load of one device is everybody's."""

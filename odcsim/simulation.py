@@ -17,7 +17,6 @@ EXECUTORS = ("analytic", "des")
 PIECE = (
     2_000_000  # spans held at once while only their usage is wanted: what stays in the processor's cache counts most
 )
-SAMPLES = 1  # tells the draws of samples' luck from those of jitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +56,6 @@ class Simulation:
     def rngs(self, numbers: Iterable[int]) -> list[np.random.Generator]:
         """What jitter is drawn from: a generator for each minibatch, whatever it is simulated with."""
         return [np.random.default_rng([self.seed, n]) for n in numbers]
-
-    def luck(self, numbers: Sequence[int], schedules: Sequence[Schedule]) -> list[Floats]:
-        """How many times as long as planned samples take: of a minibatch the same for all balancers and syncs."""
-        if not self.cost.cluster.sample_noise:
-            return []
-        pairs = zip(numbers, schedules, strict=True)
-        return [self.cost.luck(len(schedule.lengths), (self.seed, n, SAMPLES)) for n, schedule in pairs]
 
 
 def simulate(file: ScheduleFile, simulation: Simulation) -> Timeline:
@@ -160,7 +152,8 @@ def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | No
 
 
 def _piece(numbers: list[int], schedules: Sequence[Schedule], simulation: Simulation) -> _Piece:
-    cost, luck = simulation.cost, simulation.luck(numbers, schedules)
+    cost = simulation.cost
+    luck = cost.luck(schedules, numbers, simulation.seed)
     load = cost.load(schedules, luck)
     steps = simulation.program(len(load.tokens))
     durations = cost.durations(steps, load)

@@ -279,6 +279,6 @@ def test_noise_is_in_the_run_alone_and_the_same_for_all_balancers(setting):
 
 def test_noise_has_its_size_and_keeps_the_mean(setting):
     cost = replace(setting.cost, cluster=replace(setting.cost.cluster, sample_noise=0.2))
-    luck = cost.luck(50_000, (0, 1))
+    [luck] = cost.luck([Schedule((1,) * 50_000, ())], [1], 0)
     assert abs(luck.mean() - 1) < 0.004
     assert abs(luck.std() - 0.2) < 0.004

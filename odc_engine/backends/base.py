@@ -44,5 +44,13 @@ class PeerMemory(ABC):
         """Return when every device has come to this room as often as this one. Raises PeerLost."""
 
     @abstractmethod
+    def take(self) -> int:
+        """0, 1, 2, ... in the order in which devices ask, each number to one of them. Nobody meets, none is held up."""
+
+    @abstractmethod
+    def refill(self) -> None:
+        """Start anew from 0. Called by one device, between two meetings in which nobody takes."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give everything back. Peers' views are void from now on."""

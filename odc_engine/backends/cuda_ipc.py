@@ -117,6 +117,14 @@ class CudaMemory(PeerMemory):
     def check(self) -> None:
         self.host.check()
 
+    def take(self) -> int:
+        """The count is the hosts'. A device is free when it has computed, not when its work lies on its streams."""
+        torch.cuda.synchronize(self.device)
+        return self.host.take()
+
+    def refill(self) -> None:
+        self.host.refill()
+
     def fail(self, error: BaseException) -> None:
         self.host.fail(error)
 

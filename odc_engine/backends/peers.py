@@ -19,6 +19,7 @@ from odc_engine.errors import PeerLost
 
 PAGE = 4096
 ENDS = ROOMS  # the word after those that meetings count in: 0 while all is well, then 1 + the device at fault, or LEFT
+TAKEN = 16  # the word, in a cache line of its own, in which device 0's page counts what was taken from a shared queue
 LEFT = 2**32 - 1
 LEFT_EARLY = "left: it came to fewer meetings than others"
 LOOK = 0.05  # seconds between looks at whether peers still live
@@ -130,6 +131,20 @@ class Peers:
         """Tell peers that this device ends, and for whom."""
         if self._words:
             self._words[self.rank][ENDS] = 1 + (error.devices[0] if isinstance(error, PeerLost) else self.rank)
+
+    @property
+    def count(self) -> tuple[int, int, int]:
+        """The file with device 0's page, and the bytes of it to lock for `take`."""
+        return self._pages[0].fd, 4 * TAKEN, 4 * TAKEN + 4
+
+    def take(self) -> int:
+        """The next number of the count that all share. Only under a lock."""
+        taken = int(self._words[0][TAKEN])
+        self._words[0][TAKEN] = taken + 1
+        return taken
+
+    def refill(self) -> None:
+        self._words[0][TAKEN] = 0
 
     def _named(self, devices: list[int]) -> str:
         return ", ".join(f"pid {self.pids[device]}" for device in devices)

@@ -54,40 +54,42 @@ class SharedMemory(PeerMemory):
 
     @contextmanager
     def lock(self, device: int, start: int, stop: int) -> Iterator[None]:
-        if not self.try_lock(device, start, stop):
-            self._wait_for_lock(device, start, stop)
-        try:
+        with self._locked(self._files[device].fd, start, stop, f"device {device}'s bytes {start} to {stop}"):
             yield
-        finally:
-            self.unlock(device, start, stop)
 
-    def _wait_for_lock(self, device: int, start: int, stop: int) -> None:
+    @contextmanager
+    def _locked(self, fd: int, start: int, stop: int, what: str) -> Iterator[None]:
         deadline, tries = time.monotonic() + self.timeout, 0
-        while not self.try_lock(device, start, stop):
+        while not _try_lock(fd, start, stop):
             self.check()
             if time.monotonic() > deadline:
-                raise self._holding(device, start, stop)
+                raise self._holding(what)
             tries += 1
             if tries > AT_ONCE:
                 time.sleep(RETRY)
+        try:
+            yield
+        finally:
+            _unlock(fd, start, stop)
 
-    def _holding(self, device: int, start: int, stop: int) -> PeerLost:
+    def _holding(self, what: str) -> PeerLost:
         """The kernel does not tell who holds a lock of this kind."""
         others = [d for d in range(self.size) if d != self.rank]
-        what = f"held a lock on device {device}'s bytes {start} to {stop} for {self.timeout:g} s"
-        return self.peers.silent(others, what)
+        return self.peers.silent(others, f"held a lock on {what} for {self.timeout:g} s")
 
     def try_lock(self, device: int, start: int, stop: int) -> bool:
-        try:
-            fcntl.fcntl(self._files[device].fd, _SETLK, _request(fcntl.F_WRLCK, start, stop))
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise
-        return True
+        return _try_lock(self._files[device].fd, start, stop)
 
     def unlock(self, device: int, start: int, stop: int) -> None:
-        fcntl.fcntl(self._files[device].fd, _SETLK, _request(fcntl.F_UNLCK, start, stop))
+        _unlock(self._files[device].fd, start, stop)
+
+    def take(self) -> int:
+        self.check()
+        with self._locked(*self.peers.count, "the shared queue"):
+            return self.peers.take()
+
+    def refill(self) -> None:
+        self.peers.refill()
 
     def meet(self, room: int) -> None:
         self.peers.meet(room)
@@ -105,9 +107,23 @@ class SharedMemory(PeerMemory):
         self.peers.close()
 
 
+def _try_lock(fd: int, start: int, stop: int) -> bool:
+    try:
+        fcntl.fcntl(fd, _SETLK, _request(fcntl.F_WRLCK, start, stop))
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def _unlock(fd: int, start: int, stop: int) -> None:
+    fcntl.fcntl(fd, _SETLK, _request(fcntl.F_UNLCK, start, stop))
+
+
 @functools.cache
 def _request(kind: int, start: int, stop: int) -> bytes:
-    """A `struct flock` for bytes of the arena."""
+    """A `struct flock` for bytes of a file."""
     return struct.pack("hhqqi", kind, os.SEEK_SET, start, stop - start, 0)
 
 

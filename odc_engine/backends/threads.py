@@ -28,6 +28,7 @@ class Team:
         self.board: list[Any] = [None] * size
         self._came = [[0] * size for _ in range(ROOMS)]
         self._changed = threading.Condition()
+        self._taken = 0
         self._lost: tuple[list[int], str] | None = None  # the first to fail: later failures follow from it
         self._locks: dict[Place, threading.Lock] = {}
         self._holders: dict[Place, int] = {}
@@ -54,6 +55,14 @@ class Team:
         if missing:
             self.fail(missing, f"did not come to a meeting within {self.timeout:g} s")
             self.check()
+
+    def take(self) -> int:
+        with self._changed:
+            self._taken += 1
+            return self._taken - 1
+
+    def refill(self) -> None:
+        self._taken = 0
 
     def try_lock(self, rank: int, place: Place) -> bool:
         if not self._locks.setdefault(place, threading.Lock()).acquire(blocking=False):
@@ -114,6 +123,13 @@ class ThreadMemory(PeerMemory):
 
     def meet(self, room: int) -> None:
         self.team.meet(self.rank, room)
+
+    def take(self) -> int:
+        self.check()
+        return self.team.take()
+
+    def refill(self) -> None:
+        self.team.refill()
 
     def exchange(self, value: Any) -> list[Any]:
         """What every device has brought, in the order of devices: the things themselves, not copies."""

@@ -12,8 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from odc_engine import launch, measure  # noqa: E402
-from odc_engine.job import job_of  # noqa: E402
-from odc_engine.worker import Device, Job, as_block  # noqa: E402
+from odc_engine.job import Job, job_of  # noqa: E402
+from odc_engine.worker import Device, as_block  # noqa: E402
 from odcsim.profile import Polynomial  # noqa: E402
 from odcsim.schedule import Header, Schedule, ScheduleFile  # noqa: E402
 

@@ -16,7 +16,8 @@ from jobs import file_of, job_for
 from odc_engine import launch
 from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.shm import SharedMemory
-from odc_engine.worker import Device, Job
+from odc_engine.job import Job
+from odc_engine.worker import Device
 
 VICTIM = 1
 DEVICES = 3
@@ -103,6 +104,23 @@ def holding_a_lock(device: Device, fault: Callable[[], None]) -> None:
     memory.try_lock = try_lock
 
 
+def holding_the_queue(device: Device, fault: Callable[[], None]) -> None:
+    def take(really=device.memory.peers.take) -> int:
+        fault()
+        return really()
+
+    device.memory.peers.take = take
+
+
+def having_taken(device: Device, fault: Callable[[], None]) -> None:
+    def take(really=device.memory.take) -> int:
+        entry = really()
+        fault()
+        return entry
+
+    device.memory.take = take
+
+
 def before_a_meeting(device: Device, fault: Callable[[], None]) -> None:
     _in_meeting(device, MAIN, fault, before=True)
 
@@ -162,12 +180,22 @@ PLACES = {
     "before a transfer": before_a_transfer,
     "computing": computing,
     "not finite": not_finite,
+    "holding the queue": holding_the_queue,
+    "an entry taken": having_taken,
 }
 
 
 def job(sync: str = "on-demand", backend: str = "shm", timeout: float = 30.0) -> Job:
     counts = (2, 3, 1) if sync == "on-demand" else (2, 2, 2)
     return replace(job_for(file_of(counts, counts, counts), sync, backend), timeout=timeout)
+
+
+def queued_job(timeout: float = 30.0) -> Job:
+    """The victim has nothing of its own, and so takes at once."""
+    whole = job(timeout=timeout)
+    parts = [(s, *s.devices) for s in whole.schedules]
+    schedules = (replace(s, devices=(a[:1], (), c), queue=(*a[1:], *b)) for s, a, b, c in parts)
+    return replace(whole, schedules=tuple(schedules))
 
 
 def gone(pid: int, seconds: float = 2.0) -> bool:

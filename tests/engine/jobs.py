@@ -6,8 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from odc_engine.job import job_of
-from odc_engine.worker import Job
+from odc_engine.job import Job, job_of
 from odcsim import profile, schedule
 from odcsim.profile import Polynomial, Profile
 from odcsim.schedule import Header, Schedule, ScheduleFile

@@ -76,6 +76,27 @@ def test_a_stopped_device_is_named_within_the_timeout(tmp_path, capfd, sync, bac
     assert re.match(rf"odc_engine: error: device {VICTIM} did not end within 3 s of device [02]", told)
 
 
+@pytest.mark.parametrize("place", ["holding the queue", "an entry taken"])
+@pytest.mark.usefixtures("nothing_left")
+def test_a_device_killed_at_the_queue_is_named_and_holds_nobody_up(tmp_path, place):
+    ended = faults.run(faults.training, tmp_path / "run", faults.queued_job(), place, KILL)
+    assert ended.code == 1
+    named(ended, rf"died \(pid {ended.pids[VICTIM]}\)")
+    assert ended.ended < SOON
+    assert all(faults.gone(pid) for pid in ended.pids)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_left")
+def test_a_device_stopped_with_the_queue_in_hand_is_named(tmp_path):
+    job = faults.queued_job(TIMEOUT)
+    ended = faults.run(faults.training, tmp_path / "run", job, "holding the queue", STOP, timeout=TIMEOUT)
+    assert ended.code == 1
+    named(ended, "")
+    assert all(f"stopped (pid {ended.pids[VICTIM]})" in line for (line,) in ended.survivors.values())
+    assert ended.ended < TIMEOUT + SOON
+
+
 def slow(memory: SharedMemory, folder: Path) -> None:
     """The others have no reason to look at anybody for ten minutes."""
     if memory.rank == VICTIM:

@@ -46,7 +46,7 @@ class Diary:
 
 
 def batch():
-    return synthetic(Schedule((7, 4), (((0, 1),),)), 0, 0, 256, 0)
+    return synthetic(Schedule((7, 4), (((0, 1),),)), (0, 1), 256, 0)
 
 
 def heard(phases):

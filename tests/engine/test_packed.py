@@ -69,7 +69,7 @@ def test_loss_tokens_are_exact():
 
 def test_loss_lies_on_the_response():
     schedule = Schedule((6, 1), (((0, 1),),), loss=(2, 1))
-    packed = synthetic(schedule, 0, 0, 256, seed=3)
+    packed = synthetic(schedule, schedule.devices[0][0], 256, seed=3)
     assert packed.weights.tolist() == [0, 0, 0, 0.5, 0.5, 0, 0]
     assert packed.targets.tolist() == [NO_TARGET] * 3 + packed.tokens[4:6].tolist() + [NO_TARGET] * 2
 
@@ -77,17 +77,17 @@ def test_loss_lies_on_the_response():
 def test_tokens_follow_the_sample_wherever_it_runs():
     here = Schedule((5, 3, 4), (((0, 1),), ((2,),)), samples=(70, 80, 90))
     there = Schedule((4, 5, 3), (((2,), (0,)), ((1,),)), samples=(90, 70, 80))
-    first, second = synthetic(here, 0, 0, 999, 1), synthetic(here, 1, 0, 999, 1)
-    assert first.tokens[:5].equal(synthetic(there, 1, 0, 999, 1).tokens)
-    assert first.tokens[5:].equal(synthetic(there, 0, 0, 999, 1).tokens)
-    assert second.tokens.equal(synthetic(there, 0, 1, 999, 1).tokens)
-    assert not first.tokens.equal(synthetic(here, 0, 0, 999, 2).tokens)
-    assert not first.tokens.equal(synthetic(replace(here, samples=()), 0, 0, 999, 1).tokens)
+    first, second = synthetic(here, here.devices[0][0], 999, 1), synthetic(here, here.devices[1][0], 999, 1)
+    assert first.tokens[:5].equal(synthetic(there, there.devices[1][0], 999, 1).tokens)
+    assert first.tokens[5:].equal(synthetic(there, there.devices[0][0], 999, 1).tokens)
+    assert second.tokens.equal(synthetic(there, there.devices[0][1], 999, 1).tokens)
+    assert not first.tokens.equal(synthetic(here, here.devices[0][0], 999, 2).tokens)
+    assert not first.tokens.equal(synthetic(replace(here, samples=()), here.devices[0][0], 999, 1).tokens)
 
 
 def test_unknown_normalisation_is_refused():
     with pytest.raises(InputError, match="did you mean 'token-mean'"):
-        synthetic(Schedule((2,), (((0,),),)), 0, 0, 9, 0, "tokenmean")
+        synthetic(Schedule((2,), (((0,),),)), (0,), 9, 0, "tokenmean")
 
 
 @pytest.mark.parametrize("normalise", ["token-mean", "sample-mean"])
@@ -112,7 +112,7 @@ def _minibatch(schedule, normalise):
     total = 0.0
     for d, device in enumerate(schedule.devices):
         for m in range(len(device)):
-            value = model(synthetic(schedule, d, m, 256, 0, normalise))
+            value = model(synthetic(schedule, schedule.devices[d][m], 256, 0, normalise))
             value.backward()
             total += value.item()
     return total, {name: p.grad for name, p in model.named_parameters()}
@@ -121,9 +121,9 @@ def _minibatch(schedule, normalise):
 def test_means_are_what_torch_calls_means():
     schedule = Schedule((7, 5), (((0, 1),),), loss=(3, 4))
     model = Decoder(catalog.model("nano"), dtype=torch.float64)
-    packed = synthetic(schedule, 0, 0, 256, 0)
+    packed = synthetic(schedule, schedule.devices[0][0], 256, 0)
     each = -model.log_probs(packed)[packed.targets >= 0]
     assert len(each) == 7
     assert model(packed).item() == pytest.approx(each.mean().item(), rel=1e-12)
-    per_sample = model(synthetic(schedule, 0, 0, 256, 0, "sample-mean")).item()
+    per_sample = model(synthetic(schedule, schedule.devices[0][0], 256, 0, "sample-mean")).item()
     assert per_sample == pytest.approx((each[:3].mean() + each[3:].mean()).item() / 2, rel=1e-12)

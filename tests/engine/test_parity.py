@@ -177,6 +177,6 @@ def packed_gradients(rank, devices, normalise):
     schedule = Schedule((9, 3, 14, 2, 6, 11), devices, loss=(4, 3, 7, 1, 0, 11))
 
     def loss(model, rank, microbatch, _):
-        return model(synthetic(schedule, rank, microbatch, 256, 0, normalise))
+        return model(synthetic(schedule, devices[rank][microbatch], 256, 0, normalise))
 
     return work.gradients(rank, Case(schedule.microbatches, model=nets.nano, loss=loss))

@@ -1,7 +1,5 @@
 """What devices did, as they recorded it, obeys the program; and emulated compute takes what the cost model says."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from jobs import file_of, job_for  # noqa: E402
 
 from odc_engine import run  # noqa: E402
 from odc_engine.run import assembled  # noqa: E402
-from odc_engine.worker import Device, as_block  # noqa: E402
+from odc_engine.worker import Device  # noqa: E402
 from odcsim import timeline  # noqa: E402
 from odcsim.errors import InputError  # noqa: E402
 from odcsim.timeline import Block  # noqa: E402
@@ -43,8 +41,7 @@ def recorded(pools, sync, backend, minibatches, emulate):
     every = pools(file.header.devices).run(records, job)
     found = []
     for number, schedule in enumerate(file.schedules):
-        times = as_block([device[number] for device in every])
-        found.append(run._Minibatch(number, max(schedule.microbatches), schedule.microbatches, *times))
+        found.append(run.block_of(number, schedule, job, [device[number] for device in every]))
     return assembled(file, job, found), job
 
 
@@ -161,16 +158,6 @@ def test_what_a_backend_cannot_do_is_refused(sync, backend, message):
     file = file_of((1, 1))
     with pytest.raises(InputError, match=message):
         run.check(file, job_for(file, sync, backend))
-
-
-@pytest.mark.parametrize("backend", ["shm", "threads"])
-def test_a_queue_is_refused_rather_than_left_out(backend):
-    file = file_of((1, 1))
-    file = replace(file, schedules=(replace(file.schedules[0], devices=(((0,),), ()), queue=((1,),)),))
-    with pytest.raises(InputError, match="minibatch 0: 1 microbatches wait in a shared queue, which the engine"):
-        run.check(file, job_for(file, "on-demand", backend))
-    with pytest.raises(InputError, match=r"minibatch 0: 1 microbatches wait in a queue .* collective sync would hang"):
-        run.check(file, job_for(file, "collective"))
 
 
 def test_the_first_minibatches_are_a_file_of_their_own():

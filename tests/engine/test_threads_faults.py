@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -73,6 +74,25 @@ def test_a_failing_device_ends_the_others_at_once_with_its_name(where, sync, cap
         assert len(mine) == 1
         assert "device 1" in mine[0]
     assert not any("left behind" in line for line in told)
+
+
+def test_a_device_that_fails_with_an_entry_in_hand_is_named(capfd):
+    whole = minibatch((1, 0, 1, 4))
+    job = job_for(replace(whole, devices=whole.devices[:-1], queue=whole.devices[-1]))
+
+    def perform(memory, job):
+        with Thin(job, memory) as device:
+            if memory.rank == 1:
+                take = memory.take
+                memory.take = lambda: (take(), raising())
+            device.minibatch(0)
+
+    start = time.perf_counter()
+    assert launch_threads.run(perform, 3, 60.0, job) == 1
+    assert time.perf_counter() - start < 5
+    told = capfd.readouterr().err
+    for rank in (0, 2):
+        assert f"error: device {rank}: device 1 failed (Broken: out of luck)" in told
 
 
 def test_a_device_that_does_not_come_is_named(capfd):
