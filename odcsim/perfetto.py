@@ -15,7 +15,7 @@ from typing import Any
 from odcsim.errors import InputError
 from odcsim.files import replacing
 from odcsim.program import COMPUTE
-from odcsim.slices import Slice, View, compute_lane, transfer_lane, view
+from odcsim.slices import Slice, View, compute_lane, microbatch_named, transfer_lane, view
 from odcsim.timeline import Timeline
 
 WINDOW = 3  # minibatches written unless asked for more: viewers give up on large files
@@ -79,7 +79,8 @@ def _device(seen: View, device: int, start: int) -> Iterator[Event]:
         members = list(group)
         if microbatch >= 0:
             whole = (start + _nanoseconds(members[0].start), start + _nanoseconds(members[-1].end))
-            yield _slice(device, COMPUTE, f"microbatch {microbatch}", "microbatch", whole)
+            kind = "queue entry" if microbatch in seen.entries else "microbatch"
+            yield _slice(device, COMPUTE, microbatch_named(microbatch, seen.entries), kind, whole)
         yield from _lane(members, device, COMPUTE, start)
     for lane in seen.lanes():
         yield from _lane(transfer_lane(seen, lane), device, lane, start)

@@ -55,6 +55,7 @@ def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:
         page.heading("What these timelines are"),
         _abouts(timelines),
         page.heading(f"Minibatch {number}"),
+        *_queues(timelines, number),
         *(plots.embed(plots.gantt(t, number, until=until), f"gantt-{i}") for i, t in enumerate(timelines)),
         *_closing(),
     ]
@@ -186,6 +187,18 @@ def _abouts(timelines: Sequence[Timeline]) -> str:
         told = [about.executor, hardware, about.fidelity, about.model, about.trace, about.digest]
         rows.append([_name(timeline), *told])
     return page.table(head, rows)
+
+
+def _queues(timelines: Sequence[Timeline], number: int) -> list[str]:
+    """How many entries of a minibatch's shared queue each device ran, where there is one."""
+    rows = []
+    for timeline in timelines:
+        block, place = timeline.block_of(number)
+        taken = [len(block.taken(place, device)) for device in range(timeline.about.devices)]
+        if sum(taken):
+            rows.append([_name(timeline), timeline.about.executor, f"{sum(taken)}", ", ".join(map(str, taken))])
+    head = ["timeline", "executor", "entries of the shared queue", "run by device 0, 1, ..."]
+    return [page.table(head, rows)] if rows else []
 
 
 def _name(timeline: Timeline) -> str:

@@ -42,6 +42,7 @@ class View:
     begun: Floats  # when the last device had asked, where the step meets; else as asked
     had: Floats
     end: float  # when the last device was done
+    entries: dict[int, int]  # of the shared queue, by the microbatches that they became on this device
 
     def of_lane(self, lane: str) -> list[int]:
         return [i for i in self.steps if self.program.steps[i].lane == lane]
@@ -58,7 +59,14 @@ def view(block: Block, place: int, device: int) -> View:
     meets = np.array([step.meets for step in block.program.steps], dtype=bool)
     begun = np.where(meets, block.asked[:, place].max(axis=1), asked)
     runs = tuple(i for i in range(len(meets)) if block.present(i)[place, device])
-    return View(block.program, runs, asked, begun, had, float(block.had[:, place].max(initial=0.0)))
+    end = float(block.had[:, place].max(initial=0.0))
+    return View(block.program, runs, asked, begun, had, end, block.taken(place, device))
+
+
+def microbatch_named(microbatch: int, entries: dict[int, int]) -> str:
+    """What to call a microbatch: an entry of the shared queue by its number there, too."""
+    taken = f" (queue entry {entries[microbatch]})" if microbatch in entries else ""
+    return f"microbatch {microbatch}{taken}"
 
 
 def compute_lane(seen: View) -> list[Slice]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from odcsim import recorded
 from odcsim.errors import InputError
@@ -53,7 +54,9 @@ class Minibatch:
     error: float
     noise: float | None  # the widest gap between two runs, over their median
     idle_error_points: float
-    finish_error: float  # of the device that is furthest off, over the makespan
+    finish_error: (
+        float  # of the device (with a queue: the place in their order) that is furthest off, over the makespan
+    )
     furthest: str  # the kind whose seconds differ most
     furthest_seconds: float
 
@@ -66,9 +69,11 @@ class Validation:
     makespan: Errors
     makespan_total: float  # error of the sum over minibatches
     noise: Errors | None  # of one run taken as the prediction of another
-    finish: Errors  # when each device was done with its own work, over the measured makespan
+    finish: Errors  # when each device was done with its work, over the measured makespan
     idle_predicted: dict[str, float]  # parts, as fractions of device time
     idle_measured: dict[str, float]
+    queued: int  # entries of shared queues, all minibatches together
+    same_taker: float | None  # share of them that the predicted device ran; None without queues
     kinds: tuple[Kind, ...]
     minibatches: tuple[Minibatch, ...]
 
@@ -108,6 +113,8 @@ class Validation:
             "idle_measured": sum(self.idle_measured.values()),
             "idle_parts_error_points": parts,
             **{f"finish_error_{k}": v for k, v in asdict(self.finish).items()},
+            "queue_entries": self.queued,
+            "queue_same_taker": self.same_taker,
             "kinds": [asdict(kind) for kind in self.kinds],
             "minibatches": [asdict(minibatch) for minibatch in self.minibatches],
         }
@@ -129,6 +136,7 @@ def validate(predicted: Timeline, measured: Sequence[Timeline]) -> Validation:
     finish = (_finishes(predicted) - np.median([_finishes(run) for run in measured], axis=0)) / truth[:, None]
     kinds, differences = _kinds(predicted, measured, truth)
     idle = 100 * (_idle(guess) - np.median([_idle(run) for run in runs], axis=0))
+    same = np.concatenate([_same_taker(predicted, run) for run in measured])
     return Validation(
         predicted.about,
         measured[0].about,
@@ -139,6 +147,8 @@ def validate(predicted: Timeline, measured: Sequence[Timeline]) -> Validation:
         finish=_errors(finish),
         idle_predicted=guess.idle_parts(),
         idle_measured=_mean([run.idle_parts() for run in runs]),
+        queued=len(same) // len(measured),
+        same_taker=float(same.mean()) if len(same) else None,
         kinds=kinds,
         minibatches=_minibatches(guess.makespan, spans, idle, finish, differences),
     )
@@ -215,13 +225,29 @@ def _idle(used: Usage) -> Floats:
 
 
 def _finishes(timeline: Timeline) -> Floats:
-    """When each device was done with its own work and came to the meeting at the end [minibatch, device]."""
+    """When each device was done with its work and came to the meeting at the end [minibatch, device].
+
+    Of a minibatch with a shared queue, who was done first, second and so on: which device takes an entry hangs on
+    moments, so none has a share that it could be held against, and all end within an entry of each other.
+    """
     found = np.zeros((len(timeline.samples), timeline.about.devices))
     for block in timeline.blocks:
         steps = block.program.steps
         end = next(i for i, step in enumerate(steps) if step.kind == "meeting" and step.microbatch == EVERY)
-        found[block.minibatches] = block.asked[end]
+        ended = block.asked[end]
+        found[block.minibatches] = ended if block.takers is None else np.sort(ended, axis=1)
     return found
+
+
+def _same_taker(predicted: Timeline, measured: Timeline) -> NDArray[np.bool_]:
+    """Of each entry of the shared queues, whether the device that ran it is the predicted one."""
+    found: list[NDArray[np.bool_]] = [np.zeros(0, dtype=bool)]
+    for number in range(len(measured.samples)):
+        (one, i), (other, j) = predicted.block_of(number), measured.block_of(number)
+        if one.takers is not None and other.takers is not None:
+            mine, its = (row[row >= 0] for row in (one.takers[i], other.takers[j]))
+            found.append(mine == its)
+    return np.concatenate(found)
 
 
 def _kinds(

@@ -53,6 +53,14 @@ def idle(found: Validation) -> str:
     return f"idle: predicted {before:.2%}, measured {after:.2%}, {found.idle_error:+.2f} points ({told})"
 
 
+def queues(found: Validation) -> list[str]:
+    """What differed where devices shared a queue, and how it was compared."""
+    if found.same_taker is None:
+        return []
+    told = f"queues: {found.same_taker:.0%} of {found.queued} entries were run by the predicted device"
+    return [f"{told}; devices' finish times are compared in their order, not device by device"]
+
+
 def kinds(found: Validation) -> list[tuple[str, ...]]:
     """Rows under `KINDS`."""
     rows: list[tuple[str, ...]] = []
@@ -102,7 +110,7 @@ def write_validation(found: Validation, path: Path | str) -> None:
         page.paragraph(
             "Means are signed, the others of absolute values. A device's finish is over the makespan.", "note"
         ),
-        page.paragraph(idle(found)),
+        *(page.paragraph(text) for text in (idle(found), *queues(found))),
         page.heading("By kind of span"),
         page.table(KINDS, kinds(found)),
         page.paragraph("Seconds of all devices without waiting; points are of measured device time.", "note"),

@@ -53,7 +53,8 @@ def _show(found: "Validation") -> None:
     for line in told.cautions(found):
         print(line)
     table.show_texts(told.ERRORS, told.errors(found))
-    print(told.idle(found))
+    for line in (told.idle(found), *told.queues(found)):
+        print(line)
     table.show_texts(told.KINDS, told.kinds(found))
     print("worst minibatches:")
     table.show_texts(told.WORST, told.worst(found))

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from odcsim.plots.style import NAMES, figure, marker
-from odcsim.slices import Slice, compute_lane, view
+from odcsim.plots.style import INK, NAMES, figure, marker
+from odcsim.slices import Slice, compute_lane, microbatch_named, view
 from odcsim.timeline import Block, Timeline
 
 MOST_DEVICES, MOST_BARS = 64, 4000
@@ -26,6 +27,7 @@ class Bar:
     start: float
     seconds: float
     microbatch: int
+    entry: int = -1  # of the shared queue, where the microbatch was one
 
 
 def gantt(timeline: Timeline, minibatch: int, *, until: float = 0.0, number: int | None = None) -> go.Figure:
@@ -39,6 +41,8 @@ def gantt(timeline: Timeline, minibatch: int, *, until: float = 0.0, number: int
     told += f"{timeline.samples[minibatch]:,} samples"
     if any(bar.kind in ("wait_inside", "gather", "push") for bar in found):
         told += "; pauses between the layers of a pass are drawn together at its end"
+    if any(bar.entry >= 0 for bar in found):
+        told += "; outlined: taken from the shared queue"
     drawn = figure(
         f"{escape(f'{about.sync} + {about.balancer}')}: {_seconds(makespan)}, devices idle {idle(block, place):.0%}",
         told + _left_out(devices, about.devices),
@@ -73,12 +77,13 @@ def bars(block: Block, place: int, device: int) -> list[Bar]:
 
 
 def _bars(block: Block, place: int, device: int) -> Iterator[Bar]:
-    slices = compute_lane(view(block, place, device))
+    seen = view(block, place, device)
+    slices = compute_lane(seen)
     for (microbatch, _), group in groupby(zip(_passes(slices), slices, strict=True), key=lambda pair: pair[0]):
         members = [s for _, s in group]
         now = members[0].start
         for kind, seconds in _totals(members):
-            yield Bar(device, kind, now, seconds, microbatch)
+            yield Bar(device, kind, now, seconds, microbatch, seen.entries.get(microbatch, -1))
             now += seconds
 
 
@@ -133,10 +138,24 @@ def _add(drawn: go.Figure, kind: str, found: Sequence[Bar]) -> None:
         base=[bar.start for bar in found],
         orientation="h",
         name=NAMES[kind],
-        marker=marker(kind),
-        customdata=[f"microbatch {bar.microbatch}" if bar.microbatch >= 0 else "end of minibatch" for bar in found],
+        marker=_marker(kind, found),
+        customdata=[_told(bar) for bar in found],
         hovertemplate="%{y}, %{customdata}<br>%{fullData.name}: %{x:.4g} s<extra></extra>",
     )
+
+
+def _marker(kind: str, found: Sequence[Bar]) -> dict[str, Any]:
+    """Passes of what came from the shared queue have an outline; pauses are nobody's."""
+    plain = marker(kind)
+    if kind not in _PASSES or all(bar.entry < 0 for bar in found):
+        return plain
+    return {**plain, "line": {"color": INK, "width": [1.5 if bar.entry >= 0 else 0 for bar in found]}}
+
+
+def _told(bar: Bar) -> str:
+    if bar.microbatch < 0:
+        return "end of minibatch"
+    return microbatch_named(bar.microbatch, {bar.microbatch: bar.entry} if bar.entry >= 0 else {})
 
 
 def _pixels(devices: Sequence[int]) -> int:
