@@ -68,6 +68,8 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accumulate", default="locked", choices=("locked", "slots"), help="slots: the same bits always"
     )
+    told = "layers keep their activations, and backward does not run their forward again"
+    parser.add_argument("--no-recompute", dest="recompute", action="store_false", help=told)
     parser.add_argument("--profile", metavar="F", help="seconds for emulated compute")
     parser.add_argument("--gpu", metavar="G", help="the same, from the catalogue")
     parser.add_argument(
@@ -148,6 +150,7 @@ def _job(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":
         profile=args.profile,
         cluster=args.cluster,
         timeout=args.timeout,
+        recompute=args.recompute,
     )
 
 

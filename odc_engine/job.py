@@ -26,6 +26,7 @@ class Job:
     emulate: bool
     timeout: float
     seed: int
+    recompute: bool = True  # layers keep their input alone, and backward computes the rest again
 
     def program(self, microbatches: int) -> Program:
         return program(self.cost.model.layers, microbatches, self.sync, self.prefetch)
@@ -46,6 +47,7 @@ def job_of(
     profile: str | None = None,
     cluster: str | None = None,
     timeout: float = 60.0,
+    recompute: bool = True,
 ) -> Job:
     """Emulated compute needs seconds, and takes `cluster`'s luck and slow devices; real compute takes its own."""
     _refuse_gangs(file)
@@ -53,8 +55,8 @@ def job_of(
     devices = file.header.devices
     if emulate and gpu is None and profile is None:
         raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")
-    cost = Cost(model, _profile(model, gpu, devices, profile), _machine(devices, cluster, emulate))
-    return Job(file.schedules, cost, sync, backend, accumulate, "fsdp2", emulate, timeout, file.header.seed)
+    cost = Cost(model, _profile(model, gpu, devices, profile, recompute), _machine(devices, cluster, emulate))
+    return Job(file.schedules, cost, sync, backend, accumulate, "fsdp2", emulate, timeout, file.header.seed, recompute)
 
 
 def _refuse_gangs(file: ScheduleFile) -> None:
@@ -68,11 +70,12 @@ def _refuse_gangs(file: ScheduleFile) -> None:
             )
 
 
-def _profile(model: Model, gpu: str | None, devices: int, path: str | None) -> Profile:
+def _profile(model: Model, gpu: str | None, devices: int, path: str | None, recompute: bool) -> Profile:
     if gpu is None and path is None:
         none = Polynomial()
-        return Profile(model.name, "", "catalogue", "no seconds: compute is real", none, none, none)
-    return fits.choose(model, catalog.gpu(gpu) if gpu else None, devices, path)
+        told = "no seconds: compute is real"
+        return Profile(model.name, "", "catalogue", told, none, none, none, recompute=recompute)
+    return fits.choose(model, catalog.gpu(gpu) if gpu else None, devices, path, recompute=recompute)
 
 
 def _machine(devices: int, path: str | None, emulate: bool) -> Cluster:

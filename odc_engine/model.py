@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torch.utils.checkpoint import checkpoint as recomputed
+from torch.utils.checkpoint import checkpoint
 
 from odc_engine.loss import log_probs, weighted_loss, wide
 from odc_engine.marks import BACKWARD, EMBED, EMBED_BACKWARD, FORWARD, HEAD, ROOT, Emulate, Listener, Watch
@@ -109,10 +109,10 @@ class Block(nn.Module):
     """One layer. `unit` is its number, from 1."""
 
     def __init__(
-        self, shape: Model, unit: int, watch: Watch, *, checkpoint: bool, dtype: torch.dtype, device: torch.device
+        self, shape: Model, unit: int, watch: Watch, *, recompute: bool, dtype: torch.dtype, device: torch.device
     ) -> None:
         super().__init__()
-        self.unit, self.checkpoint, self._watch = unit, checkpoint, watch
+        self.unit, self.recompute, self._watch = unit, recompute, watch
         self.attention_norm = _norm(shape.hidden, dtype, device)
         self.attention = Attention(shape, dtype, device)
         self.mlp_norm = _norm(shape.hidden, dtype, device)
@@ -126,8 +126,8 @@ class Block(nn.Module):
         if place is None:
             watch.wait(FORWARD, unit)
             x = watch.wait_backward(x, BACKWARD, unit)
-        elif self.checkpoint and torch.is_grad_enabled():
-            x = recomputed(self._compute, x, place, use_reentrant=False, preserve_rng_state=False)
+        elif self.recompute and torch.is_grad_enabled():
+            x = checkpoint(self._compute, x, place, use_reentrant=False, preserve_rng_state=False)
         else:
             x = self._compute(x, place)
         x = watch.begin_backward(x, BACKWARD, unit)
@@ -174,7 +174,7 @@ class Head(nn.Module):
 class Decoder(nn.Module):
     """A dense decoder of the given shape. Its weights follow from the seed, whatever the number of devices.
 
-    `checkpoint` computes each block's inside again in its backward; `chunk` bounds the tokens whose logits exist at
+    `recompute` computes each block's inside again in its backward; `chunk` bounds the tokens whose logits exist at
     once. On the meta device nothing is drawn.
     """
 
@@ -182,7 +182,7 @@ class Decoder(nn.Module):
         self,
         shape: Model,
         *,
-        checkpoint: bool = True,
+        recompute: bool = True,
         chunk: int = 1024,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
@@ -194,7 +194,7 @@ class Decoder(nn.Module):
         place = torch.get_default_device() if device is None else torch.device(device)
         self.embedding = Embedding(shape.vocab, shape.hidden, self._watch, dtype, place)
         self.layers = nn.ModuleList(
-            Block(shape, unit, self._watch, checkpoint=checkpoint, dtype=dtype, device=place)
+            Block(shape, unit, self._watch, recompute=recompute, dtype=dtype, device=place)
             for unit in range(1, shape.layers + 1)
         )
         own = None if shape.tied else nn.Parameter(torch.empty_like(self.embedding.weight))

@@ -33,10 +33,20 @@ class Parts:
     units: tuple[FlatUnit, ...]
     arena: Arena
     lanes: dict[str, Lane]
+    recompute: bool = True
 
     def module(self, unit: int) -> nn.Module:
         layer: nn.Module = self.model.layers[unit - 1]
         return layer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """A layer's forward, kept for its backward: input and weights by their names in the layer, and the output."""
+
+    x: Tensor
+    weights: Mapping[str, Tensor]
+    output: Tensor
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +58,7 @@ class _Pass:
     x: Tensor = field(default_factory=lambda: torch.empty(0))  # on the way forward; then the loss's gradient to it
     place: Layout | None = None
     inputs: dict[int, Tensor] = field(default_factory=dict)  # of each layer, which backward computes anew from there
+    kept: dict[int, _Layer] = field(default_factory=dict)  # layers, where it does not
     head: dict[str, Tensor] = field(default_factory=dict)  # its gradients, until the embedding's join them
 
 
@@ -68,10 +79,11 @@ class Performance:
         self._names = {id(p): name for name, p in parts.model.named_parameters()}  # a tied one has one
         self._handles: dict[int, Handle] = {}
         self._whole: dict[int, Tensor] = {}  # gathered units
+        self._empty: dict[int, Tensor] = {}  # without storage until gathered again, since a kept layer is tied to them
         self._sums: dict[int, Tensor] = {}  # gradients to push
         self._do: dict[str, Callable[[int], None]] = {
             "embed": self._embed,
-            "forward": self._forward,
+            "forward": self._forward if parts.recompute else self._forward_kept,
             "head": self._head,
             "backward": self._backward,
             "embed backward": self._embed_backward,
@@ -123,7 +135,11 @@ class Performance:
 
     def _gather(self, unit: int) -> Callable[[], None]:
         arena = self.parts.arena
-        out = arena.weights(self._memory.rank, unit).new_empty(arena.units[unit].gather * self._memory.size)
+        if unit in self._empty:
+            out = self._empty.pop(unit)
+            out.untyped_storage().resize_(out.nbytes)
+        else:
+            out = arena.weights(self._memory.rank, unit).new_empty(arena.units[unit].gather * self._memory.size)
         self._whole[unit] = out
         return lambda: arena.gather(unit, out)
 
@@ -167,12 +183,21 @@ class Performance:
         now.x = functional_call(module, self._lent(module, unit), (now.batch.tokens,))
         now.place = layout(now.batch.lengths, self.parts.model.shape.head_dim, now.x)
 
-    @torch.no_grad()
     def _forward(self, unit: int) -> None:
         module, now = self.parts.module(unit), self._pass
         now.inputs[unit] = now.x
-        now.x = functional_call(module, self._lent(module, unit), (now.x, now.place))
+        with torch.no_grad():
+            now.x = functional_call(module, self._lent(module, unit), (now.x, now.place))
         del self._whole[unit]
+
+    def _forward_kept(self, unit: int) -> None:
+        """Keep the graph, which holds the weights: their storage goes meanwhile, as FSDP2's does."""
+        module, now = self.parts.module(unit), self._pass
+        x, weights = now.x.requires_grad_(), _leaves(self._lent(module, unit))
+        output = functional_call(module, weights, (x, now.place))
+        now.kept[unit], now.x = _Layer(x, weights, output), output.detach()
+        self._empty[unit] = self._whole.pop(unit)
+        self._empty[unit].untyped_storage().resize_(0)
 
     def _head(self, unit: int) -> None:
         module, now = self.parts.model.head, self._pass
@@ -182,8 +207,12 @@ class Performance:
 
     def _backward(self, unit: int) -> None:
         module, now = self.parts.module(unit), self._pass
-        x = now.inputs.pop(unit).requires_grad_()
-        [now.x], gradients = _derived(module, self._lent(module, unit), (x, now.place), [x], now.x)
+        if unit in now.kept:
+            layer = now.kept.pop(unit)
+            now.x, *gradients = torch.autograd.grad(layer.output, [layer.x, *layer.weights.values()], now.x)
+        else:
+            x = now.inputs.pop(unit).requires_grad_()
+            [now.x], gradients = _derived(module, self._lent(module, unit), (x, now.place), [x], now.x)
         del self._whole[unit]
         self._add(unit, self.parts.units[unit].flatten(self._named(module, gradients)))
 
@@ -204,11 +233,16 @@ class Performance:
         self._sums[unit] = self._sums[unit].add_(gradients) if unit in self._sums else gradients
 
 
+def _leaves(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients are asked for. By `.data`, so that autograd does not count the next gather as a change of them."""
+    return {name: weight.data.requires_grad_() for name, weight in weights.items()}
+
+
 def _derived(
     module: nn.Module, weights: Mapping[str, Tensor], given: tuple[Any, ...], inputs: list[Tensor], slope: Tensor | None
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The loss's gradients to inputs and weights, from the one to the module's output (none where that is the loss)."""
-    lent = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    lent = _leaves(weights)
     output = functional_call(module, lent, given)
     found = list(torch.autograd.grad(output, [*inputs, *lent.values()], slope))
     return found[: len(inputs)], found[len(inputs) :]

@@ -139,6 +139,7 @@ def _about(file: ScheduleFile, job: Job) -> About:
         devices=file.header.devices,
         max_tokens=file.header.max_tokens,
         trace=file.header.trace,
+        recompute=job.recompute,
     )
 
 

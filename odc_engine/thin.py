@@ -36,13 +36,13 @@ class Thin:
     def __init__(self, job: Job, memory: ThreadMemory) -> None:
         self.job, self.memory, self.rank = job, memory, memory.rank
         self.sync = sync_named(job.sync)
-        model = Decoder(job.cost.model, checkpoint=False, device="meta")
+        model = Decoder(job.cost.model, recompute=False, device="meta")  # Performance computes again what it wants to
         units = flat_units(model, memory.size)
         arena = Arena(memory, [unit.shape for unit in units], job.accumulate)
         self.shards = self._drawn(units)
         self.optimizer = torch.optim.AdamW(self.shards, lr=1e-3)
         lanes = {name: Lane(name) for name in {self.sync.gather_lane, self.sync.push_lane}}
-        self.parts = Parts(model, units, arena, lanes)
+        self.parts = Parts(model, units, arena, lanes, job.recompute)
         self.publish()
 
     def _drawn(self, units: tuple[FlatUnit, ...]) -> list[nn.Parameter]:

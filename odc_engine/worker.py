@@ -75,7 +75,7 @@ class Device:
         self.memory = CudaMemory(host) if job.backend == "cuda_ipc" else host
         self.clock = clock_on(self.memory.device)
         self.sync: Sync = sync_named(job.sync)
-        self.model = Decoder(job.cost.model, seed=job.seed).to(self.memory.device)
+        self.model = Decoder(job.cost.model, recompute=job.recompute, seed=job.seed).to(self.memory.device)
         mesh = init_device_mesh(self.memory.device.type, (self.memory.size,))  # torch's choice is a GPU where one is
         shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), mesh=mesh)
         self.recorder = _Switch()

@@ -11,7 +11,7 @@ _TRUST = {
     "published fit": "Seconds come from a published fit to measurements, not from measurements of yours.",
     "catalogue": "Seconds are estimated from FLOPs and published rates, not measured: read the range, not the point.",
     "extrapolated": "Some of this is beyond what the seconds were made from (longer samples, fuller microbatches, "
-    "other devices or another model) and is extrapolated.",
+    "other devices, another model, or the same with another recompute) and is extrapolated.",
 }
 SHAPE = "shape, not data"
 NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
@@ -60,8 +60,9 @@ def answer(comparison: Comparison) -> Answer:
 def question(comparison: Comparison) -> str:
     setting, cluster = comparison.setting, comparison.setting.cost.cluster
     nodes = f" in {cluster.nodes} nodes" if cluster.nodes > 1 else ""
+    kept = "" if setting.cost.profile.recompute else " without recompute"
     return (
-        f"Would on-demand communication train {setting.cost.model.name} faster on {cluster.devices} x "
+        f"Would on-demand communication train {setting.cost.model.name}{kept} faster on {cluster.devices} x "
         f"{setting.cost.profile.gpu}{nodes}, with lengths like those of {setting.trace.name} and {setting.minibatch} "
         "samples per device in each optimizer step?"
     )

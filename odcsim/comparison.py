@@ -85,6 +85,7 @@ def _with_memory(row: Row, setting: Setting, file: ScheduleFile, limit: float | 
         tokens,
         full_gradients=not sync.push_every_microbatch,
         one_sided=not sync.meets,
+        recompute=setting.cost.profile.recompute,
     )
     return replace(row, memory_bytes=estimate.total, memory_fits=None if limit is None else estimate.total <= limit)
 
@@ -107,6 +108,7 @@ def inputs(comparison: Comparison) -> dict[str, Any]:
         "seed": setting.seed,
         "in_order": setting.in_order,
         "split_overhead": setting.split_overhead,
+        "recompute": setting.cost.profile.recompute,
         "price": comparison.price,
         "executor": comparison.executor,
     }

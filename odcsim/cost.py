@@ -198,7 +198,7 @@ class Cost:
         return c.latency + max(inside, between)
 
 
-def estimate(model: Model, gpu: GPU, devices: int) -> Profile:
+def estimate(model: Model, gpu: GPU, devices: int, *, recompute: bool = True) -> Profile:
     """A profile from FLOPs over the best matmul rate anybody measured: no calibration, so a range and not a point.
 
     The two published fits take 1.3 to 1.9 times these seconds (a test computes it), since attention, small matmuls and
@@ -206,14 +206,17 @@ def estimate(model: Model, gpu: GPU, devices: int) -> Profile:
     """
     rate = gpu.matmul_flops
     shard = model.parameters / devices / gpu.memory_bandwidth
+    counted = f"FLOPs {'with' if recompute else 'without'} recompute"
+    linear, quadratic = (model.layer_backward(*of, recompute=recompute) / rate for of in ((1.0, 0.0), (0.0, 1.0)))
     return Profile(
         model=model.name,
         gpu=gpu.name,
         fidelity="catalogue",
-        origin=f"FLOPs with recompute over {rate / 1e12:.0f} TFLOP/s, the best bf16 matmul known of {gpu.name}",
+        origin=f"{counted} over {rate / 1e12:.0f} TFLOP/s, the best bf16 matmul known of {gpu.name}",
         forward=Polynomial(0.0, model.layer_forward(1.0, 0.0) / rate, model.layer_forward(0.0, 1.0) / rate),
-        backward=Polynomial(0.0, model.layer_backward(1.0, 0.0) / rate, model.layer_backward(0.0, 1.0) / rate),
+        backward=Polynomial(0.0, linear, quadratic),
         head=Polynomial(0.0, (model.head_forward(1.0) + model.head_backward(1.0)) / rate),
+        recompute=recompute,
         optimizer=OPTIMIZER_BYTES * shard,
         publish=PUBLISH_BYTES * shard,
         low=1.0,

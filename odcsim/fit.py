@@ -12,16 +12,17 @@ from itertools import groupby
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.measurements import Compute, Measurements, Transfer
+from odcsim.measurements import KEPT, Compute, Measurements, Transfer
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
-from odcsim.profile import Polynomial, Profile, Timing
+from odcsim.profile import Passes, Polynomial, Profile, Timing
 from odcsim.robust import Solution, distinct, jitter, solve, stretch
 from odcsim.timeline import Floats
 
 WRONG = 0.10  # a fit that misses a measurement by more than this, and by more than noise can do, has not explained it
 SIGMAS = 5.0
 SHOWN = 12  # unexplained measurements in words
-SQUARED = ("forward", "backward", "microbatch")  # kinds that attend
+PASSES = ("forward", "backward")
+SQUARED = (*PASSES, *(name + KEPT for name in PASSES), "microbatch")  # kinds that attend
 TERMS = ("constant", "linear", "quadratic", "sample")
 
 
@@ -83,8 +84,11 @@ def fit(measurements: Measurements) -> Profile:
     return examine(measurements).profile
 
 
-def examine(measurements: Measurements, layers: int = 0, *, transfers_included: bool = False) -> FitReport:
-    """Fit everything. Compute that was timed as whole microbatches needs the model's number of layers."""
+def examine(
+    measurements: Measurements, layers: int = 0, *, transfers_included: bool = False, recompute: bool = True
+) -> FitReport:
+    """Fit everything. Compute that was timed as whole microbatches needs the model's number of layers, and whether
+    they ran with recompute."""
     m = measurements
     usual = sorted((row for row in m.compute if not row.alone), key=lambda row: row.kind)
     rows = {kind: list(of) for kind, of in groupby(usual, key=lambda row: row.kind)}
@@ -96,11 +100,12 @@ def examine(measurements: Measurements, layers: int = 0, *, transfers_included: 
     computes = {kind: _compute(kind, of) for kind, of in rows.items()}
     timings, moved = _transfers(m)
     parts = (*computes.values(), *moved)
-    terms = _whole(computes["microbatch"], layers) if whole else _layers(computes)
+    terms = _whole(computes["microbatch"], layers, recompute) if whole else _layers(computes)
     constant = computes["microbatch"].coefficients.constant if whole else 0.0
     profile = _profile(m, rows, parts, list(computes.values()), terms)
     profile = replace(
         profile,
+        recompute=recompute or not whole,
         overhead=constant,
         node_transfers_included=transfers_included,
         timings=timings,
@@ -149,6 +154,9 @@ def _profile(
         backward_error=terms["backward_error"],
         head_error=terms.get("head_error", Polynomial()),
         embed_error=terms.get("embed_error", Polynomial()),
+        kept=Passes(
+            *(terms.get(f"{name}{KEPT}{of}", Polynomial()) for of in ("", "_error") for name in PASSES),
+        ),
     )
 
 
@@ -168,9 +176,10 @@ def _layers(computes: dict[str, Part]) -> dict[str, Polynomial]:
     return found | {f"{kind}_error": part.errors for kind, part in computes.items()}
 
 
-def _whole(part: Part, layers: int) -> dict[str, Polynomial]:
-    """All compute given to the layers, split over forward and backward as the FLOPs with recompute are."""
-    linear, quadratic = 1 / (2 + LINEAR_BACKWARD), 1 / (2 + ATTENTION_BACKWARD)
+def _whole(part: Part, layers: int, recompute: bool) -> dict[str, Polynomial]:
+    """All compute given to the layers, split over forward and backward as the FLOPs are."""
+    forwards = 2 if recompute else 1
+    linear, quadratic = 1 / (forwards + LINEAR_BACKWARD), 1 / (forwards + ATTENTION_BACKWARD)
 
     def share(of: Polynomial, a: float, b: float) -> Polynomial:
         return Polynomial(0.0, a * of.linear / layers, b * of.quadratic / layers)

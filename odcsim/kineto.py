@@ -17,7 +17,7 @@ import numpy as np
 
 from odcsim.errors import InputError
 from odcsim.fit import FitReport, examine
-from odcsim.logs import read_lengths
+from odcsim.logs import read_lengths, told_split
 from odcsim.measurements import Compute, Constant, Measurements, Transfer
 from odcsim.model import Model
 
@@ -28,9 +28,8 @@ SHORTEST = 3  # kernels of each size that are taken to have waited least
 MICRO = 1e-6
 NOTES = (
     "From PyTorch profiler traces: seconds in which kernels ran, without NCCL's and the optimizer's; what the host "
-    "leaves between them is not in it. Split over layers, forward and backward as FLOPs with recompute are; the "
-    "constant counts as overhead. Collectives: the shortest of each size, which waited least. One-sided transfers are "
-    "not in a trace."
+    "leaves between them is not in it. Given to equal layers, {}; the constant counts as overhead. Collectives: the "
+    "shortest of each size, which waited least. One-sided transfers are not in a trace."
 )
 
 
@@ -79,7 +78,9 @@ def read_trace(path: Path | str) -> Trace:
     )
 
 
-def fit_traces(traces: list[Trace], lengths: Path | str, model: Model, gpu: str) -> FitReport:
+def fit_traces(
+    traces: list[Trace], lengths: Path | str, model: Model, gpu: str, *, recompute: bool = True
+) -> FitReport:
     """A profile from traces of one or more devices of a run, and a CSV file of what each step held."""
     held = read_lengths(lengths, one=len(traces) == 1)
     rows = []
@@ -96,10 +97,11 @@ def fit_traces(traces: list[Trace], lengths: Path | str, model: Model, gpu: str)
             rows.append(Compute("microbatch", sum(every), squares, seconds, max(every), len(held[key])))
     constants = [Constant("optimizer", t.devices, s) for t in traces for s in t.optimizer if s > 0]
     hardware = f"{len(traces)} traces of {max(t.devices for t in traces)} devices"
+    notes = NOTES.format(told_split(recompute))
     found = Measurements(
-        model.name, gpu, tuple(rows), _shortest(traces), tuple(constants), hardware, transport="NCCL", notes=NOTES
+        model.name, gpu, tuple(rows), _shortest(traces), tuple(constants), hardware, transport="NCCL", notes=notes
     )
-    return examine(found, model.layers)
+    return examine(found, model.layers, recompute=recompute)
 
 
 def _timed(event: dict[str, Any]) -> bool:

@@ -61,16 +61,17 @@ def _rows(path: Path, needed: tuple[str, ...], fix: str) -> list[tuple[str, dict
         raise InputError(f"cannot be read ({error})", where=str(path), fix=fix) from None
 
 
-def fit_log(log: Log, model: Model, gpu: str, devices: int = 1, origin: str = "") -> FitReport:
+def fit_log(
+    log: Log, model: Model, gpu: str, devices: int = 1, origin: str = "", *, recompute: bool = True
+) -> FitReport:
     """A profile of whole microbatches. With several devices the seconds hold the transfers that were not hidden."""
     rows = []
     for lengths, seconds in zip(log.lengths, log.seconds, strict=True):
         squares = float(model.squares(np.array(lengths)).sum())
         rows.append(Compute("microbatch", sum(lengths), squares, seconds, max(lengths)))
     told = (
-        "Fitted to whole microbatches and given to equal layers; matmul split 1:3 and attention 1:3.5 between forward "
-        "and backward, as FLOPs with recompute are; the head is in the layers, the constant counts as overhead; "
-        "optimizer and publishing are not in it."
+        f"Fitted to whole microbatches and given to equal layers, {told_split(recompute)}; the head is in the layers, "
+        "the constant counts as overhead; optimizer and publishing are not in it."
     )
     if devices > 1:
         told += (
@@ -79,7 +80,14 @@ def fit_log(log: Log, model: Model, gpu: str, devices: int = 1, origin: str = ""
         )
     where = f"{len(rows)} microbatches{f' of {origin}' if origin else ''}"
     found = Measurements(model.name, gpu, tuple(rows), hardware=where, notes=told)
-    return examine(found, model.layers, transfers_included=devices > 1)
+    return examine(found, model.layers, transfers_included=devices > 1, recompute=recompute)
+
+
+def told_split(recompute: bool) -> str:
+    """How seconds of both passes are split over them."""
+    matmul, attention, counted = ("1:3", "1:3.5", "with") if recompute else ("1:2", "1:2.5", "without")
+    told = f"matmul split {matmul} and attention {attention} between forward and backward"
+    return f"{told}, as FLOPs {counted} recompute are"
 
 
 def _whole(text: str, name: str, where: str) -> int:

@@ -13,7 +13,9 @@ from odcsim.profile import DTYPES, TRANSFERS
 
 FORMAT = "odcsim measurements"
 VERSION = 1
-COMPUTES = ("forward", "backward", "head", "embed", "microbatch")  # of one layer, except the last: all compute at once
+KEPT = " kept"  # what a pass is called without recompute
+# Of one layer, except the last, which is all compute at once.
+COMPUTES = ("forward", "backward", "head", "embed", "forward kept", "backward kept", "microbatch")
 CONSTANTS = ("meeting", "publish", "optimizer", "overhead")
 
 

@@ -2,8 +2,8 @@
 
 It adds terms that do not all peak together (the logits are gone when the first layer runs backward), so it errs high.
 
-Assumed: AdamW on fp32 master shards, bf16 compute and gathers, fp32 gradient reduction, activation checkpointing per
-layer, flash attention (no matrix of scores), a chunked loss, every unit resharded after its forward. Left out: the GPU
+Assumed: AdamW on fp32 master shards, bf16 compute and gathers, fp32 gradient reduction, recompute per layer (or
+none), flash attention (no matrix of scores), a chunked loss, every unit resharded after its forward. Left out: the GPU
 context (about 1 GB), fragmentation, data loading, the optimizer step's temporaries.
 """
 
@@ -40,7 +40,9 @@ class Memory:
         return float(sum(getattr(self, term.name) for term in fields(self)))
 
 
-def estimate(model: Model, devices: int, tokens: int, *, full_gradients: bool, one_sided: bool) -> Memory:
+def estimate(
+    model: Model, devices: int, tokens: int, *, full_gradients: bool, one_sided: bool, recompute: bool = True
+) -> Memory:
     """Memory of a device whose largest microbatch holds `tokens` tokens.
 
     `full_gradients`: gradients stay unsharded until the minibatch's last microbatch (a sync that defers reduction).
@@ -50,7 +52,7 @@ def estimate(model: Model, devices: int, tokens: int, *, full_gradients: bool, o
         states=STATE_BYTES * model.parameters / devices,
         gradients=_gradients(model, devices, full_gradients),
         unsharded=BYTES_BF16 * float(LAYERS_GATHERED * model.layer_parameters + model.root_parameters),
-        activations=_activations(model, tokens),
+        activations=_activations(model, tokens, recompute),
         logits=_logits(model, tokens),
         buffers=_buffers(model, devices, one_sided),
     )
@@ -65,14 +67,20 @@ def _gradients(model: Model, devices: int, full: bool) -> float:
     return sharded + passing + (BYTES_FP32 * model.parameters if full else 0)
 
 
-def _activations(model: Model, tokens: int) -> float:
+def _activations(model: Model, tokens: int, recompute: bool) -> float:
     """One saved input per layer, and the layer whose backward runs, all bf16: hidden states around its norms, queries,
     keys, values and attention output, the MLP's gate, up and product, and the gradients of these three and of the
-    output. Attention's gradients come later, when the MLP's tensors are gone, and are not larger."""
+    output. Attention's gradients come later, when the MLP's tensors are gone, and are not larger.
+
+    Without recompute every layer keeps all but the gradients, the gate's activation, and with experts the copies of a
+    token that go to them and come back."""
     mlp = model.experts_active * model.ffn + model.shared_ffn if model.experts else model.ffn
+    mlp = max(mlp, model.dense_ffn)
     heads = 2 * (model.heads + model.kv_heads) * model.head_dim
-    working = 5 * model.hidden + heads + 6 * max(mlp, model.dense_ffn)
-    return float(BYTES_BF16 * tokens) * (model.layers * model.hidden + working)
+    working = 5 * model.hidden + heads + 6 * mlp
+    kept = (4 + 2 * model.experts_active) * model.hidden + heads + 4 * mlp
+    whole = model.layers * model.hidden + working if recompute else model.layers * kept + model.hidden + 3 * mlp
+    return float(BYTES_BF16 * tokens) * whole
 
 
 def _logits(model: Model, tokens: int) -> float:

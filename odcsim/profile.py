@@ -31,6 +31,16 @@ class Polynomial:
 
 
 @dataclass(frozen=True, slots=True)
+class Passes:
+    """One layer's seconds, both ways, with the standard errors of the coefficients. Zeros where nothing is known."""
+
+    forward: Polynomial = Polynomial()
+    backward: Polynomial = Polynomial()
+    forward_error: Polynomial = Polynomial()
+    backward_error: Polynomial = Polynomial()
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds that depend on how many devices take part: a constant, and for transfers a part per byte of the unit."""
 
@@ -59,9 +69,10 @@ class Profile:
     fidelity: Annotated[str, FIDELITIES]
     origin: str
     forward: Polynomial  # one layer
-    backward: Polynomial  # one layer, recompute included
+    backward: Polynomial  # one layer; with its forward once more where `recompute` says so
     head: Polynomial  # head and loss, forward and backward
     embed: Polynomial = Polynomial()  # embedding, forward; its backward takes the same
+    recompute: bool = True
     notes: str = ""  # how the numbers were made, in full
     microbatch: float = 0.0  # constant per microbatch that is the model's own work
     overhead: float = 0.0  # constant per microbatch that is not: work between layers, or what a fit cannot tell apart
@@ -87,6 +98,7 @@ class Profile:
     backward_error: Polynomial = Polynomial()
     head_error: Polynomial = Polynomial()
     embed_error: Polynomial = Polynomial()
+    kept: Passes = Passes()  # the same layer without recompute, where that was measured beside the rest
 
     def timing(self, kind: str, devices: int) -> Timing | None:
         """Measured seconds of this kind: between measured numbers of devices a straight line, beyond them a guess."""

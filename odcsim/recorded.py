@@ -4,13 +4,13 @@ A run is its own best measurement: compute beside transfers, transfers beside co
 two layers, which no timing of a single call shows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Cost, Load, load
-from odcsim.measurements import Compute, Constant, Transfer
+from odcsim.measurements import KEPT, Compute, Constant, Transfer
 from odcsim.model import Model
 from odcsim.profile import DTYPES
 from odcsim.program import COMPUTE, ROOT
@@ -18,6 +18,7 @@ from odcsim.schedule import Schedule
 from odcsim.timeline import Block, Floats, Timeline
 
 BOTH_WAYS = {"embed": "embed", "embed backward": "embed"}  # a profile has one number for the two
+WITHOUT = BOTH_WAYS | {"forward": "forward" + KEPT, "backward": "backward" + KEPT}  # recompute
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ def rows(
     for block in timeline.blocks:
         chosen = block.ran(schedules)
         if computing:
-            compute += _compute(block, load(model, chosen), chosen)
+            names = BOTH_WAYS if timeline.about.recompute else WITHOUT
+            compute += _compute(block, load(model, chosen), chosen, names)
         transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES), computing)
         late = gaps(block)
         if emulated is not None:
@@ -72,13 +74,13 @@ def took(block: Block, i: int) -> Floats:
     return seconds
 
 
-def _compute(block: Block, held: Load, schedules: Sequence[Schedule]) -> list[Compute]:
+def _compute(block: Block, held: Load, schedules: Sequence[Schedule], names: Mapping[str, str]) -> list[Compute]:
     """A row for each microbatch and kind; layers are alike, so their mean stands for one."""
     sums: dict[tuple[str, int], list[Floats]] = {}
     for i, step in enumerate(block.program.steps):
         if step.kind == "compute":
             what = block.program.durations[step.duration][0]
-            sums.setdefault((BOTH_WAYS.get(what, what), step.microbatch), []).append(block.had[i] - block.asked[i])
+            sums.setdefault((names.get(what, what), step.microbatch), []).append(block.had[i] - block.asked[i])
     found = []
     for (kind, m), every in sums.items():
         seconds = np.mean(every, axis=0)

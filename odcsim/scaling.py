@@ -32,6 +32,11 @@ def scaled(profile: Profile, known: Model, wanted: Model) -> Profile:
         backward=_times(profile.backward, backward, squares),
         head=_times(profile.head, head, 1.0),
         embed=_times(profile.embed, wanted.hidden / known.hidden, 1.0),
+        kept=replace(
+            profile.kept,
+            forward=_times(profile.kept.forward, forward, squares),
+            backward=_times(profile.kept.backward, backward, squares),
+        ),
         microbatch=profile.microbatch * layers,
         overhead=profile.overhead * layers,
         optimizer=profile.optimizer * moved,

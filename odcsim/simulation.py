@@ -74,6 +74,7 @@ def simulate(file: ScheduleFile, simulation: Simulation) -> Timeline:
         devices=cost.cluster.devices,
         max_tokens=header.max_tokens,
         trace=header.trace,
+        recompute=cost.profile.recompute,
     )
     simulation.check(file.schedules)
     blocks = tuple(_execute(piece, simulation) for piece in _pieces(file.schedules, simulation, None))

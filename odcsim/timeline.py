@@ -74,6 +74,7 @@ class About:
     devices: int
     max_tokens: int
     trace: str = ""
+    recompute: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def _from_columns(columns: Any) -> Timeline:
         raise InputError("not a timeline of this version", fix="write it anew with 'odcsim simulate'")
     count = int(header.pop("blocks"))
     about = About(**header)
-    if odd := [f.name for f in fields(About) if type(header.get(f.name, "")) is not f.type]:
+    if odd := [f.name for f in fields(About) if f.name in header and type(header[f.name]) is not f.type]:
         raise InputError(f"{odd[0]} is {header[odd[0]]!r}", fix="write it anew with 'odcsim simulate'")
     blocks = tuple(_read_block(columns, i, about) for i in range(count))
     timeline = Timeline(about, blocks, _typed(columns, "samples", "i"), _typed(columns, "tokens", "i"))

@@ -100,6 +100,7 @@ class Validation:
             "balancer": self.measured.balancer,
             "model": self.measured.model,
             "devices": self.measured.devices,
+            "recompute": self.measured.recompute,
             "executor_check": self.executor_check,
             "runs": self.runs,
             "predicted": {k: getattr(self.predicted, k) for k in ("executor", "fidelity", "hardware")},
@@ -192,6 +193,10 @@ def _refuse(predicted: Timeline, measured: Timeline, where: str) -> None:
         if (mine := getattr(one, name)) != (its := getattr(other, name)):
             word = "schedule digest" if name == "digest" else name
             raise InputError(f"{word} {its} is not the prediction's {mine}", where=where, fix=fix)
+    if one.recompute != other.recompute:
+        ran, meant = (f"with{'' if about.recompute else 'out'} recompute" for about in (other, one))
+        fix = "leave --no-recompute out of the prediction" if other.recompute else "predict with --no-recompute"
+        raise InputError(f"run {ran}, predicted {meant}", where=where, fix=fix)
     if not len(measured.samples) or not np.array_equal(predicted.samples, measured.samples):
         raise InputError("minibatches hold other samples than the prediction's", where=where, fix=fixes["digest"])
     shortest = min(float(usage(line).makespan.min()) for line in (predicted, measured))

@@ -19,8 +19,8 @@ def asked(found: Validation) -> str:
     runs = f", {found.runs} runs" if found.runs > 1 else ""
     return (
         f"{one.executor} ({one.fidelity}, {one.hardware}) against {other.executor} ({other.hardware}){runs}: "
-        f"{other.model}, {other.devices} devices, {other.sync} + {other.balancer}, {len(found.minibatches)} "
-        f"minibatches, schedule {other.digest}"
+        f"{other.model}{'' if other.recompute else ' without recompute'}, {other.devices} devices, "
+        f"{other.sync} + {other.balancer}, {len(found.minibatches)} minibatches, schedule {other.digest}"
     )
 
 

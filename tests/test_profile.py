@@ -11,7 +11,7 @@ from strategies import damaged, mutated
 from odcsim import profile
 from odcsim.catalog import fits
 from odcsim.errors import InputError
-from odcsim.profile import DTYPES, FIDELITIES, SHARDED, TIMINGS, TRANSFERS, Polynomial, Profile, Timing
+from odcsim.profile import DTYPES, FIDELITIES, SHARDED, TIMINGS, TRANSFERS, Passes, Polynomial, Profile, Timing
 
 seconds = st.floats(0, 1e6)
 polynomials = st.builds(Polynomial, seconds, seconds, seconds, seconds)
@@ -22,7 +22,8 @@ profiles = st.fixed_dictionaries(
         **dict.fromkeys(("forward", "backward", "head", "embed"), polynomials),
         **dict.fromkeys(("microbatch", "overhead", "optimizer", "publish"), seconds),
         "fidelity": st.sampled_from(FIDELITIES),
-        "node_transfers_included": st.booleans(),
+        **dict.fromkeys(("node_transfers_included", "recompute"), st.booleans()),
+        "kept": st.builds(Passes, polynomials, polynomials),
         "longest": st.integers(0, 10**6),
         "low": st.floats(0.1, 1),
         "high": st.floats(1, 10),
@@ -116,6 +117,8 @@ def read_or_refuse(path) -> None:
         ({"timings": 2 * [{"kind": "overhead", "devices": 4}]}, r"timings\[1\] is a second overhead of 4 devices"),
         ({"forward": {"sample": "1"}}, "forward.sample is '1'"),
         ({"backward_error": {"sample": -1}}, "backward_error.sample is -1"),
+        ({"recompute": 1}, "recompute is 1; expected true or false"),
+        ({"kept": {"backward": {"linear": -1}}}, "kept.backward.linear is -1"),
         ({"interference": True}, "interference is True"),
         ({"interference": float("inf")}, "interference is inf"),
         ({"jitter": -0.1}, "jitter is -0.1"),
@@ -158,7 +161,15 @@ def test_what_may_be_left_out_is_zero(path):
     assert (found.overhead, found.publish, found.low, found.high, found.longest) == (0, 0, 1, 1, 0)
     assert found.embed == Polynomial()
     rest = {f.name for f in fields(Profile)} - set(needed)
-    assert {name for name in rest if getattr(found, name)} == {"low", "high", "interference", *POLYNOMIALS}
+    assert {name for name in rest if getattr(found, name)} == {
+        "low",
+        "high",
+        "interference",
+        "recompute",
+        "kept",
+        *POLYNOMIALS,
+    }
+    assert found.kept == Passes()
     assert {getattr(found, name) for name in POLYNOMIALS} == {Polynomial()}
 
 

@@ -10,17 +10,19 @@ from odcsim.cost import estimate
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import Profile
+from odcsim.recompute import under
 from odcsim.scaling import scaled
 
 
-def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None) -> Profile:
+def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None, *, recompute: bool = True) -> Profile:
     """One order everywhere: the profile at `path`, a fit shipped for exactly this model and GPU, the catalogue."""
     if path is not None:
         profile = profiles.read(path)
-        return profile if profile.model == model.name else _of_another(profile, model, path)
+        return under(profile if profile.model == model.name else _of_another(profile, model, path), model, recompute)
     if gpu is None:
         raise InputError("neither --gpu nor --profile given", fix="name a GPU ('odcsim catalog list') or a profile")
-    return published(model.name, gpu.name) or estimate(model, gpu, devices)
+    known = published(model.name, gpu.name)
+    return under(known, model, recompute) if known else estimate(model, gpu, devices, recompute=recompute)
 
 
 def _of_another(profile: Profile, model: Model, path: str) -> Profile:

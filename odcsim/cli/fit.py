@@ -27,6 +27,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--gpu", metavar="G", help="likewise: the device's name, as in 'odcsim catalog list'")
     parser.add_argument("--devices", type=options.whole, metavar="N", help="of a log: how many shared the model (1)")
+    parser.add_argument(
+        "--no-recompute", dest="recompute", action="store_false", help="of a log or traces: layers kept activations"
+    )
     parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
     parser.set_defaults(run=_run)
 
@@ -55,7 +58,8 @@ def _report(args: argparse.Namespace) -> "FitReport":
     if args.lengths is None and Path(first).suffix.lower() in (".json", ".gz"):
         from odcsim import fit, measurements
 
-        if named := [f"--{n}" for n in ("model", "gpu", "devices") if getattr(args, n) is not None]:
+        named = [f"--{n}" for n in ("model", "gpu", "devices") if getattr(args, n) is not None]
+        if named := [*named, *([] if args.recompute else ["--no-recompute"])]:
             fix = "measurements name it themselves; traces need --lengths"
             raise InputError(f"{named[0]} given for measurements", where=first, fix=fix)
         return fit.examine(measurements.read(first))
@@ -65,5 +69,7 @@ def _report(args: argparse.Namespace) -> "FitReport":
         raise InputError(f"{missing[0]} is needed for a log and for traces", where=first, fix="name what ran")
     model = catalog.model(args.model)
     if args.lengths is not None:
-        return kineto.fit_traces([kineto.read_trace(path) for path in args.sources], args.lengths, model, args.gpu)
-    return logs.fit_log(logs.read_log(first), model, args.gpu, args.devices or 1, Path(first).name)
+        traces = [kineto.read_trace(path) for path in args.sources]
+        return kineto.fit_traces(traces, args.lengths, model, args.gpu, recompute=args.recompute)
+    given = logs.read_log(first), model, args.gpu, args.devices or 1, Path(first).name
+    return logs.fit_log(*given, recompute=args.recompute)

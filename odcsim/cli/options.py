@@ -47,6 +47,12 @@ def add_hardware(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", metavar="F", help="seconds measured on your machine (a profile's JSON file)")
     parser.add_argument("--devices-per-node", type=whole, metavar="N", help="default: the GPU's usual node")
     parser.add_argument("--cluster", metavar="FILE", help="TOML: devices_per_node, nics_per_node, nic_gbit_s, ...")
+    add_recompute(parser)
+
+
+def add_recompute(parser: argparse.ArgumentParser) -> None:
+    told = "layers keep their activations, and backward does not run their forward again"
+    parser.add_argument("--no-recompute", dest="recompute", action="store_false", help=told)
 
 
 def add_setting(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +95,7 @@ def setting_of(args: argparse.Namespace) -> "Setting":
         devices_per_node=args.devices_per_node,
         cluster=args.cluster,
         split_overhead=args.split_overhead,
+        recompute=args.recompute,
     )
 
 

@@ -32,9 +32,8 @@ def _run(args: argparse.Namespace) -> None:
 
     file = schedule.read(args.schedule)
     header = file.header
-    cost = cost_of(
-        args.model or header.model, args.gpu, args.profile, header.devices, args.devices_per_node, args.cluster
-    )
+    hardware = args.gpu, args.profile, header.devices, args.devices_per_node, args.cluster
+    cost = cost_of(args.model or header.model, *hardware, recompute=args.recompute)
     if cost.model.name != header.model:
         raise InputError(
             f"--model {cost.model.name} is not the schedule's {header.model}",

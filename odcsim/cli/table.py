@@ -64,7 +64,8 @@ def _asked(comparison: "Comparison") -> str:
     where = f"{about['devices']} x {about['gpu']}" + (f" in {nodes} nodes" if nodes > 1 else "")
     trace = f"{about['trace']} ({about['trace_samples']:,} samples, longest {setting.trace.longest:,} tokens)"
     size = f"{setting.minibatch} samples per device and step, at most {setting.limit:,} tokens in a microbatch"
-    return f"{about['model']} on {where}, {trace}, {size}, {setting.minibatches} minibatches"
+    kept = "" if about["recompute"] else " without recompute"
+    return f"{about['model']}{kept} on {where}, {trace}, {size}, {setting.minibatches} minibatches"
 
 
 def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:

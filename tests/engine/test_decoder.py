@@ -89,14 +89,14 @@ def difference(ours, theirs):
     return ((ours - theirs).abs().max() / theirs.abs().max()).item()
 
 
-@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize(
     "shape",
     [NANO, replace(NANO, tied=True), replace(NANO, kv_heads=4), replace(NANO, kv_heads=1, head_dim=6, hidden=40)],
     ids=["nano", "tied", "as many key heads", "one key head"],
 )
-def test_loss_and_gradients_equal_the_reference(shape, checkpoint):
-    model, packed = double(shape, checkpoint=checkpoint, chunk=4), batch()
+def test_loss_and_gradients_equal_the_reference(shape, recompute):
+    model, packed = double(shape, recompute=recompute, chunk=4), batch()
     loss, _ = reference(model, packed)
     names, parameters = zip(*model.named_parameters(), strict=True)
     expected = torch.autograd.grad(loss, parameters)
@@ -249,7 +249,7 @@ def test_weights_follow_the_seed():
     first, again, other = (Decoder(NANO, seed=seed).state_dict() for seed in (1, 1, 2))
     assert all(first[name].equal(again[name]) for name in first)
     assert not any(first[name].equal(other[name]) for name in first if first[name].dim() > 1)
-    plain = Decoder(NANO, seed=1, checkpoint=False, chunk=3).state_dict()
+    plain = Decoder(NANO, seed=1, recompute=False, chunk=3).state_dict()
     assert all(first[name].equal(plain[name]) for name in first)
 
 

@@ -59,10 +59,10 @@ def nano(**options):
     return model, diary
 
 
-@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("emulated", [False, True])
-def test_order_in_a_microbatch(checkpoint, emulated):
-    model, diary = nano(checkpoint=checkpoint)
+def test_order_in_a_microbatch(recompute, emulated):
+    model, diary = nano(recompute=recompute)
     model.emulate = (lambda *_: 0.0) if emulated else None
     for times in (1, 2):
         loss = model(batch())

@@ -108,7 +108,7 @@ def test_gradients_do_not_depend_on_packing(normalise):
 
 
 def _minibatch(schedule, normalise):
-    model = Decoder(catalog.model("nano"), dtype=torch.float64, chunk=8, checkpoint=False)
+    model = Decoder(catalog.model("nano"), dtype=torch.float64, chunk=8, recompute=False)
     total = 0.0
     for d, device in enumerate(schedule.devices):
         for m in range(len(device)):

@@ -22,6 +22,7 @@ from odc_engine.backends.base import MAIN  # noqa: E402
 from odc_engine.cli import main  # noqa: E402
 from odc_engine.flat import flat_units  # noqa: E402
 from odc_engine.model import Decoder  # noqa: E402
+from odc_engine.perform import Performance  # noqa: E402
 from odc_engine.verify import reference_gradients, relative_errors  # noqa: E402
 from odc_engine.worker import Device, as_block  # noqa: E402
 from odcsim import schedule, timeline  # noqa: E402
@@ -75,6 +76,30 @@ def test_gradients_equal_one_process_for_any_schedule(data):
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=sum(counts), max_size=sum(counts)))
     job = job_for(minibatch(counts, lengths), sync=sync, accumulate=accumulate)
     assert worst(replace(job, prefetch=data.draw(st.sampled_from(["none", "fsdp2", "1", "3"])))) <= BOUND
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_gradients_equal_one_process_without_recompute(sync):
+    """Several microbatches, so that what one of them kept is gone before the next."""
+    job = job_for(minibatch([2] * 2), sync=sync)
+    assert worst(replace(job, recompute=False)) <= BOUND
+    assert worst(replace(job, recompute=False, prefetch="3")) <= BOUND
+
+
+def test_weights_do_not_stay_gathered_where_layers_keep_activations(monkeypatch):
+    held = []
+    before = Performance._head
+
+    def head(self, unit):
+        held.append([len(of.untyped_storage()) for of in self._empty.values()])
+        assert len(self._pass.kept) == self.parts.model.shape.layers
+        before(self, unit)
+
+    monkeypatch.setattr(Performance, "_head", head)
+    on_threads(replace(job_for(minibatch([1, 1])), recompute=False), gradients)
+    assert len(held) == 2
+    # Only what backward has asked for already is back.
+    assert all(of.count(0) >= 1 for of in held)
 
 
 def test_gradients_of_a_tied_embedding_have_both_parts():

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -94,6 +95,13 @@ def test_what_is_right_passes(pools, sync, backend, counts):
     assert 0 < verdict["max_relative_error"] == max(verdict["parameters"].values()) <= BOUND
     assert {"embedding.weight", "head.weight", "layers.1.down.weight"} <= set(verdict["parameters"])
     assert others == [("", "")] * 3
+
+
+@pytest.mark.parametrize(("sync", "backend"), [("on-demand", "shm"), ("collective", "torch")])
+def test_so_does_what_keeps_its_activations(pools, sync, backend):
+    job = replace(job_for(file_of(EVEN), sync, backend), recompute=False)
+    (printed, error), *_ = pools(4).run(verified, job)
+    assert (json.loads(printed)["ok"], error) == (True, "")
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGE)
