@@ -2,21 +2,13 @@
 
 from odcsim.balance.karmarkar_karp import differencing
 from odcsim.balance.lb_micro import equal_counts
-from odcsim.balance.packing import Microbatch, fewest, pack
+from odcsim.balance.packing import Microbatch, packed
 from odcsim.balance.swaps import even_out
 
 
 def lb_mini(weights: list[float], tokens: list[int], devices: int, max_tokens: int) -> list[list[Microbatch]]:
     """The right one wherever devices meet once per minibatch; most of its gain comes at 2 to 4 samples per device."""
-    packed = []
-    for group in free_counts(weights, devices):
-        count = fewest(group, tokens, max_tokens)
-        microbatches = pack(group, weights, tokens, max_tokens, count) if group else []
-        while microbatches is None:
-            count += 1
-            microbatches = pack(group, weights, tokens, max_tokens, count)
-        packed.append(microbatches)
-    return packed
+    return [packed(group, weights, tokens, max_tokens) for group in free_counts(weights, devices)]
 
 
 def free_counts(weights: list[float], devices: int) -> list[list[int]]:

@@ -1,7 +1,5 @@
 """lb-tight: the tightest fit by the cost model. On-demand sync alone can run it."""
 
-import math
-
 import numpy as np
 
 from odcsim.balance.bound import lower_bound
@@ -10,9 +8,8 @@ from odcsim.balance.fill import fill
 from odcsim.balance.longest_first import longest_first
 from odcsim.balance.packing import Microbatch
 from odcsim.balance.swaps import MANY, even_out
-from odcsim.balance.trades import CLOSE, Floats, Held, hold, relieve
+from odcsim.balance.trades import CLOSE, ENOUGH, Floats, Held, hold, owners, settle
 
-ENOUGH = 2 * CLOSE  # above the lower bound: below this, a tighter fit may cost a microbatch more than it saves
 GROWTH = 2.0  # of the slack, from one target to the next
 
 
@@ -33,7 +30,7 @@ def tightest(weights: Floats, devices: int) -> Held:
     held, top = _traded(longest_first(weights, devices), devices, scaled)
     slack = CLOSE
     while top > 1 + max(slack, ENOUGH):
-        owner = _owner(fill(scaled.tolist(), devices, 1 + slack), len(weights))
+        owner = owners(fill(scaled.tolist(), devices, 1 + slack), len(weights))
         other, height = _traded(owner, devices, scaled)
         if height < top:
             held, top = other, height
@@ -42,23 +39,13 @@ def tightest(weights: Floats, devices: int) -> Held:
 
 
 def _traded(owner: Held, devices: int, scaled: Floats) -> tuple[Held, float]:
-    """Rounds of trades for as long as they halve what is left above the bound; among few devices, one by one."""
+    """Among many devices rounds of trades, among few of them one by one."""
     if devices < MANY:
-        owner = _owner(even_out(_groups(owner, devices), scaled.tolist()), len(owner))
+        owner = owners(even_out(_groups(owner, devices), scaled.tolist()), len(owner))
         return hold(owner, devices), float(np.bincount(owner, scaled).max())
-    found, before = relieve(hold(owner, devices), scaled[None]), math.inf
-    while not found.ended and ENOUGH < found.top - 1 < (before - 1) / 2:
-        before = found.top
-        found = relieve(found.held, scaled[None])
+    found = settle(hold(owner, devices), scaled)
     return found.held, found.top
 
 
 def _groups(owner: Held, devices: int) -> list[list[int]]:
     return [np.flatnonzero(owner == device).tolist() for device in range(devices)]
-
-
-def _owner(groups: list[list[int]], samples: int) -> Held:
-    owner = np.empty(samples, dtype=np.int64)
-    for device, group in enumerate(groups):
-        owner[group] = device
-    return owner

@@ -10,6 +10,14 @@ def fewest(samples: list[int], tokens: list[int], max_tokens: int) -> int:
     return max(1, -(-sum([tokens[i] for i in samples]) // max_tokens)) if samples else 0
 
 
+def packed(samples: list[int], weights: list[float], tokens: list[int], max_tokens: int) -> list[Microbatch]:
+    """The fewest microbatches whose balanced split fits."""
+    count = fewest(samples, tokens, max_tokens)
+    while (microbatches := pack(samples, weights, tokens, max_tokens, count)) is None:
+        count += 1
+    return microbatches
+
+
 def pack(
     samples: list[int], weights: list[float], tokens: list[int], max_tokens: int, count: int
 ) -> list[Microbatch] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.balance import Assignment, balance
-from odcsim.balance.packing import Microbatch, fewest, pack
+from odcsim.balance.packing import Microbatch, packed
 from odcsim.balance.uneven import earliest, even_out
 from odcsim.schedule import part
 
@@ -129,12 +129,5 @@ def _slots(
     slots: list[list[Microbatch]] = [[[i]] for i, g in enumerate(gangs) for _ in range(g)]
     slots += [[] for _ in range(devices - len(slots))]
     for device, group in zip(slots, groups, strict=True):
-        device += _packed([first + i for i in group], listed, tokens, max_tokens)
+        device += packed([first + i for i in group], listed, tokens, max_tokens)
     return slots
-
-
-def _packed(group: list[int], weights: list[float], tokens: list[int], max_tokens: int) -> list[Microbatch]:
-    count = fewest(group, tokens, max_tokens)
-    while (microbatches := pack(group, weights, tokens, max_tokens, count)) is None:
-        count += 1
-    return microbatches

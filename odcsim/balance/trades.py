@@ -5,12 +5,14 @@ empty slot and weighs nothing, so that giving a sample for nothing is a trade to
 [scenario, sample], each scenario in units of its own lower bound: a load of 1 cannot be beaten.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 CLOSE = 5e-4  # above the lower bound: less is far below the error of any cost model
+ENOUGH = 2 * CLOSE  # above the lower bound: below this, a tighter fit may cost a microbatch more than it saves
 GAIN = CLOSE / 16  # the least that a trade must bring
 SHARE = 0.6  # devices this far up between the bound and the heaviest load are relieved in one round
 ROUNDS = 16
@@ -32,6 +34,14 @@ class Trades(NamedTuple):
     after: Floats
 
 
+def owners(groups: list[list[int]], samples: int) -> Whole:
+    """The device of each sample."""
+    owner = np.empty(samples, dtype=np.int64)
+    for device, group in enumerate(groups):
+        owner[group] = device
+    return owner
+
+
 def hold(owner: Whole, devices: int) -> Held:
     """What each device holds, heaviest first, given the device of each sample; the last slot is empty everywhere."""
     samples = len(owner)
@@ -51,8 +61,19 @@ class Relieved(NamedTuple):
     ended: bool
 
 
-def relieve(held: Held, scenarios: Floats) -> Relieved:
+def settle(held: Held, scaled: Floats, slow: Floats | None = None) -> Relieved:
+    """Rounds of trades in one scenario for as long as they halve what is left above the bound."""
+    found, before = relieve(held, scaled[None], slow), math.inf
+    while not found.ended and ENOUGH < found.top - 1 < (before - 1) / 2:
+        before = found.top
+        found = relieve(found.held, scaled[None], slow)
+    return found
+
+
+def relieve(held: Held, scenarios: Floats, slow: Floats | None = None) -> Relieved:
     """Lower the heaviest device, where heavy means in its worst scenario.
+
+    `slow`: how many times as long each device takes, where they are not alike. A load is a time then.
 
     In each round the heaviest devices trade at once, each with partners of its own among the light ones. Those are
     light by their worst scenario or by one of them, in turn: a device that is heavy only if long samples cost more
@@ -61,7 +82,7 @@ def relieve(held: Held, scenarios: Floats) -> Relieved:
     """
     held = held.copy()
     weights = np.concatenate((scenarios, np.zeros((len(scenarios), 1))), axis=1)
-    loads = weights.take(held, axis=1).sum(axis=2)
+    loads = _loads(weights, held, slow)
     views = len(loads) + 1 if len(loads) > 1 else 1
     few, turn, missed = len(held) // 2, 0, 0
     for _ in range(ROUNDS if few else 0):
@@ -71,14 +92,14 @@ def relieve(held: Held, scenarios: Floats) -> Relieved:
             return Relieved(held, float(top), True)
         many = min(few, int((worst > 1 + SHARE * (top - 1)).sum()))
         heavy, light = _pairs(worst, loads[turn - 1] if turn else worst, many, held.shape[1])
-        best = _best(held, weights, loads, heavy, light)
+        best = _best(held, weights, loads, heavy, light, slow)
         gained = best.after < worst[heavy] - GAIN
         turn, missed = (turn + 1) % views, 0 if gained[0] else missed + 1
         if missed == views:
             if len(heavy) == 1:
                 return Relieved(held, float(top), True)
             few, missed = max(1, len(heavy) // FEWER), 0
-        _apply(held, weights, loads, best, gained)
+        _apply(held, weights, loads, best, gained, slow)
     return Relieved(held, float(loads.max()), not few)
 
 
@@ -93,8 +114,16 @@ def _pairs(worst: Floats, view: Floats, many: int, width: int) -> tuple[Whole, W
     return heavy, rest[: partners * many].reshape(partners, many).T
 
 
-def _best(held: Held, weights: Floats, loads: Floats, heavy: Whole, light: Whole) -> Trades:
+def _loads(weights: Floats, held: Held, slow: Floats | None) -> Floats:
+    loads: Floats = weights.take(held, axis=1).sum(axis=2)
+    return loads if slow is None else loads * slow
+
+
+def _best(held: Held, weights: Floats, loads: Floats, heavy: Whole, light: Whole, slow: Floats | None) -> Trades:
     """Two loads a and b with a trade of x end on (a + b) / 2 ± (x - (a - b) / 2), so one distance tells both.
+
+    Where one device takes p times as long and the other q times, both end alike with a trade of (a - b) / (p + q),
+    at b + q times that; what is traded beyond adds q times as much, and what is missing p times.
 
     Single precision is enough to choose by, and twice as quick; loads are added up in double. Pairs of devices are the
     last axis, so that numpy's inner loops are long.
@@ -102,11 +131,16 @@ def _best(held: Held, weights: Floats, loads: Floats, heavy: Whole, light: Whole
     partners, width = light.shape[1], held.shape[1]
     first, second = np.repeat(heavy, partners), light.ravel()
     above, below = loads.take(first, axis=1)[:, None], loads.take(second, axis=1)[:, None]
-    gives = (weights.take(held[first].T, axis=1) - (above - below) / 2).astype(np.float32)
+    p, q = (1.0, 1.0) if slow is None else (slow[first], slow[second])
+    even = (above - below) / (p + q)
+    gives = (weights.take(held[first].T, axis=1) - even).astype(np.float32)
     takes = weights.take(held[second].T, axis=1).astype(np.float32)
     after = gives[:, :, None] - takes[:, None]
-    np.abs(after, out=after)
-    after += ((above + below) / 2).astype(np.float32)[:, None]
+    if slow is None:
+        np.abs(after, out=after)
+    else:
+        after = np.maximum(after * np.float32(q), after * np.float32(-p))
+    after += (below + q * even).astype(np.float32)[:, None]
     ends = (after.max(axis=0) if len(after) > 1 else after).reshape(width * width, -1)
     turn = np.arange(len(heavy))
     pair = turn * partners + ends.min(axis=0).reshape(-1, partners).argmin(axis=1)
@@ -116,9 +150,11 @@ def _best(held: Held, weights: Floats, loads: Floats, heavy: Whole, light: Whole
     return Trades(heavy, second[pair], give, take, chosen[slots, turn].astype(np.float64))
 
 
-def _apply(held: Held, weights: Floats, loads: Floats, best: Trades, gained: NDArray[np.bool_]) -> None:
+def _apply(
+    held: Held, weights: Floats, loads: Floats, best: Trades, gained: NDArray[np.bool_], slow: Floats | None
+) -> None:
     """No device takes part in two trades of a round, so all of them hold at once."""
     heavy, light, give, take = (x[gained] for x in (best.heavy, best.light, best.give, best.take))
     held[heavy, give], held[light, take] = held[light, take], held[heavy, give]
     changed = np.concatenate((heavy, light))
-    loads[:, changed] = weights.take(held[changed], axis=1).sum(axis=2)
+    loads[:, changed] = _loads(weights, held[changed], None if slow is None else slow[changed])

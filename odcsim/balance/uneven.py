@@ -1,17 +1,23 @@
 """Devices of unlike speeds: each gets the load that it is done with when the others are."""
 
 from bisect import insort
+from heapq import heapify, heapreplace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.balance import Assignment
-from odcsim.balance.packing import Microbatch, fewest, pack
+from odcsim.balance.fewest import pack_all
+from odcsim.balance.packing import Microbatch, packed
+from odcsim.balance.trades import hold, owners, settle
 from odcsim.errors import InputError
 
 CLOSE = 5e-4  # of the mean time, as in swaps
 STEPS = 64  # and half a step per device
 PARTNERS = 128  # devices done first that are asked to relieve the one done last
+MANY = 48  # devices from which on trades of many at once are quicker, and find as much
+WIDE = 1024  # samples of one device, from which on arrays [device, slot] would be mostly empty
+KINDS = 12  # speeds told apart at most when samples are first dealt out to many devices
 
 Floats = NDArray[np.float64]
 
@@ -24,10 +30,25 @@ def balance_uneven(lengths: NDArray[np.int64], weights: Floats, speeds: Floats, 
     if not len(lengths):
         raise InputError("a minibatch without samples", fix="give at least 1 sample")
     order = np.lexsort((-lengths, -weights))
-    heavy, tokens, positions = weights[order], lengths[order].tolist(), order.tolist()
-    groups, listed = even_out(earliest(heavy, speeds), heavy, speeds), heavy.tolist()
-    slots = [_packed(group, listed, tokens, max_tokens) for group in groups]
+    heavy, positions = weights[order], order.tolist()
+    slots = _slots(earliest(heavy, speeds), heavy, lengths[order], speeds, max_tokens)
     return tuple(tuple(tuple([positions[i] for i in part]) for part in device) for device in slots)
+
+
+def _slots(
+    groups: list[list[int]], weights: Floats, tokens: NDArray[np.int64], speeds: Floats, max_tokens: int
+) -> list[list[Microbatch]]:
+    """After trades: of many devices at once in arrays, of few ones (or of one that holds nearly all) one by one."""
+    if len(groups) < MANY or max(map(len, groups)) > WIDE:
+        listed, short = weights.tolist(), tokens.tolist()
+        return [packed(group, listed, short, max_tokens) for group in even_out(groups, weights, speeds)]
+    count, devices = len(weights), len(groups)
+    scaled, slow = weights / (weights.sum() or 1.0), speeds.sum() / speeds
+    held = settle(hold(owners(groups, count), devices), scaled, slow).held
+    if devices <= PARTNERS:  # all of them are asked then, so a little more may be found
+        left = [row[row < count].tolist() for row in held]
+        held = hold(owners(even_out(left, weights, speeds), count), devices)
+    return pack_all(held, weights, tokens, max_tokens)
 
 
 def named_for_speeds(balancer: str) -> None:
@@ -37,14 +58,37 @@ def named_for_speeds(balancer: str) -> None:
 
 
 def earliest(weights: Floats, speeds: Floats, starts: Floats | float = 0.0) -> list[list[int]]:
-    """Each sample, heaviest first, to the device that would be done with it first. `starts`: loads that stay."""
+    """Each sample, heaviest first, to the device that would be done with it first. `starts`: loads that stay.
+
+    Of devices as fast as each other, one that is done first is asked for all of them.
+    """
     groups: list[list[int]] = [[] for _ in speeds]
-    loads = np.zeros(len(speeds)) + starts
-    for i, weight in enumerate(weights):
-        device = int(((loads + weight) / speeds).argmin())
-        loads[device] += weight
+    queues = _queues(speeds, np.zeros(len(speeds)) + starts)
+    tops = [queue[0] for queue in queues]
+    for i, weight in enumerate(weights.tolist()):
+        ends = [time + weight * slow for time, slow, _ in tops]
+        first = min(ends)
+        kind = ends.index(first)
+        _, slow, device = tops[kind]
+        heapreplace(queues[kind], (first, slow, device))
+        tops[kind] = queues[kind][0]
         groups[device].append(i)
     return groups
+
+
+def _queues(speeds: Floats, loads: Floats) -> list[list[tuple[float, float, int]]]:
+    """Heaps of (time, seconds of a weight of 1, device), one for each speed, or for like ones."""
+    kinds, kind = np.unique(speeds, return_inverse=True)
+    if len(kinds) > MANY:
+        steps = np.log(speeds / kinds[0]) / np.log(kinds[-1] / kinds[0])
+        kind = np.minimum((steps * KINDS).astype(np.int64), KINDS - 1)
+    queues: list[list[tuple[float, float, int]]] = [[] for _ in range(int(kind.max()) + 1)]
+    rows = zip(kind.tolist(), (loads / speeds).tolist(), (1 / speeds).tolist(), strict=True)
+    for device, (k, time, slow) in enumerate(rows):
+        queues[k].append((time, slow, device))
+    for queue in queues:
+        heapify(queue)
+    return [queue for queue in queues if queue]
 
 
 def even_out(groups: list[list[int]], weights: Floats, speeds: Floats, starts: Floats | float = 0.0) -> list[list[int]]:
@@ -90,10 +134,3 @@ def _best_trade(
     best = int(ends.argmin())
     give, take = divmod(best, len(takes))
     return float(ends.flat[best]), int(partners[take]), held[last][give], int(takes[take])
-
-
-def _packed(group: list[int], weights: list[float], tokens: list[int], max_tokens: int) -> list[Microbatch]:
-    count = fewest(group, tokens, max_tokens)
-    while (microbatches := pack(group, weights, tokens, max_tokens, count)) is None:
-        count += 1
-    return microbatches

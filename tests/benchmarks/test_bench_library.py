@@ -1,10 +1,15 @@
 """What other trainers wait for: plans and learned costs. Run with: pytest tests/benchmarks/test_bench_library.py
 --benchmark-only"""
 
+from itertools import chain
+from time import perf_counter
+
 import numpy as np
 import pytest
 
 from odcsim.balance import LearnedCosts, plan
+from odcsim.balance.library import weigh
+from odcsim.balance.uneven import even_out
 
 LIMIT = 65_536
 SIZES = [(64, 8), (512, 8), (4096, 16)]
@@ -29,9 +34,30 @@ def test_a_plan_with_its_digest(benchmark, balancer, devices, samples):
 
 @pytest.mark.parametrize(("devices", "samples"), SIZES)
 def test_a_plan_for_unlike_devices(benchmark, devices, samples):
-    speeds = np.random.default_rng(0).choice([1.0, 0.9, 0.5], devices)
+    """And how many times as long it takes to look at every device for each sample, and to trade one by one."""
+    lengths, speeds = lengths_of(devices, samples), np.random.default_rng(0).choice([1.0, 0.9, 0.5], devices)
     asked = {"devices": devices, "max_tokens": LIMIT, "balancer": "lb-mini", "speeds": speeds}
-    benchmark.pedantic(plan, (lengths_of(devices, samples),), asked, rounds=rounds(devices))
+    found = benchmark.pedantic(plan, (lengths,), asked, rounds=rounds(devices))
+    weights = weigh(lengths)
+    start = perf_counter()
+    groups = one_by_one(np.sort(weights)[::-1], speeds)
+    benchmark.extra_info["times as long one by one"] = round((perf_counter() - start) / benchmark.stats["min"], 1)
+    mean = weights.sum() / speeds.sum()
+    loads = [[weights[list(device)].sum() for device in map(chain.from_iterable, found.devices)]]
+    loads.append([np.sort(weights)[::-1][group].sum() for group in groups])
+    gaps = [float((np.array(load) / speeds).max() / mean - 1) for load in loads]
+    benchmark.extra_info["over the mean in %, and one by one"] = [round(100 * gap, 3) for gap in gaps]
+    assert gaps[0] <= max(gaps[1], 5e-4) + 1e-4
+
+
+def one_by_one(weights, speeds):
+    groups = [[] for _ in speeds]
+    loads = np.zeros(len(speeds))
+    for i, weight in enumerate(weights):
+        device = int(((loads + weight) / speeds).argmin())
+        loads[device] += weight
+        groups[device].append(i)
+    return even_out(groups, weights, speeds)
 
 
 @pytest.mark.parametrize("devices", [64, 512, 4096])
