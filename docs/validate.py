@@ -10,31 +10,37 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from agreement import Case, results
+from guess import guess, without
+from scatter import scatter
 
+from odc_engine import calibration
 from odc_engine import profile as profiles
 from odc_engine.job import Job
 from odc_engine.run import run
-from odcsim import balance, catalog, fit, load, measurements, timeline
+from odcsim import balance, catalog, fit, load, measurements, recorded, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.measurements import Measurements
 from odcsim.metrics import usage
-from odcsim.profile import TRANSFERS, Polynomial, Profile
+from odcsim.profile import Polynomial
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.simulation import Simulation, simulate
 from odcsim.timeline import Timeline
 from odcsim.validation import validate
 
 PAGE = Path(__file__).parent / "validation.md"
+PICTURE = "images/validation.svg"  # beside the page
 TRACES = ("longalign", "swe-smith", "aime-rl")
 LONGEST, SHORTEST = 512, 16  # tokens: named traces are scaled down until their longest sample has so many
 MINIBATCH = 4  # samples per device
-SYNCS = ("collective", "on-demand")
+SYNCS = ("collective", "deferred", "on-demand")
+DEFERRED = ("lb-micro", "sorted-slice")  # are enough where only the pushes differ from the collective's
 SEED = 20260
 # A made-up machine for emulated compute: at least 5 ms for each step, beside which a wait's own error is small.
 EMULATED = {
@@ -59,7 +65,7 @@ class Stage:
 
 
 STAGES = (
-    Stage("real", 2, "tiny", "shm", False, 1, 3),
+    Stage("real", 2, "tiny", "shm", False, 1, 5),
     Stage("executor check, 4 devices", 4, "nano", "threads", True, 1, 3),
     Stage("executor check, 8 devices", 8, "nano", "threads", True, 1, 3),
 )
@@ -92,7 +98,7 @@ def planned(stage: Stage, cost: Cost, sync: str) -> tuple[ScheduleFile, list[tup
     for name, minibatches in held_out(stage.devices, stage.drawn).items():
         for draw, lengths in enumerate(minibatches):
             for balancer in balance.NAMES:
-                if not balance.runs_with(balancer, sync):
+                if not balance.runs_with(balancer, sync) or (sync == "deferred" and balancer not in DEFERRED):
                     continue
                 devices = balance.balance(balancer, lengths, cost.sample_seconds(lengths), stage.devices, LONGEST)
                 if all(all(device) for device in devices):  # the engine runs no microbatch without samples
@@ -102,60 +108,110 @@ def planned(stage: Stage, cost: Cost, sync: str) -> tuple[ScheduleFile, list[tup
     return ScheduleFile(header, tuple(schedules)).sealed(), cases
 
 
+def between(stage: Stage, file: ScheduleFile, sync: str) -> tuple[ScheduleFile, list[int]]:
+    """The file with minibatches that are made to be measured spread between its own; and where its own are now.
+
+    A host's speed drifts by more than a model's error, within seconds, so its profile is measured at the same time.
+    """
+    rounds = 0 if stage.emulate or sync not in profiles.SYNCS[stage.backend] else -(-len(file.schedules) // 20)
+    model = catalog.model(stage.model)
+    others = [
+        schedule
+        for number in range(rounds)
+        for schedule in calibration.mixed(model, stage.devices, LONGEST, SEED + 10 + number).schedules
+    ]
+    places = [((i + 0.5) / len(of), of is others, of[i]) for of in (file.schedules, others) for i in range(len(of))]
+    places.sort(key=lambda place: place[0])
+    own = [i for i, (_, other, _) in enumerate(places) if not other]
+    return ScheduleFile(file.header, tuple(schedule for *_, schedule in places)).sealed(), own
+
+
+def only(line: Timeline, numbers: Container[int]) -> Timeline:
+    """Some minibatches of a run."""
+    blocks = []
+    for block in line.blocks:
+        kept = np.array([n in numbers for n in block.minibatches], dtype=bool)
+        if not kept.any():
+            continue
+        times = {"asked": block.asked[:, kept], "had": block.had[:, kept]}
+        blocks.append(replace(block, minibatches=block.minibatches[kept], counts=block.counts[kept], **times))
+    return replace(line, blocks=tuple(blocks))
+
+
 def held(stage: Stage, known: Measurements, folder: Path) -> list[Case]:
-    """Run every schedule and predict it. Repeats of one sync lie between those of the other, and where compute is real,
-    more of the profile is measured between them: a host's speed drifts by more than a model's error."""
-    cost = Cost(catalog.model(stage.model), fitted(stage, known), one_machine(stage.devices))
-    files = {sync: planned(stage, cost, sync) for sync in SYNCS}
+    """Run every schedule and predict it. Repeats of one sync lie between those of the others."""
+    before = cost_of(stage, known)
+    plans = {sync: planned(stage, before, sync) for sync in SYNCS}
+    files = {sync: between(stage, file, sync) for sync, (file, _) in plans.items()}
     runs: dict[str, list[Timeline]] = {sync: [] for sync in SYNCS}
+    fresh = []
     for number in range(stage.repeats):
-        for sync, (file, cases) in files.items():
-            if not stage.emulate:
-                known = profiles.together([known, again(stage, number)])
-            job = Job(file.schedules, cost, sync, stage.backend, "locked", "fsdp2", stage.emulate, 60.0, SEED)
+        for sync, (file, own) in files.items():
+            job = Job(file.schedules, before, sync, stage.backend, "locked", "fsdp2", stage.emulate, 60.0, SEED)
             path = folder / f"{stage.name}-{sync}-{number}.npz"
             if run(file, job, str(path), quiet=True):
                 raise SystemExit("a run failed, see above")
-            runs[sync].append(timeline.read(path))
-            say(f"{stage.name}: {sync}, run {number + 1} of {stage.repeats} done, {len(cases)} schedules")
-    used = fitted(stage, known)
-    cost = replace(cost, profile=used)
-    found = []
-    for sync, (file, cases) in files.items():
-        less = {name: makespans(replace(cost, profile=p), file, sync) for name, p in without(used).items()}
-        judged = validate(simulate(file, Simulation(cost, sync)), runs[sync])
-        spans = np.array([usage(line).makespan for line in runs[sync]])
-        for (lengths, draw, balancer), m in zip(cases, judged.minibatches, strict=True):
-            measured = tuple(spans[:, m.minibatch].tolist())
-            told = f"{m.furthest} {1e3 * m.furthest_seconds:+.0f} ms"
-            other = {name: float(spans[m.minibatch]) for name, spans in less.items()}
-            guess = m.predicted_seconds, measured, m.idle_error_points, told, other
-            found.append(Case(stage.name, lengths, draw, sync, balancer, *guess))
-    return found
+            line = timeline.read(path)
+            runs[sync].append(line)
+            others = set(range(len(file.schedules))) - set(own)
+            fresh.append(recorded.rows(only(line, others), file.schedules, before.model, profiles.DTYPE))
+            say(f"{stage.name}: {sync}, run {number + 1} of {stage.repeats} done, {len(own)} schedules")
+    if not stage.emulate:
+        known = renewed(known, fresh)
+        measurements.write(known, folder / f"{stage.name}-between.json")
+    cost = cost_of(stage, known)
+    return [
+        case
+        for sync, (_, cases) in plans.items()
+        for case in judged(stage, sync, cost, before, files[sync], cases, runs[sync])
+    ]
 
 
-def makespans(cost: Cost, file: ScheduleFile, sync: str) -> np.ndarray:
-    return usage(simulate(file, Simulation(cost, sync))).makespan
+def renewed(known: Measurements, fresh: Sequence[recorded.Rows]) -> Measurements:
+    """What was measured between the runs in the place of what was measured before them, wherever that is the same."""
+    old = replace(
+        known,
+        compute=tuple(row for row in known.compute if row.alone),
+        transfers=tuple(row for row in known.transfers if not row.computing),
+        constants=(),
+    )
+    found = [replace(known, compute=rows.compute, transfers=rows.transfers, constants=rows.constants) for rows in fresh]
+    return profiles.together([old, *found])
 
 
-def without(used: Profile) -> dict[str, Profile]:
-    """The profile with one term left out at a time."""
-
-    def dropped(*kinds: str) -> Profile:
-        return replace(
-            used, timings=tuple(replace(t, constant=0.0, per_byte=0.0) if t.kind in kinds else t for t in used.timings)
+def judged(
+    stage: Stage,
+    sync: str,
+    cost: Cost,
+    before: Cost,
+    file: tuple[ScheduleFile, list[int]],
+    cases: list[tuple[str, int, str]],
+    runs: list[Timeline],
+) -> list[Case]:
+    """Predictions beside what was measured."""
+    whole, own = file
+    told, measured = guess(cost, whole, sync), [usage(line) for line in runs]
+    less = {name: guess(other, whole, sync).makespan for name, other in without(cost).items()}
+    less["measuring between the runs"] = guess(before, whole, sync).makespan
+    spans = np.array([one.makespan for one in measured])
+    idle = np.median([1 - one.compute / one.makespan / stage.devices for one in measured], axis=0)
+    calm = replace(cost, cluster=one_machine(stage.devices))
+    kinds = validate(simulate(whole, Simulation(calm, sync)), runs).minibatches
+    return [
+        Case(
+            stage.name,
+            lengths,
+            draw,
+            sync,
+            balancer,
+            float(told.makespan[n]),
+            tuple(spans[:, n].tolist()),
+            float(100 * (told.idle[n] - idle[n])),
+            f"{kinds[n].furthest} {1e3 * kinds[n].furthest_seconds:+.0f} ms",
+            {name: float(seconds[n]) for name, seconds in less.items()},
         )
-
-    alike = {name: replace(getattr(used, name), sample=0.0) for name in ("forward", "backward", "head", "embed")}
-    squares = {name: replace(getattr(used, name), quadratic=0.0) for name in ("forward", "backward")}
-    return {
-        "work between steps": dropped("overhead"),
-        "a constant for each sample": replace(used, **alike),
-        "squares of lengths": replace(used, **squares),
-        "transfers": dropped(*TRANSFERS),
-        "transfers slowed by compute": replace(used, timings=tuple(replace(t, slowdown=1.0) for t in used.timings)),
-        "optimizer, publishing, meetings": dropped("optimizer", "publish", "meeting"),
-    }
+        for n, (lengths, draw, balancer) in zip(own, cases, strict=True)
+    ]
 
 
 def plan(stage: Stage, seed: int) -> profiles.Plan:
@@ -178,15 +234,14 @@ def measured(stage: Stage, folder: Path) -> Measurements:
     return measurements.read(path)
 
 
-def again(stage: Stage, number: int) -> Measurements:
-    """Every packing once more."""
-    other = plan(stage, SEED + 10 + number)
-    return profiles.measure(other, profiles.pieces(other)[0])
-
-
-def fitted(stage: Stage, known: Measurements) -> Profile:
-    found = fit.examine(known).profile
-    return replace(found, **EMULATED) if stage.emulate else found
+def cost_of(stage: Stage, known: Measurements) -> Cost:
+    """By what was measured; of emulated compute everything else. Devices swing as much as they were seen to."""
+    found, machine = fit.examine(known).profile, one_machine(stage.devices)
+    if stage.emulate:
+        found = replace(found, **EMULATED)
+    elif found.swing:
+        machine = replace(machine, swing=found.swing, spell=found.spell)
+    return Cost(catalog.model(stage.model), found, machine)
 
 
 def one_machine(devices: int) -> Cluster:
@@ -217,6 +272,9 @@ def main() -> None:
             cases += held(stage, known, folder)
         old.write_text(json.dumps([asdict(case) for case in cases], indent=1))
     write(args.page, results(cases, known))
+    picture = args.page.parent / PICTURE
+    picture.parent.mkdir(exist_ok=True)
+    scatter(cases, picture)
     say(f"wrote {args.page}")
 
 

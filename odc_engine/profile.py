@@ -27,7 +27,7 @@ from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.files import check_writable
-from odcsim.measurements import Measurements
+from odcsim.measurements import Compute, Measurements
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.schedule import ScheduleFile
@@ -132,10 +132,14 @@ def _known(plan: Plan, path: Path) -> Measurements | None:
 
 
 def together(found: list[Measurements]) -> Measurements:
-    """One set of measurements out of several of the same machine."""
+    """One set of measurements out of several of the same machine. Each one's minibatches are others than the rest's."""
+    compute: list[Compute] = []
+    for m in found:
+        before = max((row.minibatch for row in compute), default=0)
+        compute += (replace(row, minibatch=row.minibatch + before) if row.minibatch else row for row in m.compute)
     return replace(
         found[0],
-        compute=tuple(row for m in found for row in m.compute),
+        compute=tuple(compute),
         transfers=tuple(row for m in found for row in m.transfers),
         constants=tuple(row for m in found for row in m.constants),
     )

@@ -41,6 +41,8 @@ class Cluster:
     jitter: float = 0.0  # standard deviation of a compute step's time, as a fraction; des draws it
     slow: tuple[tuple[int, float], ...] = ()  # (device, its compute takes this many times as long)
     sample_noise: float = 0.0  # standard deviation of what a sample's compute takes over what was planned
+    swing: float = 0.0  # standard deviation of a device's speed from one spell to the next; des draws it
+    spell: float = 1.0  # seconds for which a device keeps its speed
 
     @property
     def nodes(self) -> int:
@@ -67,6 +69,8 @@ _KEYS: dict[str, tuple[str, float | None, float]] = {
     "one_sided_slowdown": ("one_sided_slowdown", 1.0, 1e-6),
     "latency_us": ("latency", 1e-6, 0.0),
     "jitter": ("jitter", 1.0, 0.0),
+    "swing": ("swing", 1.0, 0.0),
+    "spell_seconds": ("spell", 1.0, 1e-3),
     "sample_noise": ("sample_noise", 1.0, 0.0),
 }
 

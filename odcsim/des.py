@@ -15,7 +15,7 @@ import simpy
 from simpy.events import NORMAL, EventPriority
 
 from odcsim.cluster import Cluster
-from odcsim.program import Program, Step
+from odcsim.program import COMPUTE, Program, Step
 from odcsim.timeline import Floats, Ints
 
 Process = Generator[simpy.Event, int | None, None]
@@ -37,8 +37,8 @@ def run(
 ) -> tuple[Floats, Floats]:
     """Times asked and had [step, minibatch, device] from durations [row, minibatch, device].
 
-    A cluster adds shared links where it has them, and its jitter where generators to draw it from are passed, one for
-    each minibatch so that a minibatch comes out the same whatever it is simulated with.
+    A cluster adds shared links where it has them, and its jitter and swings where generators to draw them from are
+    passed, one for each minibatch so that a minibatch comes out the same whatever it is simulated with.
     """
     return run_shared(program, durations, (), cluster, rngs)[:2]
 
@@ -61,6 +61,8 @@ def run_shared(
     for b in range(shape[1]):
         factors = _jitter(program, cluster, rngs[b]) if cluster is not None and cluster.jitter and rngs else None
         minibatch = _Minibatch(program, durations[rows, b], cluster, factors, next(given, None))
+        if cluster is not None and cluster.swing and rngs:
+            minibatch.speeds = [_Speed(cluster.swing, cluster.spell, rng) for rng in rngs[b].spawn(shape[2])]
         asked[:, b], had[:, b] = minibatch.run()
         takers.append(minibatch.counter.takers if minibatch.counter else [])
     return asked, had, takers
@@ -105,6 +107,7 @@ class _Minibatch:
         self.meetings: dict[int, _Meeting] = {}
         self.cluster = cluster if cluster is not None and cluster.shared_links and program.one_sided else None
         self.links: dict[tuple[int, str], _Link] = {}
+        self.speeds: list[_Speed] = []
         if queue is not None:
             self.per_microbatch = program.end // max(1, program.microbatches)
             self.rows = [step.duration for step in program.steps[: self.per_microbatch]]
@@ -139,7 +142,10 @@ class _Minibatch:
                     self._fill(device, i, entry)
             if seconds[i]:
                 link = self._link(device, step)
-                yield env.timeout(seconds[i]) if link is None else link.transfer(seconds[i])
+                took = seconds[i]
+                if self.speeds and step.lane == COMPUTE and not step.meets:
+                    took = self.speeds[device].seconds(env.now, took)
+                yield env.timeout(took) if link is None else link.transfer(took)
             had[i] = env.now
             if i in waiting:
                 waiting.pop(i).succeed()
@@ -214,6 +220,33 @@ class _Last(simpy.Event):
         super().__init__(env)
         self._ok, self._value = True, None
         env.schedule(self, priority=EventPriority(NORMAL + 1))
+
+
+class _Speed:
+    """One device's speed as time passes: for each spell another, so that work takes as long as planned on average.
+
+    Spells follow the clock and not the steps. So all syncs meet the same ones, and a device that does nothing lets them
+    pass. Minibatches follow each other, so more of them begin in a quick spell than time is spent in quick spells.
+    """
+
+    def __init__(self, swing: float, spell: float, rng: np.random.Generator) -> None:
+        self.sigma, self.spell, self.rng = float(np.sqrt(np.log1p(swing**2))), spell, rng
+        self.speed, self.until = self._drawn(self.sigma**2 / 2), rng.exponential(spell)
+
+    def _drawn(self, mean: float) -> float:
+        return self.rng.lognormal(mean, self.sigma)
+
+    def seconds(self, start: float, work: float) -> float:
+        """How long it takes from `start` what takes `work` seconds at speed one."""
+        now = start
+        while True:
+            while self.until <= now:
+                self.until += self.rng.exponential(self.spell)
+                self.speed = self._drawn(-(self.sigma**2) / 2)
+            if now + work / self.speed <= self.until:
+                return now + work / self.speed - start
+            work -= (self.until - now) * self.speed
+            now = self.until
 
 
 @dataclass(slots=True)

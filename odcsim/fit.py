@@ -16,6 +16,7 @@ from odcsim.measurements import KEPT, Compute, Measurements, Transfer
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
 from odcsim.profile import Passes, Polynomial, Profile, Timing
 from odcsim.robust import Solution, distinct, jitter, solve, stretch
+from odcsim.spells import swing
 from odcsim.timeline import Floats
 
 WRONG = 0.10  # a fit that misses a measurement by more than this, and by more than noise can do, has not explained it
@@ -64,6 +65,8 @@ class FitReport:
         told = [_told(part) for part in self.parts]
         p = self.profile
         told.append(f"between repeats: {p.jitter:.1%} (0 where nothing was measured twice)")
+        if p.swing:
+            told.append(f"a device's speed swings by {p.swing:.1%} in spells of {p.spell:.2g} s")
         if p.interference != 1:
             told.append(
                 f"beside others compute takes {p.interference:.2f} times what it takes alone: in the fit already"
@@ -99,6 +102,7 @@ def examine(
         raise InputError(f"nothing measured of {', '.join(missing)}", fix="measure forward, backward and head")
     computes = {kind: _compute(kind, of) for kind, of in rows.items()}
     timings, moved = _transfers(m)
+    swings = swing(usual)
     parts = (*computes.values(), *moved)
     terms = _whole(computes["microbatch"], layers, recompute) if whole else _layers(computes)
     constant = computes["microbatch"].coefficients.constant if whole else 0.0
@@ -110,6 +114,8 @@ def examine(
         node_transfers_included=transfers_included,
         timings=timings,
         interference=_interference(m, computes),
+        swing=swings.size,
+        spell=swings.spell,
     )
     return FitReport(profile, parts)
 

@@ -31,6 +31,9 @@ class Compute:
     microbatches: int = 1  # that were timed together
     samples: int = 0  # how many there were; 0: not known
     alone: bool = False  # no other device and no transfer at work: shows what those cost, and is not fitted
+    minibatch: int = 0  # of the run that it was read off, from 1; 0: not known, as are device and time
+    device: int = 0
+    at: float = 0.0  # its middle, in seconds since the minibatch began
 
 
 @dataclass(frozen=True, slots=True)

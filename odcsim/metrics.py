@@ -92,6 +92,11 @@ def uses(program: Program) -> list[int]:
     return last
 
 
+def pending(program: Program) -> list[tuple[int, ...]]:
+    """For each step of the compute lane the transfers that its start may have waited for; of other lanes none."""
+    return [gap.transfers for gap in _gaps(program)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Gap:
     """What the start of a step of the compute lane may have waited for, latest first; of other lanes nothing."""

@@ -91,6 +91,8 @@ class Profile:
     dtype: Annotated[str, DTYPES] = ""  # of parameters on their way; empty: bfloat16
     transport: str = ""  # what moved the bytes
     jitter: float = 0.0  # standard deviation between repeats of one measurement, as a fraction
+    swing: float = 0.0  # standard deviation of a device's speed from one spell to the next, as a fraction ...
+    spell: float = 0.0  # ... and how many seconds a spell lasts; 0: not known
     interference: float = 1.0  # compute beside others took that many times what it took alone; it is in the numbers
     residual: float = 0.0  # median error of the fit on its own measurements, as a fraction ...
     worst_residual: float = 0.0  # ... and the largest

@@ -11,6 +11,7 @@ import numpy as np
 
 from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Cost, Load, load
 from odcsim.measurements import KEPT, Compute, Constant, Transfer
+from odcsim.metrics import pending
 from odcsim.model import Model
 from odcsim.profile import DTYPES
 from odcsim.program import COMPUTE, ROOT
@@ -53,17 +54,31 @@ def rows(
 
 
 def gaps(block: Block) -> dict[int, Floats]:
-    """Before each step of the compute lane: seconds in which nothing held it up, and yet it did not begin.
+    """Before each step of the compute lane: seconds in which the lane was idle, and no transfer that the step needs was
+    under way or waited for peers.
 
-    That is the machine's own work between two steps: the engine's copies, a launch, a scheduler's delay.
+    That is the machine's own work between two steps: the engine's copies, a launch, a scheduler's delay, and whatever
+    kept it from giving a transfer to its lane any earlier.
     """
     found: dict[int, Floats] = {}
-    before = block.program.previous_in_lane()
+    before, needs = block.program.previous_in_lane(), pending(block.program)
     for i, step in enumerate(block.program.steps):
         if step.lane == COMPUTE and before[i] >= 0:
-            ready = np.maximum.reduce([block.had[n] for n in (before[i], *step.after)])
-            found[i] = np.maximum(block.asked[i] - ready, 0.0)
+            found[i] = _idle(block.had[before[i]], block.asked[i], [(block.asked[n], block.had[n]) for n in needs[i]])
     return found
+
+
+def _idle(start: Floats, end: Floats, spans: Sequence[tuple[Floats, Floats]]) -> Floats:
+    """Seconds from `start` to `end` that no span covers; spans may overlap."""
+    if not spans:
+        return np.maximum(end - start, 0.0)
+    asked, had = (np.stack([span[k] for span in spans]) for k in (0, 1))
+    order = np.argsort(asked, axis=0)
+    asked, had = (np.take_along_axis(times, order, axis=0) for times in (asked, had))
+    reached = np.maximum.accumulate(np.concatenate([start[None], had]), axis=0)
+    begun = np.minimum(np.concatenate([asked, end[None]]), end)
+    seconds: Floats = np.maximum(begun - reached, 0.0).sum(axis=0)
+    return seconds
 
 
 def took(block: Block, i: int) -> Floats:
@@ -76,14 +91,15 @@ def took(block: Block, i: int) -> Floats:
 
 def _compute(block: Block, held: Load, schedules: Sequence[Schedule], names: Mapping[str, str]) -> list[Compute]:
     """A row for each microbatch and kind; layers are alike, so their mean stands for one."""
-    sums: dict[tuple[str, int], list[Floats]] = {}
+    every: dict[tuple[str, int], list[int]] = {}
     for i, step in enumerate(block.program.steps):
         if step.kind == "compute":
             what = block.program.durations[step.duration][0]
-            sums.setdefault((names.get(what, what), step.microbatch), []).append(block.had[i] - block.asked[i])
+            every.setdefault((names.get(what, what), step.microbatch), []).append(i)
     found = []
-    for (kind, m), every in sums.items():
-        seconds = np.mean(every, axis=0)
+    for (kind, m), steps in every.items():
+        seconds = np.mean(block.had[steps] - block.asked[steps], axis=0)
+        middle = np.mean(block.had[steps] + block.asked[steps], axis=0) / 2
         for b, d in zip(*np.nonzero((m < held.counts) & (seconds > 0)), strict=True):
             samples = schedules[b].devices[d][m]
             found.append(
@@ -94,6 +110,9 @@ def _compute(block: Block, held: Load, schedules: Sequence[Schedule], names: Map
                     float(seconds[b, d]),
                     longest=max(schedules[b].lengths[i] for i in samples),
                     samples=len(samples),
+                    minibatch=int(block.minibatches[b]) + 1,
+                    device=int(d),
+                    at=float(middle[b, d]),
                     alone=block.counts.shape[1] == 1,
                 )
             )

@@ -37,15 +37,16 @@ class Simulation:
         if self.executor == "analytic" and cluster.shared_links:
             nics = f"{cluster.nics_per_node} NICs for {cluster.devices_per_node} devices in a node"
             raise InputError(f"the analytic executor cannot share links ({nics})", fix="use --executor des")
-        if self.executor == "analytic" and cluster.jitter:
-            raise InputError("the analytic executor draws no jitter", fix="use --executor des, or jitter 0")
+        for drawn in ("jitter", "swing"):
+            if self.executor == "analytic" and getattr(cluster, drawn):
+                raise InputError(f"the analytic executor draws no {drawn}", fix=f"use --executor des, or {drawn} 0")
         for number, schedule in enumerate(schedules):
             if len(schedule.devices) != cluster.devices:
                 raise InputError(f"schedule for {len(schedule.devices)} devices on a cluster of {cluster.devices}")
             check_counts(self.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
-            if schedule.gangs and (cluster.jitter or cluster.slow):
+            if schedule.gangs and (cluster.jitter or cluster.swing or cluster.slow):
                 raise InputError(
-                    "a gang that splits a sample stays in step, which jitter and slow devices would break",
+                    "a gang that splits a sample stays in step, which jitter, swings and slow devices would break",
                     where=f"minibatch {number}",
                     fix="simulate a cluster without them, or another balancer",
                 )

@@ -18,6 +18,8 @@ one_sided_slowdown = 3
 latency_us = 5
 jitter = 0.1
 sample_noise = 0.05
+swing = 0.2
+spell_seconds = 0.5
 [slow]
 3 = 1.5
 "0" = 1
@@ -31,7 +33,8 @@ def path(tmp_path_factory):
 
 def test_a_file_says_what_is_otherwise(path):
     path.write_text(WHOLE)
-    assert read_cluster(path, BASE) == Cluster(16, 4, 300.5e9, 50e9, 2, 3.0, 5 * 1e-6, 0.1, ((0, 1), (3, 1.5)), 0.05)
+    slow = ((0, 1), (3, 1.5))
+    assert read_cluster(path, BASE) == Cluster(16, 4, 300.5e9, 50e9, 2, 3.0, 5 * 1e-6, 0.1, slow, 0.05, 0.2, 0.5)
     path.write_text("")
     assert read_cluster(path, BASE) == BASE
 
