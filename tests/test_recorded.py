@@ -215,6 +215,23 @@ def test_a_delay_before_compute_is_a_gap_and_overhead_of_its_microbatch(case, pi
     assert overhead[1] - overhead[0] == pytest.approx(len(alike) * late.sum(), rel=1e-6, abs=1e-6)
 
 
+@given(cases(microbatches=(1, 3)), st.integers(0, 2**20), st.floats(1e-3, 10))
+def test_a_root_that_is_gathered_late_is_a_gap_before_its_embedding(case, pick, delay):
+    """Whoever could have begun and did not: the transfer hides it from the step that waits for it."""
+    device, steps = pick % case.counts.shape[1], case.program.steps
+    late = next(i for i, s in enumerate(steps) if (s.kind, s.unit, s.microbatch) == ("gather", 0, 0))
+    embed = next(i for i, s in enumerate(steps) if s.kind == "compute")
+    here = case.counts[:, device] > 0
+    extra = np.zeros(case.durations.shape)
+    extra[steps[late].duration, :, device] = delay * here
+    asked, had = analytic.run(case.program, case.durations + extra)
+    asked[late, :, device] += delay * here
+    block = Block(case.program, np.arange(len(case.counts)), case.counts, asked, had)
+    wanted = np.zeros(case.counts.shape)
+    wanted[:, device] = delay * here
+    np.testing.assert_allclose(recorded.gaps(block)[embed], wanted, rtol=1e-9, atol=1e-9)
+
+
 def test_only_the_compute_lane_has_gaps():
     steps = program(TINY.layers, 2, "on-demand")
     asked, had = analytic.run(steps, np.ones((len(steps.durations), 1, 2)))

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from odcsim.profile import Profile, Timing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 import agreement
+import guess
+import scatter
 import validate as page
 
 COST = {
@@ -45,10 +48,11 @@ def test_at_least_forty_schedules_of_every_sync_balancer_and_distribution():
     for stage in page.STAGES:
         mine = [key for key in held if key[0] == stage]
         assert len(mine) >= 40
-        assert {sync for _, sync, *_ in mine} == {"collective", "on-demand"}
+        assert {sync for _, sync, *_ in mine} == {"collective", "deferred", "on-demand"}
         assert {*page.TRACES, "one long among short", "all alike", "fewer than devices"} == {key[2] for key in mine}
         for sync in page.SYNCS:
             wanted = {b for b in page.balance.NAMES if page.balance.runs_with(b, sync)}
+            wanted &= set(page.DEFERRED) if sync == "deferred" else wanted
             assert {key[4] for key in mine if key[1] == sync} == wanted
 
 
@@ -90,7 +94,7 @@ def test_results_hold_every_schedule_worst_first():
     assert np.all([word in text for word in ("2026-01-02", "a test")])
 
 
-def test_every_term_left_out_changes_a_prediction():
+def test_every_term_left_out_changes_a_prediction(monkeypatch):
     stage = page.STAGES[0]
     used = replace(
         COST[stage].profile,
@@ -109,25 +113,90 @@ def test_every_term_left_out_changes_a_prediction():
             )
         ),
     )
-    cost = replace(COST[stage], profile=used)
+    cost = replace(COST[stage], profile=used, cluster=replace(COST[stage].cluster, swing=0.1))
+    file = few(stage, cost)
+    monkeypatch.setattr(guess, "DRAWS", 2)
+    whole = guess.guess(cost, file, "collective").makespan
+    for name, other in guess.without(cost).items():
+        assert not np.allclose(guess.guess(other, file, "collective").makespan, whole, rtol=1e-4), name
+
+
+def few(stage: page.Stage, cost: Cost) -> page.ScheduleFile:
     file = page.planned(stage, cost, "collective")[0]
-    whole = page.makespans(cost, file, "collective")
-    for name, other in page.without(used).items():
-        assert not np.allclose(page.makespans(replace(cost, profile=other), file, "collective"), whole, rtol=1e-4), name
+    return replace(file, schedules=file.schedules[::4]).sealed()
 
 
-def test_the_machine_is_measured_piece_by_piece_and_once_more_with_other_orders(tmp_path, monkeypatch):
+def test_a_machine_that_swings_is_guessed_at_by_the_mean_of_its_draws():
+    calm = COST[page.STAGES[0]]
+    file = few(page.STAGES[0], calm)
+    swinging = replace(calm, cluster=replace(calm.cluster, swing=0.1))
+    one, other = (guess.guess(cost, file, "collective") for cost in (calm, swinging))
+    assert (other.makespan > one.makespan).mean() > 0.9  # who waits, waits for the slower one
+    assert other.idle.mean() > one.idle.mean()
+    np.testing.assert_allclose(other.makespan, one.makespan, rtol=0.2)
+
+
+def test_the_machine_is_measured_piece_by_piece(tmp_path, monkeypatch):
     asked = []
 
-    def measure(plan, piece):
-        asked.append((plan.seed, piece.name))
+    def measure(_, piece):
+        asked.append(piece.name)
         return page.Measurements("tiny", "cpu", ())
 
     monkeypatch.setattr(page.profiles, "measure", measure)
     stage = page.STAGES[0]
     assert page.measured(stage, tmp_path) == page.measured(stage, tmp_path)  # the second reads what the first wrote
-    first = [name for _, name in asked]
-    assert len(set(first)) == len(first) > 3
-    page.again(stage, 0), page.again(stage, 1)
-    assert [name for _, name in asked[len(first) :]] == [first[0]] * 2
-    assert len({seed for seed, _ in asked}) == 3
+    assert len(set(asked)) == len(asked) > 3
+
+
+@pytest.mark.parametrize(("stage", "sync"), [(page.STAGES[0], "on-demand"), (page.STAGES[1], "collective")])
+def test_what_is_made_to_be_measured_stands_between_the_rest(stage, sync):
+    file = page.planned(stage, COST[stage], sync)[0]
+    mixed, own = page.between(stage, file, sync)
+    assert [mixed.schedules[i] for i in own] == list(file.schedules)
+    others = sorted(set(range(len(mixed.schedules))) - set(own))
+    assert bool(others) is not stage.emulate
+    assert np.diff([-1, *others, len(mixed.schedules)]).max() <= 4 or stage.emulate
+
+
+def test_no_measurement_is_of_a_schedule_that_is_held_out():
+    stage = page.STAGES[0]
+    mixed, own = page.between(stage, page.planned(stage, COST[stage], "collective")[0], "collective")
+    line = page.simulate(mixed, page.Simulation(COST[stage], "collective"))
+    others = set(range(len(mixed.schedules))) - set(own)
+    part = page.only(line, others)
+    assert sorted(n for block in part.blocks for n in block.minibatches) == sorted(others)
+    line = replace(part, about=replace(part.about, emulated=False))
+    rows = page.recorded.rows(line, mixed.schedules, COST[stage].model, "float32").compute
+    packed = {sum(mixed.schedules[n].lengths[i] for i in m) for n in others for m in mixed.schedules[n].contents()}
+    assert {row.tokens for row in rows} == packed
+    assert sum(row.kind == "head" for row in rows) == sum(sum(mixed.schedules[n].microbatches) for n in others)
+
+
+def test_what_was_measured_between_the_runs_takes_the_place_of_the_same_from_before():
+    def rows(seconds, *, computing):
+        return page.recorded.Rows(
+            tuple(page.measurements.Compute("head", 8, 64.0, seconds, alone=alone) for alone in (False, True)),
+            (page.measurements.Transfer("push", 2, 8, seconds, computing),),
+            (page.measurements.Constant("overhead", 2, seconds),),
+        )
+
+    old = rows(1.0, computing=False)
+    before = page.Measurements("tiny", "cpu", old.compute, old.transfers, old.constants)
+    found = page.renewed(before, [rows(2.0, computing=True), rows(3.0, computing=True)])
+    assert [(row.seconds, row.alone) for row in found.compute if not row.alone] == [(2.0, False), (3.0, False)]
+    assert 1.0 in [row.seconds for row in found.compute if row.alone]
+    assert [(row.seconds, row.computing) for row in found.transfers] == [(1.0, False), (2.0, True), (3.0, True)]
+    assert [row.seconds for row in found.constants] == [2.0, 3.0]
+
+
+def test_the_picture_has_a_point_for_each_schedule_and_those_that_are_right_lie_on_its_line(tmp_path):
+    cases = [case(seconds, (seconds,), stage=stage) for stage in ("real", "other") for seconds in (0.5, 1.0, 2.0)]
+    scatter.scatter([*cases, case(1.5, (1.0,))], tmp_path / "p.svg")
+    drawn = ElementTree.parse(tmp_path / "p.svg").getroot()
+    points = [e for e in drawn.iter() if e.tag.endswith("circle") and e.get("r") == "3.5"]
+    bottom, left = scatter.TOP + scatter.SIDE, scatter.LEFT
+    off = [float(p.get("cx")) - left - (bottom - float(p.get("cy"))) for p in points]
+    assert sorted(abs(x) < 0.2 for x in off) == [False] + [True] * 6
+    assert min(off) < -1  # predicted too long lies above
+    assert len({p.get("fill") for p in points}) == 2
