@@ -10,13 +10,14 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from agreement import Case, results
 from guess import guess, without
+from mixed import only, order, restored
 from scatter import scatter
 
 from odc_engine import calibration
@@ -108,54 +109,43 @@ def planned(stage: Stage, cost: Cost, sync: str) -> tuple[ScheduleFile, list[tup
     return ScheduleFile(header, tuple(schedules)).sealed(), cases
 
 
-def between(stage: Stage, file: ScheduleFile, sync: str) -> tuple[ScheduleFile, list[int]]:
-    """The file with minibatches that are made to be measured spread between its own; and where its own are now.
+def with_others(stage: Stage, file: ScheduleFile, sync: str) -> ScheduleFile:
+    """The file, and after its own minibatches some that are made to be measured.
 
     A host's speed drifts by more than a model's error, within seconds, so its profile is measured at the same time.
     """
     rounds = 0 if stage.emulate or sync not in profiles.SYNCS[stage.backend] else -(-len(file.schedules) // 20)
-    model = catalog.model(stage.model)
-    others = [
-        schedule
-        for number in range(rounds)
-        for schedule in calibration.mixed(model, stage.devices, LONGEST, SEED + 10 + number).schedules
-    ]
-    places = [((i + 0.5) / len(of), of is others, of[i]) for of in (file.schedules, others) for i in range(len(of))]
-    places.sort(key=lambda place: place[0])
-    own = [i for i, (_, other, _) in enumerate(places) if not other]
-    return ScheduleFile(file.header, tuple(schedule for *_, schedule in places)).sealed(), own
+    every = list(file.schedules)
+    for number in range(rounds):
+        every += calibration.mixed(catalog.model(stage.model), stage.devices, LONGEST, SEED + 10 + number).schedules
+    return ScheduleFile(file.header, tuple(every)).sealed()
 
 
-def only(line: Timeline, numbers: Container[int]) -> Timeline:
-    """Some minibatches of a run."""
-    blocks = []
-    for block in line.blocks:
-        kept = np.array([n in numbers for n in block.minibatches], dtype=bool)
-        if not kept.any():
-            continue
-        times = {"asked": block.asked[:, kept], "had": block.had[:, kept]}
-        blocks.append(replace(block, minibatches=block.minibatches[kept], counts=block.counts[kept], **times))
-    return replace(line, blocks=tuple(blocks))
+def run_once(stage: Stage, cost: Cost, sync: str, file: ScheduleFile, places: list[int], path: Path) -> Timeline:
+    """Run the file's minibatches in another order, and put what came out back into the file's."""
+    mixed = ScheduleFile(file.header, tuple(file.schedules[n] for n in places)).sealed()
+    job = Job(mixed.schedules, cost, sync, stage.backend, "locked", "fsdp2", stage.emulate, 60.0, SEED)
+    if run(mixed, job, str(path), quiet=True):
+        raise SystemExit("a run failed, see above")
+    return restored(timeline.read(path), places, file.header.digest)
 
 
 def held(stage: Stage, known: Measurements, folder: Path) -> list[Case]:
     """Run every schedule and predict it. Repeats of one sync lie between those of the others."""
     before = cost_of(stage, known)
     plans = {sync: planned(stage, before, sync) for sync in SYNCS}
-    files = {sync: between(stage, file, sync) for sync, (file, _) in plans.items()}
+    files = {sync: with_others(stage, file, sync) for sync, (file, _) in plans.items()}
     runs: dict[str, list[Timeline]] = {sync: [] for sync in SYNCS}
     fresh = []
     for number in range(stage.repeats):
-        for sync, (file, own) in files.items():
-            job = Job(file.schedules, before, sync, stage.backend, "locked", "fsdp2", stage.emulate, 60.0, SEED)
+        for sync, file in files.items():
+            own, total = len(plans[sync][1]), len(file.schedules)
             path = folder / f"{stage.name}-{sync}-{number}.npz"
-            if run(file, job, str(path), quiet=True):
-                raise SystemExit("a run failed, see above")
-            line = timeline.read(path)
+            line = run_once(stage, before, sync, file, order(own, total, SEED + number), path)
             runs[sync].append(line)
-            others = set(range(len(file.schedules))) - set(own)
-            fresh.append(recorded.rows(only(line, others), file.schedules, before.model, profiles.DTYPE))
-            say(f"{stage.name}: {sync}, run {number + 1} of {stage.repeats} done, {len(own)} schedules")
+            others = only(line, range(own, total))
+            fresh.append(recorded.rows(others, file.schedules, before.model, profiles.DTYPE))
+            say(f"{stage.name}: {sync}, run {number + 1} of {stage.repeats} done, {own} schedules")
     if not stage.emulate:
         known = renewed(known, fresh)
         measurements.write(known, folder / f"{stage.name}-between.json")
@@ -184,12 +174,11 @@ def judged(
     sync: str,
     cost: Cost,
     before: Cost,
-    file: tuple[ScheduleFile, list[int]],
+    whole: ScheduleFile,
     cases: list[tuple[str, int, str]],
     runs: list[Timeline],
 ) -> list[Case]:
     """Predictions beside what was measured."""
-    whole, own = file
     told, measured = guess(cost, whole, sync), [usage(line) for line in runs]
     less = {name: guess(other, whole, sync).makespan for name, other in without(cost).items()}
     less["measuring between the runs"] = guess(before, whole, sync).makespan
@@ -210,7 +199,7 @@ def judged(
             f"{kinds[n].furthest} {1e3 * kinds[n].furthest_seconds:+.0f} ms",
             {name: float(seconds[n]) for name, seconds in less.items()},
         )
-        for n, (lengths, draw, balancer) in zip(own, cases, strict=True)
+        for n, (lengths, draw, balancer) in enumerate(cases)
     ]
 
 

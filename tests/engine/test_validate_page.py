@@ -127,11 +127,12 @@ def few(stage: page.Stage, cost: Cost) -> page.ScheduleFile:
 
 
 def test_a_machine_that_swings_is_guessed_at_by_the_mean_of_its_draws():
-    calm = COST[page.STAGES[0]]
+    cost, quick = COST[page.STAGES[0]], ("gather", "push", "all-gather", "reduce-scatter")
+    calm = replace(cost, profile=replace(cost.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in quick)))
     file = few(page.STAGES[0], calm)
     swinging = replace(calm, cluster=replace(calm.cluster, swing=0.1))
     one, other = (guess.guess(cost, file, "collective") for cost in (calm, swinging))
-    assert (other.makespan > one.makespan).mean() > 0.9  # who waits, waits for the slower one
+    assert other.makespan.mean() > one.makespan.mean()  # who waits, waits for the slower one
     assert other.idle.mean() > one.idle.mean()
     np.testing.assert_allclose(other.makespan, one.makespan, rtol=0.2)
 
@@ -152,25 +153,42 @@ def test_the_machine_is_measured_piece_by_piece(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("stage", "sync"), [(page.STAGES[0], "on-demand"), (page.STAGES[1], "collective")])
 def test_what_is_made_to_be_measured_stands_between_the_rest(stage, sync):
     file = page.planned(stage, COST[stage], sync)[0]
-    mixed, own = page.between(stage, file, sync)
-    assert [mixed.schedules[i] for i in own] == list(file.schedules)
-    others = sorted(set(range(len(mixed.schedules))) - set(own))
-    assert bool(others) is not stage.emulate
-    assert np.diff([-1, *others, len(mixed.schedules)]).max() <= 4 or stage.emulate
+    whole, own = page.with_others(stage, file, sync), len(file.schedules)
+    assert whole.schedules[:own] == file.schedules
+    total = len(whole.schedules)
+    assert (total > own) is not stage.emulate
+    every = [page.order(own, total, seed) for seed in range(3)]
+    for places in every:
+        assert sorted(places) == list(range(total))
+        others = [i for i, n in enumerate(places) if n >= own]
+        assert np.diff([-1, *others, total]).max() <= 5 or stage.emulate
+    assert every[0] != every[1] != every[2]
+
+
+def test_a_run_in_another_order_is_put_back_into_the_files():
+    stage, cost = page.STAGES[0], COST[page.STAGES[0]]
+    file = page.planned(stage, cost, "on-demand")[0]
+    places = page.order(len(file.schedules), len(file.schedules), 3)
+    mixed = page.ScheduleFile(file.header, tuple(file.schedules[n] for n in places)).sealed()
+    line, plain = (page.simulate(f, page.Simulation(cost, "on-demand")) for f in (mixed, file))
+    back = page.restored(line, places, file.header.digest)
+    assert np.array_equal(page.usage(back).makespan, page.usage(plain).makespan)
+    assert not np.array_equal(page.usage(line).makespan, page.usage(plain).makespan)
+    assert np.array_equal(back.samples, plain.samples)
+    assert np.array_equal(back.tokens, plain.tokens)
+    assert page.validate(plain, [back]).makespan.worst == 0
 
 
 def test_no_measurement_is_of_a_schedule_that_is_held_out():
-    stage = page.STAGES[0]
-    mixed, own = page.between(stage, page.planned(stage, COST[stage], "collective")[0], "collective")
-    line = page.simulate(mixed, page.Simulation(COST[stage], "collective"))
-    others = set(range(len(mixed.schedules))) - set(own)
-    part = page.only(line, others)
-    assert sorted(n for block in part.blocks for n in block.minibatches) == sorted(others)
-    line = replace(part, about=replace(part.about, emulated=False))
-    rows = page.recorded.rows(line, mixed.schedules, COST[stage].model, "float32").compute
-    packed = {sum(mixed.schedules[n].lengths[i] for i in m) for n in others for m in mixed.schedules[n].contents()}
-    assert {row.tokens for row in rows} == packed
-    assert sum(row.kind == "head" for row in rows) == sum(sum(mixed.schedules[n].microbatches) for n in others)
+    stage, cost = page.STAGES[0], COST[page.STAGES[0]]
+    file = page.planned(stage, cost, "collective")[0]
+    whole, others = page.with_others(stage, file, "collective"), range(len(file.schedules), 10**6)
+    line = page.only(page.simulate(whole, page.Simulation(cost, "collective")), others)
+    line = replace(line, about=replace(line.about, emulated=False))
+    made = whole.schedules[len(file.schedules) :]
+    rows = page.recorded.rows(line, whole.schedules, cost.model, "float32").compute
+    assert {row.tokens for row in rows} == {sum(s.lengths[i] for i in m) for s in made for m in s.contents()}
+    assert sum(row.kind == "head" for row in rows) == sum(sum(s.microbatches) for s in made)
 
 
 def test_what_was_measured_between_the_runs_takes_the_place_of_the_same_from_before():
