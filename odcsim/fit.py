@@ -101,14 +101,12 @@ def examine(
     if not whole and (missing := [kind for kind in ("forward", "backward", "head") if kind not in rows]):
         raise InputError(f"nothing measured of {', '.join(missing)}", fix="measure forward, backward and head")
     computes = {kind: _compute(kind, of) for kind, of in rows.items()}
-    timings, moved = _transfers(m)
-    swings = swing(usual)
+    swings, (timings, moved) = swing(usual), _transfers(m)
     parts = (*computes.values(), *moved)
     terms = _whole(computes["microbatch"], layers, recompute) if whole else _layers(computes)
     constant = computes["microbatch"].coefficients.constant if whole else 0.0
-    profile = _profile(m, rows, parts, list(computes.values()), terms)
     profile = replace(
-        profile,
+        _profile(m, rows, parts, list(computes.values()), terms),
         recompute=recompute or not whole,
         overhead=constant,
         node_transfers_included=transfers_included,
