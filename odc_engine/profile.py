@@ -21,7 +21,7 @@ from odc_engine.job import Job
 from odc_engine.launch import under_torchrun
 from odc_engine.model import refuse
 from odc_engine.progress import progress
-from odc_engine.run import hardware, run
+from odc_engine.run import hardware, run, warn_if_busy
 from odcsim import fit, measurements, profile, recorded, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
@@ -98,6 +98,7 @@ def measured(plan: Plan, output: Path) -> fit.FitReport:
     except OSError as error:
         problem = f"cannot be made ({error.strerror})"
         raise InputError(problem, where=str(folder), fix="write to another folder") from None
+    warn_if_busy()
     every = pieces(plan)
     found = {piece.name: known for piece in every if (known := _known(plan, _path(folder, piece)))}
     missing = [piece for piece in every if piece.name not in found]

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,8 @@ BACKENDS = ("shm", "threads", "torch", "cuda_ipc")
 def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> int:
     """Every minibatch of the file, on as many devices as it names. Device 0 writes the timeline."""
     check(file, job)
+    if not (quiet or job.emulate):
+        warn_if_busy()
     if job.backend == "threads":
         return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output, quiet)
     return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet)
@@ -152,6 +155,14 @@ def hardware() -> str:
         name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{name}, {cores} cores"
+
+
+def warn_if_busy() -> None:
+    """Other programs on the cores whose times are to be measured: worth a word before the numbers are believed."""
+    cores, (load, *_) = os.cpu_count() or 1, os.getloadavg()
+    if load > cores / 2:
+        told = f"the machine is busy (load {load:.1f} on {cores} cores): times will be longer than on a quiet one"
+        print(f"odc_engine: {told}", file=sys.stderr, flush=True)
 
 
 def first(file: ScheduleFile, minibatches: int) -> ScheduleFile:

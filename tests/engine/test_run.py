@@ -164,3 +164,11 @@ def test_the_first_minibatches_are_a_file_of_their_own():
     file = file_of((1, 1), (2, 1))
     assert run.first(file, 1).schedules == file.schedules[:1]
     assert run.first(file, 1).header.digest == run.first(file, 1).compute_digest() != file.header.digest
+
+
+@pytest.mark.parametrize(("load", "told"), [(0.9, ""), (3.0, "odc_engine: the machine is busy (load 3.0 on 2 cores)")])
+def test_a_busy_machine_is_told_before_its_times_are_believed(load, told, monkeypatch, capsys):
+    monkeypatch.setattr(run.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(run.os, "getloadavg", lambda: (load, 9.0, 9.0))
+    run.warn_if_busy()
+    assert capsys.readouterr().err[: len(told) or None] == told
