@@ -27,7 +27,7 @@ from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.files import check_writable
-from odcsim.measurements import Compute, Measurements
+from odcsim.measurements import KEPT, Compute, Measurements
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.schedule import ScheduleFile
@@ -86,6 +86,7 @@ class Piece:
     sync: str
     model: Model  # the plan's, or one of another width, whose transfers have other sizes
     emulate: bool = False  # nobody computes: transfers by themselves
+    recompute: bool = True  # else the layers' two passes are all that is taken from it
 
 
 def measured(plan: Plan, output: Path) -> fit.FitReport:
@@ -152,7 +153,9 @@ def pieces(plan: Plan) -> list[Piece]:
     found = []
     for number in range(ROUNDS[plan.quick]):
         mixed = calibration.mixed(model, first, plan.most, plan.seed + number)
+        # In turn, so that a host whose speed drifts does so for both.
         found.append(Piece(f"compute-{number}", mixed, syncs[0], model))
+        found.append(Piece(f"kept-{number}", mixed, syncs[0], model, recompute=False))
     other = calibration.mixed(model, first, plan.most, plan.seed + ROUNDS[plan.quick])
     found += [Piece(f"{sync}-{first}", other, sync, model) for sync in syncs[1:]]
     found.append(Piece("alone", calibration.mixed(model, 1, plan.most, plan.seed), syncs[0], model))
@@ -175,6 +178,8 @@ def measure(plan: Plan, piece: Piece) -> Measurements:
             raise EngineError(f"a run on {devices} devices failed, see above; {fix}")
         waits = job.cost if piece.emulate else None
         rows = recorded.rows(timeline.read(path), piece.file.schedules, piece.model, DTYPE, waits)
+    if not piece.recompute:
+        return replace(_empty(plan), compute=tuple(row for row in rows.compute if row.kind.endswith(KEPT)))
     # Meetings and the rest are those of real runs where there are any, and of units of the model's own size.
     usual = piece.model == plan.model and (devices == plan.devices[0]) != piece.emulate
     constants = rows.constants if usual else ()
@@ -184,7 +189,7 @@ def measure(plan: Plan, piece: Piece) -> Measurements:
 def _job(plan: Plan, piece: Piece) -> Job:
     devices = piece.file.header.devices
     cost = Cost(piece.model, replace(STAND_IN, model=piece.model.name), Cluster(devices, devices, 1.0, 1.0, devices))
-    told = (piece.sync, plan.backend, "locked", "fsdp2", piece.emulate, plan.timeout, plan.seed)
+    told = (piece.sync, plan.backend, "locked", "fsdp2", piece.emulate, plan.timeout, plan.seed, piece.recompute)
     return Job(piece.file.schedules, cost, *told)
 
 

@@ -6,7 +6,8 @@ from odc_engine.profile import DTYPE, Plan
 from odcsim import catalog, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
-from odcsim.profile import Polynomial, Profile, Timing
+from odcsim.profile import Passes, Polynomial, Profile, Timing
+from odcsim.recompute import under
 from odcsim.simulation import Simulation, simulate
 
 TINY = catalog.model("tiny")
@@ -33,6 +34,7 @@ MACHINE = Profile(
     embed=Polynomial(5e-5, 1e-7),
     dtype=DTYPE,
     timings=timings(SLOWDOWN),
+    kept=Passes(Polynomial(2.2e-4, 4.4e-6, 1.1e-9, 3e-5), Polynomial(3e-4, 8e-6, 2.5e-9, 5e-5)),
 )
 TERMS = ("forward", "backward", "head", "embed")
 PLAN = Plan(TINY, COUNTS, most=512, quick=True)
@@ -50,6 +52,7 @@ def run_on_machine(file, job, output: str, *, quiet: bool) -> int:
         seconds = replace(job.cost.profile, dtype=DTYPE, timings=timings(1.0, job.cost.model.hidden / TINY.hidden))
     elif devices == 1:
         seconds = replace(MACHINE, **{name: faster(getattr(MACHINE, name)) for name in TERMS})
+    seconds = under(seconds, job.cost.model, job.recompute)
     cost = Cost(job.cost.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices))
     line = simulate(file, Simulation(cost, job.sync))
     timeline.write(replace(line, about=replace(line.about, executor="engine", emulated=job.emulate)), output)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,9 @@ def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
         for term in ("constant", "linear", "quadratic", "sample"):
             its = getattr(getattr(MACHINE, name), term)
             assert getattr(getattr(found, name), term) == pytest.approx(its, rel=1e-6), (name, term)
+    for name, term in product(("forward", "backward"), ("constant", "linear", "quadratic", "sample")):
+        its = getattr(getattr(MACHINE.kept, name), term)
+        assert getattr(getattr(found.kept, name), term) == pytest.approx(its, rel=1e-6), (name, term)
     assert {(t.kind, t.devices) for t in found.timings} == {(t.kind, t.devices) for t in MACHINE.timings}
     for timing in found.timings:
         # Beside real compute only as many devices as compute for real are measured.
@@ -71,6 +75,7 @@ def test_pieces_have_names_of_their_own_and_run_what_the_backend_can(backend, qu
     for piece in found:
         job = profile._job(plan, piece)
         assert (job.backend, job.sync, job.emulate) == (backend, piece.sync, piece.emulate)
+        assert job.recompute == (not piece.name.startswith("kept"))
 
 
 def stopped_after(monkeypatch, count: int, error: BaseException, plan: Plan, output: Path) -> None:
