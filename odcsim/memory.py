@@ -2,9 +2,9 @@
 
 It adds terms that do not all peak together (the logits are gone when the first layer runs backward), so it errs high.
 
-Assumed: AdamW on fp32 master shards, bf16 compute and gathers, fp32 gradient reduction, recompute per layer (or
-none), flash attention (no matrix of scores), a chunked loss, every unit resharded after its forward. Left out: the GPU
-context (about 1 GB), fragmentation, data loading, the optimizer step's temporaries.
+Assumed: AdamW on fp32 master shards, bf16 compute and gathers, fp32 gradient reduction, recompute per layer or
+none, flash attention (no matrix of scores), fused norms, a chunked loss, units resharded after their forward. Left
+out: the GPU context (about 1 GB), fragmentation, data loading, the optimizer step's temporaries.
 """
 
 from dataclasses import dataclass, fields
