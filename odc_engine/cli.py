@@ -90,6 +90,11 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from odcsim.files import check_writable
+
+    check_writable(Path(args.output))
     file, job = _job(args)
     from odc_engine.run import run
 
@@ -135,12 +140,12 @@ def _bandwidth(args: argparse.Namespace) -> int:
 
 
 def _job(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":
-    _need_torch()
-    from odc_engine.job import job_of
+    """Files are read before torch loads, which takes seconds."""
+    from odc_engine.job import check_job, job_of
     from odcsim import schedule
 
     file = schedule.read(args.schedule)
-    return file, job_of(
+    job = job_of(
         file,
         sync=args.sync,
         backend=args.backend,
@@ -152,6 +157,9 @@ def _job(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":
         timeout=args.timeout,
         recompute=args.recompute,
     )
+    check_job(file, job)
+    _need_torch()
+    return file, job
 
 
 def _need_torch() -> None:

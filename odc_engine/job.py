@@ -1,4 +1,4 @@
-"""From a schedule file and options to the job that every device is told."""
+"""From a schedule file and options to the job that every device is told. Without torch, so that refusals are quick."""
 
 from dataclasses import dataclass, replace
 
@@ -6,11 +6,13 @@ from odcsim import catalog
 from odcsim.catalog import fits
 from odcsim.cluster import Cluster, read_cluster
 from odcsim.cost import Cost
-from odcsim.errors import InputError
+from odcsim.errors import InputError, nearest
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
-from odcsim.program import Program, program
+from odcsim.program import Program, check_counts, program
 from odcsim.schedule import Schedule, ScheduleFile
+
+BACKENDS = ("shm", "threads", "torch", "cuda_ipc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,20 @@ def job_of(
         raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")
     cost = Cost(model, _profile(model, gpu, devices, profile, recompute), _machine(devices, cluster, emulate))
     return Job(file.schedules, cost, sync, backend, accumulate, "fsdp2", emulate, timeout, file.header.seed, recompute)
+
+
+def check_job(file: ScheduleFile, job: Job) -> None:
+    """Refuse what would hang or cannot run anywhere."""
+    if job.backend not in BACKENDS:
+        raise InputError(f"unknown backend '{job.backend}'", fix=nearest(job.backend, list(BACKENDS)))
+    if job.backend == "torch" and job.sync == "on-demand":
+        raise InputError(
+            "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
+        )
+    if job.backend == "cuda_ipc" and job.emulate:
+        raise InputError("a GPU does not wait instead of computing", fix="emulate with --backend shm or threads")
+    for number, schedule in enumerate(file.schedules):
+        check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
 
 
 def _refuse_gangs(file: ScheduleFile) -> None:

@@ -34,6 +34,7 @@ from odcsim.schedule import ScheduleFile
 
 DTYPE = "float32"  # the engine's weights on their way
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not
+KEPT_ROUNDS = {True: 1, False: 5}  # of them without recompute
 SIZES = {True: (1,), False: (1, 2, 0.5)}  # of units whose transfers are timed, as shares of the model's width
 SYNCS = {"shm": ("on-demand", "collective"), "threads": ("on-demand", "collective"), "torch": ("collective",)}
 # Seconds that a layer stands for where only what is around it is measured: long enough to hide every transfer.
@@ -155,7 +156,8 @@ def pieces(plan: Plan) -> list[Piece]:
         mixed = calibration.mixed(model, first, plan.most, plan.seed + number)
         # In turn, so that a host whose speed drifts does so for both.
         found.append(Piece(f"compute-{number}", mixed, syncs[0], model))
-        found.append(Piece(f"kept-{number}", mixed, syncs[0], model, recompute=False))
+        if number < KEPT_ROUNDS[plan.quick]:
+            found.append(Piece(f"kept-{number}", mixed, syncs[0], model, recompute=False))
     other = calibration.mixed(model, first, plan.most, plan.seed + ROUNDS[plan.quick])
     found += [Piece(f"{sync}-{first}", other, sync, model) for sync in syncs[1:]]
     found.append(Piece("alone", calibration.mixed(model, 1, plan.most, plan.seed), syncs[0], model))

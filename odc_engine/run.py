@@ -13,16 +13,12 @@ from odc_engine.backends.cuda_ipc import refuse_without_gpus
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.errors import EngineError
-from odc_engine.job import Job
+from odc_engine.job import Job, check_job
 from odc_engine.thin import Thin
 from odc_engine.worker import Device, Member, Recorded, as_block
 from odcsim import timeline
-from odcsim.errors import InputError, nearest
-from odcsim.program import check_counts
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Timeline, padded, shortened
-
-BACKENDS = ("shm", "threads", "torch", "cuda_ipc")
 
 
 def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> int:
@@ -36,21 +32,12 @@ def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> in
 
 
 def check(file: ScheduleFile, job: Job) -> None:
-    """Refuse before anything starts what would hang or cannot run."""
-    if job.backend not in BACKENDS:
-        raise InputError(f"unknown backend '{job.backend}'", fix=nearest(job.backend, list(BACKENDS)))
+    """Refuse before anything starts what would hang or cannot run, or not here."""
+    check_job(file, job)
     if job.backend == "threads":
         launch_threads.refuse_torchrun()
-    if job.backend == "torch" and job.sync == "on-demand":
-        raise InputError(
-            "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
-        )
     if job.backend == "cuda_ipc":
-        if job.emulate:
-            raise InputError("a GPU does not wait instead of computing", fix="emulate with --backend shm or threads")
         refuse_without_gpus()
-    for number, schedule in enumerate(file.schedules):
-        check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
 
 
 def _run_device(memory: SharedMemory, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:

@@ -134,6 +134,32 @@ def test_without_torch_a_run_says_how_to_get_it(monkeypatch, tmp_path, capsys):
     assert "torch is not installed; pip install 'odcsim[engine]'" in capsys.readouterr().err
 
 
+BAD = {
+    "schedule": (["s.jsonl"], "s.jsonl: no such file"),
+    "profile": (["GOOD", "--profile", "p.json", "--emulate-compute"], "p.json: no such file"),
+    "counts": (["GOOD", "--sync", "collective"], "minibatch 0"),
+    "sync": (["GOOD", "--backend", "torch"], "backend torch has collectives only"),
+    "output": (["GOOD", "-o", "none/t.npz"], "none"),
+}
+
+
+@pytest.mark.parametrize(("args", "problem"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused_before_torch_loads(monkeypatch, tmp_path, capsys, args, problem):
+    good, _ = written(tmp_path, (1, 2))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    args = [good if a == "GOOD" else a for a in args]
+    more = [a for pair in (("--sync", "on-demand"), ("-o", "t.npz")) if pair[0] not in args for a in pair]
+    assert code_of(["run", *args, *more]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+
+
+def test_what_reads_files_does_not_load_torch():
+    code = "import sys, odc_engine.cli, odc_engine.job; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
 def code_of(args: list[str]) -> int:
     try:
         return main(args)
