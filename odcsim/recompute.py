@@ -10,7 +10,9 @@ from dataclasses import replace
 from odcsim.model import Model
 from odcsim.profile import Passes, Polynomial, Profile
 
-WIDER = 1.1  # of the range, where seconds are derived
+# Of the range where seconds are derived: so far they were off for a small model on a CPU, from 256 tokens on, where
+# both were measured (docs/log.md). Short microbatches are further off.
+WIDER = 1.1
 
 
 def under(profile: Profile, model: Model, recompute: bool) -> Profile:
