@@ -41,7 +41,7 @@ def build_parser() -> Parser:
     )
     profile.add_argument("--backend", default="shm", choices=BACKENDS, help="how devices reach each other (shm)")
     profile.add_argument("--max-tokens", type=int, default=1024, metavar="T", help="of the fullest microbatch (1024)")
-    profile.add_argument("--quick", action="store_true", help="under a minute, and less exact")
+    profile.add_argument("--quick", action="store_true", help="about a minute, and less exact")
     profile.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
     profile.set_defaults(run=_profile)
     bandwidth = commands.add_parser("bandwidth", help="how fast devices gather and push here, against collectives")
