@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from odc_engine.backends.base import PeerMemory
+from odc_engine.backends.base import Lockable, PeerMemory
 from odcsim.errors import InputError
 
 ACCUMULATE = ("locked", "slots")
@@ -45,7 +45,7 @@ class _Chunk:
 
 
 class Arena:
-    """Typed views of every device's arena: weights, then gradients, unit after unit, the same layout everywhere.
+    """Typed views of every near device's arena: weights, then gradients, unit after unit, the same layout everywhere.
 
     `locked` keeps one sum per unit that everybody adds to under a lock. `slots` keeps one per writer, added up in the
     order of devices at the end: the same bits in every run, for as many times the memory as there are devices.
@@ -59,29 +59,32 @@ class Arena:
         end = 0
         for unit in self.units:
             self._weights.append(end)
-            end = _aligned(end + unit.gather * unit.dtype.itemsize)
+            end = aligned(end + unit.gather * unit.dtype.itemsize)
         for unit in self.units:
             self._grads.append(end)
-            end += _aligned(4 * unit.push) * self._slots
+            end += aligned(4 * unit.push) * self._slots
         self._notes = end
-        memory.allocate(_aligned(end + NOTES))
+        self._spare = aligned(end + NOTES)
+        memory.allocate(self._spare + self._spare_size())
         # Slicing and reinterpreting take as long as moving 100 KB, so no transfer does them anew.
-        self._shards = [
-            [self.weights(device, unit) for device in range(memory.size)] for unit in range(len(self.units))
-        ]
+        self._shards = [[self.weights(device, unit) for device in memory.near] for unit in range(len(self.units))]
         self._chunks = [self._chunked(unit) for unit in range(len(self.units))]
 
     def _chunked(self, unit: int) -> list[_Chunk]:
         """Where this device adds to, the own sum first, so that devices do not all start at one."""
-        n, found = self.units[unit].push, []
-        for i in range(self.memory.size):
-            device = (self.memory.rank + i) % self.memory.size
+        n, found, near = self.units[unit].push, [], self.memory.near
+        for i in range(len(near)):
+            device = near[(self.memory.rank - near.start + i) % len(near)]
             into, place = self.slot(device, unit, self.memory.rank), self._grads[unit]  # nobody locks slots
             for start in range(0, n, CHUNK // 4):
                 stop = min(n, start + CHUNK // 4)
                 part = slice(device * n + start, device * n + stop)
                 found.append(_Chunk(device, part, into[start:stop], place + 4 * start, place + 4 * stop))
         return found
+
+    def _spare_size(self) -> int:
+        """Bytes behind all this that a transport needs for itself."""
+        return 0
 
     def weights(self, device: int, unit: int) -> Tensor:
         """What a device has published of a unit."""
@@ -96,7 +99,7 @@ class Arena:
         return self._grads[unit] + self._slot_size(unit) * (writer if self._slots > 1 else 0)
 
     def _slot_size(self, unit: int) -> int:
-        return _aligned(4 * self.units[unit].push)
+        return aligned(4 * self.units[unit].push)
 
     def notes(self, device: int, count: int) -> Tensor:
         """A byte for each of `count` parameters that a device may have used."""
@@ -104,13 +107,23 @@ class Arena:
             raise InputError(f"{count} parameters", fix=f"at most {NOTES} are supported")
         return self._bytes(device, self._notes, count)
 
+    def every_note(self, count: int) -> Tensor:
+        """The notes of all devices, a row for each."""
+        return torch.stack([self.notes(device, count) for device in range(self.memory.size)])
+
     def _bytes(self, device: int, start: int, size: int) -> Tensor:
         return self.memory.view(device)[start : start + size]
+
+    def _near_part(self, whole: Tensor, n: int) -> Tensor:
+        """Of a tensor with n elements of each device, those of near ones."""
+        near = self.memory.near
+        return whole if len(near) == self.memory.size else whole[near.start * n : near.stop * n]
 
     def gather(self, unit: int, out: Tensor) -> None:
         """Pull every device's shard into its place."""
         self.memory.check()
-        torch.cat(self._shards[unit], out=out)  # one call, and a plain memcpy inside, which copy_ is not
+        # One call, and a plain memcpy inside, which copy_ is not.
+        torch.cat(self._shards[unit], out=self._near_part(out, self.units[unit].gather))
 
     def push(self, unit: int, gradients: Tensor) -> None:
         """Add each device's part of a unit's gradients to that device's sum, in fp32."""
@@ -121,17 +134,23 @@ class Arena:
             return
         busy = [chunk for chunk in self._chunks[unit] if not self._added_at_once(chunk, gradients)]
         for chunk in busy:  # others held these when it was their turn
-            with self.memory.lock(chunk.device, chunk.start, chunk.stop):
+            with self._locks.lock(chunk.device, chunk.start, chunk.stop):
                 chunk.add(gradients)
 
     def _added_at_once(self, chunk: _Chunk, gradients: Tensor) -> bool:
-        if not self.memory.try_lock(chunk.device, chunk.start, chunk.stop):
+        if not self._locks.try_lock(chunk.device, chunk.start, chunk.stop):
             return False
         try:
             chunk.add(gradients)
         finally:
-            self.memory.unlock(chunk.device, chunk.start, chunk.stop)
+            self._locks.unlock(chunk.device, chunk.start, chunk.stop)
         return True
+
+    @property
+    def _locks(self) -> Lockable:
+        if not isinstance(self.memory, Lockable):
+            raise InputError("this memory has no locks to add to a sum under", fix="use --accumulate slots")
+        return self.memory
 
     def complete(self) -> None:
         """All pushes of this minibatch are given. Called before devices meet."""
@@ -149,5 +168,6 @@ class Arena:
             self.slot(self.memory.rank, unit, writer).zero_()
 
 
-def _aligned(n: int) -> int:
+def aligned(n: int) -> int:
+    """The next place at which something may begin."""
     return -(-n // ALIGN) * ALIGN

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from odcsim.schedule import ScheduleFile
 
 SYNCS = ("collective", "deferred", "on-demand")
-BACKENDS = ("shm", "threads", "torch", "cuda_ipc")
+BACKENDS = ("shm", "threads", "torch", "cuda_ipc", "nvshmem")
 
 
 def build_parser() -> Parser:
@@ -22,6 +22,8 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     doctor = commands.add_parser("doctor", help="what is installed, what this machine can run, and why not")
     doctor.add_argument("--gpu-selftest", action="store_true", help="try on this GPU what the engine relies on")
+    doctor.add_argument("--model", metavar="M", help="ask, too, whether what is set up suffices for it")
+    doctor.add_argument("--devices", type=int, default=8, metavar="N", help="on so many devices (8)")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
     run = commands.add_parser("run", help="run a schedule file for real and write the timeline")
@@ -84,7 +86,7 @@ def _doctor(args: argparse.Namespace) -> int:
         return selftest(args.json)
     from odc_engine import doctor
 
-    findings = doctor.examine()
+    findings = doctor.examine(args.model, args.devices)
     print(doctor.as_json(findings) if args.json else doctor.as_text(findings))
     return 0
 

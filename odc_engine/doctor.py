@@ -8,7 +8,13 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+
+from odc_engine import environment
+from odc_engine.environment import Facts
+from odc_engine.finding import Finding
+from odcsim import catalog
+from odcsim.errors import InputError
 
 PACKAGES = ("odcsim", "numpy", "torch", "triton", "nvshmem4py-cu13", "nvidia-nvshmem-cu13", "transformers")
 
@@ -22,20 +28,25 @@ HOOKS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at."""
-
-    area: str  # machine, package, ability or backend
-    name: str
-    found: str
-    ok: bool
-    advice: str = ""  # the way out where it is not ok
-
-
-def examine() -> list[Finding]:
+def examine(model: str | None = None, devices: int = 8) -> list[Finding]:
+    """`model`: ask, too, whether it fits what is set up, on so many devices."""
     abilities = _abilities()
-    return [*_machine(), *_packages(), *abilities, *_backends({a.name: a for a in abilities})]
+    findings = [*_machine(), *_packages(), *abilities, *_environment(model, devices)]
+    return [*findings, *_backends({a.name: a for a in abilities})]
+
+
+def _environment(model: str | None, devices: int) -> list[Finding]:
+    return environment.examine(Facts(dict(os.environ), _gpus(), _arena(model, devices) if model else None))
+
+
+def _arena(name: str, devices: int) -> int:
+    """Bytes of a device's arena in fp32 with a slot for everybody, and room for bytes that a network carries."""
+    if devices < 1:
+        raise InputError(f"{devices} devices", fix="give at least 1")
+    model = catalog.model(name)
+    shard = -(-model.parameters // devices)
+    largest = -(-max(model.layer_parameters, model.root_parameters) // devices)
+    return 4 * (shard + devices * shard + 3 * largest)
 
 
 def as_text(findings: list[Finding]) -> str:
@@ -100,15 +111,22 @@ def _backends(abilities: dict[str, Finding]) -> list[Finding]:
             hooks.ok,
             advice,
         ),
-        _cuda_ipc(abilities["CUDA"]),
+        _on_gpus("cuda_ipc", "a process per GPU of one node, every sync", abilities["CUDA"], ("triton",)),
+        _on_gpus(
+            "nvshmem",
+            "a process per GPU of one node or many, every sync",
+            abilities["CUDA"],
+            ("triton", "nvshmem"),
+        ),
     ]
 
 
-def _cuda_ipc(cuda: Finding) -> Finding:
-    missing = "" if importlib.util.find_spec("triton") else "pip install 'odcsim[gpu]' -c constraints.txt"
-    ok = cuda.ok and not missing
-    found = "a process per GPU of one node, every sync; not tried on a GPU yet"
-    return Finding("backend", "cuda_ipc", found, ok, "" if ok else missing if cuda.ok else "needs an NVIDIA GPU")
+def _on_gpus(name: str, found: str, cuda: Finding, modules: tuple[str, ...]) -> Finding:
+    there = all(importlib.util.find_spec(module) for module in modules)
+    advice = "" if there else "pip install 'odcsim[gpu]' -c constraints.txt"
+    ok = cuda.ok and there
+    found = f"{found}; not tried on a GPU yet"
+    return Finding("backend", name, found, ok, "" if ok else advice if cuda.ok else "needs an NVIDIA GPU")
 
 
 def _ability(name: str, ok: bool, used_for: str, advice: str) -> Finding:
@@ -151,6 +169,15 @@ def _hooks() -> Finding:
     return _ability("FSDP2 hooks", not missing, found, "needs torch >= 2.13")
 
 
+def _gpus() -> int:
+    """That torch sees."""
+    try:
+        import torch
+    except ImportError:
+        return 0
+    return torch.cuda.device_count()
+
+
 def _cuda() -> Finding:
     try:
         import torch
@@ -173,5 +200,10 @@ def _nvshmem() -> Finding:
         versions = nvshmem_library.versions()
     except Exception as error:  # whatever its search for libraries raises
         return _ability(name, False, f"is not complete ({type(error).__name__})", advice)
-    found = f"host library {versions.host}, bitcode {versions.bitcode or 'of no wheel'}"
-    return _ability(name, versions.agree, found, advice)
+    found = f"host library {versions.host}, bitcode {versions.bitcode or 'of no wheel'}, nvshmem4py {versions.python}"
+    return _ability(
+        name,
+        versions.agree,
+        found if versions.agree else f"{found}: kernels that call it would not start",
+        f"install one nvidia-nvshmem wheel, the one that torch is pinned to: {advice}",
+    )

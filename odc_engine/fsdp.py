@@ -124,8 +124,7 @@ class OnDemand:
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
         self._settled = True
-        used = torch.stack([self.arena.notes(device, count) for device in range(self.size)]).amax(dim=0)
-        anybody = iter(used.tolist())
+        anybody = iter(self.arena.every_note(count).amax(dim=0).tolist())
         for unit in self.units:
             _set_grads(unit, self.arena.gradients(unit.index), [next(anybody) for _ in unit.trainable])
         self._microbatches.clear()

@@ -12,7 +12,8 @@ from odcsim.profile import Polynomial, Profile
 from odcsim.program import Program, check_counts, program
 from odcsim.schedule import Schedule, ScheduleFile
 
-BACKENDS = ("shm", "threads", "torch", "cuda_ipc")
+BACKENDS = ("shm", "threads", "torch", "cuda_ipc", "nvshmem")
+ON_GPUS = ("cuda_ipc", "nvshmem")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def check_job(file: ScheduleFile, job: Job) -> None:
         raise InputError(
             "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
         )
-    if job.backend == "cuda_ipc" and job.emulate:
+    if job.backend in ON_GPUS and job.emulate:
         raise InputError("a GPU does not wait instead of computing", fix="emulate with --backend shm or threads")
     for number, schedule in enumerate(file.schedules):
         check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")

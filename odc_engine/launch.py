@@ -1,4 +1,4 @@
-"""Starts one process per device on this machine, or joins the ones that torchrun has started.
+"""Starts one process per device on this machine, or joins the ones that torchrun or srun has started.
 
 A device that fails or dies takes the run down: the others get a few seconds to say what they saw of it, then they are
 killed. Nothing is left behind, whoever is killed, this process included.
@@ -27,10 +27,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from odc_engine.errors import EngineError
+from odc_engine.started import Started, started
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
-    from odc_engine.backends.shm import SharedMemory
+    from odc_engine.backends.nvshmem import Host
 
 GRACE = 3.0  # seconds for the others after one device has failed
 Work = Callable[..., None]
@@ -43,30 +44,28 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def under_torchrun() -> bool:
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def run(work: Work, devices: int, timeout: float, *args: Any) -> int:
+def run(work: Work, devices: int, timeout: float, *args: Any, across: bool = False) -> int:
     """Call `work(memory, *args)` in a process per device, with a process group in place, and shared memory that has no
-    arena yet. 0 when all have succeeded, 2 when one had bad input, else 1."""
-    if under_torchrun():
-        _check_torchrun(devices)
-        if code := _device(work, int(os.environ["RANK"]), devices, "env://", timeout, args):
+    arena yet. 0 when all have succeeded, 2 when one had bad input, else 1. `across`: devices may be on several
+    machines, and then there is a network instead of shared memory."""
+    if (place := started()) is not None:
+        _check(place, devices, across)
+        if code := _device(work, place.rank, devices, place.address, timeout, args, shared=place.one_machine):
             os._exit(code)  # lanes may be at work still, and an interpreter that ends beneath them aborts
         return 0
-    with _rendezvous() as place, _ended_by_signals():
-        return _spawn(work, devices, place, timeout, args)
+    with _rendezvous() as meeting, _ended_by_signals():
+        return _spawn(work, devices, meeting, timeout, args)
 
 
-def _check_torchrun(devices: int) -> None:
-    size = int(os.environ["WORLD_SIZE"])
-    if size != devices:
-        raise InputError(f"torchrun started {size} processes for {devices} devices", fix=f"--nproc-per-node {devices}")
-    if (here := int(os.environ.get("LOCAL_WORLD_SIZE", size))) != size:
+def _check(place: Started, devices: int, across: bool) -> None:
+    if place.size != devices:
+        count = f"--ntasks {devices}" if place.by == "srun" else f"--nproc-per-node {devices}"
+        raise InputError(f"{place.by} started {place.size} processes for {devices} devices", fix=count)
+    if not place.one_machine and not across:
         raise InputError(
-            f"torchrun started {here} of {size} processes on this machine, and clocks and memory are one machine's",
-            fix=f"--nnodes 1 --nproc-per-node {devices}",
+            f"{place.by} started {place.here} of {place.size} processes on this machine, and this backend's memory is "
+            "one machine's",
+            fix=f"{place.fix(devices)}, or --backend nvshmem",
         )
 
 
@@ -200,25 +199,28 @@ def _die_with_parent(server: int) -> None:
         os._exit(1)
 
 
-def _device(work: Work, rank: int, devices: int, address: str, timeout: float, args: tuple[Any, ...]) -> int:
+def _device(
+    work: Work, rank: int, devices: int, address: str, timeout: float, args: tuple[Any, ...], *, shared: bool = True
+) -> int:
     import torch
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
+    from odc_engine.backends.network import Network
     from odc_engine.backends.shm import SharedMemory
 
     torch.set_num_threads(1)  # devices share the machine's cores; more threads would fight over them
-    # Nobody but this machine's devices shall reach gloo's ports.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
-    memory = None
+    if shared:  # then nobody but this machine's devices shall reach gloo's ports
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
+    memory: Host | None = None
     try:
         limit = timedelta(seconds=timeout)
         store, _, _ = next(rendezvous(address, rank, devices, timeout=limit))
         # torchrun keeps its store when it restarts devices, and gloo would look for those that are gone.
         store = PrefixStore(f"odc {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=devices, timeout=limit)
-        memory = SharedMemory(timeout=timeout)
+        memory = SharedMemory(timeout=timeout) if shared else Network(store, timeout=timeout)
         work(memory, *args)
         memory.close()
     except Exception as error:
@@ -230,7 +232,7 @@ def _device(work: Work, rank: int, devices: int, address: str, timeout: float, a
     return 0
 
 
-def _failed(rank: int, memory: "SharedMemory | None", error: Exception) -> int:
+def _failed(rank: int, memory: "Host | None", error: Exception) -> int:
     """Say what this device ends for, in a line where that is no fault of the program. The exit code."""
     if isinstance(error, RuntimeError) and not isinstance(error, EngineError):
         error = _named(memory, error)
@@ -242,8 +244,8 @@ def _failed(rank: int, memory: "SharedMemory | None", error: Exception) -> int:
     return 2 if isinstance(error, InputError) else 1
 
 
-def _named(memory: "SharedMemory | None", error: RuntimeError) -> Exception:
+def _named(memory: "Host | None", error: RuntimeError) -> Exception:
     """gloo says that a connection broke, or that time is up, but not whose."""
     if memory is None:
         return EngineError(f"devices did not all come up ({str(error).splitlines()[0]})")
-    return memory.peers.explain() or error
+    return memory.explain() or error

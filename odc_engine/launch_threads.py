@@ -12,17 +12,18 @@ import torch
 
 from odc_engine.backends.threads import Team, ThreadMemory
 from odc_engine.errors import EngineError
-from odc_engine.launch import GRACE, say, under_torchrun
+from odc_engine.launch import GRACE, say
+from odc_engine.started import started
 from odcsim.errors import InputError
 
 Work = Callable[..., None]
 
 
 def refuse_torchrun() -> None:
-    if under_torchrun():
+    if (place := started()) is not None:
         raise InputError(
-            "backend threads runs all devices in one process and torchrun starts one for each",
-            fix="start it without torchrun, or use --backend shm",
+            f"backend threads runs all devices in one process and {place.by} starts one for each",
+            fix=f"start it without {place.by}, or use --backend shm",
         )
 
 

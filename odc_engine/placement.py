@@ -1,4 +1,4 @@
-"""What suits the place where a model's parameters are: a CPU, or a GPU of a node."""
+"""What suits a backend, and the place where a model's parameters are: a CPU, or a GPU."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,15 @@ import torch
 from torch import nn
 
 from odc_engine.arena import Arena, UnitShape
-from odc_engine.backends.base import PeerMemory
+from odc_engine.backends import nvshmem_library
+from odc_engine.backends.base import FarMemory, PeerMemory
 from odc_engine.backends.cuda_ipc import CudaMemory
+from odc_engine.backends.nvshmem import Host, NvshmemMemory
 from odc_engine.backends.shm import SharedMemory
+from odc_engine.far import FarArena
 from odc_engine.lanes import Lane
 from odc_engine.record import Clock
+from odc_engine.started import started
 from odc_engine.streams import StreamClock, StreamLane
 
 
@@ -20,12 +24,25 @@ def memory_for(model: nn.Module, timeout: float) -> PeerMemory:
     return CudaMemory(host) if any(p.is_cuda for p in model.parameters()) else host
 
 
-def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str) -> Arena:
-    """Moved by kernels on a GPU, by torch on a CPU."""
-    if memory.device.type != "cuda":
-        return Arena(memory, units, accumulate)
-    from odc_engine.kernels.arena import GpuArena
+def memory_on(backend: str, host: Host) -> PeerMemory:
+    """Where a backend's arenas lie. `host`: the same devices as processes."""
+    if backend == "nvshmem":
+        place = started()
+        return NvshmemMemory(host, nvshmem_library.Nvshmem(place.local_rank if place else host.rank))
+    assert isinstance(host, SharedMemory)  # the others run on one machine
+    return CudaMemory(host) if backend == "cuda_ipc" else host
 
+
+def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str) -> Arena:
+    """Moved by kernels on a GPU, by torch on a CPU, and through a library where no address reaches."""
+    if memory.device.type != "cuda":
+        if isinstance(memory, FarMemory):
+            return FarArena(memory, units, accumulate)
+        return Arena(memory, units, accumulate)
+    from odc_engine.kernels.arena import FarGpuArena, GpuArena
+
+    if isinstance(memory, FarMemory):
+        return FarGpuArena(memory, units, accumulate)
     return GpuArena(memory, units, accumulate)
 
 

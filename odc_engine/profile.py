@@ -18,10 +18,10 @@ from pathlib import Path
 from odc_engine import calibration
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
-from odc_engine.launch import under_torchrun
 from odc_engine.model import refuse
 from odc_engine.progress import progress
 from odc_engine.run import hardware, run, warn_if_busy
+from odc_engine.started import started
 from odcsim import fit, measurements, profile, recorded, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
@@ -54,8 +54,8 @@ class Plan:
     timeout: float = 600.0
 
     def check(self) -> None:
-        if under_torchrun():
-            raise InputError("profile starts its devices itself", fix="start it without torchrun")
+        if (place := started()) is not None:
+            raise InputError("profile starts its devices itself", fix=f"start it without {place.by}")
         if self.backend not in SYNCS:
             raise InputError(f"backend '{self.backend}'", fix=f"one of {', '.join(SYNCS)}")
         if min(self.devices) < 2:

@@ -9,16 +9,21 @@ from pathlib import Path
 import numpy as np
 
 from odc_engine import launch, launch_threads
-from odc_engine.backends.cuda_ipc import refuse_without_gpus
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.gpus import refuse_without_gpus
+from odc_engine.backends.nvshmem import Host
+from odc_engine.backends.nvshmem_library import refuse_without_nvshmem
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.errors import EngineError
-from odc_engine.job import Job, check_job
+from odc_engine.job import ON_GPUS, Job, check_job
+from odc_engine.started import started
 from odc_engine.thin import Thin
 from odc_engine.worker import Device, Member, Recorded, as_block
 from odcsim import timeline
+from odcsim.errors import InputError
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Timeline, padded, shortened
+
+ACROSS = ("nvshmem",)  # whose devices may be on several machines
 
 
 def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> int:
@@ -28,7 +33,8 @@ def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> in
         warn_if_busy()
     if job.backend == "threads":
         return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output, quiet)
-    return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet)
+    across = job.backend in ACROSS
+    return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet, across=across)
 
 
 def check(file: ScheduleFile, job: Job) -> None:
@@ -36,11 +42,17 @@ def check(file: ScheduleFile, job: Job) -> None:
     check_job(file, job)
     if job.backend == "threads":
         launch_threads.refuse_torchrun()
-    if job.backend == "cuda_ipc":
-        refuse_without_gpus()
+    if job.backend in ON_GPUS:
+        _check_gpus(job)
 
 
-def _run_device(memory: SharedMemory, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
+def _check_gpus(job: Job) -> None:
+    if (place := started()) is not None and not place.one_machine and job.accumulate != "slots":
+        raise InputError("a network adds nothing to a sum on another machine", fix="use --accumulate slots")
+    refuse_without_gpus(job.backend) if job.backend == "cuda_ipc" else refuse_without_nvshmem()
+
+
+def _run_device(memory: Host, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
     _perform(Device(job, memory.rank, memory), file, job, output, quiet)
 
 

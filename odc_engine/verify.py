@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from odc_engine import launch, launch_threads
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.nvshmem import Host
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
 from odc_engine.model import Decoder
 from odc_engine.packed import synthetic
-from odc_engine.run import check
+from odc_engine.run import ACROSS, check
 from odc_engine.thin import Thin
 from odc_engine.worker import Device, Member
 from odcsim.schedule import Schedule, ScheduleFile
@@ -36,10 +36,11 @@ def verify(file: ScheduleFile, job: Job, as_json: bool) -> int:
     check(file, job)
     if job.backend == "threads":
         return launch_threads.run(_verify_thread, file.header.devices, job.timeout, job, as_json)
-    return launch.run(_verify_device, file.header.devices, job.timeout, job, as_json)
+    across = job.backend in ACROSS
+    return launch.run(_verify_device, file.header.devices, job.timeout, job, as_json, across=across)
 
 
-def _verify_device(memory: SharedMemory, job: Job, as_json: bool) -> None:
+def _verify_device(memory: Host, job: Job, as_json: bool) -> None:
     _verify(Device(job, memory.rank, memory), job, as_json)
 
 

@@ -12,14 +12,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from odc_engine import clocks
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.cuda_ipc import CudaMemory
+from odc_engine.backends.network import Network
+from odc_engine.backends.nvshmem import Host
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.collective import Collective
 from odc_engine.fsdp import OnDemand
 from odc_engine.job import Job
 from odc_engine.model import Decoder
-from odc_engine.placement import clock_on
+from odc_engine.placement import clock_on, memory_on
 from odc_engine.record import MinibatchRecorder
 from odc_engine.sharding import shard
 from odc_engine.share import Share, share_of
@@ -30,7 +32,7 @@ from odcsim.timeline import Floats
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One device's times of one minibatch, since its start on the clock that a machine's processes share."""
+    """One device's times of one minibatch, since its start on device 0's clock."""
 
     start: float
     asked: Floats
@@ -69,10 +71,11 @@ class Member(Protocol):
 class Device:
     """A model, sharded by FSDP2, with its communication replaced, and an optimizer. One per process."""
 
-    def __init__(self, job: Job, rank: int, memory: SharedMemory | None = None) -> None:
+    def __init__(self, job: Job, rank: int, memory: Host | None = None) -> None:
         self.job, self.rank = job, rank
         host = memory or SharedMemory(timeout=job.timeout)
-        self.memory = CudaMemory(host) if job.backend == "cuda_ipc" else host
+        self.memory = memory_on(job.backend, host)
+        self._later = clocks.offset() if isinstance(host, Network) else 0.0  # a machine's processes share a clock
         self.clock = clock_on(self.memory.device)
         self.sync: Sync = sync_named(job.sync)
         self.model = Decoder(job.cost.model, recompute=job.recompute, seed=job.seed).to(self.memory.device)
@@ -104,7 +107,7 @@ class Device:
         self._sum_gradients(share, recorder)
         self._step(recorder)
         self.recorder.now = None
-        return Recorded(start, *recorder.times(start), tuple(share.taken))
+        return Recorded(start + self._later, *recorder.times(start), tuple(share.taken))
 
     def gradients(self, schedule: Schedule) -> None:
         self._sum_gradients(self._share(schedule, None), None)

@@ -1,4 +1,5 @@
-"""The one interface that every transport offers: memory that peers can reach, locks on it, and meetings."""
+"""The one interface that every transport offers: memory that peers can reach, and meetings. Some have more: locks, or
+devices whose memory no address reaches."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
@@ -11,11 +12,16 @@ MAIN, COMM = 0, 1  # the room of the training loop, and that of a lane whose tra
 
 
 class PeerMemory(ABC):
-    """A symmetric arena: every device owns one of the same size and sees those of all others."""
+    """A symmetric arena: every device owns one of the same size and sees those of all near ones."""
 
     rank: int
     size: int
     device = torch.device("cpu")  # where arenas lie
+
+    @property
+    def near(self) -> range:
+        """Devices whose arenas `view` shows, this one among them. Known once there are arenas."""
+        return range(self.size)
 
     @abstractmethod
     def allocate(self, nbytes: int) -> None:
@@ -23,18 +29,7 @@ class PeerMemory(ABC):
 
     @abstractmethod
     def view(self, device: int) -> Tensor:
-        """A device's arena as bytes."""
-
-    @abstractmethod
-    def lock(self, device: int, start: int, stop: int) -> AbstractContextManager[None]:
-        """Hold bytes start to stop of a device's arena against other writers. Dies with its holder."""
-
-    @abstractmethod
-    def try_lock(self, device: int, start: int, stop: int) -> bool:
-        """The same until `unlock`, but only if nobody else holds them now."""
-
-    @abstractmethod
-    def unlock(self, device: int, start: int, stop: int) -> None: ...
+        """A near device's arena as bytes."""
 
     def check(self) -> None:  # noqa: B027 - where only a meeting can tell, nothing
         """Raise PeerLost where a peer is known to have failed. Called before every transfer, so it must be quick."""
@@ -54,3 +49,35 @@ class PeerMemory(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give everything back. Peers' views are void from now on."""
+
+
+class Lockable(PeerMemory):
+    """Memory of processors: two that add to a sum at once have to take turns."""
+
+    @abstractmethod
+    def lock(self, device: int, start: int, stop: int) -> AbstractContextManager[None]:
+        """Hold bytes start to stop of a device's arena against other writers. Dies with its holder."""
+
+    @abstractmethod
+    def try_lock(self, device: int, start: int, stop: int) -> bool:
+        """The same until `unlock`, but only if nobody else holds them now."""
+
+    @abstractmethod
+    def unlock(self, device: int, start: int, stop: int) -> None: ...
+
+
+class FarMemory(PeerMemory):
+    """Reaches devices that are not near by fetching from and sending to their arenas, in the order of the calls'
+    stream. What is fetched into or sent from lies in the own arena, where a network may reach it."""
+
+    @abstractmethod
+    def fetch(self, device: int, start: int, into: Tensor) -> None:
+        """Copy bytes of a device's arena, from `start` on, into bytes of the own one."""
+
+    @abstractmethod
+    def send(self, device: int, start: int, data: Tensor) -> None:
+        """Copy bytes into a device's arena. `data` may be overwritten afterwards; `arrive` says when they are there."""
+
+    @abstractmethod
+    def arrive(self) -> None:
+        """Everything that this device has sent is there, and a fetch from now on finds it."""

@@ -6,9 +6,7 @@ their streams. Several processes may share a GPU, for tests: they take turns the
 Not run on a GPU yet.
 """
 
-import importlib.util
-from contextlib import AbstractContextManager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,32 +14,18 @@ from torch import Tensor
 
 from odc_engine.backends import symmetric
 from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
-from odc_engine.backends.files import agreed
+from odc_engine.backends.gpus import check_room, check_sizes, refuse_without_gpus
 from odc_engine.backends.shm import SharedMemory
-from odcsim.errors import InputError
 
 _FLAGS = 4096  # bytes behind the arena in which lanes meet: 32 bits of each device for each room
 _LOOKS = 1_000_000  # at a flag in a second: about as many as a GPU gets done
-
-
-def refuse_without_gpus() -> None:
-    """In one line, before anything is started."""
-    if not torch.cuda.is_available():
-        raise InputError(
-            f"backend cuda_ipc needs NVIDIA GPUs, and torch {torch.__version__} sees none",
-            fix="use --backend shm, or see 'odc_engine doctor --gpu-selftest'",
-        )
-    if importlib.util.find_spec("triton") is None:
-        raise InputError(
-            "backend cuda_ipc needs Triton, which is not installed", fix="pip install 'odcsim[gpu]' -c constraints.txt"
-        )
 
 
 class CudaMemory(PeerMemory):
     """`host`: the same devices as processes, for meetings and to name who is gone."""
 
     def __init__(self, host: SharedMemory) -> None:
-        refuse_without_gpus()
+        refuse_without_gpus("cuda_ipc")
         self.host, self.rank, self.size = host, host.rank, host.size
         self.device = torch.device("cuda", self.rank % torch.cuda.device_count())
         torch.cuda.set_device(self.device)
@@ -49,7 +33,7 @@ class CudaMemory(PeerMemory):
         self._keep: Any = None
 
     def allocate(self, nbytes: int) -> None:
-        self._check_sizes(nbytes)
+        check_sizes(self.host.group, nbytes, check_room)
         group = self.host.group or dist.group.WORLD
         assert group is not None
         self._arenas, self._keep = self._provider()(nbytes + _FLAGS, group, self.device)
@@ -64,15 +48,6 @@ class CudaMemory(PeerMemory):
         self._arenas = [arena[:nbytes] for arena in self._arenas]
         self.meet(MAIN)
 
-    def _check_sizes(self, nbytes: int) -> None:
-        told = [0] * self.size
-        dist.all_gather_object(told, nbytes, group=self.host.group)
-        if any(its != nbytes for its in told):
-            raise InputError(
-                f"devices share {', '.join(map(str, told))} bytes", fix="make the same model on every device"
-            )
-        agreed(self.host.group, lambda: _check_room(nbytes))
-
     def _provider(self) -> Any:
         """The same for all: symmetric memory, unless somebody's torch has none."""
         told = [""] * self.size
@@ -85,18 +60,6 @@ class CudaMemory(PeerMemory):
 
     def view(self, device: int) -> Tensor:
         return self._arenas[device]
-
-    def lock(self, device: int, start: int, stop: int) -> AbstractContextManager[None]:
-        self._no_locks(device, start, stop)
-
-    def try_lock(self, device: int, start: int, stop: int) -> bool:
-        self._no_locks(device, start, stop)
-
-    def unlock(self, device: int, start: int, stop: int) -> None:
-        self._no_locks(device, start, stop)
-
-    def _no_locks(self, *_: int) -> NoReturn:
-        raise NotImplementedError("sums on GPUs are atomic")
 
     def meet(self, room: int) -> None:
         """In MAIN the host waits, for its own streams first. In other rooms the present stream does."""
@@ -133,12 +96,3 @@ class CudaMemory(PeerMemory):
         self._arenas.clear()
         self._keep = None
         self.host.close()
-
-
-def _check_room(nbytes: int) -> None:
-    free, _ = torch.cuda.mem_get_info()
-    if nbytes > free:
-        raise InputError(
-            f"an arena of {nbytes / 1e9:.1f} GB does not fit into the GPU's {free / 1e9:.1f} GB that are free",
-            fix="use more devices, a smaller model, or --accumulate locked",
-        )

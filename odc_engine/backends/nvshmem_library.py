@@ -1,19 +1,28 @@
-"""NVSHMEM through nvshmem4py: which versions are there, starting it, and stopping it. Importing this imports neither.
+"""NVSHMEM through nvshmem4py: which versions are there, starting it, and what the backend asks of it. Importing this
+imports neither.
 
 NVSHMEM ends the process on many errors, so ask for a GPU before anything but starting. Its device library comes as
 bitcode that is linked into kernels, and has to be of the version of the host's library.
 """
 
 import importlib.metadata
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
+
+from odc_engine.backends.gpus import check_room, refuse_without, refuse_without_gpus
+from odc_engine.backends.heap import EXTRA, HEAP, check_heap
+from odcsim.errors import InputError
 
 WHEELS = ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12")
 BOOTSTRAPPED = 1  # init_status: devices know each other; no GPU is set up
+_BLOCK = 1 << 16  # bytes that a program of a kernel moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +77,123 @@ def stop() -> None:
     import nvshmem.core
 
     nvshmem.core.finalize()
+
+
+def refuse_without_nvshmem() -> None:
+    """In one line, before anything is started."""
+    refuse_without_gpus("nvshmem")
+    refuse_without("nvshmem", "nvshmem", "nvshmem4py")
+
+
+class Nvshmem:
+    """Transfers by the host's calls, on the stream that is current. `gpu`: of this machine's."""
+
+    def __init__(self, gpu: int) -> None:
+        refuse_without_nvshmem()
+        self.device = torch.device("cuda", gpu % torch.cuda.device_count())
+        torch.cuda.set_device(self.device)
+
+    def room(self, nbytes: int) -> None:
+        check_room(nbytes + EXTRA)
+        check_heap(nbytes)
+
+    def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:
+        os.environ.setdefault(HEAP, str(nbytes + EXTRA))
+        start(group, self.device.index)
+
+    def allocate(self, nbytes: int) -> Tensor:
+        import nvshmem.core
+
+        made: Tensor = nvshmem.core.tensor((nbytes,), dtype=torch.uint8)
+        return made
+
+    def mapped(self, mine: Tensor, device: int) -> Tensor | None:
+        import nvshmem.bindings
+        import nvshmem.core
+
+        if not nvshmem.bindings.ptr(mine.data_ptr(), device):
+            return None
+        found: Tensor = nvshmem.core.get_peer_tensor(mine, device)
+        return found
+
+    # Addresses, because nvshmem4py's own calls know whole buffers only.
+
+    def get(self, into: Tensor, place: Tensor, device: int) -> None:
+        import nvshmem.bindings
+
+        nvshmem.bindings.getmem_on_stream(into.data_ptr(), place.data_ptr(), into.nbytes, device, _stream())
+
+    def put(self, place: Tensor, data: Tensor, device: int) -> None:
+        import nvshmem.bindings
+
+        nvshmem.bindings.putmem_on_stream(place.data_ptr(), data.data_ptr(), data.nbytes, device, _stream())
+
+    def quiet(self) -> None:
+        import nvshmem.bindings
+
+        nvshmem.bindings.quiet_on_stream(_stream())
+
+    def meet(self) -> None:
+        import nvshmem.bindings
+
+        nvshmem.bindings.barrier_all_on_stream(_stream())
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def stop(self, mine: Tensor | None) -> None:
+        import nvshmem.core
+
+        if mine is not None:
+            self.synchronize()
+            nvshmem.core.free_tensor(mine)
+            stop()
+
+
+def _stream() -> int:
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+class DeviceNvshmem(Nvshmem):
+    """Transfers by kernels that call NVSHMEM's device library: many programs fetch at once, and no host's call is
+    needed for each device. Every module with such calls is told of the library's state when it is loaded."""
+
+    def __init__(self, gpu: int) -> None:
+        super().__init__(gpu)
+        found = versions()
+        if not found.agree:
+            raise InputError(
+                f"NVSHMEM's bitcode is {found.bitcode or 'of no wheel'} and the host's library {found.host}",
+                fix="install one nvidia-nvshmem wheel; see 'odc_engine doctor'",
+            )
+        self._bitcode, self._modules = found.path, list[int]()
+
+    def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:
+        super().start(group, nbytes)
+        from odc_engine.kernels import remote
+
+        remote.initialize_on_load(self._told)
+
+    def _told(self, module: int) -> None:
+        import nvshmem.bindings
+
+        nvshmem.bindings.cumodule_init(module)
+        self._modules.append(module)
+
+    def get(self, into: Tensor, place: Tensor, device: int) -> None:
+        from odc_engine.kernels import remote
+
+        remote.move(remote.get, into, place, device, self._bitcode, _BLOCK)
+
+    def put(self, place: Tensor, data: Tensor, device: int) -> None:
+        from odc_engine.kernels import remote
+
+        remote.move(remote.put, place, data, device, self._bitcode, _BLOCK)
+
+    def stop(self, mine: Tensor | None) -> None:
+        import nvshmem.bindings
+
+        for module in self._modules:
+            nvshmem.bindings.cumodule_finalize(module)
+        self._modules.clear()
+        super().stop(mine)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends.base import PeerMemory
+from odc_engine.backends.base import Lockable
 from odc_engine.backends.files import WAY_OUT, Mapped, agreed, share, unmap
 from odc_engine.backends.peers import Peers
 from odc_engine.errors import PeerLost
@@ -30,7 +30,7 @@ _CACHED = ("active_file", "inactive_file")
 _SETLK = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 
 
-class SharedMemory(PeerMemory):
+class SharedMemory(Lockable):
     """`timeout`: seconds after which a peer that does not come to a meeting, or holds a lock, is reported.
 
     Every device makes one, at the same time. Meetings work before there is an arena.
@@ -96,6 +96,10 @@ class SharedMemory(PeerMemory):
 
     def check(self) -> None:
         self.peers.check()
+
+    def explain(self) -> Exception | None:
+        """Whose fault it may be that a connection broke."""
+        return self.peers.explain()
 
     def fail(self, error: BaseException) -> None:
         """Tell peers that this device ends, and why."""

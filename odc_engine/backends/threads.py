@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
+from odc_engine.backends.base import MAIN, ROOMS, Lockable
 from odc_engine.errors import PeerLost
 from odcsim.errors import InputError
 
@@ -86,7 +86,7 @@ class Team:
             lock.release()
 
 
-class ThreadMemory(PeerMemory):
+class ThreadMemory(Lockable):
     """One device's side of a team, for all threads of that device."""
 
     def __init__(self, team: Team, rank: int) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from odc_engine.arena import Arena, UnitShape
-from odc_engine.backends.base import PeerMemory
+from odc_engine.backends.base import FarMemory, PeerMemory
+from odc_engine.far import FarArena
 from odc_engine.kernels import transfers
 from odc_engine.kernels.transfers import USUAL, Launch, Shards
 
@@ -21,33 +22,35 @@ class GpuArena(Arena):
     def __init__(self, memory: PeerMemory, units: Sequence[UnitShape], accumulate: str, launch: Launch = USUAL) -> None:
         super().__init__(memory, units, accumulate)
         self._launch = launch
-        views = [memory.view(device) for device in range(memory.size)]
-        self._table = transfers.table([view.data_ptr() for view in views], views[memory.rank].device)
+        views = [memory.view(device) for device in memory.near]
+        self._table = transfers.table([view.data_ptr() for view in views], views[0].device)
         numbers = range(len(self.units))
         self._published = [self._at(self._weights[i], unit.gather) for i, unit in enumerate(self.units)]
         self._sums = [self._at(self._slot_start(i, memory.rank), unit.push) for i, unit in enumerate(self.units)]
         self._pushed = dict.fromkeys(numbers, False)  # in this minibatch
 
     def _at(self, offset: int, n: int) -> Shards:
-        return Shards(self._table, self.memory.rank, offset, n)
+        return Shards(self._table, self.memory.rank - self.memory.near.start, offset, n)
 
     def gather(self, unit: int, out: Tensor) -> None:
         self.memory.check()
-        transfers.gather(self._published[unit], out, self.units[unit].dtype, self._launch)
+        shape = self.units[unit]
+        transfers.gather(self._published[unit], self._near_part(out, shape.gather), shape.dtype, self._launch)
 
     def push(self, unit: int, gradients: Tensor) -> None:
         self.memory.check()
+        part = self._near_part(gradients, self.units[unit].push)
         if self._slots > 1:
-            transfers.write(self._sums[unit], gradients, first=not self._pushed[unit], launch=self._launch)
+            transfers.write(self._sums[unit], part, first=not self._pushed[unit], launch=self._launch)
         else:
-            transfers.add(self._sums[unit], gradients, self._launch)
+            transfers.add(self._sums[unit], part, self._launch)
         self._pushed[unit] = True
 
     def complete(self) -> None:
         """Before devices meet: slots of units that nothing was pushed of hold the last minibatch's gradients."""
         for unit, pushed in self._pushed.items():
             if self._slots > 1 and not pushed:
-                for device in range(self.memory.size):
+                for device in self.memory.near:
                     self.slot(device, unit, self.memory.rank).zero_()
             self._pushed[unit] = False
 
@@ -62,3 +65,11 @@ class GpuArena(Arena):
     def clear(self, unit: int) -> None:
         if self._slots == 1:
             super().clear(unit)
+
+
+class FarGpuArena(FarArena, GpuArena):
+    """Near devices by kernels, the others through the library."""
+
+    def __init__(self, memory: FarMemory, units: Sequence[UnitShape], accumulate: str, launch: Launch = USUAL) -> None:
+        super().__init__(memory, units, accumulate)
+        self._launch = launch

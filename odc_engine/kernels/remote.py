@@ -71,3 +71,9 @@ def initialize_on_load(initialize: Callable[[int], Any]) -> None:
             initialize(int(module))
 
     triton.knobs.runtime.kernel_load_end_hook.add(loaded)
+
+
+def move(kernel: Any, target: Any, source: Any, device: int, bitcode: str, block: int) -> None:
+    """One of the two above, with as many programs as there are blocks of bytes. `target` and `source` are bytes."""
+    nbytes = source.numel()
+    kernel[(-(-nbytes // block),)](target, source, nbytes, device, block=block, extern_libs={LIBRARY: bitcode})

@@ -1,6 +1,7 @@
 """Fixtures for tests of the engine."""
 
 import importlib.util
+import socket
 
 import pytest
 from pool import Pools
@@ -21,3 +22,10 @@ def one_thread():
         import torch
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]

@@ -1,5 +1,5 @@
 """NVSHMEM as far as a machine without a GPU goes: processes start it together, its versions agree, and kernels link its
-device library. Skipped where nvshmem4py is not installed (80 MB: pip install 'odcsim[gpu]')."""
+device library. Skipped where nvshmem4py is not installed, which `make test` does on Linux for x86-64."""
 
 import pytest
 

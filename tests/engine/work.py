@@ -6,10 +6,13 @@ from dataclasses import dataclass, field, replace
 
 import nets
 import torch
+from fake_nvshmem import FakeNvshmem
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from odc_engine.backends.nvshmem import NvshmemMemory
+from odc_engine.backends.shm import SharedMemory
 from odc_engine.collective import Collective
 from odc_engine.fsdp import OnDemand
 from odcsim.errors import InputError
@@ -32,6 +35,7 @@ class Case:
     prefetch: int = 0
     loss: Callable[..., Tensor] = nets.loss
     trail: int = 2
+    machines: tuple[int, ...] = ()  # devices on each, under backend nvshmem
 
     def but(self, **changes) -> "Case":
         return replace(self, **changes)
@@ -68,7 +72,12 @@ def device(case: Case, model: nn.Module | None = None) -> Iterator[tuple[nn.Modu
 def communication(case: Case, model: nn.Module) -> OnDemand | Collective:
     if case.backend == "torch":
         return Collective(model)
-    return OnDemand(model, accumulate=case.accumulate, meets=case.sync != "on-demand", trail=case.trail, timeout=30)
+    memory = None
+    if case.backend == "nvshmem":
+        memory = NvshmemMemory(SharedMemory(timeout=30), FakeNvshmem(case.machines))
+    return OnDemand(
+        model, memory=memory, accumulate=case.accumulate, meets=case.sync != "on-demand", trail=case.trail, timeout=30
+    )
 
 
 def minibatch(case: Case, rank: int, model: nn.Module, comm, number: int = 0) -> float:

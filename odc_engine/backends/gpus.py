@@ -1,0 +1,45 @@
+"""What every backend for GPUs asks for before it begins."""
+
+import importlib.util
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from odc_engine.backends.files import agreed
+from odcsim.errors import InputError
+
+GET = "pip install 'odcsim[gpu]' -c constraints.txt"
+
+
+def refuse_without_gpus(backend: str) -> None:
+    """In one line, before anything is started."""
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"backend {backend} needs NVIDIA GPUs, and torch {torch.__version__} sees none",
+            fix="use --backend shm, or see 'odc_engine doctor --gpu-selftest'",
+        )
+    refuse_without(backend, "triton", "Triton")
+
+
+def refuse_without(backend: str, module: str, name: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise InputError(f"backend {backend} needs {name}, which is not installed", fix=GET)
+
+
+def check_sizes(group: dist.ProcessGroup | None, nbytes: int, room: Callable[[int], None]) -> None:
+    """All devices ask for as many bytes, and `room` raises on none."""
+    told = [0] * dist.get_world_size(group)
+    dist.all_gather_object(told, nbytes, group=group)
+    if any(its != nbytes for its in told):
+        raise InputError(f"devices share {', '.join(map(str, told))} bytes", fix="make the same model on every device")
+    agreed(group, lambda: room(nbytes))
+
+
+def check_room(nbytes: int) -> None:
+    free, _ = torch.cuda.mem_get_info()
+    if nbytes > free:
+        raise InputError(
+            f"an arena of {nbytes / 1e9:.1f} GB does not fit into the GPU's {free / 1e9:.1f} GB that are free",
+            fix="use more devices, a smaller model, or --accumulate locked",
+        )

@@ -1,0 +1,152 @@
+"""GPUs of one node or many, a process for each: arenas in NVSHMEM's symmetric heap.
+
+Where a peer's arena has an address here, as inside a node, kernels move its bytes as under cuda_ipc. Beyond, bytes are
+fetched and sent on the streams that FSDP2 calls for transfers on, by the host's calls or from kernels: whichever the
+library is made for. The training loops meet through the host, which can tell who does not come, and then once more
+through NVSHMEM where there are far devices: only its barrier promises that what came over a network can be read.
+
+Not run on a GPU yet. All that touches NVSHMEM is in nvshmem_library.
+"""
+
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from odc_engine.backends.base import MAIN, FarMemory
+from odc_engine.backends.gpus import check_sizes
+
+
+class Host(Protocol):
+    """The same devices as processes: shm on one machine, network on several."""
+
+    rank: int
+    size: int
+    group: dist.ProcessGroup | None
+    timeout: float
+
+    def meet(self, room: int) -> None: ...
+
+    def take(self) -> int: ...
+
+    def refill(self) -> None: ...
+
+    def check(self) -> None: ...
+
+    def fail(self, error: BaseException) -> None: ...
+
+    def explain(self) -> Exception | None: ...
+
+    def close(self) -> None: ...
+
+
+class Library(Protocol):
+    """What this backend asks of NVSHMEM. Tensors are bytes of the own arena; `place` stands for the same place in
+    another device's. All but `meet` on a stream that other lanes do not use; all is in a stream's order."""
+
+    device: torch.device
+
+    def room(self, nbytes: int) -> None:
+        """Raise InputError where an arena of so many bytes cannot be had."""
+
+    def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:
+        """Have all devices know each other, with room for so many bytes in each heap."""
+
+    def allocate(self, nbytes: int) -> Tensor: ...
+
+    def mapped(self, mine: Tensor, device: int) -> Tensor | None:
+        """A peer's arena where it has an address here."""
+
+    def get(self, into: Tensor, place: Tensor, device: int) -> None: ...
+
+    def put(self, place: Tensor, data: Tensor, device: int) -> None:
+        """`data` may be overwritten after it; `quiet` and `meet` say when it is there."""
+
+    def quiet(self) -> None: ...
+
+    def meet(self) -> None: ...
+
+    def synchronize(self) -> None:
+        """The host waits for all streams."""
+
+    def stop(self, mine: Tensor | None) -> None: ...
+
+
+class NvshmemMemory(FarMemory):
+    def __init__(self, host: Host, library: Library) -> None:
+        self.host, self.library = host, library
+        self.rank, self.size, self.device = host.rank, host.size, library.device
+        self._mine: Tensor | None = None
+        self._views: list[Tensor] = []
+        self._near = range(self.rank, self.rank + 1)
+
+    @property
+    def near(self) -> range:
+        return self._near
+
+    def allocate(self, nbytes: int) -> None:
+        check_sizes(self.host.group, nbytes, self.library.room)
+        self.library.start(self.host.group, nbytes)
+        self._mine = mine = self.library.allocate(nbytes)
+        mapped = [mine if d == self.rank else self.library.mapped(mine, d) for d in range(self.size)]
+        self._near = _run_around(self.rank, [one is not None for one in mapped])
+        self._views = [one for d, one in enumerate(mapped) if one is not None and d in self._near]
+        self.meet(MAIN)
+
+    def view(self, device: int) -> Tensor:
+        return self._views[device - self._near.start]
+
+    def fetch(self, device: int, start: int, into: Tensor) -> None:
+        self.library.get(into, self._place(start, into), device)
+
+    def send(self, device: int, start: int, data: Tensor) -> None:
+        self.library.put(self._place(start, data), data, device)
+
+    def _place(self, start: int, alike: Tensor) -> Tensor:
+        return self.view(self.rank)[start : start + alike.numel()]
+
+    def arrive(self) -> None:
+        self.library.quiet()
+
+    def meet(self, room: int) -> None:
+        """In MAIN the host waits, for its own streams first. In other rooms the present stream does."""
+        if room == MAIN:
+            self.library.synchronize()
+            self.host.meet(MAIN)
+            if len(self._near) == self.size:
+                return
+        self.library.meet()
+        if room == MAIN:
+            self.library.synchronize()
+
+    def take(self) -> int:
+        """The count is the hosts'. A device is free when it has computed, not when its work lies on its streams."""
+        self.library.synchronize()
+        return self.host.take()
+
+    def refill(self) -> None:
+        self.host.refill()
+
+    def check(self) -> None:
+        self.host.check()
+
+    def fail(self, error: BaseException) -> None:
+        self.host.fail(error)
+
+    def close(self) -> None:
+        """Freeing is a meeting of all. Maps of peers' memory go first."""
+        mine, self._mine = self._mine, None
+        self._views.clear()
+        self.library.stop(mine)
+        self.host.close()
+
+
+def _run_around(rank: int, mapped: list[bool]) -> range:
+    """The unbroken run of devices around this one that it has addresses of: kernels take a range."""
+    start, stop = rank, rank + 1
+    while start > 0 and mapped[start - 1]:
+        start -= 1
+    while stop < len(mapped) and mapped[stop]:
+        stop += 1
+    return range(start, stop)

@@ -1,0 +1,12 @@
+"""What `odc_engine doctor` says of one thing that it looked at."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    area: str  # machine, package, ability, environment or backend
+    name: str
+    found: str
+    ok: bool
+    advice: str = ""  # the way out where it is not ok

@@ -1,0 +1,59 @@
+"""Backend nvshmem on a GPU that two processes share: the same parity as with the fake. Not run yet.
+
+Inside one GPU all is near; a library that hides addresses has every byte fetched and sent by NVSHMEM.
+"""
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt")
+pytest.importorskip("nvshmem", reason="needs nvshmem4py: pip install 'odcsim[gpu]' -c constraints.txt")
+
+from teams import file_of, minibatch  # noqa: E402
+
+from odc_engine import launch, placement, verify  # noqa: E402
+from odc_engine.backends.nvshmem_library import DeviceNvshmem, Nvshmem  # noqa: E402
+from odc_engine.job import job_of  # noqa: E402
+from odc_engine.probes.nvshmem_host import ENVIRONMENT  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+
+class Apart:
+    """No peer has an address."""
+
+    def mapped(self, mine, device):  # noqa: ARG002
+        return None
+
+
+class HostApart(Apart, Nvshmem):
+    pass
+
+
+class DeviceApart(Apart, DeviceNvshmem):
+    pass
+
+
+def verified(host, job, library):
+    os.environ.update(ENVIRONMENT)
+    placement.nvshmem_library.Nvshmem = library
+    verify._verify_device(host, job, False)
+
+
+@pytest.mark.parametrize("library", [Nvshmem, HostApart, DeviceApart])
+@pytest.mark.parametrize("sync", ["on-demand", "collective", "deferred"])
+def test_gradients_equal_one_process(library, sync):
+    counts = (3, 1) if sync == "on-demand" else (2, 2)
+    schedules = [minibatch(counts), minibatch(counts)]
+    job = job_of(file_of(*schedules), sync=sync, backend="nvshmem", accumulate="slots", timeout=60.0)
+    assert launch.run(verified, 2, 120.0, job, library) == 0
+
+
+def test_atomic_sums_through_peers_addresses():
+    job = job_of(file_of(minibatch((3, 1))), sync="on-demand", backend="nvshmem", timeout=60.0)
+    assert launch.run(verified, 2, 120.0, job, Nvshmem) == 0
