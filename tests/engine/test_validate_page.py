@@ -218,3 +218,46 @@ def test_the_picture_has_a_point_for_each_schedule_and_those_that_are_right_lie_
     assert sorted(abs(x) < 0.2 for x in off) == [False] + [True] * 6
     assert min(off) < -1  # predicted too long lies above
     assert len({p.get("fill") for p in points}) == 2
+
+
+KINDS = ("gather", "push", "all-gather", "reduce-scatter", "meeting", "overhead", "optimizer", "publish")
+
+
+def ran(cost: Cost, file: page.ScheduleFile, sync: str) -> page.Timeline:
+    line = page.simulate(file, page.Simulation(cost, sync))
+    return replace(line, about=replace(line.about, executor="engine", emulated=False))
+
+
+def test_what_held_out_minibatches_take_changes_no_prediction(tmp_path, monkeypatch):
+    stage = replace(page.STAGES[0], repeats=1)
+    cost = COST[page.STAGES[0]]
+    cost = replace(cost, profile=replace(cost.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in KINDS)))
+    plans = {sync: page.planned(stage, cost, sync) for sync in page.SYNCS}
+    files = {sync: page.with_others(stage, file, sync) for sync, (file, _) in plans.items()}
+    rows = [
+        page.recorded.rows(ran(cost, file, sync), file.schedules, cost.model, "float32") for sync, file in files.items()
+    ]
+    known = page.renewed(page.Measurements(cost.model.name, "cpu", ()), rows)
+    factor = 1.0
+
+    def run(file, job, path, quiet):
+        assert quiet
+        line = ran(cost, file, job.sync)
+        held = [n for n, s in enumerate(file.schedules) if s in plans[job.sync][0].schedules]
+        blocks = []
+        for block in line.blocks:
+            times = np.where(np.isin(block.minibatches, held), factor, 1.0)[None, :, None]
+            blocks.append(replace(block, asked=block.asked * times, had=block.had * times))
+        page.timeline.write(replace(line, blocks=tuple(blocks)), path)
+        return 0
+
+    monkeypatch.setattr(page, "run", run)
+    monkeypatch.setattr(page, "planned", lambda _, __, sync: plans[sync])
+    monkeypatch.setattr(page, "without", lambda _: {})
+    found = [page.held(stage, known, tmp_path)]
+    factor = 3.0
+    found.append(page.held(stage, known, tmp_path))
+    for one, other in zip(*found, strict=True):
+        assert one.predicted == other.predicted
+        assert other.truth == pytest.approx(3 * one.truth)
+    assert max(abs(case.error) for case in found[0]) < 0.02
