@@ -91,5 +91,6 @@ def _rows(program: Program, shape: tuple[int, ...]) -> tuple[Rows, Rows]:
 
 def _settled(program: Program, durations: Floats, begin: Floats | float, rows: tuple[Rows, Rows]) -> Floats:
     """When each device has computed and pushed everything [minibatch, device]."""
-    next(i for i in scan(program, durations, *rows, begin) if i == program.end)
-    return rows[0][program.end].copy()
+    end = program.end
+    next(i for i in scan(program, durations, *rows, begin) if i == end)
+    return rows[0][end].copy()

@@ -54,14 +54,16 @@ def compare(
 ) -> Comparison:
     """`advance` is called once for each (balancer, sync) that is done."""
     plans: dict[str, ScheduleFile] = {}
+    largest: dict[str, int] = {}
     rows, usages = [], []
     profile = setting.cost.profile
     for balancer, sync in pairs(setting):
         if balancer not in plans:
-            plans[balancer] = plan(setting, balancer)
+            plans[balancer] = file = plan(setting, balancer)
+            largest[balancer] = max(s.tokens(microbatch) for s in file.schedules for microbatch in s.contents())
         measured = measure(plans[balancer], Simulation(setting.cost, sync, executor, seed=setting.seed))
         row = summary.row(measured, profile.low, profile.high, price)
-        rows.append(_with_memory(row, setting, plans[balancer], memory_limit))
+        rows.append(_with_memory(row, setting, largest[balancer], memory_limit))
         usages.append(measured.usage)
         advance()
     compared = summary.compared(rows, [u.makespan for u in usages], setting.seed)
@@ -76,9 +78,9 @@ def measure(file: ScheduleFile, how: Simulation) -> Measured:
     return Measured(file.header.balancer, how.sync, usage, samples, tokens, file.header.devices)
 
 
-def _with_memory(row: Row, setting: Setting, file: ScheduleFile, limit: float | None) -> Row:
+def _with_memory(row: Row, setting: Setting, tokens: int, limit: float | None) -> Row:
+    """`tokens` of the largest microbatch."""
     sync = sync_named(row.sync)
-    tokens = max(s.tokens(microbatch) for s in file.schedules for microbatch in s.contents())
     estimate = memory.estimate(
         setting.cost.model,
         setting.cost.cluster.devices,

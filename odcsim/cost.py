@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,15 +44,17 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     """
     rows: list[Assignment] = [(s.queue,) if queues else s.devices for s in schedules]
     counts = np.array([[len(device) for device in devices] for devices in rows], dtype=np.int64)
-    held = np.zeros((3, *counts.shape, counts.max(initial=0)))
+    most = int(counts.max(initial=0))
+    held = np.zeros((3, *counts.shape, most))
     for b, (schedule, devices) in enumerate(zip(schedules, rows, strict=True)):
         lengths = np.array(schedule.lengths, dtype=np.int64)
         factors = np.array(schedule.parts()) * (luck[b] if luck else 1.0)
-        of_each = [(of * factors).tolist() for of in (lengths, model.squares(lengths), np.ones(len(lengths)))]
-        for d, device in enumerate(devices):
-            for m, microbatch in enumerate(device):
-                for k, of in enumerate(of_each):
-                    held[k, b, d, m] = sum([of[i] for i in microbatch])
+        flat = np.fromiter(chain.from_iterable(chain.from_iterable(devices)), np.int64)
+        places = np.array([d * most + m for d, device in enumerate(devices) for m in range(len(device))], np.int64)
+        sizes = np.array([len(microbatch) for device in devices for microbatch in device], np.int64)
+        place = np.repeat(places, sizes)
+        for k, of in enumerate((lengths, model.squares(lengths), np.ones(len(lengths)))):
+            held[k, b] = np.bincount(place, (of * factors)[flat], len(devices) * most).reshape(held.shape[2:])
     tokens, squares, samples = (np.ascontiguousarray(np.moveaxis(of, 2, 0)) for of in held)
     return Load(tokens, squares, samples, counts)
 

@@ -49,7 +49,9 @@ class Schedule:
 
     def parts(self) -> list[float]:
         """How much of each sample's work one device does that runs it."""
-        return [part(gang, self.split_overhead) for gang in self.gangs or (1,) * len(self.lengths)]
+        if not self.gangs:
+            return [1.0] * len(self.lengths)
+        return [part(gang, self.split_overhead) for gang in self.gangs]
 
     @property
     def microbatches(self) -> tuple[int, ...]:
