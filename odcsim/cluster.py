@@ -77,21 +77,14 @@ _KEYS: dict[str, tuple[str, float | None, float]] = {
 
 def read_cluster(path: Path | str, base: Cluster) -> Cluster:
     """The base cluster with what a TOML file says otherwise; a file that changes the node's size sets its NICs too."""
-    path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no such file", where=str(path), fix="give a cluster's TOML file") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix="expected TOML") from None
     values: dict[str, Any] = {}
-    for key, value in content.items():
+    for key, value in read_toml(path, "a cluster's").items():
         if key == "slow":
             values["slow"] = _slow(value, base.devices, str(path))
         elif key in _KEYS:
             name, factor, least = _KEYS[key]
-            number = _number(key, value, least, str(path), whole=factor is None)
-            values[name] = number if factor is None else number * factor
+            found = number(key, value, least, str(path), whole=factor is None)
+            values[name] = found if factor is None else found * factor
         else:
             raise InputError(f"unknown key '{key}'", where=str(path), fix=nearest(key, [*_KEYS, "slow"]))
     if "devices_per_node" in values:
@@ -99,7 +92,16 @@ def read_cluster(path: Path | str, base: Cluster) -> Cluster:
     return replace(base, **values)
 
 
-def _number(key: str, value: Any, least: float, where: str, *, whole: bool = False) -> Any:
+def read_toml(path: Path | str, whose: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no such file", where=str(path), fix=f"give {whose} TOML file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot be read ({error})", where=str(path), fix="expected TOML") from None
+
+
+def number(key: str, value: Any, least: float, where: str, *, whole: bool = False) -> Any:
     kind = int if whole else int | float
     if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < LARGEST:
         word = "a whole number" if whole else "a number"
@@ -116,5 +118,5 @@ def _slow(table: Any, devices: int, where: str) -> tuple[tuple[int, float], ...]
     for device, factor in table.items():
         if not device.isdecimal() or len(device) > 9 or int(device) >= devices:
             raise InputError(f"slow names device {device[:20]!r}", where=where, fix=f"devices are 0 to {devices - 1}")
-        pairs.append((int(device), _number(f"slow device {device}", factor, 1e-6, where)))
+        pairs.append((int(device), number(f"slow device {device}", factor, 1e-6, where)))
     return tuple(sorted(pairs))

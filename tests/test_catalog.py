@@ -1,7 +1,13 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from odcsim import catalog
+from odcsim.cluster import GPU
 from odcsim.errors import InputError
+from odcsim.setting import cost_of
 
 # Published or recomputed elsewhere: parameters and active parameters in 10^9, bf16 megabytes of one layer, and the
 # length at which causal attention costs as much as the matmuls, in thousands (0 where windows make it meaningless).
@@ -102,6 +108,74 @@ def test_a100_has_the_network_of_the_paper() -> None:
     g = catalog.gpu("a100")
     assert g.nic_bandwidth * g.devices_per_node == 800e9 / 8
     assert (g.matmul_flops, g.link_bandwidth, g.memory_bytes) == (271e12, 300e9, 80e9)
+
+
+ALL = """title = "Acme G1"
+peak_tflops = 400
+matmul_tflops = 300.5
+memory_gb = 96
+memory_tb_s = 3
+link_gb_s = 200
+nic_gbit_s = 100
+devices_per_node = 4
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "g1.toml"
+
+
+def test_a_gpu_of_ones_own_has_the_figures_of_its_file(file: Path) -> None:
+    file.write_text(ALL)
+    assert catalog.gpu(str(file)) == GPU("g1", 400e12, 300.5e12, 96e9, 3e12, 200e9, 12.5e9, 4)
+    assert catalog.gpu_title(str(file)) == "Acme G1"
+    assert {(f.kind, f.source.title) for f in catalog.gpu_figures(str(file))} == {("given", str(file))}
+
+
+def test_what_a_file_leaves_out_is_that_of_the_gpu_it_is_like(file: Path) -> None:
+    file.write_text('like = "H100"\nmatmul_tflops = 600')
+    assert catalog.gpu(str(file)) == replace(catalog.gpu("h100"), name="g1", matmul_flops=600e12)
+    assert [f.kind for f in catalog.gpu_figures(str(file))].count("given") == 1
+
+
+def test_a_slower_gpu_of_ones_own_takes_longer(file: Path) -> None:
+    """And a fit that was published for the one it is like is not taken for it."""
+    file.write_text('like = "a100"\nmatmul_tflops = 27.1')
+    slow, usual = (cost_of("r1-distill-qwen-7b", gpu, None, 8) for gpu in (str(file), "a100"))
+    assert (slow.profile.fidelity, usual.profile.fidelity) == ("catalogue", "published fit")
+    assert slow.sample_seconds(np.array([8192])) > 5 * usual.sample_seconds(np.array([8192]))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("peak_tflops = 1", r"no matmul_tflops, memory_gb, .*; add them, or a GPU it is like: like = \"h100\"$"),
+        (ALL.replace("nic_gbit_s = 100", ""), "no nic_gbit_s; add it, or"),
+        (ALL + "memory = 3", "unknown key 'memory'; did you mean 'memory_"),
+        (ALL.replace("96", "-96"), "memory_gb is -96; expected a number from 1e-06"),
+        (ALL.replace("= 4\n", "= 4.5\n"), "devices_per_node is 4.5; expected a whole number from 1"),
+        (ALL + 'like = "h10"', "like is 'h10'; did you mean 'h100'"),
+        (ALL + "like = 3", "like is 3; expected a text"),
+        ("memory_gb", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_of_a_gpu_is_told_in_one_line(file: Path, text: str, told: str) -> None:
+    file.write_text(text)
+    with pytest.raises(InputError, match=told) as caught:
+        catalog.gpu(str(file))
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_takes_no_name_of_the_catalogue(file: Path) -> None:
+    """Nor does one that is not there pass for an unknown name."""
+    with pytest.raises(InputError, match=r"g1\.toml: no such file; give a GPU's TOML file"):
+        catalog.gpu(str(file))
+    taken = file.with_name("H100.toml")
+    taken.write_text(ALL)
+    with pytest.raises(InputError, match="'h100' is a GPU of the catalogue; give the file another name"):
+        catalog.gpu(str(taken))
 
 
 def test_unknown_names_get_the_nearest() -> None:

@@ -1,6 +1,7 @@
 """The shipped catalogue: GPUs and models by name, each figure with its kind, source and date.
 
-The data are the two TOML files beside this one; nothing is fetched. A model may also be a path to a `config.json`.
+The data are the two TOML files beside this one; nothing is fetched. A model may also be a path to a `config.json`,
+a GPU one to a TOML file of the user's own.
 """
 
 import os
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from odcsim.cluster import GPU
+from odcsim.cluster import GPU, number, read_toml
 from odcsim.errors import InputError, nearest
 from odcsim.hf_config import from_config, read_config
 from odcsim.model import Model
@@ -26,6 +27,7 @@ _GPU_FIGURES = (
     ("nic_gbit_s", "nic_bandwidth", 1e9 / 8, "Gb/s"),
     ("devices_per_node", "devices_per_node", 1, ""),
 )
+GIVEN = "given"
 _SHAPE = (
     "num_hidden_layers",
     "hidden_size",
@@ -51,7 +53,7 @@ class Figure:
     name: str
     value: float
     unit: str
-    kind: str  # datasheet, measured or assumed
+    kind: str  # datasheet, measured, assumed, or given in a file of the user's own
     source: Source
 
 
@@ -73,16 +75,51 @@ def gpu_names() -> list[str]:
 def _gpu_row(name: str) -> tuple[str, Mapping[str, Any]]:
     rows = _load("gpus.toml")["gpus"]
     key = name.lower()
-    if key not in rows:
-        raise InputError(f"unknown GPU '{_short(name)}'", fix=hint(name, gpu_names()))
-    return key, rows[key]
+    if key in rows:
+        return key, rows[key]
+    if is_gpu_file(name):
+        return _own_gpu(Path(name))
+    fix = f"{hint(name, gpu_names())} (or give a path to a TOML file)"
+    raise InputError(f"unknown GPU '{_short(name)}'", fix=fix)
+
+
+def is_gpu_file(name: str) -> bool:
+    return name.lower().endswith(".toml")
+
+
+def _own_gpu(path: Path) -> tuple[str, Mapping[str, Any]]:
+    """All figures of a GPU, or those in which it is not `like` one of the catalogue. It is called like its file."""
+    where, name, content = str(path), path.stem.lower(), read_toml(path, "a GPU's")
+    if name in gpu_names():
+        # Seconds that were published for that one would be taken for those of this one.
+        raise InputError(f"'{name}' is a GPU of the catalogue", where=where, fix="give the file another name")
+    like, title = (content.pop(key, "") for key in ("like", "title"))
+    for key, value in (("like", like), ("title", title)):
+        if not isinstance(value, str):
+            raise InputError(f"{key} is {value!r:.40}", where=where, fix="expected a text")
+    if like and like.lower() not in gpu_names():
+        raise InputError(f"like is '{_short(like)}'", where=where, fix=hint(like, gpu_names()))
+    row = dict(_gpu_row(like)[1]) if like else {}
+    known = {entry: None if entry == "devices_per_node" else 1e-6 for entry, *_ in _GPU_FIGURES}
+    for key, value in content.items():
+        if key not in known:
+            raise InputError(f"unknown key '{_short(key)}'", where=where, fix=nearest(key, [*known, "like", "title"]))
+        row[key] = [number(key, value, known[key] or 1, where, whole=known[key] is None), GIVEN, where]
+    if missing := [key for key in known if key not in row]:
+        fix = f'add {"it" if len(missing) == 1 else "them"}, or a GPU it is like: like = "h100"'
+        raise InputError(f"no {', '.join(missing)}", where=where, fix=fix)
+    return name, row | {"title": title or f"figures of {path.name}{f', else of {like}' if like else ''}"}
 
 
 def gpu(name: str) -> GPU:
-    """A GPU of the catalogue; case does not matter."""
+    """A GPU of the catalogue (case does not matter), or of a TOML file."""
     key, row = _gpu_row(name)
     values = {field: row[entry][0] * factor for entry, field, factor, _ in _GPU_FIGURES}
     return GPU(name=key, **values)
+
+
+def gpu_name(name: str) -> str:
+    return _gpu_row(name)[0]
 
 
 def gpu_title(name: str) -> str:
@@ -93,9 +130,13 @@ def gpu_figures(name: str) -> list[Figure]:
     """Every figure of a GPU."""
     _, row = _gpu_row(name)
     return [
-        Figure(entry, row[entry][0], unit, row[entry][1], _source("gpus.toml", row[entry][2]))
+        Figure(entry, row[entry][0], unit, row[entry][1], _figure_source(*row[entry][1:]))
         for entry, _, _, unit in _GPU_FIGURES
     ]
+
+
+def _figure_source(kind: str, source: str) -> Source:
+    return Source(source, "", "") if kind == GIVEN else _source("gpus.toml", source)
 
 
 def _named_models() -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
     listing = actions.add_parser("list", help="every GPU and model by name")
     listing.set_defaults(run=_list)
     show = actions.add_parser("show", help="one GPU, model or config.json: every figure, its source and date")
-    show.add_argument("name", metavar="NAME", help="a GPU, a model, or a path to a config.json or its folder")
+    show.add_argument("name", metavar="NAME", help="a GPU, a model, or the path of a TOML file or of a config.json")
     show.set_defaults(run=_show)
     for action in (listing, show):
         action.add_argument("--json", action="store_true", help="print JSON")
@@ -59,9 +59,9 @@ def _even(model: "Model") -> str:
 def _show(args: argparse.Namespace) -> None:
     from odcsim import catalog
 
-    if args.name.lower() in catalog.gpu_names():
+    if args.name.lower() in catalog.gpu_names() or catalog.is_gpu_file(args.name):
         figures = catalog.gpu_figures(args.name)
-        return _show_gpu(args.name.lower(), catalog.gpu_title(args.name), figures, args.json)
+        return _show_gpu(catalog.gpu_name(args.name), catalog.gpu_title(args.name), figures, args.json)
     return _show_model(_model(args.name), catalog.model_source(args.name), args.name, args.json)
 
 

@@ -43,7 +43,7 @@ def fraction(text: str) -> float:
 
 
 def add_hardware(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gpu", metavar="G", help="a GPU of 'odcsim catalog list'")
+    parser.add_argument("--gpu", metavar="G", help="a GPU of 'odcsim catalog list', or a TOML file of its figures")
     parser.add_argument("--profile", metavar="F", help="seconds measured on your machine (a profile's JSON file)")
     parser.add_argument("--devices-per-node", type=whole, metavar="N", help="default: the GPU's usual node")
     parser.add_argument("--cluster", metavar="FILE", help="TOML: devices_per_node, nics_per_node, nic_gbit_s, ...")

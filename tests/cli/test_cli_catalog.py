@@ -73,6 +73,15 @@ def test_show_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert str(tmp_path) in capsys.readouterr().out
 
 
+def test_show_a_gpu_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own.toml").write_text('like = "a100"\nnic_gbit_s = 50')
+    run("show", str(tmp_path / "own.toml"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "own: figures of own.toml, else of a100"
+    (given,) = [line.split() for line in lines if "given" in line]
+    assert given == ["nic_gbit_s", "50", "Gb/s", "given", str(tmp_path / "own.toml")]
+
+
 def test_show_something_unknown() -> None:
     with pytest.raises(InputError, match="unknown GPU or model 'h10'; did you mean 'h100'"):
         run("show", "h10")
