@@ -30,8 +30,14 @@ def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+SLOW = "log.md"  # whose commands take as long as those of all other pages together
+
+
 def by_name(paths):
-    return pytest.mark.parametrize("page", paths, ids=lambda path: path.name)
+    return pytest.mark.parametrize(
+        "page", [pytest.param(path, marks=pytest.mark.slow if path.name == SLOW else ()) for path in paths],
+        ids=lambda path: path.name,
+    )  # fmt: skip
 
 
 @by_name([page for page in PAGES if "```console" in page.read_text(encoding="utf-8")])

@@ -10,7 +10,7 @@ from odcsim.balance import NAMES, balance, runs_with
 from odcsim.errors import InputError
 
 # No deadline: a busy machine is no failure.
-few, many = settings(max_examples=40, deadline=None), settings(max_examples=200, deadline=None)
+few, many = settings(max_examples=40, deadline=None), settings(max_examples=100, deadline=None)
 
 LIMIT = 1000
 BY_COST = tuple(name for name in NAMES if name not in ("native", "local-sort"))

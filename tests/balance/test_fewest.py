@@ -13,7 +13,7 @@ from odcsim.balance.longest_first import longest_first
 from odcsim.balance.packing import fewest, pack
 from odcsim.balance.trades import hold
 
-few, many = settings(max_examples=60, deadline=None), settings(max_examples=300, deadline=None)
+few, many = settings(max_examples=60, deadline=None), settings(max_examples=150, deadline=None)
 LIMIT = 1000
 
 

@@ -13,7 +13,7 @@ from odcsim.balance.bound import lower_bound
 from odcsim.balance.longest_first import longest_first
 
 # No deadline: a busy machine is no failure.
-few, many = settings(max_examples=60, deadline=None), settings(max_examples=200, deadline=None)
+few, many = settings(max_examples=60, deadline=None), settings(max_examples=100, deadline=None)
 devices = st.integers(1, 9)
 # Small whole numbers make ties common; with zeros among them devices stay empty.
 weights = st.one_of(st.lists(st.integers(0, 12).map(float), min_size=1, max_size=60), st.lists(st.floats(0, 1e3)))

@@ -16,7 +16,7 @@ from odcsim.balance.library import EVEN
 from odcsim.errors import InputError
 from odcsim.setting import cost_of
 
-few, many = settings(max_examples=40, deadline=None), settings(max_examples=200, deadline=None)
+few, many = settings(max_examples=40, deadline=None), settings(max_examples=100, deadline=None)
 LIMIT = 1000
 COLLECTIVE = [name for name in NAMES if runs_with(name, "collective")]
 

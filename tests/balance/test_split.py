@@ -14,7 +14,7 @@ from odcsim.errors import InputError
 from odcsim.schedule import Schedule, check, part
 
 LIMIT = 1000
-few, many = settings(max_examples=60, deadline=None), settings(max_examples=200, deadline=None)
+few, many = settings(max_examples=60, deadline=None), settings(max_examples=100, deadline=None)
 overheads = st.sampled_from([0.0, 0.05, 0.15, 0.5])
 
 

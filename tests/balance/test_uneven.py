@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from odcsim.balance import plan
 from odcsim.balance.uneven import earliest, even_out
 
-few, many = settings(max_examples=60, deadline=None), settings(max_examples=200, deadline=None)
+few, many = settings(max_examples=60, deadline=None), settings(max_examples=100, deadline=None)
 LIMIT = 65_536
 
 

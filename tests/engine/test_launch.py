@@ -75,6 +75,7 @@ def device_pids(log: Path) -> dict[int, int]:
     return {int(device): int(pid) for device, pid in re.findall(r"device (\d) pid (\d+)", log.read_text())}
 
 
+@pytest.mark.slow
 def test_a_device_killed_from_outside_is_named_by_the_command(tmp_path):
     with at_work(tmp_path) as (process, log):
         pids = device_pids(log)
