@@ -10,8 +10,8 @@ from dataclasses import replace
 from odcsim.model import Model
 from odcsim.profile import Passes, Polynomial, Profile
 
-# Of the range where seconds are derived: so far they were off for a small model on a CPU, from 256 tokens on, where
-# both were measured (docs/log.md). Short microbatches are further off.
+# Of the range where seconds are derived: as far as FLOPs were off on a CPU, for microbatches of 256 tokens or more
+# (docs/log.md).
 WIDER = 1.1
 
 
