@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow bench validate notebook balancing reproduce-paper clean
+.PHONY: demo test slow bench validate validate-gpu notebook balancing reproduce-paper clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -22,6 +22,9 @@ bench: .venv/dev
 
 validate: .venv/dev
 	$(BIN)/python docs/validate.py
+
+validate-gpu: .venv/dev
+	$(BIN)/python docs/validate_gpu.py
 
 notebook: .venv/dev
 	$(PIP) -e '.[dev,notebook]'

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SYNCS = ("collective", "deferred", "on-demand")
 BACKENDS = ("shm", "threads", "torch", "cuda_ipc", "nvshmem")
+DEVICES, DTYPES = ("cpu", "cuda"), ("float32", "bfloat16")
 
 
 def build_parser() -> Parser:
@@ -30,18 +31,21 @@ def build_parser() -> Parser:
     _add_job(run)
     run.add_argument("--emulate-compute", action="store_true", help="wait the predicted seconds instead of computing")
     run.add_argument("--cluster", metavar="FILE", help="slow devices and sample_noise for emulated compute (TOML)")
+    run.add_argument("--dtype", default="float32", choices=DTYPES, help="to compute in and to move (float32)")
     run.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="the file to write (npz)")
     run.set_defaults(run=_run)
     verify = commands.add_parser("verify", help="hold a schedule's gradients against one process")
     _add_job(verify)
     verify.add_argument("--json", action="store_true", help="print JSON")
-    verify.set_defaults(run=_verify, emulate_compute=False, cluster=None)
+    verify.set_defaults(run=_verify, emulate_compute=False, cluster=None, dtype="float32")
     profile = commands.add_parser("profile", help="measure this machine and fit a profile for odcsim to it")
     profile.add_argument("--model", default="tiny", metavar="M", help="a name of 'odcsim catalog list' (tiny)")
     profile.add_argument(
         "--devices", type=_numbers, default=(2,), metavar="N,N", help="real compute on the first number of devices (2)"
     )
     profile.add_argument("--backend", default="shm", choices=BACKENDS, help="how devices reach each other (shm)")
+    _add_device(profile)
+    profile.add_argument("--dtype", default="float32", choices=DTYPES, help="to compute in and to move (float32)")
     profile.add_argument("--max-tokens", type=int, default=1024, metavar="T", help="of the fullest microbatch (1024)")
     profile.add_argument("--quick", action="store_true", help="about a minute, and less exact")
     profile.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
@@ -63,10 +67,16 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 2,4") from None
 
 
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    told = "of backend threads: cuda makes devices of one GPU's SMs (cpu)"
+    parser.add_argument("--device", default="cpu", choices=DEVICES, help=told)
+
+
 def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("schedule", metavar="SCHEDULE", help="a file that 'odcsim balance' wrote")
     parser.add_argument("--sync", required=True, choices=SYNCS)
     parser.add_argument("--backend", default="shm", choices=BACKENDS, help="how devices reach each other (shm)")
+    _add_device(parser)
     parser.add_argument(
         "--accumulate", default="locked", choices=("locked", "slots"), help="slots: the same bits always"
     )
@@ -118,7 +128,8 @@ def _profile(args: argparse.Namespace) -> int:
     from odcsim import catalog
 
     model = catalog.model(args.model)
-    plan = profile.Plan(model, args.devices, args.backend, args.max_tokens, args.quick)
+    what = {"device": args.device, "dtype": args.dtype}
+    plan = profile.Plan(model, args.devices, args.backend, args.max_tokens, args.quick, **what)
     output = Path(args.output)
     try:
         report = profile.measured(plan, output)
@@ -158,6 +169,8 @@ def _job(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":
         cluster=args.cluster,
         timeout=args.timeout,
         recompute=args.recompute,
+        device=args.device,
+        dtype=args.dtype,
     )
     check_job(file, job)
     _need_torch()

@@ -30,18 +30,19 @@ class FlatUnit:
         return torch.cat([*parts, parts[0].new_zeros(self.padding)])
 
 
-def flat_units(model: Decoder, devices: int) -> tuple[FlatUnit, ...]:
-    """The root (what is in no layer), then the layers: the units that `sharding.shard` makes."""
+def flat_units(model: Decoder, devices: int, dtype: torch.dtype = torch.float32) -> tuple[FlatUnit, ...]:
+    """The root (what is in no layer), then the layers: the units that `sharding.shard` makes. `dtype`: of weights on
+    their way."""
     root = {n: p for n, p in model.named_parameters() if not n.startswith("layers.")}
     layers = [dict(layer.named_parameters(f"layers.{i}")) for i, layer in enumerate(model.layers)]
     return tuple(
-        _unit(name, parameters, devices)
+        _unit(name, parameters, devices, dtype)
         for name, parameters in [("root", root), *((f"layers.{i}", layer) for i, layer in enumerate(layers))]
     )
 
 
-def _unit(name: str, parameters: Mapping[str, nn.Parameter], devices: int) -> FlatUnit:
+def _unit(name: str, parameters: Mapping[str, nn.Parameter], devices: int, dtype: torch.dtype) -> FlatUnit:
     total = sum(p.numel() for p in parameters.values())
     part = -(-total // devices)
     shapes = {n: p.shape for n, p in parameters.items()}
-    return FlatUnit(shapes, UnitShape(name, part, part, torch.float32), part * devices - total)
+    return FlatUnit(shapes, UnitShape(name, part, part, dtype), part * devices - total)

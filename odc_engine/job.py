@@ -30,6 +30,9 @@ class Job:
     timeout: float
     seed: int
     recompute: bool = True  # layers keep their input alone, and backward computes the rest again
+    device: str = "cpu"  # what threads compute on
+    dtype: str = "float32"  # of weights on their way, and what is computed in; masters and sums are fp32
+    sms: int = 0  # of each thread's part of a GPU; 0: an equal share
 
     def program(self, microbatches: int) -> Program:
         return program(self.cost.model.layers, microbatches, self.sync, self.prefetch)
@@ -51,6 +54,8 @@ def job_of(
     cluster: str | None = None,
     timeout: float = 60.0,
     recompute: bool = True,
+    device: str = "cpu",
+    dtype: str = "float32",
 ) -> Job:
     """Emulated compute needs seconds, and takes `cluster`'s luck and slow devices; real compute takes its own."""
     _refuse_gangs(file)
@@ -59,7 +64,8 @@ def job_of(
     if emulate and gpu is None and profile is None:
         raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")
     cost = Cost(model, _profile(model, gpu, devices, profile, recompute), _machine(devices, cluster, emulate))
-    return Job(file.schedules, cost, sync, backend, accumulate, "fsdp2", emulate, timeout, file.header.seed, recompute)
+    what = (sync, backend, accumulate, "fsdp2", emulate, timeout, file.header.seed, recompute, device, dtype)
+    return Job(file.schedules, cost, *what)
 
 
 def check_job(file: ScheduleFile, job: Job) -> None:

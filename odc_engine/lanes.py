@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 
@@ -32,6 +32,10 @@ class Handle(dist.Work):  # FSDP2 waits on nothing else
             raise self.error
 
 
+DONE = Handle()  # stands for what is done when it has been given
+DONE.finish(None)
+
+
 class Lane:
     """Transfers in order. The first error ends the lane: what was given after it fails with the same error."""
 
@@ -41,7 +45,10 @@ class Lane:
         self._thread = threading.Thread(target=self._work, name=f"odc-{name}", daemon=True)
         self._thread.start()
 
-    def give(self, transfer: Callable[[], None]) -> Handle:
+    def give(self, transfer: Callable[[], None], after: Sequence[Handle] = ()) -> Handle:
+        """Start a transfer, once what it needs is done."""
+        for needed in after:
+            needed.wait()
         handle = Handle()
         self._last = handle
         self._given.put((transfer, handle))

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from odc_engine.backends.threads import Team, ThreadMemory
 from odc_engine.errors import EngineError
 from odc_engine.launch import GRACE, say
+from odc_engine.place import HOST, Place
 from odc_engine.started import started
 from odcsim.errors import InputError
 
@@ -27,12 +28,13 @@ def refuse_torchrun() -> None:
         )
 
 
-def run(work: Work, devices: int, timeout: float, *args: Any) -> int:
-    """Call `work(memory, *args)` on a thread per device. 0 when all have succeeded."""
+def run(work: Work, devices: int, timeout: float, *args: Any, places: Sequence[Place] = ()) -> int:
+    """Call `work(memory, *args)` on a thread per device, each in its place. 0 when all have succeeded."""
     refuse_torchrun()
     before = torch.get_num_threads()
+    team = Team(devices, timeout)
     try:
-        ended = _ended(Team(devices, timeout), lambda memory: _device(work, memory, args))
+        ended = _ended(team, places or [HOST] * devices, lambda memory: _device(work, memory, args))
     finally:
         torch.set_num_threads(before)
     for rank in set(range(devices)) - set(ended):
@@ -40,14 +42,14 @@ def run(work: Work, devices: int, timeout: float, *args: Any) -> int:
     return 1 if len(ended) < devices else max(ended.values())
 
 
-def _ended(team: Team, device: Callable[[ThreadMemory], int]) -> dict[int, int]:
+def _ended(team: Team, places: Sequence[Place], device: Callable[[ThreadMemory], int]) -> dict[int, int]:
     """Each device's exit code. Without those that still run GRACE seconds after the first failure: nobody can stop a
     thread from outside."""
     codes: dict[int, int] = {}
     changed = threading.Condition()
 
     def thread(rank: int) -> None:
-        code = device(ThreadMemory(team, rank))
+        code = device(ThreadMemory(team, rank, places[rank]))
         with changed:
             codes[rank] = code
             changed.notify_all()
@@ -79,7 +81,7 @@ def _device(work: Work, memory: ThreadMemory, args: tuple[Any, ...]) -> int:
     torch.set_num_threads(1)  # devices share the machine's cores; more threads would fight over them
     try:
         # Backward on the thread that asks for it: a GPU has one thread for all graphs, in which devices would queue.
-        with torch.autograd.set_multithreading_enabled(False):
+        with memory.place.working(), torch.autograd.set_multithreading_enabled(False):
             work(memory, *args)
     except BaseException as error:
         memory.fail(error)

@@ -43,9 +43,10 @@ class Layout:
 
 def layout(lengths: tuple[int, ...], head_dim: int, like: Tensor) -> Layout:
     """Positions start anew in each sample."""
-    rates = ROTARY_BASE ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    angles = torch.arange(max(lengths), dtype=torch.float64)[:, None, None] * rates
-    cos, sin = (turn.to(like.device, wide(like.dtype)) for turn in (angles.cos(), angles.sin()))
+    # Where it is used: a copy from the CPU would wait for all that a GPU has been given.
+    rates = ROTARY_BASE ** -(torch.arange(0, head_dim, 2, dtype=torch.float64, device=like.device) / head_dim)
+    angles = torch.arange(max(lengths), dtype=torch.float64, device=like.device)[:, None, None] * rates
+    cos, sin = (turn.to(wide(like.dtype)) for turn in (angles.cos(), angles.sin()))
     return Layout(lengths, torch.cat([cos[:n] for n in lengths]), torch.cat([sin[:n] for n in lengths]))
 
 

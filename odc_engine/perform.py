@@ -2,9 +2,12 @@
 
 Nothing here knows a sync mode. Steps are done in the program's order, each after those it names, and a step that this
 device does not have passes in no time.
+
+On a GPU (streams.StreamPlace) all of this only gives work to streams, long before it is done. So every compute leaves a
+mark that transfers wait for on their stream, as compute waits for transfers, and memory that two streams touch is kept
+until the one that allocates has come past the other: whole units in place.Buffers, gradients in `_held`.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,14 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from odc_engine import finite, marks
 from odc_engine.arena import Arena
 from odc_engine.backends.base import COMM, MAIN
+from odc_engine.finite import Checks
 from odc_engine.flat import FlatUnit
 from odc_engine.lanes import Handle, Lane
 from odc_engine.model import Decoder, Layout, layout
 from odc_engine.packed import Packed
-from odc_engine.record import MinibatchRecorder
+from odc_engine.place import Buffers, Place
+from odc_engine.record import Clock, MinibatchRecorder
 from odc_engine.share import Microbatch, Seconds, Share
 from odcsim.program import COMPUTE, Program, Step, sync_named
 
@@ -33,7 +37,10 @@ class Parts:
     units: tuple[FlatUnit, ...]
     arena: Arena
     lanes: dict[str, Lane]
+    place: Place
+    clock: Clock
     recompute: bool = True
+    buffers: Buffers = field(default_factory=Buffers)
 
     def module(self, unit: int) -> nn.Module:
         layer: nn.Module = self.model.layers[unit - 1]
@@ -74,13 +81,16 @@ class Performance:
         publish: Callable[[], None],
     ) -> None:
         self.program, self.parts, self.share = program, parts, share
-        self.recorder = MinibatchRecorder(program)
+        self.recorder = MinibatchRecorder(program, parts.clock)
+        self._checks = Checks()
         self._memory = parts.arena.memory
         self._names = {id(p): name for name, p in parts.model.named_parameters()}  # a tied one has one
         self._handles: dict[int, Handle] = {}
         self._whole: dict[int, Tensor] = {}  # gathered units
         self._empty: dict[int, Tensor] = {}  # without storage until gathered again, since a kept layer is tied to them
         self._sums: dict[int, Tensor] = {}  # gradients to push
+        self._held: dict[int, Tensor] = {}  # gradients on their way, by the step that pushes them
+        self._each = sync_named(program.sync).push_every_microbatch
         self._do: dict[str, Callable[[int], None]] = {
             "embed": self._embed,
             "forward": self._forward if parts.recompute else self._forward_kept,
@@ -97,14 +107,19 @@ class Performance:
         steps, share, number = self.program.steps, iter(self.share), 0
         while number < len(steps) and steps[number].kind != until:
             step = steps[number]
-            self._wait_for(step.after)
+            if number == self.program.end:
+                self._complete()
+            if step.lane != COMPUTE:
+                self._give(number, step)
+                number += 1
+                continue
+            self._follow(step.after)
             if step.kind == "overhead" and not self._open(number, next(share, None)):
                 number = self.program.end  # the microbatches that are left are others'
                 continue
-            if step.lane != COMPUTE:
-                self._give(number, step)
-            elif step.kind != "overhead":
+            if step.kind != "overhead":
                 self._compute(number, step)
+            self._handles[number] = self.parts.place.mark()
             number += 1
 
     def _open(self, number: int, microbatch: Microbatch | None) -> bool:
@@ -112,65 +127,86 @@ class Performance:
         if microbatch is None:
             return False
         self._pass = _Pass(microbatch.batch, microbatch.seconds)
-        now = time.perf_counter()
+        now = self.recorder.tick()
         self.recorder.done(number, now, now)
         return True
 
-    def _wait_for(self, steps: tuple[int, ...]) -> None:
+    def _follow(self, steps: tuple[int, ...]) -> None:
+        """Compute goes on when these transfers are done, and so nobody needs what they carried any more."""
         for earlier in steps:
             if earlier in self._handles:
-                self._handles.pop(earlier).wait()
+                self._handles.pop(earlier).check()
+            self._held.pop(earlier, None)
+
+    def _complete(self) -> None:
+        """All microbatches are given: what is left before devices meet."""
+        for lane in self.parts.lanes.values():
+            lane.drain()
+        self._held.clear()
+        self._checks.settle()
+        self.parts.arena.complete()
 
     def _give(self, number: int, step: Step) -> None:
-        """Start a transfer."""
-        move = self._gather(step.unit) if step.kind == "gather" else self._push(step)
-        self._handles[number] = self.parts.lanes[step.lane].give(lambda: self._transfer(number, step, move))
+        """Start a transfer, which waits for the steps it names."""
+        after = [self._handles[n] for n in step.after if n in self._handles]
+        if step.kind == "gather":
+            move, free = self._gather(step.unit)
+            after.append(free)
+        else:
+            move = self._push(number, step)
+        self._handles[number] = self.parts.lanes[step.lane].give(lambda: self._transfer(number, step, move), after)
 
     def _transfer(self, number: int, step: Step, move: Callable[[], None]) -> None:
-        asked = time.perf_counter()
+        asked = self.recorder.tick()
         if step.meets:
             self._memory.meet(COMM)
         move()
-        self.recorder.done(number, asked, time.perf_counter())
+        self.recorder.done(number, asked, self.recorder.tick())
 
-    def _gather(self, unit: int) -> Callable[[], None]:
-        arena = self.parts.arena
+    def _gather(self, unit: int) -> tuple[Callable[[], None], Handle]:
+        """The move, and what it has to wait for before it may overwrite the memory that it moves to."""
+        arena, parts = self.parts.arena, self.parts
+        shape = arena.units[unit]
         if unit in self._empty:
             out = self._empty.pop(unit)
             out.untyped_storage().resize_(out.nbytes)
+            free = parts.place.mark()
         else:
-            out = arena.weights(self._memory.rank, unit).new_empty(arena.units[unit].gather * self._memory.size)
+            out, free = parts.buffers.take(parts.place, shape.gather * self._memory.size, shape.dtype)
         self._whole[unit] = out
-        return lambda: arena.gather(unit, out)
+        return lambda: arena.gather(unit, out), free
 
-    def _push(self, step: Step) -> Callable[[], None]:
+    def _release(self, unit: int) -> None:
+        """The present compute is the last to read a gathered unit."""
+        self.parts.buffers.give(self._whole.pop(unit), self.parts.place.mark())
+
+    def _push(self, number: int, step: Step) -> Callable[[], None]:
         arena, unit, rank = self.parts.arena, step.unit, self._memory.rank
-        gradients = self._sums.pop(unit)
-        first = step.microbatch if sync_named(self.program.sync).push_every_microbatch else 0
-        microbatches = range(first, step.microbatch + 1)
+        gradients = self._held[number] = self._sums.pop(unit)
+        microbatches = range(step.microbatch if self._each else 0, step.microbatch + 1)
 
         def add() -> None:
-            finite.check(gradients, arena.units[unit].name, rank, microbatches)
+            self._checks.check(gradients, arena.units[unit].name, rank, microbatches)
             arena.push(unit, gradients)
 
         return add
 
     def _compute(self, number: int, step: Step) -> None:
-        asked = time.perf_counter()
+        asked = self.recorder.tick()
         what = self.program.durations[step.duration][0]
         if step.kind == "compute" and self._pass.seconds is not None:
             self._emulate(what, step.unit, self._pass.seconds[what])
         else:
             self._do[what](step.unit)
-        self.recorder.done(number, asked, time.perf_counter())
+        self.recorder.done(number, asked, self.recorder.tick())
 
     def _emulate(self, what: str, unit: int, seconds: float) -> None:
         """Wait, and leave no gradient but zeros."""
         if what in ("backward", "embed backward"):
             self._add(unit, torch.zeros_like(self._whole[unit]))
+        self.parts.place.wait(seconds)
         if what != "embed" and what != "head":
-            del self._whole[unit]
-        marks.wait(seconds)
+            self._release(unit)
 
     def _lent(self, module: nn.Module, unit: int) -> dict[str, Tensor]:
         """A module's weights, by the module's own names."""
@@ -188,7 +224,7 @@ class Performance:
         now.inputs[unit] = now.x
         with torch.no_grad():
             now.x = functional_call(module, self._lent(module, unit), (now.x, now.place))
-        del self._whole[unit]
+        self._release(unit)
 
     def _forward_kept(self, unit: int) -> None:
         """Keep the graph, which holds the weights: their storage goes meanwhile, as FSDP2's does."""
@@ -213,13 +249,13 @@ class Performance:
         else:
             x = now.inputs.pop(unit).requires_grad_()
             [now.x], gradients = _derived(module, self._lent(module, unit), (x, now.place), [x], now.x)
-        del self._whole[unit]
+        self._release(unit)
         self._add(unit, self.parts.units[unit].flatten(self._named(module, gradients)))
 
     def _embed_backward(self, unit: int) -> None:
         module, now = self.parts.model.embedding, self._pass
         _, gradients = _derived(module, self._lent(module, unit), (now.batch.tokens,), [], now.x)
-        del self._whole[unit]
+        self._release(unit)
         every = dict(now.head)
         for name, gradient in self._named(module, gradients).items():
             every[name] = every[name] + gradient if name in every else gradient  # in both where the head is tied
@@ -230,6 +266,8 @@ class Performance:
 
     def _add(self, unit: int, gradients: Tensor) -> None:
         """To what waits for its push: nothing, or the microbatches before where only the last one pushes."""
+        if not self._each:
+            gradients = gradients.float()  # 16 bits are too few to add up in
         self._sums[unit] = self._sums[unit].add_(gradients) if unit in self._sums else gradients
 
 

@@ -1,10 +1,11 @@
-"""What suits a backend, and the place where a model's parameters are: a CPU, or a GPU."""
+"""What suits a backend, and where a model's parameters are: a CPU, a GPU, or a group of a GPU's SMs."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 
+from odc_engine import green
 from odc_engine.arena import Arena, UnitShape
 from odc_engine.backends import nvshmem_library
 from odc_engine.backends.base import FarMemory, PeerMemory
@@ -13,9 +14,10 @@ from odc_engine.backends.nvshmem import Host, NvshmemMemory
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.far import FarArena
 from odc_engine.lanes import Lane
+from odc_engine.place import HOST, Place
 from odc_engine.record import Clock
 from odc_engine.started import started
-from odc_engine.streams import StreamClock, StreamLane
+from odc_engine.streams import StreamClock, StreamLane, StreamPlace
 
 
 def memory_for(model: nn.Module, timeout: float) -> PeerMemory:
@@ -54,3 +56,11 @@ def lane_on(device: torch.device, name: str) -> Lane:
 def clock_on(device: torch.device) -> Clock:
     """Marks on streams on a GPU, the machine's clock on a CPU."""
     return StreamClock() if device.type == "cuda" else Clock()
+
+
+def places(device: str, count: int, sms: int = 0) -> list[Place]:
+    """Where so many threads work: on this machine's CPU, or each on so many SMs of its GPU (equal shares of all)."""
+    if device == "cpu":
+        return [HOST] * count
+    parts = green.partitions(count, sms or green.share(count))
+    return [StreamPlace(torch.device("cuda", 0), part.streams, part) for part in parts]

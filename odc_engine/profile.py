@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from odc_engine import calibration
+from odc_engine import calibration, green
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
 from odc_engine.model import refuse
 from odc_engine.progress import progress
-from odc_engine.run import hardware, run, warn_if_busy
+from odc_engine.run import check_device, hardware, run, warn_if_busy
 from odc_engine.started import started
 from odcsim import fit, measurements, profile, recorded, timeline
 from odcsim.cluster import Cluster
@@ -32,7 +32,7 @@ from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.schedule import ScheduleFile
 
-DTYPE = "float32"  # the engine's weights on their way
+DTYPE = "float32"  # weights on their way, where nothing else is asked for
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not
 KEPT_ROUNDS = {True: 1, False: 5}  # of them without recompute
 SIZES = {True: (1,), False: (1, 2, 0.5)}  # of units whose transfers are timed, as shares of the model's width
@@ -52,6 +52,8 @@ class Plan:
     quick: bool = False
     seed: int = 0
     timeout: float = 600.0
+    device: str = "cpu"  # what threads compute on
+    dtype: str = DTYPE
 
     def check(self) -> None:
         if (place := started()) is not None:
@@ -66,6 +68,12 @@ class Plan:
         if self.most < least:
             raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {least}")
         refuse(self.model)
+        check_device(self.device, self.backend)
+
+    @property
+    def sms(self) -> int:
+        """Of each device of a GPU: as many with few devices as with the most, so that they are the same devices."""
+        return green.share(max(self.devices)) if self.device == "cuda" else 0
 
     @property
     def told(self) -> str:
@@ -73,9 +81,8 @@ class Plan:
         devices = ", ".join(map(str, self.devices))
         speed = "quick" if self.quick else "full"
         model = f"{self.model.parameters:,} parameters"
-        return (
-            f"{speed}; {model}; devices {devices}; backend {self.backend}; up to {self.most} tokens; seed {self.seed}"
-        )
+        backend = f"{self.backend} on {self.device}, {self.dtype}"
+        return f"{speed}; {model}; devices {devices}; backend {backend}; up to {self.most} tokens; seed {self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +186,7 @@ def measure(plan: Plan, piece: Piece) -> Measurements:
             fix = "what is measured so far is kept: give the same command again"
             raise EngineError(f"a run on {devices} devices failed, see above; {fix}")
         waits = job.cost if piece.emulate else None
-        rows = recorded.rows(timeline.read(path), piece.file.schedules, piece.model, DTYPE, waits)
+        rows = recorded.rows(timeline.read(path), piece.file.schedules, piece.model, plan.dtype, waits)
     if not piece.recompute:
         return replace(_empty(plan), compute=tuple(row for row in rows.compute if row.kind.endswith(KEPT)))
     # Meetings and the rest are those of real runs where there are any, and of units of the model's own size.
@@ -192,19 +199,19 @@ def _job(plan: Plan, piece: Piece) -> Job:
     devices = piece.file.header.devices
     cost = Cost(piece.model, replace(STAND_IN, model=piece.model.name), Cluster(devices, devices, 1.0, 1.0, devices))
     told = (piece.sync, plan.backend, "locked", "fsdp2", piece.emulate, plan.timeout, plan.seed, piece.recompute)
-    return Job(piece.file.schedules, cost, *told)
+    return Job(piece.file.schedules, cost, *told, plan.device, plan.dtype, plan.sms)
 
 
 def _empty(plan: Plan) -> Measurements:
     versions = f"torch {version('torch')}, Python {platform.python_version()}, odcsim {version('odcsim')}"
     return Measurements(
         plan.model.name,
-        "cpu",
+        plan.device,
         (),
-        hardware=hardware(),
+        hardware=f"{green.told(plan.sms)}; {hardware()}" if plan.sms else hardware(),
         versions=versions,
         date=datetime.date.today().isoformat(),
-        dtype=DTYPE,
+        dtype=plan.dtype,
         transport=plan.backend,
         notes=plan.told,
     )

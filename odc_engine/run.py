@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from odc_engine import launch, launch_threads
+from odc_engine import green, launch, launch_threads
 from odc_engine.backends.gpus import refuse_without_gpus
 from odc_engine.backends.nvshmem import Host
 from odc_engine.backends.nvshmem_library import refuse_without_nvshmem
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.errors import EngineError
 from odc_engine.job import ON_GPUS, Job, check_job
+from odc_engine.placement import places
 from odc_engine.started import started
 from odc_engine.thin import Thin
 from odc_engine.worker import Device, Member, Recorded, as_block
@@ -32,7 +33,8 @@ def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> in
     if not (quiet or job.emulate):
         warn_if_busy()
     if job.backend == "threads":
-        return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output, quiet)
+        where = places(job.device, file.header.devices, job.sms)
+        return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output, quiet, places=where)
     across = job.backend in ACROSS
     return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet, across=across)
 
@@ -42,8 +44,18 @@ def check(file: ScheduleFile, job: Job) -> None:
     check_job(file, job)
     if job.backend == "threads":
         launch_threads.refuse_torchrun()
+    check_device(job.device, job.backend)
     if job.backend in ON_GPUS:
         _check_gpus(job)
+
+
+def check_device(device: str, backend: str) -> None:
+    """Refuse what threads cannot compute on here."""
+    if device == "cpu":
+        return
+    if backend != "threads":
+        raise InputError(f"--device {device} with backend {backend}", fix="--backend threads, or leave --device out")
+    green.refuse_without()
 
 
 def _check_gpus(job: Job) -> None:
@@ -135,7 +147,7 @@ def _about(file: ScheduleFile, job: Job) -> About:
         model=file.header.model,
         digest=file.header.digest,
         fidelity="measured",
-        hardware=f"{hardware()}; backend {job.backend}, {job.accumulate}",
+        hardware=f"{hardware(job)}; backend {job.backend}, {job.accumulate}",
         emulated=job.emulate,
         prefetch=job.prefetch,
         devices=file.header.devices,
@@ -145,8 +157,11 @@ def _about(file: ScheduleFile, job: Job) -> About:
     )
 
 
-def hardware() -> str:
-    """The processor's name and how many cores this process may use."""
+def hardware(job: Job | None = None) -> str:
+    """The processor's name and how many cores this process may use, with the job's GPU before it."""
+    if job is not None and job.device == "cuda":
+        devices = len(job.schedules[0].devices)
+        return f"{green.told(job.sms or green.share(devices))}; {hardware()}"
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -8,26 +8,26 @@ without its name. And FSDP2 makes CUDA streams of its own, which no green contex
 performed here literally, with the same model code and the same arena, and tests hold the result equal to FSDP2's over
 shm.
 
-Left out, as `run` needs none of it: mixed precision, frozen parameters, models other than Decoder.
+Masters are fp32; with `dtype` bfloat16 weights are gathered, computed with and their gradients pushed in that, as under
+FSDP2's MixedPrecisionPolicy. Left out, as `run` needs none of it: frozen parameters, models other than Decoder.
 """
-
-import time
 
 import torch
 from torch import Tensor, nn
 
-from odc_engine.arena import Arena
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.flat import FlatUnit, flat_units
 from odc_engine.job import Job
-from odc_engine.lanes import Lane
 from odc_engine.model import Decoder
 from odc_engine.perform import Parts, Performance
+from odc_engine.placement import arena_on
 from odc_engine.share import share_of
-from odc_engine.worker import Recorded, idle_step
+from odc_engine.worker import Recorded, drawn, idle_step
 from odcsim.program import sync_named
 from odcsim.schedule import Schedule
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class Thin:
@@ -35,28 +35,31 @@ class Thin:
 
     def __init__(self, job: Job, memory: ThreadMemory) -> None:
         self.job, self.memory, self.rank = job, memory, memory.rank
-        self.sync = sync_named(job.sync)
+        self.sync, place = sync_named(job.sync), memory.place
         model = Decoder(job.cost.model, recompute=False, device="meta")  # Performance computes again what it wants to
-        units = flat_units(model, memory.size)
-        arena = Arena(memory, [unit.shape for unit in units], job.accumulate)
+        units = flat_units(model, memory.size, DTYPES[job.dtype])
+        arena = arena_on(memory, [unit.shape for unit in units], job.accumulate)
         self.shards = self._drawn(units)
         self.optimizer = torch.optim.AdamW(self.shards, lr=1e-3)
-        lanes = {name: Lane(name) for name in {self.sync.gather_lane, self.sync.push_lane}}
-        self.parts = Parts(model, units, arena, lanes, job.recompute)
+        lanes = {name: place.lane(name) for name in {self.sync.gather_lane, self.sync.push_lane}}
+        clock = place.clock(lambda mark: memory.exchange(mark)[0])
+        self.parts = Parts(model, units, arena, lanes, place, clock, job.recompute)
         self.publish()
 
     def _drawn(self, units: tuple[FlatUnit, ...]) -> list[nn.Parameter]:
         """This device's parts of the weights, which are drawn once for all."""
-        first = Decoder(self.job.cost.model, seed=self.job.seed) if self.rank == 0 else None
+        first = drawn(self.job) if self.rank == 0 else None
         whole = dict(self.memory.exchange(first)[0].named_parameters())
         parts = (unit.flatten(whole).detach().chunk(self.memory.size)[self.rank] for unit in units)
-        return [nn.Parameter(part.clone()) for part in parts]
+        found = [nn.Parameter(part.clone()) for part in parts]
+        self.memory.place.finish()  # before the whole goes, which is device 0's memory
+        return found
 
     def minibatch(self, number: int) -> Recorded:
         """Perform every step of a minibatch's program."""
         performance = self._performance(self.job.schedules[number], number)
         self.meet()
-        start = time.perf_counter()
+        start = self.parts.clock.start()
         performance.perform()
         if not self.sync.publishes:
             self._lay_out()  # as over shm nobody is charged for it
@@ -113,7 +116,8 @@ class Thin:
         found: dict[str, Tensor] = {}
         for unit, parts in zip(self.parts.units, zip(*every, strict=True), strict=True):
             found |= unit.views(torch.cat(parts))
-        return found
+        self.memory.place.finish()  # before the parts go, which are other devices' memory
+        return {name: tensor.cpu() for name, tensor in found.items()}
 
     def gathered(self, recorded: Recorded) -> list[Recorded] | None:
         """Every device's record, on device 0."""

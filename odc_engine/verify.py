@@ -11,11 +11,11 @@ from odc_engine.backends.nvshmem import Host
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
-from odc_engine.model import Decoder
 from odc_engine.packed import synthetic
+from odc_engine.placement import places
 from odc_engine.run import ACROSS, check
 from odc_engine.thin import Thin
-from odc_engine.worker import Device, Member
+from odc_engine.worker import Device, Member, drawn
 from odcsim.schedule import Schedule, ScheduleFile
 
 BOUND = 1e-5  # fp32: what differing orders of summation explain, with room
@@ -34,10 +34,12 @@ class Verdict:
 def verify(file: ScheduleFile, job: Job, as_json: bool) -> int:
     """Check every minibatch of the file with the same weights. Device 0 prints the verdict; not 0 beyond BOUND."""
     check(file, job)
+    devices = file.header.devices
     if job.backend == "threads":
-        return launch_threads.run(_verify_thread, file.header.devices, job.timeout, job, as_json)
+        where = places(job.device, devices, job.sms)
+        return launch_threads.run(_verify_thread, devices, job.timeout, job, as_json, places=where)
     across = job.backend in ACROSS
-    return launch.run(_verify_device, file.header.devices, job.timeout, job, as_json, across=across)
+    return launch.run(_verify_device, devices, job.timeout, job, as_json, across=across)
 
 
 def _verify_device(memory: Host, job: Job, as_json: bool) -> None:
@@ -66,7 +68,7 @@ def _verify(device: Member, job: Job, as_json: bool) -> None:
 
 def reference_gradients(job: Job, schedule: Schedule) -> dict[str, Tensor]:
     """The same minibatch on one process, in fp64, one microbatch after the other."""
-    model = Decoder(job.cost.model, seed=job.seed).double()
+    model = drawn(job).cpu().double()
     for microbatch in schedule.contents():
         model(synthetic(schedule, microbatch, job.cost.model.vocab, job.seed)).backward()
     zero = {name: torch.zeros_like(p) for name, p in model.named_parameters()}

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from odc_engine import clocks
@@ -80,7 +80,8 @@ class Device:
         self.sync: Sync = sync_named(job.sync)
         self.model = Decoder(job.cost.model, recompute=job.recompute, seed=job.seed).to(self.memory.device)
         mesh = init_device_mesh(self.memory.device.type, (self.memory.size,))  # torch's choice is a GPU where one is
-        shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), mesh=mesh)
+        precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.dtype == "bfloat16" else None
+        shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), precision, mesh=mesh)
         self.recorder = _Switch()
         self.comm = self._communication()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
@@ -192,6 +193,11 @@ class _Switch:
 
     def span(self, kind: str) -> AbstractContextManager[None]:
         return self.now.span(kind) if self.now else nullcontext()
+
+
+def drawn(job: Job) -> Decoder:
+    """The whole model with its first weights. A GPU draws others than a CPU, in a second instead of a minute."""
+    return Decoder(job.cost.model, seed=job.seed, device=job.device)
 
 
 def idle_step(optimizer: torch.optim.Optimizer) -> None:

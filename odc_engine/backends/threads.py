@@ -14,9 +14,10 @@ from torch import Tensor
 
 from odc_engine.backends.base import MAIN, ROOMS, Lockable
 from odc_engine.errors import PeerLost
+from odc_engine.place import HOST, Place
 from odcsim.errors import InputError
 
-Place = tuple[int, int]  # a device, and where in its arena
+Range = tuple[int, int]  # a device, and where in its arena
 
 
 class Team:
@@ -25,13 +26,13 @@ class Team:
     def __init__(self, size: int, timeout: float = 60.0) -> None:
         self.size, self.timeout = size, timeout
         self.arenas: list[Tensor] = [torch.empty(0, dtype=torch.uint8)] * size
-        self.board: list[Any] = [None] * size
+        self._boards: list[tuple[list[Any], list[Any]]] = [([None] * size, [None] * size) for _ in range(ROOMS)]
         self._came = [[0] * size for _ in range(ROOMS)]
         self._changed = threading.Condition()
         self._taken = 0
         self._lost: tuple[list[int], str] | None = None  # the first to fail: later failures follow from it
-        self._locks: dict[Place, threading.Lock] = {}
-        self._holders: dict[Place, int] = {}
+        self._locks: dict[Range, threading.Lock] = {}
+        self._holders: dict[Range, int] = {}
 
     def fail(self, devices: list[int], what: str) -> None:
         """Have everybody who still runs end with these names."""
@@ -64,22 +65,30 @@ class Team:
     def refill(self) -> None:
         self._taken = 0
 
-    def try_lock(self, rank: int, place: Place) -> bool:
-        if not self._locks.setdefault(place, threading.Lock()).acquire(blocking=False):
+    def swap(self, rank: int, room: int, value: Any) -> list[Any]:
+        """Meet, and see what everybody has brought. There are two boards, since who is quick writes on the next one
+        while others still read; before the one after that, all have come to a further meeting."""
+        board = self._boards[room][self._came[room][rank] % 2]
+        board[rank] = value
+        self.meet(rank, room)
+        return list(board)
+
+    def try_lock(self, rank: int, held: Range) -> bool:
+        if not self._locks.setdefault(held, threading.Lock()).acquire(blocking=False):
             return False
-        self._holders[place] = rank
+        self._holders[held] = rank
         return True
 
-    def unlock(self, place: Place) -> None:
-        self._locks[place].release()
+    def unlock(self, held: Range) -> None:
+        self._locks[held].release()
 
     @contextmanager
-    def lock(self, rank: int, place: Place) -> Iterator[None]:
-        lock = self._locks.setdefault(place, threading.Lock())
+    def lock(self, rank: int, held: Range) -> Iterator[None]:
+        lock = self._locks.setdefault(held, threading.Lock())
         if not lock.acquire(timeout=self.timeout):
-            self.fail([self._holders[place]], f"held a lock for {self.timeout:g} s: stopped?")
+            self.fail([self._holders[held]], f"held a lock for {self.timeout:g} s: stopped?")
             self.check()
-        self._holders[place] = rank
+        self._holders[held] = rank
         try:
             yield
         finally:
@@ -87,14 +96,15 @@ class Team:
 
 
 class ThreadMemory(Lockable):
-    """One device's side of a team, for all threads of that device."""
+    """One device's side of a team, for all threads of that device. `place`: where it works, and where its arena is."""
 
-    def __init__(self, team: Team, rank: int) -> None:
-        self.team, self.rank, self.size = team, rank, team.size
+    def __init__(self, team: Team, rank: int, place: Place = HOST) -> None:
+        self.team, self.rank, self.size, self.place = team, rank, team.size, place
+        self.device = place.device
 
     def allocate(self, nbytes: int) -> None:
         try:
-            self.team.arenas[self.rank] = torch.zeros(nbytes, dtype=torch.uint8)
+            self.team.arenas[self.rank] = torch.zeros(nbytes, dtype=torch.uint8, device=self.device)
         except RuntimeError as error:
             raise InputError(
                 f"no memory for an arena of {nbytes / 1e6:.0f} MB ({str(error).splitlines()[0]})",
@@ -122,9 +132,17 @@ class ThreadMemory(Lockable):
         self.team.unlock((device, start))
 
     def meet(self, room: int) -> None:
-        self.team.meet(self.rank, room)
+        """In MAIN this thread waits, for its device first. Elsewhere it only sees to it that its device will."""
+        if room == MAIN:
+            self.place.finish()
+            self.team.meet(self.rank, room)
+            return
+        # A mark can be waited for once it is there, so threads meet to give marks; devices meet when they reach them.
+        for came in self.team.swap(self.rank, room, self.place.mark()):
+            came.check()
 
     def take(self) -> int:
+        self.place.finish()  # a device takes when it is free, however far its thread has run ahead
         self.check()
         return self.team.take()
 
@@ -133,11 +151,8 @@ class ThreadMemory(Lockable):
 
     def exchange(self, value: Any) -> list[Any]:
         """What every device has brought, in the order of devices: the things themselves, not copies."""
-        self.team.board[self.rank] = value
-        self.meet(MAIN)
-        found = list(self.team.board)
-        self.meet(MAIN)  # nobody may write anew what another has yet to read
-        return found
+        self.place.finish()
+        return self.team.swap(self.rank, MAIN, value)
 
     def fail(self, error: BaseException) -> None:
         """Say that this device ends, and why."""

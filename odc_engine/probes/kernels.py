@@ -17,10 +17,10 @@ def probe() -> Answer:
     wrong = [name for name, right in checked(ODD, "cuda").items() if not right]
     if wrong:
         return Answer(FAILED, f"wrong bytes: {', '.join(wrong)}")
-    rates = _rates()
-    told = ", ".join(f"{name} {rate / rates['copy']:.0%}" for name, rate in rates.items() if name != "copy")
-    found = f"all right; {SIZE // MB} MB: copy {rates['copy'] / 1e9:.0f} GB/s (read and written), of which {told}"
-    return Answer(OK, found, {"bytes": SIZE, "bytes_per_second": rates})
+    every = rates(SIZE)
+    told = ", ".join(f"{name} {rate / every['copy']:.0%}" for name, rate in every.items() if name != "copy")
+    found = f"all right; {SIZE // MB} MB: copy {every['copy'] / 1e9:.0f} GB/s (read and written), of which {told}"
+    return Answer(OK, found, {"bytes": SIZE, "bytes_per_second": every})
 
 
 def checked(n: int, where: str) -> dict[str, bool]:
@@ -47,13 +47,13 @@ def checked(n: int, where: str) -> dict[str, bool]:
     return right
 
 
-def _rates() -> dict[str, float]:
-    """Bytes read and written in a second. An atomic sum passes over memory three times."""
+def rates(size: int) -> dict[str, float]:
+    """Bytes read and written in a second, moving `size` at a time. An atomic sum passes over memory three times."""
     import torch
 
     from odc_engine.kernels import transfers
 
-    n = SIZE // 4 // DEVICES
+    n = size // 4 // DEVICES
     whole, spare = torch.zeros(2, DEVICES * n, device="cuda")
     arenas = torch.zeros(DEVICES, n, device="cuda")
     place = transfers.Shards(transfers.table([a.data_ptr() for a in arenas], "cuda"), 0, 0, n)
@@ -63,7 +63,7 @@ def _rates() -> dict[str, float]:
         "write": (2, lambda: transfers.write(place, whole, first=True)),
         "add": (3, lambda: transfers.add(place, whole)),
     }
-    return {name: passes * SIZE / fastest(move) for name, (passes, move) in moves.items()}
+    return {name: passes * size / fastest(move) for name, (passes, move) in moves.items()}
 
 
 def fastest(move: Callable[[], Any]) -> float:

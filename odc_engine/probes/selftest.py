@@ -76,14 +76,14 @@ def ask(probe: Probe) -> Answer:
         file, said = Path(folder, "answer"), Path(folder, "said")
         with said.open("wb") as out:
             command = [sys.executable, "-m", "odc_engine.probes", probe.module, str(file)]
-            code = _ended(command, out, probe.seconds)
+            code = ended(command, out, probe.seconds)
         if file.exists() and (text := file.read_text(encoding="utf-8")):
             return Answer(**json.loads(text))
         return _silent(code, probe.seconds, said.read_text(encoding="utf-8", errors="replace"))
 
 
-def _ended(command: list[str], out: IO[bytes], seconds: float) -> int | None:
-    """The exit status, None where time was up. Nothing of the probe is left either way."""
+def ended(command: list[str], out: IO[bytes], seconds: float) -> int | None:
+    """A command's exit status, None where time was up. Nothing that it started is left either way."""
     nothing = subprocess.DEVNULL
     # A group of its own, so that processes which the probe starts can be ended with it.
     process = subprocess.Popen(command, stdin=nothing, stdout=out, stderr=out, start_new_session=True)

@@ -78,6 +78,23 @@ def test_pieces_have_names_of_their_own_and_run_what_the_backend_can(backend, qu
         assert job.recompute == (not piece.name.startswith("kept"))
 
 
+@pytest.mark.usefixtures("machine")
+def test_groups_of_a_gpu_are_measured_like_any_machine(monkeypatch, tmp_path):
+    """The same pieces, every device with as many SMs, and the numbers under the GPU's name and dtype."""
+    monkeypatch.setattr(profile, "check_device", lambda *_: None)
+    monkeypatch.setattr(profile.green, "share", lambda devices: 132 // devices // 8 * 8)
+    monkeypatch.setattr(profile.green, "told", lambda sms: f"{sms} SMs of a GPU")
+    plan = replace(PLAN, backend="threads", device="cuda", dtype="bfloat16")
+    jobs = [profile._job(plan, piece) for piece in pieces(plan)]
+    assert {(job.device, job.dtype, job.sms) for job in jobs} == {("cuda", "bfloat16", 40)}
+    assert [piece.name for piece in pieces(plan)] == [piece.name for piece in pieces(replace(plan, device="cpu"))]
+    measured(plan, tmp_path / "me.json")
+    found = profiles.read(tmp_path / "me.json")
+    assert found.interference == pytest.approx(INTERFERENCE)
+    assert (found.gpu, found.dtype, found.transport) == ("cuda", "bfloat16", "threads")
+    assert found.hardware.startswith("40 SMs of a GPU; ")
+
+
 def stopped_after(monkeypatch, count: int, error: BaseException, plan: Plan, output: Path) -> None:
     """A call that ends by the error when so many pieces are measured."""
     before, left = profile.measure, iter(range(count))

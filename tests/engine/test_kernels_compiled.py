@@ -69,6 +69,18 @@ def expected(name: str) -> set[str]:
     return {LOAD, ATOMIC if kernel == "add" else STORE}
 
 
+def test_a_pause_looks_at_the_clock_again_and_again():
+    """Nothing comes of it, and yet no compiler may leave it out."""
+    from odc_engine.kernels.pause import pause
+
+    if not hasattr(pause, "params"):
+        pytest.skip("kernels are interpreted in this process (TRITON_INTERPRET)")
+    made = triton.compile(ASTSource(pause, {"nanoseconds": "i64"}), target=GPUTarget("cuda", 90, 32))
+    assert made.asm["ptx"].count("%globaltimer") >= 2
+    assert re.search(r"bra", made.asm["ptx"])
+    assert made.asm["cubin"][:4] == b"\x7fELF"
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_kernel_becomes_code_for_a_gpu_that_is_not_here(name):
     made = compiled(name, whole_chunks=True)

@@ -230,6 +230,39 @@ def test_nobody_sees_what_a_faster_one_brings_next():
         sys.setswitchinterval(before)
 
 
+def roundings(name, grads, reference):
+    """How far a gradient lies from the one in fp64, in the mean over its elements."""
+    return float((grads[name].double() - reference[name]).norm() / reference[name].norm())
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_bf16_is_within_its_rounding(sync):
+    """Weights, compute and pushes; masters and sums stay fp32. A bf16 has 8 bits."""
+    job = replace(job_for(minibatch((2, 2)), sync=sync), dtype="bfloat16")
+    reference = reference_gradients(job, job.schedules[0])
+    for mine in on_threads(job, gradients):
+        far = {name: roundings(name, mine, reference) for name in mine}
+        assert 1e-4 < max(far.values()) < 3e-2, far
+
+
+REFUSED = {
+    "no gpu": (["--backend", "threads"], "--device cuda needs NVIDIA GPUs, and torch "),
+    "processes": (["--backend", "shm"], "--device cuda with backend shm; --backend threads"),
+}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_what_needs_a_gpu_is_refused_in_a_line(command, options, message, tmp_path, capsys):
+    path = tmp_path / "s.jsonl"
+    schedule.write(file_of(minibatch((2, 1))), path)
+    output = ["-o", str(tmp_path / "t.npz")] if command == "run" else []
+    assert main([command, str(path), "--sync", "on-demand", "--device", "cuda", *options, *output]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
 def test_the_command_writes_a_timeline(tmp_path, capfd):
     path, out = tmp_path / "s.jsonl", tmp_path / "t.npz"
     file = schedule.write(file_of(minibatch((2, 1)), minibatch((1, 1))), path)

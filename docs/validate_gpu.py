@@ -1,0 +1,250 @@
+"""Try on one NVIDIA GPU what is claimed of it, and write what came out: `make validate-gpu`. No GPU has run it yet.
+
+    python docs/validate_gpu.py [--only STEP] [--keep DIR] [-o docs/validation-gpu.md]
+
+Each step has a process and a limit of its own, and one that fails does not stop the others. What steps found is kept in
+a folder: the same command goes on with those that are missing, and `--only` does one of them again. Clocks and other
+settings are told as they are found, and never set. Exit status: 0 where every step has passed, 1 where one has not,
+3 where there is no GPU.
+"""
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agreement import table
+from gpu_record import (
+    DEVICES,
+    DTYPE,
+    LONGEST,
+    MODEL,
+    SEED,
+    compared,
+    moved,
+    overlap,
+    planned,
+    predicted,
+    uniform,
+)
+
+from odc_engine.probes.base import Absent
+from odc_engine.probes.driver import first_gpu
+from odc_engine.probes.selftest import NO_GPU, ended
+
+HERE = Path(__file__).parent
+PAGE, KEEP = HERE / "validation-gpu.md", HERE.parent / "validation-gpu.partial"
+REPEATS = 2
+MB = 1 << 20
+SIZES = (1 * MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB, 1024 * MB)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a step came to: did it reach what it has to, and what the page shows of it."""
+
+    step: str
+    good: bool
+    seconds: float
+    text: str
+    date: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`run(folder)` says whether all was well, and what the page shows. `limit`: seconds after which it is ended."""
+
+    name: str
+    asks: str
+    limit: float
+    run: Callable[[Path], tuple[bool, str]]
+
+
+def said(command: Sequence[str]) -> tuple[int, str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def machine(_: Path) -> tuple[bool, str]:
+    """Clocks and limits are what somebody else has set, or nobody."""
+    asked = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,clocks.mem,power.limit,mig.mode.current"
+    code, text = said(["nvidia-smi", f"--query-gpu={asked}", "--format=csv"])
+    import torch
+
+    versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, Python {sys.version.split()[0]}"
+    return code == 0, f"{fenced(text)}\n\n{versions}"
+
+
+def selftest(_: Path) -> tuple[bool, str]:
+    code, text = said([sys.executable, "-m", "odc_engine", "doctor", "--gpu-selftest"])
+    return code == 0, fenced(text)
+
+
+def tests(_: Path) -> tuple[bool, str]:
+    code, text = said([sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/engine"])
+    return code == 0, fenced("\n".join(text.splitlines()[-30:]))
+
+
+def bandwidth(_: Path) -> tuple[bool, str]:
+    from odc_engine.probes.kernels import rates
+
+    return moved({size: rates(size) for size in SIZES})
+
+
+def profile(folder: Path) -> tuple[bool, str]:
+    """Goes on where an earlier call was ended."""
+    from odc_engine import profile as profiles
+    from odcsim import catalog
+
+    plan = profiles.Plan(catalog.model(MODEL), (DEVICES,), "threads", LONGEST, quick=True, device="cuda", dtype=DTYPE)
+    report = profiles.measured(plan, folder / "profile.json")
+    return report.good, fenced("\n".join(report.lines()))
+
+
+def longalign(folder: Path) -> tuple[bool, str]:
+    return compared(*runs(folder, "longalign", (("collective", "lb-micro"), ("on-demand", "lb-mini"))))
+
+
+def pushes(folder: Path) -> tuple[bool, str]:
+    """Of the runs of the comparison."""
+    from odcsim import timeline
+
+    kept = sorted(folder.glob("longalign-on-demand-*.npz"))
+    if not kept:
+        return False, "the step `longalign` has left no timelines"
+    return overlap([timeline.read(path) for path in kept])
+
+
+def even(folder: Path) -> tuple[bool, str]:
+    """The same schedule under both, so nobody gains by another packing."""
+    return uniform(*runs(folder, "even", (("collective", "lb-micro"), ("on-demand", "lb-micro"))))
+
+
+def runs(folder: Path, lengths: str, rows: Sequence[tuple[str, str]]) -> tuple[Any, Any]:
+    """Each (sync, balancer) predicted from the measured profile, and run, one after the other in each repeat."""
+    from odc_engine.job import Job
+    from odc_engine.run import run
+    from odcsim import profile as profiles
+    from odcsim import timeline
+
+    cost, files = planned(profiles.read(folder / "profile.json"), lengths, rows)
+    measured: dict[str, list[Any]] = {sync: [] for sync in files}
+    for number in range(REPEATS):
+        for sync, file in files.items():
+            told = (sync, "threads", "locked", "fsdp2", False, 120.0, SEED)
+            job = Job(file.schedules, cost, *told, device="cuda", dtype=DTYPE)
+            path = folder / f"{lengths}-{sync}-{number}.npz"
+            if run(file, job, str(path), quiet=True):
+                raise RuntimeError("a run failed, see above")
+            measured[sync].append(timeline.read(path))
+    return predicted(cost, files), measured
+
+
+STEPS = (
+    Step("machine", "what this is", 60, machine),
+    Step("selftest", "does what the engine relies on hold here", 580, selftest),
+    Step("tests", "the tests that need a GPU", 580, tests),
+    Step("bandwidth", "kernels against a plain copy of the same run", 180, bandwidth),
+    Step("profile", "what this GPU takes, in four groups of its SMs", 580, profile),
+    Step("longalign", "uneven lengths, predicted and measured", 480, longalign),
+    Step("pushes", "how much of pushes lies beside backward", 60, pushes),
+    Step("even", "what on-demand costs where nothing is to be gained", 300, even),
+)
+
+
+def fenced(text: str) -> str:
+    return f"```text\n{text}\n```"
+
+
+def attempt(step: Step, folder: Path) -> None:
+    """In this process. Whatever goes wrong is the step's result."""
+    start = time.perf_counter()
+    try:
+        good, text = step.run(folder)
+    except Exception:
+        good, text = False, fenced(traceback.format_exc(limit=-3).strip())
+    keep(Result(step.name, good, time.perf_counter() - start, text, datetime.date.today().isoformat()), folder)
+
+
+def keep(result: Result, folder: Path) -> None:
+    path = folder / f"{result.step}.result.json"
+    path.with_suffix(".new").write_text(json.dumps(asdict(result), indent=1))
+    path.with_suffix(".new").replace(path)
+
+
+def kept(folder: Path) -> dict[str, Result]:
+    every = (json.loads(path.read_text()) for path in folder.glob("*.result.json"))
+    return {result.step: result for result in (Result(**entry) for entry in every)}
+
+
+def apart(step: Step, folder: Path) -> None:
+    """In a process of its own, since what goes wrong on a GPU takes its process along."""
+    (folder / f"{step.name}.result.json").unlink(missing_ok=True)
+    log = folder / f"{step.name}.log"
+    start = time.perf_counter()
+    command = [sys.executable, str(Path(__file__)), "--inside", step.name, "--keep", str(folder)]
+    with log.open("wb") as out:
+        code = ended(command, out, step.limit)
+    if step.name not in kept(folder):
+        why = f"no end within {step.limit:g} s" if code is None else f"ended with exit status {code}"
+        last = log.read_text(errors="replace")[-2000:]
+        text = f"{why}; its last words:\n\n{fenced(last)}"
+        keep(Result(step.name, False, time.perf_counter() - start, text, datetime.date.today().isoformat()), folder)
+
+
+def page(found: dict[str, Result], steps: Sequence[Step] = STEPS) -> str:
+    """The record. A step that has not run is there by name, so that nobody takes what is missing for passed."""
+    marks = {True: "reached", False: "**not reached**"}
+    rows = []
+    for step in steps:
+        came = found.get(step.name)
+        told = [marks[came.good], f"{came.seconds:.0f} s"] if came else ["not run", ""]
+        rows.append([f"`{step.name}`", step.asks, *told])
+    parts = [
+        "# Validation on a GPU",
+        "Written by `make validate-gpu` (docs/validate_gpu.py). Clocks and limits are as they were found.",
+        table(("step", "question", "result", "took"), rows),
+    ]
+    for step in steps:
+        if (result := found.get(step.name)) is not None:
+            parts += [f"## {step.name}", f"{step.asks.capitalize()}? {result.date}.", result.text]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    names = [step.name for step in STEPS]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=names, metavar="STEP", help=f"one of {', '.join(names)}; done anew")
+    parser.add_argument("--keep", type=Path, default=KEEP, metavar="DIR", help=f"what steps found ({KEEP.name})")
+    parser.add_argument("--inside", choices=names, help=argparse.SUPPRESS)
+    parser.add_argument("-o", dest="page", type=Path, default=PAGE, metavar="PAGE")
+    args = parser.parse_args(arguments)
+    try:
+        first_gpu()
+    except Absent as absent:
+        print(f"validate-gpu: {absent}", file=sys.stderr)
+        return NO_GPU
+    args.keep.mkdir(parents=True, exist_ok=True)
+    by_name = {step.name: step for step in STEPS}
+    if args.inside:
+        attempt(by_name[args.inside], args.keep)
+        return 0
+    good = {name for name, result in kept(args.keep).items() if result.good}
+    for step in [by_name[args.only]] if args.only else [s for s in STEPS if s.name not in good]:
+        print(f"{step.name} ...", file=sys.stderr, flush=True)
+        apart(step, args.keep)
+        args.page.write_text(page(kept(args.keep)))
+    found = kept(args.keep)
+    args.page.write_text(page(found))
+    return 0 if all(name in found and found[name].good for name in names) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

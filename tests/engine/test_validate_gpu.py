@@ -1,0 +1,181 @@
+"""What docs/validate_gpu.py makes of its steps. The steps themselves need a GPU; these are told what they found."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+import gpu_record as record
+import validate_gpu as gpu
+
+from odc_engine.probes.base import Absent
+from odc_engine.probes.driver import Gpu
+from odcsim.profile import Polynomial, Profile, Timing
+
+KNOWN = Profile(
+    record.MODEL,
+    "",
+    "calibrated",
+    "",
+    forward=Polynomial(0.0, 1e-7, 1e-12),
+    backward=Polynomial(0.0, 3e-7, 3e-12),
+    head=Polynomial(0.0, 1e-7),
+    timings=(Timing("push", 4, 1e-4), Timing("gather", 4, 1e-4)),
+)
+BOTH = (("collective", "lb-micro"), ("on-demand", "lb-mini"))
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """A machine with a GPU, whose steps are these."""
+    monkeypatch.setattr(gpu, "first_gpu", lambda: Gpu("a GPU", 132, (9, 0), (13, 0), 1))
+    asked = []
+
+    def run(step, folder):
+        asked.append(step.name)
+        gpu.attempt(replace(step, run=ANSWERS.get(step.name, lambda _: (True, "all is well"))), folder)
+
+    monkeypatch.setattr(gpu, "apart", run)
+    return asked, tmp_path
+
+
+def broken(_):
+    raise ValueError("no such stream")
+
+
+ANSWERS = {"tests": broken, "bandwidth": lambda _: (False, "too slow")}
+
+
+def called(folder, *options):
+    return gpu.main(["--keep", str(folder / "kept"), "-o", str(folder / "page.md"), *options])
+
+
+def test_a_step_that_fails_stops_no_other_and_is_done_again(here):
+    asked, folder = here
+    assert called(folder) == 1
+    names = [step.name for step in gpu.STEPS]
+    assert asked == names
+    page = (folder / "page.md").read_text()
+    assert page.count("**not reached**") == 2
+    assert "ValueError: no such stream" in page
+    assert "too slow" in page
+    asked.clear()
+    assert called(folder) == 1
+    assert asked == ["tests", "bandwidth"]
+
+
+def test_one_step_alone_leaves_the_others_named_as_not_run(here):
+    asked, folder = here
+    assert called(folder, "--only", "machine") == 1
+    assert asked == ["machine"]
+    assert (folder / "page.md").read_text().count("not run") == len(gpu.STEPS) - 1
+
+
+def test_all_is_well_where_every_step_is(here, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "ANSWERS", {})
+    assert called(here[1]) == 0
+
+
+def test_a_step_that_ends_its_process_or_hangs_says_so(tmp_path, monkeypatch):
+    step = gpu.Step("machine", "?", 0.5, broken)
+    for command, told in (("import time; time.sleep(9)", "no end within 0.5 s"), ("exit(7)", "exit status 7")):
+        ended = gpu.ended
+        monkeypatch.setattr(gpu, "ended", lambda _, *rest, c=command, e=ended: e([sys.executable, "-c", c], *rest))
+        gpu.apart(replace(step, limit=0.5 if "sleep" in command else 20.0), tmp_path)
+        monkeypatch.setattr(gpu, "ended", ended)
+        result = gpu.kept(tmp_path)["machine"]
+        assert not result.good
+        assert told in result.text
+
+
+def test_limits_keep_a_step_under_ten_minutes():
+    assert all(step.limit < 600 for step in gpu.STEPS)
+
+
+def test_without_a_gpu_it_says_so_in_a_line_and_leaves_nothing(monkeypatch, tmp_path, capsys):
+    def nothing():
+        raise Absent("no GPU: the driver sees none")
+
+    monkeypatch.setattr(gpu, "first_gpu", nothing)
+    assert called(tmp_path) == 3
+    assert capsys.readouterr().err == "validate-gpu: no GPU: the driver sees none\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_gathers_and_slots_are_held_to_the_copy_from_16_mb_on():
+    def rates(share):
+        return {"copy": 4e12, "gather": share * 4e12, "write": 4e12, "add": 1e12}
+
+    assert record.moved({1 << 20: rates(0.1), 16 << 20: rates(0.86)})[0]
+    good, text = record.moved({1 << 20: rates(0.1), 16 << 20: rates(0.84)})
+    assert not good
+    assert "gather of 16 MB: 84% of the copy" in text
+    assert "1000 (25%)" in text
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    cost, files = record.planned(KNOWN, "longalign", BOTH)
+    return files, record.predicted(cost, files)
+
+
+def test_both_run_the_same_samples_that_fit(simulated):
+    files, _ = simulated
+    one, other = (files[sync].schedules for sync, _ in BOTH)
+    assert [s.lengths for s in one] == [s.lengths for s in other]
+    assert len(one) == record.MINIBATCHES
+    assert max(max(s.lengths) for s in one) <= record.LONGEST
+
+
+def test_prediction_and_measurement_stand_side_by_side(simulated):
+    _, lines = simulated
+    good, text = record.compared(lines, {sync: [line, line] for sync, line in lines.items()})
+    assert good
+    assert text.count("+0.0%") == 2
+    assert "on-demand + lb-mini" in text
+    other = {"collective": [lines["on-demand"]], "on-demand": [lines["collective"]]}
+    assert not record.compared(lines, other)[0]
+
+
+def test_pushes_lie_beside_backward_but_for_the_last_of_a_microbatch(simulated):
+    """In a simulation where a push takes less than a layer's backward, all but the first layer's are hidden whole."""
+    good, text = record.overlap([simulated[1]["on-demand"]])
+    assert good
+    share = float(text.split("%")[0])
+    assert 95 < share <= 100
+    shifted = [replace(b, asked=b.asked + 1e6 * push(b), had=b.had + 1e6 * push(b)) for b in blocks(simulated)]
+    assert not record.overlap([replace(simulated[1]["on-demand"], blocks=tuple(shifted))])[0]
+
+
+def blocks(simulated):
+    return simulated[1]["on-demand"].blocks
+
+
+def push(block):
+    import numpy as np
+
+    return np.array([float(step.kind == "push") for step in block.program.steps])[:, None, None]
+
+
+def test_overhead_is_held_to_two_percent(simulated):
+    _, lines = simulated
+
+    def slower(factor):
+        line = lines["collective"]
+        stretched = tuple(replace(b, asked=factor * b.asked, had=factor * b.had) for b in line.blocks)
+        return {"collective": [line], "on-demand": [replace(line, blocks=stretched)]}
+
+    assert record.uniform(lines, slower(1.015))[0]
+    assert not record.uniform(lines, slower(1.025))[0]
+
+
+@pytest.mark.slow
+def test_the_command_is_there():
+    script = Path(gpu.__file__)
+    done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=True)
+    assert "--only STEP" in done.stdout
