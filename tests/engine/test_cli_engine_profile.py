@@ -80,7 +80,8 @@ def test_the_command_tells_the_fit_and_each_piece(tmp_path, capsys):
     assert code_of([*ARGS, "-o", str(output)]) == 0
     printed = capsys.readouterr()
     lines, found = printed.out.splitlines(), profiles.read(output)
-    assert [line.partition(":")[0] for line in lines[:4]] == ["backward", "embed", "forward", "head"]
+    fitted = ["backward", "backward kept", "embed", "forward", "forward kept", "head"]
+    assert [line.partition(":")[0] for line in lines[: len(fitted)]] == fitted
     assert "beside others compute takes 1.25 times what it takes alone: in the fit already" in lines
     assert "push on 2 devices: 1.70 times as long beside compute" in lines
     assert lines[-2] == "valid for samples up to 512 tokens, microbatches up to 512"
