@@ -47,38 +47,52 @@ class _Chunk:
 class Arena:
     """Typed views of every near device's arena: weights, then gradients, unit after unit, the same layout everywhere.
 
+    Under hybrid sharding (several nodes of `per_node` devices) a device stands in its node for its counterparts,
+    which have its place in the other nodes: its arena holds a part for each of them beside its own, of weights and of
+    gradients. So gathers and pushes find everything in the node. `sum_nodes` and `fetch` are what goes between nodes.
+
     `locked` keeps one sum per unit that everybody adds to under a lock. `slots` keeps one per writer, added up in the
     order of devices at the end: the same bits in every run, for as many times the memory as there are devices.
     """
 
-    def __init__(self, memory: PeerMemory, units: Sequence[UnitShape], accumulate: str) -> None:
+    def __init__(
+        self, memory: PeerMemory, units: Sequence[UnitShape], accumulate: str, per_node: int | None = None
+    ) -> None:
         self.memory, self.units, self.accumulate = memory, tuple(units), accumulate
-        self._slots = memory.size if accumulate == "slots" else 1
+        self.per_node = per_node or memory.size
+        if memory.size % self.per_node:
+            raise InputError(f"nodes of {per_node} for {memory.size} devices", fix="give a divisor of the devices")
+        self.nodes = memory.size // self.per_node
+        self._slots = self.per_node if accumulate == "slots" else 1
         self._weights: list[int] = []
         self._grads: list[int] = []
         end = 0
         for unit in self.units:
             self._weights.append(end)
-            end = aligned(end + unit.gather * unit.dtype.itemsize)
+            end += aligned(unit.gather * unit.dtype.itemsize) * self.nodes
         for unit in self.units:
             self._grads.append(end)
-            end += aligned(4 * unit.push) * self._slots
+            end += aligned(4 * unit.push) * self._slots * self.nodes
         self._notes = end
         self._spare = aligned(end + NOTES)
         memory.allocate(self._spare + self._spare_size())
         # Slicing and reinterpreting take as long as moving 100 KB, so no transfer does them anew.
-        self._shards = [[self.weights(device, unit) for device in memory.near] for unit in range(len(self.units))]
+        self._shards = [
+            [self.weights(self._stand_in(device), unit, device) for device in memory.near]
+            for unit in range(len(self.units))
+        ]
         self._chunks = [self._chunked(unit) for unit in range(len(self.units))]
 
     def _chunked(self, unit: int) -> list[_Chunk]:
         """Where this device adds to, the own sum first, so that devices do not all start at one."""
         n, found, near = self.units[unit].push, [], self.memory.near
         for i in range(len(near)):
-            device = near[(self.memory.rank - near.start + i) % len(near)]
-            into, place = self.slot(device, unit, self.memory.rank), self._grads[unit]  # nobody locks slots
+            owner = near[(self.memory.rank - near.start + i) % len(near)]
+            device = self._stand_in(owner)
+            into, place = self.slot(device, unit, self.memory.rank, owner), self._slot_start(unit, 0, owner)
             for start in range(0, n, CHUNK // 4):
                 stop = min(n, start + CHUNK // 4)
-                part = slice(device * n + start, device * n + stop)
+                part = slice(owner * n + start, owner * n + stop)
                 found.append(_Chunk(device, part, into[start:stop], place + 4 * start, place + 4 * stop))
         return found
 
@@ -86,17 +100,29 @@ class Arena:
         """Bytes behind all this that a transport needs for itself."""
         return 0
 
-    def weights(self, device: int, unit: int) -> Tensor:
-        """What a device has published of a unit."""
-        shape = self.units[unit]
-        return self._bytes(device, self._weights[unit], shape.gather * shape.dtype.itemsize).view(shape.dtype)
+    def _stand_in(self, device: int) -> int:
+        """Who stands for a device in this device's node: the one with its place."""
+        return self.memory.rank // self.per_node * self.per_node + device % self.per_node
 
-    def slot(self, device: int, unit: int, writer: int) -> Tensor:
-        """The sum that a writer adds to on the device that owns it."""
-        return self._bytes(device, self._slot_start(unit, writer), 4 * self.units[unit].push).view(torch.float32)
+    def _counterparts(self) -> list[int]:
+        """The devices of other nodes that this one stands for, and that stand for it there."""
+        place = self.memory.rank % self.per_node
+        return [d for d in range(place, self.memory.size, self.per_node) if d != self.memory.rank]
 
-    def _slot_start(self, unit: int, writer: int) -> int:
-        return self._grads[unit] + self._slot_size(unit) * (writer if self._slots > 1 else 0)
+    def weights(self, device: int, unit: int, owner: int | None = None) -> Tensor:
+        """What a device has published of a unit, or has of what its counterpart `owner` published."""
+        size = self.units[unit].gather * self.units[unit].dtype.itemsize
+        part = (device if owner is None else owner) // self.per_node
+        return self._bytes(device, self._weights[unit] + aligned(size) * part, size).view(self.units[unit].dtype)
+
+    def slot(self, device: int, unit: int, writer: int, owner: int | None = None) -> Tensor:
+        """The sum that a writer of the device's node adds to, of gradients that the device or a counterpart owns."""
+        start = self._slot_start(unit, writer, device if owner is None else owner)
+        return self._bytes(device, start, 4 * self.units[unit].push).view(torch.float32)
+
+    def _slot_start(self, unit: int, writer: int, owner: int = 0) -> int:
+        number = owner // self.per_node * self._slots + (writer % self.per_node if self._slots > 1 else 0)
+        return self._grads[unit] + self._slot_size(unit) * number
 
     def _slot_size(self, unit: int) -> int:
         return aligned(4 * self.units[unit].push)
@@ -120,13 +146,13 @@ class Arena:
         return whole if len(near) == self.memory.size else whole[near.start * n : near.stop * n]
 
     def gather(self, unit: int, out: Tensor) -> None:
-        """Pull every device's shard into its place."""
+        """Pull every device's shard into its place, from this device's node."""
         self.memory.check()
         # One call, and a plain memcpy inside, which copy_ is not.
         torch.cat(self._shards[unit], out=self._near_part(out, self.units[unit].gather))
 
     def push(self, unit: int, gradients: Tensor) -> None:
-        """Add each device's part of a unit's gradients to that device's sum, in fp32."""
+        """Add each device's part of a unit's gradients to that device's sum in this device's node, in fp32."""
         self.memory.check()
         if self._slots > 1:
             for chunk in self._chunks[unit]:
@@ -155,6 +181,29 @@ class Arena:
     def complete(self) -> None:
         """All pushes of this minibatch are given. Called before devices meet."""
 
+    def sum_nodes(self) -> None:
+        """Add what other nodes have summed of this device's gradients. Only after pushes are done.
+
+        In the order of nodes, and of writers where they have slots: the same bits in every run.
+        """
+        self.memory.check()
+        for unit in range(len(self.units)):
+            total = self.slot(self.memory.rank, unit, 0)
+            for device in self._counterparts():
+                for writer in range(self._slots):
+                    total.add_(self.slot(device, unit, writer, self.memory.rank))
+
+    def fetch(self) -> None:
+        """Copy what counterparts have published into this node, and forget the gradients, which nobody reads any more.
+
+        Only after all have published, and while nobody gathers.
+        """
+        self.memory.check()
+        for unit in range(len(self.units)):
+            for device in self._counterparts():
+                self.weights(self.memory.rank, unit, device).copy_(self.weights(device, unit))
+            self.clear(unit)
+
     def gradients(self, unit: int) -> Tensor:
         """The sum of everything pushed to this device, in the memory it was pushed to. Only after pushes are done."""
         total = self.slot(self.memory.rank, unit, 0)
@@ -163,9 +212,10 @@ class Arena:
         return total
 
     def clear(self, unit: int) -> None:
-        """Forget the gradients. Only while nobody pushes."""
-        for writer in range(self._slots):
-            self.slot(self.memory.rank, unit, writer).zero_()
+        """Forget the gradients. Only while nobody pushes, nor sums nodes."""
+        for owner in (self.memory.rank, *self._counterparts()):
+            for writer in range(self._slots):
+                self.slot(self.memory.rank, unit, writer, owner).zero_()
 
 
 def aligned(n: int) -> int:

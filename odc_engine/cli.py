@@ -82,6 +82,10 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     )
     told = "layers keep their activations, and backward does not run their forward again"
     parser.add_argument("--no-recompute", dest="recompute", action="store_false", help=told)
+    parser.add_argument(
+        "--sharding", default="full", choices=("full", "hybrid"), help="hybrid: gathers and pushes stay in a node"
+    )
+    parser.add_argument("--devices-per-node", type=int, metavar="K", help="how many devices stand for a node")
     parser.add_argument("--profile", metavar="F", help="seconds for emulated compute")
     parser.add_argument("--gpu", metavar="G", help="the same, from the catalogue")
     parser.add_argument(
@@ -167,6 +171,8 @@ def _job(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":
         gpu=args.gpu,
         profile=args.profile,
         cluster=args.cluster,
+        sharding=args.sharding,
+        devices_per_node=args.devices_per_node,
         timeout=args.timeout,
         recompute=args.recompute,
         device=args.device,

@@ -40,7 +40,9 @@ class OnDemand:
 
     `meets` turns every transfer into a meeting of all devices, one lane for both: FSDP's collectives over the same
     memory, as the rival to compare with. `trail`: a compute waits for the push that many positions back, since that one
-    still holds a buffer (FSDP2 has 2; 1 waits for every push at once).
+    still holds a buffer (FSDP2 has 2; 1 waits for every push at once). `devices_per_node`, for hybrid sharding: so many
+    consecutive devices hold all weights and sums of gradients, gathers and pushes stay among them, and nodes exchange
+    both once per minibatch. FSDP2 shards the model over all devices in any case.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class OnDemand:
         meets: bool = False,
         check_finite: bool = True,
         trail: int = 2,
+        devices_per_node: int | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         if accumulate not in ACCUMULATE:
@@ -62,7 +65,8 @@ class OnDemand:
         self.meets, self.check_finite, self.recorder = meets, check_finite, recorder or Silence()
         self.units = units_of(model, self.size) if self.size > 1 else ()
         self._microbatches = Microbatches(model, len(self.units))
-        self.arena = arena_on(self.memory, [unit.shape for unit in self.units], accumulate)
+        shapes = [unit.shape for unit in self.units]
+        self.arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
         self._gathers = lane_on(self.memory.device, "gather")
         self._pushes = self._gathers if meets else lane_on(self.memory.device, "push")
         self._finite = Checks()
@@ -124,6 +128,7 @@ class OnDemand:
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
         self._settled = True
+        self._between_nodes("push", self.arena.sum_nodes)
         anybody = iter(self.arena.every_note(count).amax(dim=0).tolist())
         for unit in self.units:
             _set_grads(unit, self.arena.gradients(unit.index), [next(anybody) for _ in unit.trainable])
@@ -154,9 +159,18 @@ class OnDemand:
             self._versions = [_versions(unit) for unit in self.units]
             self._stepped = False
             self._used.clear()
+        if self.arena.nodes > 1 and not self.meets:
+            with self.recorder.span("meeting"):
+                self.memory.meet(MAIN)  # all shards are laid out, and all sums read
+        self._between_nodes("gather", self.arena.fetch)
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
         self._settled = False
+
+    def _between_nodes(self, kind: str, move: Callable[[], None]) -> None:
+        """What nodes exchange under hybrid sharding. A meeting where transfers are."""
+        if self.arena.nodes > 1:
+            self._transfer(self.recorder.given(kind, -1), move)
 
     def _publish(self, unit: Unit) -> None:
         if unit.index in self._gathered and not self._gathered[unit.index].taken:
@@ -166,7 +180,8 @@ class OnDemand:
         for piece in unit.pieces:
             # FSDP2 would add to it in backward, without a lock, in the memory that peers add to.
             piece.parameter.grad = None
-        self.arena.clear(unit.index)
+        if self.arena.nodes == 1:  # else other nodes may still read the sums
+            self.arena.clear(unit.index)
 
     def gather(self, unit: Unit, out: Tensor) -> Handle:
         """Start to pull a unit."""

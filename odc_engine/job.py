@@ -35,7 +35,7 @@ class Job:
     sms: int = 0  # of each thread's part of a GPU; 0: an equal share
 
     def program(self, microbatches: int) -> Program:
-        return program(self.cost.model.layers, microbatches, self.sync, self.prefetch)
+        return program(self.cost.model.layers, microbatches, self.sync, self.prefetch, self.cost.sharded)
 
     def program_of(self, schedule: Schedule) -> Program:
         """Long enough for whoever takes the whole queue."""
@@ -52,6 +52,8 @@ def job_of(
     gpu: str | None = None,
     profile: str | None = None,
     cluster: str | None = None,
+    sharding: str = "full",
+    devices_per_node: int | None = None,
     timeout: float = 60.0,
     recompute: bool = True,
     device: str = "cpu",
@@ -63,7 +65,13 @@ def job_of(
     devices = file.header.devices
     if emulate and gpu is None and profile is None:
         raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")
-    cost = Cost(model, _profile(model, gpu, devices, profile, recompute), _machine(devices, cluster, emulate))
+    if (sharding == "hybrid") != (devices_per_node is not None):
+        raise InputError(
+            f"--sharding {sharding} {'without' if devices_per_node is None else 'with'} --devices-per-node",
+            fix="hybrid sharding needs to know how many devices stand for a node, full sharding does not",
+        )
+    machine = replace(_machine(devices, cluster, emulate), devices_per_node=devices_per_node or devices)
+    cost = Cost(model, _profile(model, gpu, devices, profile, recompute), machine, sharding)
     what = (sync, backend, accumulate, "fsdp2", emulate, timeout, file.header.seed, recompute, device, dtype)
     return Job(file.schedules, cost, *what)
 
@@ -76,6 +84,8 @@ def check_job(file: ScheduleFile, job: Job) -> None:
         raise InputError(
             "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
         )
+    if job.cost.sharded == "hybrid" and job.backend not in ("shm", "threads"):
+        raise InputError(f"backend {job.backend} has no hybrid sharding", fix="use --backend shm or threads")
     if job.backend in ON_GPUS and job.emulate:
         raise InputError("a GPU does not wait instead of computing", fix="emulate with --backend shm or threads")
     for number, schedule in enumerate(file.schedules):

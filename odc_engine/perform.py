@@ -26,7 +26,7 @@ from odc_engine.packed import Packed
 from odc_engine.place import Buffers, Place
 from odc_engine.record import Clock, MinibatchRecorder
 from odc_engine.share import Microbatch, Seconds, Share
-from odcsim.program import COMPUTE, Program, Step, sync_named
+from odcsim.program import COMPUTE, EVERY, Program, Step, sync_named
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +105,7 @@ class Performance:
     def perform(self, until: str = "") -> None:
         """All steps that this device has, or those before the first of a kind."""
         steps, share, number = self.program.steps, iter(self.share), 0
-        while number < len(steps) and steps[number].kind != until:
+        while number < len(steps):
             step = steps[number]
             if number == self.program.end:
                 self._complete()
@@ -114,6 +114,8 @@ class Performance:
                 number += 1
                 continue
             self._follow(step.after)
+            if step.kind == until:
+                return
             if step.kind == "overhead" and not self._open(number, next(share, None)):
                 number = self.program.end  # the microbatches that are left are others'
                 continue
@@ -149,7 +151,9 @@ class Performance:
     def _give(self, number: int, step: Step) -> None:
         """Start a transfer, which waits for the steps it names."""
         after = [self._handles[n] for n in step.after if n in self._handles]
-        if step.kind == "gather":
+        if step.microbatch == EVERY:
+            move = self._exchange(step)
+        elif step.kind == "gather":
             move, free = self._gather(step.unit)
             after.append(free)
         else:
@@ -162,6 +166,14 @@ class Performance:
             self._memory.meet(COMM)
         move()
         self.recorder.done(number, asked, self.recorder.tick())
+
+    def _exchange(self, step: Step) -> Callable[[], None]:
+        """What nodes exchange once per minibatch under hybrid sharding."""
+        if step.kind == "push":
+            return self.parts.arena.sum_nodes
+        if not sync_named(self.program.sync).publishes:
+            self._do["publish"](step.unit)  # no step of theirs lays new shards out
+        return self.parts.arena.fetch
 
     def _gather(self, unit: int) -> tuple[Callable[[], None], Handle]:
         """The move, and what it has to wait for before it may overwrite the memory that it moves to."""

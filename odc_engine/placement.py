@@ -18,6 +18,7 @@ from odc_engine.place import HOST, Place
 from odc_engine.record import Clock
 from odc_engine.started import started
 from odc_engine.streams import StreamClock, StreamLane, StreamPlace
+from odcsim.errors import InputError
 
 
 def memory_for(model: nn.Module, timeout: float) -> PeerMemory:
@@ -35,12 +36,14 @@ def memory_on(backend: str, host: Host) -> PeerMemory:
     return CudaMemory(host) if backend == "cuda_ipc" else host
 
 
-def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str) -> Arena:
+def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str, per_node: int | None) -> Arena:
     """Moved by kernels on a GPU, by torch on a CPU, and through a library where no address reaches."""
+    if per_node not in (None, memory.size) and (memory.device.type == "cuda" or isinstance(memory, FarMemory)):
+        raise InputError("hybrid sharding where arenas are not plain memory", fix="use full sharding, or CPUs")
     if memory.device.type != "cuda":
         if isinstance(memory, FarMemory):
             return FarArena(memory, units, accumulate)
-        return Arena(memory, units, accumulate)
+        return Arena(memory, units, accumulate, per_node)
     from odc_engine.kernels.arena import FarGpuArena, GpuArena
 
     if isinstance(memory, FarMemory):

@@ -22,7 +22,7 @@ class Recorder(Protocol):
         """The present time, as `done` wants it."""
 
     def given(self, kind: str, unit: int) -> int:
-        """A transfer was given to its lane; the number that `done` shall call it by."""
+        """A transfer was given to its lane; the number that `done` shall call it by. Unit -1: between nodes."""
 
     def done(self, number: int, asked: float, had: float) -> None:
         """From when on a transfer's lane could only wait or move bytes for it, and when it was done."""
@@ -91,7 +91,7 @@ class MinibatchRecorder:
         return self.clock.tick()
 
     def given(self, kind: str, unit: int) -> int:
-        return self._next(kind, unit, self.microbatch)
+        return self._next(kind, unit, self.microbatch if unit >= 0 else EVERY)
 
     def done(self, number: int, asked: float, had: float) -> None:
         if number >= 0:

@@ -154,6 +154,8 @@ def _about(file: ScheduleFile, job: Job) -> About:
         max_tokens=file.header.max_tokens,
         trace=file.header.trace,
         recompute=job.recompute,
+        sharding=job.cost.sharded,
+        nodes=job.cost.cluster.devices // job.cost.holders,
     )
 
 

@@ -38,7 +38,7 @@ class Thin:
         self.sync, place = sync_named(job.sync), memory.place
         model = Decoder(job.cost.model, recompute=False, device="meta")  # Performance computes again what it wants to
         units = flat_units(model, memory.size, DTYPES[job.dtype])
-        arena = arena_on(memory, [unit.shape for unit in units], job.accumulate)
+        arena = arena_on(memory, [unit.shape for unit in units], job.accumulate, job.cost.holders)
         self.shards = self._drawn(units)
         self.optimizer = torch.optim.AdamW(self.shards, lr=1e-3)
         lanes = {name: place.lane(name) for name in {self.sync.gather_lane, self.sync.push_lane}}
@@ -61,7 +61,7 @@ class Thin:
         self.meet()
         start = self.parts.clock.start()
         performance.perform()
-        if not self.sync.publishes:
+        if not self.sync.publishes and self.parts.arena.nodes == 1:
             self._lay_out()  # as over shm nobody is charged for it
         return Recorded(start, *performance.recorder.times(start), tuple(performance.share.taken))
 
@@ -93,6 +93,9 @@ class Thin:
         """Lay the weights out for peers, drop the gradients, and meet when everybody has."""
         self._lay_out()
         self.meet()
+        if self.parts.arena.nodes > 1:
+            self.parts.arena.fetch()
+            self.meet()
 
     def _lay_out(self) -> None:
         """Only between two meetings in which nobody gathers, pushes or takes."""
@@ -101,7 +104,8 @@ class Thin:
         for unit, shard in enumerate(self.shards):
             self.parts.arena.weights(self.rank, unit).copy_(shard.detach())
             shard.grad = None
-            self.parts.arena.clear(unit)
+            if self.parts.arena.nodes == 1:  # else other nodes may still read the sums
+                self.parts.arena.clear(unit)
 
     def whole_gradients(self) -> dict[str, Tensor]:
         """Every parameter's gradient, put together from all devices; zeros where there is none."""

@@ -95,6 +95,7 @@ class Device:
             accumulate=self.job.accumulate,
             meets=self.sync.meets,
             trail=prefetch_named(self.job.prefetch).trail,
+            devices_per_node=self.job.cost.holders,
             recorder=self.recorder,
         )
 
@@ -144,7 +145,7 @@ class Device:
         with recorder.span("optimizer"):
             self.optimizer.step()
         self.optimizer.zero_grad()
-        if not self.sync.publishes:
+        if not self.sync.publishes and self.job.cost.sharded == "full":
             # Collectives read shards where they are. Over shared memory they are laid out like on-demand's, but nobody
             # charges them for it: the comparison leans to the rival's side.
             self.recorder.now = None

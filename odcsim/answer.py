@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from odcsim import memory
 from odcsim.balance import SPLIT
 from odcsim.comparison import Comparison
+from odcsim.program import sync_named
 from odcsim.summary import REFERENCE, Row
 
 _TRUST = {
@@ -86,16 +88,23 @@ def sentences(comparison: Comparison, found: Answer) -> list[str]:
     """Where the difference comes from, what it saves, and how far to trust it."""
     told = [f"{_idle(found)} {_savings(found)}", _trust(comparison, found)]
     origin = comparison.setting.trace.origin
-    return [*told, *_splitting(comparison, found), *([f"Lengths: {origin}."] if origin else [])]
+    return [
+        *told,
+        *_sharding(comparison, found),
+        *_splitting(comparison, found),
+        *([f"Lengths: {origin}."] if origin else []),
+    ]
 
 
 def misfit(comparison: Comparison, found: Answer) -> list[str]:
     """A warning where the chosen row is not expected to fit."""
     chosen, limit = found.chosen, comparison.memory_limit
+    extra = _in_node(comparison, chosen)
     if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
         return []
     size = f"{chosen.memory_bytes / 1e9:.0f} GB of memory per device, and one has {limit / 1e9:.0f} GB"
-    return [f"But {named(chosen)} does not fit: it is estimated to need {size}."]
+    full = f" Full sharding would need {(chosen.memory_bytes - extra) / 1e9:.0f} GB." if extra else ""
+    return [f"But {named(chosen)} does not fit: it is estimated to need {size}.{full}"]
 
 
 def _idle(found: Answer) -> str:
@@ -117,6 +126,29 @@ def _savings(found: Answer) -> str:
     if after.dollars is not None and before.dollars is not None:
         told += f", {money(after.dollars)} instead of {money(before.dollars)}"
     return f"{told}."
+
+
+def _sharding(comparison: Comparison, found: Answer) -> list[str]:
+    """What hybrid sharding brings the chosen row, and what it costs, where somebody asked for it."""
+    if comparison.setting.cost.sharding == "full":
+        return []
+    chosen, gain = found.chosen, found.chosen.over_full
+    if gain is None:
+        return ["Hybrid sharding gains nothing here: there is one node, so it is full sharding."]
+    price = f"{_in_node(comparison, chosen) / 1e9:.1f} GB more memory per device"
+    told = f"Hybrid sharding runs {named(chosen)} {gain:.2f} times as fast as full sharding would, for {price}."
+    if round(gain, 2) <= 1:
+        told = f"Hybrid sharding gains {named(chosen)} nothing here ({gain:.2f} times full sharding), for {price}."
+    full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in comparison.rows if r.sync != "on-demand"}
+    rival = min(full, key=lambda name: full[name])
+    longer = full[rival] / chosen.makespan_seconds
+    return [f"{told} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long."]
+
+
+def _in_node(comparison: Comparison, row: Row) -> float:
+    """Bytes of a row's memory that full sharding would not need."""
+    cost, sync = comparison.setting.cost, sync_named(row.sync)
+    return memory.in_node(cost.model, cost.cluster.devices, cost.holders, one_sided=not sync.meets)
 
 
 def _splitting(comparison: Comparison, found: Answer) -> list[str]:

@@ -61,8 +61,10 @@ def compare(
         if balancer not in plans:
             plans[balancer] = file = plan(setting, balancer)
             largest[balancer] = max(s.tokens(microbatch) for s in file.schedules for microbatch in s.contents())
-        measured = measure(plans[balancer], Simulation(setting.cost, sync, executor, seed=setting.seed))
+        how = Simulation(setting.cost, sync, executor, seed=setting.seed)
+        measured = measure(plans[balancer], how)
         row = summary.row(measured, profile.low, profile.high, price)
+        row = replace(row, sharding=setting.cost.sharded, over_full=_over_full(measured, plans[balancer], how))
         rows.append(_with_memory(row, setting, largest[balancer], memory_limit))
         usages.append(measured.usage)
         advance()
@@ -78,6 +80,15 @@ def measure(file: ScheduleFile, how: Simulation) -> Measured:
     return Measured(file.header.balancer, how.sync, usage, samples, tokens, file.header.devices)
 
 
+def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float | None:
+    """How many times as fast as under full sharding, where there is a difference."""
+    if how.cost.sharded == "full":
+        return None
+    full = simulation.usage(file.schedules, replace(how, cost=replace(how.cost, sharding="full")))
+    seconds = float(measured.usage.makespan.sum())
+    return float(full.makespan.sum()) / seconds if seconds else None
+
+
 def _with_memory(row: Row, setting: Setting, tokens: int, limit: float | None) -> Row:
     """`tokens` of the largest microbatch."""
     sync = sync_named(row.sync)
@@ -88,6 +99,7 @@ def _with_memory(row: Row, setting: Setting, tokens: int, limit: float | None) -
         full_gradients=not sync.push_every_microbatch,
         one_sided=not sync.meets,
         recompute=setting.cost.profile.recompute,
+        holders=setting.cost.holders,
     )
     return replace(row, memory_bytes=estimate.total, memory_fits=None if limit is None else estimate.total <= limit)
 
@@ -111,6 +123,7 @@ def inputs(comparison: Comparison) -> dict[str, Any]:
         "in_order": setting.in_order,
         "split_overhead": setting.split_overhead,
         "recompute": setting.cost.profile.recompute,
+        "sharding": setting.cost.sharding,
         "price": comparison.price,
         "executor": comparison.executor,
     }

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.cluster import GPU, Cluster
+from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing
-from odcsim.program import Program
+from odcsim.program import Program, check_sharding
 from odcsim.schedule import Assignment, Schedule
 
 Floats = NDArray[np.float64]
@@ -61,11 +62,30 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One model on one cluster by one profile."""
+    """One model on one cluster by one profile, spread over it as `sharding` says."""
 
     model: Model
     profile: Profile
     cluster: Cluster
+    sharding: str = "full"
+
+    def __post_init__(self) -> None:
+        check_sharding(self.sharding)
+        if self.cluster.devices % self.holders:
+            raise InputError(
+                f"--sharding hybrid on {self.cluster.devices} devices in nodes of {self.cluster.devices_per_node}",
+                fix="give a multiple of a node's devices: every node holds all parameters",
+            )
+
+    @property
+    def sharded(self) -> str:
+        """The sharding as it is run: on one node hybrid is full."""
+        return self.sharding if self.cluster.nodes > 1 else "full"
+
+    @property
+    def holders(self) -> int:
+        """How many devices together hold each unit that is gathered and pushed."""
+        return self.cluster.devices_per_node if self.sharded == "hybrid" else self.cluster.devices
 
     def sample_seconds(self, lengths: NDArray[np.int64]) -> Floats:
         """Compute that each sample brings, without the constants of its microbatch: what balancers weigh."""
@@ -160,20 +180,21 @@ class Cost:
             "gather layer": self._transfer(gather, gathered * layer, one_sided),
             "push root": self._transfer(push, PUSH_BYTES * root, one_sided),
             "push layer": self._transfer(push, PUSH_BYTES * layer, one_sided),
+            "push between nodes": self._between(PUSH_BYTES * self.model.parameters, one_sided),
+            "gather between nodes": self._between(gathered * self.model.parameters, one_sided),
             "optimizer": self._constant("optimizer", self.profile.optimizer),
             "publish": self._constant("publish", self.profile.publish),
             "meeting": meeting,
         }
 
-    def _measured(self, kind: str) -> Timing | None:
+    def _measured(self, kind: str, devices: int) -> Timing | None:
         """What the profile measured of this kind. Of several nodes it knows what it measured on as many devices."""
-        c = self.cluster
-        found = self.profile.timing(kind, c.devices)
-        exact = any((t.kind, t.devices) == (kind, c.devices) for t in self.profile.timings)
-        return found if exact or c.nodes == 1 or kind in LOCAL else None
+        found = self.profile.timing(kind, devices)
+        exact = any((t.kind, t.devices) == (kind, devices) for t in self.profile.timings)
+        return found if exact or devices <= self.cluster.devices_per_node or kind in LOCAL else None
 
     def _constant(self, kind: str, otherwise: float) -> float:
-        found = self._measured(kind)
+        found = self._measured(kind, self.cluster.devices)
         return otherwise if found is None else found.constant
 
     def _transfer(self, kind: str, size: float, one_sided: bool) -> float:
@@ -187,18 +208,28 @@ class Cost:
         c = self.cluster
         if c.devices == 1:
             return 0.0
-        if (found := self._measured(kind)) is not None:
+        if (found := self._measured(kind, self.holders)) is not None:
             return (found.constant + found.per_byte * size) * found.slowdown
-        inside = size * (c.devices - 1) / c.devices / c.link_bandwidth
+        inside = size * (self.holders - 1) / self.holders / c.link_bandwidth
         if self.profile.node_transfers_included:
             inside = 0.0
-        if c.nodes == 1:
+        if c.nodes == 1 or self.sharded == "hybrid":
             return c.latency + inside if inside else 0.0
         remote = size * (c.nodes - 1) / c.nodes / c.nic_bandwidth
         between = remote / c.nics_per_node
         if one_sided:
             between = max(between, c.one_sided_slowdown * remote / c.devices_per_node)
         return c.latency + max(inside, between)
+
+    def _between(self, size: float, one_sided: bool) -> float:
+        """Seconds in which all devices of a node take in their parts of `size` bytes that other nodes have.
+
+        No two devices of a node want the same bytes, so a one-sided pull moves no more than a ring: neither has the
+        factor of those of units. It has one NIC, where a ring uses them all.
+        """
+        c = self.cluster
+        remote = size * (c.nodes - 1) / c.nodes / c.nic_bandwidth
+        return c.latency + remote / (c.devices_per_node if one_sided else c.nics_per_node)
 
 
 def estimate(model: Model, gpu: GPU, devices: int, *, recompute: bool = True) -> Profile:

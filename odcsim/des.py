@@ -169,7 +169,7 @@ class _Minibatch:
 
     def _link(self, device: int, step: Step) -> "_Link | None":
         """The NICs that a one-sided transfer of this device goes through, where they are shared."""
-        if self.cluster is None or step.kind not in ("gather", "push"):
+        if self.cluster is None or not self.program.leaves_node(step):
             return None
         key = (device // self.cluster.devices_per_node, step.kind)  # gathers come in, pushes go out
         if key not in self.links:

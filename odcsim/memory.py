@@ -34,6 +34,7 @@ class Memory:
     activations: float
     logits: float
     buffers: float  # of the communication
+    in_node: float = 0.0  # what hybrid sharding keeps beside the shards: a node's parameters, and sums of its gradients
 
     @property
     def total(self) -> float:
@@ -41,12 +42,20 @@ class Memory:
 
 
 def estimate(
-    model: Model, devices: int, tokens: int, *, full_gradients: bool, one_sided: bool, recompute: bool = True
+    model: Model,
+    devices: int,
+    tokens: int,
+    *,
+    full_gradients: bool,
+    one_sided: bool,
+    recompute: bool = True,
+    holders: int = 0,
 ) -> Memory:
     """Memory of a device whose largest microbatch holds `tokens` tokens.
 
     `full_gradients`: gradients stay unsharded until the minibatch's last microbatch (a sync that defers reduction).
-    `one_sided`: shards are published for others to pull, and gradients are pushed into an accumulator.
+    `one_sided`: shards are published for others to pull, and gradients are pushed into an accumulator. `holders`:
+    devices of a node that together hold all parameters and gradients (hybrid sharding); 0: all devices do.
     """
     return Memory(
         states=STATE_BYTES * model.parameters / devices,
@@ -55,7 +64,21 @@ def estimate(
         activations=_activations(model, tokens, recompute),
         logits=_logits(model, tokens),
         buffers=_buffers(model, devices, one_sided),
+        in_node=in_node(model, devices, holders or devices, one_sided=one_sided),
     )
+
+
+def in_node(model: Model, devices: int, holders: int, *, one_sided: bool) -> float:
+    """What a device holds more where `holders` of a node have all parameters and gradients, and not all devices.
+
+    One-sided syncs have published parameters and accumulators in any case. Collectives gather from the optimizer's
+    shards, so the parameters come anew; their sums take the place of the gradients' shard.
+    """
+    if holders == devices:
+        return 0.0
+    more = model.parameters / holders - model.parameters / devices
+    weights = BYTES_BF16 * (more if one_sided else model.parameters / holders)
+    return weights + BYTES_FP32 * more
 
 
 def _gradients(model: Model, devices: int, full: bool) -> float:

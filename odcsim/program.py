@@ -8,6 +8,10 @@ The rules are FSDP2's. A root unit holds what is in no layer (embedding, final n
 compute before it, it stays unsharded until its backward, and its push is waited for before the next microbatch. A
 layer's gather may run ahead of its compute by a bounded number of positions, and a compute waits for the push two
 positions back, because that push still holds the buffer it needs.
+
+Under hybrid sharding gathers and pushes stay inside a node. Between nodes each device deals with those that have its
+place in the other nodes, once per minibatch: before the optimizer it takes in what they have summed of its gradients,
+after it their new parameters.
 """
 
 from collections.abc import Callable
@@ -17,6 +21,7 @@ from functools import lru_cache
 from odcsim.errors import InputError, nearest
 
 SYNCS = ("collective", "deferred", "on-demand")
+SHARDINGS = ("full", "hybrid")
 COMPUTE, COMM, GATHER, PUSH = "compute", "comm", "gather", "push"  # lanes
 ROOT = 0  # unit; layers are 1..L
 EVERY = -1  # the microbatch of a step, or of a duration, that belongs to none
@@ -87,6 +92,7 @@ class Program:
     prefetch: str
     steps: tuple[Step, ...]
     durations: tuple[tuple[str, int], ...]  # (what is timed, microbatch or EVERY)
+    sharding: str = "full"
 
     def __str__(self) -> str:
         width = len(str(len(self.steps)))
@@ -107,6 +113,10 @@ class Program:
         """Whether a device's gathers and pushes need nobody else."""
         return not _SYNC[self.sync].meets
 
+    def leaves_node(self, step: Step) -> bool:
+        """Whether a step moves bytes between nodes, where there are several."""
+        return step.kind in ("gather", "push") and (self.sharding == "full" or step.microbatch == EVERY)
+
     def previous_in_lane(self) -> list[int]:
         """For each step the one before it in its lane, or -1."""
         last: dict[str, int] = {}
@@ -121,6 +131,11 @@ def sync_named(name: str) -> Sync:
     if name not in _SYNC:
         raise InputError(f"unknown sync '{name}'", fix=nearest(name, list(SYNCS)))
     return _SYNC[name]
+
+
+def check_sharding(name: str) -> None:
+    if name not in SHARDINGS:
+        raise InputError(f"unknown sharding '{name}'", fix=nearest(name, list(SHARDINGS)))
 
 
 def prefetch_named(name: str) -> Prefetch:
@@ -152,16 +167,20 @@ def check_counts(sync: str, microbatches: tuple[int, ...], queued: int = 0, wher
 
 
 @lru_cache(maxsize=256)
-def program(layers: int, microbatches: int, sync: str, prefetch: str = "fsdp2") -> Program:
-    """Lower the shape of a minibatch to steps: how many microbatches at most, of how many layers, under which sync."""
+def program(layers: int, microbatches: int, sync: str, prefetch: str = "fsdp2", sharding: str = "full") -> Program:
+    """Lower the shape of a minibatch to steps: how many microbatches at most, of how many layers, under which sync.
+
+    `hybrid` is for several nodes: on one it is full sharding.
+    """
+    check_sharding(sharding)
     if layers < 1 or microbatches < 0:
         raise InputError(f"{layers} layers and {microbatches} microbatches", fix="at least one layer is needed")
     writer = _Writer(sync_named(sync))
     ahead = prefetch_named(prefetch)
     for m in range(microbatches):
         _microbatch(writer, m, layers, ahead, last=m == microbatches - 1)
-    _minibatch_end(writer)
-    return Program(sync, layers, microbatches, prefetch, tuple(writer.steps), tuple(writer.rows))
+    _minibatch_end(writer, hybrid=sharding == "hybrid")
+    return Program(sync, layers, microbatches, prefetch, tuple(writer.steps), tuple(writer.rows), sharding)
 
 
 class _Writer:
@@ -193,6 +212,11 @@ class _Writer:
         what = "push root" if unit == ROOT else "push layer"
         self.push = self._add("push", self.sync.push_lane, m, unit, what, (self.compute,), self.sync.meets)
         return self.push
+
+    def exchange(self, kind: str) -> int:
+        """What passes between nodes: gradients (push) or parameters (gather)."""
+        lane = self.sync.push_lane if kind == "push" else self.sync.gather_lane
+        return self._add(kind, lane, EVERY, -1, f"{kind} between nodes", (self.compute,), self.sync.meets)
 
 
 def _microbatch(writer: _Writer, m: int, layers: int, ahead: Prefetch, last: bool) -> None:
@@ -252,10 +276,17 @@ def _backward(writer: _Writer, m: int, layers: int, ahead: Prefetch, ends: list[
         writer.push_out(m, ROOT)
 
 
-def _minibatch_end(writer: _Writer) -> None:
-    """Gradients settle everywhere, the optimizer steps, and one-sided readers learn that new weights are visible."""
+def _minibatch_end(writer: _Writer, hybrid: bool) -> None:
+    """Gradients settle everywhere, the optimizer steps, and one-sided readers learn that new weights are visible.
+
+    Hybrid sharding has them learn it twice: when a shard may be fetched by other nodes, and when a node has them all.
+    """
     writer.on_compute("meeting", "meeting", EVERY, -1, (writer.push,), meets=True)
-    writer.on_compute("optimizer", "optimizer", EVERY, -1, ())
+    summed = writer.exchange("push") if hybrid else -1
+    writer.on_compute("optimizer", "optimizer", EVERY, -1, (summed,))
     if writer.sync.publishes:
         writer.on_compute("publish", "publish", EVERY, -1, ())
         writer.on_compute("meeting", "meeting", EVERY, -1, (), meets=True)
+    if hybrid:
+        fetched = writer.exchange("gather")
+        writer.on_compute("meeting", "meeting", EVERY, -1, (fetched,), meets=True)

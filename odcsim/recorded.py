@@ -124,7 +124,7 @@ def _transfers(block: Block, model: Model, gathered: int, computing: bool) -> li
     one_sided, devices = block.program.one_sided, block.counts.shape[1]
     found = []
     for i, step in enumerate(block.program.steps):
-        if step.kind not in ("gather", "push") or devices == 1:
+        if step.kind not in ("gather", "push") or devices == 1 or block.program.sharding != "full":
             continue
         each, kind = (gathered, "gather") if step.kind == "gather" else (PUSH_BYTES, "push")
         size = each * (model.root_parameters if step.unit == ROOT else model.layer_parameters)

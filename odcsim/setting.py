@@ -75,6 +75,7 @@ def ask(
     cluster: str | None = None,
     split_overhead: float | None = None,
     recompute: bool = True,
+    sharding: str = "full",
 ) -> Setting:
     """A setting by names and paths, as the command line takes them."""
     wanted = {"devices": devices, "minibatch": minibatch, "minibatches": minibatches}
@@ -83,7 +84,7 @@ def ask(
             raise InputError(f"--{name} is {value}", fix="give at least 1")
     if split_overhead is not None and not 0 <= split_overhead <= 1:
         raise InputError(f"--split-overhead is {split_overhead}", fix="give a fraction from 0 to 1, such as 0.05")
-    cost = cost_of(model, gpu, profile, devices, devices_per_node, cluster, recompute=recompute)
+    cost = cost_of(model, gpu, profile, devices, devices_per_node, cluster, sharding, recompute=recompute)
     trace = load(trace) if isinstance(trace, str) else trace
     return Setting(trace, cost, minibatch, max_tokens, minibatches, seed, in_order, split_overhead)
 
@@ -95,6 +96,7 @@ def cost_of(
     devices: int,
     devices_per_node: int | None = None,
     cluster: str | None = None,
+    sharding: str = "full",
     *,
     recompute: bool = True,
 ) -> Cost:
@@ -102,7 +104,7 @@ def cost_of(
     shape = catalog.model(model)
     hardware = catalog.gpu(gpu) if gpu else None
     fit = fits.choose(shape, hardware, devices, profile, recompute=recompute)
-    return Cost(shape, fit, _cluster(hardware, fit, devices, devices_per_node, cluster))
+    return Cost(shape, fit, _cluster(hardware, fit, devices, devices_per_node, cluster), sharding)
 
 
 def _cluster(gpu: GPU | None, fit: Profile, devices: int, devices_per_node: int | None, path: str | None) -> Cluster:

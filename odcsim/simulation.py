@@ -52,7 +52,7 @@ class Simulation:
                 )
 
     def program(self, microbatches: int) -> Program:
-        return program(self.cost.model.layers, microbatches, self.sync, self.prefetch)
+        return program(self.cost.model.layers, microbatches, self.sync, self.prefetch, self.cost.sharded)
 
     def rngs(self, numbers: Iterable[int]) -> list[np.random.Generator]:
         """What jitter is drawn from: a generator for each minibatch, whatever it is simulated with."""
@@ -76,6 +76,8 @@ def simulate(file: ScheduleFile, simulation: Simulation) -> Timeline:
         max_tokens=header.max_tokens,
         trace=header.trace,
         recompute=cost.profile.recompute,
+        sharding=cost.sharded,
+        nodes=cost.cluster.devices // cost.holders,
     )
     simulation.check(file.schedules)
     blocks = tuple(_execute(piece, simulation) for piece in _pieces(file.schedules, simulation, None))

@@ -99,7 +99,7 @@ def _split(seen: View, i: int) -> Iterator[Slice]:
     what = _told(seen.program, step)
     asked, begun, had = float(seen.asked[i]), float(seen.begun[i]), float(seen.had[i])
     if step.meets:
-        waiting = "wait_end" if step.microbatch == EVERY else "wait_inside"
+        waiting = "wait_end" if step.microbatch == EVERY and step.lane == COMPUTE else "wait_inside"
         yield Slice(waiting, asked, begun, step.microbatch, f"waiting for peers: {what}")
     yield Slice(kind_of(seen.program, step), begun, had, step.microbatch, what)
 
@@ -108,7 +108,7 @@ def _told(program: Program, step: Step) -> str:
     if step.kind == "compute":
         what = program.durations[step.duration][0]
         return f"{what} layer {step.unit}" if step.unit > 0 else what
-    unit = {0: " root", -1: ""}.get(step.unit, f" layer {step.unit}")
+    unit = {0: " root", -1: " between nodes" if step.lane != COMPUTE else ""}.get(step.unit, f" layer {step.unit}")
     return f"{step.kind}{unit}"
 
 

@@ -38,6 +38,8 @@ class Row:
     balancer_gain: float | None = None  # then the balancer
     memory_bytes: float | None = None
     memory_fits: bool | None = None
+    sharding: str = "full"  # as it ran: on one node hybrid is full
+    over_full: float | None = None  # speedup of hybrid over full sharding
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

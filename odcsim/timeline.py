@@ -75,6 +75,8 @@ class About:
     max_tokens: int
     trace: str = ""
     recompute: bool = True
+    sharding: str = "full"  # as it ran: on one node hybrid is full
+    nodes: int = 1  # that hybrid sharding tells apart; full sharding knows none
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def _read_block(columns: Any, i: int, about: About) -> Block:
         raise InputError(
             f"block {i} is too short for {microbatches} microbatches of {layers} layers", fix="write it anew"
         )
-    steps = program(layers, microbatches, about.sync, about.prefetch)
+    steps = program(layers, microbatches, about.sync, about.prefetch, about.sharding)
     if str(steps) != str(columns[f"{i}.steps"]):
         raise InputError("its steps are those of another version of odcsim", fix="write it anew")
     takers = _typed(columns, f"{i}.takers", "i") if f"{i}.takers" in columns else None

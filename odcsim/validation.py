@@ -188,6 +188,8 @@ def _refuse(predicted: Timeline, measured: Timeline, where: str) -> None:
         "devices": "predict and run the same schedule file",
         "sync": f"predict with --sync {other.sync}",
         "prefetch": f"predict with prefetch {other.prefetch}",
+        "sharding": f"predict with --sharding {other.sharding}",
+        "nodes": "predict and run with the same --devices-per-node",
     }
     for name, fix in fixes.items():
         if (mine := getattr(one, name)) != (its := getattr(other, name)):

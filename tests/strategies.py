@@ -6,11 +6,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from odcsim.cluster import Cluster
-from odcsim.program import SYNCS, Program, program, sync_named
+from odcsim.program import SHARDINGS, SYNCS, Program, program, sync_named
 from odcsim.schedule import Header, Schedule, ScheduleFile
 
 PREFETCHES = ("none", "fsdp2", "1", "2", "3", "4")
 COMPUTES = ("embed", "forward", "head", "backward", "embed backward")
+BETWEEN = ("push between nodes", "gather between nodes")
 TRANSFERS = ("gather root", "gather layer", "push root", "push layer")
 ONCE = ("optimizer", "publish", "meeting")
 
@@ -25,7 +26,8 @@ class Case:
 
     def under(self, sync: str, prefetch: str | None = None) -> "Case":
         """The same seconds for the same work under another sync; what only that one does takes no time."""
-        other = program(self.program.layers, self.program.microbatches, sync, prefetch or self.program.prefetch)
+        shape = self.program.layers, self.program.microbatches
+        other = program(*shape, sync, prefetch or self.program.prefetch, self.program.sharding)
         row = {timed: i for i, timed in enumerate(self.program.durations)}
         nothing = np.zeros(self.durations.shape[1:])
         table = [self.durations[row[timed]] if timed in row else nothing for timed in other.durations]
@@ -47,13 +49,19 @@ def seconds(shape: tuple[int, ...], style: str, seed: int) -> np.ndarray:
 
 @st.composite
 def cases(
-    draw, syncs=SYNCS, prefetches=PREFETCHES, devices=(1, 4), minibatches=(1, 3), layers=(1, 5), microbatches=(0, 3)
+    draw,
+    syncs=SYNCS,
+    prefetches=PREFETCHES,
+    devices=(1, 4),
+    minibatches=(1, 3),
+    layers=(1, 5),
+    microbatches=(0, 3),
+    shardings=SHARDINGS,
 ):
     """A device with fewer microbatches than others takes no time for those it has not; only on-demand has such."""
     sync = draw(st.sampled_from(syncs))
-    steps = program(
-        draw(st.integers(*layers)), draw(st.integers(*microbatches)), sync, draw(st.sampled_from(prefetches))
-    )
+    size = draw(st.integers(*layers)), draw(st.integers(*microbatches))
+    steps = program(*size, sync, draw(st.sampled_from(prefetches)), draw(st.sampled_from(shardings)))
     shape = (draw(st.integers(*minibatches)), draw(st.integers(*devices)))
     seed = draw(st.integers(0, 2**20))
     counts = np.full(shape, steps.microbatches)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import ONCE, PREFETCHES, Case, cases, one_node
+from strategies import BETWEEN, ONCE, PREFETCHES, TRANSFERS, Case, cases, one_node
 
 from odcsim import analytic, des
 from odcsim.program import COMPUTE, program
@@ -144,7 +144,7 @@ def losing_case() -> Case:
 
 @given(cases(syncs=("on-demand",), prefetches=PREFETCHES))
 def test_on_demand_without_transfers_takes_the_largest_sum(case):
-    free = case.without("gather root", "gather layer", "push root", "push layer", *ONCE)
+    free = case.without(*TRANSFERS, *BETWEEN, *ONCE)
     work = np.zeros(free.counts.shape)
     for step in free.program.steps:
         if step.lane == COMPUTE:
@@ -155,7 +155,7 @@ def test_on_demand_without_transfers_takes_the_largest_sum(case):
 @given(cases(syncs=("collective",), prefetches=("none",), microbatches=(1, 3), layers=(1, 4)))
 def test_collective_without_transfers_or_prefetch_is_lockstep(case):
     """The sum over stretches between meetings of the slowest device: what the ODC paper's packer assumes of FSDP."""
-    free = case.without("gather root", "gather layer", "push root", "push layer", *ONCE)
+    free = case.without(*TRANSFERS, *BETWEEN, *ONCE)
     row = {timed: free.durations[i] for i, timed in enumerate(free.program.durations)}
     layers, expected = free.program.layers, 0.0
     for m in range(free.program.microbatches):

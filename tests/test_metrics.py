@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import ONCE, SYNCS, Case, cases
+from strategies import BETWEEN, ONCE, SYNCS, TRANSFERS, Case, cases
 
 from odcsim import analytic, des, metrics
 from odcsim.cluster import Cluster
@@ -70,7 +70,7 @@ def test_recycled_rows_are_few(microbatches, sync):
 
 @given(cases())
 def test_without_transfers_nothing_is_lost_to_them(case):
-    found = usage(case.without("gather root", "gather layer", "push root", "push layer"))
+    found = usage(case.without(*TRANSFERS, *BETWEEN))
     assert not found.gather.any()
     assert not found.push.any()
 
@@ -201,7 +201,7 @@ def test_an_empty_minibatch_is_not_idle():
 @given(cases(syncs=("collective",), prefetches=("none",), microbatches=(1, 3)))
 def test_idle_of_collective_without_transfers_is_lockstep(case):
     """1 - compute / (devices x sum over stretches between meetings of the slowest): the closed form of the paper."""
-    free = case.without("gather root", "gather layer", "push root", "push layer", "overhead", *ONCE)
+    free = case.without(*TRANSFERS, *BETWEEN, "overhead", *ONCE)
     row = {timed: free.durations[i] for i, timed in enumerate(free.program.durations)}
     layers, devices = free.program.layers, free.counts.shape[1]
     slowest, total = 0.0, 0.0

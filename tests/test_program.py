@@ -9,10 +9,30 @@ from hypothesis import strategies as st
 from strategies import COMPUTES, PREFETCHES
 
 from odcsim.errors import InputError
-from odcsim.program import COMM, COMPUTE, EVERY, GATHER, PUSH, ROOT, SYNCS, Program, Step, check_counts, program
+from odcsim.program import (
+    COMM,
+    COMPUTE,
+    EVERY,
+    GATHER,
+    PUSH,
+    ROOT,
+    SHARDINGS,
+    SYNCS,
+    Program,
+    Step,
+    check_counts,
+    program,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
-programs = st.builds(program, st.integers(1, 6), st.integers(0, 3), st.sampled_from(SYNCS), st.sampled_from(PREFETCHES))
+programs = st.builds(
+    program,
+    st.integers(1, 6),
+    st.integers(0, 3),
+    st.sampled_from(SYNCS),
+    st.sampled_from(PREFETCHES),
+    st.sampled_from(SHARDINGS),
+)
 
 
 def of(p: Program, **wanted: object) -> list[int]:
@@ -28,6 +48,11 @@ def timed(p: Program, what: str, microbatch: int = 0) -> list[int]:
 def test_the_text_of_a_small_program(sync):
     """Two layers and two microbatches, to be read: number, lane, what, and what it comes after."""
     assert str(program(2, 2, sync)) + "\n" == (GOLDEN / f"{sync}.txt").read_text()
+
+
+@pytest.mark.parametrize("sync", ["collective", "on-demand"])
+def test_the_text_of_a_small_program_under_hybrid_sharding(sync):
+    assert str(program(1, 1, sync, sharding="hybrid")) + "\n" == (GOLDEN / f"{sync}-hybrid.txt").read_text()
 
 
 @given(programs)
@@ -66,7 +91,7 @@ def test_steps_of_one_lane_name_rows_that_stand_for_them(p):
 @given(programs)
 def test_each_sync_moves_what_it_must(p):
     layers, microbatches = p.layers, p.microbatches
-    gathers, pushes = of(p, kind="gather"), of(p, kind="push")
+    gathers, pushes = ([i for i in of(p, kind=kind) if p.steps[i].unit >= 0] for kind in ("gather", "push"))
     # Every layer twice (it is resharded after its forward), the root once (it is not).
     assert len(gathers) == microbatches * (2 * layers + 1)
     pushing = [microbatches - 1] * (microbatches > 0) if p.sync == "deferred" else list(range(microbatches))
@@ -88,25 +113,52 @@ def test_each_microbatch_computes_every_unit_forward_and_backward_in_order(p):
 
 @given(programs)
 def test_where_devices_meet(p):
-    """Collectives: in every transfer and at the end. On-demand: twice per minibatch, and nowhere inside."""
+    """Collectives: in every transfer and at the end. On-demand: twice per minibatch, and nowhere inside.
+
+    Hybrid sharding: once more, when a node has all parameters.
+    """
     meetings = [s for s in p.steps if s.meets]
     ends = [s for s in meetings if s.lane == COMPUTE]
     assert {s.microbatch for s in ends} == {EVERY}
+    hybrid = p.sharding == "hybrid"
+    last = ["meeting", *["push"] * hybrid, "optimizer"]
     if p.sync == "on-demand":
-        assert [s.kind for s in meetings] == ["meeting", "meeting"]
-        assert [s.kind for s in p.steps[-4:]] == ["meeting", "optimizer", "publish", "meeting"]
+        assert [s.kind for s in meetings] == ["meeting"] * (2 + hybrid)
+        last += ["publish", "meeting"]
     else:
-        assert len(meetings) == 1 + sum(s.lane == COMM for s in p.steps)
-        assert [s.kind for s in p.steps[-2:]] == ["meeting", "optimizer"]
+        assert len(meetings) == 1 + hybrid + sum(s.lane == COMM for s in p.steps)
         assert not of(p, kind="publish")
+    assert [s.kind for s in p.steps[p.end :]] == [*last, *["gather", "meeting"] * hybrid]
+
+
+@given(programs)
+def test_hybrid_sharding_leaves_a_node_twice_a_minibatch_and_full_with_every_transfer(p):
+    """Once before the optimizer, with gradients, once after it, with parameters; and both are waited for."""
+    away = [i for i, s in enumerate(p.steps) if p.leaves_node(s)]
+    if p.sharding == "full":
+        assert away == [i for i, s in enumerate(p.steps) if s.kind in ("gather", "push")]
+        return
+    [optimizer] = of(p, kind="optimizer")
+    summed, fetched = away
+    assert summed < optimizer < fetched
+    assert (p.steps[summed].kind, p.steps[fetched].kind) == ("push", "gather")
+    assert summed in p.steps[optimizer].after
+    assert fetched in p.steps[-1].after
+    assert p.steps[fetched].after == (fetched - 1,)  # the word that peers' shards are new, or the optimizer
+
+
+@given(programs)
+def test_hybrid_sharding_changes_nothing_before_the_end_of_a_minibatch(p):
+    full = program(p.layers, p.microbatches, p.sync, p.prefetch)
+    assert p.steps[: p.end] == full.steps[: full.end]
 
 
 @given(programs)
 def test_the_optimizer_comes_after_every_push_and_every_compute(p):
     meeting = of(p, kind="meeting")[0]
-    pushes = of(p, kind="push")
+    pushes = [i for i in of(p, kind="push") if p.steps[i].unit >= 0]
     assert p.steps[meeting].after == tuple(pushes[-1:])
-    assert all(p.steps[i].lane == COMPUTE for i in range(meeting, len(p.steps)))
+    assert all(p.steps[i].lane == COMPUTE or p.steps[i].unit < 0 for i in range(meeting, len(p.steps)))
     assert not of(p, kind="compute")[meeting:]
 
 
@@ -134,7 +186,7 @@ def test_the_root_gather_is_exposed_and_waits_for_the_last_push(p):
 
 @given(programs)
 def test_a_push_comes_after_the_backward_that_made_it(p):
-    for i in of(p, kind="push"):
+    for i in [i for i in of(p, kind="push") if p.steps[i].unit >= 0]:
         step = p.steps[i]
         what = "embed backward" if step.unit == ROOT else "backward"
         (made,) = (n for n in timed(p, what, step.microbatch) if p.steps[n].unit == step.unit)
@@ -187,8 +239,8 @@ def test_without_prefetch_every_layer_meets_about_twice_in_each_direction(sync):
 
 @given(programs)
 def test_the_same_shape_is_the_same_program(p):
-    assert program(p.layers, p.microbatches, p.sync, p.prefetch) == p
-    assert hash(p) == hash(Program(p.sync, p.layers, p.microbatches, p.prefetch, p.steps, p.durations))
+    assert program(p.layers, p.microbatches, p.sync, p.prefetch, p.sharding) == p
+    assert hash(p) == hash(Program(p.sync, p.layers, p.microbatches, p.prefetch, p.steps, p.durations, p.sharding))
 
 
 @given(programs)
@@ -223,6 +275,7 @@ def test_counts_may_differ_only_without_meetings_inside():
         ((1, 1, "collective", "²"), "unknown prefetch"),
         ((1, 1, "collective", "9" * 5000), "unknown prefetch"),
         ((1, 1, "collective", "fsdp"), "unknown prefetch"),
+        ((1, 1, "collective", "fsdp2", "hybird"), "unknown sharding 'hybird'; did you mean 'hybrid'"),
     ],
 )
 def test_what_is_no_program_is_refused(arguments, problem):

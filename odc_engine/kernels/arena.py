@@ -26,7 +26,7 @@ class GpuArena(Arena):
         self._table = transfers.table([view.data_ptr() for view in views], views[0].device)
         numbers = range(len(self.units))
         self._published = [self._at(self._weights[i], unit.gather) for i, unit in enumerate(self.units)]
-        self._sums = [self._at(self._slot_start(i, memory.rank), unit.push) for i, unit in enumerate(self.units)]
+        self._sums = [self._at(self._slot_start(i, memory.rank, 0), unit.push) for i, unit in enumerate(self.units)]
         self._pushed = dict.fromkeys(numbers, False)  # in this minibatch
 
     def _at(self, offset: int, n: int) -> Shards:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from odcsim.setting import Setting
 
 SYNCS = ("collective", "deferred", "on-demand")  # as odcsim.program has them; a test holds the two equal
+SHARDINGS = ("full", "hybrid")  # likewise
 BALANCERS = ("native", "local-sort", "lb-micro", "lb-mini", "sorted-slice", "lb-robust", "lb-tight", "pool")
 EXECUTORS = ("analytic", "des")
 
@@ -47,6 +48,12 @@ def add_hardware(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", metavar="F", help="seconds measured on your machine (a profile's JSON file)")
     parser.add_argument("--devices-per-node", type=whole, metavar="N", help="default: the GPU's usual node")
     parser.add_argument("--cluster", metavar="FILE", help="TOML: devices_per_node, nics_per_node, nic_gbit_s, ...")
+    parser.add_argument(
+        "--sharding",
+        choices=SHARDINGS,
+        default="full",
+        help="hybrid: every node holds all parameters, so that layers' transfers stay inside it",
+    )
     add_recompute(parser)
 
 
@@ -96,6 +103,7 @@ def setting_of(args: argparse.Namespace) -> "Setting":
         cluster=args.cluster,
         split_overhead=args.split_overhead,
         recompute=args.recompute,
+        sharding=args.sharding,
     )
 
 

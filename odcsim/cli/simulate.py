@@ -23,6 +23,8 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    from dataclasses import replace
+
     from odcsim import schedule, summary, timeline
     from odcsim.cli import table
     from odcsim.errors import InputError
@@ -32,7 +34,7 @@ def _run(args: argparse.Namespace) -> None:
 
     file = schedule.read(args.schedule)
     header = file.header
-    hardware = args.gpu, args.profile, header.devices, args.devices_per_node, args.cluster
+    hardware = args.gpu, args.profile, header.devices, args.devices_per_node, args.cluster, args.sharding
     cost = cost_of(args.model or header.model, *hardware, recompute=args.recompute)
     if cost.model.name != header.model:
         raise InputError(
@@ -45,7 +47,7 @@ def _run(args: argparse.Namespace) -> None:
     measured = summary.Measured(
         header.balancer, args.sync, usage(result), result.samples, result.tokens, header.devices
     )
-    row = summary.row(measured, cost.profile.low, cost.profile.high, None)
+    row = replace(summary.row(measured, cost.profile.low, cost.profile.high, None), sharding=cost.sharded)
     if args.json:
         options.print_json(row.as_json())
     else:

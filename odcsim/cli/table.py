@@ -25,7 +25,8 @@ def show(rows: "Sequence[Row]") -> None:
     table.add_column("sync", no_wrap=True)
     heads = ["idle", "waiting", "transfers", "other", "samples/s/GPU", "GPU-hours"]
     heads += ["dollars"] if priced else []
-    heads += ["speedup", "95 %", "over best collective", "memory"] if compared else []
+    hybrid = ["over full sharding"] if any(r.over_full is not None for r in rows) else []
+    heads += ["speedup", "95 %", "over best collective", *hybrid, "memory"] if compared else []
     for head in heads:
         table.add_column(head, justify="right")
     for r in sorted(rows, key=lambda r: -(r.speedup or 0)):
@@ -62,6 +63,7 @@ def _asked(comparison: "Comparison") -> str:
     setting, about = comparison.setting, inputs(comparison)
     nodes = setting.cost.cluster.nodes
     where = f"{about['devices']} x {about['gpu']}" + (f" in {nodes} nodes" if nodes > 1 else "")
+    where += ", hybrid sharding" if setting.cost.sharding == "hybrid" else ""
     trace = f"{about['trace']} ({about['trace_samples']:,} samples, longest {setting.trace.longest:,} tokens)"
     size = f"{setting.minibatch} samples per device and step, at most {setting.limit:,} tokens in a microbatch"
     kept = "" if about["recompute"] else " without recompute"
@@ -90,7 +92,8 @@ def _cells(r: "Row") -> list[str]:
 
 def _compared(r: "Row") -> list[str]:
     interval = f"{r.speedup_low:.2f} - {r.speedup_high:.2f}"
-    return [f"{r.speedup:.2f}", interval, f"{r.speedup_best_collective:.2f}", _memory(r)]
+    over_full = [] if r.over_full is None else [f"{r.over_full:.2f}"]
+    return [f"{r.speedup:.2f}", interval, f"{r.speedup_best_collective:.2f}", *over_full, _memory(r)]
 
 
 def _memory(r: "Row") -> str:

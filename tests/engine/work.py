@@ -36,6 +36,7 @@ class Case:
     loss: Callable[..., Tensor] = nets.loss
     trail: int = 2
     machines: tuple[int, ...] = ()  # devices on each, under backend nvshmem
+    per_node: int | None = None
 
     def but(self, **changes) -> "Case":
         return replace(self, **changes)
@@ -75,9 +76,8 @@ def communication(case: Case, model: nn.Module) -> OnDemand | Collective:
     memory = None
     if case.backend == "nvshmem":
         memory = NvshmemMemory(SharedMemory(timeout=30), FakeNvshmem(case.machines))
-    return OnDemand(
-        model, memory=memory, accumulate=case.accumulate, meets=case.sync != "on-demand", trail=case.trail, timeout=30
-    )
+    how = {"accumulate": case.accumulate, "trail": case.trail, "devices_per_node": case.per_node}
+    return OnDemand(model, memory=memory, **how, meets=case.sync != "on-demand", timeout=30)
 
 
 def minibatch(case: Case, rank: int, model: nn.Module, comm, number: int = 0) -> float:
