@@ -97,7 +97,7 @@ def trained(rank, case):
     from odc_engine.kernels.arena import GpuArena
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fsdp, "arena_on", GpuArena)
+        patch.setattr(fsdp, "arena_on", lambda *given: GpuArena(*given[:3]))
         patch.setattr(fsdp, "lane_on", lambda device, _: StreamLane(device))
         return work.gradients(rank, case)
 

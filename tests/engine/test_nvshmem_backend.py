@@ -193,7 +193,7 @@ def trained_by_kernels(rank, case):
     from odc_engine.kernels.arena import FarGpuArena
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fsdp, "arena_on", FarGpuArena)
+        patch.setattr(fsdp, "arena_on", lambda *given: FarGpuArena(*given[:3]))
         patch.setattr(fsdp, "lane_on", lambda device, _: StreamLane(device))  # the interpreter knows one thread
         return work.trained(rank, case, 2)
 
