@@ -13,7 +13,7 @@ import platform
 import re
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, partial
@@ -30,7 +30,8 @@ from odcsim.reading import draw, load
 from odcsim.setting import cost_of
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests/balance"))
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests/balance")]
+import unplanned  # noqa: E402
 from textbook import textbook  # noqa: E402
 
 Lengths = NDArray[np.int64]
@@ -238,6 +239,10 @@ def recorded(folder: Path) -> str:
     return table(["idle in %", *heads, "ms for `lb-robust`"], rows)
 
 
+def beyond(sources: Mapping[str, str | Path]) -> str:
+    return table(unplanned.head(), unplanned.rows(sources))
+
+
 def machine() -> str:
     info = Path("/proc/cpuinfo")
     named = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
@@ -261,8 +266,10 @@ def main() -> None:
     if args.lengths and not any(args.lengths.glob("*.csv")):
         raise SystemExit(f"no CSV files in {args.lengths}")
     parts: dict[str, Callable[[], str]] = {f.__name__: f for f in (machine, planning, gaps, wrong, collective, counts)}
+    parts["beyond"] = partial(beyond, SHAPES)
     if args.lengths:
         parts["recorded"] = partial(recorded, args.lengths)
+        parts["recorded_beyond"] = partial(beyond, {path.stem: path for path in sorted(args.lengths.glob("*.csv"))})
     page = args.output.read_text(encoding="utf-8")
     for name, measure in parts.items():
         page = put(page, name, measure())

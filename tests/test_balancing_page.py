@@ -4,7 +4,7 @@ import pytest
 import scripts
 
 PAGE = (scripts.ROOT / "docs/balancing.md").read_text(encoding="utf-8")
-TABLES = ("planning", "gaps", "wrong", "collective", "counts", "recorded")
+TABLES = ("planning", "gaps", "wrong", "collective", "counts", "recorded", "beyond", "recorded_beyond")
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,13 @@ def test_the_page_shows_what_the_script_computes(script):
         cell.mean(lambda c, x, n=n: script.idle(c, x, n, meets=True)) for n in ("lb-micro", "sorted-slice")
     )
     assert shown("collective")[1]["swe, 4 a device"][0] == f"{script.percent(before, 1)} → {script.percent(after, 1)}"
+
+
+def test_the_page_shows_what_queues_and_gangs_do(script):
+    head, rows = shown("beyond")
+    [(name, *computed)] = script.unplanned.rows({"swe": script.SHAPES["swe"]})
+    assert head == script.unplanned.head()
+    assert computed == rows[name]
 
 
 def test_in_no_cell_of_the_table_is_sorted_slice_behind():
