@@ -152,7 +152,7 @@ def test_minibatches_of_unequal_counts_are_refused_under_collectives_before_anyt
 
 @pytest.mark.parametrize(
     ("sync", "backend", "message"),
-    [("on-demand", "torch", "backend torch has collectives only"), ("on-demand", "shmem", "did you mean 'shm'")],
+    [("on-demand", "torch", "backend torch has collectives only"), ("on-demand", "shn", "did you mean 'shm'")],
 )
 def test_what_a_backend_cannot_do_is_refused(sync, backend, message):
     file = file_of((1, 1))
