@@ -67,8 +67,8 @@ class Stage:
 
 STAGES = (
     Stage("real", 2, "tiny", "shm", False, 1, 5),
-    Stage("executor check, 4 devices", 4, "nano", "threads", True, 1, 3),
-    Stage("executor check, 8 devices", 8, "nano", "threads", True, 1, 3),
+    Stage("executor check, 4 devices", 4, "nano", "threads", True, 1, 5),
+    Stage("executor check, 8 devices", 8, "nano", "threads", True, 1, 5),
 )
 
 
@@ -253,6 +253,8 @@ def main() -> None:
         folder = Path(args.keep or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         stages = [stage for stage in STAGES if args.stages in stage.name]
+        if not stages:
+            parser.error(f"no stage's name holds '{args.stages}'")
         old = folder / "cases.json"
         cases = [Case(**case) for case in json.loads(old.read_text())] if old.exists() else []
         cases = [case for case in cases if args.stages not in case.stage]

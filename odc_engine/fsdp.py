@@ -119,12 +119,8 @@ class OnDemand:
             return
         if self._settled:
             raise InputError("settle() twice for one minibatch", fix="call publish() after the optimizer's step")
-        self._pushes.drain()
-        self._finite.settle()
-        self.arena.complete()
-        self._in_flight.clear()
-        count = self._used.count
-        self.arena.notes(self.rank, count).copy_(self._used.flags())
+        self._finish_pushes()
+        self.arena.notes(self.rank, count := self._used.count).copy_(self._used.flags())
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
         self._settled = True
@@ -132,6 +128,13 @@ class OnDemand:
         anybody = iter(self.arena.every_note(count).amax(dim=0).tolist())
         for unit in self.units:
             _set_grads(unit, self.arena.gradients(unit.index), [next(anybody) for _ in unit.trainable])
+
+    def _finish_pushes(self) -> None:
+        """Nothing of this minibatch's gradients is under way any more, nor remembered of it."""
+        self._pushes.drain()
+        self._finite.settle()
+        self.arena.complete()
+        self._in_flight.clear()
         self._microbatches.clear()
 
     def take(self) -> int:
@@ -150,9 +153,10 @@ class OnDemand:
             return
         self._gathers.drain()
         if not self._settled:
+            self._finish_pushes()  # a late one would add to a sum that its owner has cleared already
             self.memory.meet(MAIN)  # a peer may still evaluate with the weights that are about to be overwritten
         if self.rank == 0:
-            self.memory.refill()  # all have come out of settle(), and nobody takes before the meeting below
+            self.memory.refill()  # all have come to the meeting before, and nobody takes until the one below
         with self.recorder.span("publish"):
             for unit in self.units:
                 self._publish(unit)
@@ -210,12 +214,12 @@ class OnDemand:
             self._in_flight.pop(0).wait()
 
     def drain(self) -> None:
-        """Wait until nothing of this device is under way any more."""
+        """Wait until nothing of this device is under way."""
         self._gathers.drain()
         self._pushes.drain()
 
     def _transfer(self, number: int, move: Callable[[], None]) -> None:
-        """In a lane: meet the others first where transfers are meetings, and tell the recorder."""
+        """In a lane: meet the others first where transfers are meetings."""
         asked = self.recorder.tick()
         if self.meets:
             self.memory.meet(COMM)
@@ -233,14 +237,18 @@ class OnDemand:
         self.memory.close()
 
 
-class _Gather:
-    """What FSDP2 calls to gather one unit."""
+class _Transfer:
+    """What FSDP2 calls for one unit; it asks for the memory first."""
 
     def __init__(self, odc: OnDemand, unit: Unit) -> None:
         self.odc, self.unit = odc, unit
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(size, dtype=dtype, device=device)
+
+
+class _Gather(_Transfer):
+    """Pulls the unit."""
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
@@ -254,14 +262,8 @@ class _Gather:
         return self.odc.gather(self.unit, output_tensor)
 
 
-class _Push:
-    """What FSDP2 calls to reduce one unit."""
-
-    def __init__(self, odc: OnDemand, unit: Unit) -> None:
-        self.odc, self.unit = odc, unit
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(size, dtype=dtype, device=device)
+class _Push(_Transfer):
+    """Adds the unit's gradients to their owners' sums."""
 
     def __call__(
         self,

@@ -51,7 +51,9 @@ def told(sms: int, gpu: int = 0) -> str:
 
 
 def refuse_without() -> None:
-    """In one line, before anything is started."""
+    """In one line, before anything is started: this is where the process first asks CUDA something."""
+    for name, value in QUEUES.items():
+        os.environ.setdefault(name, value)
     if not torch.cuda.is_available():
         raise InputError(
             f"--device cuda needs NVIDIA GPUs, and torch {torch.__version__} sees none",
@@ -70,8 +72,6 @@ def partitions(count: int, sms: int, gpu: int = 0) -> tuple[Partition, ...]:
     """So many groups of so many SMs each, or more where the GPU gives them in larger pieces (8 on an H100)."""
     from cuda.bindings import driver
 
-    for name, value in QUEUES.items():
-        os.environ.setdefault(name, value)  # heard only where this is the process's first use of the GPU
     torch.zeros(1, device=f"cuda:{gpu}")  # the context of the GPU itself has to be there first
     device = _checked(driver.cuDeviceGet(gpu))
     every = _checked(driver.cuDeviceGetDevResource(device, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))

@@ -84,8 +84,9 @@ def check_job(file: ScheduleFile, job: Job) -> None:
         raise InputError(
             "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
         )
-    if job.cost.sharded == "hybrid" and job.backend not in ("shm", "threads"):
-        raise InputError(f"backend {job.backend} has no hybrid sharding", fix="use --backend shm or threads")
+    if job.cost.sharded == "hybrid" and (job.backend not in ("shm", "threads") or job.device != "cpu"):
+        fix = "use --backend shm or threads, on the CPU"
+        raise InputError(f"backend {job.backend} on {job.device} has no hybrid sharding", fix=fix)
     if job.backend in ON_GPUS and job.emulate:
         raise InputError("a GPU does not wait instead of computing", fix="emulate with --backend shm or threads")
     for number, schedule in enumerate(file.schedules):
@@ -119,6 +120,8 @@ def _machine(devices: int, path: str | None, emulate: bool) -> Cluster:
     if not emulate:
         raise InputError("--cluster says how compute shall be, and compute is real", fix="add --emulate-compute")
     found = read_cluster(path, here)
-    if found.jitter:
-        raise InputError("jitter is drawn by the simulator alone", where=path, fix="use sample_noise, or leave it out")
+    for drawn in ("jitter", "swing"):
+        if getattr(found, drawn):
+            fix = "use sample_noise, or leave it out"
+            raise InputError(f"{drawn} is drawn by the simulator alone", where=path, fix=fix)
     return replace(here, slow=found.slow, sample_noise=found.sample_noise)

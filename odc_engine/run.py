@@ -111,7 +111,7 @@ def _takers(number: int, schedule: Schedule, every: list[Recorded]) -> list[int]
     pairs = sorted((entry, device) for device, recorded in enumerate(every) for entry in recorded.taken)
     if [entry for entry, _ in pairs] != list(range(len(schedule.queue))):
         told = f"of the {len(schedule.queue)} entries of its queue devices ran {[entry for entry, _ in pairs]}"
-        raise EngineError(f"minibatch {number}: {told}: do not trust this machine's shared memory")
+        raise EngineError(f"minibatch {number}: {told}: do not trust the memory that devices share")
     return [device for _, device in pairs]
 
 

@@ -235,7 +235,7 @@ class Cost:
 def estimate(model: Model, gpu: GPU, devices: int, *, recompute: bool = True) -> Profile:
     """A profile from FLOPs over the best matmul rate anybody measured: no calibration, so a range and not a point.
 
-    The two published fits take 1.3 to 1.9 times these seconds (a test computes it), since attention, small matmuls and
+    The two published fits take 1.3 to 1.8 times these seconds (a test computes it), since attention, small matmuls and
     what is not a matmul run below that rate; nothing can run above it.
     """
     rate = gpu.matmul_flops

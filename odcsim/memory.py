@@ -95,8 +95,8 @@ def _activations(model: Model, tokens: int, recompute: bool) -> float:
     keys, values and attention output, the MLP's gate, up and product, and the gradients of these three and of the
     output. Attention's gradients come later, when the MLP's tensors are gone, and are not larger.
 
-    Without recompute every layer keeps all but the gradients, the gate's activation, and with experts the copies of a
-    token that go to them and come back."""
+    Without recompute every layer keeps all of this but the gradients, and also the gate's activation, and with experts
+    the copies of a token that go to them and come back."""
     mlp = model.experts_active * model.ffn + model.shared_ffn if model.experts else model.ffn
     mlp = max(mlp, model.dense_ffn)
     heads = 2 * (model.heads + model.kv_heads) * model.head_dim

@@ -74,7 +74,9 @@ def _fitted(lags: Floats, halves: Floats) -> Swing:
     means = np.array([(lags[group].mean(), halves[group].mean()) for group in groups])
     weights = np.sqrt([len(group) for group in groups])
     best = np.inf, Swing()
-    for spell in np.geomspace(means[0, 0], means[-2, 0], CANDIDATES):
+    if means[-2, 0] <= 0:  # nobody wrote down when the calls were
+        return Swing()
+    for spell in np.geomspace(max(means[0, 0], 1e-9), means[-2, 0], CANDIDATES):
         columns = np.stack([np.ones(len(groups)), -np.expm1(-means[:, 0] / spell)], axis=1)
         (_, variance), miss = nnls(columns * weights[:, None], means[:, 1] * weights)
         if miss < best[0]:

@@ -1,5 +1,7 @@
 """Weights that change: what is refused until publish(), and what publish() has to reach."""
 
+import time
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -148,6 +150,31 @@ def gradients_again(rank, case):
         work.minibatch(case, rank, model, comm)
         comm.publish()
         assert all(parameter.grad is None for parameter in model.parameters())
+        work.minibatch(case, rank, model, comm)
+        return work.whole_gradients(model)
+
+
+@pytest.mark.parametrize("accumulate", ["locked", "slots"])
+def test_gradients_that_were_never_settled_are_dropped_too(pools, accumulate):
+    """Also those whose push is still under way when publish() is called."""
+    case = Case((2, 1), accumulate=accumulate)
+    expected = work.reference(case)
+    for found in pools(2).run(dropped_then_again, case):
+        assert work.error(found, expected) <= BOUND
+
+
+def dropped_then_again(rank, case):
+    with work.device(case) as (model, comm):
+        push = comm.arena.push
+
+        def late(unit, gradients):
+            time.sleep(0.1 if rank == 0 else 0)
+            push(unit, gradients)
+
+        comm.arena.push = late
+        case.loss(model, rank, 0, 7).backward()
+        comm.publish()
+        comm.arena.push = push
         work.minibatch(case, rank, model, comm)
         return work.whole_gradients(model)
 

@@ -285,6 +285,7 @@ def test_nobody_takes_where_devices_meet(pools):
     [
         ("[slow]\n1 = 1.1\n", False, "compute is real; add --emulate-compute"),
         ("jitter = 0.1\n", True, "jitter is drawn by the simulator alone"),
+        ("swing = 0.1\n", True, "swing is drawn by the simulator alone"),
         ("[slow]\n2 = 1.1\n", True, "slow names device '2'; devices are 0 to 1"),
     ],
 )

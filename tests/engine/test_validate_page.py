@@ -126,7 +126,7 @@ def few(stage: page.Stage, cost: Cost) -> page.ScheduleFile:
     return replace(file, schedules=file.schedules[::4]).sealed()
 
 
-def test_a_machine_that_swings_is_guessed_at_by_the_mean_of_its_draws():
+def test_a_machine_that_swings_is_guessed_at_by_the_middle_of_its_draws():
     cost, quick = COST[page.STAGES[0]], ("gather", "push", "all-gather", "reduce-scatter")
     calm = replace(cost, profile=replace(cost.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in quick)))
     file = few(page.STAGES[0], calm)
