@@ -30,9 +30,10 @@ class FarArena(Arena):
         self._remote = memory
         ring = [(memory.rank + i) % memory.size for i in range(1, memory.size)]
         self._far = [device for device in ring if device not in memory.near]
-        if self._far and accumulate != "slots":
+        if not memory.all_near and accumulate != "slots":  # all refuse, those too that all others are near to
+            far = f"devices {', '.join(map(str, sorted(self._far)))}" if self._far else "other devices' peers"
             raise InputError(
-                f"devices {', '.join(map(str, sorted(self._far)))} are beyond a network, which adds nothing to a sum",
+                f"{far} are beyond a network, which adds nothing to a sum",
                 fix="use --accumulate slots",
             )
         fetched, sent, held = self._spare, self._spare + self._largest, self._spare + self._largest + self._longest

@@ -9,6 +9,7 @@ from torch import Tensor
 
 ROOMS = 4  # meetings that lanes hold independently of each other
 MAIN, COMM = 0, 1  # the room of the training loop, and that of a lane whose transfers meet
+END = 2  # and that of devices which are about to free what only all can free together
 
 
 class PeerMemory(ABC):
@@ -69,6 +70,8 @@ class Lockable(PeerMemory):
 class FarMemory(PeerMemory):
     """Reaches devices that are not near by fetching from and sending to their arenas, in the order of the calls'
     stream. What is fetched into or sent from lies in the own arena, where a network may reach it."""
+
+    all_near = False  # whether no device has far ones: unlike `near`, the same on all. Known once there are arenas
 
     @abstractmethod
     def fetch(self, device: int, start: int, into: Tensor) -> None:

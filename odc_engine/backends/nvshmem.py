@@ -5,17 +5,27 @@ fetched and sent on the streams that FSDP2 calls for transfers on, by the host's
 library is made for. The training loops meet through the host, which can tell who does not come, and then once more
 through NVSHMEM where there are far devices: only its barrier promises that what came over a network can be read.
 
+What lies on a stream may wait for a device that is gone, without end and without a word. So the host never waits for
+a stream alone: it looks for who is gone, and gives up in time. What only all can do together is left out then.
+
 Not run on a GPU yet. All that touches NVSHMEM is in nvshmem_library.
 """
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends.base import MAIN, FarMemory
+from odc_engine.backends.base import END, MAIN, FarMemory
 from odc_engine.backends.gpus import check_sizes
+from odc_engine.errors import PeerLost
+
+LOOK = 0.05  # seconds between looks for who is gone, while streams are at work
 
 
 class Host(Protocol):
@@ -68,7 +78,7 @@ class Library(Protocol):
     def meet(self) -> None: ...
 
     def synchronize(self) -> None:
-        """The host waits for all streams."""
+        """The host waits for all streams: for ever, where one waits for a device that is gone. Called on any thread."""
 
     def stop(self, mine: Tensor | None) -> None: ...
 
@@ -80,6 +90,7 @@ class NvshmemMemory(FarMemory):
         self._mine: Tensor | None = None
         self._views: list[Tensor] = []
         self._near = range(self.rank, self.rank + 1)
+        self._ended = False  # this device or another: nothing more can be done by all together
 
     @property
     def near(self) -> range:
@@ -92,6 +103,9 @@ class NvshmemMemory(FarMemory):
         mapped = [mine if d == self.rank else self.library.mapped(mine, d) for d in range(self.size)]
         self._near = _run_around(self.rank, [one is not None for one in mapped])
         self._views = [one for d, one in enumerate(mapped) if one is not None and d in self._near]
+        told = [False] * self.size
+        dist.all_gather_object(told, len(self._near) == self.size, group=self.host.group)
+        self.all_near = all(told)
         self.meet(MAIN)
 
     def view(self, device: int) -> Tensor:
@@ -111,35 +125,80 @@ class NvshmemMemory(FarMemory):
 
     def meet(self, room: int) -> None:
         """In MAIN the host waits, for its own streams first. In other rooms the present stream does."""
-        if room == MAIN:
-            self.library.synchronize()
+        if room != MAIN:
+            self.library.meet()
+            return
+        self._finish()
+        with self._noted():
             self.host.meet(MAIN)
-            if len(self._near) == self.size:
-                return
-        self.library.meet()
-        if room == MAIN:
-            self.library.synchronize()
+        if not self.all_near:
+            self.library.meet()
+            self._finish()
+
+    def _finish(self) -> None:
+        """Wait for the streams as long as nobody is gone. A thread does, which is left behind if they never end."""
+        raised: list[BaseException] = []
+        waiting = threading.Thread(target=_caught, args=(self.library.synchronize, raised), daemon=True)
+        waiting.start()
+        deadline = time.monotonic() + self.host.timeout
+        with self._noted():
+            waiting.join(LOOK)
+            while waiting.is_alive():
+                self.host.check()
+                if time.monotonic() > deadline:
+                    raise self.host.explain() or self._stuck()
+                waiting.join(LOOK)
+            if raised:
+                raise raised[0]
+
+    def _stuck(self) -> PeerLost:
+        others = [device for device in range(self.size) if device != self.rank]
+        what = f"may keep this one's streams waiting, which did not end within {self.host.timeout:g} s"
+        return PeerLost(others, f"{what}; wait longer with --timeout")
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._ended = True
+            raise
 
     def take(self) -> int:
         """The count is the hosts'. A device is free when it has computed, not when its work lies on its streams."""
-        self.library.synchronize()
-        return self.host.take()
+        self._finish()
+        with self._noted():
+            return self.host.take()
 
     def refill(self) -> None:
         self.host.refill()
 
     def check(self) -> None:
-        self.host.check()
+        with self._noted():
+            self.host.check()
 
     def fail(self, error: BaseException) -> None:
+        self._ended = True
         self.host.fail(error)
 
     def close(self) -> None:
-        """Freeing is a meeting of all. Maps of peers' memory go first."""
+        """Freeing is a meeting of all, which nobody enters before all have come. Maps of peers' memory go first."""
         mine, self._mine = self._mine, None
         self._views.clear()
-        self.library.stop(mine)
+        if not self._ended:
+            if mine is not None:
+                self._finish()
+                with self._noted():
+                    self.host.meet(END)
+            self.library.stop(mine)
         self.host.close()
+
+
+def _caught(call: Callable[[], None], raised: list[BaseException]) -> None:
+    try:
+        call()
+    except BaseException as error:
+        raised.append(error)
 
 
 def _run_around(rank: int, mapped: list[bool]) -> range:

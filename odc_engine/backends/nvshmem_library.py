@@ -7,6 +7,7 @@ bitcode that is linked into kernels, and has to be of the version of the host's 
 
 import importlib.metadata
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,8 @@ def refuse_without_nvshmem() -> None:
 class Nvshmem:
     """Transfers by the host's calls, on the stream that is current. `gpu`: of this machine's."""
 
+    _heap_is_ours = False  # nobody else has set its size
+
     def __init__(self, gpu: int) -> None:
         refuse_without_nvshmem()
         self.device = torch.device("cuda", gpu % torch.cuda.device_count())
@@ -98,7 +101,8 @@ class Nvshmem:
         check_heap(nbytes)
 
     def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:
-        os.environ.setdefault(HEAP, str(nbytes + EXTRA))
+        if HEAP not in os.environ:
+            os.environ[HEAP], self._heap_is_ours = str(nbytes + EXTRA), True
         start(group, self.device.index)
 
     def allocate(self, nbytes: int) -> Tensor:
@@ -142,12 +146,15 @@ class Nvshmem:
         torch.cuda.synchronize(self.device)
 
     def stop(self, mine: Tensor | None) -> None:
-        import nvshmem.core
-
         if mine is not None:
+            import nvshmem.core
+
             self.synchronize()
             nvshmem.core.free_tensor(mine)
             stop()
+        if self._heap_is_ours:  # the next arena may be larger
+            os.environ.pop(HEAP, None)
+            self._heap_is_ours = False
 
 
 def _stream() -> int:
@@ -167,12 +174,13 @@ class DeviceNvshmem(Nvshmem):
                 fix="install one nvidia-nvshmem wheel; see 'odc_engine doctor'",
             )
         self._bitcode, self._modules = found.path, list[int]()
+        self._unhook: Callable[[], None] | None = None
 
     def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:
         super().start(group, nbytes)
         from odc_engine.kernels import remote
 
-        remote.initialize_on_load(self._told)
+        self._unhook = remote.initialize_on_load(self._told)
 
     def _told(self, module: int) -> None:
         import nvshmem.bindings
@@ -191,9 +199,12 @@ class DeviceNvshmem(Nvshmem):
         remote.move(remote.put, place, data, device, self._bitcode, _BLOCK)
 
     def stop(self, mine: Tensor | None) -> None:
-        import nvshmem.bindings
-
+        if self._unhook is not None:  # a module that is loaded later has no library to be told of
+            self._unhook()
+            self._unhook = None
         for module in self._modules:
+            import nvshmem.bindings
+
             nvshmem.bindings.cumodule_finalize(module)
         self._modules.clear()
         super().stop(mine)

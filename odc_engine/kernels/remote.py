@@ -59,8 +59,9 @@ def put(target, source, nbytes, device, block: tl.constexpr):
     _quiet()
 
 
-def initialize_on_load(initialize: Callable[[int], Any]) -> None:
+def initialize_on_load(initialize: Callable[[int], Any]) -> Callable[[], None]:
     """Call `initialize` with each module that has NVSHMEM in it, whenever Triton loads one, from its cache too.
+    What is returned ends that.
 
     The hook is a chain: others who use it, torch among them, stay in place.
     """
@@ -70,7 +71,9 @@ def initialize_on_load(initialize: Callable[[int], Any]) -> None:
         if ptx and _STATE in Path(ptx).read_text(encoding="utf-8"):
             initialize(int(module))
 
-    triton.knobs.runtime.kernel_load_end_hook.add(loaded)
+    hooks = triton.knobs.runtime.kernel_load_end_hook
+    hooks.add(loaded)
+    return lambda: hooks.remove(loaded)
 
 
 def move(kernel: Any, target: Any, source: Any, device: int, bitcode: str, block: int) -> None:

@@ -3,6 +3,10 @@ settling and publishing can be held against one process, and against shared memo
 
 import importlib.util
 import itertools
+import os
+import signal
+import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,10 +24,13 @@ from work import Case  # noqa: E402
 
 from odc_engine import fsdp, launch, placement, verify  # noqa: E402
 from odc_engine.arena import Arena, UnitShape  # noqa: E402
-from odc_engine.backends.base import MAIN  # noqa: E402
+from odc_engine.backends import nvshmem_library  # noqa: E402
+from odc_engine.backends.base import COMM, MAIN  # noqa: E402
+from odc_engine.backends.heap import EXTRA, HEAP, check_heap  # noqa: E402
 from odc_engine.backends.nvshmem import NvshmemMemory, _run_around  # noqa: E402
 from odc_engine.backends.shm import SharedMemory  # noqa: E402
 from odc_engine.cli import main  # noqa: E402
+from odc_engine.errors import PeerLost  # noqa: E402
 from odc_engine.far import FarArena  # noqa: E402
 from odc_engine.job import job_of  # noqa: E402
 from odc_engine.streams import StreamLane  # noqa: E402
@@ -162,6 +169,31 @@ def test_sums_that_a_network_would_have_to_add_to_are_refused(pools):
     assert told[2].startswith("devices 0, 1 are beyond")
 
 
+class Line(FakeNvshmem):
+    """Addresses reach the neighbours in a line only."""
+
+    def mapped(self, mine, device):
+        return super().mapped(mine, device) if abs(device - self._rank) < 2 else None
+
+
+def near_and_met(_rank):
+    memory = NvshmemMemory(SharedMemory(timeout=30.0), Line((3,)))
+    told = work.told(lambda: FarArena(memory, UNITS, "locked"))
+    memory.library.log.clear()
+    memory.meet(MAIN)
+    met = [what for what, _ in memory.library.log]
+    memory.close()
+    return len(memory.near), told, met
+
+
+def test_what_only_some_are_near_to_is_decided_by_all_alike(pools):
+    """A device that all are near to meets through the library as the others do, and refuses what they refuse."""
+    found = pools(3).run(near_and_met)
+    assert [near for near, *_ in found] == [2, 3, 2]
+    assert all("beyond a network, which adds nothing to a sum; use --accumulate slots" in told for _, told, _ in found)
+    assert [met for *_, met in found] == [["meet"]] * 3
+
+
 def unlocked(_rank):
     memory = memory_of((2,))
     arena = Arena(memory, UNITS, "locked")
@@ -231,6 +263,113 @@ def test_a_schedule_is_verified_through_it(sync):
     counts = (2, 1) if sync == "on-demand" else (1, 1)
     job = job_of(file_of(minibatch(counts)), sync=sync, backend="nvshmem", accumulate="slots", timeout=30.0)
     assert launch.run(verified, 2, 30.0, job, FakeNvshmem((1, 1))) == 0
+
+
+class Endless(FakeNvshmem):
+    """A meeting lies on a stream, as on a GPU, and who waits for the stream hears of nobody's death."""
+
+    def __init__(self, machines):
+        super().__init__(machines)
+        self._meets, self.stopped = False, False
+
+    def meet(self):
+        self._meets = True
+        if self._rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def synchronize(self):
+        if self._meets:
+            threading.Event().wait()
+
+    def stop(self, mine):  # noqa: ARG002
+        self.stopped = True
+
+
+def dies_before_the_library_meets(host, room, seen):
+    memory = NvshmemMemory(host, Endless((1, 1)))
+    memory.library.meet, meet = lambda: None, memory.library.meet
+    memory.allocate(1024)
+    memory.library.meet = meet
+    try:
+        memory.meet(room)
+        memory.meet(MAIN)
+    except PeerLost as lost:
+        memory.close()
+        seen.write_text(f"{lost.devices} {memory.library.stopped}")
+        raise
+
+
+@pytest.mark.parametrize("room", [MAIN, COMM])
+def test_a_death_ends_the_wait_for_a_stream(tmp_path, room):
+    """In the training loops' meeting, between its two parts; and in a lane's, whose stream they wait for first."""
+    seen = tmp_path / "seen"
+    assert launch.run(dies_before_the_library_meets, 2, 30.0, room, seen) == 1
+    assert seen.read_text() == "[1] False"  # nor does it enter what only all can do
+
+
+def test_streams_that_do_not_end_are_given_up_in_time():
+    library = SimpleNamespace(device=torch.device("cpu"), synchronize=lambda: threading.Event().wait())
+    host = SimpleNamespace(rank=0, size=2, timeout=0.2, check=lambda: None, explain=lambda: None)
+    with pytest.raises(PeerLost, match=r"did not end within 0\.2 s; wait longer"):
+        NvshmemMemory(host, library).take()
+
+
+def test_an_error_of_the_streams_is_raised():
+    def broken():
+        raise RuntimeError("illegal address")
+
+    library = SimpleNamespace(device=torch.device("cpu"), synchronize=broken)
+    host = SimpleNamespace(rank=0, size=2, timeout=5.0, check=lambda: None)
+    with pytest.raises(RuntimeError, match="illegal address"):
+        NvshmemMemory(host, library).take()
+
+
+def starts_over(host, folder):
+    (folder / str(host.rank)).write_text(os.environ["NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"])
+
+
+def test_nvshmem_starts_on_this_machine_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", raising=False)
+    assert launch.run(starts_over, 2, 30.0, tmp_path) == 0
+    assert {(tmp_path / str(rank)).read_text() for rank in range(2)} <= {"lo", "lo0"}
+
+
+@pytest.fixture
+def unstarted(monkeypatch):
+    monkeypatch.setattr(nvshmem_library, "start", lambda *_: None)
+
+
+@pytest.mark.usefixtures("unstarted")
+@pytest.mark.parametrize("given", [None, "1G"])
+def test_the_engine_s_own_heap_size_ends_with_the_library(monkeypatch, given):
+    monkeypatch.setenv(HEAP, "")
+    monkeypatch.delenv(HEAP)
+    if given:
+        monkeypatch.setenv(HEAP, given)
+    library = object.__new__(nvshmem_library.Nvshmem)
+    library.device = torch.device("cpu")
+    for nbytes in (1 << 20, 1 << 27):
+        check_heap(nbytes)
+        library.start(None, nbytes)
+        assert os.environ[HEAP] == given or int(os.environ[HEAP]) == nbytes + EXTRA
+        library.stop(None)
+        assert os.environ.get(HEAP) == given
+
+
+@needs_triton
+@pytest.mark.usefixtures("unstarted")
+def test_kernels_that_are_loaded_later_are_not_told_of_a_library_that_has_ended(monkeypatch):
+    import triton
+
+    monkeypatch.setenv(HEAP, "1G")
+    hooks = triton.knobs.runtime.kernel_load_end_hook.calls
+    before = list(hooks)
+    library = object.__new__(nvshmem_library.DeviceNvshmem)
+    library.device, library._modules = torch.device("cpu"), []
+    library.start(None, 1)
+    assert len(hooks) == len(before) + 1
+    library.stop(None)
+    assert hooks == before
 
 
 def lines(arguments, capsys):
