@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from odc_engine.errors import PeerLost
 from odcsim.errors import InputError
@@ -121,6 +124,12 @@ def _not_reachable(device: int, why: str) -> InputError:
     return InputError(
         f"memory of device {device} cannot be opened ({why})", fix="run all devices as one user, in one container"
     )
+
+
+def bytes_of(mapped: Mapped) -> Tensor:
+    """A file as bytes. Whoever holds a view of them keeps the map: through numpy, because `torch.frombuffer` keeps the
+    object alone, which can be closed under its tensor. What then writes to a gradient writes to anybody's memory."""
+    return torch.from_numpy(np.frombuffer(mapped.memory, dtype=np.uint8))
 
 
 def unmap(mapped: list[Mapped]) -> None:

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.base import Lockable
-from odc_engine.backends.files import WAY_OUT, Mapped, agreed, share, unmap
+from odc_engine.backends.files import WAY_OUT, Mapped, agreed, bytes_of, share, unmap
 from odc_engine.backends.peers import Peers
 from odc_engine.errors import PeerLost
 from odcsim.errors import InputError
@@ -47,7 +46,7 @@ class SharedMemory(Lockable):
         # Device 0 asks for all, before any has taken its part.
         agreed(self.group, lambda: _check_room(nbytes * self.size) if self.rank == 0 else None)
         self._files = share(self.group, nbytes)
-        self._arenas = [torch.frombuffer(file.memory, dtype=torch.uint8) for file in self._files]
+        self._arenas = [bytes_of(file) for file in self._files]
 
     def view(self, device: int) -> Tensor:
         return self._arenas[device]

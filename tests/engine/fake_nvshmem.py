@@ -39,7 +39,7 @@ class FakeNvshmem:
     def allocate(self, nbytes):
         assert 0 < nbytes <= self._heap
         self._files = files.share(self._group, nbytes)
-        self._arenas = [torch.frombuffer(file.memory, dtype=torch.uint8) for file in self._files]
+        self._arenas = [files.bytes_of(file) for file in self._files]
         mine = self._arenas[self._rank]
         mine.fill_(0xFF)  # a heap's memory is not cleared: not a number in any dtype
         self._devices.meet(TRAINING)

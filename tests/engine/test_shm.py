@@ -238,6 +238,25 @@ def test_memory_given_back_leaves_no_file_open(pools):
     assert pools(2).run(left_over, 1) == pools(2).run(left_over, 5)
 
 
+def kept_after_the_end(rank, keep):
+    memory = SharedMemory(timeout=30.0)
+    memory.allocate(64)
+    mapped = memory._files[rank].memory
+    gradient = memory.view(rank)[8:16] if keep else None
+    memory.meet(MAIN)
+    memory.close()
+    if mapped.closed:
+        return "closed"
+    gradient.fill_(3)
+    return bytes(mapped[7:17])
+
+
+def test_a_gradient_that_outlives_its_arena_keeps_its_memory(pools):
+    """Whoever wrote to it would write to memory that is somebody else's by then."""
+    assert pools(1).run(kept_after_the_end, True) == [bytes([0, *[3] * 8, 0])]
+    assert pools(1).run(kept_after_the_end, False) == ["closed"]
+
+
 @pytest.mark.parametrize(
     ("limit", "free"), [("max\n", float("inf")), ("1000\n", 1000 - 700 + 30 + 5), (None, float("inf"))]
 )
