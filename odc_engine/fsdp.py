@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
-from odc_engine.arena import ACCUMULATE
+from odc_engine.arena import ACCUMULATE, Arena
 from odc_engine.backends.base import COMM, MAIN, PeerMemory
 from odc_engine.finite import Checks, Microbatches
 from odc_engine.lanes import Handle
@@ -66,7 +66,7 @@ class OnDemand:
         self.units = units_of(model, self.size) if self.size > 1 else ()
         self._microbatches = Microbatches(model, len(self.units))
         shapes = [unit.shape for unit in self.units]
-        self.arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
+        self._arena: Arena | None = arena_on(self.memory, shapes, accumulate, devices_per_node)
         self._gathers = lane_on(self.memory.device, "gather")
         self._pushes = self._gathers if meets else lane_on(self.memory.device, "push")
         self._finite = Checks()
@@ -81,6 +81,12 @@ class OnDemand:
         for unit in self.units:
             self._plug(unit)
         self.publish()
+
+    @property
+    def arena(self) -> Arena:
+        if self._arena is None:
+            raise InputError("this communication is closed", fix="make a new OnDemand of the model")
+        return self._arena
 
     def _plug(self, unit: Unit) -> None:
         unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
@@ -144,10 +150,11 @@ class OnDemand:
         """
         if self.meets or (self._settled and self.size > 1):
             raise InputError("take() where devices meet", fix="take between publish() and settle(), without `meets`")
-        return self.memory.take()
+        return self.arena.memory.take()
 
     def publish(self) -> None:
         """Lay this device's weights out for peers, drop the gradients, and meet when everybody has."""
+        arena = self.arena
         if self.size == 1:
             self.memory.refill()
             return
@@ -163,10 +170,10 @@ class OnDemand:
             self._versions = [_versions(unit) for unit in self.units]
             self._stepped = False
             self._used.clear()
-        if self.arena.nodes > 1 and not self.meets:
+        if arena.nodes > 1 and not self.meets:
             with self.recorder.span("meeting"):
                 self.memory.meet(MAIN)  # all shards are laid out, and all sums read
-        self._between_nodes("gather", self.arena.fetch)
+        self._between_nodes("gather", arena.fetch)
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
         self._settled = False
@@ -190,8 +197,8 @@ class OnDemand:
     def gather(self, unit: Unit, out: Tensor) -> Handle:
         """Start to pull a unit."""
         self._check_fresh(unit)
-        number = self.recorder.given("gather", unit.index)
-        handle = self._gathers.give(lambda: self._transfer(number, lambda: self.arena.gather(unit.index, out)))
+        arena, number = self.arena, self.recorder.given("gather", unit.index)
+        handle = self._gathers.give(lambda: self._transfer(number, lambda: arena.gather(unit.index, out)))
         self._gathered[unit.index] = handle
         return handle
 
@@ -202,12 +209,13 @@ class OnDemand:
                 f"unit {unit.name} reduces {gradients.numel()} elements, not {unit.shape.push * self.size}",
                 fix="freeze or unfreeze parameters before OnDemand is made",
             )
-        number, microbatches = self.recorder.given("push", unit.index), self._microbatches.of_push(unit.index)
+        arena, microbatches = self.arena, self._microbatches.of_push(unit.index)
+        number = self.recorder.given("push", unit.index)
 
         def add() -> None:
             if self.check_finite:
                 self._finite.check(gradients, unit.name, self.rank, microbatches)
-            self.arena.push(unit.index, gradients)
+            arena.push(unit.index, gradients)
 
         self._in_flight.append(self._pushes.give(lambda: self._transfer(number, add)))
         while len(self._in_flight) >= self._trail:
@@ -227,13 +235,17 @@ class OnDemand:
         self.recorder.done(number, asked, self.recorder.tick())
 
     def close(self) -> None:
-        """Stop the lanes and give the memory back. The model can be given to another OnDemand."""
+        """Stop the lanes and give the memory back. The model can be given to another OnDemand.
+
+        On a CPU, gradients that are still in `.grad` keep their arena until they are dropped.
+        """
         for hook in self._hooks:
             hook.remove()
         self._used.close()
         self._microbatches.close()
         self._gathers.close()
         self._pushes.close()
+        self._arena = None  # its views would keep the memory
         self.memory.close()
 
 

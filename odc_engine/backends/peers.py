@@ -6,6 +6,7 @@ for itself, or for another that it has lost. So whoever finds many devices gone 
 
 import os
 import select
+import threading
 import time
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class Peers:
         self._came = [0] * ROOMS
         self._next_look = 0.0
         self._pidfds: dict[int, int] = {}  # -> device
+        self._polling = threading.Lock()  # lanes look too, and a poll object is for one thread at a time
         self._watch()
 
     def _watch(self) -> None:
@@ -104,7 +106,8 @@ class Peers:
 
     def _dead(self) -> list[int]:
         if self._pidfds:
-            return sorted(self._pidfds[fd] for fd, _ in self._poll.poll(0))
+            with self._polling:
+                return sorted(self._pidfds[fd] for fd, _ in self._poll.poll(0))
         return [] if hasattr(os, "pidfd_open") else [d for d in self._others if not _exists(self.pids[d])]
 
     def silent(self, devices: list[int], what: str) -> PeerLost:

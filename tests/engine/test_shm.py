@@ -226,6 +226,31 @@ def test_devices_that_cannot_share_memory_are_told_why(pools):
     assert found[0].startswith("memory of device 1 cannot be opened (No such file or directory)")
 
 
+def looked(_rank, times):
+    """What goes wrong where two threads look at once."""
+    raised = []
+
+    def look():
+        try:
+            for _ in range(times):
+                memory.peers.look()
+        except BaseException as error:
+            raised.append(repr(error))
+
+    with memory_of(4096) as memory:
+        threads = [threading.Thread(target=look) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        memory.meet(MAIN)
+    return raised
+
+
+def test_lanes_and_loop_may_look_at_once(pools):
+    assert pools(2).run(looked, 3000) == [[], []]
+
+
 def left_over(_rank, times):
     """Open files of this process, after memory was made and given back."""
     for _ in range(times):
