@@ -154,7 +154,13 @@ def _locks() -> Finding:
 
 
 def _pidfd() -> Finding:
-    return _ability("pidfd", hasattr(os, "pidfd_open"), "notice a dead peer at once", "needs Linux >= 5.3")
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        ok = False
+    else:
+        ok = True
+    return _ability("pidfd", ok, "notice a dead peer at once", "needs Linux >= 5.3")
 
 
 def _hooks() -> Finding:

@@ -44,12 +44,20 @@ class Peers:
         self._watch()
 
     def _watch(self) -> None:
-        if hasattr(os, "pidfd_open"):
-            self._poll = select.poll()
-            for device in self._others:
+        self._poll = select.poll()
+        for device in self._others:
+            try:
                 pidfd = os.pidfd_open(self.pids[device])
-                self._pidfds[pidfd] = device
-                self._poll.register(pidfd, select.POLLIN)
+            except (AttributeError, OSError):  # Python knows it on Linux alone, and kernels before 5.3 do not
+                self._unwatch()
+                return
+            self._pidfds[pidfd] = device
+            self._poll.register(pidfd, select.POLLIN)
+
+    def _unwatch(self) -> None:
+        for pidfd in self._pidfds:
+            os.close(pidfd)
+        self._pidfds.clear()
 
     def meet(self, room: int) -> None:
         """Return when every device has come to this room as often as this one."""
@@ -108,7 +116,7 @@ class Peers:
         if self._pidfds:
             with self._polling:
                 return sorted(self._pidfds[fd] for fd, _ in self._poll.poll(0))
-        return [] if hasattr(os, "pidfd_open") else [d for d in self._others if not _exists(self.pids[d])]
+        return [d for d in self._others if not _exists(self.pids[d])]
 
     def silent(self, devices: list[int], what: str) -> PeerLost:
         """For devices that do not answer: those of them that are stopped, or all where none is."""
@@ -158,17 +166,16 @@ class Peers:
             self._words[self.rank][ENDS] = LEFT
         self._words.clear()
         unmap(self._pages)
-        for pidfd in self._pidfds:
-            os.close(pidfd)
-        self._pidfds.clear()
+        self._unwatch()
 
 
 def _exists(pid: int) -> bool:
+    """One that has ended exists until its parent has asked for its end."""
     try:
         os.kill(pid, 0)
     except OSError:
         return False
-    return True
+    return _state(pid) not in "ZX"
 
 
 def _state(pid: int) -> str:

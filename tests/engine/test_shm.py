@@ -50,12 +50,19 @@ def counted(rank, switched_off=()):
         return [int(memory.view(device)[8:16].view(torch.int64)) for device in range(DEVICES)]
 
 
+def unknown_call(_pid):
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
 @contextlib.contextmanager
 def without(*names):
     """As on a system that lacks these, in this process."""
     places = {"memfd": (os, "memfd_create"), "pidfd": (os, "pidfd_open"), "futex": (futex, "_libc")}
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
+            if name == "kernel 5.3":
+                patch.setattr(os, "pidfd_open", unknown_call)
+                continue
             module, attribute = places[name]
             if name == "futex":
                 patch.setattr(module, attribute, None)
@@ -64,7 +71,10 @@ def without(*names):
         yield
 
 
-@pytest.mark.parametrize("switched_off", [(), ("memfd", "pidfd", "futex")], ids=["linux", "elsewhere"])
+SYSTEMS = {"linux": (), "an old linux": ("kernel 5.3",), "elsewhere": ("memfd", "pidfd", "futex")}
+
+
+@pytest.mark.parametrize("switched_off", SYSTEMS.values(), ids=SYSTEMS)
 def test_locks_exclude_and_meetings_order(pools, switched_off):
     before = set(Path(tempfile.gettempdir()).glob("odc-*"))
     found = pools(DEVICES).run(counted, switched_off)
@@ -224,31 +234,6 @@ def test_devices_that_cannot_share_memory_are_told_why(pools):
     assert found[0] == "device 1 is on another machine; share memory on one machine only"
     found = pools(2).run(elsewhere, "pids")
     assert found[0].startswith("memory of device 1 cannot be opened (No such file or directory)")
-
-
-def looked(_rank, times):
-    """What goes wrong where two threads look at once."""
-    raised = []
-
-    def look():
-        try:
-            for _ in range(times):
-                memory.peers.look()
-        except BaseException as error:
-            raised.append(repr(error))
-
-    with memory_of(4096) as memory:
-        threads = [threading.Thread(target=look) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        memory.meet(MAIN)
-    return raised
-
-
-def test_lanes_and_loop_may_look_at_once(pools):
-    assert pools(2).run(looked, 3000) == [[], []]
 
 
 def left_over(_rank, times):
