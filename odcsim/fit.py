@@ -16,7 +16,7 @@ from odcsim.measurements import KEPT, Compute, Measurements, Transfer
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
 from odcsim.profile import Passes, Polynomial, Profile, Timing
 from odcsim.robust import Solution, distinct, jitter, solve, stretch
-from odcsim.spells import swing
+from odcsim.spells import slow, swing
 from odcsim.timeline import Floats
 
 WRONG = 0.10  # a fit that misses a measurement by more than this, and by more than noise can do, has not explained it
@@ -67,6 +67,7 @@ class FitReport:
         told.append(f"between repeats: {p.jitter:.1%} (0 where nothing was measured twice)")
         if p.swing:
             told.append(f"a device's speed swings by {p.swing:.1%} in spells of {p.spell:.2g} s")
+        told += [f"device {d} takes {factor:.2f} times as long as all on average" for d, factor in enumerate(p.slow)]
         if p.interference != 1:
             told.append(
                 f"beside others compute takes {p.interference:.2f} times what it takes alone: in the fit already"
@@ -114,6 +115,7 @@ def examine(
         interference=_interference(m, computes),
         swing=swings.size,
         spell=swings.spell,
+        slow=slow(usual),
     )
     return FitReport(profile, parts)
 
@@ -151,7 +153,7 @@ def _profile(
         date=m.date,
         dtype=m.dtype,
         transport=m.transport,
-        jitter=max(_jitter(of) for of in rows.values()),
+        jitter=max(jitter(*_columns(of)) for of in rows.values()),
         residual=float(np.median(every)),
         worst_residual=float(every.max()),
         forward_error=terms["forward_error"],
@@ -166,12 +168,12 @@ def _profile(
 
 def _interference(m: Measurements, computes: dict[str, Part]) -> float:
     """How many times longer compute took beside other devices and transfers than alone; 1 where that is not known."""
-    found = []
-    for row in m.compute:
-        if row.alone and row.kind in SQUARED and row.kind in computes:
-            c = computes[row.kind].coefficients
-            fitted = c.constant + c.linear * row.tokens + c.quadratic * row.squares + c.sample * row.samples
-            found.append(fitted / row.seconds)
+    found = [
+        (c.constant + c.linear * r.tokens + c.quadratic * r.squares + c.sample * r.samples) / r.seconds
+        for r in m.compute
+        if r.alone and r.kind in SQUARED and r.kind in computes
+        for c in (computes[r.kind].coefficients,)
+    ]
     return float(np.median(found)) if found else 1.0
 
 
@@ -196,12 +198,17 @@ def _whole(part: Part, layers: int, recompute: bool) -> dict[str, Polynomial]:
 
 
 def _compute(kind: str, rows: Sequence[Compute]) -> Part:
-    columns = np.array([(r.microbatches, r.tokens, r.squares, r.samples) for r in rows], dtype=float)
-    seconds = np.array([r.seconds for r in rows])
+    columns, seconds = _columns(rows)
     columns = columns[:, : _terms(kind, columns, seconds)]
     names = [f"{kind} of {r.tokens:,} tokens, squares {r.squares:.4g}" for r in rows]
     fix = "measure single long samples beside many short ones" if kind in SQUARED else "measure more sizes"
     return _part(kind, columns, seconds, names, fix)
+
+
+def _columns(rows: Sequence[Compute]) -> tuple[Floats, Floats]:
+    """What seconds depend on, and seconds."""
+    held = np.array([(r.microbatches, r.tokens, r.squares, r.samples) for r in rows], dtype=float)
+    return held, np.array([r.seconds for r in rows])
 
 
 def _terms(kind: str, columns: Floats, seconds: Floats) -> int:
@@ -239,13 +246,6 @@ def _transfer(kind: str, devices: int, rows: Sequence[Transfer]) -> tuple[Timing
 
 def _mean(values: Floats) -> float:
     return float(np.median(values)) * stretch(np.zeros((len(values), 1)), values)
-
-
-def _jitter(rows: Sequence[Compute]) -> float:
-    return jitter(
-        np.array([(r.microbatches, r.tokens, r.squares, r.samples) for r in rows], dtype=float),
-        np.array([r.seconds for r in rows]),
-    )
 
 
 def _part(name: str, columns: Floats, seconds: Floats, names: Sequence[str], fix: str) -> Part:

@@ -93,6 +93,7 @@ class Profile:
     jitter: float = 0.0  # standard deviation between repeats of one measurement, as a fraction
     swing: float = 0.0  # standard deviation of a device's speed from one spell to the next, as a fraction ...
     spell: float = 0.0  # ... and how many seconds a spell lasts; 0: not known
+    slow: tuple[float, ...] = ()  # how many times the seconds above each device takes; empty: devices are alike
     interference: float = 1.0  # compute beside others took that many times what it took alone; it is in the numbers
     residual: float = 0.0  # median error of the fit on its own measurements, as a fraction ...
     worst_residual: float = 0.0  # ... and the largest

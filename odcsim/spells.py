@@ -2,7 +2,8 @@
 
 Cores of one machine can differ for longer than a step takes and for shorter than a minibatch. A mean does not show it,
 and yet whoever waits for the slowest device pays for it. So it is read off repeats of the same work: how much less they
-differ on one device within moments than on two devices.
+differ on one device within moments than on two devices. A device that is slow throughout does not swing: that is told
+apart first.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,10 @@ LEAST = 1e-3  # of a swing: below it, rounding
 GROUPS = 50  # of pairs about as long apart
 CANDIDATES = 40  # lengths of a spell that are tried
 SHORT = ("embed",)  # too short to say anything of speed
+POLISHES = 4  # of medians, of work and of devices in turn
+LEAST_MINIBATCHES = 16  # that all devices ran, to call one slow
+ALIKE = 0.02  # a device that is this near to the mean of all is like the others ...
+SIGMAS = 5.0  # ... and so is one that chance from minibatch to minibatch may have set so far off
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +37,59 @@ class Swing:
 
 def swing(rows: Sequence[Compute]) -> Swing:
     """From rows that say when and on which device they were; nothing where too few do, or where nothing swings."""
-    lags, halves = _pairs(sorted(_moments(rows)))
+    told = _told(rows)
+    late = np.clip(_late(told)[0], -MOST, MOST).tolist()
+    lags, halves = _pairs(sorted((row.minibatch, row.device, row.at, x) for row, x in zip(told, late, strict=True)))
     near = lags < np.inf
     if min(near.sum(), (~near).sum()) < LEAST_PAIRS:
         return Swing()
     return _fitted(lags, halves)
 
 
-def _moments(rows: Sequence[Compute]) -> list[tuple[int, int, float, float]]:
-    """Minibatch, device, time, and how many times as long as usual (a logarithm) a call took."""
-    groups: dict[tuple[str, int, float, int], list[Compute]] = {}
-    for row in rows:
-        if row.minibatch and row.kind not in SHORT:
-            groups.setdefault((row.kind, row.tokens, row.squares, row.samples), []).append(row)
-    found = []
-    for alike in groups.values():
-        usual = float(np.median([row.seconds for row in alike]))
-        late = (float(np.clip(np.log(row.seconds / usual), -MOST, MOST)) for row in alike)
-        found += [(row.minibatch, row.device, row.at, x) for row, x in zip(alike, late, strict=True)]
-    return found
+def slow(rows: Sequence[Compute]) -> tuple[float, ...]:
+    """How many times as long as the mean of all each device takes, in turn. Nothing where devices are alike, or where
+    what sets them apart changes from minibatch to minibatch."""
+    told = _told(rows)
+    late, factors = _late(told)
+    numbers, places = np.unique([row.minibatch for row in told], return_inverse=True)
+    owners = np.array([row.device for row in told], dtype=int)
+    size, cells = len(numbers) * len(factors), places * len(factors) + owners
+    sums = np.bincount(cells, late + factors[owners], size).reshape(-1, len(factors))
+    counts = np.bincount(cells, minlength=size).reshape(-1, len(factors))
+    common = counts.all(axis=1)
+    if len(factors) < 2 or common.sum() < LEAST_MINIBATCHES:
+        return ()
+    means = sums[common] / counts[common]
+    gaps = means - means.mean(axis=1, keepdims=True)
+    chance = SIGMAS * gaps.std(axis=0) / np.sqrt(len(gaps))
+    if not (np.abs(gaps.mean(axis=0)) > np.maximum(ALIKE, chance)).any():
+        return ()
+    return tuple((np.exp(factors) / np.exp(factors).mean()).tolist())
+
+
+def _told(rows: Sequence[Compute]) -> list[Compute]:
+    """Those that say when they were, and took long enough to say something."""
+    return [row for row in rows if row.minibatch and row.kind not in SHORT]
+
+
+def _late(rows: Sequence[Compute]) -> tuple[Floats, Floats]:
+    """How many times as long as usual for its work and its device each call took, and as the others each device does
+    (logarithms). By Tukey's median polish, so that no device needs to have had all the work."""
+    logs = np.log([row.seconds for row in rows])
+    factors = np.zeros(max((row.device for row in rows), default=0) + 1)
+    works: dict[tuple[str, int, float, int], list[int]] = {}
+    owners: dict[int, list[int]] = {}
+    for place, row in enumerate(rows):
+        works.setdefault((row.kind, row.tokens, row.squares, row.samples), []).append(place)
+        owners.setdefault(row.device, []).append(place)
+    for _ in range(POLISHES):
+        for alike in works.values():
+            logs[alike] -= np.median(logs[alike])
+        for device, own in owners.items():
+            usual = np.median(logs[own])
+            logs[own] -= usual
+            factors[device] += usual
+    return logs, factors
 
 
 def _pairs(moments: Sequence[tuple[int, int, float, float]]) -> tuple[Floats, Floats]:

@@ -197,6 +197,23 @@ def test_the_valid_range_is_what_every_kind_was_measured_on():
     assert fit(unsaid).longest == 512
 
 
+def test_a_slow_device_is_in_the_profile_beside_the_mean_of_all():
+    m = measured()
+    rows = tuple(
+        replace(row, seconds=factor * row.seconds, minibatch=place % 16 + 1, device=device)
+        for device, factor in enumerate((1.0, 1.2))
+        for place, row in enumerate(m.compute)
+    )
+    report = examine(replace(m, compute=rows))
+    assert report.profile.slow == pytest.approx((1 / 1.1, 1.2 / 1.1), rel=5e-3)
+    assert report.profile.forward.linear == pytest.approx(1.1 * TRUTH["forward"].linear, rel=0.015)
+    assert [line for line in report.lines() if line.startswith("device ")] == [
+        "device 0 takes 0.91 times as long as all on average",
+        "device 1 takes 1.09 times as long as all on average",
+    ]
+    assert fit(m).slow == ()
+
+
 def test_a_profile_survives_its_file(tmp_path):
     found = fit(measured(noise=0.02, repeats=2))
     profiles.write(found, tmp_path / "p.json")

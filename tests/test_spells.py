@@ -16,7 +16,7 @@ from odcsim.profile import Polynomial, Profile
 from odcsim.program import program
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.simulation import Simulation, simulate
-from odcsim.spells import Swing, swing
+from odcsim.spells import Swing, slow, swing
 
 TINY = catalog.model("tiny")
 PROFILE = Profile(TINY.name, "m", "calibrated", "", Polynomial(2e-2), Polynomial(6e-2), Polynomial(4e-2))
@@ -118,3 +118,31 @@ def test_a_few_calls_or_one_device_tell_nothing():
     assert swing(rows[:20]) == Swing()
     assert swing([row for row in rows if row.device == 0]) == Swing()
     assert swing([replace(row, minibatch=0) for row in rows]) == Swing()
+
+
+@pytest.mark.parametrize("slowed", [((1, 1.2),), ((0, 1.5),)], ids=str)
+def test_a_device_that_is_slow_throughout_does_not_swing(slowed):
+    assert swing(run_of(100, slow=slowed)) == Swing()
+    assert swing(run_of(100, slow=slowed, jitter=0.1)).size < 0.025
+    found = swing(run_of(120, slow=slowed, swing=0.1, spell=0.5, jitter=0.05))
+    assert found.size == pytest.approx(0.1, rel=0.2)
+    assert found.spell == pytest.approx(0.5, rel=0.5)
+
+
+def test_a_slow_device_is_found_again_and_so_is_one_that_had_other_work():
+    rows = run_of(60, slow=((1, 1.2),), swing=0.1, spell=0.5, jitter=0.05)
+    assert slow(rows) == pytest.approx((1 / 1.1, 1.2 / 1.1), rel=0.02)
+    few = [row for row in rows if row.device == 0 or row.minibatch % 3]
+    kept = [row for row in few if row.kind != "backward" or row.device == 1]
+    assert slow(kept) == pytest.approx((1 / 1.1, 1.2 / 1.1), rel=0.02)
+
+
+def test_devices_that_are_alike_or_slow_in_turn_have_no_speeds_of_their_own():
+    assert slow(run_of(60, swing=0.1, spell=0.5, jitter=0.1)) == ()
+    one, other = run_of(30, slow=((1, 1.3),)), run_of(30, slow=((0, 1.1),))
+    assert slow([*one, *(replace(row, minibatch=row.minibatch + 30) for row in other)]) == ()
+    rows = run_of(60, slow=((1, 1.2),))
+    assert slow([row for row in rows if row.minibatch < 16]) == ()
+    assert slow([row for row in rows if row.device == 1]) == ()
+    assert slow([replace(row, minibatch=0) for row in rows]) == ()
+    assert slow([]) == ()
