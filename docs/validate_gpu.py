@@ -4,8 +4,8 @@
 
 Each step has a process and a limit of its own, and one that fails does not stop the others. What steps found is kept in
 a folder: the same command goes on with those that are missing, and `--only` does one of them again. Clocks and other
-settings are told as they are found, and never set. Exit status: 0 where every step has passed, 1 where one has not,
-3 where there is no GPU.
+settings are told as they are found, and never set. Exit status: 0 where every step that can be asked here has passed, 1
+where one has not, 3 where there is no GPU.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Result:
     """What a step came to: did it reach what it has to, and what the page shows of it."""
 
     step: str
-    good: bool
+    good: bool | None  # None: it cannot be asked here
     seconds: float
     text: str
     date: str = ""
@@ -108,6 +108,21 @@ def profile(folder: Path) -> tuple[bool, str]:
     return report.good, fenced("\n".join(report.lines()))
 
 
+def processes(folder: Path) -> tuple[bool, str]:
+    """As `profile`, of devices that are processes with a GPU each."""
+    import torch
+
+    from odc_engine import profile as profiles
+    from odcsim import catalog
+
+    if (count := torch.cuda.device_count()) < 2:
+        raise Absent("Processes that share a GPU take turns on it, and here is one")
+    model = catalog.model(MODEL)
+    plan = profiles.Plan(model, (min(count, 8),), "cuda_ipc", LONGEST, quick=True, dtype=DTYPE)
+    report = profiles.measured(plan, folder / "processes.json")
+    return report.good, fenced("\n".join(report.lines()))
+
+
 def longalign(folder: Path) -> tuple[bool, str]:
     return compared(*runs(folder, "longalign", (("collective", "lb-micro"), ("on-demand", "lb-mini"))))
 
@@ -153,6 +168,7 @@ STEPS = (
     Step("tests", "the tests that need a GPU", 580, tests),
     Step("bandwidth", "kernels against a plain copy of the same run", 180, bandwidth),
     Step("profile", "what this GPU takes, in four groups of its SMs", 580, profile),
+    Step("processes", "what a GPU takes as a device by itself, beside others of its machine", 580, processes),
     Step("longalign", "uneven lengths, predicted and measured", 480, longalign),
     Step("pushes", "how much of pushes lies beside backward", 60, pushes),
     Step("even", "what on-demand costs where nothing is to be gained", 300, even),
@@ -166,8 +182,11 @@ def fenced(text: str) -> str:
 def attempt(step: Step, folder: Path) -> None:
     """In this process. Whatever goes wrong is the step's result."""
     start = time.perf_counter()
+    good: bool | None
     try:
         good, text = step.run(folder)
+    except Absent as absent:
+        good, text = None, f"{absent}."
     except Exception:
         good, text = False, fenced(traceback.format_exc(limit=-3).strip())
     keep(Result(step.name, good, time.perf_counter() - start, text, datetime.date.today().isoformat()), folder)
@@ -201,7 +220,7 @@ def apart(step: Step, folder: Path) -> None:
 
 def page(found: dict[str, Result], steps: Sequence[Step] = STEPS) -> str:
     """The record. A step that has not run is there by name, so that nobody takes what is missing for passed."""
-    marks = {True: "reached", False: "**not reached**"}
+    marks = {True: "reached", False: "**not reached**", None: "cannot be asked here"}
     rows = []
     for step in steps:
         came = found.get(step.name)
@@ -243,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.page.write_text(page(kept(args.keep)))
     found = kept(args.keep)
     args.page.write_text(page(found))
-    return 0 if all(name in found and found[name].good for name in names) else 1
+    return 0 if all(name in found and found[name].good is not False for name in names) else 1
 
 
 if __name__ == "__main__":

@@ -87,8 +87,6 @@ def check_job(file: ScheduleFile, job: Job) -> None:
     if job.cost.sharded == "hybrid" and (job.backend not in ("shm", "threads") or job.device != "cpu"):
         fix = "use --backend shm or threads, on the CPU"
         raise InputError(f"backend {job.backend} on {job.device} has no hybrid sharding", fix=fix)
-    if job.backend in ON_GPUS and job.emulate:
-        raise InputError("a GPU does not wait instead of computing", fix="emulate with --backend shm or threads")
     for number, schedule in enumerate(file.schedules):
         check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
 

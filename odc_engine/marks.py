@@ -33,12 +33,20 @@ class Listener(Protocol):
 Emulate = Callable[[str, int], float]
 
 
+def wait(seconds: float) -> None:
+    """Sleep without using a core, to within microseconds on an idle machine."""
+    end = time.perf_counter() + seconds
+    while (left := end - time.perf_counter()) > 0:
+        time.sleep(max(0.0, left - _SLACK))
+
+
 @dataclass(slots=True, eq=False)
 class Watch:
     """What all units of one model share, so that one assignment reaches them all."""
 
     listener: Listener | None = None
     emulate: Emulate | None = None  # seconds that each phase of each unit waits instead of computing
+    pause: Callable[[float], None] = wait  # lets them pass where it computes
 
     def begin(self, phase: str, unit: int) -> None:
         if self.listener is not None:
@@ -59,7 +67,7 @@ class Watch:
     def wait(self, phase: str, unit: int) -> None:
         """Let the seconds pass that the phase is emulated to take."""
         if self.emulate is not None:
-            wait(self.emulate(phase, unit))
+            self.pause(self.emulate(phase, unit))
 
     def wait_backward(self, x: Tensor, phase: str, unit: int) -> Tensor:
         """`x`, whose gradient is passed on only when the phase's seconds have passed."""
@@ -84,10 +92,3 @@ class _Mark(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         ctx.call()
         return gradient, None
-
-
-def wait(seconds: float) -> None:
-    """Sleep without using a core, to within microseconds on an idle machine."""
-    end = time.perf_counter() + seconds
-    while (left := end - time.perf_counter()) > 0:
-        time.sleep(max(0.0, left - _SLACK))

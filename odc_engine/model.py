@@ -8,6 +8,7 @@ Made for fully_shard: root, blocks, embedding and head are each called through `
 any of them may be a unit of its own. Where the head is tied to the embedding, leave both to the root.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -220,6 +221,10 @@ class Decoder(nn.Module):
     @emulate.setter
     def emulate(self, emulate: Emulate | None) -> None:
         self._watch.emulate = emulate
+
+    def pause_by(self, pause: Callable[[float], None]) -> None:
+        """How emulated seconds pass: on a processor they are slept, unless this is called."""
+        self._watch.pause = pause
 
     def forward(self, batch: Packed, *, only_log_probs: bool = False) -> Tensor:
         """The weighted sum of the tokens' losses; or their targets' log-probabilities."""

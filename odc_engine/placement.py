@@ -1,6 +1,6 @@
 """What suits a backend, and where a model's parameters are: a CPU, a GPU, or a group of a GPU's SMs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -14,10 +14,11 @@ from odc_engine.backends.nvshmem import Host, NvshmemMemory
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.far import FarArena
 from odc_engine.lanes import Lane
+from odc_engine.marks import wait
 from odc_engine.place import HOST, Place
 from odc_engine.record import Clock
 from odc_engine.started import started
-from odc_engine.streams import StreamClock, StreamLane, StreamPlace
+from odc_engine.streams import StreamClock, StreamLane, StreamPlace, pause
 from odcsim.errors import InputError
 
 
@@ -59,6 +60,11 @@ def lane_on(device: torch.device, name: str) -> Lane:
 def clock_on(device: torch.device) -> Clock:
     """Marks on streams on a GPU, the machine's clock on a CPU."""
     return StreamClock() if device.type == "cuda" else Clock()
+
+
+def pause_on(device: torch.device) -> Callable[[float], None]:
+    """What lets time pass instead of computing: a kernel on a GPU, sleep on a CPU."""
+    return pause if device.type == "cuda" else wait
 
 
 def places(device: str, count: int, sms: int = 0) -> list[Place]:

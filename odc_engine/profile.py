@@ -16,8 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from odc_engine import calibration, green
+from odc_engine.backends import gpus
 from odc_engine.errors import EngineError
-from odc_engine.job import Job
+from odc_engine.job import ON_GPUS, Job
 from odc_engine.model import refuse
 from odc_engine.progress import progress
 from odc_engine.run import check_device, hardware, run, warn_if_busy
@@ -36,7 +37,8 @@ DTYPE = "float32"  # weights on their way, where nothing else is asked for
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not
 KEPT_ROUNDS = {True: 1, False: 5}  # of them without recompute
 SIZES = {True: (1,), False: (1, 2, 0.5)}  # of units whose transfers are timed, as shares of the model's width
-SYNCS = {"shm": ("on-demand", "collective"), "threads": ("on-demand", "collective"), "torch": ("collective",)}
+BOTH = ("on-demand", "collective")
+SYNCS = {"shm": BOTH, "threads": BOTH, "cuda_ipc": BOTH, "torch": ("collective",)}
 # Seconds that a layer stands for where only what is around it is measured: long enough to hide every transfer.
 STAND_IN = Profile("", "", "calibrated", "", Polynomial(0.01), Polynomial(0.02), Polynomial(0.01), Polynomial(0.001))
 
@@ -69,6 +71,13 @@ class Plan:
             raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {least}")
         refuse(self.model)
         check_device(self.device, self.backend)
+        if self.backend in ON_GPUS:
+            gpus.check_own(max(self.devices))
+
+    @property
+    def where(self) -> str:
+        """What computes."""
+        return "cuda" if self.backend in ON_GPUS else self.device
 
     @property
     def sms(self) -> int:
@@ -81,7 +90,7 @@ class Plan:
         devices = ", ".join(map(str, self.devices))
         speed = "quick" if self.quick else "full"
         model = f"{self.model.parameters:,} parameters"
-        backend = f"{self.backend} on {self.device}, {self.dtype}"
+        backend = f"{self.backend} on {self.where}, {self.dtype}"
         return f"{speed}; {model}; devices {devices}; backend {backend}; up to {self.most} tokens; seed {self.seed}"
 
 
@@ -202,13 +211,19 @@ def _job(plan: Plan, piece: Piece) -> Job:
     return Job(piece.file.schedules, cost, *told, plan.device, plan.dtype, plan.sms)
 
 
+def _hardware(plan: Plan) -> str:
+    if plan.backend in ON_GPUS:
+        return f"{gpus.told(max(plan.devices))}; {hardware()}"
+    return f"{green.told(plan.sms)}; {hardware()}" if plan.sms else hardware()
+
+
 def _empty(plan: Plan) -> Measurements:
     versions = f"torch {version('torch')}, Python {platform.python_version()}, odcsim {version('odcsim')}"
     return Measurements(
         plan.model.name,
-        plan.device,
+        plan.where,
         (),
-        hardware=f"{green.told(plan.sms)}; {hardware()}" if plan.sms else hardware(),
+        hardware=_hardware(plan),
         versions=versions,
         date=datetime.date.today().isoformat(),
         dtype=plan.dtype,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from odc_engine import green, launch, launch_threads
-from odc_engine.backends.gpus import refuse_without_gpus
+from odc_engine.backends import gpus
 from odc_engine.backends.nvshmem import Host
 from odc_engine.backends.nvshmem_library import refuse_without_nvshmem
 from odc_engine.backends.threads import ThreadMemory
@@ -61,7 +61,7 @@ def check_device(device: str, backend: str) -> None:
 def _check_gpus(job: Job) -> None:
     if (place := started()) is not None and not place.one_machine and job.accumulate != "slots":
         raise InputError("a network adds nothing to a sum on another machine", fix="use --accumulate slots")
-    refuse_without_gpus(job.backend) if job.backend == "cuda_ipc" else refuse_without_nvshmem()
+    gpus.refuse_without_gpus(job.backend) if job.backend == "cuda_ipc" else refuse_without_nvshmem()
 
 
 def _run_device(memory: Host, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
@@ -160,10 +160,13 @@ def _about(file: ScheduleFile, job: Job) -> About:
 
 
 def hardware(job: Job | None = None) -> str:
-    """The processor's name and how many cores this process may use, with the job's GPU before it."""
+    """The processor's name and how many cores this process may use, with the job's GPUs before it."""
     if job is not None and job.device == "cuda":
         devices = len(job.schedules[0].devices)
         return f"{green.told(job.sms or green.share(devices))}; {hardware()}"
+    if job is not None and job.backend in ON_GPUS:
+        place = started()
+        return f"{gpus.told(place.here if place else len(job.schedules[0].devices))}; {hardware()}"
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -151,6 +151,11 @@ class StreamPlace(Place):
         return SharedClock(self.finish, share)
 
     def wait(self, seconds: float) -> None:
-        from odc_engine.kernels.pause import pause
+        pause(seconds)
 
-        pause[(1,)](round(1e9 * seconds), num_warps=1)
+
+def pause(seconds: float) -> None:
+    """Let so much time pass on the present stream."""
+    from odc_engine.kernels import pause as kernel
+
+    kernel.pause[(1,)](round(1e9 * seconds), num_warps=1)

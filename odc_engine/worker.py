@@ -21,7 +21,7 @@ from odc_engine.collective import Collective
 from odc_engine.fsdp import OnDemand
 from odc_engine.job import Job
 from odc_engine.model import Decoder
-from odc_engine.placement import clock_on, memory_on
+from odc_engine.placement import clock_on, memory_on, pause_on
 from odc_engine.record import MinibatchRecorder
 from odc_engine.sharding import shard
 from odc_engine.share import Share, share_of
@@ -79,6 +79,7 @@ class Device:
         self.clock = clock_on(self.memory.device)
         self.sync: Sync = sync_named(job.sync)
         self.model = Decoder(job.cost.model, recompute=job.recompute, seed=job.seed).to(self.memory.device)
+        self.model.pause_by(pause_on(self.memory.device))
         mesh = init_device_mesh(self.memory.device.type, (self.memory.size,))  # torch's choice is a GPU where one is
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.dtype == "bfloat16" else None
         shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), precision, mesh=mesh)

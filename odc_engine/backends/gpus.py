@@ -27,6 +27,23 @@ def refuse_without(backend: str, module: str, name: str) -> None:
         raise InputError(f"backend {backend} needs {name}, which is not installed", fix=GET)
 
 
+def check_own(devices: int) -> None:
+    """Refuse to time devices of this machine that would take turns on a GPU."""
+    refuse_without_gpus("cuda_ipc")
+    if devices > (count := torch.cuda.device_count()):
+        raise InputError(
+            f"{devices} devices on {count} GPUs take turns, so that their times mean nothing",
+            fix=f"at most --devices {count}, or --backend threads --device cuda, which divides one GPU",
+        )
+
+
+def told(devices: int) -> str:
+    """What so many devices of this machine run on, in words."""
+    count = torch.cuda.device_count()
+    names = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in range(count)}))
+    return f"{devices} x {names}" if devices <= count else f"{devices} processes that take turns on {count} x {names}"
+
+
 def check_sizes(group: dist.ProcessGroup | None, nbytes: int, room: Callable[[int], None]) -> None:
     """All devices ask for as many bytes, and `room` raises on none."""
     told = [0] * dist.get_world_size(group)

@@ -44,6 +44,7 @@ REFUSED = {
     "few tokens": (["--max-tokens", "100"], "--max-tokens 100 leaves too little to vary; at least 256"),
     "model": (["--model", "tinny"], "did you mean 'tiny'?"),
     "experts": (["--model", "gpt-oss-20b"], "model 'gpt-oss-20b' has mixture of experts"),
+    "nvshmem": (["--backend", "nvshmem"], "backend 'nvshmem'; one of shm, threads, cuda_ipc, torch"),
     "backend": (["--backend", "nccl"], "invalid choice: 'nccl'"),
     "device": (["--device", "cuda"], "--device cuda with backend shm; --backend threads, or leave --device out"),
     "no folder": (["-o", "nowhere/me.json"], "nowhere/me.json: its folder does not exist; make nowhere first"),

@@ -12,9 +12,13 @@ pytest.importorskip("torch")
 from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, PLAN, SLOWDOWN, TERMS, TINY, run_on_machine
 
 from odc_engine import profile
+from odc_engine.backends import gpus
+from odc_engine.job import check_job
 from odc_engine.profile import DTYPE, Plan, measured, partial, pieces
 from odcsim import catalog, measurements
 from odcsim import profile as profiles
+from odcsim.errors import InputError
+from odcsim.schedule import Header, ScheduleFile
 
 
 @pytest.fixture
@@ -63,7 +67,7 @@ def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
     assert machine == [piece.name for piece in pieces(replace(PLAN, quick=quick))]
 
 
-@pytest.mark.parametrize("backend", ["shm", "threads", "torch"])
+@pytest.mark.parametrize("backend", ["shm", "threads", "torch", "cuda_ipc"])
 @pytest.mark.parametrize("quick", [True, False])
 def test_pieces_have_names_of_their_own_and_run_what_the_backend_can(backend, quick):
     plan = replace(PLAN, backend=backend, quick=quick)
@@ -93,6 +97,39 @@ def test_groups_of_a_gpu_are_measured_like_any_machine(monkeypatch, tmp_path):
     assert found.interference == pytest.approx(INTERFERENCE)
     assert (found.gpu, found.dtype, found.transport) == ("cuda", "bfloat16", "threads")
     assert found.hardware.startswith("40 SMs of a GPU; ")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    monkeypatch.setattr(gpus, "refuse_without", lambda *_: None)
+
+
+@pytest.mark.usefixtures("machine", "two_gpus")
+def test_gpus_with_a_process_each_are_measured_like_any_machine(tmp_path):
+    """The same pieces, transfers by themselves beside emulated compute, and the numbers under the GPU's name."""
+    plan = replace(PLAN, devices=(2,), backend="cuda_ipc", dtype="bfloat16")
+    jobs = [profile._job(plan, piece) for piece in pieces(plan)]
+    for job in jobs:
+        check_job(ScheduleFile(Header("", "", "", 0, len(job.schedules[0].devices), 0), job.schedules), job)
+    assert {job.emulate for job in jobs} == {True, False}
+    assert {(job.backend, job.dtype) for job in jobs} == {("cuda_ipc", "bfloat16")}
+    measured(plan, tmp_path / "me.json")
+    found = profiles.read(tmp_path / "me.json")
+    assert found.interference == pytest.approx(INTERFERENCE)
+    assert (found.gpu, found.dtype, found.transport) == ("cuda", "bfloat16", "cuda_ipc")
+    assert found.hardware.startswith("2 x a GPU; ")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_devices_that_would_take_turns_on_a_gpu_are_not_measured(tmp_path):
+    with pytest.raises(InputError, match="3 devices on 2 GPUs take turns, so that their times mean nothing; at most"):
+        measured(replace(PLAN, devices=(2, 3), backend="cuda_ipc"), tmp_path / "me.json")
+    assert gpus.told(3) == "3 processes that take turns on 2 x a GPU"
 
 
 def stopped_after(monkeypatch, count: int, error: BaseException, plan: Plan, output: Path) -> None:

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from odc_engine import marks  # noqa: E402
+from odc_engine import marks, placement, streams  # noqa: E402
 from odc_engine.model import Decoder  # noqa: E402
 from odc_engine.packed import synthetic  # noqa: E402
 from odcsim import catalog  # noqa: E402
@@ -200,6 +200,18 @@ def test_waiting_takes_its_time_asleep(monkeypatch):
     assert 0.02 < asleep[0] < 0.05
     assert all(seconds == 0 for seconds in asleep[1:])
     marks.wait(0.0)
+
+
+def test_another_pause_may_stand_for_computing():
+    """On a GPU a kernel does, on the stream that would compute, in backward too."""
+    model, diary = nano()
+    passed = []
+    model.pause_by(lambda seconds: passed.append((seconds, *diary.calls[-1])))
+    model.emulate = lambda phase, unit: 100.0 * len(phase) + unit
+    model(batch()).backward()
+    assert passed == [(100.0 * len(phase) + unit, "begin", phase, unit) for phase, unit in WHOLE]
+    assert placement.pause_on(torch.device("cpu")) is marks.wait
+    assert placement.pause_on(torch.device("cuda", 0)) is streams.pause
 
 
 @pytest.fixture

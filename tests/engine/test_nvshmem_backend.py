@@ -407,8 +407,3 @@ def test_several_machines_need_slots(asked, capsys, monkeypatch):
         monkeypatch.setenv(name, value)
     [line] = lines(["verify", *asked], capsys)
     assert "a network adds nothing to a sum on another machine; use --accumulate slots" in line
-
-
-def test_emulated_compute_is_refused(asked, capsys):
-    [line] = lines(["run", *asked, "--emulate-compute", "--gpu", "a100", "-o", "t.npz"], capsys)
-    assert "a GPU does not wait instead of computing" in line

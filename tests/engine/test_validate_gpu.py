@@ -48,7 +48,11 @@ def broken(_):
     raise ValueError("no such stream")
 
 
-ANSWERS = {"tests": broken, "bandwidth": lambda _: (False, "too slow")}
+def absent(_):
+    raise Absent("one GPU")
+
+
+ANSWERS = {"tests": broken, "bandwidth": lambda _: (False, "too slow"), "processes": absent}
 
 
 def called(folder, *options):
@@ -64,9 +68,10 @@ def test_a_step_that_fails_stops_no_other_and_is_done_again(here):
     assert page.count("**not reached**") == 2
     assert "ValueError: no such stream" in page
     assert "too slow" in page
+    assert page.count("cannot be asked here") == 1
     asked.clear()
     assert called(folder) == 1
-    assert asked == ["tests", "bandwidth"]
+    assert asked == ["tests", "bandwidth", "processes"]
 
 
 def test_one_step_alone_leaves_the_others_named_as_not_run(here):
@@ -77,7 +82,7 @@ def test_one_step_alone_leaves_the_others_named_as_not_run(here):
 
 
 def test_all_is_well_where_every_step_is(here, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "ANSWERS", {})
+    monkeypatch.setattr(sys.modules[__name__], "ANSWERS", {"processes": absent})
     assert called(here[1]) == 0
 
 
