@@ -8,7 +8,7 @@ from odcsim import balance, memory, simulation, summary
 from odcsim.metrics import Usage
 from odcsim.program import SYNCS, sync_named
 from odcsim.schedule import ScheduleFile
-from odcsim.setting import Setting, plan
+from odcsim.setting import Setting, assign, drawn
 from odcsim.simulation import Simulation
 from odcsim.summary import Measured, Row
 
@@ -55,11 +55,11 @@ def compare(
     """`advance` is called once for each (balancer, sync) that is done."""
     plans: dict[str, ScheduleFile] = {}
     largest: dict[str, int] = {}
-    rows, usages = [], []
+    rows, usages, minibatches = [], [], drawn(setting)
     profile = setting.cost.profile
     for balancer, sync in pairs(setting):
         if balancer not in plans:
-            plans[balancer] = file = plan(setting, balancer)
+            plans[balancer] = file = assign(setting, balancer, minibatches)
             largest[balancer] = max(s.tokens(microbatch) for s in file.schedules for microbatch in s.contents())
         how = Simulation(setting.cost, sync, executor, seed=setting.seed)
         measured = measure(plans[balancer], how)

@@ -45,18 +45,24 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     """
     rows: list[Assignment] = [(s.queue,) if queues else s.devices for s in schedules]
     counts = np.array([[len(device) for device in devices] for devices in rows], dtype=np.int64)
-    most = int(counts.max(initial=0))
-    held = np.zeros((3, *counts.shape, most))
-    for b, (schedule, devices) in enumerate(zip(schedules, rows, strict=True)):
-        lengths = np.array(schedule.lengths, dtype=np.int64)
-        factors = np.array(schedule.parts()) * (luck[b] if luck else 1.0)
-        flat = np.fromiter(chain.from_iterable(chain.from_iterable(devices)), np.int64)
-        places = np.array([d * most + m for d, device in enumerate(devices) for m in range(len(device))], np.int64)
-        sizes = np.array([len(microbatch) for device in devices for microbatch in device], np.int64)
-        place = np.repeat(places, sizes)
-        for k, of in enumerate((lengths, model.squares(lengths), np.ones(len(lengths)))):
-            held[k, b] = np.bincount(place, (of * factors)[flat], len(devices) * most).reshape(held.shape[2:])
-    tokens, squares, samples = (np.ascontiguousarray(np.moveaxis(of, 2, 0)) for of in held)
+    shape = (int(counts.max(initial=0)), *counts.shape)
+    microbatches = list(chain.from_iterable(chain.from_iterable(rows)))
+    sizes = np.fromiter(map(len, microbatches), np.int64, len(microbatches))
+    # Where each microbatch stands: its number on its device, then the minibatch and the device.
+    upto = counts.ravel().cumsum()
+    first = np.repeat(upto - counts.ravel(), counts.ravel())
+    cell = np.repeat(np.arange(counts.size), counts.ravel())
+    place = np.repeat((np.arange(len(first)) - first) * counts.size + cell, sizes)
+    # All samples in one row, a minibatch after the other.
+    each = [len(s.lengths) for s in schedules]
+    begin = np.repeat(np.cumsum(each) - each, counts.sum(axis=1))
+    flat = np.fromiter(chain.from_iterable(microbatches), np.int64) + np.repeat(begin, sizes)
+    lengths = np.fromiter(chain.from_iterable(s.lengths for s in schedules), np.int64)
+    factors = np.fromiter(chain.from_iterable(s.parts() for s in schedules), np.float64)
+    if luck:
+        factors *= np.concatenate(luck)
+    held = (of * factors for of in (lengths, model.squares(lengths), np.ones(len(lengths))))
+    tokens, squares, samples = (np.bincount(place, of[flat], counts.size * shape[0]).reshape(shape) for of in held)
     return Load(tokens, squares, samples, counts)
 
 

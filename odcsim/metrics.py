@@ -7,6 +7,7 @@ that the next compute needed was doing: waiting for a peer to come to a meeting,
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +60,15 @@ def measure(block: Block) -> Usage:
     return measure_rows(block.program, block.asked, block.had, range(len(block.program.steps)))
 
 
-def measure_rows(program: Program, asked: Rows, had: Rows, order: Iterable[int]) -> Usage:
-    """The usage of steps in their program's order. A step's rows are read when `order` names it, and as `uses` says."""
+def measure_rows(program: Program, asked: Rows, had: Rows, order: Iterable[int], *, simulated: bool = False) -> Usage:
+    """The usage of steps in their program's order. A step's rows are read when `order` names it, and as `uses` says.
+
+    `simulated`: times follow each other as the program says, which several clocks do not promise.
+    """
     gaps = _gaps(program)
-    shape = asked[0].shape
-    compute, makespan = np.zeros(shape), np.zeros(shape)
-    parts = {name: np.zeros(shape) for name in ("wait_inside", "wait_end", "gather", "push")}
+    compute, makespan, *lost = (np.zeros_like(asked[0]) for _ in range(6))
+    parts = dict(zip(("wait_inside", "wait_end", "gather", "push"), lost, strict=True))
+    spare = _Spare(*(np.empty_like(compute) for _ in range(4)))
     for i in order:
         step, gap = program.steps[i], gaps[i]
         if step.kind == "compute":
@@ -73,14 +77,28 @@ def measure_rows(program: Program, asked: Rows, had: Rows, order: Iterable[int])
         if step.meets and step.lane == COMPUTE:
             parts["wait_end" if step.microbatch == EVERY else "wait_inside"] += _begun(asked[i]) - asked[i]
         if gap.transfers:
-            _attribute(program, gap, asked, had, asked[i], parts)
+            _attribute(program, gap, asked, had, asked[i], parts, spare, simulated)
         if gap.last:
             np.maximum(makespan, had[i], out=makespan)
     span: Floats = makespan.max(axis=1)
-    sums = {name: seconds.sum(axis=1) for name, seconds in parts.items()}
-    computed = compute.sum(axis=1)
-    other = shape[1] * span - computed - sum(sums.values())
+    sums = {name: _over_devices(seconds) for name, seconds in parts.items()}
+    computed = _over_devices(compute)
+    other = compute.shape[1] * span - computed - sum(sums.values())
     return Usage(span, computed, other=other, **sums)
+
+
+class _Spare(NamedTuple):
+    """Memory for what is worked out in between: taking it anew for every step would cost as much as the sums."""
+
+    left: Floats
+    done: Floats
+    begun: Floats
+    waited: Floats
+
+
+def _over_devices(seconds: Floats) -> Floats:
+    """The same sum to the last bit, however the rows lie in memory."""
+    return np.asarray(np.ascontiguousarray(seconds).sum(axis=1))
 
 
 def uses(program: Program) -> list[int]:
@@ -135,24 +153,36 @@ def _gaps(program: Program) -> tuple[_Gap, ...]:
     return tuple(gaps)
 
 
-def _attribute(program: Program, gap: _Gap, asked: Rows, had: Rows, end: Floats, parts: dict[str, Floats]) -> None:
+def _attribute(
+    program: Program,
+    gap: _Gap,
+    asked: Rows,
+    had: Rows,
+    end: Floats,
+    parts: dict[str, Floats],
+    spare: _Spare,
+    simulated: bool,
+) -> None:
     """Split the gap between the compute lane's previous step and `end` over what its transfers were doing."""
     start = had[gap.before] if gap.before >= 0 else np.zeros_like(end)
-    left = end - start
-    if not left.any():
+    left = np.subtract(end, start, out=spare.left)
+    if not (left[0, 0] or left.any()):
         return
     lanes = {program.steps[t].lane for t in gap.transfers}
+    last = max(gap.transfers) if simulated and len(lanes) == 1 else -1  # what the gap ends with
     for t in gap.transfers:
         transfer = program.steps[t]
-        done = _within(had[t], start, end)
-        begun = _within(_begun(asked[t]) if transfer.meets else asked[t], start, done)
-        moving = np.subtract(done, begun, out=done)
+        done = end if t == last else _within(had[t], start, None if simulated else end, spare.done)
+        high = None if simulated else done
+        begun = _within(_begun(asked[t]) if transfer.meets else asked[t], start, high, spare.begun)
+        moving = np.subtract(done, begun, out=spare.done)
         if len(lanes) > 1:  # transfers of one lane never overlap; those of two share the gap
             np.minimum(moving, left, out=moving)
             left -= moving
         parts[transfer.kind] += moving
         if transfer.meets:
-            parts["wait_inside"] += np.subtract(begun, _within(asked[t], start, begun), out=begun)
+            waited = _within(asked[t], start, None if simulated else begun, spare.waited)
+            parts["wait_inside"] += np.subtract(begun, waited, out=begun)
 
 
 def _begun(asked: Floats) -> Floats:
@@ -161,7 +191,7 @@ def _begun(asked: Floats) -> Floats:
     return begun
 
 
-def _within(times: Floats, low: Floats, high: Floats) -> Floats:
+def _within(times: Floats, low: Floats, high: Floats | None, out: Floats) -> Floats:
     """The times, moved to the nearer end where they lie outside. (np.clip takes several times as long.)"""
-    inside: Floats = np.maximum(times, low)
-    return np.minimum(inside, high, out=inside)
+    np.maximum(times, low, out=out)
+    return out if high is None else np.minimum(out, high, out=out)

@@ -44,8 +44,10 @@ class Schedule:
 
     def tokens(self, microbatch: Iterable[int]) -> int:
         """Tokens that a device holds in a microbatch: of a split sample its part."""
-        gangs = self.gangs
-        return sum([-(-self.lengths[i] // gangs[i]) if gangs else self.lengths[i] for i in microbatch])
+        lengths, gangs = self.lengths, self.gangs
+        if not gangs:
+            return sum(map(lengths.__getitem__, microbatch))
+        return sum([-(-lengths[i] // gangs[i]) for i in microbatch])
 
     def parts(self) -> list[float]:
         """How much of each sample's work one device does that runs it."""

@@ -1,7 +1,7 @@
 """A question in full: these lengths, this model on this cluster, minibatches of this size. And its schedules."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -118,45 +118,66 @@ def _cluster(gpu: GPU | None, fit: Profile, devices: int, devices_per_node: int 
     return read_cluster(path, usual) if path else usual
 
 
-def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambda: None) -> ScheduleFile:
-    """The schedules of one balancer. `advance` is called once for each minibatch that is done."""
-    return ScheduleFile(_header(setting, balancer), tuple(_schedules(setting, balancer, advance))).sealed()
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A minibatch before it is balanced: the same for every balancer."""
+
+    lengths: NDArray[np.int64]
+    linear: NDArray[np.float64]  # the two parts of each sample's seconds
+    quadratic: NDArray[np.float64]
+    unassigned: Schedule
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        return self.linear + self.quadratic
 
 
-def _schedules(setting: Setting, balancer: str, advance: Callable[[], None]) -> list[Schedule]:
-    trace = setting.trace
-    schedules = []
+def drawn(setting: Setting) -> list[Drawn]:
+    trace, found = setting.trace, []
     for ids in setting.draw():
         lengths = trace.take(ids)
-        assigned = _assign(setting, balancer, lengths)
         loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
-        schedules.append(replace(assigned, samples=tuple(ids.tolist()), loss=loss))
+        unassigned = Schedule(tuple(lengths.tolist()), (), tuple(ids.tolist()), loss)
+        found.append(Drawn(lengths, *setting.cost.sample_parts(lengths), unassigned))
+    return found
+
+
+def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambda: None) -> ScheduleFile:
+    """The schedules of one balancer. `advance` is called once for each minibatch that is done."""
+    return assign(setting, balancer, drawn(setting), advance=advance).sealed()
+
+
+def assign(
+    setting: Setting, balancer: str, minibatches: Sequence[Drawn], *, advance: Callable[[], None] = lambda: None
+) -> ScheduleFile:
+    """The same of minibatches that were drawn already, and without the digest, which no simulation needs."""
+    schedules = []
+    for minibatch in minibatches:
+        schedules.append(_assign(setting, balancer, minibatch))
         advance()
-    return schedules
+    return ScheduleFile(_header(setting, balancer), tuple(schedules))
 
 
-def _assign(setting: Setting, balancer: str, lengths: NDArray[np.int64]) -> Schedule:
+def _assign(setting: Setting, balancer: str, drawn: Drawn) -> Schedule:
     cost, devices = setting.cost, setting.cost.cluster.devices
-    linear, quadratic = cost.sample_parts(lengths)
-    weights = linear + quadratic
+    given = drawn.lengths, drawn.weights, devices, setting.limit
     if balancer == POOL:
-        assignment, queue = pooled(lengths, weights, devices, setting.limit, cost.microbatch_seconds())
-        return Schedule(tuple(lengths.tolist()), assignment, queue=queue)
+        assignment, queue = pooled(*given, cost.microbatch_seconds())
+        return replace(drawn.unassigned, devices=assignment, queue=queue)
     if balancer == SPLIT:
-        return _split(setting, lengths, weights)
-    unsure = scenarios(linear, quadratic)
-    assignment = balance(balancer, lengths, weights, devices, setting.limit, scenarios=unsure)
-    return Schedule(tuple(lengths.tolist()), assignment)
+        return _split(setting, drawn)
+    assignment = balance(balancer, *given, scenarios=scenarios(drawn.linear, drawn.quadratic))
+    return replace(drawn.unassigned, devices=assignment)
 
 
-def _split(setting: Setting, lengths: NDArray[np.int64], weights: NDArray[np.float64]) -> Schedule:
+def _split(setting: Setting, drawn: Drawn) -> Schedule:
     overhead, cost = setting.split_overhead, setting.cost
     if overhead is None:
         raise InputError("'split' needs to know what splitting costs", fix="give --split-overhead, such as 0.05")
     largest = math.gcd(LARGEST, cost.cluster.devices_per_node)
-    given = lengths, weights, cost.cluster.devices, setting.limit, overhead
+    given = drawn.lengths, drawn.weights, cost.cluster.devices, setting.limit, overhead
     assignment, gangs = split_outliers(*given, largest=largest, seconds=cost.microbatch_times())
-    whole = Schedule(tuple(lengths.tolist()), assignment)
+    whole = replace(drawn.unassigned, devices=assignment)
     return replace(whole, gangs=gangs, split_overhead=overhead) if max(gangs) > 1 else whole
 
 

@@ -14,9 +14,7 @@ from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
 
 EXECUTORS = ("analytic", "des")
-PIECE = (
-    2_000_000  # spans held at once while only their usage is wanted: what stays in the processor's cache counts most
-)
+PIECE = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,4 +214,5 @@ def _usage_of(piece: _Piece, simulation: Simulation) -> metrics.Usage:
         return metrics.measure(_execute(piece, simulation))
     steps = piece.program
     asked, had = analytic.recycled_rows(steps, metrics.uses(steps), piece.durations.shape[1:])
-    return metrics.measure_rows(steps, asked, had, analytic.scan(steps, piece.durations, asked, had))
+    order = analytic.scan(steps, analytic.laid_out(piece.durations), asked, had)
+    return metrics.measure_rows(steps, asked, had, order, simulated=True)

@@ -66,6 +66,26 @@ def test_the_weights_that_balancers_see_add_up_to_the_compute_that_executors_run
             assert seconds[b, d] == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("queues", [False, True])
+@given(st.lists(schedules(3, queued=True), min_size=1, max_size=4), st.booleans(), st.booleans())
+def test_a_load_is_what_each_microbatch_holds(queues, found, lucky, split):
+    """Of several minibatches at once as of each sample by hand: with luck, and with parts of split samples."""
+    how = cost(3)
+    if split:
+        found = [replace(s, gangs=(2,) * len(s.lengths), split_overhead=0.1) for s in found]
+    luck = [np.linspace(0.5, 1.5, len(s.lengths)) for s in found] if lucky else []
+    load = how.load(found, luck, queues=queues)
+    for b, schedule in enumerate(found):
+        factor = np.array(schedule.parts()) * (luck[b] if lucky else 1.0)
+        squares = how.model.squares(schedule.lengths)
+        for d, device in enumerate((schedule.queue,) if queues else schedule.devices):
+            assert load.counts[b, d] == len(device)
+            for m in range(len(load.tokens)):
+                held = list(device[m]) if m < len(device) else []
+                expected = [sum(factor[i] * of[i] for i in held) for of in (schedule.lengths, squares, np.ones(99))]
+                assert [load.tokens[m, b, d], load.squares[m, b, d], load.samples[m, b, d]] == expected
+
+
 @given(st.lists(schedules(3), min_size=1, max_size=3), profiles, st.sampled_from(SYNCS))
 def test_a_device_takes_no_time_for_microbatches_it_has_not(found, profile, sync):
     how = cost(3, profile, devices_per_node=2)

@@ -49,12 +49,14 @@ def test_the_sum_holds_on_shared_links_too(case):
 
 
 @settings(max_examples=150)
-@given(cases())
-def test_rows_that_share_memory_measure_the_same(case):
-    """What `compare` does to stay in the processor's cache equals measuring the whole timeline, to the last bit."""
+@given(st.one_of(cases(), cases(devices=(8, 9), minibatches=(1, 12))), st.booleans())
+def test_rows_that_share_memory_measure_the_same(case, simulated):
+    """What `compare` does to be quick equals measuring the whole timeline, to the last bit: rows that stay in the
+    processor's cache, their longer axis last in memory, and nothing checked that a simulation promises."""
     steps = case.program
     asked, had = analytic.recycled_rows(steps, metrics.uses(steps), case.durations.shape[1:])
-    found = metrics.measure_rows(steps, asked, had, analytic.scan(steps, case.durations, asked, had))
+    order = analytic.scan(steps, analytic.laid_out(case.durations), asked, had)
+    found = metrics.measure_rows(steps, asked, had, order, simulated=simulated)
     whole = usage(case)
     for field in fields(Usage):
         assert np.array_equal(getattr(found, field.name), getattr(whole, field.name)), field.name

@@ -13,6 +13,7 @@ import pytest
 
 from odcsim import analytic, des, metrics
 from odcsim.program import program
+from odcsim.simulation import PIECE
 
 COMPARE = "compare longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4 --max-tokens 65536"
 DEMO_START = [sys.executable, "-c", "import numpy"]
@@ -49,13 +50,13 @@ def bare_scan(layers: int, microbatches: int, minibatches: int, devices: int) ->
 
 def scan(steps, table, *, measured: bool) -> None:
     """All minibatches in pieces whose rows stay in the cache, as `simulation.usage` runs them."""
-    size = max(1, 4096 // table.shape[2])
+    size = max(1, PIECE // table.shape[2])
     for first in range(0, table.shape[1], size):
         piece = table[:, first : first + size]
         asked, had = analytic.recycled_rows(steps, metrics.uses(steps), piece.shape[1:])
         order = analytic.scan(steps, piece, asked, had)
         if measured:
-            metrics.measure_rows(steps, asked, had, order)
+            metrics.measure_rows(steps, asked, had, order, simulated=True)
         else:
             for _ in order:
                 pass
