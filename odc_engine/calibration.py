@@ -24,26 +24,21 @@ def packings(most: int) -> tuple[Lengths, ...]:
     return tuple(found)
 
 
-def mixed(model: Model, devices: int, most: int, seed: int) -> ScheduleFile:
-    """Every packing once on every device, each device in an order of its own, as a real run would have them."""
+def mixed(model: Model, devices: int, most: int, seed: int, every: int = 1) -> ScheduleFile:
+    """Each packing (or each so-manieth) once on every device, each device in an order of its own, as a real run would
+    have them."""
     rng = np.random.default_rng(seed)
-    every = packings(most)
-    orders = [rng.permutation(len(every)) for _ in range(devices)]
-    return _file(
-        model, most, seed, [[[every[i] for i in order[k::stride]] for order in orders] for stride, k in _deal(every)]
-    )
+    chosen = packings(most)[::every]
+    orders = [rng.permutation(len(chosen)) for _ in range(devices)]
+    minibatches = -(-len(chosen) // IN_A_MINIBATCH)
+    dealt = [[[chosen[i] for i in order[k::minibatches]] for order in orders] for k in range(minibatches)]
+    return _file(model, most, seed, dealt)
 
 
 def short(model: Model, devices: int) -> ScheduleFile:
     """A few microbatches whose content does not matter, since compute is emulated."""
     one: Lengths = (LEAST,)
     return _file(model, LEAST, 0, [[[one] * IN_A_MINIBATCH] * devices] * 3)
-
-
-def _deal(every: tuple[Lengths, ...]) -> list[tuple[int, int]]:
-    """Strides that deal packings into minibatches of a few microbatches each."""
-    minibatches = -(-len(every) // IN_A_MINIBATCH)
-    return [(minibatches, k) for k in range(minibatches)]
 
 
 def _file(model: Model, most: int, seed: int, minibatches: list[list[list[Lengths]]]) -> ScheduleFile:

@@ -36,6 +36,10 @@ from odcsim.schedule import ScheduleFile
 DTYPE = "float32"  # weights on their way, where nothing else is asked for
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not
 KEPT_ROUNDS = {True: 1, False: 5}  # of them without recompute
+# Of what stands there for its transfers, or for a ratio, not every packing is needed. No multiple of 3, which is how many
+# packings have as many tokens.
+OTHERS = {True: 2, False: 1}  # every so-manieth packing under further syncs
+ALONE = {True: 4, False: 1}  # and on one device alone
 SIZES = {True: (1,), False: (1, 2, 0.5)}  # of units whose transfers are timed, as shares of the model's width
 BOTH = ("on-demand", "collective")
 SYNCS = {"shm": BOTH, "threads": BOTH, "cuda_ipc": BOTH, "torch": ("collective",)}
@@ -174,9 +178,10 @@ def pieces(plan: Plan) -> list[Piece]:
         found.append(Piece(f"compute-{number}", mixed, syncs[0], model))
         if number < KEPT_ROUNDS[plan.quick]:
             found.append(Piece(f"kept-{number}", mixed, syncs[0], model, recompute=False))
-    other = calibration.mixed(model, first, plan.most, plan.seed + ROUNDS[plan.quick])
+    other = calibration.mixed(model, first, plan.most, plan.seed + ROUNDS[plan.quick], OTHERS[plan.quick])
     found += [Piece(f"{sync}-{first}", other, sync, model) for sync in syncs[1:]]
-    found.append(Piece("alone", calibration.mixed(model, 1, plan.most, plan.seed), syncs[0], model))
+    one = calibration.mixed(model, 1, plan.most, plan.seed, ALONE[plan.quick])
+    found.append(Piece("alone", one, syncs[0], model))
     for devices in plan.devices:
         for sync in syncs:
             for width in SIZES[plan.quick]:

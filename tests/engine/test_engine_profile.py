@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, PLAN, SLOWDOWN, TERMS, TINY, run_on_machine
 
-from odc_engine import profile
+from odc_engine import calibration, profile
 from odc_engine.backends import gpus
 from odc_engine.job import check_job
 from odc_engine.profile import DTYPE, Plan, measured, partial, pieces
@@ -80,6 +80,15 @@ def test_pieces_have_names_of_their_own_and_run_what_the_backend_can(backend, qu
         job = profile._job(plan, piece)
         assert (job.backend, job.sync, job.emulate) == (backend, piece.sync, piece.emulate)
         assert job.recompute == (not piece.name.startswith("kept"))
+
+
+def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
+    """The fit's own rounds are whole. What is there for a ratio, or for its transfers, is not."""
+    runs = {piece.name: sum(sum(s.microbatches) for s in piece.file.schedules) for piece in pieces(PLAN)}
+    every = len(calibration.packings(PLAN.most))
+    assert runs["compute-0"] == runs["compute-1"] == runs["kept-0"] == 2 * every
+    assert runs["collective-2"] == 2 * -(-every // 2)
+    assert runs["alone"] == -(-every // 4)
 
 
 @pytest.mark.usefixtures("machine")

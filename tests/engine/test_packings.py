@@ -54,6 +54,15 @@ def test_each_device_runs_every_packing_once_in_an_order_of_its_own(most, device
     assert held(calibration.mixed(NANO, devices, most, seed + 1)) != orders
 
 
+@given(limits, devices, st.integers(2, 5))
+def test_of_fewer_packings_some_are_full_and_all_devices_have_the_same(most, devices, every):
+    orders = held(calibration.mixed(NANO, devices, most, 0, every))
+    assert [sorted(own) for own in orders] == [sorted(calibration.packings(most)[::every])] * devices
+    assert max(sum(p) for p in orders[0]) == most
+    if every % len(SPLITS):
+        assert len({len(p) for p in orders[0]}) > 1  # samples that are not all of them long
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return tmp_path_factory.mktemp("calibration") / "s.jsonl"
