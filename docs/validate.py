@@ -21,8 +21,10 @@ from mixed import only, order, restored
 from scatter import scatter
 
 from odc_engine import calibration
+from odc_engine import plan as plans
 from odc_engine import profile as profiles
 from odc_engine.job import Job
+from odc_engine.plan import DTYPE, Plan
 from odc_engine.run import run
 from odcsim import balance, catalog, fit, load, measurements, recorded, timeline
 from odcsim.cluster import Cluster
@@ -114,7 +116,7 @@ def with_others(stage: Stage, file: ScheduleFile, sync: str) -> ScheduleFile:
 
     A host's speed drifts by more than a model's error, within seconds, so its profile is measured at the same time.
     """
-    rounds = 0 if stage.emulate or sync not in profiles.SYNCS[stage.backend] else -(-len(file.schedules) // 20)
+    rounds = 0 if stage.emulate or sync not in plans.SYNCS[stage.backend] else -(-len(file.schedules) // 20)
     every = list(file.schedules)
     for number in range(rounds):
         every += calibration.mixed(catalog.model(stage.model), stage.devices, LONGEST, SEED + 10 + number).schedules
@@ -144,7 +146,7 @@ def held(stage: Stage, known: Measurements, folder: Path) -> list[Case]:
             line = run_once(stage, before, sync, file, order(own, total, SEED + number), path)
             runs[sync].append(line)
             others = only(line, range(own, total))
-            fresh.append(recorded.rows(others, file.schedules, before.model, profiles.DTYPE))
+            fresh.append(recorded.rows(others, file.schedules, before.model, DTYPE))
             say(f"{stage.name}: {sync}, run {number + 1} of {stage.repeats} done, {own} schedules")
     if not stage.emulate:
         known = renewed(known, fresh)
@@ -203,11 +205,9 @@ def judged(
     ]
 
 
-def plan(stage: Stage, seed: int) -> profiles.Plan:
+def plan(stage: Stage, seed: int) -> Plan:
     others = tuple(s.devices for s in STAGES if s.emulate and s.backend == stage.backend)
-    return profiles.Plan(
-        catalog.model(stage.model), (2, *others), stage.backend, LONGEST, quick=not stage.emulate, seed=seed
-    )
+    return Plan(catalog.model(stage.model), (2, *others), stage.backend, LONGEST, quick=not stage.emulate, seed=seed)
 
 
 def measured(stage: Stage, folder: Path) -> Measurements:

@@ -101,9 +101,10 @@ def bandwidth(_: Path) -> tuple[bool, str]:
 def profile(folder: Path) -> tuple[bool, str]:
     """Goes on where an earlier call was ended."""
     from odc_engine import profile as profiles
+    from odc_engine.plan import Plan
     from odcsim import catalog
 
-    plan = profiles.Plan(catalog.model(MODEL), (DEVICES,), "threads", LONGEST, quick=True, device="cuda", dtype=DTYPE)
+    plan = Plan(catalog.model(MODEL), (DEVICES,), "threads", LONGEST, quick=True, device="cuda", dtype=DTYPE)
     report = profiles.measured(plan, folder / "profile.json")
     return report.good, fenced("\n".join(report.lines()))
 
@@ -113,12 +114,13 @@ def processes(folder: Path) -> tuple[bool, str]:
     import torch
 
     from odc_engine import profile as profiles
+    from odc_engine.plan import Plan
     from odcsim import catalog
 
     if (count := torch.cuda.device_count()) < 2:
         raise Absent("Processes that share a GPU take turns on it, and here is one")
     model = catalog.model(MODEL)
-    plan = profiles.Plan(model, (min(count, 8),), "cuda_ipc", LONGEST, quick=True, dtype=DTYPE)
+    plan = Plan(model, (min(count, 8),), "cuda_ipc", LONGEST, quick=True, dtype=DTYPE)
     report = profiles.measured(plan, folder / "processes.json")
     return report.good, fenced("\n".join(report.lines()))
 

@@ -125,16 +125,20 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _profile(args: argparse.Namespace) -> int:
-    _need_torch()
     from pathlib import Path
 
-    from odc_engine import profile
+    from odc_engine.plan import Plan
     from odcsim import catalog
+    from odcsim.files import check_writable
 
-    model = catalog.model(args.model)
+    model, output = catalog.model(args.model), Path(args.output)
     what = {"device": args.device, "dtype": args.dtype}
-    plan = profile.Plan(model, args.devices, args.backend, args.max_tokens, args.quick, **what)
-    output = Path(args.output)
+    plan = Plan(model, args.devices, args.backend, args.max_tokens, args.quick, **what)
+    plan.check()
+    check_writable(output)
+    _need_torch()
+    from odc_engine import profile
+
     try:
         report = profile.measured(plan, output)
     except KeyboardInterrupt:
@@ -150,10 +154,14 @@ def _profile(args: argparse.Namespace) -> int:
 
 
 def _bandwidth(args: argparse.Namespace) -> int:
+    from odc_engine.plan import SIZES, check_rates
+
+    sizes = args.bytes or SIZES
+    check_rates(args.devices, sizes)
     _need_torch()
     from odc_engine import measure
 
-    return measure.bandwidth(args.devices, args.bytes or measure.SIZES, args.json)
+    return measure.bandwidth(args.devices, sizes, args.json)
 
 
 def _job(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":

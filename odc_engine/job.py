@@ -80,6 +80,7 @@ def check_job(file: ScheduleFile, job: Job) -> None:
     """Refuse what would hang or cannot run anywhere."""
     if job.backend not in BACKENDS:
         raise InputError(f"unknown backend '{job.backend}'", fix=nearest(job.backend, list(BACKENDS)))
+    check_device(job.device, job.backend)
     if job.backend == "torch" and job.sync == "on-demand":
         raise InputError(
             "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
@@ -89,6 +90,31 @@ def check_job(file: ScheduleFile, job: Job) -> None:
         raise InputError(f"backend {job.backend} on {job.device} has no hybrid sharding", fix=fix)
     for number, schedule in enumerate(file.schedules):
         check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
+
+
+def check_device(device: str, backend: str) -> None:
+    """Only threads compute on a device of the user's choice."""
+    if device != "cpu" and backend != "threads":
+        raise InputError(f"--device {device} with backend {backend}", fix="--backend threads, or leave --device out")
+
+
+def check_model(shape: Model) -> None:
+    """Only what this decoder really computes: another shape's measurements would carry its name without its cost."""
+    odd = {
+        "mixture of experts": shape.experts,
+        "sliding windows": shape.window_layers,
+        "linear attention": shape.linear_layers,
+        "latent attention": shape.latent_rank,
+        "gated attention": shape.gated,
+        "values of another size than keys": shape.value_dim not in (0, shape.head_dim),
+        "an odd head size": shape.head_dim % 2,
+        "query heads that key heads do not divide": shape.heads % shape.kv_heads,
+    }
+    if found := [name for name, present in odd.items() if present]:
+        raise InputError(
+            f"model '{shape.name}' has {' and '.join(found)}, which the engine does not compute",
+            fix="take tiny, nano or a dense model such as qwen3-8b",
+        )
 
 
 def _refuse_gangs(file: ScheduleFile) -> None:

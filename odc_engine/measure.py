@@ -26,10 +26,9 @@ from odc_engine.backends.base import MAIN
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.collective import all_gather, reduce_scatter
 from odc_engine.errors import EngineError
+from odc_engine.plan import check_rates
 from odc_engine.run import hardware
-from odcsim.errors import InputError
 
-SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
 CEILING = "memcpy, all"
 WAYS = (
     "memcpy, one",
@@ -66,7 +65,7 @@ class Rate:
 
 def bandwidth(devices: Sequence[int], sizes: Sequence[int], as_json: bool) -> int:
     """Measure and print. Not 0 where a device failed."""
-    _check(devices, sizes)
+    check_rates(devices, sizes)
     every: list[Rate] = []
     for n in devices:
         code, found = rates(n, sizes)
@@ -86,15 +85,6 @@ def rates(devices: int, sizes: Sequence[int]) -> tuple[int, list[Rate]]:
         path = Path(folder) / "rates.json"
         code = launch.run(_measure, devices, TIMEOUT, tuple(sizes), str(path))
         return code, [Rate(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
-
-
-def _check(devices: Sequence[int], sizes: Sequence[int]) -> None:
-    for n in devices:
-        if n < 2:
-            raise InputError(f"{n} devices have nobody to exchange with", fix="--devices 2,4")
-        for size in sizes:
-            if size <= 0 or size % (4 * n):
-                raise InputError(f"{size} bytes are not divided by {n} devices into fp32", fix="--bytes 65536,1048576")
 
 
 def _measure(memory: SharedMemory, sizes: tuple[int, ...], path: str) -> None:

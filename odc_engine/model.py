@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
+from odc_engine.job import check_model
 from odc_engine.loss import log_probs, weighted_loss, wide
 from odc_engine.marks import BACKWARD, EMBED, EMBED_BACKWARD, FORWARD, HEAD, ROOT, Emulate, Listener, Watch
 from odc_engine.packed import Packed
-from odcsim.errors import InputError
 from odcsim.model import Model
 
 ROTARY_BASE = 10_000.0
@@ -190,7 +190,7 @@ class Decoder(nn.Module):
         device: torch.device | str | None = None,
         seed: int = 0,
     ) -> None:
-        refuse(shape)
+        check_model(shape)
         super().__init__()
         self.shape, self._watch = shape, Watch()
         place = torch.get_default_device() if device is None else torch.device(device)
@@ -258,22 +258,3 @@ def _linear(inputs: int, outputs: int, dtype: torch.dtype, device: torch.device)
 
 def _norm(hidden: int, dtype: torch.dtype, device: torch.device) -> nn.RMSNorm:
     return nn.RMSNorm(hidden, eps=EPSILON, dtype=dtype, device=device)
-
-
-def refuse(shape: Model) -> None:
-    """Only what this decoder really computes: another shape's measurements would carry its name without its cost."""
-    odd = {
-        "mixture of experts": shape.experts,
-        "sliding windows": shape.window_layers,
-        "linear attention": shape.linear_layers,
-        "latent attention": shape.latent_rank,
-        "gated attention": shape.gated,
-        "values of another size than keys": shape.value_dim not in (0, shape.head_dim),
-        "an odd head size": shape.head_dim % 2,
-        "query heads that key heads do not divide": shape.heads % shape.kv_heads,
-    }
-    if found := [name for name, present in odd.items() if present]:
-        raise InputError(
-            f"model '{shape.name}' has {' and '.join(found)}, which the engine does not compute",
-            fix="take tiny, nano or a dense model such as qwen3-8b",
-        )

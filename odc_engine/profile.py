@@ -19,10 +19,9 @@ from odc_engine import calibration, green
 from odc_engine.backends import gpus
 from odc_engine.errors import EngineError
 from odc_engine.job import ON_GPUS, Job
-from odc_engine.model import refuse
+from odc_engine.plan import SYNCS, Plan
 from odc_engine.progress import progress
-from odc_engine.run import check_device, hardware, run, warn_if_busy
-from odc_engine.started import started
+from odc_engine.run import hardware, run, warn_if_busy
 from odcsim import fit, measurements, profile, recorded, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
@@ -33,7 +32,6 @@ from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.schedule import ScheduleFile
 
-DTYPE = "float32"  # weights on their way, where nothing else is asked for
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not
 KEPT_ROUNDS = {True: 1, False: 5}  # of them without recompute
 # Of what stands there for its transfers, or for a ratio, not every packing is needed. No multiple of 3, which is how many
@@ -41,61 +39,8 @@ KEPT_ROUNDS = {True: 1, False: 5}  # of them without recompute
 OTHERS = {True: 2, False: 1}  # every so-manieth packing under further syncs
 ALONE = {True: 4, False: 1}  # and on one device alone
 SIZES = {True: (1,), False: (1, 2, 0.5)}  # of units whose transfers are timed, as shares of the model's width
-BOTH = ("on-demand", "collective")
-SYNCS = {"shm": BOTH, "threads": BOTH, "cuda_ipc": BOTH, "torch": ("collective",)}
 # Seconds that a layer stands for where only what is around it is measured: long enough to hide every transfer.
 STAND_IN = Profile("", "", "calibrated", "", Polynomial(0.01), Polynomial(0.02), Polynomial(0.01), Polynomial(0.001))
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to measure. Compute is real on the first number of devices and emulated on the others."""
-
-    model: Model
-    devices: tuple[int, ...] = (2,)
-    backend: str = "shm"
-    most: int = 1024  # tokens of the fullest microbatch
-    quick: bool = False
-    seed: int = 0
-    timeout: float = 600.0
-    device: str = "cpu"  # what threads compute on
-    dtype: str = DTYPE
-
-    def check(self) -> None:
-        if (place := started()) is not None:
-            raise InputError("profile starts its devices itself", fix=f"start it without {place.by}")
-        if self.backend not in SYNCS:
-            raise InputError(f"backend '{self.backend}'", fix=f"one of {', '.join(SYNCS)}")
-        if min(self.devices) < 2:
-            raise InputError(f"{min(self.devices)} devices have nobody to exchange with", fix="--devices 2 or more")
-        if len(set(self.devices)) < len(self.devices):
-            raise InputError("a number of devices is named twice", fix="name it once")
-        least = max(calibration.SPLITS) * calibration.LEAST * 2
-        if self.most < least:
-            raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {least}")
-        refuse(self.model)
-        check_device(self.device, self.backend)
-        if self.backend in ON_GPUS:
-            gpus.check_own(max(self.devices))
-
-    @property
-    def where(self) -> str:
-        """What computes."""
-        return "cuda" if self.backend in ON_GPUS else self.device
-
-    @property
-    def sms(self) -> int:
-        """Of each device of a GPU: as many with few devices as with the most, so that they are the same devices."""
-        return green.share(max(self.devices)) if self.device == "cuda" else 0
-
-    @property
-    def told(self) -> str:
-        """The settings in words. Measurements of others are not mixed with these."""
-        devices = ", ".join(map(str, self.devices))
-        speed = "quick" if self.quick else "full"
-        model = f"{self.model.parameters:,} parameters"
-        backend = f"{self.backend} on {self.where}, {self.dtype}"
-        return f"{speed}; {model}; devices {devices}; backend {backend}; up to {self.most} tokens; seed {self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +58,7 @@ class Piece:
 def measured(plan: Plan, output: Path) -> fit.FitReport:
     """Measure what is not measured yet, fit, and write the profile."""
     plan.check()
+    plan.check_here()
     check_writable(output)
     folder = partial(output)
     try:

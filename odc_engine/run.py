@@ -44,18 +44,10 @@ def check(file: ScheduleFile, job: Job) -> None:
     check_job(file, job)
     if job.backend == "threads":
         launch_threads.refuse_torchrun()
-    check_device(job.device, job.backend)
+    if job.device == "cuda":
+        green.refuse_without()
     if job.backend in ON_GPUS:
         _check_gpus(job)
-
-
-def check_device(device: str, backend: str) -> None:
-    """Refuse what threads cannot compute on here."""
-    if device == "cpu":
-        return
-    if backend != "threads":
-        raise InputError(f"--device {device} with backend {backend}", fix="--backend threads, or leave --device out")
-    green.refuse_without()
 
 
 def _check_gpus(job: Job) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from odc_engine.profile import DTYPE, Plan
+from odc_engine.plan import DTYPE, Plan
 from odcsim import catalog, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost

@@ -68,6 +68,20 @@ def test_mistakes_are_one_line_and_measure_nothing(args, message, tmp_path, caps
     assert [path.name for path in tmp_path.iterdir()] == ["taken.json.partial"]
 
 
+def test_arguments_are_refused_before_torch_loads(monkeypatch, tmp_path, capsys):
+    """All but what only trying tells: whether the folder of an unfinished call can be made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for args, message in list(REFUSED.values())[:-2]:
+        assert code_of(["-o", "me.json", *args]) == 2
+        assert message in capsys.readouterr().err
+    for args, message in ((["--devices", "1"], "nobody to exchange with"), (["--bytes", "7"], "7 bytes are not")):
+        assert main(["bandwidth", *args]) == 2
+        assert message in capsys.readouterr().err
+    assert code_of(["-o", "me.json"]) == 2
+    assert "torch is not installed" in capsys.readouterr().err
+
+
 def test_torchrun_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

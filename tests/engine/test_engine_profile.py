@@ -14,7 +14,8 @@ from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, PLAN, SLOWDOWN, TERMS,
 from odc_engine import calibration, profile
 from odc_engine.backends import gpus
 from odc_engine.job import check_job
-from odc_engine.profile import DTYPE, Plan, measured, partial, pieces
+from odc_engine.plan import DTYPE, SYNCS, Plan
+from odc_engine.profile import measured, partial, pieces
 from odcsim import catalog, measurements
 from odcsim import profile as profiles
 from odcsim.errors import InputError
@@ -73,7 +74,7 @@ def test_pieces_have_names_of_their_own_and_run_what_the_backend_can(backend, qu
     plan = replace(PLAN, backend=backend, quick=quick)
     found = pieces(plan)
     assert len({piece.name for piece in found}) == len(found)
-    assert {piece.sync for piece in found} == set(profile.SYNCS[backend])
+    assert {piece.sync for piece in found} == set(SYNCS[backend])
     assert {piece.file.header.devices for piece in found} == {1, *COUNTS}
     assert all(piece.emulate or piece.file.header.devices in (1, COUNTS[0]) for piece in found)
     for piece in found:
@@ -94,7 +95,7 @@ def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
 @pytest.mark.usefixtures("machine")
 def test_groups_of_a_gpu_are_measured_like_any_machine(monkeypatch, tmp_path):
     """The same pieces, every device with as many SMs, and the numbers under the GPU's name and dtype."""
-    monkeypatch.setattr(profile, "check_device", lambda *_: None)
+    monkeypatch.setattr(profile.green, "refuse_without", lambda: None)
     monkeypatch.setattr(profile.green, "share", lambda devices: 132 // devices // 8 * 8)
     monkeypatch.setattr(profile.green, "told", lambda sms: f"{sms} SMs of a GPU")
     plan = replace(PLAN, backend="threads", device="cuda", dtype="bfloat16")
