@@ -76,18 +76,21 @@ class Arena:
         self._notes = end
         self._spare = aligned(end + NOTES)
         memory.allocate(self._spare + self._spare_size())
+        self._check_reach()
+        # Whose shards are gathered and pushed to by addresses: all, where a node holds a part for each.
+        self._owners = range(memory.size) if self.nodes > 1 else memory.near
         # Slicing and reinterpreting take as long as moving 100 KB, so no transfer does them anew.
         self._shards = [
-            [self.weights(self._stand_in(device), unit, device) for device in memory.near]
+            [self.weights(self._stand_in(owner), unit, owner) for owner in self._owners]
             for unit in range(len(self.units))
         ]
         self._chunks = [self._chunked(unit) for unit in range(len(self.units))]
 
     def _chunked(self, unit: int) -> list[_Chunk]:
         """Where this device adds to, the own sum first, so that devices do not all start at one."""
-        n, found, near = self.units[unit].push, [], self.memory.near
-        for i in range(len(near)):
-            owner = near[(self.memory.rank - near.start + i) % len(near)]
+        n, found, owners = self.units[unit].push, [], self._owners
+        for i in range(len(owners)):
+            owner = owners[(self.memory.rank - owners.start + i) % len(owners)]
             device = self._stand_in(owner)
             into, place = self.slot(device, unit, self.memory.rank, owner), self._slot_start(unit, 0, owner)
             for start in range(0, n, CHUNK // 4):
@@ -95,6 +98,9 @@ class Arena:
                 part = slice(owner * n + start, owner * n + stop)
                 found.append(_Chunk(device, part, into[start:stop], place + 4 * start, place + 4 * stop))
         return found
+
+    def _check_reach(self) -> None:
+        """Raise InputError, on all devices alike, where a transport does not reach what it would have to."""
 
     def _spare_size(self) -> int:
         """Bytes behind all this that a transport needs for itself."""
@@ -111,9 +117,13 @@ class Arena:
 
     def weights(self, device: int, unit: int, owner: int | None = None) -> Tensor:
         """What a device has published of a unit, or has of what its counterpart `owner` published."""
+        start, size = self._weights_at(unit, device if owner is None else owner)
+        return self._bytes(device, start, size).view(self.units[unit].dtype)
+
+    def _weights_at(self, unit: int, owner: int) -> tuple[int, int]:
+        """Where a device's arena has what an owner with its place published, and how many bytes."""
         size = self.units[unit].gather * self.units[unit].dtype.itemsize
-        part = (device if owner is None else owner) // self.per_node
-        return self._bytes(device, self._weights[unit] + aligned(size) * part, size).view(self.units[unit].dtype)
+        return self._weights[unit] + aligned(size) * (owner // self.per_node), size
 
     def slot(self, device: int, unit: int, writer: int, owner: int | None = None) -> Tensor:
         """The sum that a writer of the device's node adds to, of gradients that the device or a counterpart owns."""
@@ -141,9 +151,9 @@ class Arena:
         return self.memory.view(device)[start : start + size]
 
     def _near_part(self, whole: Tensor, n: int) -> Tensor:
-        """Of a tensor with n elements of each device, those of near ones."""
-        near = self.memory.near
-        return whole if len(near) == self.memory.size else whole[near.start * n : near.stop * n]
+        """Of a tensor with n elements of each device, those of owners that are reached by addresses."""
+        owners = self._owners
+        return whole if len(owners) == self.memory.size else whole[owners.start * n : owners.stop * n]
 
     def gather(self, unit: int, out: Tensor) -> None:
         """Pull every device's shard into its place, from this device's node."""

@@ -6,6 +6,10 @@ slot holds, which is fetched for it: that takes no more memory, and gives the sa
 waits for what was sent but the next one to the same slots, and the minibatch's end: it travels while the device
 computes on.
 
+Under hybrid sharding gathers and pushes stay among near devices, in atomic sums as well as in slots. Between nodes goes
+what has to, once: each counterpart adds up in its own arena what its node has pushed for an owner, who fetches the
+sum; and after publishing a device fetches each counterpart's shard for the whole of its node.
+
 A network reaches an arena and nothing else, so bytes pass through spare room in it: one place for each lane, since the
 transfers of a lane follow one another.
 """
@@ -16,26 +20,22 @@ import torch
 from torch import Tensor
 
 from odc_engine.arena import NOTES, Arena, UnitShape, aligned
-from odc_engine.backends.base import FarMemory
+from odc_engine.backends.base import MAIN, FarMemory
 from odcsim.errors import InputError
 
 
 class FarArena(Arena):
-    """Slots only: no network adds to what is there."""
+    """Where pushes go over a network, slots only: it adds nothing to what is there."""
 
-    def __init__(self, memory: FarMemory, units: Sequence[UnitShape], accumulate: str) -> None:
+    def __init__(
+        self, memory: FarMemory, units: Sequence[UnitShape], accumulate: str, per_node: int | None = None
+    ) -> None:
+        self._remote = memory
         self._largest = max((aligned(u.gather * u.dtype.itemsize) for u in units), default=0)
         self._longest = max((aligned(4 * u.push) for u in units), default=0)
-        super().__init__(memory, units, accumulate)
-        self._remote = memory
+        super().__init__(memory, units, accumulate, per_node)
         ring = [(memory.rank + i) % memory.size for i in range(1, memory.size)]
-        self._far = [device for device in ring if device not in memory.near]
-        if not memory.all_near and accumulate != "slots":  # all refuse, those too that all others are near to
-            far = f"devices {', '.join(map(str, sorted(self._far)))}" if self._far else "other devices' peers"
-            raise InputError(
-                f"{far} are beyond a network, which adds nothing to a sum",
-                fix="use --accumulate slots",
-            )
+        self._far = [device for device in ring if device not in self._owners]
         fetched, sent, held = self._spare, self._spare + self._largest, self._spare + self._largest + self._longest
         self._fetched = self._bytes(memory.rank, fetched, self._largest)
         self._sent = self._bytes(memory.rank, sent, self._longest).view(torch.float32)
@@ -43,6 +43,20 @@ class FarArena(Arena):
         self._notes_of = self._bytes(memory.rank, held + self._longest, NOTES)
         self._given: set[int] = set()  # units that far owners have got something of in this minibatch
         self._on_the_way: set[int] = set()  # and those of which it may not have arrived
+
+    def _check_reach(self) -> None:
+        near, size, k = self._remote.every_near, self.memory.size, self.per_node
+        if self.nodes == 1 and not self._remote.all_near and self.accumulate != "slots":
+            far = [d for d in range(size) if d not in self.memory.near]
+            told = f"devices {', '.join(map(str, far))}" if far else "other devices' peers"
+            raise InputError(
+                f"{told} are beyond a network, which adds nothing to a sum",
+                fix="use --accumulate slots, or --sharding hybrid",
+            )
+        torn = [d for d in range(size) if self.nodes > 1 and not set(range(d // k * k, d // k * k + k)) <= set(near[d])]
+        if torn:
+            told = f"device {torn[0]} has no address of all {k} devices of its node"
+            raise InputError(f"nodes of {k}: {told}", fix=f"at most --devices-per-node {min(map(len, near))}")
 
     def _spare_size(self) -> int:
         return self._largest + 2 * self._longest + NOTES
@@ -52,7 +66,7 @@ class FarArena(Arena):
         shape = self.units[unit]
         for device in self._far if shape.gather else ():
             shard = self._fetched[: shape.gather * shape.dtype.itemsize]
-            self._remote.fetch(device, self._weights[unit], shard)
+            self._remote.fetch(device, self._weights_at(unit, device)[0], shard)
             out[device * shape.gather : (device + 1) * shape.gather].copy_(shard.view(shape.dtype))
 
     def push(self, unit: int, gradients: Tensor) -> None:
@@ -89,6 +103,28 @@ class FarArena(Arena):
         self._given.clear()
         if self._far:
             self._arrive()
+
+    def sum_nodes(self) -> None:
+        """As elsewhere, but what goes between nodes is one sum: of a node's writers in their order, then of nodes."""
+        counterparts = self._counterparts()
+        for unit in range(len(self.units)):
+            for owner in counterparts:
+                total = self.slot(self.memory.rank, unit, 0, owner)
+                for writer in range(1, self._slots):
+                    total.add_(self.slot(self.memory.rank, unit, writer, owner))
+        self.memory.meet(MAIN)
+        for unit, shape in enumerate(self.units):
+            total, held = self.slot(self.memory.rank, unit, 0), self._held[: shape.push]
+            for device in counterparts if shape.push else ():
+                self._remote.fetch(device, self._slot_start(unit, 0, self.memory.rank), held.view(torch.uint8))
+                total.add_(held)
+
+    def fetch(self) -> None:
+        for unit, shape in enumerate(self.units):
+            for device in self._counterparts() if shape.gather else ():
+                start, size = self._weights_at(unit, device)
+                self._remote.fetch(device, start, self._bytes(self.memory.rank, start, size))
+            self.clear(unit)
 
     def every_note(self, count: int) -> Tensor:
         rows = []

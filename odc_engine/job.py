@@ -85,8 +85,8 @@ def check_job(file: ScheduleFile, job: Job) -> None:
         raise InputError(
             "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
         )
-    if job.cost.sharded == "hybrid" and (job.backend not in ("shm", "threads") or job.device != "cpu"):
-        fix = "use --backend shm or threads, on the CPU"
+    if job.cost.sharded == "hybrid" and (job.backend == "torch" or job.device != "cpu"):
+        fix = "use --backend shm, cuda_ipc or nvshmem, or threads on the CPU"
         raise InputError(f"backend {job.backend} on {job.device} has no hybrid sharding", fix=fix)
     for number, schedule in enumerate(file.schedules):
         check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")

@@ -19,7 +19,6 @@ from odc_engine.place import HOST, Place
 from odc_engine.record import Clock
 from odc_engine.started import started
 from odc_engine.streams import StreamClock, StreamLane, StreamPlace, pause
-from odcsim.errors import InputError
 
 
 def memory_for(model: nn.Module, timeout: float) -> PeerMemory:
@@ -39,17 +38,15 @@ def memory_on(backend: str, host: Host) -> PeerMemory:
 
 def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str, per_node: int | None) -> Arena:
     """Moved by kernels on a GPU, by torch on a CPU, and through a library where no address reaches."""
-    if per_node not in (None, memory.size) and (memory.device.type == "cuda" or isinstance(memory, FarMemory)):
-        raise InputError("hybrid sharding where arenas are not plain memory", fix="use full sharding, or CPUs")
     if memory.device.type != "cuda":
         if isinstance(memory, FarMemory):
-            return FarArena(memory, units, accumulate)
+            return FarArena(memory, units, accumulate, per_node)
         return Arena(memory, units, accumulate, per_node)
     from odc_engine.kernels.arena import FarGpuArena, GpuArena
 
     if isinstance(memory, FarMemory):
-        return FarGpuArena(memory, units, accumulate)
-    return GpuArena(memory, units, accumulate)
+        return FarGpuArena(memory, units, accumulate, per_node)
+    return GpuArena(memory, units, accumulate, per_node)
 
 
 def lane_on(device: torch.device, name: str) -> Lane:

@@ -51,8 +51,10 @@ def check(file: ScheduleFile, job: Job) -> None:
 
 
 def _check_gpus(job: Job) -> None:
-    if (place := started()) is not None and not place.one_machine and job.accumulate != "slots":
-        raise InputError("a network adds nothing to a sum on another machine", fix="use --accumulate slots")
+    place, pushed_afar = started(), job.cost.sharded == "full"
+    if place is not None and not place.one_machine and pushed_afar and job.accumulate != "slots":
+        fix = "use --accumulate slots, or --sharding hybrid"
+        raise InputError("a network adds nothing to a sum on another machine", fix=fix)
     gpus.refuse_without_gpus(job.backend) if job.backend == "cuda_ipc" else refuse_without_nvshmem()
 
 

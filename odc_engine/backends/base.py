@@ -71,7 +71,12 @@ class FarMemory(PeerMemory):
     """Reaches devices that are not near by fetching from and sending to their arenas, in the order of the calls'
     stream. What is fetched into or sent from lies in the own arena, where a network may reach it."""
 
-    all_near = False  # whether no device has far ones: unlike `near`, the same on all. Known once there are arenas
+    every_near: tuple[range, ...] = ()  # what `near` is of each device, the same on all. Known once there are arenas
+
+    @property
+    def all_near(self) -> bool:
+        """Whether no device has far ones."""
+        return all(len(near) == self.size for near in self.every_near)
 
     @abstractmethod
     def fetch(self, device: int, start: int, into: Tensor) -> None:

@@ -103,9 +103,9 @@ class NvshmemMemory(FarMemory):
         mapped = [mine if d == self.rank else self.library.mapped(mine, d) for d in range(self.size)]
         self._near = _run_around(self.rank, [one is not None for one in mapped])
         self._views = [one for d, one in enumerate(mapped) if one is not None and d in self._near]
-        told = [False] * self.size
-        dist.all_gather_object(told, len(self._near) == self.size, group=self.host.group)
-        self.all_near = all(told)
+        told = [self._near] * self.size
+        dist.all_gather_object(told, self._near, group=self.host.group)
+        self.every_near = tuple(told)
         self.meet(MAIN)
 
     def view(self, device: int) -> Tensor:

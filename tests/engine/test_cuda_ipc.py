@@ -57,7 +57,7 @@ def on_arena(rank, accumulate):
     from odc_engine.kernels.transfers import Launch
 
     memory = SharedMemory(timeout=30.0)
-    arena = GpuArena(memory, UNITS, accumulate, Launch(block=16, programs=3))
+    arena = GpuArena(memory, UNITS, accumulate, launch=Launch(block=16, programs=3))
     found = []
     for number in range(2):
         for unit, shape in enumerate(UNITS):
@@ -97,7 +97,7 @@ def trained(rank, case):
     from odc_engine.kernels.arena import GpuArena
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fsdp, "arena_on", lambda *given: GpuArena(*given[:3]))
+        patch.setattr(fsdp, "arena_on", GpuArena)
         patch.setattr(fsdp, "lane_on", lambda device, _: StreamLane(device))
         return work.gradients(rank, case)
 

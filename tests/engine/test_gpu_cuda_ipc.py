@@ -34,6 +34,15 @@ def test_gradients_equal_one_process(sync, accumulate):
     assert launch.run(verified, 4, 120.0, job) == 0
 
 
+@pytest.mark.parametrize("accumulate", ["locked", "slots"])
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_gradients_equal_one_process_in_nodes(per_node, accumulate):
+    hybrid = {"sharding": "hybrid", "devices_per_node": per_node}
+    file = file_of(*[minibatch(COUNTS["on-demand"])] * 2)
+    job = job_of(file, sync="on-demand", backend="cuda_ipc", accumulate=accumulate, timeout=60.0, **hybrid)
+    assert launch.run(verified, 4, 120.0, job) == 0
+
+
 @pytest.mark.parametrize("sync", ["on-demand", "collective"])
 def test_emulated_compute_takes_its_seconds_on_the_stream(sync, tmp_path):
     """As a profile needs it, which times transfers beside a pause."""

@@ -54,6 +54,14 @@ def test_gradients_equal_one_process(library, sync):
     assert launch.run(verified, 2, 120.0, job, library) == 0
 
 
+@pytest.mark.parametrize("library", [Nvshmem, HostApart, DeviceApart])
+def test_gradients_equal_one_process_in_nodes_of_one_device(library):
+    """What goes between nodes is fetched by the library, whether there is an address or not."""
+    hybrid = {"sharding": "hybrid", "devices_per_node": 1}
+    job = job_of(file_of(*[minibatch((3, 1))] * 2), sync="on-demand", backend="nvshmem", timeout=60.0, **hybrid)
+    assert launch.run(verified, 2, 120.0, job, library) == 0
+
+
 def test_atomic_sums_through_peers_addresses():
     job = job_of(file_of(minibatch((3, 1))), sync="on-demand", backend="nvshmem", timeout=60.0)
     assert launch.run(verified, 2, 120.0, job, Nvshmem) == 0

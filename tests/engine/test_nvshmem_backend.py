@@ -1,12 +1,7 @@
 """Backend nvshmem without NVSHMEM: a fake keeps its promises between processes (fake_nvshmem), so that slots, order,
 settling and publishing can be held against one process, and against shared memory to the last bit."""
 
-import importlib.util
 import itertools
-import os
-import signal
-import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,24 +13,17 @@ import work  # noqa: E402
 from fake_nvshmem import FakeNvshmem  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from teams import file_of, minibatch  # noqa: E402
 from torch.distributed.fsdp import MixedPrecisionPolicy  # noqa: E402
 from work import Case  # noqa: E402
 
-from odc_engine import fsdp, launch, placement, verify  # noqa: E402
+from odc_engine import fsdp  # noqa: E402
 from odc_engine.arena import Arena, UnitShape  # noqa: E402
-from odc_engine.backends import nvshmem_library  # noqa: E402
-from odc_engine.backends.base import COMM, MAIN  # noqa: E402
-from odc_engine.backends.heap import EXTRA, HEAP, check_heap  # noqa: E402
+from odc_engine.backends.base import MAIN  # noqa: E402
 from odc_engine.backends.nvshmem import NvshmemMemory, _run_around  # noqa: E402
 from odc_engine.backends.shm import SharedMemory  # noqa: E402
-from odc_engine.cli import main  # noqa: E402
-from odc_engine.errors import PeerLost  # noqa: E402
 from odc_engine.far import FarArena  # noqa: E402
-from odc_engine.job import job_of  # noqa: E402
 from odc_engine.streams import StreamLane  # noqa: E402
 from odc_engine.verify import BOUND  # noqa: E402
-from odcsim import schedule  # noqa: E402
 
 needs_triton = pytest.mark.skipif(
     not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"
@@ -155,6 +143,9 @@ def test_the_fake_shows_a_missing_quiet(pools):
     assert all(pools(2).run(impatient, (1, 1)))
 
 
+FIX = "use --accumulate slots, or --sharding hybrid"
+
+
 def refused(_rank, machines):
     memory = memory_of(machines)
     told = work.told(lambda: FarArena(memory, UNITS, "locked"))
@@ -165,7 +156,7 @@ def refused(_rank, machines):
 
 def test_sums_that_a_network_would_have_to_add_to_are_refused(pools):
     told = pools(3).run(refused, (2, 1))
-    assert told[0] == "devices 2 are beyond a network, which adds nothing to a sum; use --accumulate slots"
+    assert told[0] == f"devices 2 are beyond a network, which adds nothing to a sum; {FIX}"
     assert told[2].startswith("devices 0, 1 are beyond")
 
 
@@ -190,7 +181,7 @@ def test_what_only_some_are_near_to_is_decided_by_all_alike(pools):
     """A device that all are near to meets through the library as the others do, and refuses what they refuse."""
     found = pools(3).run(near_and_met)
     assert [near for near, *_ in found] == [2, 3, 2]
-    assert all("beyond a network, which adds nothing to a sum; use --accumulate slots" in told for _, told, _ in found)
+    assert all(f"beyond a network, which adds nothing to a sum; {FIX}" in told for _, told, _ in found)
     assert [met for *_, met in found] == [["meet"]] * 3
 
 
@@ -225,7 +216,7 @@ def trained_by_kernels(rank, case):
     from odc_engine.kernels.arena import FarGpuArena
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fsdp, "arena_on", lambda *given: FarGpuArena(*given[:3]))
+        patch.setattr(fsdp, "arena_on", FarGpuArena)
         patch.setattr(fsdp, "lane_on", lambda device, _: StreamLane(device))  # the interpreter knows one thread
         return work.trained(rank, case, 2)
 
@@ -249,161 +240,3 @@ def test_near_devices_are_an_unbroken_run():
                 assert all(mapped[d] for d in run)
                 assert run.start == 0 or not mapped[run.start - 1]
                 assert run.stop == size or not mapped[run.stop]
-
-
-def verified(host, job, library):
-    """A device of a run that has the fake for its library."""
-    placement.nvshmem_library.Nvshmem = lambda _gpu: library
-    verify._verify_device(host, job, False)
-
-
-@pytest.mark.parametrize("sync", ["on-demand", "collective"])
-def test_a_schedule_is_verified_through_it(sync):
-    """Launched as any other: a process for each device, and its own model."""
-    counts = (2, 1) if sync == "on-demand" else (1, 1)
-    job = job_of(file_of(minibatch(counts)), sync=sync, backend="nvshmem", accumulate="slots", timeout=30.0)
-    assert launch.run(verified, 2, 30.0, job, FakeNvshmem((1, 1))) == 0
-
-
-class Endless(FakeNvshmem):
-    """A meeting lies on a stream, as on a GPU, and who waits for the stream hears of nobody's death."""
-
-    def __init__(self, machines):
-        super().__init__(machines)
-        self._meets, self.stopped = False, False
-
-    def meet(self):
-        self._meets = True
-        if self._rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def synchronize(self):
-        if self._meets:
-            threading.Event().wait()
-
-    def stop(self, mine):  # noqa: ARG002
-        self.stopped = True
-
-
-def dies_before_the_library_meets(host, room, seen):
-    memory = NvshmemMemory(host, Endless((1, 1)))
-    memory.library.meet, meet = lambda: None, memory.library.meet
-    memory.allocate(1024)
-    memory.library.meet = meet
-    try:
-        memory.meet(room)
-        memory.meet(MAIN)
-    except PeerLost as lost:
-        memory.close()
-        seen.write_text(f"{lost.devices} {memory.library.stopped}")
-        raise
-
-
-@pytest.mark.parametrize("room", [MAIN, COMM])
-def test_a_death_ends_the_wait_for_a_stream(tmp_path, room):
-    """In the training loops' meeting, between its two parts; and in a lane's, whose stream they wait for first."""
-    seen = tmp_path / "seen"
-    assert launch.run(dies_before_the_library_meets, 2, 30.0, room, seen) == 1
-    assert seen.read_text() == "[1] False"  # nor does it enter what only all can do
-
-
-def test_streams_that_do_not_end_are_given_up_in_time():
-    library = SimpleNamespace(device=torch.device("cpu"), synchronize=lambda: threading.Event().wait())
-    host = SimpleNamespace(rank=0, size=2, timeout=0.2, check=lambda: None, explain=lambda: None)
-    with pytest.raises(PeerLost, match=r"did not end within 0\.2 s; wait longer"):
-        NvshmemMemory(host, library).take()
-
-
-def test_an_error_of_the_streams_is_raised():
-    def broken():
-        raise RuntimeError("illegal address")
-
-    library = SimpleNamespace(device=torch.device("cpu"), synchronize=broken)
-    host = SimpleNamespace(rank=0, size=2, timeout=5.0, check=lambda: None)
-    with pytest.raises(RuntimeError, match="illegal address"):
-        NvshmemMemory(host, library).take()
-
-
-def starts_over(host, folder):
-    (folder / str(host.rank)).write_text(os.environ["NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"])
-
-
-def test_nvshmem_starts_on_this_machine_alone(tmp_path, monkeypatch):
-    monkeypatch.delenv("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", raising=False)
-    assert launch.run(starts_over, 2, 30.0, tmp_path) == 0
-    assert {(tmp_path / str(rank)).read_text() for rank in range(2)} <= {"lo", "lo0"}
-
-
-@pytest.fixture
-def unstarted(monkeypatch):
-    monkeypatch.setattr(nvshmem_library, "start", lambda *_: None)
-
-
-@pytest.mark.usefixtures("unstarted")
-@pytest.mark.parametrize("given", [None, "1G"])
-def test_the_engine_s_own_heap_size_ends_with_the_library(monkeypatch, given):
-    monkeypatch.setenv(HEAP, "")
-    monkeypatch.delenv(HEAP)
-    if given:
-        monkeypatch.setenv(HEAP, given)
-    library = object.__new__(nvshmem_library.Nvshmem)
-    library.device = torch.device("cpu")
-    for nbytes in (1 << 20, 1 << 27):
-        check_heap(nbytes)
-        library.start(None, nbytes)
-        assert os.environ[HEAP] == given or int(os.environ[HEAP]) == nbytes + EXTRA
-        library.stop(None)
-        assert os.environ.get(HEAP) == given
-
-
-@needs_triton
-@pytest.mark.usefixtures("unstarted")
-def test_kernels_that_are_loaded_later_are_not_told_of_a_library_that_has_ended(monkeypatch):
-    import triton
-
-    monkeypatch.setenv(HEAP, "1G")
-    hooks = triton.knobs.runtime.kernel_load_end_hook.calls
-    before = list(hooks)
-    library = object.__new__(nvshmem_library.DeviceNvshmem)
-    library.device, library._modules = torch.device("cpu"), []
-    library.start(None, 1)
-    assert len(hooks) == len(before) + 1
-    library.stop(None)
-    assert hooks == before
-
-
-def lines(arguments, capsys):
-    assert main(arguments) == 2
-    return capsys.readouterr().err.splitlines()
-
-
-@pytest.fixture
-def asked(tmp_path):
-    schedule.write(file_of(minibatch((2, 1))), tmp_path / "s.jsonl")
-    return [str(tmp_path / "s.jsonl"), "--sync", "on-demand", "--backend", "nvshmem"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-@pytest.mark.parametrize("command", ["run", "verify"])
-def test_without_a_gpu_it_is_refused_in_a_line(command, asked, capsys):
-    output = ["-o", "t.npz"] if command == "run" else []
-    [line] = lines([command, *asked, *output], capsys)
-    assert line.startswith("odc_engine: error: backend nvshmem needs NVIDIA GPUs, and torch ")
-    assert "use --backend shm" in line
-
-
-@pytest.mark.parametrize("missing", ["triton", "nvshmem"])
-def test_without_a_library_it_is_refused_in_a_line(missing, asked, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else found("json"))
-    [line] = lines(["verify", *asked], capsys)
-    name = {"triton": "Triton", "nvshmem": "nvshmem4py"}[missing]
-    assert line.startswith(f"odc_engine: error: backend nvshmem needs {name}, which is not installed; pip install")
-
-
-def test_several_machines_need_slots(asked, capsys, monkeypatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}.items():
-        monkeypatch.setenv(name, value)
-    [line] = lines(["verify", *asked], capsys)
-    assert "a network adds nothing to a sum on another machine; use --accumulate slots" in line

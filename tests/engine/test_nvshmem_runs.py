@@ -1,0 +1,191 @@
+"""Backend nvshmem from its start to its end, with the fake for NVSHMEM: runs, who is gone, what is given back, and what
+is refused."""
+
+import importlib.util
+import os
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import shards  # noqa: E402
+from fake_nvshmem import FakeNvshmem  # noqa: E402
+from teams import file_of, minibatch  # noqa: E402
+
+from odc_engine import launch, placement, verify  # noqa: E402
+from odc_engine.backends import nvshmem_library  # noqa: E402
+from odc_engine.backends.base import COMM, MAIN  # noqa: E402
+from odc_engine.backends.heap import EXTRA, HEAP, check_heap  # noqa: E402
+from odc_engine.backends.nvshmem import NvshmemMemory  # noqa: E402
+from odc_engine.cli import main  # noqa: E402
+from odc_engine.errors import PeerLost  # noqa: E402
+from odc_engine.job import job_of  # noqa: E402
+from odcsim import schedule  # noqa: E402
+
+needs_triton = pytest.mark.skipif(
+    not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"
+)
+
+
+def verified(host, job, library):
+    """A device of a run that has the fake for its library."""
+    placement.nvshmem_library.Nvshmem = lambda _gpu: library
+    verify._verify_device(host, job, False)
+
+
+@pytest.mark.parametrize("sync", ["on-demand", "collective"])
+def test_a_schedule_is_verified_through_it(sync):
+    """Launched as any other: a process for each device, and its own model."""
+    counts = (2, 1) if sync == "on-demand" else (1, 1)
+    job = job_of(file_of(minibatch(counts)), sync=sync, backend="nvshmem", accumulate="slots", timeout=30.0)
+    assert launch.run(verified, 2, 30.0, job, FakeNvshmem((1, 1))) == 0
+
+
+class Endless(FakeNvshmem):
+    """A meeting lies on a stream, as on a GPU, and who waits for the stream hears of nobody's death."""
+
+    def __init__(self, machines):
+        super().__init__(machines)
+        self._meets, self.stopped = False, False
+
+    def meet(self):
+        self._meets = True
+        if self._rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def synchronize(self):
+        if self._meets:
+            threading.Event().wait()
+
+    def stop(self, mine):  # noqa: ARG002
+        self.stopped = True
+
+
+def dies_before_the_library_meets(host, room, seen):
+    memory = NvshmemMemory(host, Endless((1, 1)))
+    memory.library.meet, meet = lambda: None, memory.library.meet
+    memory.allocate(1024)
+    memory.library.meet = meet
+    try:
+        memory.meet(room)
+        memory.meet(MAIN)
+    except PeerLost as lost:
+        memory.close()
+        seen.write_text(f"{lost.devices} {memory.library.stopped}")
+        raise
+
+
+@pytest.mark.parametrize("room", [MAIN, COMM])
+def test_a_death_ends_the_wait_for_a_stream(tmp_path, room):
+    """In the training loops' meeting, between its two parts; and in a lane's, whose stream they wait for first."""
+    seen = tmp_path / "seen"
+    assert launch.run(dies_before_the_library_meets, 2, 30.0, room, seen) == 1
+    assert seen.read_text() == "[1] False"  # nor does it enter what only all can do
+
+
+def test_streams_that_do_not_end_are_given_up_in_time():
+    library = SimpleNamespace(device=torch.device("cpu"), synchronize=lambda: threading.Event().wait())
+    host = SimpleNamespace(rank=0, size=2, timeout=0.2, check=lambda: None, explain=lambda: None)
+    with pytest.raises(PeerLost, match=r"did not end within 0\.2 s; wait longer"):
+        NvshmemMemory(host, library).take()
+
+
+def test_an_error_of_the_streams_is_raised():
+    def broken():
+        raise RuntimeError("illegal address")
+
+    library = SimpleNamespace(device=torch.device("cpu"), synchronize=broken)
+    host = SimpleNamespace(rank=0, size=2, timeout=5.0, check=lambda: None)
+    with pytest.raises(RuntimeError, match="illegal address"):
+        NvshmemMemory(host, library).take()
+
+
+def starts_over(host, folder):
+    (folder / str(host.rank)).write_text(os.environ["NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"])
+
+
+def test_nvshmem_starts_on_this_machine_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", raising=False)
+    assert launch.run(starts_over, 2, 30.0, tmp_path) == 0
+    assert {(tmp_path / str(rank)).read_text() for rank in range(2)} <= {"lo", "lo0"}
+
+
+@pytest.fixture
+def unstarted(monkeypatch):
+    monkeypatch.setattr(nvshmem_library, "start", lambda *_: None)
+
+
+@pytest.mark.usefixtures("unstarted")
+@pytest.mark.parametrize("given", [None, "1G"])
+def test_the_engine_s_own_heap_size_ends_with_the_library(monkeypatch, given):
+    monkeypatch.setenv(HEAP, "")
+    monkeypatch.delenv(HEAP)
+    if given:
+        monkeypatch.setenv(HEAP, given)
+    library = object.__new__(nvshmem_library.Nvshmem)
+    library.device = torch.device("cpu")
+    for nbytes in (1 << 20, 1 << 27):
+        check_heap(nbytes)
+        library.start(None, nbytes)
+        assert os.environ[HEAP] == given or int(os.environ[HEAP]) == nbytes + EXTRA
+        library.stop(None)
+        assert os.environ.get(HEAP) == given
+
+
+@needs_triton
+@pytest.mark.usefixtures("unstarted")
+def test_kernels_that_are_loaded_later_are_not_told_of_a_library_that_has_ended(monkeypatch):
+    import triton
+
+    monkeypatch.setenv(HEAP, "1G")
+    hooks = triton.knobs.runtime.kernel_load_end_hook.calls
+    before = list(hooks)
+    library = object.__new__(nvshmem_library.DeviceNvshmem)
+    library.device, library._modules = torch.device("cpu"), []
+    library.start(None, 1)
+    assert len(hooks) == len(before) + 1
+    library.stop(None)
+    assert hooks == before
+
+
+def lines(arguments, capsys):
+    assert main(arguments) == 2
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.fixture
+def asked(tmp_path):
+    schedule.write(file_of(minibatch((2, 1))), tmp_path / "s.jsonl")
+    return [str(tmp_path / "s.jsonl"), "--sync", "on-demand", "--backend", "nvshmem"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_without_a_gpu_it_is_refused_in_a_line(command, asked, capsys):
+    output = ["-o", "t.npz"] if command == "run" else []
+    [line] = lines([command, *asked, *output], capsys)
+    assert line.startswith("odc_engine: error: backend nvshmem needs NVIDIA GPUs, and torch ")
+    assert "use --backend shm" in line
+
+
+@pytest.mark.parametrize("missing", ["triton", "nvshmem"])
+def test_without_a_library_it_is_refused_in_a_line(missing, asked, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else found("json"))
+    [line] = lines(["verify", *asked], capsys)
+    name = {"triton": "Triton", "nvshmem": "nvshmem4py"}[missing]
+    assert line.startswith(f"odc_engine: error: backend nvshmem needs {name}, which is not installed; pip install")
+
+
+def test_several_machines_need_slots(asked, capsys, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    if not torch.cuda.is_available():  # under hybrid sharding no push leaves its machine
+        hybrid = ["--sharding", "hybrid", "--devices-per-node", "1"]
+        assert "needs NVIDIA GPUs" in lines(["verify", *asked, *hybrid], capsys)[0]
+    [line] = lines(["verify", *asked], capsys)
+    assert "a network adds nothing to a sum on another machine; use --accumulate slots, or --sharding hybrid" in line
