@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
-from odcsim.measurements import Measurements
+UNKNOWN = "not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Case:
     idle_points: float
     furthest: str
     without: dict[str, float]  # predicted with a term of the model left out
+    machine: str  # that ran it, with date and versions
 
     @property
     def truth(self) -> float:
@@ -33,10 +34,10 @@ class Case:
         return self.predicted / self.truth - 1
 
     @property
-    def noise(self) -> float:
-        """How far two runs lie apart, in the median of all pairs."""
+    def noise(self) -> float | None:
+        """How far two runs lie apart, in the median of all pairs; of one run nobody knows."""
         gaps = [abs(a - b) for a, b in combinations(self.measured, 2)]
-        return float(np.median(gaps)) / self.truth if gaps else 0.0
+        return float(np.median(gaps)) / self.truth if gaps else None
 
 
 def groups(cases: Sequence[Case], *names: str) -> dict[tuple[str, ...], list[Case]]:
@@ -83,7 +84,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def errors(cases: Sequence[Case]) -> list[str]:
-    size, noise = np.abs([c.error for c in cases]), [c.noise for c in cases]
+    size, noise = np.abs([c.error for c in cases]), [c.noise for c in cases if c.noise is not None]
     idle = np.abs([c.idle_points for c in cases])
     return [
         f"{len(cases)}",
@@ -91,8 +92,8 @@ def errors(cases: Sequence[Case]) -> list[str]:
         f"{np.median(size):.1%}",
         f"{np.quantile(size, 0.9):.1%}",
         f"{size.max():.1%}",
-        f"{np.median(noise):.1%}",
-        f"{np.max(noise):.1%}",
+        f"{np.median(noise):.1%}" if noise else UNKNOWN,
+        f"{np.max(noise):.1%}" if noise else UNKNOWN,
         f"{np.median(idle):.1f}",
         f"{idle.max():.1f}",
     ]
@@ -114,10 +115,22 @@ def terms(cases: Sequence[Case]) -> str:
     return table(("median, worst error", *(f"{stage}, {sync}" for stage, sync in stages)), rows)
 
 
-def results(cases: Sequence[Case], known: Measurements) -> str:
+def machines(cases: Sequence[Case]) -> list[str]:
+    """Where and how often each stage ran: one line where that is the same for all."""
+    found: dict[str, list[str]] = {}
+    for (stage,), of in groups(cases, "stage").items():
+        where = "; ".join(sorted({c.machine for c in of}))
+        runs = " or ".join(str(n) for n in sorted({len(c.measured) for c in of}))
+        counts = f"The median of {runs} runs counts as measured."
+        if runs == "1":
+            counts = "One run each: how much of the errors is noise is not known."
+        found.setdefault(f"{where}. {counts}", []).append(stage)
+    return [*found] if len(found) == 1 else [f"- {', '.join(stages)}: {told}" for told, stages in found.items()]
+
+
+def results(cases: Sequence[Case]) -> str:
     """Everything that the page shows of a run."""
-    told_runs = " or ".join(sorted({f"{len(c.measured)} runs" for c in cases}, reverse=True))
-    told = [f"{known.date}, {known.hardware}, {known.versions}. The median of {told_runs} counts as measured."]
+    told = machines(cases)
     told += [
         "",
         "### All schedules",
@@ -155,5 +168,6 @@ def results(cases: Sequence[Case], known: Measurements) -> str:
 
 
 def row(c: Case) -> list[str]:
-    numbers = f"{c.predicted:.3f}", f"{c.truth:.3f}", f"{c.error:+.1%}", f"{c.noise:.1%}", f"{c.idle_points:+.1f}"
+    noise = UNKNOWN if c.noise is None else f"{c.noise:.1%}"
+    numbers = f"{c.predicted:.3f}", f"{c.truth:.3f}", f"{c.error:+.1%}", noise, f"{c.idle_points:+.1f}"
     return [c.stage, f"{c.lengths} {c.draw}", c.sync, c.balancer, *numbers, c.furthest]

@@ -1,9 +1,14 @@
 """Hold predictions against real runs on this machine, and write what came out: `make validate`.
 
-    python docs/validate.py [-o docs/validation.md]
+    python docs/validate.py [--stages WORD] [--keep DIR] [-o docs/validation.md]
 
 Profiles are measured first, by `odc_engine profile`. Then schedules that no fit has seen are predicted and run, under
-every sync and balancer that suits it: on two devices with real compute, on four and eight with emulated compute.
+every sync and balancer that suits it: on two devices with real compute (a few of them without recompute, too), on four
+and eight with emulated compute.
+
+With --keep, DIR gets what a stage measured (MODEL-BACKEND.json before its runs, STAGE-between.json between them), every
+timeline, and `cases.json` after each stage. Profiles and cases of other stages that lie there are taken as they are, so
+that `--stages real --keep DIR` measures one stage anew and writes the whole page.
 """
 
 import argparse
@@ -32,6 +37,7 @@ from odcsim.cost import Cost
 from odcsim.measurements import Measurements
 from odcsim.metrics import usage
 from odcsim.profile import Polynomial
+from odcsim.recompute import under
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.simulation import Simulation, simulate
 from odcsim.timeline import Timeline
@@ -44,6 +50,7 @@ LONGEST, SHORTEST = 512, 16  # tokens: named traces are scaled down until their 
 MINIBATCH = 4  # samples per device
 SYNCS = ("collective", "deferred", "on-demand")
 DEFERRED = ("lb-micro", "sorted-slice")  # are enough where only the pushes differ from the collective's
+KEPT_BY = ("lb-micro", "lb-mini")  # ... and where only the layers' compute differs from that with recompute
 SEED = 20260
 # A made-up machine for emulated compute: at least 5 ms for each step, beside which a wait's own error is small.
 EMULATED = {
@@ -65,12 +72,16 @@ class Stage:
     emulate: bool
     drawn: int  # minibatches of each distribution
     repeats: int
+    recompute: bool = True
+    syncs: tuple[str, ...] = SYNCS
+    balancers: tuple[str, ...] = balance.NAMES
 
 
 STAGES = (
     Stage("real", 2, "tiny", "shm", False, 1, 5),
-    Stage("executor check, 4 devices", 4, "nano", "threads", True, 1, 5),
-    Stage("executor check, 8 devices", 8, "nano", "threads", True, 1, 5),
+    Stage("real, without recompute", 2, "tiny", "shm", False, 1, 3, False, ("collective", "on-demand"), KEPT_BY),
+    Stage("executor check, 4 devices", 4, "nano", "threads", True, 1, 3),
+    Stage("executor check, 8 devices", 8, "nano", "threads", True, 1, 3),
 )
 
 
@@ -100,7 +111,7 @@ def planned(stage: Stage, cost: Cost, sync: str) -> tuple[ScheduleFile, list[tup
     schedules, cases = [], []
     for name, minibatches in held_out(stage.devices, stage.drawn).items():
         for draw, lengths in enumerate(minibatches):
-            for balancer in balance.NAMES:
+            for balancer in stage.balancers:
                 if not balance.runs_with(balancer, sync) or (sync == "deferred" and balancer not in DEFERRED):
                     continue
                 devices = balance.balance(balancer, lengths, cost.sample_seconds(lengths), stage.devices, LONGEST)
@@ -126,7 +137,7 @@ def with_others(stage: Stage, file: ScheduleFile, sync: str) -> ScheduleFile:
 def run_once(stage: Stage, cost: Cost, sync: str, file: ScheduleFile, places: list[int], path: Path) -> Timeline:
     """Run the file's minibatches in another order, and put what came out back into the file's."""
     mixed = ScheduleFile(file.header, tuple(file.schedules[n] for n in places)).sealed()
-    job = Job(mixed.schedules, cost, sync, stage.backend, "locked", "fsdp2", stage.emulate, 60.0, SEED)
+    job = Job(mixed.schedules, cost, sync, stage.backend, "locked", "fsdp2", stage.emulate, 60.0, SEED, stage.recompute)
     if run(mixed, job, str(path), quiet=True):
         raise SystemExit("a run failed, see above")
     return restored(timeline.read(path), places, file.header.digest)
@@ -135,9 +146,9 @@ def run_once(stage: Stage, cost: Cost, sync: str, file: ScheduleFile, places: li
 def held(stage: Stage, known: Measurements, folder: Path) -> list[Case]:
     """Run every schedule and predict it. Repeats of one sync lie between those of the others."""
     before = cost_of(stage, known)
-    plans = {sync: planned(stage, before, sync) for sync in SYNCS}
+    plans = {sync: planned(stage, before, sync) for sync in stage.syncs}
     files = {sync: with_others(stage, file, sync) for sync, (file, _) in plans.items()}
-    runs: dict[str, list[Timeline]] = {sync: [] for sync in SYNCS}
+    runs: dict[str, list[Timeline]] = {sync: [] for sync in stage.syncs}
     fresh = []
     for number in range(stage.repeats):
         for sync, file in files.items():
@@ -151,19 +162,20 @@ def held(stage: Stage, known: Measurements, folder: Path) -> list[Case]:
     if not stage.emulate:
         known = renewed(known, fresh)
         measurements.write(known, folder / f"{stage.name}-between.json")
-    cost = cost_of(stage, known)
+    cost, machine = cost_of(stage, known), f"{known.date}, {known.hardware}, {known.versions}"
     return [
         case
         for sync, (_, cases) in plans.items()
-        for case in judged(stage, sync, cost, before, files[sync], cases, runs[sync])
+        for case in judged(stage, sync, cost, before, files[sync], cases, runs[sync], machine)
     ]
 
 
 def renewed(known: Measurements, fresh: Sequence[recorded.Rows]) -> Measurements:
     """What was measured between the runs in the place of what was measured before them, wherever that is the same."""
+    anew = {row.kind for rows in fresh for row in rows.compute}
     old = replace(
         known,
-        compute=tuple(row for row in known.compute if row.alone),
+        compute=tuple(row for row in known.compute if row.alone or row.kind not in anew),
         transfers=tuple(row for row in known.transfers if not row.computing),
         constants=(),
     )
@@ -179,6 +191,7 @@ def judged(
     whole: ScheduleFile,
     cases: list[tuple[str, int, str]],
     runs: list[Timeline],
+    machine: str,
 ) -> list[Case]:
     """Predictions beside what was measured."""
     told, measured = guess(cost, whole, sync), [usage(line) for line in runs]
@@ -200,6 +213,7 @@ def judged(
             float(100 * (told.idle[n] - idle[n])),
             f"{kinds[n].furthest} {1e3 * kinds[n].furthest_seconds:+.0f} ms",
             {name: float(seconds[n]) for name, seconds in less.items()},
+            machine,
         )
         for n, (lengths, draw, balancer) in enumerate(cases)
     ]
@@ -216,7 +230,7 @@ def measured(stage: Stage, folder: Path) -> Measurements:
     if not path.exists():
         found = []
         first = plan(stage, SEED + 1)
-        for piece in (p for p in profiles.pieces(first) if p.recompute):  # as all that is held out does
+        for piece in (p for p in profiles.pieces(first) if p.recompute or not stage.emulate):
             found.append(profiles.measure(first, piece))
             say(f"profile of {stage.model} on {stage.backend}: {piece.name} done")
         measurements.write(profiles.together(found), path)
@@ -230,7 +244,8 @@ def cost_of(stage: Stage, known: Measurements) -> Cost:
         found = replace(found, **EMULATED)
     elif found.swing:
         machine = replace(machine, swing=found.swing, spell=found.spell)
-    return Cost(catalog.model(stage.model), found, machine)
+    model = catalog.model(stage.model)
+    return Cost(model, under(found, model, stage.recompute), machine)
 
 
 def one_machine(devices: int) -> Cluster:
@@ -257,12 +272,11 @@ def main() -> None:
             parser.error(f"no stage's name holds '{args.stages}'")
         old = folder / "cases.json"
         cases = [Case(**case) for case in json.loads(old.read_text())] if old.exists() else []
-        cases = [case for case in cases if args.stages not in case.stage]
+        cases = [case for case in cases if case.stage not in {stage.name for stage in stages}]
         for stage in stages:
-            known = measured(stage, folder)
-            cases += held(stage, known, folder)
-        old.write_text(json.dumps([asdict(case) for case in cases], indent=1))
-    write(args.page, results(cases, known))
+            cases += held(stage, measured(stage, folder), folder)
+            old.write_text(json.dumps([asdict(case) for case in cases], indent=1))
+    write(args.page, results(cases))
     picture = args.page.parent / PICTURE
     picture.parent.mkdir(exist_ok=True)
     scatter(cases, picture)

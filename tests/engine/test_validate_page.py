@@ -1,5 +1,6 @@
-"""What docs/validate.py and docs/agreement.py make of runs; the runs themselves are in `make validate`."""
+"""What docs/validate.py makes of runs; the runs themselves are in `make validate`."""
 
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from held import case
 
 from odcsim import catalog
 from odcsim.cluster import Cluster
@@ -14,7 +16,6 @@ from odcsim.cost import Cost
 from odcsim.profile import Profile, Timing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
-import agreement
 import guess
 import scatter
 import validate as page
@@ -29,51 +30,25 @@ COST = {
 }
 
 
-def case(predicted: float, measured: tuple[float, ...], **changes) -> agreement.Case:
-    return replace(
-        agreement.Case(
-            "real", "swe", 0, "collective", "native", predicted, measured, 0.5, "push", {"a term": 2 * predicted}
-        ),
-        **changes,
-    )
-
-
 def test_at_least_forty_schedules_of_every_sync_balancer_and_distribution():
     held = [
         (stage, sync, *key)
         for stage, cost in COST.items()
-        for sync in page.SYNCS
+        for sync in stage.syncs
         for key in page.planned(stage, cost, sync)[1]
     ]
     for stage in page.STAGES:
         mine = [key for key in held if key[0] == stage]
-        assert len(mine) >= 40
-        assert {sync for _, sync, *_ in mine} == {"collective", "deferred", "on-demand"}
-        assert {*page.TRACES, "one long among short", "all alike", "fewer than devices"} == {key[2] for key in mine}
-        for sync in page.SYNCS:
-            wanted = {b for b in page.balance.NAMES if page.balance.runs_with(b, sync)}
+        assert len(mine) >= (40 if stage.recompute else 10)
+        assert {sync for _, sync, *_ in mine} == set(stage.syncs)
+        lengths = {*page.TRACES, "one long among short", "all alike", "fewer than devices"}
+        assert {key[2] for key in mine} == lengths
+        for sync in stage.syncs:
+            wanted = {b for b in stage.balancers if page.balance.runs_with(b, sync)}
             wanted &= set(page.DEFERRED) if sync == "deferred" else wanted
             assert {key[4] for key in mine if key[1] == sync} == wanted
-
-
-def test_errors_are_against_the_middle_run_and_noise_is_between_runs():
-    one = case(1.1, (1.0, 0.9, 1.4))
-    assert one.error == pytest.approx(0.1)
-    assert one.noise == pytest.approx(0.4)
-    assert agreement.errors([one, case(0.8, (1.0, 1.0, 1.0))])[:5] == ["2", "-5.0%", "15.0%", "19.0%", "20.0%"]
-
-
-def test_the_order_counts_where_every_run_of_one_beats_every_run_of_the_other():
-    cases = [
-        case(1.0, (1.0, 1.1)),
-        case(2.0, (2.0, 2.1), balancer="lb-micro"),  # told rightly
-        case(0.9, (1.05, 1.2), balancer="sorted-slice"),  # no more than noise away from the first
-        case(0.5, (3.0, 3.1), sync="on-demand"),  # told wrongly against three
-    ]
-    asked, right, wrong, off = agreement.ordered(cases)
-    assert (asked, right, len(wrong)) == (5, 2, 3)
-    assert all("on-demand + native" in line for line in wrong)
-    assert off > 0.5
+    assert {(s.recompute, s.emulate) for s in page.STAGES} == {(True, False), (False, False), (True, True)}
+    assert all(set(s.syncs) == {"collective", "deferred", "on-demand"} for s in page.STAGES if s.recompute)
 
 
 def test_the_page_keeps_what_is_written_by_hand(tmp_path):
@@ -81,17 +56,6 @@ def test_the_page_keeps_what_is_written_by_hand(tmp_path):
     path.write_text(f"before\n\n{page.BEGIN}\nold\n{page.END}\n\nafter\n")
     page.write(path, "new")
     assert path.read_text() == f"before\n\n{page.BEGIN}\n\nnew\n\n{page.END}\n\nafter\n"
-
-
-def test_results_hold_every_schedule_worst_first():
-    cases = [case(1.0 + i / 100, (1.0,), draw=i) for i in range(30)]
-    text = agreement.results(cases, page.Measurements("tiny", "cpu", (), date="2026-01-02", hardware="a test"))
-    worst = text.partition("### Worst first")[2].partition("###")[0]
-    shown = [line.split("|")[7].strip() for line in worst.splitlines() if "swe" in line]
-    assert shown[0] == "+29.0%"
-    assert shown == sorted(shown, reverse=True)
-    assert text.partition("### Every schedule")[2].count("| swe ") == 30
-    assert np.all([word in text for word in ("2026-01-02", "a test")])
 
 
 def test_every_term_left_out_changes_a_prediction(monkeypatch):
@@ -206,6 +170,9 @@ def test_what_was_measured_between_the_runs_takes_the_place_of_the_same_from_bef
     assert 1.0 in [row.seconds for row in found.compute if row.alone]
     assert [(row.seconds, row.computing) for row in found.transfers] == [(1.0, False), (2.0, True), (3.0, True)]
     assert [row.seconds for row in found.constants] == [2.0, 3.0]
+    kept = replace(before, compute=(*before.compute, replace(old.compute[0], kind="forward", alone=False)))
+    found = page.renewed(kept, [rows(2.0, computing=True)])  # what those runs do not have stays
+    assert [(row.kind, row.seconds) for row in found.compute if not row.alone] == [("forward", 1.0), ("head", 2.0)]
 
 
 def test_the_picture_has_a_point_for_each_schedule_and_those_that_are_right_lie_on_its_line(tmp_path):
@@ -228,20 +195,25 @@ def ran(cost: Cost, file: page.ScheduleFile, sync: str) -> page.Timeline:
     return replace(line, about=replace(line.about, executor="engine", emulated=False))
 
 
-def test_what_held_out_minibatches_take_changes_no_prediction(tmp_path, monkeypatch):
-    stage = replace(page.STAGES[0], repeats=1)
-    cost = COST[page.STAGES[0]]
-    cost = replace(cost, profile=replace(cost.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in KINDS)))
-    plans = {sync: page.planned(stage, cost, sync) for sync in page.SYNCS}
+@pytest.mark.parametrize("stage", page.STAGES[:2], ids=lambda stage: stage.name)
+def test_what_held_out_minibatches_take_changes_no_prediction(stage, tmp_path, monkeypatch):
+    stage = replace(stage, repeats=1, balancers=page.KEPT_BY)
+    usual = COST[page.STAGES[0]]
+    usual = replace(usual, profile=replace(usual.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in KINDS)))
+    cost = replace(usual, profile=page.under(usual.profile, usual.model, stage.recompute))
+    plans = {sync: page.planned(stage, cost, sync) for sync in stage.syncs}
     files = {sync: page.with_others(stage, file, sync) for sync, (file, _) in plans.items()}
-    rows = [
-        page.recorded.rows(ran(cost, file, sync), file.schedules, cost.model, "float32") for sync, file in files.items()
-    ]
-    known = page.renewed(page.Measurements(cost.model.name, "cpu", ()), rows)
+
+    def rows(by: Cost, file: page.ScheduleFile, sync: str) -> page.recorded.Rows:
+        return page.recorded.rows(ran(by, file, sync), file.schedules, by.model, "float32")
+
+    before = page.Measurements(cost.model.name, "cpu", rows(usual, files["collective"], "collective").compute)
+    known = page.renewed(before, [rows(cost, file, sync) for sync, file in files.items()])
     factor = 1.0
 
     def run(file, job, path, quiet):
         assert quiet
+        assert job.recompute == stage.recompute
         line = ran(cost, file, job.sync)
         held = [n for n, s in enumerate(file.schedules) if s in plans[job.sync][0].schedules]
         blocks = []
@@ -261,3 +233,30 @@ def test_what_held_out_minibatches_take_changes_no_prediction(tmp_path, monkeypa
         assert one.predicted == other.predicted
         assert other.truth == pytest.approx(3 * one.truth)
     assert max(abs(case.error) for case in found[0]) < 0.02
+
+
+def test_cases_of_other_stages_are_kept_and_each_stage_leaves_its_own(tmp_path, monkeypatch):
+    seconds = 1.0
+
+    def held(stage, *_):
+        if stage == page.STAGES[-1] and seconds > 2:
+            raise KeyboardInterrupt
+        return [case(seconds, (1.0, 1.1), stage=stage.name)]
+
+    def main(*args: str) -> dict[str, float]:
+        monkeypatch.setattr(
+            sys, "argv", ["validate.py", "--keep", str(tmp_path / "k"), "-o", str(tmp_path / "p.md"), *args]
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            page.main()
+        return {c["stage"]: c["predicted"] for c in page.json.loads((tmp_path / "k" / "cases.json").read_text())}
+
+    monkeypatch.setattr(page, "measured", lambda *_: None)
+    monkeypatch.setattr(page, "held", held)
+    names = [stage.name for stage in page.STAGES]
+    assert main() == dict.fromkeys(names, 1.0)
+    assert all(name in (tmp_path / "p.md").read_text() for name in names)
+    seconds = 2.0
+    assert main("--stages", "without") == dict.fromkeys(names, 1.0) | {"real, without recompute": 2.0}
+    seconds = 3.0
+    assert main("--stages", "check") == {names[0]: 1.0, names[1]: 2.0, names[2]: 3.0}
