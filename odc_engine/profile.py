@@ -34,8 +34,8 @@ from odcsim.schedule import ScheduleFile
 
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not
 KEPT_ROUNDS = {True: 1, False: 5}  # of them without recompute
-# Of what stands there for its transfers, or for a ratio, not every packing is needed. No multiple of 3, which is how many
-# packings have as many tokens.
+# Of what stands there for its transfers, or for a ratio, not every packing is needed. No multiple of 3, which is how
+# many packings have as many tokens.
 OTHERS = {True: 2, False: 1}  # every so-manieth packing under further syncs
 ALONE = {True: 4, False: 1}  # and on one device alone
 SIZES = {True: (1,), False: (1, 2, 0.5)}  # of units whose transfers are timed, as shares of the model's width

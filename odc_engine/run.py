@@ -171,7 +171,12 @@ def hardware(job: Job | None = None) -> str:
 
 
 def warn_if_busy() -> None:
-    """Other programs on the cores whose times are to be measured: worth a word before the numbers are believed."""
+    """Other programs on the cores whose times are to be measured: worth a word before the numbers are believed.
+
+    One word: of processes that torchrun or srun started, the first alone says it.
+    """
+    if (place := started()) is not None and place.rank:
+        return
     cores, (load, *_) = os.cpu_count() or 1, os.getloadavg()
     if load > cores / 2:
         told = f"the machine is busy (load {load:.1f} on {cores} cores): times will be longer than on a quiet one"

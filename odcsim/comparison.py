@@ -8,7 +8,7 @@ from odcsim import balance, memory, simulation, summary
 from odcsim.metrics import Usage
 from odcsim.program import SYNCS, sync_named
 from odcsim.schedule import ScheduleFile
-from odcsim.setting import Setting, assign, drawn
+from odcsim.setting import WEIGH_TRANSFERS, Setting, assign, drawn
 from odcsim.simulation import Simulation
 from odcsim.summary import Measured, Row
 
@@ -54,17 +54,20 @@ def compare(
 ) -> Comparison:
     """`advance` is called once for each (balancer, sync) that is done."""
     plans: dict[str, ScheduleFile] = {}
+    fully: dict[str, ScheduleFile] = {}  # the same for full sharding, under which some plan otherwise
     largest: dict[str, int] = {}
     rows, usages, minibatches = [], [], drawn(setting)
-    profile = setting.cost.profile
+    profile, full = setting.cost.profile, replace(setting, cost=replace(setting.cost, sharding="full"))
     for balancer, sync in pairs(setting):
         if balancer not in plans:
             plans[balancer] = file = assign(setting, balancer, minibatches)
+            other = setting.cost.sharded != "full" and balancer in WEIGH_TRANSFERS
+            fully[balancer] = assign(full, balancer, minibatches) if other else file
             largest[balancer] = max(s.tokens(microbatch) for s in file.schedules for microbatch in s.contents())
         how = Simulation(setting.cost, sync, executor, seed=setting.seed)
         measured = measure(plans[balancer], how)
         row = summary.row(measured, profile.low, profile.high, price)
-        row = replace(row, sharding=setting.cost.sharded, over_full=_over_full(measured, plans[balancer], how))
+        row = replace(row, sharding=setting.cost.sharded, over_full=_over_full(measured, fully[balancer], how))
         rows.append(_with_memory(row, setting, largest[balancer], memory_limit))
         usages.append(measured.usage)
         advance()
@@ -81,7 +84,7 @@ def measure(file: ScheduleFile, how: Simulation) -> Measured:
 
 
 def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float | None:
-    """How many times as fast as under full sharding, where there is a difference."""
+    """How many times as fast as under full sharding with the plans for that, where there is a difference."""
     if how.cost.sharded == "full":
         return None
     full = simulation.usage(file.schedules, replace(how, cost=replace(how.cost, sharding="full")))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Cost, Load, load
+from odcsim.errors import InputError
 from odcsim.measurements import KEPT, Compute, Constant, Transfer
 from odcsim.metrics import pending
 from odcsim.model import Model
@@ -36,6 +37,11 @@ def rows(
 ) -> Rows:
     """Everything a timeline measures. Where compute was emulated it is not measured, and whatever a wait took beyond
     the seconds of the cost that it stood for is work between steps."""
+    if timeline.about.sharding != "full":
+        raise InputError(
+            f"the timeline of a run under {timeline.about.sharding} sharding: a profile's transfers reach all devices",
+            fix="record a run under full sharding",
+        )
     computing = not timeline.about.emulated
     compute: list[Compute] = []
     transfers: list[Transfer] = []
@@ -124,7 +130,7 @@ def _transfers(block: Block, model: Model, gathered: int, computing: bool) -> li
     one_sided, devices = block.program.one_sided, block.counts.shape[1]
     found = []
     for i, step in enumerate(block.program.steps):
-        if step.kind not in ("gather", "push") or devices == 1 or block.program.sharding != "full":
+        if step.kind not in ("gather", "push") or devices == 1:
             continue
         each, kind = (gathered, "gather") if step.kind == "gather" else (PUSH_BYTES, "push")
         size = each * (model.root_parameters if step.unit == ROOT else model.layer_parameters)

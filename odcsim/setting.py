@@ -21,6 +21,7 @@ from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.trace import Trace
 
 MINIBATCHES = 200
+WEIGH_TRANSFERS = (POOL, SPLIT)  # plan by what a microbatch takes beside its samples, which the sharding changes
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,11 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in headings(target.read_text(encoding="utf-8")), link
 
 
+def test_the_how_to_begins_with_all_of_its_recipes():
+    page = text("docs/howto.md")
+    assert re.findall(r"^- \[(.*)\]\(#", page, re.MULTILINE) == re.findall(r"^## (.*)$", page, re.MULTILINE)
+
+
 def test_the_index_links_every_page():
     index = text("docs/index.md")
     assert [p.name for p in PAGES if f"({p.name})" not in index] == ["index.md", "README.md"]

@@ -18,8 +18,9 @@ from odcsim.errors import InputError
 from odcsim.profile import Timing
 from odcsim.program import SHARDINGS, program, sync_named
 from odcsim.schedule import Header, Schedule, ScheduleFile
-from odcsim.setting import ask, plan
+from odcsim.setting import Setting, ask, plan
 from odcsim.simulation import EXECUTORS, Simulation, simulate, usage
+from odcsim.summary import Row
 
 A100 = catalog.gpu("a100")
 MODEL = catalog.model("r1-distill-qwen-14b")
@@ -186,12 +187,26 @@ def on_two_nodes() -> Comparison:
 def test_rows_and_inputs_carry_it(on_two_nodes):
     assert on_two_nodes.as_json()["inputs"]["sharding"] == "hybrid"
     setting = on_two_nodes.setting
-    file = plan(setting, "lb-micro")
     for row in on_two_nodes.rows:
         assert row.sharding == "hybrid"
         if row.balancer == "lb-micro":
-            full = usage(file.schedules, Simulation(replace(setting.cost, sharding="full"), row.sync))
-            assert row.over_full == pytest.approx(full.makespan.sum() / row.makespan_seconds)
+            assert row.over_full == pytest.approx(in_full(setting, row) / row.makespan_seconds)
+
+
+def in_full(setting: Setting, row: Row) -> float:
+    """Seconds of the row's balancer and sync where all is asked for under full sharding."""
+    full = replace(setting, cost=replace(setting.cost, sharding="full"))
+    file = plan(full, row.balancer)
+    return usage(file.schedules, Simulation(full.cost, row.sync, "analytic")).makespan.sum()
+
+
+def test_full_sharding_is_held_against_with_the_plans_for_it(on_two_nodes):
+    """Its root takes longer to gather, so a microbatch costs more and pool leaves fewer of them to the queue."""
+    setting = replace(on_two_nodes.setting, max_tokens=4000)
+    full = replace(setting, cost=replace(setting.cost, sharding="full"))
+    assert len(plan(full, "pool").schedules[0].queue) < len(plan(setting, "pool").schedules[0].queue)
+    row = compare(setting).row("pool", "on-demand")
+    assert row.over_full == pytest.approx(in_full(setting, row) / row.makespan_seconds)
 
 
 def test_the_answer_tells_what_it_buys_and_what_it_costs(on_two_nodes, capsys):

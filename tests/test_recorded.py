@@ -10,6 +10,7 @@ from strategies import cases, one_node
 
 from odcsim import analytic, catalog, des, recorded
 from odcsim.cost import Cost
+from odcsim.errors import InputError
 from odcsim.fit import examine, fit
 from odcsim.measurements import Measurements
 from odcsim.profile import Polynomial, Profile, Timing
@@ -247,3 +248,10 @@ def test_a_transfer_that_meets_begins_when_its_last_device_comes():
         assert t.seconds == pytest.approx(its.constant + its.per_byte * t.bytes, rel=1e-6)
     meetings = [c.seconds for c in rows.constants if c.kind == "meeting"]
     np.testing.assert_allclose(meetings, MACHINE.timing("meeting", DEVICES).constant, rtol=1e-6)
+
+
+def test_a_run_under_hybrid_sharding_is_refused_rather_than_read_in_part():
+    line = run_of(EVEN, MACHINE, "on-demand")
+    line = replace(line, about=replace(line.about, sharding="hybrid", nodes=2))
+    with pytest.raises(InputError, match=r"under hybrid sharding: .* record a run under full sharding"):
+        recorded.rows(line, EVEN.schedules, TINY, "float32")

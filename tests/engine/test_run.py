@@ -172,3 +172,8 @@ def test_a_busy_machine_is_told_before_its_times_are_believed(load, told, monkey
     monkeypatch.setattr(run.os, "getloadavg", lambda: (load, 9.0, 9.0))
     run.warn_if_busy()
     assert capsys.readouterr().err[: len(told) or None] == told
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):  # as one of those that torchrun starts: the first alone
+        monkeypatch.setenv("RANK", rank)
+        run.warn_if_busy()
+        assert bool(capsys.readouterr().err) == (bool(told) and rank == "0")

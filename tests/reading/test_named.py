@@ -4,19 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scripts
 
 from odcsim.errors import InputError
 from odcsim.reading import load, named
 
 ORIGINALS = Path(__file__).parents[2] / "../shared/lengths"
-MADE_FROM = {
-    "azure-chat": "azure_2023_conversation.csv",
-    "dapo-rl": "rl_dapo32b_rollouts.csv",
-    "deepcoder-rl": "rl_deepcoder14b_rollouts.csv",
-    "lmsys-chat": "lmsys_first_turn.csv",
-    "mooncake": "mooncake_conversation.csv",
-    "sharegpt": "sharegpt_first_turn.csv",
-}
+MADE_FROM = scripts.load("traces/make_tables.py").RECORDED
 
 
 def expanded(name):
