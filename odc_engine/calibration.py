@@ -25,7 +25,7 @@ def packings(most: int) -> tuple[Lengths, ...]:
 
 
 def mixed(model: Model, devices: int, most: int, seed: int, every: int = 1) -> ScheduleFile:
-    """Each packing (or each so-manieth) once on every device, each device in an order of its own, as a real run would
+    """Each packing, or one of `every` so many, once on every device: each in an order of its own, as a real run would
     have them."""
     rng = np.random.default_rng(seed)
     chosen = packings(most)[::every]
