@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odc_engine.errors import EngineError
-from odcsim.command import Parser, status
+from odcsim.command import Parser, status, whole
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SYNCS = ("collective", "deferred", "on-demand")
 BACKENDS = ("shm", "threads", "torch", "cuda_ipc", "nvshmem")
+DAYS = 30 * 24 * 3600.0
 DEVICES, DTYPES = ("cpu", "cuda"), ("float32", "bfloat16")
 
 
@@ -24,7 +25,7 @@ def build_parser() -> Parser:
     doctor = commands.add_parser("doctor", help="what is installed, what this machine can run, and why not")
     doctor.add_argument("--gpu-selftest", action="store_true", help="try on this GPU what the engine relies on")
     doctor.add_argument("--model", metavar="M", help="ask, too, whether what is set up suffices for it")
-    doctor.add_argument("--devices", type=int, default=8, metavar="N", help="on so many devices (8)")
+    doctor.add_argument("--devices", type=whole, default=8, metavar="N", help="on so many devices (8)")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
     run = commands.add_parser("run", help="run a schedule file for real and write the timeline")
@@ -67,6 +68,17 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 2,4") from None
 
 
+def _seconds(text: str) -> float:
+    """More than none, and fewer than clocks can count."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= DAYS:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0, such as 60")
+    return seconds
+
+
 def _add_device(parser: argparse.ArgumentParser) -> None:
     told = "of backend threads: cuda makes devices of one GPU's SMs (cpu)"
     parser.add_argument("--device", default="cpu", choices=DEVICES, help=told)
@@ -85,11 +97,11 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sharding", default="full", choices=("full", "hybrid"), help="hybrid: gathers and pushes stay in a node"
     )
-    parser.add_argument("--devices-per-node", type=int, metavar="K", help="how many devices stand for a node")
+    parser.add_argument("--devices-per-node", type=whole, metavar="K", help="how many devices stand for a node")
     parser.add_argument("--profile", metavar="F", help="seconds for emulated compute")
     parser.add_argument("--gpu", metavar="G", help="the same, from the catalogue")
     parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="report a silent device after this (60)"
+        "--timeout", type=_seconds, default=60.0, metavar="S", help="report a silent device after this (60)"
     )
 
 

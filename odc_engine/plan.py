@@ -9,6 +9,7 @@ from odc_engine.started import started
 from odcsim.errors import InputError
 from odcsim.model import Model
 
+MOST = 256  # devices: more are a slip of the finger, and would bring the machine down
 DTYPE = "float32"  # weights on their way, where nothing else is asked for
 BOTH = ("on-demand", "collective")
 SYNCS = {"shm": BOTH, "threads": BOTH, "cuda_ipc": BOTH, "torch": ("collective",)}
@@ -35,8 +36,7 @@ class Plan:
             raise InputError("profile starts its devices itself", fix=f"start it without {place.by}")
         if self.backend not in SYNCS:
             raise InputError(f"backend '{self.backend}'", fix=f"one of {', '.join(SYNCS)}")
-        if min(self.devices) < 2:
-            raise InputError(f"{min(self.devices)} devices have nobody to exchange with", fix="--devices 2 or more")
+        check_devices(self.devices, fix="--devices 2 or more")
         if len(set(self.devices)) < len(self.devices):
             raise InputError("a number of devices is named twice", fix="name it once")
         least = max(calibration.SPLITS) * calibration.LEAST * 2
@@ -78,10 +78,16 @@ class Plan:
         return f"{speed}; {model}; devices {devices}; backend {backend}; up to {self.most} tokens; seed {self.seed}"
 
 
+def check_devices(devices: Sequence[int], fix: str) -> None:
+    if min(devices) < 2:
+        raise InputError(f"{min(devices)} devices have nobody to exchange with", fix=fix)
+    if max(devices) > MOST:
+        raise InputError(f"{max(devices)} devices, each a process of this machine", fix=f"at most {MOST}")
+
+
 def check_rates(devices: Sequence[int], sizes: Sequence[int]) -> None:
+    check_devices(devices, fix="--devices 2,4")
     for n in devices:
-        if n < 2:
-            raise InputError(f"{n} devices have nobody to exchange with", fix="--devices 2,4")
         for size in sizes:
             if size <= 0 or size % (4 * n):
                 raise InputError(f"{size} bytes are not divided by {n} devices into fp32", fix="--bytes 65536,1048576")

@@ -1,11 +1,22 @@
 """What `odcsim` and `odc_engine` do alike: a mistake is one line on stderr and exit status 2, an interrupt 130."""
 
 import argparse
+import errno
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
 from odcsim.errors import InputError
+
+# What a path that somebody gave can be wrong in, wherever it is looked at.
+_PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
+
+
+def whole(text: str) -> int:
+    """A whole number from 1; `64k` and `1e6` are not taken, so that nobody has to guess what they came to."""
+    if not text.isdecimal() or len(text) > 12 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1")
+    return int(text)
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,6 +35,11 @@ def status(name: str, run: Callable[[], int | None], *failures: type[Exception])
     except told as error:
         print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
+    except OSError as error:
+        if error.errno not in _PATHS or error.filename is None:
+            raise
+        print(f"{name}: error: {error.filename!s:.200}: {error.strerror}; check the path", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from odcsim.errors import InputError
 
 MAX_LENGTH = 2**31 - 1
+MOST_DRAWN = 100_000_000  # samples at once: what a machine's memory takes
 _FIELDS = ("lengths", "counts", "loss", "group", "step")
 
 
@@ -61,6 +62,10 @@ class Trace:
             raise InputError(
                 f"one minibatch needs {samples} samples and '{self.name}' has {self.size}",
                 fix="use fewer devices, fewer samples per device, or a longer trace",
+            )
+        if samples * count > MOST_DRAWN:
+            raise InputError(
+                f"{count} minibatches of {samples} samples are more than {MOST_DRAWN:,} samples", fix="draw fewer"
             )
         return _recorded(self, samples, count) if in_order else _shuffled(self.size, samples, count, seed)
 

@@ -5,6 +5,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from odcsim.command import whole as whole
+
 if TYPE_CHECKING:
     from odcsim.setting import Setting
 
@@ -12,13 +14,6 @@ SYNCS = ("collective", "deferred", "on-demand")  # as odcsim.program has them; a
 SHARDINGS = ("full", "hybrid")  # likewise
 BALANCERS = ("native", "local-sort", "lb-micro", "lb-mini", "sorted-slice", "lb-robust", "lb-tight", "pool")
 EXECUTORS = ("analytic", "des")
-
-
-def whole(text: str) -> int:
-    """A whole number from 1; `64k` and `1e6` are not taken, so that nobody has to guess what they came to."""
-    if not text.isdecimal() or len(text) > 12 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1")
-    return int(text)
 
 
 def seed(text: str) -> int:

@@ -87,6 +87,7 @@ def test_torchrun_launches_it_too(tmp_path):
     assert timeline.read(output).about.devices == 2
 
 
+BAD_TIMES = ("0", "-1", "nan", "inf", "1h")
 REFUSED = {
     "unequal counts": (["--sync", "collective"], "minibatch 0: devices run different numbers of microbatches"),
     "unequal counts, deferred": (["--sync", "deferred"], "minibatch 0: devices run different numbers"),
@@ -95,6 +96,11 @@ REFUSED = {
     "profile": (["--sync", "on-demand", "--emulate-compute", "--profile", "nowhere"], "nowhere: no such file"),
     "sync": (["--sync", "ondemand"], "argument --sync: invalid choice: 'ondemand'"),
     "no sync": ([], "the following arguments are required: --sync"),
+    **{f"timeout {t}": (["--sync", "on-demand", "--timeout", t], f"'{t}' is not a number of s") for t in BAD_TIMES},
+    "no node": (
+        ["--sync", "on-demand", "--sharding", "hybrid", "--devices-per-node", "0"],
+        "'0' is not a whole number",
+    ),
     "accumulate": (["--sync", "on-demand", "--accumulate", "slot"], "argument --accumulate: invalid choice: 'slot'"),
 }
 

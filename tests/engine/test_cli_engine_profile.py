@@ -39,6 +39,7 @@ def code_of(args: list[str]) -> int:
 
 REFUSED = {
     "one device": (["--devices", "1"], "1 devices have nobody to exchange with; --devices 2 or more"),
+    "a slip": (["--devices", "2,20000"], "20000 devices, each a process of this machine; at most 256"),
     "twice": (["--devices", "2,2"], "a number of devices is named twice"),
     "no number": (["--devices", "two"], "'two' is not a list of whole numbers"),
     "few tokens": (["--max-tokens", "100"], "--max-tokens 100 leaves too little to vary; at least 256"),

@@ -1,0 +1,53 @@
+"""What people mistype: one line that names it, exit status 2, nothing written, and no machine brought down."""
+
+import json
+
+import pytest
+
+from odcsim.cli import main
+
+SETTING = "--model r1-distill-qwen-1.5b --gpu a100 --devices 2 --minibatch 2".split()
+LONG = "x" * 300 + ".csv"
+WRONG = {
+    "a name too long": (["trace", "info", LONG], "File name too long; check the path"),
+    "a file for a folder": (["trace", "info", "lengths.csv/a.csv"], "lengths.csv/a.csv"),
+    "a folder": (["trace", "info", "."], "."),
+    "cut JSON": (["trace", "info", "cut.json"], "cut.json"),
+    "nested too deep": (["trace", "info", "deep.json"], "deep.json"),
+    "utf-16": (["trace", "info", "utf16.csv"], "utf16.csv"),
+    "a unit": (["compare", "lengths.csv", *SETTING, "--max-tokens", "64K"], "'64K' is not a whole number from 1"),
+    "no device": (["compare", "lengths.csv", *SETTING, "--devices", "0"], "'0' is not a whole number from 1"),
+    "too many minibatches": (
+        ["compare", "lengths.csv", *SETTING, "--minibatches", "999999999999"],
+        "999999999999 minibatches of 4 samples are more than 100,000,000 samples; draw fewer",
+    ),
+    "too many devices": (["compare", "lengths.csv", *SETTING, "--devices", "999999999999"], "use fewer devices"),
+    "another version": (["compare", "lengths.csv", *SETTING, "--profile", "profile.json"], "profile.json"),
+    "a cut cluster": (["compare", "lengths.csv", *SETTING, "--cluster", "cut.toml"], "cut.toml"),
+    "cut gz": (["fit", "cut.json.gz", "-o", "p.json"], "cut.json.gz"),
+    "output too long": (["balance", "lengths.csv", *SETTING, "--balancer", "native", "-o", LONG], "File name too long"),
+}
+
+
+@pytest.mark.parametrize(("argv", "message"), WRONG.values(), ids=WRONG)
+def test_a_mistake_is_one_line_and_leaves_nothing(argv, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lengths.csv").write_text("length\n" + "\n".join(map(str, range(100, 120))) + "\n")
+    (tmp_path / "cut.json").write_text('[{"length": 5}, {"leng')
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "utf16.csv").write_bytes("length\n5\n".encode("utf-16"))
+    (tmp_path / "profile.json").write_text(json.dumps({"format": "odcsim profile", "version": 99}))
+    (tmp_path / "cut.toml").write_text("nic_gbit_s = ")
+    (tmp_path / "cut.json.gz").write_bytes(b"\x1f\x8b\x08\x00")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    try:
+        code = main(argv)
+    except SystemExit as stopped:
+        code = stopped.code
+    printed = capsys.readouterr()
+    assert code == 2
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("odcsim")
+    assert message in line
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
