@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from agreement import table
 
+from odc_engine.tuning import BOUNDED, FROM, OF_COPY, short
 from odcsim import balance, catalog, load
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
@@ -17,10 +18,7 @@ from odcsim.timeline import Block, Timeline
 MODEL, DEVICES, DTYPE = "r1-distill-qwen-1.5b", 4, "bfloat16"
 LONGEST = 32768  # tokens: LongAlign is scaled down to it, so that four devices' microbatches fit into one GPU
 MINIBATCH, MINIBATCHES, SEED = 4, 3, 20260
-OF_COPY = 0.85  # gathers and slots, from 16 MB on
-FROM = 16 << 20
 OVERLAP, OVERHEAD = 0.80, 0.02
-BOUNDED = ("gather", "write")
 BACKWARD = ("backward", "embed backward")
 
 
@@ -60,15 +58,10 @@ def moved(rates: Mapping[int, Mapping[str, float]]) -> tuple[bool, str]:
         [f"{size >> 20} MB", *(f"{of[way] / 1e9:.0f} ({of[way] / of['copy']:.0%})" for way in ways)]
         for size, of in rates.items()
     ]
-    short = [
-        f"{way} of {size >> 20} MB: {of[way] / of['copy']:.0%} of the copy"
-        for size, of in rates.items()
-        for way in BOUNDED
-        if size >= FROM and of[way] < OF_COPY * of["copy"]
-    ]
+    missed = short(rates)
     told = f"GB/s read and written, and share of a plain copy. Bound: {OF_COPY:.0%} for {' and '.join(BOUNDED)} from"
     told += f" {FROM >> 20} MB on. `add` is the atomic sum, which passes over memory three times; it has no bound."
-    return not short, "\n\n".join([told, table(("size", *ways), rows), *short])
+    return not missed, "\n\n".join([told, table(("size", *ways), rows), *missed])
 
 
 def seconds(lines: Sequence[Timeline]) -> np.ndarray:

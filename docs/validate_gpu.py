@@ -98,6 +98,14 @@ def bandwidth(_: Path) -> tuple[bool, str]:
     return moved({size: rates(size) for size in SIZES})
 
 
+def tuning(folder: Path) -> tuple[bool, str]:
+    """A recommendation: the engine's launch stays as it is. Reached where the chosen one reaches its bounds."""
+    from odc_engine import tuning as launches
+
+    code, text = said([sys.executable, "-m", "odc_engine", "tune", "-o", str(folder / "launch.json")])
+    return code == 0 and launches.reached(folder / "launch.json"), fenced(text)
+
+
 def profile(folder: Path) -> tuple[bool, str]:
     """Goes on where an earlier call was ended."""
     from odc_engine import profile as profiles
@@ -169,6 +177,7 @@ STEPS = (
     Step("selftest", "does what the engine relies on hold here", 580, selftest),
     Step("tests", "the tests that need a GPU", 580, tests),
     Step("bandwidth", "kernels against a plain copy of the same run", 180, bandwidth),
+    Step("tuning", "how programs should share the kernels' work", 300, tuning),
     Step("profile", "what this GPU takes, in four groups of its SMs", 580, profile),
     Step("processes", "what a GPU takes as a device by itself, beside others of its machine", 580, processes),
     Step("longalign", "uneven lengths, predicted and measured", 480, longalign),

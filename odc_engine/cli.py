@@ -51,6 +51,9 @@ def build_parser() -> Parser:
     profile.add_argument("--quick", action="store_true", help="about a minute, and less exact")
     profile.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
     profile.set_defaults(run=_profile)
+    tune = commands.add_parser("tune", help="time the kernels on this GPU under several launches, against a copy")
+    tune.add_argument("-o", dest="output", required=True, metavar="FILE", help="the file to write (JSON)")
+    tune.set_defaults(run=_tune)
     bandwidth = commands.add_parser("bandwidth", help="how fast devices gather and push here, against collectives")
     bandwidth.add_argument("--devices", type=_numbers, default=(2, 4), metavar="N,N", help="2,4")
     bandwidth.add_argument(
@@ -163,6 +166,14 @@ def _profile(args: argparse.Namespace) -> int:
         print(f"odc_engine: the fit does not explain {len(report.unexplained)} measurements", file=sys.stderr)
     print(f"{args.output}: {report.profile.origin}")
     return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from odc_engine import tuning
+
+    return tuning.tune(Path(args.output))
 
 
 def _bandwidth(args: argparse.Namespace) -> int:
