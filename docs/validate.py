@@ -21,15 +21,16 @@ from pathlib import Path
 
 import numpy as np
 from agreement import Case, results
+from drift import steady
 from guess import guess, without
 from mixed import only, order, restored
 from scatter import scatter
 
 from odc_engine import calibration
-from odc_engine import plan as plans
 from odc_engine import profile as profiles
 from odc_engine.job import Job
 from odc_engine.plan import DTYPE, Plan
+from odc_engine.plan import SYNCS as PROFILED
 from odc_engine.run import run
 from odcsim import balance, catalog, fit, load, measurements, recorded, timeline
 from odcsim.cluster import Cluster
@@ -52,6 +53,7 @@ SYNCS = ("collective", "deferred", "on-demand")
 DEFERRED = ("lb-micro", "sorted-slice")  # are enough where only the pushes differ from the collective's
 KEPT_BY = ("lb-micro", "lb-mini")  # ... and where only the layers' compute differs from that with recompute
 SEED = 20260
+BETWEEN = 10  # held-out schedules for one round of those that are made to be measured
 # A made-up machine for emulated compute: at least 5 ms for each step, beside which a wait's own error is small.
 EMULATED = {
     "forward": Polynomial(8e-3, 8e-5, 3e-8),
@@ -122,16 +124,21 @@ def planned(stage: Stage, cost: Cost, sync: str) -> tuple[ScheduleFile, list[tup
     return ScheduleFile(header, tuple(schedules)).sealed(), cases
 
 
-def with_others(stage: Stage, file: ScheduleFile, sync: str) -> ScheduleFile:
+def with_others(stage: Stage, file: ScheduleFile) -> ScheduleFile:
     """The file, and after its own minibatches some that are made to be measured.
 
     A host's speed drifts by more than a model's error, within seconds, so its profile is measured at the same time.
     """
-    rounds = 0 if stage.emulate or sync not in plans.SYNCS[stage.backend] else -(-len(file.schedules) // 20)
+    rounds = 0 if stage.emulate else -(-len(file.schedules) // BETWEEN)
     every = list(file.schedules)
     for number in range(rounds):
         every += calibration.mixed(catalog.model(stage.model), stage.devices, LONGEST, SEED + 10 + number).schedules
     return ScheduleFile(file.header, tuple(every)).sealed()
+
+
+def way(file: ScheduleFile, own: int, number: int) -> list[int]:
+    """Which minibatch stands where in a run."""
+    return order(own, len(file.schedules), SEED + number)
 
 
 def run_once(stage: Stage, cost: Cost, sync: str, file: ScheduleFile, places: list[int], path: Path) -> Timeline:
@@ -147,17 +154,18 @@ def held(stage: Stage, known: Measurements, folder: Path) -> list[Case]:
     """Run every schedule and predict it. Repeats of one sync lie between those of the others."""
     before = cost_of(stage, known)
     plans = {sync: planned(stage, before, sync) for sync in stage.syncs}
-    files = {sync: with_others(stage, file, sync) for sync, (file, _) in plans.items()}
+    files = {sync: with_others(stage, file) for sync, (file, _) in plans.items()}
     runs: dict[str, list[Timeline]] = {sync: [] for sync in stage.syncs}
     fresh = []
     for number in range(stage.repeats):
         for sync, file in files.items():
             own, total = len(plans[sync][1]), len(file.schedules)
             path = folder / f"{stage.name}-{sync}-{number}.npz"
-            line = run_once(stage, before, sync, file, order(own, total, SEED + number), path)
+            line = run_once(stage, before, sync, file, way(file, own, number), path)
             runs[sync].append(line)
-            others = only(line, range(own, total))
-            fresh.append(recorded.rows(others, file.schedules, before.model, DTYPE))
+            if sync in PROFILED[stage.backend]:
+                others = only(line, range(own, total))
+                fresh.append(recorded.rows(others, file.schedules, before.model, DTYPE))
             say(f"{stage.name}: {sync}, run {number + 1} of {stage.repeats} done, {own} schedules")
     if not stage.emulate:
         known = renewed(known, fresh)
@@ -194,10 +202,12 @@ def judged(
     machine: str,
 ) -> list[Case]:
     """Predictions beside what was measured."""
+    ways = [way(whole, len(cases), number) for number in range(len(runs))]
     told, measured = guess(cost, whole, sync), [usage(line) for line in runs]
     less = {name: guess(other, whole, sync).makespan for name, other in without(cost).items()}
     less["measuring between the runs"] = guess(before, whole, sync).makespan
     spans = np.array([one.makespan for one in measured])
+    calmed = steady(spans, ways, len(cases))
     idle = np.median([1 - one.compute / one.makespan / stage.devices for one in measured], axis=0)
     calm = replace(cost, cluster=one_machine(stage.devices))
     kinds = validate(simulate(whole, Simulation(calm, sync)), runs).minibatches
@@ -210,6 +220,7 @@ def judged(
             balancer,
             float(told.makespan[n]),
             tuple(spans[:, n].tolist()),
+            tuple(calmed[:, n].tolist()),
             float(100 * (told.idle[n] - idle[n])),
             f"{kinds[n].furthest} {1e3 * kinds[n].furthest_seconds:+.0f} ms",
             {name: float(seconds[n]) for name, seconds in less.items()},

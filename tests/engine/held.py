@@ -18,6 +18,7 @@ def case(predicted: float, measured: tuple[float, ...], **changes) -> agreement.
             "native",
             predicted,
             measured,
+            measured,
             0.5,
             "push",
             {"a term": 2 * predicted},

@@ -117,7 +117,7 @@ def test_the_machine_is_measured_piece_by_piece(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("stage", "sync"), [(page.STAGES[0], "on-demand"), (page.STAGES[1], "collective")])
 def test_what_is_made_to_be_measured_stands_between_the_rest(stage, sync):
     file = page.planned(stage, COST[stage], sync)[0]
-    whole, own = page.with_others(stage, file, sync), len(file.schedules)
+    whole, own = page.with_others(stage, file), len(file.schedules)
     assert whole.schedules[:own] == file.schedules
     total = len(whole.schedules)
     assert (total > own) is not stage.emulate
@@ -127,6 +127,35 @@ def test_what_is_made_to_be_measured_stands_between_the_rest(stage, sync):
         others = [i for i, n in enumerate(places) if n >= own]
         assert np.diff([-1, *others, total]).max() <= 5 or stage.emulate
     assert every[0] != every[1] != every[2]
+
+
+def drifting(speeds, own=12, others=6, runs=5):
+    """Minibatches in runs at speeds that follow from place and run; and where each stood."""
+    rng = np.random.default_rng(1)
+    usual = rng.uniform(0.5, 2.0, own + others)
+    ways = [page.order(own, own + others, run) for run in range(runs)]
+    spans = np.array([usual * speeds(run, np.argsort(way)) for run, way in enumerate(ways)])
+    return usual[:own], spans, ways
+
+
+def test_drift_from_run_to_run_is_taken_out_to_the_last_digit():
+    usual, spans, ways = drifting(lambda run, places: (1.0, 1.4, 0.8, 1.1, 0.9)[run] + 0 * places)
+    calm = page.steady(spans, ways, len(usual))
+    assert np.ptp(calm / usual) < 1e-12
+    assert np.ptp(spans[:, : len(usual)] / usual) > 0.5
+
+
+def test_of_drift_within_a_run_less_than_half_is_left():
+    usual, spans, ways = drifting(lambda run, places: 1 + 0.02 * (run - 2) * (places - 17.5), 24, 12)
+    left, was = (np.abs(s[:, :24] / usual - 1).mean() for s in (page.steady(spans, ways, 24), spans))
+    assert left < was / 2
+
+
+def test_the_machine_s_mean_speed_stays_as_it_is():
+    """Predictions are for it, too."""
+    usual, spans, ways = drifting(lambda run, places: 1.3 + 0 * run * places)
+    assert page.steady(spans, ways, len(usual)) == pytest.approx(spans[:, : len(usual)])
+    assert page.steady(spans, ways, spans.shape[1]) is spans
 
 
 def test_a_run_in_another_order_is_put_back_into_the_files():
@@ -146,7 +175,7 @@ def test_a_run_in_another_order_is_put_back_into_the_files():
 def test_no_measurement_is_of_a_schedule_that_is_held_out():
     stage, cost = page.STAGES[0], COST[page.STAGES[0]]
     file = page.planned(stage, cost, "collective")[0]
-    whole, others = page.with_others(stage, file, "collective"), range(len(file.schedules), 10**6)
+    whole, others = page.with_others(stage, file), range(len(file.schedules), 10**6)
     line = page.only(page.simulate(whole, page.Simulation(cost, "collective")), others)
     line = replace(line, about=replace(line.about, emulated=False))
     made = whole.schedules[len(file.schedules) :]
@@ -202,7 +231,7 @@ def test_what_held_out_minibatches_take_changes_no_prediction(stage, tmp_path, m
     usual = replace(usual, profile=replace(usual.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in KINDS)))
     cost = replace(usual, profile=page.under(usual.profile, usual.model, stage.recompute))
     plans = {sync: page.planned(stage, cost, sync) for sync in stage.syncs}
-    files = {sync: page.with_others(stage, file, sync) for sync, (file, _) in plans.items()}
+    files = {sync: page.with_others(stage, file) for sync, (file, _) in plans.items()}
 
     def rows(by: Cost, file: page.ScheduleFile, sync: str) -> page.recorded.Rows:
         return page.recorded.rows(ran(by, file, sync), file.schedules, by.model, "float32")
