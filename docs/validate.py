@@ -202,12 +202,11 @@ def judged(
     machine: str,
 ) -> list[Case]:
     """Predictions beside what was measured."""
-    ways = [way(whole, len(cases), number) for number in range(len(runs))]
     told, measured = guess(cost, whole, sync), [usage(line) for line in runs]
     less = {name: guess(other, whole, sync).makespan for name, other in without(cost).items()}
     less["measuring between the runs"] = guess(before, whole, sync).makespan
     spans = np.array([one.makespan for one in measured])
-    calmed = steady(spans, ways, len(cases))
+    calmed = steady(spans, [way(whole, len(cases), number) for number in range(len(runs))], len(cases))
     idle = np.median([1 - one.compute / one.makespan / stage.devices for one in measured], axis=0)
     calm = replace(cost, cluster=one_machine(stage.devices))
     kinds = validate(simulate(whole, Simulation(calm, sync)), runs).minibatches
