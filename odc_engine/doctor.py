@@ -10,7 +10,7 @@ import shutil
 import sys
 from dataclasses import asdict
 
-from odc_engine import environment
+from odc_engine import environment, mps
 from odc_engine.environment import Facts
 from odc_engine.finding import Finding
 from odcsim import catalog
@@ -36,7 +36,9 @@ def examine(model: str | None = None, devices: int = 8) -> list[Finding]:
 
 
 def _environment(model: str | None, devices: int) -> list[Finding]:
-    return environment.examine(Facts(dict(os.environ), _gpus(), _arena(model, devices) if model else None))
+    env = dict(os.environ)
+    facts = Facts(env, _gpus(), _arena(model, devices) if model else None, mps.up(env))
+    return [*environment.examine(facts), *environment.daemon(facts)]
 
 
 def _arena(name: str, devices: int) -> int:

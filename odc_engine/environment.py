@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from odc_engine import mps
 from odc_engine.backends.heap import EXTRA, HEAP, heap_size
 from odc_engine.finding import Finding
 from odc_engine.started import Started, started
@@ -32,6 +33,8 @@ MEANS = {
     "GLOO_SOCKET_IFNAME": "the network interface that training loops meet over",
     "CUDA_VISIBLE_DEVICES": "the GPUs that the engine sees",
     "CUDA_DEVICE_MAX_CONNECTIONS": "how many queues streams share",
+    mps.PIPES: "where MPS has its pipes",
+    mps.SHARE: "percent of a GPU that MPS gives each process; unset, cuda_ipc gives equal shares where it is up",
     "CUDA_LAUNCH_BLOCKING": "whether every kernel is waited for",
     "NVSHMEM_SYMMETRIC_SIZE": "the heap of each device; unset, the engine makes it as large as the model needs",
     "NVSHMEM_DISABLE_CUDA_VMM": "the heap has the size of NVSHMEM_SYMMETRIC_SIZE from the start and does not grow",
@@ -53,6 +56,7 @@ class Facts:
     env: Mapping[str, str]
     gpus: int  # that torch sees
     arena: int | None = None  # bytes that a model needs on each device
+    mps: bool = False  # its daemon is up
 
     def on(self, name: str) -> bool:
         return self.env.get(name, "0").lower() not in ("", "0", "false", "no", "off")
@@ -79,6 +83,19 @@ def examine(facts: Facts) -> list[Finding]:
     names += sorted(name for name in facts.env if name.startswith(LIBRARIES) and name not in MEANS)
     names += [name for name in problems if name not in names]
     return [_finding(facts, name, problems.get(name)) for name in names]
+
+
+def daemon(facts: Facts) -> list[Finding]:
+    """A line on MPS where it could matter. No fault either way: a GPU for each process needs none."""
+    if not (facts.gpus or {mps.PIPES, mps.SHARE} & set(facts.env)):
+        return []
+    pipe, ends = mps.control(facts.env), f"'{mps.END}' ends it"
+    if facts.mps:
+        said = f"a daemon is up ({pipe}): processes that share a GPU compute side by side; {ends}"
+    else:
+        said = f"no daemon is up (no {pipe}): processes that share a GPU take turns; '{mps.START}' starts one, {ends}"
+    unset = "" if facts.env.get(mps.SHARE) else f"; {mps.SHARE} is unset"
+    return [Finding("environment", "MPS", said + unset, True)]
 
 
 def _finding(facts: Facts, name: str, problem: tuple[str, str] | None) -> Finding:
@@ -119,7 +136,7 @@ def _gpus(facts: Facts) -> Iterator[Problem]:
     env, here = facts.env, facts.place.here if facts.place else 1
     if "CUDA_VISIBLE_DEVICES" in env and facts.gpus == 0:
         yield "CUDA_VISIBLE_DEVICES", "no GPU is left", "unset it for backends cuda_ipc and nvshmem"
-    elif "CUDA_VISIBLE_DEVICES" in env and 1 < facts.gpus < here:
+    elif "CUDA_VISIBLE_DEVICES" in env and 1 < facts.gpus < here and not facts.mps:
         problem = f"{here} devices share {facts.gpus} GPUs, so that times mean nothing"
         yield "CUDA_VISIBLE_DEVICES", problem, "show every device a GPU of its own"
     if env.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
@@ -127,6 +144,14 @@ def _gpus(facts: Facts) -> Iterator[Problem]:
         yield "CUDA_DEVICE_MAX_CONNECTIONS", problem, "unset it"
     if facts.on("CUDA_LAUNCH_BLOCKING"):
         yield "CUDA_LAUNCH_BLOCKING", "nothing overlaps with anything, so that times mean nothing", "unset it"
+
+
+def _mps(facts: Facts) -> Iterator[Problem]:
+    told = facts.env.get(mps.SHARE)
+    if told and mps.percent(told) is None:
+        yield mps.SHARE, "is no percentage", "unset it, or give more than 0 and at most 100"
+    elif told and not facts.mps:
+        yield mps.SHARE, "no MPS daemon is up, so that it does nothing", f"'{mps.START}' starts one, or unset it"
 
 
 def _heap(facts: Facts) -> Iterator[Problem]:
@@ -169,6 +194,7 @@ LOOKS: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
     _slurm,
     _interfaces,
     _gpus,
+    _mps,
     _heap,
     _nvshmem,
     _nccl,

@@ -33,6 +33,7 @@ class Job:
     device: str = "cpu"  # what threads compute on
     dtype: str = "float32"  # of weights on their way, and what is computed in; masters and sums are fp32
     sms: int = 0  # of each thread's part of a GPU; 0: an equal share
+    percent: str = ""  # of a GPU for each process, by MPS; empty: an equal share
 
     def program(self, microbatches: int) -> Program:
         return program(self.cost.model.layers, microbatches, self.sync, self.prefetch, self.cost.sharded)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -44,17 +44,20 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def run(work: Work, devices: int, timeout: float, *args: Any, across: bool = False) -> int:
+def run(
+    work: Work, devices: int, timeout: float, *args: Any, across: bool = False, env: Mapping[str, str] | None = None
+) -> int:
     """Call `work(memory, *args)` in a process per device, with a process group in place, and shared memory that has no
     arena yet. 0 when all have succeeded, 2 when one had bad input, else 1. `across`: devices may be on several
-    machines, and then there is a network instead of shared memory."""
+    machines, and then there is a network instead of shared memory. `env`: more for the environment of the processes
+    that are started here."""
     if (place := started()) is not None:
         _check(place, devices, across)
         if code := _device(work, place.rank, devices, place.address, timeout, args, shared=place.one_machine):
             os._exit(code)  # lanes may be at work still, and an interpreter that ends beneath them aborts
         return 0
     with _rendezvous() as meeting, _ended_by_signals():
-        return _spawn(work, devices, meeting, timeout, args)
+        return _spawn(work, devices, meeting, timeout, args, env or {})
 
 
 def _check(place: Started, devices: int, across: bool) -> None:
@@ -123,14 +126,16 @@ def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     raise SystemExit(128 + number)
 
 
-def _spawn(work: Work, devices: int, place: Place, timeout: float, args: tuple[Any, ...]) -> int:
+def _spawn(
+    work: Work, devices: int, place: Place, timeout: float, args: tuple[Any, ...], env: Mapping[str, str]
+) -> int:
     # A server process imports torch once and forks the devices: sixteen imports would take longer than a short run.
     context = mp.get_context("forkserver")
     # FSDP2 imports torch._dynamo at its first use.
     context.set_forkserver_preload(["odc_engine.worker", "torch._dynamo"])
     _start_server()
     processes = [
-        context.Process(target=_entry, args=(work, rank, devices, place, timeout, args), name=f"device {rank}")
+        context.Process(target=_entry, args=(work, rank, devices, place, timeout, args, env), name=f"device {rank}")
         for rank in range(devices)
     ]
     try:
@@ -180,7 +185,10 @@ def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
-def _entry(work: Work, rank: int, devices: int, place: Place, timeout: float, args: tuple[Any, ...]) -> None:
+def _entry(
+    work: Work, rank: int, devices: int, place: Place, timeout: float, args: tuple[Any, ...], env: Mapping[str, str]
+) -> None:
+    os.environ.update(env)  # here, since the server that forks is older than a run, and nothing has touched CUDA yet
     server = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)

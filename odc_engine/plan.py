@@ -69,6 +69,17 @@ class Plan:
         return green.share(max(self.devices)) if self.device == "cuda" else 0
 
     @property
+    def percent(self) -> str:
+        """Of a GPU for each process, by MPS: as much with few devices as with the most."""
+        if self.backend != "cuda_ipc":
+            return ""
+        import torch
+
+        from odc_engine import mps
+
+        return mps.share(max(self.devices), torch.cuda.device_count())
+
+    @property
     def told(self) -> str:
         """The settings in words. Measurements of others are not mixed with these."""
         devices = ", ".join(map(str, self.devices))

@@ -159,7 +159,7 @@ def _job(plan: Plan, piece: Piece) -> Job:
     devices = piece.file.header.devices
     cost = Cost(piece.model, replace(STAND_IN, model=piece.model.name), Cluster(devices, devices, 1.0, 1.0, devices))
     told = (piece.sync, plan.backend, "locked", "fsdp2", piece.emulate, plan.timeout, plan.seed, piece.recompute)
-    return Job(piece.file.schedules, cost, *told, plan.device, plan.dtype, plan.sms)
+    return Job(piece.file.schedules, cost, *told, plan.device, plan.dtype, plan.sms, plan.percent)
 
 
 def _hardware(plan: Plan) -> str:

@@ -5,10 +5,12 @@ import platform
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
-from odc_engine import green, launch, launch_threads
+from odc_engine import green, launch, launch_threads, mps
 from odc_engine.backends import gpus
 from odc_engine.backends.nvshmem import Host
 from odc_engine.backends.nvshmem_library import refuse_without_nvshmem
@@ -35,8 +37,8 @@ def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> in
     if job.backend == "threads":
         where = places(job.device, file.header.devices, job.sms)
         return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output, quiet, places=where)
-    across = job.backend in ACROSS
-    return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet, across=across)
+    told: dict[str, Any] = {"across": job.backend in ACROSS, "env": limits(job)}
+    return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet, **told)
 
 
 def check(file: ScheduleFile, job: Job) -> None:
@@ -55,7 +57,23 @@ def _check_gpus(job: Job) -> None:
     if place is not None and not place.one_machine and pushed_afar and job.accumulate != "slots":
         fix = "use --accumulate slots, or --sharding hybrid"
         raise InputError("a network adds nothing to a sum on another machine", fix=fix)
+    if place is not None:
+        os.environ.update(limits(job))  # this process is a device, and the next line touches CUDA
     gpus.refuse_without_gpus(job.backend) if job.backend == "cuda_ipc" else refuse_without_nvshmem()
+
+
+def limits(job: Job) -> dict[str, str]:
+    """What a process needs in its environment before it touches CUDA, where several share a GPU and MPS is up."""
+    if job.backend != "cuda_ipc":
+        return {}
+    part = job.percent or mps.share(_here(job), torch.cuda.device_count())
+    return {mps.SHARE: part} if part else {}
+
+
+def _here(job: Job) -> int:
+    """Devices on this machine."""
+    place = started()
+    return place.here if place else len(job.schedules[0].devices)
 
 
 def _run_device(memory: Host, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
@@ -159,8 +177,7 @@ def hardware(job: Job | None = None) -> str:
         devices = len(job.schedules[0].devices)
         return f"{green.told(job.sms or green.share(devices))}; {hardware()}"
     if job is not None and job.backend in ON_GPUS:
-        place = started()
-        return f"{gpus.told(place.here if place else len(job.schedules[0].devices))}; {hardware()}"
+        return f"{gpus.told(_here(job))}; {hardware()}"
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -1,7 +1,8 @@
 """GPUs of one node, a process for each: arenas in their memory that all of them map, and nothing that runs beside.
 
 The training loops meet as processes of one machine do (shm), when their streams are done. Lanes that meet do so on
-their streams. Several processes may share a GPU, for tests: they take turns then, so their times mean nothing.
+their streams. Several processes may share a GPU, for tests: they take turns then, so their times mean nothing,
+unless MPS gives each a share.
 
 Not run on a GPU yet.
 """

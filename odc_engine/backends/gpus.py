@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from odc_engine import mps
 from odc_engine.backends.files import agreed
 from odcsim.errors import InputError
 
@@ -28,19 +29,27 @@ def refuse_without(backend: str, module: str, name: str) -> None:
 
 
 def check_own(devices: int) -> None:
-    """Refuse to time devices of this machine that would take turns on a GPU."""
+    """Refuse to time devices of this machine that would take turns on a GPU. With a share each, by MPS, they do not."""
     refuse_without_gpus("cuda_ipc")
-    if devices > (count := torch.cuda.device_count()):
+    if devices <= (count := torch.cuda.device_count()) or mps.apart(part := mps.share(devices, count), devices, count):
+        return
+    if part:
         raise InputError(
-            f"{devices} devices on {count} GPUs take turns, so that their times mean nothing",
-            fix=f"at most --devices {count}, or --backend threads --device cuda, which divides one GPU",
+            f"{devices} devices on {count} GPUs with {part} % of one each overlap, so that their times mean nothing",
+            fix=f"a multiple of {count} devices, at most 100 on each, with {mps.SHARE} unset",
         )
+    raise InputError(
+        f"{devices} devices on {count} GPUs take turns, so that their times mean nothing",
+        fix=f"at most --devices {count}, or --backend threads --device cuda, which divides one GPU",
+    )
 
 
 def told(devices: int) -> str:
     """What so many devices of this machine run on, in words."""
     count = torch.cuda.device_count()
     names = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in range(count)}))
+    if part := mps.share(devices, count):
+        return f"{devices} processes on {count} x {names}, with {part} % of one each by MPS"
     return f"{devices} x {names}" if devices <= count else f"{devices} processes that take turns on {count} x {names}"
 
 

@@ -7,6 +7,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import asdict
 
+from odc_engine import mps
 from odc_engine.probes.base import OK, Answer
 from odc_engine.probes.driver import first_gpu
 
@@ -20,7 +21,6 @@ PACKAGES = (
     "nvidia-nccl-cu13",
 )
 QUERY = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,compute_mode,mig.mode.current"
-MPS = "nvidia-cuda-mps-control"
 
 
 def probe() -> Answer:
@@ -29,15 +29,15 @@ def probe() -> Answer:
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    mps = shutil.which(MPS)
-    running = os.path.exists(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # noqa: PTH110
-    data = {"gpu": asdict(gpu), "packages": versions, "smi": _smi(), "mps": mps, "mps_running": running}
+    program = shutil.which(mps.PROGRAM)
+    running = mps.up(os.environ)
+    data = {"gpu": asdict(gpu), "packages": versions, "smi": _smi(), "mps": program, "mps_running": running}
     served = ".".join(map(str, gpu.driver))
     found = (
         f"{gpu.count} x {gpu.name}, {gpu.sms} SMs, sm_{gpu.capability[0]}{gpu.capability[1]}, driver for CUDA {served}"
     )
     missing = [name for name, version in versions.items() if version is None]
-    found += f"; MPS {'running' if running else 'there' if mps else 'absent'}"
+    found += f"; MPS {'running' if running else 'there' if program else 'absent'}"
     return Answer(OK, found + (f"; not installed: {', '.join(missing)}" if missing else ""), data)
 
 

@@ -1,0 +1,48 @@
+"""MPS, NVIDIA's service by which processes compute on one GPU side by side: whether it is up, and what each one gets.
+
+Its daemon is the user's: nothing here starts, ends or changes one. Not run on a GPU yet.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of a GPU's SMs that a process may use; read when it first touches CUDA
+PROGRAM = "nvidia-cuda-mps-control"
+START, END = f"{PROGRAM} -d", f"echo quit | {PROGRAM}"
+
+
+def control(env: Mapping[str, str]) -> Path:
+    """The pipe by which the daemon is spoken to."""
+    return Path(env.get(PIPES) or "/tmp/nvidia-mps") / "control"
+
+
+def up(env: Mapping[str, str]) -> bool:
+    return control(env).exists()
+
+
+def share(devices: int, gpus: int, env: Mapping[str, str] | None = None) -> str:
+    """Percent of a GPU for each of so many processes of this machine: the user's word, else an equal part where they
+    share GPUs. Empty where nothing limits them."""
+    env = os.environ if env is None else env
+    if not up(env):
+        return ""
+    if told := env.get(SHARE, ""):
+        return told
+    return str(max(1, 100 * gpus // devices)) if devices > gpus > 0 else ""
+
+
+def percent(text: str) -> float | None:
+    """None where the text is no percentage."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value <= 100 else None
+
+
+def apart(part: str, devices: int, gpus: int) -> bool:
+    """Whether the processes of the fullest GPU get no more than all of it."""
+    value = percent(part)
+    return value is not None and value * -(-devices // gpus) <= 100
