@@ -5,27 +5,30 @@ fetched and sent on the streams that FSDP2 calls for transfers on, by the host's
 library is made for. The training loops meet through the host, which can tell who does not come, and then once more
 through NVSHMEM where there are far devices: only its barrier promises that what came over a network can be read.
 
-What lies on a stream may wait for a device that is gone, without end and without a word. So the host never waits for
-a stream alone: it looks for who is gone, and gives up in time. What only all can do together is left out then.
+What lies on a stream may wait for a device that is gone, without end and without a word, and so may what only all can
+do together: start, allocate, free, end. So the host never waits for these alone: another thread does, while this one
+looks for who is gone, and gives up in time. What only all can do together is left out then.
 
 Not run on a GPU yet. All that touches NVSHMEM is in nvshmem_library.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from odc_engine.backends.aside import Aside
 from odc_engine.backends.base import END, MAIN, FarMemory
 from odc_engine.backends.gpus import check_sizes
 from odc_engine.errors import PeerLost
 
-LOOK = 0.05  # seconds between looks for who is gone, while streams are at work
+Result = TypeVar("Result")
+LOOK = 0.05  # seconds between looks for who is gone, while streams or the library are at work
 
 
 class Host(Protocol):
@@ -53,7 +56,13 @@ class Host(Protocol):
 
 class Library(Protocol):
     """What this backend asks of NVSHMEM. Tensors are bytes of the own arena; `place` stands for the same place in
-    another device's. All but `meet` on a stream that other lanes do not use; all is in a stream's order."""
+    another device's. All but `meet` on a stream that other lanes do not use; all is in a stream's order.
+
+    `start`, `allocate`, `synchronize` and `stop` may never return where a device is gone. One thread calls them all,
+    and no other: CUDA's present device is each thread's own, `start` sets it there, and NVSHMEM wants to be ended by
+    the thread that started it. Otherwise any thread may call NVSHMEM, one at a time (its level is SERIALIZED): the
+    training loop waits for that thread meanwhile.
+    """
 
     device: torch.device
 
@@ -78,9 +87,10 @@ class Library(Protocol):
     def meet(self) -> None: ...
 
     def synchronize(self) -> None:
-        """The host waits for all streams: for ever, where one waits for a device that is gone. Called on any thread."""
+        """The host waits for all streams."""
 
-    def stop(self, mine: Tensor | None) -> None: ...
+    def stop(self, mine: Tensor | None) -> None:
+        """Without an arena nothing of it is done together: it returns at once, on any thread."""
 
 
 class NvshmemMemory(FarMemory):
@@ -90,6 +100,7 @@ class NvshmemMemory(FarMemory):
         self._mine: Tensor | None = None
         self._views: list[Tensor] = []
         self._near = range(self.rank, self.rank + 1)
+        self._aside = Aside()
         self._ended = False  # this device or another: nothing more can be done by all together
 
     @property
@@ -98,8 +109,8 @@ class NvshmemMemory(FarMemory):
 
     def allocate(self, nbytes: int) -> None:
         check_sizes(self.host.group, nbytes, self.library.room)
-        self.library.start(self.host.group, nbytes)
-        self._mine = mine = self.library.allocate(nbytes)
+        self._bounded(lambda: self.library.start(self.host.group, nbytes), "NVSHMEM's start")
+        self._mine = mine = self._bounded(lambda: self.library.allocate(nbytes), "NVSHMEM's memory")
         mapped = [mine if d == self.rank else self.library.mapped(mine, d) for d in range(self.size)]
         self._near = _run_around(self.rank, [one is not None for one in mapped])
         self._views = [one for d, one in enumerate(mapped) if one is not None and d in self._near]
@@ -136,25 +147,23 @@ class NvshmemMemory(FarMemory):
             self._finish()
 
     def _finish(self) -> None:
-        """Wait for the streams as long as nobody is gone. A thread does, which is left behind if they never end."""
-        raised: list[BaseException] = []
-        waiting = threading.Thread(target=_caught, args=(self.library.synchronize, raised), daemon=True)
-        waiting.start()
-        deadline = time.monotonic() + self.host.timeout
-        with self._noted():
-            waiting.join(LOOK)
-            while waiting.is_alive():
-                self.host.check()
-                if time.monotonic() > deadline:
-                    raise self.host.explain() or self._stuck()
-                waiting.join(LOOK)
-            if raised:
-                raise raised[0]
+        self._bounded(self.library.synchronize, "its streams")
 
-    def _stuck(self) -> PeerLost:
+    def _bounded(self, call: Callable[[], Result], what: str) -> Result:
+        """What a call of the library returns, waited for as long as nobody is gone and time is left."""
+        done = self._aside.call(call)
+        began = time.monotonic()
+        with self._noted():
+            while not wait([done], LOOK).done:
+                self.host.check()
+                if time.monotonic() - began > self.host.timeout:
+                    raise self.host.explain() or self._stuck(what)
+            return done.result()
+
+    def _stuck(self, what: str) -> PeerLost:
         others = [device for device in range(self.size) if device != self.rank]
-        what = f"may keep this one's streams waiting, which did not end within {self.host.timeout:g} s"
-        return PeerLost(others, f"{what}; wait longer with --timeout")
+        late = f"which did not end within {self.host.timeout:g} s; wait longer with --timeout"
+        return PeerLost(others, f"may keep this one waiting for {what}, {late}")
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
@@ -185,20 +194,15 @@ class NvshmemMemory(FarMemory):
         """Freeing is a meeting of all, which nobody enters before all have come. Maps of peers' memory go first."""
         mine, self._mine = self._mine, None
         self._views.clear()
-        if not self._ended:
-            if mine is not None:
-                self._finish()
-                with self._noted():
-                    self.host.meet(END)
-            self.library.stop(mine)
+        if not self._ended and mine is None:
+            self.library.stop(None)
+        elif not self._ended:
+            self._finish()
+            with self._noted():
+                self.host.meet(END)
+            self._bounded(lambda: self.library.stop(mine), "NVSHMEM's end")
+        self._aside.end()
         self.host.close()
-
-
-def _caught(call: Callable[[], None], raised: list[BaseException]) -> None:
-    try:
-        call()
-    except BaseException as error:
-        raised.append(error)
 
 
 def _run_around(rank: int, mapped: list[bool]) -> range:

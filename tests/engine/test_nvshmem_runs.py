@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import shards  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 from fake_nvshmem import FakeNvshmem  # noqa: E402
 from teams import file_of, minibatch  # noqa: E402
 
@@ -20,6 +21,7 @@ from odc_engine.backends import nvshmem_library  # noqa: E402
 from odc_engine.backends.base import COMM, MAIN  # noqa: E402
 from odc_engine.backends.heap import EXTRA, HEAP, check_heap  # noqa: E402
 from odc_engine.backends.nvshmem import NvshmemMemory  # noqa: E402
+from odc_engine.backends.shm import SharedMemory  # noqa: E402
 from odc_engine.cli import main  # noqa: E402
 from odc_engine.errors import PeerLost  # noqa: E402
 from odc_engine.job import job_of  # noqa: E402
@@ -84,6 +86,94 @@ def test_a_death_ends_the_wait_for_a_stream(tmp_path, room):
     seen = tmp_path / "seen"
     assert launch.run(dies_before_the_library_meets, 2, 30.0, room, seen) == 1
     assert seen.read_text() == "[1] False"  # nor does it enter what only all can do
+
+
+class Deadly(FakeNvshmem):
+    """Device 1 dies inside a call that only all can do together. The other one's call then never returns."""
+
+    def __init__(self, machines, place):
+        super().__init__(machines)
+        setattr(self, place, self._die)
+
+    def _die(self, *_):
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()
+
+
+def begun_and_ended(memory):
+    memory.allocate(1024)
+    memory.close()
+
+
+def dies_inside(host, place, seen):
+    memory = NvshmemMemory(host, Deadly((1, 1), place))
+    try:
+        begun_and_ended(memory)
+    except PeerLost as lost:
+        memory.close()  # asks the library for nothing any more
+        seen.write_text(f"{lost.devices} {lost}")
+        raise
+
+
+TOGETHER = {"start": "NVSHMEM's start", "allocate": "NVSHMEM's memory", "stop": "NVSHMEM's end"}
+
+
+@pytest.mark.parametrize("place", TOGETHER)
+def test_a_death_inside_what_all_do_together_ends_the_wait_for_it(tmp_path, place):
+    seen = tmp_path / "seen"
+    assert launch.run(dies_inside, 2, 30.0, place, seen) == 1
+    assert seen.read_text().startswith("[1] device 1 died (pid ")
+
+
+def waits_alone(rank, place):
+    """What a device says whose call of the library never returns, though everybody lives."""
+    memory = NvshmemMemory(SharedMemory(timeout=30.0), FakeNvshmem((1, 1)))
+    given_up = threading.Event()
+
+    def never(*_):
+        memory.host.timeout = 0.2  # not before: what does come may take its time
+        given_up.wait()
+
+    setattr(memory.library, place, never)
+    with pytest.raises(PeerLost) as told:
+        begun_and_ended(memory)
+    given_up.set()
+    memory.close()
+    assert told.value.devices == [1 - rank]
+    return str(told.value)
+
+
+@pytest.mark.parametrize(("place", "what"), list(TOGETHER.items()))
+def test_who_does_not_come_to_what_all_do_together_is_named_in_time(pools, place, what):
+    late = "which did not end within 0.2 s; wait longer with --timeout"
+    expected = [f"device {other} may keep this one waiting for {what}, {late}" for other in (1, 0)]
+    assert pools(2).run(waits_alone, place) == expected
+
+
+def threads_of_calls(_rank):
+    """Which threads the library is called on, and whether they are the caller's."""
+    memory, seen = NvshmemMemory(SharedMemory(timeout=30.0), FakeNvshmem((1, 1))), []
+
+    def noted(call):
+        def noting(*args):
+            seen.append(threading.get_ident())
+            return call(*args)
+
+        return noting
+
+    for name in (*TOGETHER, "synchronize"):
+        setattr(memory.library, name, noted(getattr(memory.library, name)))
+    memory.allocate(1024)
+    memory.meet(MAIN)
+    memory.close()
+    return len(seen), len(set(seen)), threading.get_ident() in seen
+
+
+def test_one_thread_starts_nvshmem_and_ends_it(pools):
+    """As NVSHMEM asks for; and CUDA's present device, which the start sets, is each thread's own."""
+    for calls, threads, callers in pools(2).run(threads_of_calls):
+        assert (calls >= 4, threads, callers) == (True, 1, False)
 
 
 def test_streams_that_do_not_end_are_given_up_in_time():
