@@ -110,6 +110,8 @@ class NvshmemMemory(FarMemory):
     def allocate(self, nbytes: int) -> None:
         check_sizes(self.host.group, nbytes, self.library.room)
         self._bounded(lambda: self.library.start(self.host.group, nbytes), "NVSHMEM's start")
+        with self._noted():
+            self.host.meet(MAIN)  # nobody asks for memory before all have started: who is gone by then is named here
         self._mine = mine = self._bounded(lambda: self.library.allocate(nbytes), "NVSHMEM's memory")
         mapped = [mine if d == self.rank else self.library.mapped(mine, d) for d in range(self.size)]
         self._near = _run_around(self.rank, [one is not None for one in mapped])

@@ -3,6 +3,9 @@ imports neither.
 
 NVSHMEM ends the process on many errors, so ask for a GPU before anything but starting. Its device library comes as
 bitcode that is linked into kernels, and has to be of the version of the host's library.
+
+nvshmem4py lets other threads run while it starts NVSHMEM, but not while it allocates, frees and finalizes: there it
+keeps the interpreter's lock (0.4.1). Whoever dies inside of these stops all threads of the others.
 """
 
 import importlib.metadata

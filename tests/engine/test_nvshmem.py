@@ -1,13 +1,19 @@
 """NVSHMEM as far as a machine without a GPU goes: processes start it together, its versions agree, and kernels link its
 device library. Skipped where nvshmem4py is not installed, which `make test` does on Linux for x86-64."""
 
+from types import SimpleNamespace
+
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("nvshmem", reason="needs nvshmem4py: pip install 'odcsim[gpu]' -c constraints.txt")
 
-from odc_engine.backends import nvshmem_library
-from odc_engine.probes.ranks import on_ranks
+import torch.distributed as dist  # noqa: E402
+
+from odc_engine.backends import nvshmem_library  # noqa: E402
+from odc_engine.backends.nvshmem import NvshmemMemory  # noqa: E402
+from odc_engine.errors import PeerLost  # noqa: E402
+from odc_engine.probes.ranks import on_ranks  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -22,6 +28,29 @@ def started(_rank):
 
 def test_two_processes_without_a_gpu_know_each_other():
     assert on_ranks(started, 2, 60.0) == [(nvshmem_library.BOOTSTRAPPED, rank, 2) for rank in range(2)]
+
+
+def waits_for_a_start(rank):
+    """Device 1 takes the id and never comes."""
+    if rank == 1:
+        dist.broadcast_object_list([None], group_src=0)
+        dist.barrier()  # it lives as long as it is waited for
+        return ""
+    library = SimpleNamespace(
+        device=torch.device("cpu"), room=lambda _: None, start=lambda group, _: nvshmem_library.start(group)
+    )
+    host = SimpleNamespace(rank=0, size=2, timeout=0.5, group=None, check=lambda: None, explain=lambda: None)
+    memory = NvshmemMemory(host, library)
+    with pytest.raises(PeerLost) as told:
+        memory._bounded(lambda: library.start(None, 1), "NVSHMEM's start")
+    dist.barrier()
+    return str(told.value)
+
+
+def test_a_start_to_which_a_device_never_comes_is_given_up_in_time():
+    """nvshmem4py lets other threads run meanwhile."""
+    told, _ = on_ranks(waits_for_a_start, 2, 60.0)
+    assert told.startswith("device 1 may keep this one waiting for NVSHMEM's start, which did not end within 0.5 s")
 
 
 def test_the_bitcode_is_of_the_host_library_s_version():
