@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from odcsim.plots.style import BLUE, COLOURS, GREY, INK, SKY, figure
+from odcsim.plots.style import AXIS, BLUE, COLOURS, GREY, INK, SKY, figure
 
 _WAYS = {
     "memcpy, all": (INK, "dot"),
@@ -41,7 +41,8 @@ def bandwidth(rates: Sequence[Mapping[str, Any]], hardware: str) -> go.Figure:
     subtitle = f"bytes of the full tensor over the time of the slowest device; {escape(hardware)}"
     title = "How fast do gathers and pushes move bytes?"
     drawn.update_layout(figure(title, subtitle, x="", height=520).layout)
-    drawn.update_layout(margin={"t": 120}, legend={"y": -0.18, "yanchor": "top"})
+    legend = {"y": -0.24, "yanchor": "top", "entrywidth": 150}
+    drawn.update_layout(margin={"t": 120, "l": 20}, legend=legend, title={"x": 0.02})
     for column, n in enumerate(devices, 1):
         for way, (colour, dash) in _WAYS.items():
             points = [r for r in rates if r["devices"] == n and r["way"] == way]
@@ -57,8 +58,8 @@ def bandwidth(rates: Sequence[Mapping[str, Any]], hardware: str) -> go.Figure:
             )
     sizes = sorted({r["bytes"] for r in rates})
     names = [f"{s >> 20} MB" if s >= 1 << 20 else f"{s >> 10} KB" for s in sizes]
-    drawn.update_xaxes(type="log", tickvals=sizes, ticktext=names)
-    drawn.update_yaxes(type="log", dtick=1)
+    drawn.update_xaxes(type="log", tickvals=sizes, ticktext=names, title="full tensor", **AXIS)
+    drawn.update_yaxes(type="log", dtick=1, **AXIS)
     return drawn.update_yaxes(title="GB/s", col=1)
 
 
@@ -68,7 +69,7 @@ def convergence(curves: Mapping[str, Sequence[float]]) -> go.Figure:
     title = "Does it learn the same under every sync?"
     subtitle = "loss of each minibatch; below, its distance from the collective run (grey: the same in other orders)"
     drawn.update_layout(figure(title, subtitle, x="", height=620).layout)
-    drawn.update_layout(margin={"t": 110})
+    drawn.update_layout(margin={"t": 140, "l": 20}, title={"x": 0.02})
     base = np.array(curves["collective"])
     for name, values in curves.items():
         colour, dash = _CURVES.get(name, (GREY, "solid"))
@@ -79,6 +80,8 @@ def convergence(curves: Mapping[str, Sequence[float]]) -> go.Figure:
         if name != "collective":
             distance = np.maximum(np.abs(np.array(values) - base), 1e-9)
             drawn.add_scatter(y=distance, name=name, mode="lines", line=line, showlegend=False, row=2, col=1)
+    drawn.update_xaxes(**AXIS)
+    drawn.update_yaxes(**AXIS)
     drawn.update_yaxes(title="loss (nats per token)", row=1)
     drawn.update_yaxes(title="distance", type="log", exponentformat="power", row=2)
     return drawn.update_xaxes(title="minibatch", row=2)

@@ -42,6 +42,9 @@ NAMES = {
 HATCHED = {"wait_inside": "/", "wait_end": "\\"}
 
 
+AXIS: dict[str, Any] = {"automargin": True, "gridcolor": GRID, "zeroline": False, "linecolor": GRID}
+
+
 def figure(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> go.Figure:
     """An empty figure with axes named. Text from outside is escaped by the caller."""
     drawn = go.Figure()
@@ -55,8 +58,8 @@ def figure(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> go
         legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
         hoverlabel={"align": "left"},
     )
-    drawn.update_xaxes(title=x, automargin=True, gridcolor=GRID, zeroline=False, linecolor=GRID)
-    drawn.update_yaxes(title=y, automargin=True, gridcolor=GRID, zeroline=False, linecolor=GRID)
+    drawn.update_xaxes(title=x, **AXIS)
+    drawn.update_yaxes(title=y, **AXIS)
     return drawn
 
 
