@@ -1,4 +1,4 @@
-"""Train a small model on the text of these pages under every sync, and draw the losses over each other.
+"""Train a small model on the text of Python's own help under every sync, and draw the losses over each other.
 
     python docs/convergence.py [--steps 300] [-o docs/images/convergence.png]
 
@@ -12,6 +12,7 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import draw
 import numpy as np
@@ -55,9 +56,8 @@ WAYS = (
 
 
 def paragraphs() -> list[bytes]:
-    """The license and the pages, cut at empty lines, but for the page that shows the figure."""
-    pages = [ROOT / "LICENSE", *sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/engine.md"})]
-    found = [part.strip() for page in pages for part in page.read_bytes().split(b"\n\n")]
+    """Text that is wherever Python is, and differs only between its releases."""
+    found = [part.strip() for name in sorted(topics) for part in topics[name].encode().split(b"\n\n")]
     return [part[:LONGEST] for part in found if len(part) > 15]
 
 
