@@ -83,7 +83,7 @@ def _seconds(text: str) -> float:
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    told = "of backend threads: cuda makes devices of one GPU's SMs (cpu)"
+    told = "cuda: threads make devices of one GPU's SMs, torch has a GPU for each and NCCL (cpu)"
     parser.add_argument("--device", default="cpu", choices=DEVICES, help=told)
 
 

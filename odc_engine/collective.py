@@ -4,7 +4,6 @@ A rival over another transport: what it loses against on-demand is the transport
 fair rival is OnDemand(meets=True).
 """
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -13,20 +12,29 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from odc_engine import finite
-from odc_engine.finite import Microbatches
+from odc_engine.finite import Checks, Microbatches
 from odc_engine.record import Recorder, Silence
+from odc_engine.streams import StreamLane
 from odc_engine.units import Unit, units_of
 from odc_engine.used import Used
 
 
 class Collective:
-    """Stands where OnDemand stands, for a backend that has no one-sided access."""
+    """Stands where OnDemand stands, for a backend that has no one-sided access.
 
-    def __init__(self, model: nn.Module, *, recorder: Recorder | None = None) -> None:
-        self.recorder = recorder or Silence()
+    On a GPU all is as FSDP2 has it: transfers on its own streams, where nobody waits for them but other streams. NCCL
+    does a communicator's transfers one after the other, in the order of being given, and so does the lane; for it says
+    when one could begin. `finish` returns when this device's streams are done, or raises where a peer is gone.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, recorder: Recorder | None = None, finish: Callable[[], None] | None = None
+    ) -> None:
+        self.recorder, self._finish = recorder or Silence(), finish
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.units = units_of(model, self.size) if self.size > 1 else ()
+        self._lane = StreamLane(next(model.parameters()).device)
+        self._finite = Checks()
         self._used = Used(self.units)
         self.microbatches = Microbatches(model, len(self.units))
         self._hooks: list[RemovableHandle] = []
@@ -43,12 +51,31 @@ class Collective:
         return lambda *_: self._used.watch(unit)
 
     def drain(self) -> None:
-        """Nothing runs beside compute on a CPU."""
+        """What this device computes from now on comes after its transfers."""
+        self._lane.drain()
+
+    def transfer(self, kind: str, unit: Unit, move: Callable[[], None]) -> None:
+        """Beside compute on a GPU, done at once on a CPU."""
+        number = self.recorder.given(kind, unit.index)
+
+        def recorded() -> None:
+            asked = self.recorder.tick()
+            move()
+            self.recorder.done(number, asked, self.recorder.tick())
+
+        self._lane.give(recorded)
+
+    def check(self, unit: Unit, gradients: Tensor) -> None:
+        self._finite.check(gradients, unit.name, self.rank, self.microbatches.of_push(unit.index))
 
     def settle(self) -> None:
         """Meet, and drop the zeros that FSDP2 reduced for parameters that nobody used."""
+        self.drain()
         used = self._used.flags()
         with self.recorder.span("meeting"):
+            if self._finish is not None:
+                self._finish()
+            self._finite.settle()
             dist.all_reduce(used, op=dist.ReduceOp.MAX)
         trainable = [piece for unit in self.units for piece in unit.trainable]
         for piece, by_anybody in zip(trainable, used.tolist(), strict=True):
@@ -83,10 +110,8 @@ class _Gather(_Timed):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
-        number, asked = self.owner.recorder.given("gather", self.unit.index), time.perf_counter()
-        del async_op  # measured by itself: gloo's own thread would end it out of sight
-        all_gather(output_tensor, input_tensor, group=group)
-        self.owner.recorder.done(number, asked, time.perf_counter())
+        del async_op  # on a GPU only the stream waits; gloo's own thread would end it out of sight
+        self.owner.transfer("gather", self.unit, lambda: all_gather(output_tensor, input_tensor, group=group))
 
 
 class _Reduce(_Timed):
@@ -98,11 +123,13 @@ class _Reduce(_Timed):
         op: Any,
         async_op: bool = False,
     ) -> None:
-        number, asked = self.owner.recorder.given("push", self.unit.index), time.perf_counter()
         del async_op
-        finite.check(input_tensor, self.unit.name, self.owner.rank, self.owner.microbatches.of_push(self.unit.index))
-        reduce_scatter(output_tensor, input_tensor, op=op, group=group)
-        self.owner.recorder.done(number, asked, time.perf_counter())
+
+        def reduce() -> None:
+            self.owner.check(self.unit, input_tensor)
+            reduce_scatter(output_tensor, input_tensor, op=op, group=group)
+
+        self.owner.transfer("push", self.unit, reduce)
 
 
 # torch 2.13 renamed both and warns at every use of the old names.

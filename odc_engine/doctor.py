@@ -113,6 +113,9 @@ def _backends(abilities: dict[str, Finding]) -> list[Finding]:
             hooks.ok,
             advice,
         ),
+        _on_gpus(
+            "torch cuda", "a process per GPU, the same over NCCL; one machine or many", abilities["CUDA"], (), _nccl()
+        ),
         _on_gpus("cuda_ipc", "a process per GPU of one node, every sync", abilities["CUDA"], ("triton",)),
         _on_gpus(
             "nvshmem",
@@ -123,9 +126,17 @@ def _backends(abilities: dict[str, Finding]) -> list[Finding]:
     ]
 
 
-def _on_gpus(name: str, found: str, cuda: Finding, modules: tuple[str, ...]) -> Finding:
-    there = all(importlib.util.find_spec(module) for module in modules)
-    advice = "" if there else "pip install 'odcsim[gpu]' -c constraints.txt"
+def _nccl() -> bool:
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        return False
+    return dist.is_nccl_available()
+
+
+def _on_gpus(name: str, found: str, cuda: Finding, modules: tuple[str, ...], library: bool = True) -> Finding:
+    there = library and all(importlib.util.find_spec(module) for module in modules)
+    advice = "" if there else "pip install 'odcsim[gpu]' -c constraints.txt" if library else "a torch with NCCL"
     ok = cuda.ok and there
     found = f"{found}; not tried on a GPU yet"
     return Finding("backend", name, found, ok, "" if ok else advice if cuda.ok else "needs an NVIDIA GPU")

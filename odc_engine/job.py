@@ -14,6 +14,17 @@ from odcsim.schedule import Schedule, ScheduleFile
 
 BACKENDS = ("shm", "threads", "torch", "cuda_ipc", "nvshmem")
 ON_GPUS = ("cuda_ipc", "nvshmem")
+CHOICES = ("threads", "torch")  # whose devices compute on a CPU, or on GPUs where `device` is cuda
+
+
+def parts_gpu(backend: str, device: str) -> bool:
+    """Whether devices are groups of one GPU's SMs."""
+    return backend == "threads" and device == "cuda"
+
+
+def has_gpu(backend: str, device: str) -> bool:
+    """Whether each device is a process with a GPU."""
+    return backend in ON_GPUS or (backend == "torch" and device == "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +41,7 @@ class Job:
     timeout: float
     seed: int
     recompute: bool = True  # layers keep their input alone, and backward computes the rest again
-    device: str = "cpu"  # what threads compute on
+    device: str = "cpu"  # what threads and torch compute on
     dtype: str = "float32"  # of weights on their way, and what is computed in; masters and sums are fp32
     sms: int = 0  # of each thread's part of a GPU; 0: an equal share
     percent: str = ""  # of a GPU for each process, by MPS; empty: an equal share
@@ -94,9 +105,10 @@ def check_job(file: ScheduleFile, job: Job) -> None:
 
 
 def check_device(device: str, backend: str) -> None:
-    """Only threads compute on a device of the user's choice."""
-    if device != "cpu" and backend != "threads":
-        raise InputError(f"--device {device} with backend {backend}", fix="--backend threads, or leave --device out")
+    """Where it is the user's choice what computes."""
+    if device != "cpu" and backend not in CHOICES:
+        fix = f"--backend {' or '.join(CHOICES)}, or leave --device out"
+        raise InputError(f"--device {device} with backend {backend}", fix=fix)
 
 
 def check_model(shape: Model) -> None:

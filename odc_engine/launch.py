@@ -219,8 +219,8 @@ def _device(
     from odc_engine.backends.shm import SharedMemory
 
     torch.set_num_threads(1)  # devices share the machine's cores; more threads would fight over them
-    if shared:  # then nobody but this machine's devices shall reach the ports of gloo and of NVSHMEM's start
-        for name in ("GLOO_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"):
+    if shared:  # then nobody but this machine's devices shall reach the ports of gloo, NCCL and NVSHMEM's start
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"):
             os.environ.setdefault(name, "lo" if Path("/sys/class/net/lo").exists() else "lo0")
     memory: Host | None = None
     try:

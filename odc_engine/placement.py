@@ -10,6 +10,7 @@ from odc_engine.arena import Arena, UnitShape
 from odc_engine.backends import nvshmem_library
 from odc_engine.backends.base import FarMemory, PeerMemory
 from odc_engine.backends.cuda_ipc import CudaMemory
+from odc_engine.backends.nccl import NcclDevice
 from odc_engine.backends.nvshmem import Host, NvshmemMemory
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.far import FarArena
@@ -27,11 +28,15 @@ def memory_for(model: nn.Module, timeout: float) -> PeerMemory:
     return CudaMemory(host) if any(p.is_cuda for p in model.parameters()) else host
 
 
-def memory_on(backend: str, host: Host) -> PeerMemory:
-    """Where a backend's arenas lie. `host`: the same devices as processes."""
+def memory_on(backend: str, device: str, host: Host) -> PeerMemory | NcclDevice:
+    """Where a backend's arenas lie, or what stands there for one that has none. `host`: the same devices as
+    processes."""
+    place = started()
+    gpu = place.local_rank if place else host.rank
     if backend == "nvshmem":
-        place = started()
-        return NvshmemMemory(host, nvshmem_library.Nvshmem(place.local_rank if place else host.rank))
+        return NvshmemMemory(host, nvshmem_library.Nvshmem(gpu))
+    if backend == "torch" and device == "cuda":
+        return NcclDevice(host, gpu)
     assert isinstance(host, SharedMemory)  # the others run on one machine
     return CudaMemory(host) if backend == "cuda_ipc" else host
 

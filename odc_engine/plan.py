@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odc_engine import calibration
-from odc_engine.job import ON_GPUS, check_device, check_model
+from odc_engine.job import check_device, check_model, has_gpu, parts_gpu
 from odc_engine.started import started
 from odcsim.errors import InputError
 from odcsim.model import Model
@@ -27,7 +27,7 @@ class Plan:
     quick: bool = False
     seed: int = 0
     timeout: float = 600.0
-    device: str = "cpu"  # what threads compute on
+    device: str = "cpu"  # what threads and torch compute on
     dtype: str = DTYPE
 
     def check(self) -> None:
@@ -47,26 +47,27 @@ class Plan:
 
     def check_here(self) -> None:
         """What takes torch to know: whether this machine has the GPUs."""
-        if self.device == "cuda":
+        if parts_gpu(self.backend, self.device):
             from odc_engine import green
 
             green.refuse_without()
-        if self.backend in ON_GPUS:
+        elif has_gpu(self.backend, self.device):
             from odc_engine.backends import gpus
 
-            gpus.check_own(max(self.devices))
+            most = max(self.devices)
+            gpus.check_own(most) if self.device == "cpu" else gpus.refuse_without_nccl(most, emulate=True)
 
     @property
     def where(self) -> str:
         """What computes."""
-        return "cuda" if self.backend in ON_GPUS else self.device
+        return "cuda" if has_gpu(self.backend, self.device) else self.device
 
     @property
     def sms(self) -> int:
         """Of each device of a GPU: as many with few devices as with the most, so that they are the same devices."""
         from odc_engine import green  # torch comes with it
 
-        return green.share(max(self.devices)) if self.device == "cuda" else 0
+        return green.share(max(self.devices)) if parts_gpu(self.backend, self.device) else 0
 
     @property
     def percent(self) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from odc_engine import calibration, green
 from odc_engine.backends import gpus
 from odc_engine.errors import EngineError
-from odc_engine.job import ON_GPUS, Job
+from odc_engine.job import Job, has_gpu
 from odc_engine.plan import SYNCS, Plan
 from odc_engine.progress import progress
 from odc_engine.run import hardware, run, warn_if_busy
@@ -163,7 +163,7 @@ def _job(plan: Plan, piece: Piece) -> Job:
 
 
 def _hardware(plan: Plan) -> str:
-    if plan.backend in ON_GPUS:
+    if has_gpu(plan.backend, plan.device):
         return f"{gpus.told(max(plan.devices))}; {hardware()}"
     return f"{green.told(plan.sms)}; {hardware()}" if plan.sms else hardware()
 

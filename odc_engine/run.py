@@ -16,7 +16,7 @@ from odc_engine.backends.nvshmem import Host
 from odc_engine.backends.nvshmem_library import refuse_without_nvshmem
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.errors import EngineError
-from odc_engine.job import ON_GPUS, Job, check_job
+from odc_engine.job import Job, check_job, has_gpu, parts_gpu
 from odc_engine.placement import places
 from odc_engine.started import started
 from odc_engine.thin import Thin
@@ -25,8 +25,6 @@ from odcsim import timeline
 from odcsim.errors import InputError
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Timeline, padded, shortened
-
-ACROSS = ("nvshmem",)  # whose devices may be on several machines
 
 
 def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> int:
@@ -37,8 +35,7 @@ def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> in
     if job.backend == "threads":
         where = places(job.device, file.header.devices, job.sms)
         return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output, quiet, places=where)
-    told: dict[str, Any] = {"across": job.backend in ACROSS, "env": limits(job)}
-    return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet, **told)
+    return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet, **how(job))
 
 
 def check(file: ScheduleFile, job: Job) -> None:
@@ -46,13 +43,25 @@ def check(file: ScheduleFile, job: Job) -> None:
     check_job(file, job)
     if job.backend == "threads":
         launch_threads.refuse_torchrun()
-    if job.device == "cuda":
+    if parts_gpu(job.backend, job.device):
         green.refuse_without()
-    if job.backend in ON_GPUS:
+    if has_gpu(job.backend, job.device):
         _check_gpus(job)
 
 
+def how(job: Job) -> dict[str, Any]:
+    """What a launch of processes has to know: whether devices may be on several machines, and their environment."""
+    return {"across": job.backend == "nvshmem" or _by_nccl(job), "env": limits(job)}
+
+
+def _by_nccl(job: Job) -> bool:
+    return job.backend == "torch" and job.device == "cuda"
+
+
 def _check_gpus(job: Job) -> None:
+    if _by_nccl(job):
+        gpus.refuse_without_nccl(_here(job), emulate=job.emulate)
+        return
     place, pushed_afar = started(), job.cost.sharded == "full"
     if place is not None and not place.one_machine and pushed_afar and job.accumulate != "slots":
         fix = "use --accumulate slots, or --sharding hybrid"
@@ -173,10 +182,10 @@ def _about(file: ScheduleFile, job: Job) -> About:
 
 def hardware(job: Job | None = None) -> str:
     """The processor's name and how many cores this process may use, with the job's GPUs before it."""
-    if job is not None and job.device == "cuda":
+    if job is not None and parts_gpu(job.backend, job.device):
         devices = len(job.schedules[0].devices)
         return f"{green.told(job.sms or green.share(devices))}; {hardware()}"
-    if job is not None and job.backend in ON_GPUS:
+    if job is not None and has_gpu(job.backend, job.device):
         return f"{gpus.told(_here(job))}; {hardware()}"
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from odc_engine.errors import EngineError
 from odc_engine.job import Job
 from odc_engine.packed import synthetic
 from odc_engine.placement import places
-from odc_engine.run import ACROSS, check, limits
+from odc_engine.run import check, how
 from odc_engine.thin import Thin
 from odc_engine.worker import Device, Member, drawn
 from odcsim.schedule import Schedule, ScheduleFile
@@ -39,8 +38,7 @@ def verify(file: ScheduleFile, job: Job, as_json: bool) -> int:
     if job.backend == "threads":
         where = places(job.device, devices, job.sms)
         return launch_threads.run(_verify_thread, devices, job.timeout, job, as_json, places=where)
-    told: dict[str, Any] = {"across": job.backend in ACROSS, "env": limits(job)}
-    return launch.run(_verify_device, devices, job.timeout, job, as_json, **told)
+    return launch.run(_verify_device, devices, job.timeout, job, as_json, **how(job))
 
 
 def _verify_device(memory: Host, job: Job, as_json: bool) -> None:

@@ -8,18 +8,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from odc_engine import clocks
 from odc_engine.backends.base import MAIN
+from odc_engine.backends.nccl import NcclDevice
 from odc_engine.backends.network import Network
 from odc_engine.backends.nvshmem import Host
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.collective import Collective
 from odc_engine.fsdp import OnDemand
-from odc_engine.job import Job
+from odc_engine.job import Job, parts_gpu
 from odc_engine.model import Decoder
 from odc_engine.placement import clock_on, memory_on, pause_on
 from odc_engine.record import MinibatchRecorder
@@ -74,20 +75,27 @@ class Device:
     def __init__(self, job: Job, rank: int, memory: Host | None = None) -> None:
         self.job, self.rank = job, rank
         host = memory or SharedMemory(timeout=job.timeout)
-        self.memory = memory_on(job.backend, host)
+        self.memory = memory_on(job.backend, job.device, host)
         self._later = clocks.offset() if isinstance(host, Network) else 0.0  # a machine's processes share a clock
         self.clock = clock_on(self.memory.device)
         self.sync: Sync = sync_named(job.sync)
         self.model = Decoder(job.cost.model, recompute=job.recompute, seed=job.seed).to(self.memory.device)
         self.model.pause_by(pause_on(self.memory.device))
-        mesh = init_device_mesh(self.memory.device.type, (self.memory.size,))  # torch's choice is a GPU where one is
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.dtype == "bfloat16" else None
-        shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), precision, mesh=mesh)
+        shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), precision, self._mesh())
         self.recorder = _Switch()
         self.comm = self._communication()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
+    def _mesh(self) -> DeviceMesh:
+        """By torch's own choice it would be of GPUs wherever there is one."""
+        if isinstance(self.memory, NcclDevice):
+            return self.memory.mesh
+        return init_device_mesh(self.memory.device.type, (self.memory.size,))
+
     def _communication(self) -> OnDemand | Collective:
+        if isinstance(self.memory, NcclDevice):
+            return Collective(self.model, recorder=self.recorder, finish=self.memory.finish)
         if self.job.backend == "torch":
             return Collective(self.model, recorder=self.recorder)
         return OnDemand(
@@ -199,7 +207,7 @@ class _Switch:
 
 def drawn(job: Job) -> Decoder:
     """The whole model with its first weights. A GPU draws others than a CPU, in a second instead of a minute."""
-    return Decoder(job.cost.model, seed=job.seed, device=job.device)
+    return Decoder(job.cost.model, seed=job.seed, device=job.device if parts_gpu(job.backend, job.device) else "cpu")
 
 
 def idle_step(optimizer: torch.optim.Optimizer) -> None:

@@ -3,13 +3,20 @@
 The standard library's pools have such a thread too, but wait for it when the process ends.
 """
 
+import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from odc_engine.errors import PeerLost
+
+if TYPE_CHECKING:
+    from odc_engine.backends.nvshmem import Host
 
 Result = TypeVar("Result")
+LOOK = 0.05  # seconds between looks for who is gone, while streams or a library are at work
 Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
 
@@ -25,9 +32,25 @@ class Aside:
         self._calls.put((future, work))
         return future
 
+    def bounded(self, work: Callable[[], Result], host: "Host", what: str) -> Result:
+        """What a call returns, waited for as long as nobody is gone and time is left."""
+        done = self.call(work)
+        began = time.monotonic()
+        while not wait([done], LOOK).done:
+            host.check()
+            if time.monotonic() - began > host.timeout:
+                raise host.explain() or _stuck(host, what)
+        return done.result()
+
     def end(self) -> None:
         """Once all that was called is over, if ever."""
         self._calls.put(None)
+
+
+def _stuck(host: "Host", what: str) -> PeerLost:
+    others = [device for device in range(host.size) if device != host.rank]
+    late = f"which did not end within {host.timeout:g} s; wait longer with --timeout"
+    return PeerLost(others, f"may keep this one waiting for {what}, {late}")
 
 
 def _serve(calls: Calls) -> None:

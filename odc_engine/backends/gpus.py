@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from odc_engine import mps
 from odc_engine.backends.files import agreed
+from odc_engine.started import started
 from odcsim.errors import InputError
 
 GET = "pip install 'odcsim[gpu]' -c constraints.txt"
@@ -21,6 +22,26 @@ def refuse_without_gpus(backend: str) -> None:
             fix="use --backend shm, or see 'odc_engine doctor --gpu-selftest'",
         )
     refuse_without(backend, "triton", "Triton")
+
+
+def refuse_without_nccl(devices: int, *, emulate: bool) -> None:
+    """`devices` of this machine. Where the launcher shows each process a GPU of its own, it sees that one alone."""
+    told = "--backend torch --device cuda"
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"{told} needs NVIDIA GPUs, and torch {torch.__version__} sees none",
+            fix="use --device cpu, or see 'odc_engine doctor --gpu-selftest'",
+        )
+    if not dist.is_nccl_available():
+        raise InputError(
+            f"{told} needs NCCL, which torch {torch.__version__} has none of", fix="use --backend cuda_ipc"
+        )
+    count = torch.cuda.device_count()
+    if devices > count and not (started() and count == 1):
+        fix = f"at most {count} devices, or --backend threads --device cuda, which divides one GPU"
+        raise InputError(f"{devices} devices on {count} GPUs, and NCCL refuses two on one", fix=fix)
+    if emulate:
+        refuse_without("torch with --emulate-compute", "triton", "Triton")
 
 
 def refuse_without(backend: str, module: str, name: str) -> None:

@@ -12,23 +12,17 @@ looks for who is gone, and gives up in time. What only all can do together is le
 Not run on a GPU yet. All that touches NVSHMEM is in nvshmem_library.
 """
 
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends.aside import Aside
+from odc_engine.backends.aside import Aside, Result
 from odc_engine.backends.base import END, MAIN, FarMemory
 from odc_engine.backends.gpus import check_sizes
-from odc_engine.errors import PeerLost
-
-Result = TypeVar("Result")
-LOOK = 0.05  # seconds between looks for who is gone, while streams or the library are at work
 
 
 class Host(Protocol):
@@ -152,20 +146,8 @@ class NvshmemMemory(FarMemory):
         self._bounded(self.library.synchronize, "its streams")
 
     def _bounded(self, call: Callable[[], Result], what: str) -> Result:
-        """What a call of the library returns, waited for as long as nobody is gone and time is left."""
-        done = self._aside.call(call)
-        began = time.monotonic()
         with self._noted():
-            while not wait([done], LOOK).done:
-                self.host.check()
-                if time.monotonic() - began > self.host.timeout:
-                    raise self.host.explain() or self._stuck(what)
-            return done.result()
-
-    def _stuck(self, what: str) -> PeerLost:
-        others = [device for device in range(self.size) if device != self.rank]
-        late = f"which did not end within {self.host.timeout:g} s; wait longer with --timeout"
-        return PeerLost(others, f"may keep this one waiting for {what}, {late}")
+            return self._aside.bounded(call, self.host, what)
 
     @contextmanager
     def _noted(self) -> Iterator[None]:

@@ -1,0 +1,262 @@
+"""FSDP2's own collectives over NCCL as far as a CPU can show them: what is refused, gloo in NCCL's place, transfers on
+fake streams, and peers that are gone. On a GPU nobody has run it yet."""
+
+import sys
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import fake_cuda  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from jobs import file_of, job_for, minibatch  # noqa: E402
+
+from odc_engine import placement, run, streams  # noqa: E402
+from odc_engine.backends import gpus, nccl  # noqa: E402
+from odc_engine.backends.base import MAIN  # noqa: E402
+from odc_engine.backends.nccl import NcclDevice  # noqa: E402
+from odc_engine.cli import main  # noqa: E402
+from odc_engine.collective import Collective  # noqa: E402
+from odc_engine.errors import EngineError, PeerLost  # noqa: E402
+from odc_engine.streams import StreamLane  # noqa: E402
+from odc_engine.verify import BOUND, reference_gradients, relative_errors  # noqa: E402
+from odc_engine.worker import Device, as_block  # noqa: E402
+from odcsim import schedule  # noqa: E402
+from odcsim.errors import InputError  # noqa: E402
+
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+CUDA = ["--backend", "torch", "--device", "cuda"]
+FILE = file_of((2, 2), (1, 1))
+
+
+def on_cuda(sync="collective", **options):
+    job = job_for(FILE, sync, "torch", **options)
+    return replace(job, device="cuda")
+
+
+class OnCpu(NcclDevice):
+    """With gloo in NCCL's place, and a CPU in a GPU's."""
+
+    def _own(self, gpu):
+        assert gpu == self.rank
+        return torch.device("cpu")
+
+    def _made(self):
+        return dist.group.WORLD  # torch remembers a mesh's group for as long as the process lives
+
+    def close(self):
+        self.finish()
+        self.host.close()
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """A driver whose streams are always done."""
+    monkeypatch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
+
+
+def trained(rank, job):
+    """A minibatch's times, and the gradients of the next."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "NcclDevice", OnCpu)
+        patch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
+        device = Device(job, rank)
+        assert isinstance(device.comm, Collective)
+        record = device.minibatch(1)
+        fresh = Device(job, rank)  # weights as they are at first
+        fresh.gradients(job.schedules[0])
+        found = fresh.whole_gradients()
+        for each in (device, fresh):
+            each.meet()
+            each.close()
+        return record, found
+
+
+@pytest.mark.parametrize("sync", ["collective", "deferred"])
+def test_devices_with_a_group_of_their_own_get_the_gradients_of_one_process(pools, sync):
+    job = on_cuda(sync)
+    records, gradients = zip(*pools(2).run(trained, job), strict=True)
+    expected = reference_gradients(job, job.schedules[0])
+    for mine in gradients:
+        assert max(relative_errors(mine, expected).values()) <= BOUND
+    asked, had = as_block(list(records))
+    steps = job.program_of(job.schedules[1]).steps
+    pushes = [i for i, step in enumerate(steps) if step.kind == "push"]
+    assert (had[pushes] > asked[pushes]).all()
+
+
+class Ticks:
+    """A recorder of what is done before each mark."""
+
+    def __init__(self):
+        self.marks, self.done = [], lambda *_: None
+
+    def tick(self):
+        self.marks.append(fake_cuda.current().work())
+        return 0.0
+
+    def given(self, *_):
+        return 0
+
+
+def overlapped(_):
+    """A gather and a push, each on a stream of its own: marks of each, and what compute has to wait for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "_cuda", fake_cuda.FakeCuda())
+        patch.setattr(dist, "get_world_size", lambda: 1)  # so that there is no need for a sharded model
+        recorder, unit = Ticks(), SimpleNamespace(index=0)
+        comm = Collective(torch.nn.Linear(2, 2), recorder=recorder)
+        comm._lane = StreamLane(torch.device("cuda"))
+        compute, gathers, pushes = (fake_cuda.Stream() for _ in range(3))
+        moved = []
+        for kind, stream in (("gather", gathers), ("push", pushes)):
+            with streams._cuda.stream(stream):
+                comm.transfer(kind, unit, lambda: moved.append(fake_cuda.current().work()))
+        with streams._cuda.stream(compute):
+            beside = fake_cuda.current().work()[2]
+            comm.drain()
+            after = fake_cuda.current().work()[2]
+        comm.close()
+        return [stream.number for stream in (gathers, pushes)], recorder.marks, moved, beside, after
+
+
+def test_transfers_follow_each_other_beside_compute(pools):
+    """Each has a mark on its stream before and behind it, the second begins when the first is done, and compute waits
+    for neither until it is told to."""
+    (gathers, pushes), marks, moved, beside, after = pools(2).run(overlapped)[0]
+    assert [stream for stream, *_ in marks] == [gathers, gathers, pushes, pushes]
+    assert [(stream, number) for stream, number, _ in moved] == [(gathers, 2), (pushes, 2)]
+    asked = marks[2][2]
+    assert asked[gathers] == 3
+    assert not beside.keys() & {gathers, pushes}
+    assert after.items() >= {gathers: 3, pushes: 3}.items()
+
+
+class Alone(NcclDevice):
+    """One of two, with a group that only counts."""
+
+    aborted = 0
+
+    def _own(self, _):
+        return torch.device("cpu")
+
+    def _made(self):
+        return SimpleNamespace(abort=self._abort)
+
+    def _abort(self):
+        self.aborted += 1
+
+    def _start(self):
+        pass
+
+
+def host(**more):
+    usual = {"check": lambda: None, "explain": lambda: None, "meet": lambda _: None}
+    return SimpleNamespace(rank=0, size=2, timeout=0.2, **usual | more)
+
+
+def lost():
+    raise PeerLost([1], "died (pid 7)")
+
+
+def without_end(_):
+    threading.Event().wait()
+
+
+ENDS = {
+    "died": ({"check": lost}, r"device 1.* died \(pid 7\)"),
+    "named when time is up": ({"explain": lambda: PeerLost([1], "stopped")}, "device 1.* stopped"),
+    "not named": ({}, "device 1.* may keep this one waiting for its streams, which did not end within 0.2 s"),
+}
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(("peer", "message"), ENDS.values(), ids=ENDS)
+def test_streams_that_wait_for_a_peer_are_given_up_in_time_and_taken_down(peer, message, monkeypatch):
+    device = Alone(host(**peer), 0)
+    monkeypatch.setattr(nccl._cuda, "synchronize", without_end)
+    with pytest.raises(PeerLost, match=message):
+        device.meet(MAIN)
+    assert device.aborted == 1
+
+
+@pytest.mark.usefixtures("quiet")
+def test_its_group_ends_with_it_and_the_processes_own_lives(monkeypatch):
+    ended, left = [], []
+    monkeypatch.setattr(dist, "destroy_process_group", ended.append)
+    device = Alone(host(close=lambda: left.append(True)), 0)
+    device.close()
+    assert (ended, left) == ([device.group], [True])
+
+
+@pytest.mark.usefixtures("quiet")
+def test_what_nccl_says_is_one_line(monkeypatch):
+    def refuse(_):
+        raise dist.DistBackendError("NCCL error in: x.cpp\nLast error:\nDuplicate GPU detected : rank 1 and rank 0\n")
+
+    device = Alone(host(), 0)
+    monkeypatch.setattr(nccl._cuda, "synchronize", refuse)
+    with pytest.raises(EngineError, match=r"^NCCL fails: Duplicate GPU detected : rank 1 and rank 0$"):
+        device.finish()
+
+
+@no_gpu
+@pytest.mark.parametrize("command", ["run", "verify", "profile"])
+def test_without_a_gpu_it_is_refused_in_a_line(command, tmp_path, capsys):
+    path = tmp_path / "s.jsonl"
+    schedule.write(FILE, path)
+    output = [] if command == "verify" else ["-o", str(tmp_path / "out")]
+    what = ["--model", "nano"] if command == "profile" else [str(path), "--sync", "collective"]
+    assert main([command, *what, *CUDA, *output]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("odc_engine: error: --backend torch --device cuda needs NVIDIA GPUs, and torch ")
+
+
+@pytest.mark.parametrize(
+    ("backend", "sync", "message"),
+    [
+        ("torch", "on-demand", "backend torch has collectives only"),
+        ("cuda_ipc", "collective", "--device cuda with backend cuda_ipc; --backend threads or torch"),
+        ("nvshmem", "collective", "--device cuda with backend nvshmem"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_torch_loads(backend, sync, message, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "s.jsonl"
+    schedule.write(FILE, path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    told = ["--backend", backend, "--device", "cuda", "--sync", sync]
+    assert main(["verify", str(path), *told]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    return monkeypatch
+
+
+def test_a_gpu_for_each_device_is_what_it_takes(two_gpus):
+    run.check(FILE, on_cuda())
+    assert run.hardware(on_cuda()).startswith("2 x a GPU; ")
+    assert run.how(on_cuda()) == {"across": True, "env": {}}
+    assert run.how(job_for(FILE, "collective", "torch"))["across"] is False
+    with pytest.raises(InputError, match="3 devices on 2 GPUs, and NCCL refuses two on one; at most 2 devices"):
+        run.check(file_of((1, 1, 1)), replace(on_cuda(), schedules=(minibatch(1, 1, 1),)))
+    two_gpus.setattr(dist, "is_nccl_available", lambda: False)
+    with pytest.raises(InputError, match=r"needs NCCL, which torch .* has none of; use --backend cuda_ipc"):
+        run.check(FILE, on_cuda())
+
+
+def test_a_launcher_may_show_each_process_its_gpu_alone(two_gpus):
+    two_gpus.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InputError, match="2 devices on 1 GPUs"):
+        gpus.refuse_without_nccl(2, emulate=False)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        two_gpus.setenv(name, value)
+    gpus.refuse_without_nccl(2, emulate=False)
