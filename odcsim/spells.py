@@ -17,14 +17,16 @@ from odcsim.timeline import Floats
 
 LEAST_PAIRS = 100  # of one device, and of two
 MOST = np.log(2.0)  # an interruption counts as a doubling at most
-LEAST = 1e-3  # of a swing: below it, rounding
+LEAST = 1e-3  # that a device's speed changes by: below it, rounding
 GROUPS = 50  # of pairs about as long apart
 CANDIDATES = 40  # lengths of a spell that are tried
 SHORT = ("embed",)  # too short to say anything of speed
-POLISHES = 4  # of medians, of work and of devices in turn
+POLISHES = 50  # at most, of medians of work and of devices in turn
+POLISHED = 1e-3  # less than this is left of a factor when polishing ends
 LEAST_MINIBATCHES = 16  # that all devices ran, to call one slow
+LEAST_SPELLS = 6.0  # that a minibatch may fall into: fewer are as good as two
 ALIKE = 0.02  # a device that is this near to the mean of all is like the others ...
-SIGMAS = 5.0  # ... and so is one that chance from minibatch to minibatch may have set so far off
+CHANCE = 0.01  # ... and so is one that is no further off than some device is this often where all are alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,12 @@ class Swing:
 
 def swing(rows: Sequence[Compute]) -> Swing:
     """From rows that say when and on which device they were; nothing where too few do, or where nothing swings."""
-    told = _told(rows)
-    late = np.clip(_late(told)[0], -MOST, MOST).tolist()
+    told = _again(_told(rows))
+    usual = slow(told) or (1.0,) * _devices(told)
+    logs = np.log([row.seconds / usual[row.device] for row in told])
+    for alike in _works(told):
+        logs[alike] -= np.median(logs[alike])
+    late = np.clip(logs, -MOST, MOST).tolist()
     lags, halves = _pairs(sorted((row.minibatch, row.device, row.at, x) for row, x in zip(told, late, strict=True)))
     near = lags < np.inf
     if min(near.sum(), (~near).sum()) < LEAST_PAIRS:
@@ -48,23 +54,49 @@ def swing(rows: Sequence[Compute]) -> Swing:
 
 def slow(rows: Sequence[Compute]) -> tuple[float, ...]:
     """How many times as long as the mean of all each device takes, in turn. Nothing where devices are alike, or where
-    what sets them apart changes from minibatch to minibatch."""
+    what sets them apart comes and goes, as a swing does."""
     told = _told(rows)
-    late, factors = _late(told)
+    if (devices := _devices(told)) < 2:
+        return ()
+    told = _shared(told)
+    late, factors = _polished(told, devices)
     numbers, places = np.unique([row.minibatch for row in told], return_inverse=True)
     owners = np.array([row.device for row in told], dtype=int)
-    size, cells = len(numbers) * len(factors), places * len(factors) + owners
-    sums = np.bincount(cells, late + factors[owners], size).reshape(-1, len(factors))
-    counts = np.bincount(cells, minlength=size).reshape(-1, len(factors))
+    size, cells = len(numbers) * devices, places * devices + owners
+    sums = np.bincount(cells, late + factors[owners], size).reshape(-1, devices)
+    counts = np.bincount(cells, minlength=size).reshape(-1, devices)
     common = counts.all(axis=1)
-    if len(factors) < 2 or common.sum() < LEAST_MINIBATCHES:
+    if common.sum() < LEAST_MINIBATCHES:
         return ()
     means = sums[common] / counts[common]
     gaps = means - means.mean(axis=1, keepdims=True)
-    chance = SIGMAS * gaps.std(axis=0) / np.sqrt(len(gaps))
-    if not (np.abs(gaps.mean(axis=0)) > np.maximum(ALIKE, chance)).any():
+    if not (np.abs(gaps.mean(axis=0)) > np.maximum(ALIKE, _by_chance(gaps))).any():
         return ()
-    return tuple((np.exp(factors) / np.exp(factors).mean()).tolist())
+    found = np.exp(factors) / np.exp(factors).mean()
+    return tuple(found.tolist()) if (np.abs(found - 1) > ALIKE).any() else ()
+
+
+def _by_chance(gaps: Floats) -> Floats:
+    """How far off the mean of [minibatch, device] can be by chance, for each device.
+
+    A spell that outlasts a minibatch makes the next one alike, so that there are fewer independent ones: their number
+    is taken from the autocorrelation up to where it ends. What is known of that is biased downward, since the mean is
+    taken from the same minibatches; this is set right with a first estimate.
+    """
+    from scipy.special import stdtrit
+
+    n, off = len(gaps), gaps - gaps.mean(axis=0)
+    if np.abs(off).max() < LEAST:
+        return np.zeros(gaps.shape[1])
+    raw = np.array([(off[lag:] * off[: n - lag]).sum() / (n - lag) for lag in range(n // 2)])
+    alike = 1.0  # minibatches that count as one
+    for _ in range(2):
+        told = raw / raw[0] + alike / n
+        end = int(np.argmin(told > 0)) or len(told)
+        alike = 1 + 2 * told[1:end].sum() / told[0]
+    count = n / alike if n / alike >= LEAST_SPELLS else 2.0
+    quantile = -stdtrit(count - 1, CHANCE / 2 / gaps.shape[1])
+    return np.asarray(quantile * off.std(axis=0) * np.sqrt((1 + 1 / count) / count))
 
 
 def _told(rows: Sequence[Compute]) -> list[Compute]:
@@ -72,23 +104,43 @@ def _told(rows: Sequence[Compute]) -> list[Compute]:
     return [row for row in rows if row.minibatch and row.kind not in SHORT]
 
 
-def _late(rows: Sequence[Compute]) -> tuple[Floats, Floats]:
+def _devices(rows: Sequence[Compute]) -> int:
+    return max((row.device for row in rows), default=-1) + 1
+
+
+def _works(rows: Sequence[Compute]) -> list[list[int]]:
+    """Places of the same work."""
+    found: dict[tuple[str, int, float, int], list[int]] = {}
+    for place, row in enumerate(rows):
+        found.setdefault((row.kind, row.tokens, row.squares, row.samples), []).append(place)
+    return [*found.values()]
+
+
+def _again(rows: Sequence[Compute]) -> list[Compute]:
+    """Work that was done again: what was done once is late by nothing, whatever it took."""
+    return [rows[place] for alike in _works(rows) if len(alike) > 1 for place in alike]
+
+
+def _shared(rows: Sequence[Compute]) -> list[Compute]:
+    """Work that several devices had: a device's own says nothing of how it compares."""
+    every = _works(rows)
+    return [rows[place] for alike in every if len({rows[i].device for i in alike}) > 1 for place in alike]
+
+
+def _polished(rows: Sequence[Compute], devices: int) -> tuple[Floats, Floats]:
     """How many times as long as usual for its work and its device each call took, and as the others each device does
     (logarithms). By Tukey's median polish, so that no device needs to have had all the work."""
-    logs = np.log([row.seconds for row in rows])
-    factors = np.zeros(max((row.device for row in rows), default=0) + 1)
-    works: dict[tuple[str, int, float, int], list[int]] = {}
-    owners: dict[int, list[int]] = {}
-    for place, row in enumerate(rows):
-        works.setdefault((row.kind, row.tokens, row.squares, row.samples), []).append(place)
-        owners.setdefault(row.device, []).append(place)
+    logs, factors = np.log([row.seconds for row in rows]), np.zeros(devices)
+    owners = np.array([row.device for row in rows], dtype=int)
+    works, own = _works(rows), [np.flatnonzero(owners == device) for device in range(devices)]
     for _ in range(POLISHES):
-        for alike in works.values():
+        for alike in works:
             logs[alike] -= np.median(logs[alike])
-        for device, own in owners.items():
-            usual = np.median(logs[own])
-            logs[own] -= usual
-            factors[device] += usual
+        usual = np.array([np.median(logs[of]) if len(of) else 0.0 for of in own])
+        logs -= usual[owners]
+        factors += usual
+        if np.abs(usual).max() < POLISHED:
+            break
     return logs, factors
 
 
