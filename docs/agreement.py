@@ -1,8 +1,10 @@
 """What docs/validate.py's page says of its runs: errors against noise, which alternative wins, what a term is worth."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
@@ -41,6 +43,14 @@ class Case:
         return float(np.median(gaps)) / self.truth if gaps else None
 
 
+def kept(path: Path) -> list[Case]:
+    """What stages that ran before have left."""
+    try:
+        return [Case(**case) for case in json.loads(path.read_text())] if path.exists() else []
+    except (TypeError, ValueError):
+        raise SystemExit(f"{path}: not the cases of this version; name an empty folder, and run all stages") from None
+
+
 def groups(cases: Sequence[Case], *names: str) -> dict[tuple[str, ...], list[Case]]:
     found: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
@@ -55,10 +65,10 @@ def ordered(cases: Sequence[Case]) -> tuple[int, int, list[str], float]:
     for (lengths,), alike in groups(cases, "lengths").items():
         every = groups(alike, "sync", "balancer")
         for one, other in combinations(every, 2):
+            if len(every[one]) != len(every[other]) or len({len(c.measured) for c in every[one] + every[other]}) > 1:
+                continue
             spans = [np.sum([c.measured for c in every[key]], axis=0) for key in (one, other)]
             guess = [sum(c.predicted for c in every[key]) for key in (one, other)]
-            if len(every[one]) != len(every[other]):
-                continue
             if not apart(*spans):
                 continue
             if one[0] == other[0] and guess[0] == guess[1]:  # two balancers that came to one plan

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from agreement import Case, results
+from agreement import Case, kept, results
 from drift import steady
 from guess import guess, without
 from mixed import only, order, restored
@@ -35,6 +35,7 @@ from odc_engine.run import run
 from odcsim import balance, catalog, fit, load, measurements, recorded, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
+from odcsim.files import check_writable
 from odcsim.measurements import Measurements
 from odcsim.metrics import usage
 from odcsim.profile import Polynomial
@@ -275,14 +276,14 @@ def main() -> None:
     parser.add_argument("-o", dest="page", type=Path, default=PAGE, metavar="PAGE")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="odc-") as temporary:
+        check_writable(args.page)
         folder = Path(args.keep or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         stages = [stage for stage in STAGES if args.stages in stage.name]
         if not stages:
             parser.error(f"no stage's name holds '{args.stages}'")
         old = folder / "cases.json"
-        cases = [Case(**case) for case in json.loads(old.read_text())] if old.exists() else []
-        cases = [case for case in cases if case.stage not in {stage.name for stage in stages}]
+        cases = [case for case in kept(old) if case.stage not in {stage.name for stage in stages}]
         for stage in stages:
             cases += held(stage, measured(stage, folder), folder)
             old.write_text(json.dumps([asdict(case) for case in cases], indent=1))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -31,8 +32,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return status("odcsim", lambda: args.run(args))
+        return status("odcsim", lambda: _run(args))
     except BrokenPipeError:
         # The reader of our output left (`odcsim ... | head`): point stdout away so that the exit stays silent.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _run(args: Namespace) -> int | None:
+    """What cannot be written is refused before the work whose result it would be."""
+    from pathlib import Path
+
+    from odcsim.files import check_writable
+
+    for name in ("output", "html"):
+        if (path := getattr(args, name, None)) is not None:
+            check_writable(Path(path))
+    code: int | None = args.run(args)
+    return code

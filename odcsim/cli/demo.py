@@ -17,10 +17,10 @@ def add(commands: Any) -> None:
         help="a first result: no arguments, no GPU; writes report.html",
         description=f"Compare all balancers and syncs on a long-context trace: {COMMAND} --html {HTML}",
     )
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, html=HTML)
 
 
-def _run(_args: argparse.Namespace) -> None:
+def _run(args: argparse.Namespace) -> None:
     from odcsim.cli.compare import memory_limit, show
     from odcsim.comparison import compare, pairs
     from odcsim.setting import ask
@@ -28,5 +28,5 @@ def _run(_args: argparse.Namespace) -> None:
     setting = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=8, minibatch=4, max_tokens=65536)
     with progress("comparing", len(pairs())) as advance:
         comparison = compare(setting, memory_limit=memory_limit("a100"), advance=advance)
-    show(comparison, (), as_json=False, html=HTML)
+    show(comparison, (), as_json=False, html=args.html)
     print(f"the same with your own lengths: {COMMAND.replace('longalign', 'YOUR-LENGTHS.csv')}")

@@ -51,3 +51,34 @@ def test_a_mistake_is_one_line_and_leaves_nothing(argv, message, tmp_path, monke
     assert line.startswith("odcsim")
     assert message in line
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["compare", "lengths.csv", *SETTING, "--html"],
+        ["balance", "lengths.csv", *SETTING, "--balancer", "native", "-o"],
+        ["simulate", "s.jsonl", "--sync", "on-demand", "--gpu", "a100", "-o"],
+        ["fit", "measurements.json", "-o"],
+        ["validate", "predicted.npz", "measured.npz", "--html"],
+        ["report", "t.npz", "--html"],
+        ["trace-json", "t.npz", "-o"],
+        ["trace", "make", "longalign", "-o"],
+    ],
+    ids=lambda argv: argv[0],
+)
+def test_an_output_that_cannot_be_is_refused_before_inputs_are_read(argv, tmp_path, monkeypatch, capsys):
+    """None of them exists."""
+    monkeypatch.chdir(tmp_path)
+    assert main([*argv, "nowhere/out.html"]) == 2
+    assert capsys.readouterr().err == (
+        "odcsim: error: nowhere/out.html: its folder does not exist; make nowhere first\n"
+    )
+
+
+def test_the_demo_refuses_before_it_compares(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "report.html").mkdir()
+    assert main(["demo"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "odcsim: error: report.html: is a folder; name a file to write\n")

@@ -1,5 +1,8 @@
 """What docs/agreement.py makes of runs: errors, noise, and which alternative is the better."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 from held import agreement, case
 
@@ -43,6 +46,14 @@ def test_the_order_counts_where_every_run_of_one_beats_every_run_of_the_other():
     assert off > 0.5
 
 
+def test_alternatives_that_ran_unequally_often_are_not_compared():
+    one = [case(1.0, (1.0, 1.1)), case(1.0, (1.0, 1.1), draw=1)]
+    other = [case(2.0, (2.0, 2.1), balancer="lb-micro"), case(2.0, (2.0, 2.1), draw=1, balancer="lb-micro")]
+    assert agreement.ordered([*one, *other])[0] == 1
+    assert agreement.ordered([*one, other[0]])[0] == 0
+    assert agreement.ordered([*one, other[0], case(2.0, (2.0,), draw=1, balancer="lb-micro")])[0] == 0
+
+
 def test_results_hold_every_schedule_worst_first():
     cases = [case(1.0 + i / 100, (1.0,), draw=i) for i in range(30)]
     text = agreement.results(cases)
@@ -52,3 +63,15 @@ def test_results_hold_every_schedule_worst_first():
     assert shown == sorted(shown, reverse=True)
     assert text.partition("### Every schedule")[2].count("| swe ") == 30
     assert text.startswith("a test. ")
+
+
+def test_cases_of_another_version_are_refused_in_a_line(tmp_path):
+    path = tmp_path / "cases.json"
+    assert agreement.kept(path) == []
+    now = asdict(case(1.0, (1.0,)))
+    path.write_text(json.dumps([now]))
+    assert [found.stage for found in agreement.kept(path)] == ["real"]
+    for text in (json.dumps([now | {"host": "x"}]), json.dumps([{"stage": "real"}]), "[{"):
+        path.write_text(text)
+        with pytest.raises(SystemExit, match=r"cases\.json: not the cases of this version; name an empty folder, and"):
+            agreement.kept(path)
