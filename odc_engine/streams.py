@@ -156,6 +156,7 @@ class StreamPlace(Place):
 
 def pause(seconds: float) -> None:
     """Let so much time pass on the present stream."""
-    from odc_engine.kernels import pause as kernel
+    from odc_engine.kernels.calls import call
+    from odc_engine.kernels.pause import pause as kernel
 
-    kernel.pause[(1,)](round(1e9 * seconds), num_warps=1)
+    call(kernel, (1,), round(1e9 * seconds), num_warps=1)

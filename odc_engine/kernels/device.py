@@ -15,6 +15,9 @@ reductions of the atomics, whose result nobody reads; a GPU flushes subnormal su
 import triton
 import triton.language as tl
 
+# Triton would compile anew for device 1 and for a 16th meeting, in the midst of a run, and code would be no better.
+ANY = ["offset", "rank", "devices", "count", "tries"]
+
 
 @triton.jit
 def _shard(table, device, offset, dtype: tl.constexpr):
@@ -41,7 +44,7 @@ def _pushed(table, gradients, device, offset, n, elements):
     return gradients + device.to(tl.int64) * n + elements, _shard(table, device, offset, tl.float32) + elements
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def gather(table, out, offset, n, rank, devices, dtype: tl.constexpr, block: tl.constexpr):
     """Copy n elements of every device's arena to where they belong in `out`, in its dtype."""
     within = tl.arange(0, block)
@@ -56,7 +59,7 @@ def gather(table, out, offset, n, rank, devices, dtype: tl.constexpr, block: tl.
             tl.store(target, tl.load(source, mask=left).to(out.dtype.element_ty), mask=left)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def add(table, gradients, offset, n, rank, devices, block: tl.constexpr):
     """Add each device's n gradients to the fp32 sum in its arena, while others do the same."""
     within = tl.arange(0, block)
@@ -71,7 +74,7 @@ def add(table, gradients, offset, n, rank, devices, block: tl.constexpr):
             tl.atomic_add(target, value, mask=left, sem="relaxed", scope="sys")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def write(table, gradients, offset, n, rank, devices, first: tl.constexpr, block: tl.constexpr):
     """Put each device's n gradients into a slot of its arena that nobody else writes to: over what is there where they
     are the `first`, else on top of it."""
@@ -110,7 +113,7 @@ def total(slots, out, stride, n, writers: tl.constexpr, block: tl.constexpr):
             tl.store(out + start + within, value, mask=left)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def meet(table, offset, rank, devices, count, tries, missing):
     """Tell every device that this one has come for the count-th time, and wait until all have. Who has not come after
     so many looks is noted in `missing`. One program: flags are 32 bits, one for each device, in everybody's arena."""

@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from odc_engine.kernels import device
+from odc_engine.kernels.calls import call
 
 ALIGN = 16  # bytes that one instruction moves, and to which shards and slots are aligned
 LARGEST = (1 << 31) - (1 << 16)  # elements of a shard: kernels count them in 32 bits
@@ -73,19 +74,19 @@ def table(addresses: Sequence[int], where: torch.device | str = "cpu") -> Tensor
 def gather(shards: Shards, out: Tensor, dtype: torch.dtype, launch: Launch = USUAL) -> None:
     """Copy everybody's shard, of this dtype, into its part of `out`, in the dtype of `out`."""
     grid = launch.grid(shards.n, shards.devices)
-    device.gather[grid](*shards.beside(out), dtype=_DTYPES[dtype], **launch.options())
+    call(device.gather, grid, *shards.beside(out), dtype=_DTYPES[dtype], **launch.options())
 
 
 def add(shards: Shards, gradients: Tensor, launch: Launch = USUAL) -> None:
     """Add each device's part of `gradients` to the fp32 shard in its arena. The last bits depend on who came first."""
     grid = launch.grid(shards.n, shards.devices)
-    device.add[grid](*shards.beside(gradients), **launch.options())
+    call(device.add, grid, *shards.beside(gradients), **launch.options())
 
 
 def write(shards: Shards, gradients: Tensor, *, first: bool, launch: Launch = USUAL) -> None:
     """Write each device's part of `gradients` into a slot of its arena, or add it to what this device wrote there."""
     grid = launch.grid(shards.n, shards.devices)
-    device.write[grid](*shards.beside(gradients), first=first, **launch.options())
+    call(device.write, grid, *shards.beside(gradients), first=first, **launch.options())
 
 
 def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = USUAL) -> None:
@@ -94,11 +95,12 @@ def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = USU
     stride = slots.numel() // writers
     if slots.dtype != torch.float32 or out.dtype != torch.float32 or not 0 <= n <= min(stride, out.numel(), LARGEST):
         raise ValueError(f"{writers} slots of {n} fp32 elements in {slots.numel()} of {slots.dtype}")
-    device.total[launch.grid(n)](slots, out, stride, n, writers=writers, **launch.options())
+    call(device.total, launch.grid(n), slots, out, stride, n, writers=writers, **launch.options())
 
 
 def meet(flags: Shards, count: int, tries: int, missing: Tensor) -> None:
     """On a stream: nothing after it begins before all devices have come as often. `flags`: 32 bits of each device."""
     if missing.dtype != torch.int32 or missing.numel() != flags.devices or flags.n != flags.devices:
         raise ValueError(f"{flags.n} flags and {missing.numel()} of {missing.dtype} for {flags.devices} devices")
-    device.meet[(1,)](flags.table, flags.offset, flags.rank, flags.devices, count, tries, missing, num_warps=1)
+    told = flags.table, flags.offset, flags.rank, flags.devices, count, tries, missing
+    call(device.meet, (1,), *told, num_warps=1)
