@@ -20,7 +20,6 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
@@ -30,7 +29,7 @@ from odc_engine.finite import Checks, Microbatches
 from odc_engine.lanes import Handle
 from odc_engine.placement import arena_on, lane_on, memory_for
 from odc_engine.record import Recorder, Silence
-from odc_engine.units import Unit, pack, units_of
+from odc_engine.units import Unit, pack, set_grads, units_of, versions
 from odc_engine.used import Used
 from odcsim.errors import InputError, nearest
 
@@ -104,7 +103,7 @@ class OnDemand:
         self._used.watch(unit)
 
     def _check_fresh(self, unit: Unit) -> None:
-        if self._stepped or self._versions[unit.index] != _versions(unit):
+        if self._stepped or self._versions[unit.index] != versions(unit):
             raise InputError(
                 f"weights of {unit.name} changed since they were published", fix="call publish() on all devices"
             )
@@ -133,7 +132,7 @@ class OnDemand:
         self._between_nodes("push", self.arena.sum_nodes)
         anybody = iter(self.arena.every_note(count).amax(dim=0).tolist())
         for unit in self.units:
-            _set_grads(unit, self.arena.gradients(unit.index), [next(anybody) for _ in unit.trainable])
+            set_grads(unit, self.arena.gradients(unit.index), [next(anybody) for _ in unit.trainable])
 
     def _finish_pushes(self) -> None:
         """Nothing of this minibatch's gradients is under way any more, nor remembered of it."""
@@ -167,7 +166,7 @@ class OnDemand:
         with self.recorder.span("publish"):
             for unit in self.units:
                 self._publish(unit)
-            self._versions = [_versions(unit) for unit in self.units]
+            self._versions = [versions(unit) for unit in self.units]
             self._stepped = False
             self._used.clear()
         if arena.nodes > 1 and not self.meets:
@@ -288,25 +287,3 @@ class _Push(_Transfer):
         del group, op, async_op
         self.odc.push(self.unit, input_tensor)
         output_tensor.zero_()  # FSDP2 adds this to .grad at once; the sum takes its place in settle()
-
-
-def _versions(unit: Unit) -> list[tuple[int, int]]:
-    """An operation on a DTensor counts in the DTensor alone, one on its local tensor in that alone."""
-    return [(piece.parameter._version, piece.local._version) for piece in unit.pieces]
-
-
-def _set_grads(unit: Unit, total: Tensor, used: list[int]) -> None:
-    start = 0
-    for piece, by_anybody in zip(unit.trainable, used, strict=True):
-        parameter, local = piece.parameter, piece.local
-        part = total[start : start + local.numel()].view(local.shape).to(parameter.dtype)
-        start += piece.numel
-        gradient = DTensor.from_local(
-            part,
-            parameter.device_mesh,
-            parameter.placements,
-            run_check=False,
-            shape=parameter.shape,
-            stride=parameter.stride(),
-        )
-        parameter.grad = gradient if by_anybody else None

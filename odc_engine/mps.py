@@ -23,14 +23,14 @@ def up(env: Mapping[str, str]) -> bool:
 
 
 def share(devices: int, gpus: int, env: Mapping[str, str] | None = None) -> str:
-    """Percent of a GPU for each of so many processes of this machine: the user's word, else an equal part where they
-    share GPUs. Empty where nothing limits them."""
+    """Percent of a GPU for each of so many processes of this machine: the user's word, else as much as the fullest GPU
+    has for each of its own. Empty where nothing limits them."""
     env = os.environ if env is None else env
     if not up(env):
         return ""
     if told := env.get(SHARE, ""):
         return told
-    return str(max(1, 100 * gpus // devices)) if devices > gpus > 0 else ""
+    return str(max(1, 100 // -(-devices // gpus))) if devices > gpus > 0 else ""
 
 
 def percent(text: str) -> float | None:

@@ -181,3 +181,26 @@ def pack(unit: Unit, out: Tensor) -> None:
         out[start : start + local.numel()].copy_(local)
         out[start + local.numel() : start + piece.numel].zero_()
         start += piece.numel
+
+
+def versions(unit: Unit) -> list[tuple[int, int]]:
+    """An operation on a DTensor counts in the DTensor alone, one on its local tensor in that alone."""
+    return [(piece.parameter._version, piece.local._version) for piece in unit.pieces]
+
+
+def set_grads(unit: Unit, total: Tensor, used: list[int]) -> None:
+    """Give each parameter its part of the unit's sum of gradients, or none where nobody used it."""
+    start = 0
+    for piece, by_anybody in zip(unit.trainable, used, strict=True):
+        parameter, local = piece.parameter, piece.local
+        part = total[start : start + local.numel()].view(local.shape).to(parameter.dtype)
+        start += piece.numel
+        gradient = DTensor.from_local(
+            part,
+            parameter.device_mesh,
+            parameter.placements,
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
+        parameter.grad = gradient if by_anybody else None

@@ -57,7 +57,7 @@ def check_own(devices: int) -> None:
     if part:
         raise InputError(
             f"{devices} devices on {count} GPUs with {part} % of one each overlap, so that their times mean nothing",
-            fix=f"a multiple of {count} devices, at most 100 on each, with {mps.SHARE} unset",
+            fix=f"at most {100 * count} devices, with {mps.SHARE} unset",
         )
     raise InputError(
         f"{devices} devices on {count} GPUs take turns, so that their times mean nothing",

@@ -173,8 +173,10 @@ def _exists(pid: int) -> bool:
     """One that has ended exists until its parent has asked for its end."""
     try:
         os.kill(pid, 0)
-    except OSError:
+    except ProcessLookupError:
         return False
+    except PermissionError:
+        pass  # another user's, and there
     return _state(pid) not in "ZX"
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from odc_engine.arena import Arena, UnitShape
-from odc_engine.backends.base import FarMemory, PeerMemory
+from odc_engine.backends.base import PeerMemory
 from odc_engine.far import FarArena
 from odc_engine.kernels import transfers
 from odc_engine.kernels.transfers import USUAL, Launch, Shards
@@ -79,14 +79,3 @@ class GpuArena(Arena):
 
 class FarGpuArena(FarArena, GpuArena):
     """Near devices by kernels, the others through the library."""
-
-    def __init__(
-        self,
-        memory: FarMemory,
-        units: Sequence[UnitShape],
-        accumulate: str,
-        per_node: int | None = None,
-        launch: Launch = USUAL,
-    ) -> None:
-        super().__init__(memory, units, accumulate, per_node)
-        self._launch = launch

@@ -18,9 +18,7 @@ class FakeDriver:
         self.launched: list[str] = []  # kernels, in turn
         self.loaded: list[str] = []  # and once for each time that one was compiled
         self._loading = loading
-        self.utils = SimpleNamespace(
-            load_binary=self._load, get_device_properties=lambda _: {"max_shared_mem": 232448}
-        )
+        self.utils = SimpleNamespace(load_binary=self._load, get_device_properties=lambda _: {"max_shared_mem": 232448})
 
     def get_current_target(self):
         return GPUTarget("cuda", 90, 32)
@@ -41,7 +39,8 @@ class FakeDriver:
         def launch(x, y, z, _stream, function, *_):
             if function is None:
                 raise TypeError("the kernel is not loaded yet")  # the real one takes an integer
-            assert x > 0 and y == z == 1
+            assert x > 0
+            assert y == z == 1
             self.launched.append(metadata.name)
 
         return launch

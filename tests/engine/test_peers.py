@@ -1,5 +1,6 @@
 """How a device sees that a peer is gone: from many threads at once, and on systems that tell little."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -49,3 +50,11 @@ def test_a_process_that_has_ended_is_gone_before_its_parent_asks():
             pass
         assert not peers._exists(process.pid)
     assert not peers._exists(process.pid)
+
+
+def test_a_process_that_nobody_here_may_signal_is_there(monkeypatch):
+    def refused(_pid, _signal):
+        raise PermissionError
+
+    monkeypatch.setattr(peers.os, "kill", refused)
+    assert peers._exists(os.getpid())
