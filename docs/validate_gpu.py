@@ -98,6 +98,22 @@ def bandwidth(_: Path) -> tuple[bool, str]:
     return moved({size: rates(size) for size in SIZES})
 
 
+def exchange(_: Path) -> tuple[bool, str]:
+    """Reached where every sum was right: what links reach is to be read, and has no bound."""
+    told = ["bandwidth", "--backend", "cuda_ipc", "--devices", str(several())]
+    code, text = said([sys.executable, "-m", "odc_engine", *told])
+    return code == 0, fenced(text)
+
+
+def several() -> int:
+    """GPUs, one for each process."""
+    import torch
+
+    if (count := torch.cuda.device_count()) < 2:
+        raise Absent("Processes that share a GPU take turns on it, and here is one")
+    return min(count, 8)
+
+
 def tuning(folder: Path) -> tuple[bool, str]:
     """A recommendation: the engine's launch stays as it is. Reached where the chosen one reaches its bounds."""
     from odc_engine import tuning as launches
@@ -119,16 +135,11 @@ def profile(folder: Path) -> tuple[bool, str]:
 
 def processes(folder: Path) -> tuple[bool, str]:
     """As `profile`, of devices that are processes with a GPU each."""
-    import torch
-
     from odc_engine import profile as profiles
     from odc_engine.plan import Plan
     from odcsim import catalog
 
-    if (count := torch.cuda.device_count()) < 2:
-        raise Absent("Processes that share a GPU take turns on it, and here is one")
-    model = catalog.model(MODEL)
-    plan = Plan(model, (min(count, 8),), "cuda_ipc", LONGEST, quick=True, dtype=DTYPE)
+    plan = Plan(catalog.model(MODEL), (several(),), "cuda_ipc", LONGEST, quick=True, dtype=DTYPE)
     report = profiles.measured(plan, folder / "processes.json")
     return report.good, fenced("\n".join(report.lines()))
 
@@ -177,6 +188,7 @@ STEPS = (
     Step("selftest", "does what the engine relies on hold here", 580, selftest),
     Step("tests", "the tests that need a GPU", 580, tests),
     Step("bandwidth", "kernels against a plain copy of the same run", 180, bandwidth),
+    Step("exchange", "how fast GPUs gather and push, against NCCL and their own copy", 300, exchange),
     Step("tuning", "how programs should share the kernels' work", 300, tuning),
     Step("profile", "what this GPU takes, in four groups of its SMs", 580, profile),
     Step("processes", "what a GPU takes as a device by itself, beside others of its machine", 580, processes),

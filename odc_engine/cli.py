@@ -59,6 +59,7 @@ def build_parser() -> Parser:
     bandwidth.add_argument(
         "--bytes", type=_numbers, default=(), metavar="B,B", help="of the full tensor (64 KB to 256 MB)"
     )
+    bandwidth.add_argument("--backend", default="shm", choices=("shm", "cuda_ipc"), help="how devices reach each other")
     bandwidth.add_argument("--json", action="store_true", help="print JSON")
     bandwidth.set_defaults(run=_bandwidth)
     return parser
@@ -184,7 +185,7 @@ def _bandwidth(args: argparse.Namespace) -> int:
     _need_torch()
     from odc_engine import measure
 
-    return measure.bandwidth(args.devices, sizes, args.json)
+    return measure.bandwidth(args.devices, sizes, args.json, args.backend)
 
 
 def _job(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":

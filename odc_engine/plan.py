@@ -54,8 +54,11 @@ class Plan:
         elif has_gpu(self.backend, self.device):
             from odc_engine.backends import gpus
 
-            most = max(self.devices)
-            gpus.check_own(most) if self.device == "cpu" else gpus.refuse_without_nccl(most, emulate=True)
+            if self.backend == "torch":
+                gpus.refuse_without_nccl(max(self.devices))
+                gpus.refuse_without("torch with emulated compute", "triton", "Triton")
+            else:
+                gpus.check_own(max(self.devices))
 
     @property
     def where(self) -> str:

@@ -60,7 +60,9 @@ def _by_nccl(job: Job) -> bool:
 
 def _check_gpus(job: Job) -> None:
     if _by_nccl(job):
-        gpus.refuse_without_nccl(_here(job), emulate=job.emulate)
+        gpus.refuse_without_nccl(_here(job))
+        if job.emulate:
+            gpus.refuse_without("torch with --emulate-compute", "triton", "Triton")
         return
     place, pushed_afar = started(), job.cost.sharded == "full"
     if place is not None and not place.one_machine and pushed_afar and job.accumulate != "slots":

@@ -18,6 +18,7 @@ from odc_engine.record import Clock
 from odcsim.timeline import Floats
 
 _cuda: Any = torch.cuda  # torch has no types for most of it
+HEAD_START = 2e-4  # seconds in which the host gives a kernel, and more
 
 
 class StreamHandle(Handle):
@@ -152,6 +153,20 @@ class StreamPlace(Place):
 
     def wait(self, seconds: float) -> None:
         pause(seconds)
+
+
+def lasted(move: Callable[[], object], repeats: int) -> float:
+    """Seconds of one move of so many, by the GPU's own clock. A pause goes first, so that all calls lie on the stream
+    when the clock is read: giving a kernel takes longer than a small one runs."""
+    move()
+    start, end = (_cuda.Event(enable_timing=True) for _ in range(2))
+    pause(HEAD_START * repeats)
+    start.record()
+    for _ in range(repeats):
+        move()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000 / repeats
 
 
 def pause(seconds: float) -> None:

@@ -24,24 +24,19 @@ def refuse_without_gpus(backend: str) -> None:
     refuse_without(backend, "triton", "Triton")
 
 
-def refuse_without_nccl(devices: int, *, emulate: bool) -> None:
+def refuse_without_nccl(devices: int) -> None:
     """`devices` of this machine. Where the launcher shows each process a GPU of its own, it sees that one alone."""
-    told = "--backend torch --device cuda"
     if not torch.cuda.is_available():
         raise InputError(
-            f"{told} needs NVIDIA GPUs, and torch {torch.__version__} sees none",
+            f"NCCL needs NVIDIA GPUs, and torch {torch.__version__} sees none",
             fix="use --device cpu, or see 'odc_engine doctor --gpu-selftest'",
         )
     if not dist.is_nccl_available():
-        raise InputError(
-            f"{told} needs NCCL, which torch {torch.__version__} has none of", fix="use --backend cuda_ipc"
-        )
+        raise InputError(f"torch {torch.__version__} has no NCCL", fix="install torch with CUDA, or use other backends")
     count = torch.cuda.device_count()
     if devices > count and not (started() and count == 1):
         fix = f"at most {count} devices, or --backend threads --device cuda, which divides one GPU"
         raise InputError(f"{devices} devices on {count} GPUs, and NCCL refuses two on one", fix=fix)
-    if emulate:
-        refuse_without("torch with --emulate-compute", "triton", "Triton")
 
 
 def refuse_without(backend: str, module: str, name: str) -> None:

@@ -8,7 +8,6 @@ from odc_engine.probes.driver import need, need_torch
 
 MB = 1 << 20
 SIZE, DEVICES, ROUNDS = 256 * MB, 4, 30
-HEAD_START = 2e-4  # seconds in which the host gives a kernel, and more
 ODD = 10_007  # elements of a shard, of which nothing is aligned
 
 
@@ -68,22 +67,7 @@ def rates(size: int) -> dict[str, float]:
 
 
 def fastest(move: Callable[[], Any], repeats: int = 1) -> float:
-    """Seconds of one move in the best round, by the GPU's own clock. A pause goes first, so that all calls lie on the
-    stream when the clock is read: giving a kernel takes longer than a small one runs."""
-    import torch
+    """Seconds of one move in the best round."""
+    from odc_engine.streams import lasted
 
-    from odc_engine.streams import pause
-
-    move()
-    event: Any = torch.cuda.Event  # torch has no types for it
-    found: list[float] = []
-    for _ in range(ROUNDS):
-        start, end = event(enable_timing=True), event(enable_timing=True)
-        pause(HEAD_START * repeats)
-        start.record()
-        for _ in range(repeats):
-            move()
-        end.record()
-        end.synchronize()
-        found.append(start.elapsed_time(end) / 1000 / repeats)
-    return min(found)
+    return min(lasted(move, repeats) for _ in range(ROUNDS))

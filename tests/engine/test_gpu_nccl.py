@@ -1,5 +1,7 @@
 """FSDP2's own collectives over NCCL: gradients of one process, and times that obey the program. Not run yet."""
 
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -8,6 +10,8 @@ import numpy as np  # noqa: E402
 from teams import file_of, minibatch  # noqa: E402
 
 from odc_engine import launch, run, verify  # noqa: E402
+from odc_engine.bench import Gpu  # noqa: E402
+from odc_engine.cli import main  # noqa: E402
 from odc_engine.job import job_of  # noqa: E402
 from odcsim import timeline  # noqa: E402
 from odcsim.errors import InputError  # noqa: E402
@@ -70,3 +74,10 @@ def test_two_devices_on_one_gpu_are_refused_early_and_late(capfd):
         run.check(FILE, job("collective"))
     assert launch.run(refused, 2, 60.0, job("collective")) == 1
     assert "NCCL fails" in capfd.readouterr().err
+
+
+@several
+def test_the_bandwidth_command_proves_every_way(capfd):
+    pytest.importorskip("triton", reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt")
+    assert main(["bandwidth", "--backend", "cuda_ipc", "--devices", "2", "--bytes", "1048576", "--json"]) == 0
+    assert [rate["way"] for rate in json.loads(capfd.readouterr().out)["rates"]] == list(Gpu.ways)

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from odc_engine import measure  # noqa: E402
 from odc_engine.arena import CHUNK, Arena, UnitShape  # noqa: E402
 from odc_engine.backends.threads import Team, ThreadMemory  # noqa: E402
+from odc_engine.bench import Cpu, same  # noqa: E402
 from odc_engine.cli import main  # noqa: E402
 from odc_engine.errors import EngineError  # noqa: E402
 from odcsim import plots  # noqa: E402
@@ -20,11 +21,11 @@ def test_the_command_measures_every_way(capfd):
     assert main(["bandwidth", "--devices", "2", "--bytes", str(SIZE), "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["schema"] == 1
-    assert [r["way"] for r in report["rates"]] == list(measure.WAYS)
+    assert [r["way"] for r in report["rates"]] == list(Cpu.ways)
     for rate in report["rates"]:
         assert (rate["devices"], rate["bytes"]) == (2, SIZE)
         assert rate["gb_per_second"] == pytest.approx(SIZE / rate["seconds"] / 1e9)
-    ceiling = next(r for r in report["rates"] if r["way"] == measure.CEILING)
+    ceiling = next(r for r in report["rates"] if r["way"] == Cpu.ceiling)
     assert ceiling["of_memcpy"] == 1
     assert all(r["of_memcpy"] == pytest.approx(ceiling["seconds"] / r["seconds"]) for r in report["rates"])
 
@@ -49,9 +50,9 @@ def test_bad_numbers_are_refused_in_a_line(capsys, options, said):
 
 
 def test_a_wrong_sum_is_no_measurement():
-    measure._same("push", torch.ones(3), torch.ones(3))
+    same("push", torch.ones(3), torch.ones(3))
     with pytest.raises(EngineError, match="push of 3 elements is wrong"):
-        measure._same("push", torch.ones(3), torch.tensor([1.0, 1.0, 2.0]))
+        same("push", torch.ones(3), torch.tensor([1.0, 1.0, 2.0]))
 
 
 def rate(way: str, size: int) -> measure.Rate:
@@ -59,9 +60,9 @@ def rate(way: str, size: int) -> measure.Rate:
 
 
 def test_the_table_has_a_row_for_each_way_and_a_column_for_each_size():
-    lines = measure.as_text([rate(way, size) for size in (SIZE, 1 << 20) for way in measure.WAYS]).splitlines()
+    lines = measure.as_text([rate(way, size) for size in (SIZE, 1 << 20) for way in Cpu.ways]).splitlines()
     assert lines[0].split() == ["2", "devices,", "GB/s", "64", "KB", "1", "MB"]
-    assert [line[:20].strip() for line in lines[1 : 1 + len(measure.WAYS)]] == list(measure.WAYS)
+    assert [line[:20].strip() for line in lines[1 : 1 + len(Cpu.ways)]] == list(Cpu.ways)
     assert lines[-1].split()[-2:] == ["50%", "50%"]
 
 
@@ -101,7 +102,7 @@ def test_pushes_of_any_dtype_add_up_in_fp32(dtype):
 def test_the_figure_has_a_panel_for_each_number_of_devices():
     entries = [
         {"way": way, "devices": n, "bytes": size, "gb_per_second": 1.0}
-        for way in measure.WAYS
+        for way in Cpu.ways
         for n in (2, 4)
         for size in (SIZE, 1 << 20)
     ]
@@ -109,7 +110,7 @@ def test_the_figure_has_a_panel_for_each_number_of_devices():
     assert [note.text for note in drawn.layout.annotations] == ["2 devices", "4 devices"]
     assert "a &lt;machine&gt;" in drawn.layout.title.subtitle.text
     names = {trace.name for trace in drawn.data}
-    assert names < set(measure.WAYS)  # every name that the figure knows is one that is measured
+    assert names < set(Cpu.ways)  # every name that the figure knows is one that is measured
     assert {len(trace.x) for trace in drawn.data} == {2}
 
 

@@ -14,10 +14,12 @@ import fake_cuda  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from jobs import file_of, job_for, minibatch  # noqa: E402
 
-from odc_engine import placement, run, streams  # noqa: E402
+from odc_engine import bench, measure, placement, run, streams  # noqa: E402
 from odc_engine.backends import gpus, nccl  # noqa: E402
 from odc_engine.backends.base import MAIN  # noqa: E402
 from odc_engine.backends.nccl import NcclDevice  # noqa: E402
+from odc_engine.backends.shm import SharedMemory  # noqa: E402
+from odc_engine.bench import Cpu, Gpu  # noqa: E402
 from odc_engine.cli import main  # noqa: E402
 from odc_engine.collective import Collective  # noqa: E402
 from odc_engine.errors import EngineError, PeerLost  # noqa: E402
@@ -86,6 +88,47 @@ def test_devices_with_a_group_of_their_own_get_the_gradients_of_one_process(pool
     steps = job.program_of(job.schedules[1]).steps
     pushes = [i for i, step in enumerate(steps) if step.kind == "push"]
     assert (had[pushes] > asked[pushes]).all()
+
+
+def moved(_, size):
+    """Every way of a GPU's ground, by gloo and in shared memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "NcclDevice", OnCpu)
+        patch.setattr(bench, "NcclDevice", OnCpu)
+        patch.setattr(bench, "CudaMemory", lambda shared: shared)
+        patch.setattr(bench, "lasted", lambda move, repeats: (move(), repeats * 1e-3)[1])
+        patch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
+        ground = Gpu(SharedMemory(timeout=30.0))
+        found = measure.measured(size, ground)
+        ground.close()
+        return found
+
+
+def test_bandwidth_has_the_same_ways_on_gpus_with_nccl_for_a_rival(pools):
+    for found in pools(2).run(moved, 64 << 10):
+        assert [rate.way for rate in found] == list(Gpu.ways)
+        assert {rate.seconds for rate in found} == {0.128}
+        lines = measure.as_text(found).splitlines()
+        assert lines[len(Gpu.ways) + 2].startswith("over copy, all")
+        assert [line.split("  ")[0] for line in lines[-len(Gpu.ways) + 1 :]] == list(Gpu.ways[1:])
+    assert [way.replace("nccl", "gloo") for way in Gpu.ways[1:]] == list(Cpu.ways[3:])
+
+
+def test_moves_are_timed_when_all_of_them_lie_on_the_stream(monkeypatch):
+    events = []
+    monkeypatch.setattr(streams, "pause", lambda seconds: events.append(seconds))
+
+    class Event(fake_cuda.Event):
+        def record(self):
+            events.append("mark")
+            super().record()
+
+        def synchronize(self):
+            events.append("wait")
+
+    monkeypatch.setattr(streams, "_cuda", SimpleNamespace(Event=Event))
+    assert streams.lasted(lambda: events.append("move"), 3) > 0
+    assert events == ["move", 3 * streams.HEAD_START, "mark", "move", "move", "move", "mark", "wait"]
 
 
 class Ticks:
@@ -212,7 +255,14 @@ def test_without_a_gpu_it_is_refused_in_a_line(command, tmp_path, capsys):
     what = ["--model", "nano"] if command == "profile" else [str(path), "--sync", "collective"]
     assert main([command, *what, *CUDA, *output]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("odc_engine: error: --backend torch --device cuda needs NVIDIA GPUs, and torch ")
+    assert line.startswith("odc_engine: error: NCCL needs NVIDIA GPUs, and torch ")
+
+
+@no_gpu
+def test_bandwidth_of_gpus_is_refused_in_a_line_too(capsys):
+    assert main(["bandwidth", "--backend", "cuda_ipc", "--devices", "2"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("odc_engine: error: backend cuda_ipc needs NVIDIA GPUs")
 
 
 @pytest.mark.parametrize(
@@ -249,14 +299,14 @@ def test_a_gpu_for_each_device_is_what_it_takes(two_gpus):
     with pytest.raises(InputError, match="3 devices on 2 GPUs, and NCCL refuses two on one; at most 2 devices"):
         run.check(file_of((1, 1, 1)), replace(on_cuda(), schedules=(minibatch(1, 1, 1),)))
     two_gpus.setattr(dist, "is_nccl_available", lambda: False)
-    with pytest.raises(InputError, match=r"needs NCCL, which torch .* has none of; use --backend cuda_ipc"):
+    with pytest.raises(InputError, match=r"torch .* has no NCCL; install"):
         run.check(FILE, on_cuda())
 
 
 def test_a_launcher_may_show_each_process_its_gpu_alone(two_gpus):
     two_gpus.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(InputError, match="2 devices on 1 GPUs"):
-        gpus.refuse_without_nccl(2, emulate=False)
+        gpus.refuse_without_nccl(2)
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         two_gpus.setenv(name, value)
-    gpus.refuse_without_nccl(2, emulate=False)
+    gpus.refuse_without_nccl(2)

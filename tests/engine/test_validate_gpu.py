@@ -98,6 +98,17 @@ def test_a_step_that_ends_its_process_or_hangs_says_so(tmp_path, monkeypatch):
         assert told in result.text
 
 
+@pytest.mark.parametrize(("count", "asked"), [(1, None), (2, "2"), (16, "8")])
+def test_what_needs_several_gpus_asks_for_as_many_as_a_node_has(count, asked, monkeypatch, tmp_path):
+    commands = []
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.setattr(gpu, "said", lambda command: commands.append(command) or (0, "rates"))
+    step = next(step for step in gpu.STEPS if step.name == "exchange")
+    gpu.attempt(step, tmp_path)
+    assert gpu.kept(tmp_path)["exchange"].good is (None if asked is None else True)
+    assert [command[-1] for command in commands] == ([asked] if asked else [])
+
+
 def test_limits_keep_a_step_under_ten_minutes():
     assert all(step.limit < 600 for step in gpu.STEPS)
 
