@@ -46,6 +46,7 @@ from odcsim.timeline import Timeline
 from odcsim.validation import validate
 
 PAGE = Path(__file__).parent / "validation.md"
+BEGIN, END = "<!-- begin results -->", "<!-- end results -->"
 PICTURE = "images/validation.svg"  # beside the page
 TRACES = ("longalign", "swe-smith", "aime-rl")
 LONGEST, SHORTEST = 512, 16  # tokens: named traces are scaled down until their longest sample has so many
@@ -292,9 +293,6 @@ def main() -> None:
     picture.parent.mkdir(exist_ok=True)
     scatter(cases, picture)
     say(f"wrote {args.page}")
-
-
-BEGIN, END = "<!-- begin results -->", "<!-- end results -->"
 
 
 if __name__ == "__main__":

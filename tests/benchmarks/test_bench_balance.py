@@ -1,6 +1,7 @@
 """How quick the balancers are. Run with: pytest tests/benchmarks/test_bench_balance.py --benchmark-only"""
 
 import heapq
+from itertools import chain, cycle
 from time import perf_counter
 
 import numpy as np
@@ -35,6 +36,13 @@ def with_a_state_per_sample(weights, parts):
     return heap[0][2]
 
 
+def holds_each_once(devices, lengths):
+    """Every sample, and no microbatch over the limit."""
+    microbatches = [list(microbatch) for device in devices for microbatch in device]
+    assert sorted(chain.from_iterable(microbatches)) == list(range(len(lengths)))
+    assert all(lengths[microbatch].sum() <= LIMIT for microbatch in microbatches)
+
+
 def best_of(times, call):
     taken = []
     for _ in range(times):
@@ -48,23 +56,32 @@ def test_200_small_minibatches_with_every_balancer(benchmark):
     drawn = [minibatch(seed, 8 * 4) for seed in range(200)]
 
     def every_balancer():
-        for name in NAMES:
-            for lengths, weights in drawn:
-                balance(name, lengths, weights, 8, LIMIT)
+        return [balance(name, lengths, weights, 8, LIMIT) for name in NAMES for lengths, weights in drawn]
 
-    benchmark.pedantic(every_balancer, rounds=5)
+    found = benchmark.pedantic(every_balancer, rounds=5)
+    assert len(found) == 200 * len(NAMES)
+    for devices, (lengths, _) in zip(found, cycle(drawn), strict=False):
+        holds_each_once(devices, lengths)
 
 
 @pytest.mark.parametrize("name", ["lb-micro", "lb-mini", "sorted-slice"])
 @pytest.mark.parametrize(("devices", "samples"), [(64, 8), (512, 8), (4096, 16)])
 def test_one_minibatch(benchmark, name, devices, samples):
     lengths, weights = minibatch(0, devices * samples)
-    benchmark.pedantic(balance, (name, lengths, weights, devices, LIMIT), rounds=5 if devices < 4096 else 2)
+    rounds = 5 if devices < 4096 else 2
+    found = benchmark.pedantic(balance, (name, lengths, weights, devices, LIMIT), rounds=rounds)
+    assert len(found) == devices
+    holds_each_once(found, lengths)
 
 
 @pytest.mark.parametrize(("devices", "samples"), [(512, 8), (4096, 16)])
 def test_exact_differencing(benchmark, devices, samples):
-    benchmark.pedantic(differencing, (heaviest_first(0, devices * samples), devices), rounds=5)
+    weights = heaviest_first(0, devices * samples)
+    found = benchmark.pedantic(differencing, (weights, devices), rounds=5)
+    assert sorted(chain.from_iterable(found)) == list(range(devices * samples))
+    sums = [sum(weights[i] for i in part) for part in found]
+    assert len(sums) == devices
+    assert max(sums) - min(sums) <= 0.05 * np.mean(sums)
 
 
 def test_exact_differencing_against_the_textbook_form(benchmark):

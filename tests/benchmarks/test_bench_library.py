@@ -29,7 +29,11 @@ def rounds(devices):
 def test_a_plan_with_its_digest(benchmark, balancer, devices, samples):
     lengths = lengths_of(devices, samples)
     asked = {"devices": devices, "max_tokens": LIMIT, "balancer": balancer}
-    benchmark.pedantic(plan, (lengths,), asked, rounds=rounds(devices))
+    found = benchmark.pedantic(plan, (lengths,), asked, rounds=rounds(devices))
+    microbatches = [list(microbatch) for device in found.devices for microbatch in device]
+    assert sorted(chain.from_iterable(microbatches)) == list(range(len(lengths)))
+    assert all(lengths[microbatch].sum() <= LIMIT for microbatch in microbatches)
+    assert found.digest == plan(lengths, **asked).digest
 
 
 @pytest.mark.parametrize(("devices", "samples"), SIZES)
@@ -72,4 +76,6 @@ def test_learning_from_four_microbatches_of_every_device(benchmark, devices):
             costs.update([part.astype(np.int64)], took, i % devices)
         return (costs,), {}
 
-    benchmark.pedantic(lambda costs: costs.coefficients, setup=told, rounds=rounds(devices))
+    found = benchmark.pedantic(lambda costs: costs.coefficients, setup=told, rounds=rounds(devices))
+    assert found.linear == pytest.approx(1e-4, rel=0.05)
+    assert found.quadratic == pytest.approx(1e-9, rel=0.25)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from odcsim import analytic, des, metrics
+from odcsim.balance import NAMES
 from odcsim.program import program
 from odcsim.simulation import PIECE
 
@@ -27,10 +28,12 @@ def timed(call) -> float:
 
 def test_compare_from_the_command_line(benchmark):
     """Every balancer under every sync it can run, 200 minibatches, 8 devices, 28 layers, start-up included."""
-    benchmark.pedantic(
-        lambda: subprocess.run([sys.executable, "-m", "odcsim", *COMPARE.split()], check=True, capture_output=True),
-        rounds=3, warmup_rounds=1,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "odcsim", *COMPARE.split()]
+    done = benchmark.pedantic(
+        lambda: subprocess.run(command, check=True, capture_output=True, text=True), rounds=3, warmup_rounds=1
+    )
+    assert done.stdout.count(" on-demand ") >= len(NAMES)
+    assert "Yes: " in done.stdout
     benchmark.extra_info["times python + numpy alone"] = round(
         benchmark.stats["min"] / min(timed(lambda: subprocess.run(DEMO_START, check=True)) for _ in range(3)), 1
     )
@@ -48,18 +51,26 @@ def bare_scan(layers: int, microbatches: int, minibatches: int, devices: int) ->
         ready += seconds
 
 
-def scan(steps, table, *, measured: bool) -> None:
-    """All minibatches in pieces whose rows stay in the cache, as `simulation.usage` runs them."""
+def scan(steps, table, *, measured: bool) -> float:
+    """All minibatches in pieces whose rows stay in the cache, as `simulation.usage` runs them. Gives
+    the seconds of all devices' compute where that is measured, and else those of all minibatches."""
+    seconds = 0.0
     size = max(1, PIECE // table.shape[2])
     for first in range(0, table.shape[1], size):
         piece = table[:, first : first + size]
         asked, had = analytic.recycled_rows(steps, metrics.uses(steps), piece.shape[1:])
         order = analytic.scan(steps, piece, asked, had)
         if measured:
-            metrics.measure_rows(steps, asked, had, order, simulated=True)
+            seconds += metrics.measure_rows(steps, asked, had, order, simulated=True).compute.sum()
         else:
             for _ in order:
                 pass
+            seconds += had[-1].max(axis=1).sum()
+    return seconds
+
+
+def compute_of(steps, table) -> float:
+    return sum(table[step.duration].sum() for step in steps.steps if step.kind == "compute")
 
 
 @pytest.mark.parametrize("measured", [False, True], ids=["times", "times-and-idle-parts"])
@@ -68,7 +79,9 @@ def test_analytic_at_a_thousand_devices(benchmark, sync, measured):
     """1,024 devices x 64 layers x 8 microbatches x 100 minibatches."""
     steps = program(64, 8, sync)
     table = durations(steps, 100, 1024)
-    benchmark.pedantic(lambda: scan(steps, table, measured=measured), rounds=3, warmup_rounds=1)
+    found = benchmark.pedantic(lambda: scan(steps, table, measured=measured), rounds=3, warmup_rounds=1)
+    compute = compute_of(steps, table)
+    assert found == pytest.approx(compute) if measured else compute / 1024 < found < compute
     bare = min(timed(lambda: bare_scan(64, 8, 100, 1024)) for _ in range(3))
     benchmark.extra_info["times a bare numpy scan"] = round(benchmark.stats["min"] / bare, 1)
 
@@ -87,7 +100,8 @@ def test_des_steps_per_second(benchmark, sync):
     """20 minibatches of 4 microbatches on 8 devices, 28 layers."""
     steps = program(28, 4, sync)
     table = durations(steps, 20, 8)
-    benchmark.pedantic(lambda: des.run(steps, table), rounds=3, warmup_rounds=1)
+    found = benchmark.pedantic(lambda: des.run(steps, table), rounds=3, warmup_rounds=1)
+    assert np.array_equal(found, analytic.run(steps, table))
     count = len(steps.steps) * 20 * 8
     bare = min(timed(lambda: bare_steps(count)) for _ in range(3))
     benchmark.extra_info["steps per second"] = round(count / benchmark.stats["min"])
@@ -99,6 +113,7 @@ def test_growth_with_devices_and_layers(benchmark, devices, layers):
     """Seconds per minibatch, device and layer: flat where the cost is linear in devices x layers."""
     steps = program(layers, 4, "collective")
     table = durations(steps, 16, devices)
-    benchmark.pedantic(lambda: scan(steps, table, measured=True), rounds=3, warmup_rounds=1)
+    found = benchmark.pedantic(lambda: scan(steps, table, measured=True), rounds=3, warmup_rounds=1)
+    assert found == pytest.approx(compute_of(steps, table))
     each = benchmark.stats["min"] / (16 * devices * layers)
     benchmark.extra_info["nanoseconds per minibatch, device and layer"] = round(1e9 * each, 1)
