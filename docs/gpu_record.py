@@ -1,12 +1,14 @@
-"""What docs/validate_gpu.py makes of its runs: schedules before them, and tables with their bounds after them."""
+"""The runs of docs/validate_gpu.py: schedules before them, and tables with their bounds after them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from agreement import table
 
 from odc_engine.tuning import BOUNDED, FROM, OF_COPY, short
-from odcsim import balance, catalog, load
+from odcsim import balance, catalog, load, profile, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.metrics import usage
@@ -18,28 +20,50 @@ from odcsim.timeline import Block, Timeline
 MODEL, DEVICES, DTYPE = "r1-distill-qwen-1.5b", 4, "bfloat16"
 LONGEST = 32768  # tokens: LongAlign is scaled down to it, so that four devices' microbatches fit into one GPU
 MINIBATCH, MINIBATCHES, SEED = 4, 3, 20260
+REPEATS = 2
 OVERLAP, OVERHEAD = 0.80, 0.02
 BACKWARD = ("backward", "embed backward")
 
 
-def planned(known: Profile, lengths: str, rows: Sequence[tuple[str, str]]) -> tuple[Cost, dict[str, ScheduleFile]]:
-    """The same samples under each sync, by its balancer."""
-    cost = Cost(catalog.model(MODEL), known, Cluster(DEVICES, DEVICES, 1.0, 1.0, DEVICES))
-    every = drawn(lengths)
-    files = {}
-    for sync, balancer in rows:
-        header = Header(balancer, MODEL, "the profile's", LONGEST, DEVICES, SEED)
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is run, and the kept profile that predicts it."""
+
+    sync: str
+    balancer: str
+    backend: str = "threads"
+    device: str = "cuda"
+    known: str = "profile.json"
+
+    @property
+    def name(self) -> str:
+        return f"{self.sync} + {self.balancer}, {'nccl' if self.backend == 'torch' else self.backend}"
+
+
+Compared = tuple[dict[Row, Timeline], dict[Row, list[Timeline]]]  # predicted, and measured in each repeat
+
+
+def cost_of(known: Profile, devices: int = DEVICES) -> Cost:
+    return Cost(catalog.model(MODEL), known, Cluster(devices, devices, 1.0, 1.0, devices))
+
+
+def planned(cost: Cost, lengths: str, rows: Sequence[Row]) -> dict[Row, ScheduleFile]:
+    """The same samples in each row, by its balancer."""
+    devices, files = cost.cluster.devices, {}
+    every = drawn(lengths, devices)
+    for row in rows:
+        header = Header(row.balancer, MODEL, "the profile's", LONGEST, devices, SEED)
         schedules = tuple(
-            Schedule(tuple(of.tolist()), balance.balance(balancer, of, cost.sample_seconds(of), DEVICES, LONGEST))
+            Schedule(tuple(of.tolist()), balance.balance(row.balancer, of, cost.sample_seconds(of), devices, LONGEST))
             for of in every
         )
-        files[sync] = ScheduleFile(header, schedules).sealed()
-    return cost, files
+        files[row] = ScheduleFile(header, schedules).sealed()
+    return files
 
 
-def drawn(lengths: str) -> list[np.ndarray]:
+def drawn(lengths: str, devices: int) -> list[np.ndarray]:
     """Minibatches like LongAlign's, or of samples that are all alike."""
-    count = MINIBATCH * DEVICES
+    count = MINIBATCH * devices
     if lengths == "even":
         return [np.full(count, LONGEST // 4)] * MINIBATCHES
     trace = load("longalign")
@@ -47,8 +71,28 @@ def drawn(lengths: str) -> list[np.ndarray]:
     return [np.maximum(trace.take(ids) * LONGEST // trace.longest, 16) for ids in found]
 
 
-def predicted(cost: Cost, files: Mapping[str, ScheduleFile]) -> dict[str, Timeline]:
-    return {sync: simulate(file, Simulation(cost, sync)) for sync, file in files.items()}
+def predicted(cost: Cost, row: Row, file: ScheduleFile) -> Timeline:
+    return simulate(file, Simulation(cost, row.sync))
+
+
+def runs(folder: Path, lengths: str, rows: Sequence[Row], devices: int = DEVICES) -> Compared:
+    """Each row predicted from its profile, and run, one after the other in each repeat. The first row's profile weighs
+    the samples of all."""
+    from odc_engine.job import Job
+    from odc_engine.run import run
+
+    costs = {row: cost_of(profile.read(folder / row.known), devices) for row in rows}
+    files = planned(costs[rows[0]], lengths, rows)
+    measured: dict[Row, list[Timeline]] = {row: [] for row in rows}
+    for number in range(REPEATS):
+        for row, file in files.items():
+            told = (row.sync, row.backend, "locked", "fsdp2", False, 120.0, SEED)
+            job = Job(file.schedules, costs[row], *told, device=row.device, dtype=DTYPE)
+            path = folder / f"{lengths}-{row.sync}-{row.backend}-{number}.npz"
+            if run(file, job, str(path), quiet=True):
+                raise RuntimeError("a run failed, see above")
+            measured[row].append(timeline.read(path))
+    return {row: predicted(costs[row], row, file) for row, file in files.items()}, measured
 
 
 def moved(rates: Mapping[int, Mapping[str, float]]) -> tuple[bool, str]:
@@ -69,20 +113,24 @@ def seconds(lines: Sequence[Timeline]) -> np.ndarray:
     return np.array([usage(line).makespan.sum() for line in lines])
 
 
-def compared(told: Mapping[str, Timeline], measured: Mapping[str, Sequence[Timeline]]) -> tuple[bool, str]:
-    """Side by side. Reached where the measured order of the two is the predicted one."""
+def compared(told: Mapping[Row, Timeline], measured: Mapping[Row, Sequence[Timeline]]) -> tuple[bool, str]:
+    """Side by side. Reached where on-demand and each collective come in the predicted order."""
     rows, spans = [], {}
-    for sync, lines in measured.items():
-        found, guess = seconds(lines), float(seconds([told[sync]])[0])
+    for row, lines in measured.items():
+        found, guess = seconds(lines), float(seconds([told[row]])[0])
         truth = float(np.median(found))
-        spans[sync] = guess, truth
+        spans[row] = guess, truth
         idle = float(np.median([usage(line).idle() for line in lines]))
         numbers = f"{guess:.3f}", f"{truth:.3f}", f"{guess / truth - 1:+.1%}", f"{found.min():.3f} to {found.max():.3f}"
-        rows.append([f"{sync} + {lines[0].about.balancer}", *numbers, f"{usage(told[sync]).idle():.1%}", f"{idle:.1%}"])
+        rows.append([row.name, *numbers, f"{usage(told[row]).idle():.1%}", f"{idle:.1%}"])
     head = ("", "predicted s", "measured s", "error", "runs", "idle predicted", "idle measured")
-    guess, truth = (spans["collective"][i] / spans["on-demand"][i] for i in range(2))
-    ratio = f"On-demand is {truth:.3f} times as fast, {guess:.3f} predicted."
-    return (guess > 1) == (truth > 1), "\n\n".join([table(head, rows), ratio])
+    good, ratios = True, []
+    [ours] = [row for row in spans if row.sync == "on-demand"]
+    for row in [row for row in spans if row != ours]:
+        guess, truth = (spans[row][i] / spans[ours][i] for i in range(2))
+        good = good and (guess > 1) == (truth > 1)
+        ratios.append(f"On-demand is {truth:.3f} times as fast as {row.name}, {guess:.3f} predicted.")
+    return good, "\n\n".join([table(head, rows), *ratios])
 
 
 def overlap(lines: Sequence[Timeline]) -> tuple[bool, str]:
@@ -108,11 +156,11 @@ def beside(block: Block) -> tuple[float, float]:
     return float(inside), float((had - asked).sum())
 
 
-def uniform(told: Mapping[str, Timeline], measured: Mapping[str, Sequence[Timeline]]) -> tuple[bool, str]:
+def uniform(told: Mapping[Row, Timeline], measured: Mapping[Row, Sequence[Timeline]]) -> tuple[bool, str]:
     """What on-demand takes beyond the collectives where all devices do the same."""
-    best = {sync: float(seconds(lines).min()) for sync, lines in measured.items()}
+    best = {row.sync: float(seconds(lines).min()) for row, lines in measured.items()}
     overhead = best["on-demand"] / best["collective"] - 1
-    guess = {sync: float(seconds([line])[0]) for sync, line in told.items()}
+    guess = {row.sync: float(seconds([line])[0]) for row, line in told.items()}
     rows = [[sync, f"{guess[sync]:.3f}", f"{found:.3f}"] for sync, found in best.items()]
     line = f"On-demand takes {overhead:+.1%}, {guess['on-demand'] / guess['collective'] - 1:+.1%} predicted."
     line += f" Bound: {OVERHEAD:+.0%}."

@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from agreement import table
 from gpu_record import (
@@ -26,12 +25,11 @@ from gpu_record import (
     DTYPE,
     LONGEST,
     MODEL,
-    SEED,
+    Row,
     compared,
     moved,
     overlap,
-    planned,
-    predicted,
+    runs,
     uniform,
 )
 
@@ -41,7 +39,6 @@ from odc_engine.probes.selftest import NO_GPU, ended
 
 HERE = Path(__file__).parent
 PAGE, KEEP = HERE / "validation-gpu.md", HERE.parent / "validation-gpu.partial"
-REPEATS = 2
 MB = 1 << 20
 SIZES = (1 * MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB, 1024 * MB)
 
@@ -123,36 +120,46 @@ def tuning(folder: Path) -> tuple[bool, str]:
 
 
 def profile(folder: Path) -> tuple[bool, str]:
+    return profiled(folder / "profile.json", DEVICES, "threads", "cuda")
+
+
+def processes(folder: Path) -> tuple[bool, str]:
+    return profiled(folder / "processes.json", several(), "cuda_ipc", "cpu")
+
+
+def nccl(folder: Path) -> tuple[bool, str]:
+    return profiled(folder / "nccl.json", several(), "torch", "cuda")
+
+
+def profiled(path: Path, devices: int, backend: str, device: str) -> tuple[bool, str]:
     """Goes on where an earlier call was ended."""
     from odc_engine import profile as profiles
     from odc_engine.plan import Plan
     from odcsim import catalog
 
-    plan = Plan(catalog.model(MODEL), (DEVICES,), "threads", LONGEST, quick=True, device="cuda", dtype=DTYPE)
-    report = profiles.measured(plan, folder / "profile.json")
-    return report.good, fenced("\n".join(report.lines()))
-
-
-def processes(folder: Path) -> tuple[bool, str]:
-    """As `profile`, of devices that are processes with a GPU each."""
-    from odc_engine import profile as profiles
-    from odc_engine.plan import Plan
-    from odcsim import catalog
-
-    plan = Plan(catalog.model(MODEL), (several(),), "cuda_ipc", LONGEST, quick=True, dtype=DTYPE)
-    report = profiles.measured(plan, folder / "processes.json")
+    plan = Plan(catalog.model(MODEL), (devices,), backend, LONGEST, quick=True, device=device, dtype=DTYPE)
+    report = profiles.measured(plan, path)
     return report.good, fenced("\n".join(report.lines()))
 
 
 def longalign(folder: Path) -> tuple[bool, str]:
-    return compared(*runs(folder, "longalign", (("collective", "lb-micro"), ("on-demand", "lb-mini"))))
+    return compared(*runs(folder, "longalign", (Row("collective", "lb-micro"), Row("on-demand", "lb-mini"))))
+
+
+def rivals(folder: Path) -> tuple[bool, str]:
+    """As `longalign`, of processes with a GPU each, and with NCCL for the second rival."""
+    own = {"backend": "cuda_ipc", "device": "cpu", "known": "processes.json"}
+    rows = Row("collective", "lb-micro", **own), Row("on-demand", "lb-mini", **own)
+    return compared(
+        *runs(folder, "longalign", (*rows, Row("collective", "lb-micro", "torch", known="nccl.json")), several())
+    )
 
 
 def pushes(folder: Path) -> tuple[bool, str]:
     """Of the runs of the comparison."""
     from odcsim import timeline
 
-    kept = sorted(folder.glob("longalign-on-demand-*.npz"))
+    kept = sorted(folder.glob("longalign-on-demand-threads-*.npz"))
     if not kept:
         return False, "the step `longalign` has left no timelines"
     return overlap([timeline.read(path) for path in kept])
@@ -160,27 +167,7 @@ def pushes(folder: Path) -> tuple[bool, str]:
 
 def even(folder: Path) -> tuple[bool, str]:
     """The same schedule under both, so nobody gains by another packing."""
-    return uniform(*runs(folder, "even", (("collective", "lb-micro"), ("on-demand", "lb-micro"))))
-
-
-def runs(folder: Path, lengths: str, rows: Sequence[tuple[str, str]]) -> tuple[Any, Any]:
-    """Each (sync, balancer) predicted from the measured profile, and run, one after the other in each repeat."""
-    from odc_engine.job import Job
-    from odc_engine.run import run
-    from odcsim import profile as profiles
-    from odcsim import timeline
-
-    cost, files = planned(profiles.read(folder / "profile.json"), lengths, rows)
-    measured: dict[str, list[Any]] = {sync: [] for sync in files}
-    for number in range(REPEATS):
-        for sync, file in files.items():
-            told = (sync, "threads", "locked", "fsdp2", False, 120.0, SEED)
-            job = Job(file.schedules, cost, *told, device="cuda", dtype=DTYPE)
-            path = folder / f"{lengths}-{sync}-{number}.npz"
-            if run(file, job, str(path), quiet=True):
-                raise RuntimeError("a run failed, see above")
-            measured[sync].append(timeline.read(path))
-    return predicted(cost, files), measured
+    return uniform(*runs(folder, "even", (Row("collective", "lb-micro"), Row("on-demand", "lb-micro"))))
 
 
 STEPS = (
@@ -192,7 +179,9 @@ STEPS = (
     Step("tuning", "how programs should share the kernels' work", 300, tuning),
     Step("profile", "what this GPU takes, in four groups of its SMs", 580, profile),
     Step("processes", "what a GPU takes as a device by itself, beside others of its machine", 580, processes),
+    Step("nccl", "what NCCL takes between the same GPUs", 580, nccl),
     Step("longalign", "uneven lengths, predicted and measured", 480, longalign),
+    Step("rivals", "the same with a GPU for each device, and against NCCL", 580, rivals),
     Step("pushes", "how much of pushes lies beside backward", 60, pushes),
     Step("even", "what on-demand costs where nothing is to be gained", 300, even),
 )

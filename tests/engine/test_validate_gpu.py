@@ -15,7 +15,9 @@ import validate_gpu as gpu
 
 from odc_engine.probes.base import Absent
 from odc_engine.probes.driver import Gpu
-from odcsim.profile import Polynomial, Profile, Timing
+from odcsim import profile, timeline
+from odcsim.profile import TRANSFERS, Polynomial, Profile, Timing
+from odcsim.simulation import Simulation, simulate
 
 KNOWN = Profile(
     record.MODEL,
@@ -25,9 +27,9 @@ KNOWN = Profile(
     forward=Polynomial(0.0, 1e-7, 1e-12),
     backward=Polynomial(0.0, 3e-7, 3e-12),
     head=Polynomial(0.0, 1e-7),
-    timings=(Timing("push", 4, 1e-4), Timing("gather", 4, 1e-4)),
+    timings=tuple(Timing(kind, 4, 1e-4) for kind in TRANSFERS),
 )
-BOTH = (("collective", "lb-micro"), ("on-demand", "lb-mini"))
+BOTH = COLLECTIVE, ON_DEMAND = record.Row("collective", "lb-micro"), record.Row("on-demand", "lb-mini")
 
 
 @pytest.fixture
@@ -109,6 +111,30 @@ def test_what_needs_several_gpus_asks_for_as_many_as_a_node_has(count, asked, mo
     assert [command[-1] for command in commands] == ([asked] if asked else [])
 
 
+def test_devices_with_a_gpu_each_run_the_same_samples_over_both_transports(monkeypatch, tmp_path):
+    """Each predicted from its own transport's profile."""
+    ran = []
+    for name, slower in (("processes", 1.0), ("nccl", 2.0)):
+        timings = tuple(replace(timing, constant=slower * timing.constant) for timing in KNOWN.timings)
+        profile.write(replace(KNOWN, timings=timings), tmp_path / f"{name}.json")
+
+    def run(file, job, output, *, quiet):
+        ran.append((job.sync, job.backend, job.device, [s.lengths for s in file.schedules], quiet))
+        timeline.write(simulate(file, Simulation(job.cost, job.sync)), output)
+        return 0
+
+    monkeypatch.setattr("odc_engine.run.run", run)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    good, text = gpu.rivals(tmp_path)
+    assert good
+    assert text.count("+0.0%") == 3
+    rows = [("collective", "cuda_ipc", "cpu"), ("on-demand", "cuda_ipc", "cpu"), ("collective", "torch", "cuda")]
+    assert [told[:3] for told in ran] == rows * record.REPEATS
+    assert all(told[3:] == (ran[0][3], True) for told in ran)
+    assert {len(lengths) for lengths in ran[0][3]} == {2 * record.MINIBATCH}
+    assert len({path.name for path in tmp_path.glob("*.npz")}) == len(ran)
+
+
 def test_limits_keep_a_step_under_ten_minutes():
     assert all(step.limit < 600 for step in gpu.STEPS)
 
@@ -136,13 +162,14 @@ def test_gathers_and_slots_are_held_to_the_copy_from_16_mb_on():
 
 @pytest.fixture(scope="module")
 def simulated():
-    cost, files = record.planned(KNOWN, "longalign", BOTH)
-    return files, record.predicted(cost, files)
+    cost = record.cost_of(KNOWN)
+    files = record.planned(cost, "longalign", BOTH)
+    return files, {row: record.predicted(cost, row, file) for row, file in files.items()}
 
 
 def test_both_run_the_same_samples_that_fit(simulated):
     files, _ = simulated
-    one, other = (files[sync].schedules for sync, _ in BOTH)
+    one, other = (files[row].schedules for row in BOTH)
     assert [s.lengths for s in one] == [s.lengths for s in other]
     assert len(one) == record.MINIBATCHES
     assert max(max(s.lengths) for s in one) <= record.LONGEST
@@ -150,26 +177,41 @@ def test_both_run_the_same_samples_that_fit(simulated):
 
 def test_prediction_and_measurement_stand_side_by_side(simulated):
     _, lines = simulated
-    good, text = record.compared(lines, {sync: [line, line] for sync, line in lines.items()})
+    good, text = record.compared(lines, {row: [line, line] for row, line in lines.items()})
     assert good
     assert text.count("+0.0%") == 2
     assert "on-demand + lb-mini" in text
-    other = {"collective": [lines["on-demand"]], "on-demand": [lines["collective"]]}
+    other = {COLLECTIVE: [lines[ON_DEMAND]], ON_DEMAND: [lines[COLLECTIVE]]}
     assert not record.compared(lines, other)[0]
+
+
+@pytest.mark.parametrize("factor", [0.1, 2.0])
+def test_on_demand_is_held_against_each_rival(simulated, factor):
+    """One rival comes as predicted; what the other takes decides."""
+    _, lines = simulated
+    nccl = replace(COLLECTIVE, backend="torch")
+    told = lines | {nccl: lines[COLLECTIVE]}
+    measured = {row: [line] for row, line in told.items()} | {nccl: [stretched(lines[COLLECTIVE], factor)]}
+    good, text = record.compared(told, measured)
+    assert good == (factor > 1)
+    assert [line.partition("as fast as ")[2].split(" predicted")[0][:28] for line in text.splitlines()[-3::2]] == [
+        "collective + lb-micro, threa",
+        "collective + lb-micro, nccl,",
+    ]
 
 
 def test_pushes_lie_beside_backward_but_for_the_last_of_a_microbatch(simulated):
     """In a simulation where a push takes less than a layer's backward, all but the first layer's are hidden whole."""
-    good, text = record.overlap([simulated[1]["on-demand"]])
+    good, text = record.overlap([simulated[1][ON_DEMAND]])
     assert good
     share = float(text.split("%")[0])
     assert 95 < share <= 100
     shifted = [replace(b, asked=b.asked + 1e6 * push(b), had=b.had + 1e6 * push(b)) for b in blocks(simulated)]
-    assert not record.overlap([replace(simulated[1]["on-demand"], blocks=tuple(shifted))])[0]
+    assert not record.overlap([replace(simulated[1][ON_DEMAND], blocks=tuple(shifted))])[0]
 
 
 def blocks(simulated):
-    return simulated[1]["on-demand"].blocks
+    return simulated[1][ON_DEMAND].blocks
 
 
 def push(block):
@@ -178,13 +220,16 @@ def push(block):
     return np.array([float(step.kind == "push") for step in block.program.steps])[:, None, None]
 
 
+def stretched(line, factor):
+    return replace(line, blocks=tuple(replace(b, asked=factor * b.asked, had=factor * b.had) for b in line.blocks))
+
+
 def test_overhead_is_held_to_two_percent(simulated):
     _, lines = simulated
 
     def slower(factor):
-        line = lines["collective"]
-        stretched = tuple(replace(b, asked=factor * b.asked, had=factor * b.had) for b in line.blocks)
-        return {"collective": [line], "on-demand": [replace(line, blocks=stretched)]}
+        line = lines[COLLECTIVE]
+        return {COLLECTIVE: [line], ON_DEMAND: [stretched(line, factor)]}
 
     assert record.uniform(lines, slower(1.015))[0]
     assert not record.uniform(lines, slower(1.025))[0]
