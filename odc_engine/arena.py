@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from odc_engine.backends.base import Lockable, PeerMemory
+from odc_engine.backends.base import MAIN, Lockable, PeerMemory
 from odcsim.errors import InputError
 
 ACCUMULATE = ("locked", "slots")
@@ -191,8 +191,12 @@ class Arena:
     def complete(self) -> None:
         """All pushes of this minibatch are given. Called before devices meet."""
 
+    def meet(self) -> None:
+        """Meet when this device's pushes are done, and go on when everybody's are."""
+        self.memory.meet(MAIN)
+
     def sum_nodes(self) -> None:
-        """Add what other nodes have summed of this device's gradients. Only after pushes are done.
+        """Add what other nodes have summed of this device's gradients. Only after devices have met.
 
         In the order of nodes, and of writers where they have slots: the same bits in every run.
         """

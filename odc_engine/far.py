@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from odc_engine.arena import NOTES, Arena, UnitShape, aligned
-from odc_engine.backends.base import MAIN, FarMemory
+from odc_engine.backends.base import FarMemory
 from odcsim.errors import InputError
 
 
@@ -53,10 +53,10 @@ class FarArena(Arena):
                 f"{told} are beyond a network, which adds nothing to a sum",
                 fix="use --accumulate slots, or --sharding hybrid",
             )
-        torn = [d for d in range(size) if self.nodes > 1 and not set(range(d // k * k, d // k * k + k)) <= set(near[d])]
-        if torn:
+        if self.nodes > 1 and (torn := _torn(near, k)):
             told = f"device {torn[0]} has no address of all {k} devices of its node"
-            raise InputError(f"nodes of {k}: {told}", fix=f"at most --devices-per-node {min(map(len, near))}")
+            whole = max(n for n in range(1, size) if size % n == 0 and not _torn(near, n))  # 1 at least
+            raise InputError(f"nodes of {k}: {told}", fix=f"use --devices-per-node {whole}")
 
     def _spare_size(self) -> int:
         return self._largest + 2 * self._longest + NOTES
@@ -104,18 +104,22 @@ class FarArena(Arena):
         if self._far:
             self._arrive()
 
-    def sum_nodes(self) -> None:
-        """As elsewhere, but what goes between nodes is one sum: of a node's writers in their order, then of nodes."""
-        counterparts = self._counterparts()
+    def meet(self) -> None:
+        """Twice where there are nodes: what goes between them is one sum, of a node's writers in their order."""
+        super().meet()
+        if not (counterparts := self._counterparts()):
+            return
         for unit in range(len(self.units)):
             for owner in counterparts:
                 total = self.slot(self.memory.rank, unit, 0, owner)
                 for writer in range(1, self._slots):
                     total.add_(self.slot(self.memory.rank, unit, writer, owner))
-        self.memory.meet(MAIN)
+        super().meet()
+
+    def sum_nodes(self) -> None:
         for unit, shape in enumerate(self.units):
             total, held = self.slot(self.memory.rank, unit, 0), self._held[: shape.push]
-            for device in counterparts if shape.push else ():
+            for device in self._counterparts() if shape.push else ():
                 self._remote.fetch(device, self._slot_start(unit, 0, self.memory.rank), held.view(torch.uint8))
                 total.add_(held)
 
@@ -135,3 +139,9 @@ class FarArena(Arena):
                 self._remote.fetch(device, self._notes, self._notes_of[:count])
                 rows.append(self._notes_of[:count].clone())
         return torch.stack(rows)
+
+
+def _torn(near: Sequence[range], per_node: int) -> list[int]:
+    """Devices that have no address of some device of their node."""
+    firsts = [device // per_node * per_node for device in range(len(near))]
+    return [d for d, first in enumerate(firsts) if not set(range(first, first + per_node)) <= set(near[d])]

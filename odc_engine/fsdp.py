@@ -127,7 +127,7 @@ class OnDemand:
         self._finish_pushes()
         self.arena.notes(self.rank, count := self._used.count).copy_(self._used.flags())
         with self.recorder.span("meeting"):
-            self.memory.meet(MAIN)
+            self.arena.meet()
         self._settled = True
         self._between_nodes("push", self.arena.sum_nodes)
         anybody = iter(self.arena.every_note(count).amax(dim=0).tolist())

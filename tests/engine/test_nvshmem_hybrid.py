@@ -1,6 +1,9 @@
 """Hybrid sharding where kernels and a library move the bytes: gathers and pushes by addresses inside a node, and what
 goes between nodes crosses the network once."""
 
+import itertools
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -122,8 +125,10 @@ def crossed(_rank, minibatches):
                 arena.push(unit, torch.ones(4 * shape.push))
         arena.complete()
         inside = list(memory.library.got)
-        memory.meet(MAIN)
+        arena.meet()
+        met = memory.library.log.count(("meet", None))
         arena.sum_nodes()
+        assert memory.library.log.count(("meet", None)) == met  # waiting in there would count as transfer
         sums = [arena.gradients(unit).tolist() for unit in range(len(UNITS))]
         memory.meet(MAIN)
         told.append((published, inside, list(memory.library.got), sums))
@@ -159,6 +164,35 @@ def refused(_rank, machines, per_node):
 
 def test_nodes_whose_devices_do_not_reach_each_other_are_refused_by_all_alike(pools):
     told = set(pools(4).run(refused, (1, 2, 1), 2))
-    assert told == {"nodes of 2: device 0 has no address of all 2 devices of its node; at most --devices-per-node 1"}
+    assert told == {"nodes of 2: device 0 has no address of all 2 devices of its node; use --devices-per-node 1"}
     assert set(pools(4).run(refused, (2, 2), 4)) == {"nothing was refused"}  # full sharding, over a network
     assert set(pools(4).run(refused, (2, 2), 1)) == {"nothing was refused"}
+
+
+def reach_of(near, per_node):
+    """What an arena says of devices with addresses of those."""
+    arena = object.__new__(FarArena)
+    arena.memory = arena._remote = SimpleNamespace(size=len(near), every_near=near, all_near=False)
+    arena.per_node, arena.nodes, arena.accumulate = per_node, len(near) // per_node, "slots"
+    return work.told(arena._check_reach)
+
+
+def all_splits(size):
+    """All ways in which so many devices can be spread over machines, as runs of devices that have addresses."""
+    for cuts in itertools.product([False, True], repeat=size - 1):
+        starts = [0, *(d for d, cut in enumerate(cuts, 1) if cut)]
+        yield tuple(range(a, b) for a, b in zip(starts, [*starts[1:], size], strict=True) for _ in range(a, b))
+
+
+def test_who_takes_the_way_out_is_not_refused_again():
+    refused = 0
+    for size in range(1, 9):
+        divisors = [n for n in range(1, size) if size % n == 0]
+        for near in all_splits(size):
+            told = {n: reach_of(near, n) for n in divisors}
+            for line in set(told.values()) - {"nothing was refused"}:
+                way_out = int(line.rpartition("use --devices-per-node ")[2])
+                assert told[way_out] == "nothing was refused"  # so it is a divisor, and another one
+                assert all(told[n] != "nothing was refused" for n in divisors if n > way_out)
+                refused += 1
+    assert refused > 100
