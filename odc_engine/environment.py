@@ -38,7 +38,7 @@ MEANS = {
     "CUDA_LAUNCH_BLOCKING": "whether every kernel is waited for",
     "NVSHMEM_SYMMETRIC_SIZE": "the heap of each device; unset, the engine makes it as large as the model needs",
     "NVSHMEM_DISABLE_CUDA_VMM": "the heap has the size of NVSHMEM_SYMMETRIC_SIZE from the start and does not grow",
-    "NVSHMEM_DISABLE_NVLS": "no multicast: the engine uses none, and needs this where processes share a GPU",
+    "NVSHMEM_DISABLE_NVLS": "no multicast: the engine uses none, and sets this where it is unset",
     "NVSHMEM_DISABLE_P2P": "whether GPUs of one machine reach each other by addresses",
     "NVSHMEM_REMOTE_TRANSPORT": "what carries bytes between machines",
     "NVSHMEM_BOOTSTRAP": "not used: the engine starts NVSHMEM by a unique id over torch's store, without MPI or PMI",

@@ -8,6 +8,7 @@ from odcsim.errors import InputError
 
 HEAP = "NVSHMEM_SYMMETRIC_SIZE"
 EXTRA = 64 << 20  # bytes beside the arena: alignment, and what the library keeps there itself
+GRANULE = 512 << 20  # bytes by which the library takes a GPU's memory, where NVSHMEM_CUMEM_GRANULARITY is not set
 
 
 def heap_size(environment: Mapping[str, str] | None = None) -> int:
@@ -18,6 +19,11 @@ def heap_size(environment: Mapping[str, str] | None = None) -> int:
     if not (read := re.match(r"(\d*\.?\d+)([kKmMgGtT]?)", text)):
         raise InputError(f"{HEAP}={text} is not a size", fix="give bytes, or a number with K, M, G or T; or unset it")
     return int(float(read[1]) * 1024 ** (" KMGT".index(read[2].upper()) if read[2] else 0))
+
+
+def taken(nbytes: int) -> int:
+    """Bytes of the GPU's memory that an arena takes: in whole granules, and one of the library's own."""
+    return (-(-nbytes // GRANULE) + 1) * GRANULE
 
 
 def check_heap(nbytes: int) -> None:

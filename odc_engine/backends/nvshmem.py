@@ -52,10 +52,10 @@ class Library(Protocol):
     """What this backend asks of NVSHMEM. Tensors are bytes of the own arena; `place` stands for the same place in
     another device's. All but `meet` on a stream that other lanes do not use; all is in a stream's order.
 
-    `start`, `allocate`, `synchronize` and `stop` may never return where a device is gone. One thread calls them all,
-    and no other: CUDA's present device is each thread's own, `start` sets it there, and NVSHMEM wants to be ended by
-    the thread that started it. Otherwise any thread may call NVSHMEM, one at a time (its level is SERIALIZED): the
-    training loop waits for that thread meanwhile.
+    `start`, `allocate`, `synchronize` and `stop` may never return where a device is gone, nor may `meet` where devices
+    share a GPU. One thread calls the four, and no other: CUDA's present device is each thread's own, `start` sets it
+    there, and NVSHMEM wants to be ended by the thread that started it. Otherwise any thread may call NVSHMEM, one at a
+    time (its level is SERIALIZED): the training loop waits for that thread meanwhile.
     """
 
     device: torch.device
@@ -139,8 +139,11 @@ class NvshmemMemory(FarMemory):
         with self._noted():
             self.host.meet(MAIN)
         if not self.all_near:
-            self.library.meet()
-            self._finish()
+            self._bounded(self._meet_far, "NVSHMEM's meeting")
+
+    def _meet_far(self) -> None:
+        self.library.meet()
+        self.library.synchronize()
 
     def _finish(self) -> None:
         self._bounded(self.library.synchronize, "its streams")

@@ -4,10 +4,14 @@ imports neither.
 NVSHMEM ends the process on many errors, so ask for a GPU before anything but starting. Its device library comes as
 bitcode that is linked into kernels, and has to be of the version of the host's library.
 
-nvshmem4py lets other threads run while it starts NVSHMEM, but not while it allocates, frees and finalizes: there it
-keeps the interpreter's lock (0.4.1). Whoever dies inside of these stops all threads of the others.
+nvshmem4py lets other threads run while it starts NVSHMEM, but not while it allocates, frees, finalizes and meets: there
+it keeps the interpreter's lock (0.4.1), and a peer that dies inside stops all threads of the others. So these are
+called through `host_library`. nvshmem4py then does not count the memory, and has only its own word for it that NVSHMEM
+runs: nothing of `nvshmem.core` but what is used here would find either right.
 """
 
+import ctypes
+import functools
 import importlib.metadata
 import os
 from collections.abc import Callable
@@ -21,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.gpus import check_room, refuse_without, refuse_without_gpus
-from odc_engine.backends.heap import EXTRA, HEAP, check_heap
+from odc_engine.backends.heap import EXTRA, HEAP, check_heap, taken
 from odcsim.errors import InputError
 
 WHEELS = ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12")
@@ -59,6 +63,19 @@ def _wheel_of(path: str) -> str:
     return ""
 
 
+@functools.cache
+def host_library() -> ctypes.CDLL:
+    """NVSHMEM as nvshmem4py has loaded it, for what may wait for a peer. Other threads run during its calls."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    host = ctypes.CDLL(load_nvidia_dynamic_lib("nvshmem_host").abs_path)
+    host.nvshmem_malloc.argtypes, host.nvshmem_malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    host.nvshmem_free.argtypes, host.nvshmem_free.restype = [ctypes.c_void_p], None
+    host.nvshmemx_barrier_all_on_stream.argtypes, host.nvshmemx_barrier_all_on_stream.restype = [ctypes.c_void_p], None
+    host.nvshmemx_hostlib_finalize.argtypes, host.nvshmemx_hostlib_finalize.restype = [], None
+    return host
+
+
 def start(group: dist.ProcessGroup | None = None, gpu: int | None = None) -> None:
     """Have all devices of a group know each other. Without a GPU that is all that works afterwards."""
     import nvshmem.core
@@ -78,9 +95,8 @@ def start(group: dist.ProcessGroup | None = None, gpu: int | None = None) -> Non
 
 
 def stop() -> None:
-    import nvshmem.core
-
-    nvshmem.core.finalize()
+    """Nothing of it may be allocated any more."""
+    host_library().nvshmemx_hostlib_finalize()
 
 
 def refuse_without_nvshmem() -> None:
@@ -100,28 +116,34 @@ class Nvshmem:
         torch.cuda.set_device(self.device)
 
     def room(self, nbytes: int) -> None:
-        check_room(nbytes + EXTRA)
+        check_room(taken(nbytes))
         check_heap(nbytes)
 
     def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:
         if HEAP not in os.environ:
             os.environ[HEAP], self._heap_is_ours = str(nbytes + EXTRA), True
+        os.environ.setdefault("NVSHMEM_DISABLE_NVLS", "1")  # a GPU that devices share is bound to one multicast object
         start(group, self.device.index)
 
     def allocate(self, nbytes: int) -> Tensor:
-        import nvshmem.core
-
-        made: Tensor = nvshmem.core.tensor((nbytes,), dtype=torch.uint8)
-        return made
+        if not (address := host_library().nvshmem_malloc(nbytes)):
+            raise InputError(f"NVSHMEM has no {nbytes} bytes", fix="use more devices, or a smaller model")
+        return self._bytes(address, nbytes)
 
     def mapped(self, mine: Tensor, device: int) -> Tensor | None:
         import nvshmem.bindings
-        import nvshmem.core
 
-        if not nvshmem.bindings.ptr(mine.data_ptr(), device):
-            return None
-        found: Tensor = nvshmem.core.get_peer_tensor(mine, device)
-        return found
+        address = nvshmem.bindings.ptr(mine.data_ptr(), device)
+        return self._bytes(address, mine.nbytes) if address else None
+
+    def _bytes(self, address: int, nbytes: int) -> Tensor:
+        """As nvshmem4py makes tensors: a peer's memory, too, is the own GPU's to torch. Freeing it is not theirs."""
+        from cuda.core import Buffer, Device
+        from nvshmem.core import NvshmemResource
+
+        held = Buffer.from_handle(address, nbytes, mr=NvshmemResource(Device(self.device.index)))
+        made: Tensor = torch.utils.dlpack.from_dlpack(held).view(torch.uint8)
+        return made
 
     # Addresses, because nvshmem4py's own calls know whole buffers only.
 
@@ -141,19 +163,16 @@ class Nvshmem:
         nvshmem.bindings.quiet_on_stream(_stream())
 
     def meet(self) -> None:
-        import nvshmem.bindings
-
-        nvshmem.bindings.barrier_all_on_stream(_stream())
+        """The host waits, too, for those that it shares a GPU with without MPS. NVSHMEM has no other meeting there."""
+        host_library().nvshmemx_barrier_all_on_stream(_stream())
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
     def stop(self, mine: Tensor | None) -> None:
         if mine is not None:
-            import nvshmem.core
-
             self.synchronize()
-            nvshmem.core.free_tensor(mine)
+            host_library().nvshmem_free(mine.data_ptr())
             stop()
         if self._heap_is_ours:  # the next arena may be larger
             os.environ.pop(HEAP, None)

@@ -29,7 +29,7 @@ class FakeNvshmem:
         assert nbytes > 0
 
     def start(self, group, nbytes):
-        self._group, self._heap = group, nbytes
+        self._group, self._heap, self._starter = group, nbytes, threading.get_ident()
         self._devices = SharedMemory(group, timeout=30.0)  # of its own: it has other meetings than the backend's
         assert len(self._machine) == self._devices.size
         self._rank = self._devices.rank
@@ -72,7 +72,7 @@ class FakeNvshmem:
     def meet(self):
         self.log.append(("meet", None))
         self._deliver()
-        self._devices.meet(TRAINING if threading.current_thread() is threading.main_thread() else LANES)
+        self._devices.meet(TRAINING if threading.get_ident() == self._starter else LANES)
 
     def synchronize(self):
         pass

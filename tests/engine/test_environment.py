@@ -6,7 +6,7 @@ import os
 import pytest
 
 from odc_engine import doctor, environment
-from odc_engine.backends.heap import check_heap, heap_size
+from odc_engine.backends.heap import GRANULE, check_heap, heap_size, taken
 from odc_engine.cli import main
 from odc_engine.environment import Facts
 from odcsim.errors import InputError
@@ -104,6 +104,11 @@ def test_a_heap_too_small_is_refused_before_the_library_ends_the_process(monkeyp
     check_heap(64 << 20)
     with pytest.raises(InputError, match=r"NVSHMEM_SYMMETRIC_SIZE=128M is too small for an arena of 67 MB.*134217729"):
         check_heap((64 << 20) + 1)
+
+
+@pytest.mark.parametrize(("nbytes", "granules"), [(1, 2), (GRANULE, 2), (GRANULE + 1, 3)])
+def test_a_heap_takes_whole_granules_and_one_of_the_library_s(nbytes, granules):
+    assert taken(nbytes) == granules * GRANULE
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
 """NVSHMEM as far as a machine without a GPU goes: processes start it together, its versions agree, and kernels link its
 device library. Skipped where nvshmem4py is not installed, which `make test` does on Linux for x86-64."""
 
+import ctypes
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +31,53 @@ def started(_rank):
 
 def test_two_processes_without_a_gpu_know_each_other():
     assert on_ranks(started, 2, 60.0) == [(nvshmem_library.BOOTSTRAPPED, rank, 2) for rank in range(2)]
+
+
+def test_what_is_called_past_nvshmem4py_is_the_library_that_it_uses():
+    """Not another copy, which would know nothing of a start."""
+    from nvshmem.bindings._internal.nvshmem import _inspect_function_pointers
+
+    nvshmem_library.versions()
+    host, used = nvshmem_library.host_library(), _inspect_function_pointers()
+    called = [name for name in vars(host) if name.startswith("nvshmem")]
+    assert len(called) == 4
+    assert [_address(getattr(host, name)) for name in called] == [used[f"__{name}"] for name in called]
+
+
+def _address(function):
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def starts_past_nvshmem4py(rank, seen):
+    """Device 1 comes to the start only when device 0 has said, while it waits there, that its other thread runs."""
+    import nvshmem.bindings
+    import nvshmem.core
+
+    told = [nvshmem.core.get_unique_id(empty=rank != 0)]
+    dist.broadcast_object_list(told, group_src=0)
+    attributes = nvshmem.bindings.InitAttr()
+    nvshmem.bindings.set_attr_uniqueid_args(rank, 2, told[0].ptr, attributes.ptr)
+    by_id = int(nvshmem.bindings.Flags.INIT_WITH_UNIQUEID)
+    entered = threading.Event()
+
+    def runs():
+        entered.wait()
+        for _ in range(20):  # the lock is asked for each time
+            time.sleep(0.01)
+        seen.touch()
+
+    threading.Thread(target=runs, daemon=True).start()
+    while rank == 1 and not seen.exists():
+        time.sleep(0.01)
+    entered.set()
+    nvshmem_library.host_library().nvshmemx_hostlib_init_attr(by_id, ctypes.c_void_p(attributes.ptr))
+    return seen.exists(), nvshmem.bindings.init_status()
+
+
+def test_other_threads_run_while_nvshmem_waits_for_a_peer(tmp_path):
+    """In its start: what allocates, frees, ends and meets is called the same way, and waits on GPUs only."""
+    found = on_ranks(starts_past_nvshmem4py, 2, 60.0, tmp_path / "seen")
+    assert found == [(True, nvshmem_library.BOOTSTRAPPED)] * 2
 
 
 def waits_for_a_start(rank):

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import signal
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +27,7 @@ from odc_engine.cli import main  # noqa: E402
 from odc_engine.errors import PeerLost  # noqa: E402
 from odc_engine.job import job_of  # noqa: E402
 from odcsim import schedule  # noqa: E402
+from odcsim.errors import InputError  # noqa: E402
 
 needs_triton = pytest.mark.skipif(
     not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"
@@ -126,6 +128,38 @@ def test_a_death_inside_what_all_do_together_ends_the_wait_for_it(tmp_path, plac
     assert seen.read_text().startswith("[1] device 1 died (pid ")
 
 
+def dies_once_started(host, folder):
+    """Device 1 dies when device 0, too, has started. What device 0 asks for all the same, it says."""
+    started, library = folder / "started", FakeNvshmem((1, 1))
+    start, allocate = library.start, library.allocate
+
+    def starts(*args):
+        start(*args)
+        if host.rank == 0:
+            started.touch()
+            return
+        while not started.exists():
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def allocates(nbytes):
+        (folder / "asked").touch()
+        return allocate(nbytes)
+
+    library.start, library.allocate = starts, allocates
+    try:
+        NvshmemMemory(host, library).allocate(1024)
+    except PeerLost as lost:
+        (folder / "seen").write_text(f"{lost.devices} {lost}")
+        raise
+
+
+def test_nobody_asks_for_memory_before_all_have_started(tmp_path):
+    assert launch.run(dies_once_started, 2, 30.0, tmp_path) == 1
+    assert not (tmp_path / "asked").exists()
+    assert (tmp_path / "seen").read_text().startswith("[1] device 1 died (pid ")
+
+
 def waits_alone(rank, place):
     """What a device says whose call of the library never returns, though everybody lives."""
     memory = NvshmemMemory(SharedMemory(timeout=30.0), FakeNvshmem((1, 1)))
@@ -162,7 +196,7 @@ def threads_of_calls(_rank):
 
         return noting
 
-    for name in (*TOGETHER, "synchronize"):
+    for name in (*TOGETHER, "synchronize", "meet"):
         setattr(memory.library, name, noted(getattr(memory.library, name)))
     memory.allocate(1024)
     memory.meet(MAIN)
@@ -206,6 +240,33 @@ def test_nvshmem_starts_on_this_machine_alone(tmp_path, monkeypatch):
 @pytest.fixture
 def unstarted(monkeypatch):
     monkeypatch.setattr(nvshmem_library, "start", lambda *_: None)
+    monkeypatch.setenv("NVSHMEM_DISABLE_NVLS", "")  # undone afterwards, whoever sets it
+    monkeypatch.delenv("NVSHMEM_DISABLE_NVLS")
+
+
+def test_what_waits_for_peers_is_called_past_nvshmem4py(monkeypatch):
+    """Which keeps the interpreter's lock meanwhile. Freed is what was allocated."""
+    called, memory = [], torch.zeros(64, dtype=torch.uint8)
+
+    def entry(name, result=None):
+        return lambda *args: called.append((name, *args)) or result
+
+    names = ("nvshmem_free", "nvshmemx_hostlib_finalize", "nvshmemx_barrier_all_on_stream")
+    host = SimpleNamespace(**{name: entry(name) for name in names})
+    host.nvshmem_malloc = entry("nvshmem_malloc", memory.data_ptr())
+    monkeypatch.setattr(nvshmem_library, "host_library", lambda: host)
+    monkeypatch.setattr(nvshmem_library, "_stream", lambda: 7)
+    library = object.__new__(nvshmem_library.Nvshmem)
+    library.synchronize = lambda: called.append("synchronize")
+    library._bytes = lambda address, nbytes: memory[:nbytes] if address == memory.data_ptr() else None
+    mine = library.allocate(48)
+    library.meet()
+    library.stop(mine)
+    before = [("nvshmem_malloc", 48), ("nvshmemx_barrier_all_on_stream", 7), "synchronize"]
+    assert called == [*before, ("nvshmem_free", memory.data_ptr()), ("nvshmemx_hostlib_finalize",)]
+    host.nvshmem_malloc = lambda _: None
+    with pytest.raises(InputError, match="NVSHMEM has no 48 bytes; use more devices"):
+        library.allocate(48)
 
 
 @pytest.mark.usefixtures("unstarted")
@@ -221,6 +282,7 @@ def test_the_engine_s_own_heap_size_ends_with_the_library(monkeypatch, given):
         check_heap(nbytes)
         library.start(None, nbytes)
         assert os.environ[HEAP] == given or int(os.environ[HEAP]) == nbytes + EXTRA
+        assert os.environ["NVSHMEM_DISABLE_NVLS"] == "1"
         library.stop(None)
         assert os.environ.get(HEAP) == given
 
