@@ -19,7 +19,9 @@ from odcsim.errors import InputError
 
 PIECE = 8  # SMs that a group is a multiple of, on GPUs of compute capability 9
 STREAMS = 3  # of a group: compute, gathers, pushes
-# Streams share queues into the GPU, 8 as it is delivered; two of one queue wait for each other without a reason.
+# Streams share queues into the GPU, 8 as it is delivered; two of one queue wait for each other without a reason. Not
+# without end: no kernel here waits for another, and a mark is given before what waits for it. 32 is the most that there
+# is, so with more than 10 devices some streams share one.
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
 
@@ -59,7 +61,8 @@ def refuse_without() -> None:
             f"--device cuda needs NVIDIA GPUs, and torch {torch.__version__} sees none",
             fix="use --device cpu, or see 'odc_engine doctor --gpu-selftest'",
         )
-    for module, name in (("triton", "Triton"), ("cuda", "cuda-bindings")):
+    # `cuda` is there with others of its packages, too, and has to be for the next question.
+    for module, name in (("triton", "Triton"), ("cuda", "cuda-bindings"), ("cuda.bindings", "cuda-bindings")):
         if importlib.util.find_spec(module) is None:
             raise InputError(
                 f"--device cuda needs {name}, which is not installed",

@@ -192,6 +192,8 @@ class Decoder(nn.Module):
     ) -> None:
         check_model(shape)
         super().__init__()
+        # cuDNN's, which torch takes first on an H100, plans anew for each length of a sample: tenths of a second each.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         self.shape, self._watch = shape, Watch()
         place = torch.get_default_device() if device is None else torch.device(device)
         self.embedding = Embedding(shape.vocab, shape.hidden, self._watch, dtype, place)

@@ -10,6 +10,8 @@ from odcsim.errors import InputError
 from odcsim.model import Model
 
 MOST = 256  # devices: more are a slip of the finger, and would bring the machine down
+KEPT = 4096  # tokens on a GPU whose activations fit beside everything else
+LEAST = max(calibration.SPLITS) * calibration.LEAST * 2  # tokens of the fullest microbatch: less leaves little to vary
 DTYPE = "float32"  # weights on their way, where nothing else is asked for
 BOTH = ("on-demand", "collective")
 SYNCS = {"shm": BOTH, "threads": BOTH, "cuda_ipc": BOTH, "torch": ("collective",)}
@@ -39,9 +41,8 @@ class Plan:
         check_devices(self.devices, fix="--devices 2 or more")
         if len(set(self.devices)) < len(self.devices):
             raise InputError("a number of devices is named twice", fix="name it once")
-        least = max(calibration.SPLITS) * calibration.LEAST * 2
-        if self.most < least:
-            raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {least}")
+        if self.most < LEAST:
+            raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {LEAST}")
         check_model(self.model)
         check_device(self.device, self.backend)
 
@@ -59,6 +60,12 @@ class Plan:
                 gpus.refuse_without("torch with emulated compute", "triton", "Triton")
             else:
                 gpus.check_own(max(self.devices))
+
+    @property
+    def kept(self) -> int:
+        """Tokens of the fullest microbatch of layers that keep all for their backward. A token of a model of 1.5
+        billion parameters takes 3 MB then, and several devices may share a GPU."""
+        return self.most if self.where == "cpu" else min(KEPT, self.most)
 
     @property
     def where(self) -> str:

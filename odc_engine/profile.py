@@ -123,7 +123,8 @@ def pieces(plan: Plan) -> list[Piece]:
         # In turn, so that a host whose speed drifts does so for both.
         found.append(Piece(f"compute-{number}", mixed, syncs[0], model))
         if number < KEPT_ROUNDS[plan.quick]:
-            found.append(Piece(f"kept-{number}", mixed, syncs[0], model, recompute=False))
+            kept = calibration.mixed(model, first, plan.kept, plan.seed + number)
+            found.append(Piece(f"kept-{number}", kept, syncs[0], model, recompute=False))
     other = calibration.mixed(model, first, plan.most, plan.seed + ROUNDS[plan.quick], OTHERS[plan.quick])
     found += [Piece(f"{sync}-{first}", other, sync, model) for sync in syncs[1:]]
     one = calibration.mixed(model, 1, plan.most, plan.seed, ALONE[plan.quick])

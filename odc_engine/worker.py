@@ -18,7 +18,7 @@ from odc_engine.backends.nccl import NcclDevice
 from odc_engine.backends.network import Network
 from odc_engine.backends.nvshmem import Host
 from odc_engine.backends.shm import SharedMemory
-from odc_engine.collective import Collective
+from odc_engine.collective import Collective, all_gather
 from odc_engine.fsdp import OnDemand
 from odc_engine.job import Job, parts_gpu
 from odc_engine.model import Decoder
@@ -229,9 +229,20 @@ def whole_gradients(model: nn.Module) -> dict[str, Tensor]:
     found = {}
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
-        whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+        whole = _whole(gradient) if isinstance(gradient, DTensor) else gradient
         found[name] = torch.zeros(parameter.shape) if whole is None else whole.cpu()
     return found
+
+
+def _whole(gradient: DTensor) -> Tensor:
+    """From processor to processor: over whatever a model's own group is, several processes may share a GPU."""
+    rows, devices = gradient.shape[0], dist.get_world_size()
+    local = gradient.to_local().cpu()
+    mine = local.new_zeros(-(-rows // devices), *gradient.shape[1:])
+    mine[: len(local)] = local
+    every = local.new_empty(devices * len(mine), *gradient.shape[1:])
+    all_gather(every, mine)
+    return every[:rows]
 
 
 def as_block(every: list[Recorded]) -> tuple[Floats, Floats]:

@@ -56,6 +56,7 @@ class Team:
         if missing:
             self.fail(missing, f"did not come to a meeting within {self.timeout:g} s")
             self.check()
+        self._boards[room][count % 2][rank] = None  # all have read what lay there, which may be large
 
     def take(self) -> int:
         with self._changed:

@@ -1,6 +1,7 @@
 """The list of probes, and what one of them answers."""
 
 import importlib
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -41,6 +42,7 @@ def answer(module: str) -> Answer:
     except Absent as absent:
         return Answer(ABSENT, str(absent))
     except Exception as error:
+        traceback.print_exc()
         return Answer(FAILED, f"{type(error).__name__}: {' '.join(str(error).split())}"[:500])
 
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +20,7 @@ from odc_engine.probes.base import ABSENT, FAILED, OK, PROBES, Absent, Answer, P
 from odc_engine.probes.driver import first_gpu
 
 NO_GPU = 3
+WORDS = 12  # lines
 _MARKS = {OK: "ok", FAILED: "NO", ABSENT: "--"}
 
 
@@ -36,7 +37,7 @@ def selftest(as_json: bool, probes: Sequence[Probe] = PROBES) -> int:
     for probe in probes:
         results.append(_timed(probe))
         if not as_json:
-            print(as_line(results[-1]), flush=True)
+            print(as_line(results[-1]), *_words(results[-1]), sep="\n", flush=True)
     if as_json:
         print(json.dumps({"schema": 1, "gpu": _gpu(), "probes": [as_dict(r) for r in results]}, indent=2))
     return status(results, _gpu())
@@ -50,6 +51,12 @@ def status(results: Sequence[Result], gpu: str | None) -> int:
 
 def as_line(result: Result) -> str:
     return f"{_MARKS[result.answer.status]:<3} {result.probe.name:<15} {result.answer.found}"
+
+
+def _words(result: Result) -> list[str]:
+    """The end of what a failed probe has said beside its answer: where it was, and what libraries complained of."""
+    said: str = result.answer.data.get("said", "")
+    return [f"    {line}" for line in said.strip().splitlines()[-WORDS:]]
 
 
 def as_dict(result: Result) -> dict[str, object]:
@@ -77,9 +84,11 @@ def ask(probe: Probe) -> Answer:
         with said.open("wb") as out:
             command = [sys.executable, "-m", "odc_engine.probes", probe.module, str(file)]
             code = ended(command, out, probe.seconds)
+        words = said.read_text(encoding="utf-8", errors="replace")
         if file.exists() and (text := file.read_text(encoding="utf-8")):
-            return Answer(**json.loads(text))
-        return _silent(code, probe.seconds, said.read_text(encoding="utf-8", errors="replace"))
+            answer = Answer(**json.loads(text))
+            return replace(answer, data={**answer.data, "said": words[-4000:]}) if answer.status == FAILED else answer
+        return _silent(code, probe.seconds, words)
 
 
 def ended(command: list[str], out: IO[bytes], seconds: float) -> int | None:

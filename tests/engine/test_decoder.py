@@ -272,3 +272,9 @@ def test_it_learns():
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.3 * losses[0]
+
+
+def test_attention_plans_nothing_for_each_length_of_a_sample():
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    Decoder(NANO)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

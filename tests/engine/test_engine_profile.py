@@ -14,7 +14,7 @@ from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, PLAN, SLOWDOWN, TERMS,
 from odc_engine import calibration, profile
 from odc_engine.backends import gpus
 from odc_engine.job import check_job
-from odc_engine.plan import DTYPE, SYNCS, Plan
+from odc_engine.plan import DTYPE, KEPT, SYNCS, Plan
 from odc_engine.profile import measured, partial, pieces
 from odcsim import catalog, measurements
 from odcsim import profile as profiles
@@ -90,6 +90,13 @@ def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
     assert runs["compute-0"] == runs["compute-1"] == runs["kept-0"] == 2 * every
     assert runs["collective-2"] == 2 * -(-every // 2)
     assert runs["alone"] == -(-every // 4)
+
+
+def test_layers_that_keep_all_get_fewer_tokens_on_a_gpu():
+    for device, most in (("cpu", 32768), ("cuda", KEPT)):
+        plan = replace(PLAN, backend="threads", device=device, most=32768)
+        longest = {piece.name: max(max(s.lengths) for s in piece.file.schedules) for piece in pieces(plan)}
+        assert (longest["compute-0"], longest["kept-0"]) == (32768, most)
 
 
 @pytest.mark.usefixtures("machine")

@@ -81,11 +81,16 @@ def test_json_tells_the_same(capsys, monkeypatch):
     [
         ("good", Answer(OK, "fine", {"rate": 1.5})),
         ("absent", Answer(ABSENT, "nothing to ask")),
-        ("wrong", Answer(FAILED, "ValueError: first second")),
     ],
 )
 def test_what_a_probe_answers_is_told(asked, name, expected):
     assert asked(name) == expected
+
+
+def test_what_a_failed_probe_has_said_is_told_with_its_answer(asked):
+    answer = asked("wrong")
+    assert (answer.status, answer.found) == (FAILED, "ValueError: first second")
+    assert selftest._words(Result(PROBES[0], answer, 0.0))[-2:] == ["    ValueError: first", "      second"]
 
 
 def test_a_library_that_ends_the_process_is_a_failure_with_its_last_words(asked):

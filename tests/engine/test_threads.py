@@ -4,8 +4,10 @@ import json
 import os
 import sys
 import time
+import weakref
 from dataclasses import replace
 from functools import partial
+from threading import Event
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from teams import file_of, job_for, minibatch, on_threads  # noqa: E402
 from odc_engine import launch_threads  # noqa: E402
 from odc_engine.arena import CHUNK, Arena, UnitShape  # noqa: E402
 from odc_engine.backends.base import MAIN  # noqa: E402
+from odc_engine.backends.threads import Team  # noqa: E402
 from odc_engine.cli import main  # noqa: E402
 from odc_engine.flat import flat_units  # noqa: E402
 from odc_engine.model import Decoder  # noqa: E402
@@ -214,6 +217,17 @@ def test_pushes_at_once_add_up():
     assert launch_threads.run(work, devices, 20.0) == 0
     for total in found.values():
         assert (total == pushes * sum(range(1, devices + 1))).all()
+
+
+def test_what_was_brought_is_let_go_at_the_next_meeting():
+    """It may be a whole model."""
+    team, model = Team(1), Event()
+    brought = weakref.ref(model)
+    assert team.swap(0, MAIN, model) == [model]
+    del model
+    assert brought() is not None
+    team.meet(0, MAIN)
+    assert brought() is None
 
 
 def test_nobody_sees_what_a_faster_one_brings_next():
