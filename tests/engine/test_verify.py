@@ -10,12 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from jobs import file_of, job_for  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 
 from odc_engine import verify  # noqa: E402
 from odc_engine.arena import Arena  # noqa: E402
 from odc_engine.errors import EngineError  # noqa: E402
 from odc_engine.verify import BOUND, relative_errors  # noqa: E402
-from odc_engine.worker import Device  # noqa: E402
+from odc_engine.worker import Device, _whole  # noqa: E402
 
 UNEVEN = (4, 1, 2, 0)
 EVEN = (2, 2, 2, 2)
@@ -109,6 +111,19 @@ def test_a_broken_transport_does_not(pools, sabotage):
     (printed, error), *_ = pools(4).run(verified, job_for(file_of(UNEVEN)), sabotage)
     assert not json.loads(printed)["ok"]
     assert "more than 1e-05" in error
+
+
+def put_together(_rank):
+    """Gradients whose rows four devices do not divide, or that have fewer."""
+    mesh, found = init_device_mesh("cpu", (4,)), []
+    for rows in (5, 4, 2):
+        gradient = torch.arange(2.0 * rows).view(rows, 2)
+        found.append(torch.equal(_whole(distribute_tensor(gradient, mesh, [Shard(0)])), gradient))
+    return found
+
+
+def test_a_whole_gradient_is_put_together_of_uneven_shards(pools):
+    assert pools(4).run(put_together) == [[True] * 3] * 4
 
 
 def test_errors_are_relative_to_each_parameters_largest():
