@@ -52,14 +52,20 @@ def test_gradients_equal_one_process(sync, accumulate):
         assert max(relative_errors(mine, reference).values()) <= BOUND
 
 
+def timed(device):
+    """Kernels are compiled before: the time between two marks is told the less exactly the longer it is."""
+    device.warm_up(device.job.schedules[0])
+    return device.minibatch(0)
+
+
 @pytest.mark.parametrize("emulate", [False, True])
 @pytest.mark.parametrize("sync", SYNCS)
 def test_times_conform_to_the_program(sync, emulate):
     counts = (3, 0, 1, 2) if sync == "on-demand" else (2, 2, 2, 2)
     job = replace(job_for(minibatch(counts), sync=sync, emulate=emulate, gpu="a100"), device="cuda")
     program = job.program_of(job.schedules[0])
-    asked, had = as_block(on_partitions(job, lambda device: device.minibatch(0)))
-    slack = 2e-6  # two readings of a GPU's clock
+    asked, had = as_block(on_partitions(job, timed))
+    slack = 5e-6  # some readings of a GPU's clock, of half a microsecond each
     assert np.isfinite(asked).all()
     assert (had >= asked).all()
     for i, step in enumerate(program.steps):
