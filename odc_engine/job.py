@@ -97,9 +97,9 @@ def check_job(file: ScheduleFile, job: Job) -> None:
         raise InputError(
             "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
         )
-    if job.cost.sharded == "hybrid" and (job.backend == "torch" or job.device != "cpu"):
-        fix = "use --backend shm, cuda_ipc or nvshmem, or threads on the CPU"
-        raise InputError(f"backend {job.backend} on {job.device} has no hybrid sharding", fix=fix)
+    if job.cost.sharded == "hybrid" and job.backend == "torch":
+        fix = f"use --backend {', '.join(name for name in BACKENDS if name != job.backend)}"
+        raise InputError("backend torch has no hybrid sharding", fix=fix)
     for number, schedule in enumerate(file.schedules):
         check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
 

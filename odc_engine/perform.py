@@ -153,6 +153,7 @@ class Performance:
         after = [self._handles[n] for n in step.after if n in self._handles]
         if step.microbatch == EVERY:
             move = self._exchange(step)
+            after.append(self.parts.place.mark())  # shards that it has laid out
         elif step.kind == "gather":
             move, free = self._gather(step.unit)
             after.append(free)

@@ -42,11 +42,12 @@ def gradients(device):
     return device.whole_gradients()
 
 
+@pytest.mark.parametrize("nodes", [{}, {"sharding": "hybrid", "devices_per_node": 2}], ids=["full", "hybrid"])
 @pytest.mark.parametrize("accumulate", ["locked", "slots"])
 @pytest.mark.parametrize("sync", SYNCS)
-def test_gradients_equal_one_process(sync, accumulate):
+def test_gradients_equal_one_process(sync, accumulate, nodes):
     counts = (3, 0, 1, 2) if sync == "on-demand" else (2, 2, 2, 2)
-    job = replace(job_for(minibatch(counts), sync=sync, accumulate=accumulate), device="cuda")
+    job = replace(job_for(minibatch(counts), sync=sync, accumulate=accumulate, **nodes), device="cuda")
     reference = reference_gradients(job, job.schedules[0])
     for mine in on_partitions(job, gradients):
         assert max(relative_errors(mine, reference).values()) <= BOUND

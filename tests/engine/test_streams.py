@@ -3,7 +3,6 @@ read, by what streams were told to wait for and not by the luck of who was quick
 
 import threading
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -104,28 +103,49 @@ class Log:
         patch.setattr(ThreadMemory, "exchange", exchange)
 
     def watch(self, thin):
-        """Gathers, pushes and publishing of one device."""
+        """Gathers, pushes, exchanges between nodes and publishing of one device."""
         arena, rank, everybody = thin.parts.arena, thin.rank, range(thin.memory.size)
         gather, push, gradients, clear = arena.gather, arena.push, arena.gradients, arena.clear
-        weights = partial(map, lambda where: ("weights", *where))
+        sum_nodes, fetch, lay_out = arena.sum_nodes, arena.fetch, thin._lay_out
+        units, others = range(len(arena.units)), arena._counterparts()
+
+        def in_node(what, unit):
+            """Everybody's part, where this device finds it."""
+            return [(what, arena._stand_in(owner), owner, unit) for owner in everybody]
 
         def gathered(unit, out):
-            self.note("gather", reads=weights((d, unit) for d in everybody), writes=[self.buffer(out)])
+            self.note("gather", reads=in_node("weights", unit), writes=[self.buffer(out)])
             gather(unit, out)
 
         def pushed(unit, given):
-            self.note("push", reads=[self.buffer(given)], adds=[("sum", d, unit) for d in everybody])
+            self.note("push", reads=[self.buffer(given)], adds=in_node("sum", unit))
             push(unit, given)
 
         def summed(unit):
-            self.note("settle", reads=[("sum", rank, unit)])
+            self.note("settle", reads=[("sum", rank, rank, unit)])
             return gradients(unit)
 
         def cleared(unit):
-            self.note("publish", writes=[("sum", rank, unit), ("weights", rank, unit)])
+            self.note("clear", writes=[("sum", rank, owner, unit) for owner in (rank, *others)])
             clear(unit)
 
+        def added():
+            own = [("sum", rank, rank, unit) for unit in units]
+            self.note("sum nodes", reads=[("sum", d, rank, unit) for d in others for unit in units], writes=own)
+            sum_nodes()
+
+        def fetched():
+            there = [("weights", device, device, unit) for device in others for unit in units]
+            here = [("weights", rank, device, unit) for device in others for unit in units]
+            self.note("fetch", reads=there, writes=here)
+            fetch()
+
+        def laid_out():
+            self.note("publish", writes=[("weights", rank, rank, unit) for unit in units])
+            lay_out()
+
         arena.gather, arena.push, arena.gradients, arena.clear = gathered, pushed, summed, cleared
+        arena.sum_nodes, arena.fetch, thin._lay_out = added, fetched, laid_out
 
     def races(self):
         """Pairs of accesses to the same memory, one of them a write, of which neither is known to come first."""
@@ -162,12 +182,13 @@ def minibatches(device):
 @st.composite
 def jobs(draw):
     sync = draw(st.sampled_from(SYNCS))
-    devices = draw(st.integers(1, 3))
+    devices, per_node = draw(st.sampled_from([(1, None), (2, None), (3, None), (2, 1)]))
+    hybrid = {} if per_node is None else {"sharding": "hybrid", "devices_per_node": per_node}
     every = []
     for _ in range(draw(st.integers(1, 2))):
         counts = draw(st.lists(st.integers(0, 2), min_size=devices, max_size=devices).filter(any))
         every.append(minibatch(counts if sync == "on-demand" else [max(counts)] * devices))
-    return deep(job_for(*every, sync=sync), draw(st.sampled_from(["none", "fsdp2", "1", "3"])))
+    return deep(job_for(*every, sync=sync, **hybrid), draw(st.sampled_from(["none", "fsdp2", "1", "3"])))
 
 
 def deep(job, prefetch):
@@ -185,6 +206,16 @@ def test_nothing_is_left_to_luck(job):
         performed(job, minibatches, log)
         assert {access.told for access in log.found} >= {"gather", "push", "backward", "forward", "settle", "publish"}
         assert not list(log.races())
+
+
+@pytest.mark.parametrize("sync", ["on-demand", "collective"])
+def test_nodes_exchange_what_is_laid_out_and_summed(sync, monkeypatch):
+    """A shard is fetched after it was laid out and before it changes, a sum read after all pushes to it."""
+    log = Log(monkeypatch)
+    job = job_for(minibatch((1, 1, 1, 1)), minibatch((1, 1, 1, 1)), sync=sync, sharding="hybrid", devices_per_node=2)
+    performed(job, minibatches, log)
+    assert {access.told for access in log.found} >= {"fetch", "sum nodes", "clear"}
+    assert not list(log.races())
 
 
 def without_waits_of_transfers(patch):
