@@ -13,6 +13,10 @@ from odc_engine.finding import Finding
 from odc_engine.started import Started, started
 from odcsim.errors import InputError
 
+# Streams share queues into a GPU, 8 as it is delivered, and two of one queue wait for each other without a reason:
+# compute for a meeting, say. Not without end: what waits for other work is given after it, or that is another
+# process's. There are 32 at most, so where more than 10 devices divide a GPU some of their streams share one.
+QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 READ_BY_NONE = "the library's own; the engine neither reads nor needs it"
 MEANS = {
     "RANK": "torchrun: this is device {value}",
@@ -32,7 +36,7 @@ MEANS = {
     "SLURM_STEP_ID": "srun: this is a task, not the script of a batch job",
     "GLOO_SOCKET_IFNAME": "the network interface that training loops meet over",
     "CUDA_VISIBLE_DEVICES": "the GPUs that the engine sees",
-    "CUDA_DEVICE_MAX_CONNECTIONS": "how many queues streams share",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "how many queues streams share; unset, the engine sets 32",
     mps.PIPES: "where MPS has its pipes",
     mps.SHARE: "percent of a GPU that MPS gives each process; unset, cuda_ipc gives equal shares where it is up",
     "CUDA_LAUNCH_BLOCKING": "whether every kernel is waited for",
@@ -49,6 +53,11 @@ MEANS = {
     "NCCL_SOCKET_IFNAME": "NCCL's alone; the engine's are GLOO_SOCKET_IFNAME and NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME",
 }
 LIBRARIES = ("NVSHMEM_", "NCCL_")
+
+
+def queues(env: Mapping[str, str]) -> dict[str, str]:
+    """What to set before CUDA is first asked anything, where the user has not."""
+    return {name: value for name, value in QUEUES.items() if name not in env}
 
 
 @dataclass(frozen=True)

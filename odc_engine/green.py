@@ -15,14 +15,11 @@ from typing import Any
 
 import torch
 
+from odc_engine.environment import queues
 from odcsim.errors import InputError
 
 PIECE = 8  # SMs that a group is a multiple of, on GPUs of compute capability 9
 STREAMS = 3  # of a group: compute, gathers, pushes
-# Streams share queues into the GPU, 8 as it is delivered; two of one queue wait for each other without a reason. Not
-# without end: no kernel here waits for another, and a mark is given before what waits for it. 32 is the most that there
-# is, so with more than 10 devices some streams share one.
-QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +51,7 @@ def told(sms: int, gpu: int = 0) -> str:
 
 def refuse_without() -> None:
     """In one line, before anything is started: this is where the process first asks CUDA something."""
-    for name, value in QUEUES.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(queues(os.environ))
     if not torch.cuda.is_available():
         raise InputError(
             f"--device cuda needs NVIDIA GPUs, and torch {torch.__version__} sees none",

@@ -15,6 +15,7 @@ from odc_engine.backends import gpus
 from odc_engine.backends.nvshmem import Host
 from odc_engine.backends.nvshmem_library import refuse_without_nvshmem
 from odc_engine.backends.threads import ThreadMemory
+from odc_engine.environment import queues
 from odc_engine.errors import EngineError
 from odc_engine.job import Job, check_job, has_gpu, parts_gpu
 from odc_engine.placement import places
@@ -51,7 +52,7 @@ def check(file: ScheduleFile, job: Job) -> None:
 
 def how(job: Job) -> dict[str, Any]:
     """What a launch of processes has to know: whether devices may be on several machines, and their environment."""
-    return {"across": job.backend == "nvshmem" or _by_nccl(job), "env": limits(job)}
+    return {"across": job.backend == "nvshmem" or _by_nccl(job), "env": variables(job)}
 
 
 def _by_nccl(job: Job) -> bool:
@@ -59,6 +60,8 @@ def _by_nccl(job: Job) -> bool:
 
 
 def _check_gpus(job: Job) -> None:
+    if started() is not None:
+        os.environ.update(variables(job))  # this process is a device, and what follows touches CUDA
     if _by_nccl(job):
         gpus.refuse_without_nccl(_here(job))
         if job.emulate:
@@ -68,17 +71,16 @@ def _check_gpus(job: Job) -> None:
     if place is not None and not place.one_machine and pushed_afar and job.accumulate != "slots":
         fix = "use --accumulate slots, or --sharding hybrid"
         raise InputError("a network adds nothing to a sum on another machine", fix=fix)
-    if place is not None:
-        os.environ.update(limits(job))  # this process is a device, and the next line touches CUDA
     gpus.refuse_without_gpus(job.backend) if job.backend == "cuda_ipc" else refuse_without_nvshmem()
 
 
-def limits(job: Job) -> dict[str, str]:
-    """What a process needs in its environment before it touches CUDA, where several share a GPU and MPS is up."""
-    if job.backend != "cuda_ipc":
+def variables(job: Job) -> dict[str, str]:
+    """What a process on a GPU needs in its environment before it touches CUDA."""
+    if not has_gpu(job.backend, job.device):
         return {}
-    part = job.percent or mps.share(_here(job), torch.cuda.device_count())
-    return {mps.SHARE: part} if part else {}
+    shares = job.backend == "cuda_ipc"  # others refuse to
+    part = shares and (job.percent or mps.share(_here(job), torch.cuda.device_count()))
+    return queues(os.environ) | ({mps.SHARE: part} if part else {})
 
 
 def _here(job: Job) -> int:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from odc_engine.environment import queues
 from odc_engine.probes.base import FAILED, OK, Answer
 from odc_engine.probes.driver import need, need_torch
 
@@ -21,7 +22,7 @@ PROGRAMS = 8192  # enough that each SM gets some
 
 
 def probe() -> Answer:
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # as for a run, before CUDA is asked anything
+    os.environ.update(queues(os.environ))  # as a run does
     gpu = need_torch()
     need("cuda.bindings.driver", "pip install 'odcsim[gpu]' -c constraints.txt")
     from odc_engine import green

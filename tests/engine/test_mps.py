@@ -27,6 +27,9 @@ def pipes(monkeypatch, tmp_path) -> Path:
     monkeypatch.setenv(mps.PIPES, str(tmp_path / "pipes"))
     monkeypatch.setenv(mps.SHARE, "")  # as it was comes back, whatever a test leaves
     monkeypatch.delenv(mps.SHARE)
+    for name in environment.QUEUES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
@@ -77,7 +80,7 @@ def test_the_user_s_word_counts(monkeypatch):
 
 @pytest.mark.usefixtures("pipes")
 def test_without_a_daemon_nothing_changes(monkeypatch):
-    assert run.limits(job_for(FILE, backend="cuda_ipc")) == {}
+    assert run.variables(job_for(FILE, backend="cuda_ipc")) == environment.QUEUES
     assert gpus.told(4) == "4 processes that take turns on 2 x a GPU"
     for told in ("", "50"):
         monkeypatch.setenv(mps.SHARE, told)
@@ -108,7 +111,7 @@ def test_processes_are_started_with_their_share(monkeypatch, command):
     shown = ("unused.npz",) if command is run.run else (False,)
     for backend in ("cuda_ipc", "shm"):
         assert command(FILE, job_for(FILE, backend=backend), *shown) == 0
-    assert given == [{mps.SHARE: "50"}, {}]
+    assert given == [{mps.SHARE: "50"} | environment.QUEUES, {}]
     assert mps.SHARE not in os.environ  # the next run may have other devices
     assert run.hardware(job_for(FILE, backend="cuda_ipc")).startswith("4 processes on 2 x a GPU, with 50 % of one each")
 
@@ -123,6 +126,7 @@ def test_a_process_of_torchrun_s_has_its_share_before_it_touches_cuda(monkeypatc
         monkeypatch.setenv(name, value)
     run.check(FILE, replace(job_for(FILE, backend="cuda_ipc"), accumulate="slots"))
     assert seen == ["50"]
+    assert os.environ.items() >= environment.QUEUES.items()
 
 
 def test_a_process_that_starts_takes_it_before_all_else(monkeypatch):
@@ -151,7 +155,7 @@ def test_a_profile_s_devices_have_the_same_share_in_every_run():
     plan.check_here()
     jobs = [profile._job(plan, piece) for piece in profile.pieces(plan)]
     assert {len(job.schedules[0].devices) for job in jobs} == {1, 2, 4}
-    assert [run.limits(job) for job in jobs] == [{mps.SHARE: "50"}] * len(jobs)
+    assert [run.variables(job) for job in jobs] == [{mps.SHARE: "50"} | environment.QUEUES] * len(jobs)
     assert profile._hardware(plan).startswith("4 processes on 2 x a GPU, with 50 % of one each by MPS; ")
     assert replace(plan, backend="shm").percent == ""
 

@@ -1,6 +1,7 @@
 """FSDP2's own collectives over NCCL as far as a CPU can show them: what is refused, gloo in NCCL's place, transfers on
 fake streams, and peers that are gone. On a GPU nobody has run it yet."""
 
+import os
 import sys
 import threading
 from dataclasses import replace
@@ -22,6 +23,7 @@ from odc_engine.backends.shm import SharedMemory  # noqa: E402
 from odc_engine.bench import Cpu, Gpu  # noqa: E402
 from odc_engine.cli import main  # noqa: E402
 from odc_engine.collective import Collective  # noqa: E402
+from odc_engine.environment import queues  # noqa: E402
 from odc_engine.errors import EngineError, PeerLost  # noqa: E402
 from odc_engine.streams import StreamLane  # noqa: E402
 from odc_engine.verify import BOUND, reference_gradients, relative_errors  # noqa: E402
@@ -294,7 +296,7 @@ def two_gpus(monkeypatch):
 def test_a_gpu_for_each_device_is_what_it_takes(two_gpus):
     run.check(FILE, on_cuda())
     assert run.hardware(on_cuda()).startswith("2 x a GPU; ")
-    assert run.how(on_cuda()) == {"across": True, "env": {}}
+    assert run.how(on_cuda()) == {"across": True, "env": queues(os.environ)}
     assert run.how(job_for(FILE, "collective", "torch"))["across"] is False
     with pytest.raises(InputError, match="3 devices on 2 GPUs, and NCCL refuses two on one; at most 2 devices"):
         run.check(file_of((1, 1, 1)), replace(on_cuda(), schedules=(minibatch(1, 1, 1),)))
