@@ -74,6 +74,8 @@ def test_jitter_of_a_minibatch_depends_on_its_number_and_the_seed_alone(setting,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "PIECE", 1)
         assert same(whole, usage(schedules.schedules, Simulation(cost, "on-demand", seed=1)))
+    alike = usage([schedules.schedules[0]] * 3, Simulation(cost, "on-demand", seed=1))
+    assert len(set(alike.makespan.tolist())) == 3
     # Its neighbours do not matter: the first three of six, and the first three alone.
     assert (usage(schedules.schedules[:3], Simulation(cost, "on-demand", seed=1)).makespan == whole.makespan[:3]).all()
 
@@ -117,5 +119,6 @@ def test_what_cannot_run_is_refused(setting):
     refused(
         Simulation(shared, "on-demand", "analytic"), [even], r"\(1 NICs for 2 devices in a node\); use --executor des"
     )
-    jitter = replace(cost, cluster=replace(cost.cluster, jitter=0.1))
-    refused(Simulation(jitter, "on-demand", "analytic"), [even], "draws no jitter; use --executor des")
+    for drawn in ("jitter", "swing"):
+        moved = replace(cost, cluster=replace(cost.cluster, **{drawn: 0.1}))
+        refused(Simulation(moved, "on-demand", "analytic"), [even], f"draws no {drawn}; use --executor des")
