@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -215,6 +216,7 @@ def _device(
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
+    from odc_engine.backends.aside import Aside
     from odc_engine.backends.network import Network
     from odc_engine.backends.shm import SharedMemory
 
@@ -235,9 +237,8 @@ def _device(
     except Exception as error:
         return _failed(rank, memory, error)
     finally:
-        # A group whose peer is gone cannot be taken down in order.
-        with contextlib.suppress(RuntimeError, ValueError, AssertionError):
-            dist.destroy_process_group()
+        # A group whose peer is gone cannot be taken down in order, and NCCL might try without end.
+        wait([Aside().call(dist.destroy_process_group)], GRACE)
     return 0
 
 

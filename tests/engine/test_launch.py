@@ -19,6 +19,7 @@ from jobs import file_of, written  # noqa: E402
 
 from odc_engine import launch  # noqa: E402
 from odc_engine.backends.shm import SharedMemory  # noqa: E402
+from odc_engine.errors import EngineError  # noqa: E402
 from odcsim import schedule  # noqa: E402
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
@@ -207,3 +208,21 @@ def test_an_address_of_torchrun_s_is_refused_where_devices_would_be_on_several_m
         launch.run(print, 4, 1.0)
     with pytest.raises(launch.InputError, match="torchrun started 4 processes for 3 devices; --nproc-per-node 3"):
         launch.run(print, 3, 1.0)
+
+
+def without_an_end(memory, folder):
+    """A device fails whose group is not taken down for a long time."""
+
+    def late():
+        time.sleep(30)
+        (folder / f"late{memory.rank}").touch()
+
+    launch.GRACE, torch.distributed.destroy_process_group = 0.05, late
+    raise EngineError("a reason")
+
+
+def test_a_group_that_is_not_taken_down_is_left_behind(tmp_path):
+    ended = faults.run(without_an_end, tmp_path / "run", devices=2)
+    assert ended.code == 1
+    assert ended.lines == tuple((f"odc_engine: error: device {d}: a reason",) for d in range(2))
+    assert not list((tmp_path / "run").glob("late*"))
