@@ -151,6 +151,3 @@ class Model:
     def layer_bytes(self, bytes_per_parameter: int = BYTES_BF16) -> int:
         """Bytes of one layer, which a gather or a push of it moves."""
         return self.layer_parameters * bytes_per_parameter
-
-    def root_bytes(self, bytes_per_parameter: int = BYTES_BF16) -> int:
-        return self.root_parameters * bytes_per_parameter

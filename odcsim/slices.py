@@ -14,7 +14,6 @@ from odcsim.program import COMPUTE, EVERY, Program, Step
 from odcsim.timeline import Block, Floats
 
 _PASS = {"embed": "forward", "embed backward": "backward"}  # the pass that the embedding's work is part of
-WAITING = ("wait_inside", "wait_end")
 
 
 @dataclass(frozen=True, slots=True)
