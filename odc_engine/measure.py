@@ -22,6 +22,7 @@ from odc_engine import launch
 from odc_engine.backends import gpus
 from odc_engine.backends.shm import SharedMemory
 from odc_engine.bench import Bench, Cpu, Gpu, Ground
+from odc_engine.environment import queues
 from odc_engine.plan import check_rates
 from odc_engine.run import hardware
 
@@ -66,7 +67,8 @@ def rates(devices: int, sizes: Sequence[int], backend: str = "shm") -> tuple[int
     """Start devices and measure. The exit code, and what was found; under torchrun device 0 alone has it."""
     with tempfile.TemporaryDirectory(prefix="odc-") as folder:
         path = Path(folder) / "rates.json"
-        code = launch.run(_measure, devices, TIMEOUT, tuple(sizes), str(path), backend)
+        env = {} if backend == "shm" else queues(os.environ)
+        code = launch.run(_measure, devices, TIMEOUT, tuple(sizes), str(path), backend, env=env)
         return code, [Rate(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
 
 

@@ -49,6 +49,15 @@ def test_bad_numbers_are_refused_in_a_line(capsys, options, said):
     assert line.count("\n") == 1
 
 
+@pytest.mark.parametrize(("backend", "given"), [("shm", {}), ("cuda_ipc", {"CUDA_DEVICE_MAX_CONNECTIONS": "32"})])
+def test_devices_on_gpus_get_queues_for_their_streams(monkeypatch, backend, given):
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    found = []
+    monkeypatch.setattr(measure.launch, "run", lambda *_, env: found.append(env) or 1)
+    assert measure.rates(2, [SIZE], backend) == (1, [])
+    assert found == [given]
+
+
 def test_a_wrong_sum_is_no_measurement():
     same("push", torch.ones(3), torch.ones(3))
     with pytest.raises(EngineError, match="push of 3 elements is wrong"):

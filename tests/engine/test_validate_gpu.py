@@ -54,7 +54,7 @@ def absent(_):
     raise Absent("one GPU")
 
 
-ANSWERS = {"tests": broken, "bandwidth": lambda _: (False, "too slow"), "processes": absent}
+ANSWERS = {"test_gpu_threads": broken, "bandwidth": lambda _: (False, "too slow"), "processes": absent}
 
 
 def called(folder, *options):
@@ -73,7 +73,26 @@ def test_a_step_that_fails_stops_no_other_and_is_done_again(here):
     assert page.count("cannot be asked here") == 1
     asked.clear()
     assert called(folder) == 1
-    assert asked == ["tests", "bandwidth", "processes"]
+    assert asked == ["test_gpu_threads", "bandwidth", "processes"]
+
+
+def test_every_test_that_needs_a_gpu_is_in_a_step():
+    marked = [
+        path.stem for path in Path(__file__).parent.glob("test_*.py") if "pytest.mark." + "gpu" in path.read_text()
+    ]
+    assert sorted(gpu.TESTS) == sorted(marked)
+
+
+def test_tests_that_all_skip_show_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "said", lambda _: (0, "test_one SKIPPED\n==== 5 skipped in 2.31s ===="))
+    with pytest.raises(Absent, match=r"test_gpu_nccl.*: 5 skipped in 2.31s"):
+        gpu.tests("test_gpu_nccl", tmp_path)
+
+
+def test_a_command_that_fails_is_heard_in_full(capfd):
+    code, text = gpu.said([sys.executable, "-c", "import sys; print('one'); sys.exit('two')"])
+    assert (code, sorted(text.split())) == (1, ["one", "two"])
+    assert sorted(capfd.readouterr().out.split()) == ["one", "two"]
 
 
 def test_one_step_alone_leaves_the_others_named_as_not_run(here):
