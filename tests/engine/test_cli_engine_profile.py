@@ -47,7 +47,7 @@ REFUSED = {
     "experts": (["--model", "gpt-oss-20b"], "model 'gpt-oss-20b' has mixture of experts"),
     "nvshmem": (["--backend", "nvshmem"], "backend 'nvshmem'; one of shm, threads, cuda_ipc, torch"),
     "backend": (["--backend", "nccl"], "invalid choice: 'nccl'"),
-    "device": (["--device", "cuda"], "--device cuda with backend shm; --backend threads, or leave --device out"),
+    "device": (["--device", "cuda"], "--device cuda with backend shm; --backend threads or torch"),
     "no folder": (["-o", "nowhere/me.json"], "nowhere/me.json: its folder does not exist; make nowhere first"),
     "folder": (["-o", "."], ".: is a folder; name a file to write"),
     "not writable": (["-o", "/proc/me.json"], "/proc/me.json.partial: cannot be made (No such file or directory)"),
