@@ -59,7 +59,8 @@ def build_parser() -> Parser:
     bandwidth.add_argument(
         "--bytes", type=_numbers, default=(), metavar="B,B", help="of the full tensor (64 KB to 256 MB)"
     )
-    bandwidth.add_argument("--backend", default="shm", choices=("shm", "cuda_ipc"), help="how devices reach each other")
+    told = "how devices reach each other (shm)"
+    bandwidth.add_argument("--backend", default="shm", choices=("shm", "cuda_ipc"), help=told)
     bandwidth.add_argument("--json", action="store_true", help="print JSON")
     bandwidth.set_defaults(run=_bandwidth)
     return parser

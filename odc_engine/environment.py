@@ -48,9 +48,9 @@ MEANS = {
     "NVSHMEM_BOOTSTRAP": "not used: the engine starts NVSHMEM by a unique id over torch's store, without MPI or PMI",
     "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME": "the network interface that NVSHMEM starts over",
     "NVSHMEM_DEBUG": "NVSHMEM says more",
-    "NCCL_P2P_DISABLE": "NCCL's alone",
-    "NCCL_IB_DISABLE": "NCCL's alone",
-    "NCCL_SOCKET_IFNAME": "NCCL's alone; the engine's are GLOO_SOCKET_IFNAME and NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME",
+    "NCCL_P2P_DISABLE": "whether NCCL, the rival, copies between the GPUs of a machine",
+    "NCCL_IB_DISABLE": "whether NCCL, the rival, uses InfiniBand",
+    "NCCL_SOCKET_IFNAME": "the network interface that NCCL starts over",
 }
 LIBRARIES = ("NVSHMEM_", "NCCL_")
 
@@ -136,15 +136,15 @@ def _slurm(facts: Facts) -> Iterator[Problem]:
 
 
 def _interfaces(facts: Facts) -> Iterator[Problem]:
-    given = facts.env.get("GLOO_SOCKET_IFNAME", "")
-    if facts.across and given.startswith("lo"):
-        yield "GLOO_SOCKET_IFNAME", "no other machine can be reached over it", "unset it, or name the network's"
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"):
+        if facts.across and facts.env.get(name, "").startswith("lo"):
+            yield name, "no other machine can be reached over it", "unset it, or name the network's"
 
 
 def _gpus(facts: Facts) -> Iterator[Problem]:
     env, here = facts.env, facts.place.here if facts.place else 1
     if "CUDA_VISIBLE_DEVICES" in env and facts.gpus == 0:
-        yield "CUDA_VISIBLE_DEVICES", "no GPU is left", "unset it for backends cuda_ipc and nvshmem"
+        yield "CUDA_VISIBLE_DEVICES", "no GPU is left", "unset it for all that runs on GPUs"
     elif "CUDA_VISIBLE_DEVICES" in env and 1 < facts.gpus < here and not facts.mps:
         problem = f"{here} devices share {facts.gpus} GPUs, so that times mean nothing"
         yield "CUDA_VISIBLE_DEVICES", problem, "show every device a GPU of its own"

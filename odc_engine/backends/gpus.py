@@ -35,7 +35,7 @@ def refuse_without_nccl(devices: int) -> None:
         raise InputError(f"torch {torch.__version__} has no NCCL", fix="install torch with CUDA, or use other backends")
     count = torch.cuda.device_count()
     if devices > count and not (started() and count == 1):
-        fix = f"at most {count} devices, or --backend threads --device cuda, which divides one GPU"
+        fix = f"at most {count} devices; run, verify and profile divide one GPU by --backend threads --device cuda"
         raise InputError(f"{devices} devices on {count} GPUs, and NCCL refuses two on one", fix=fix)
 
 

@@ -82,10 +82,10 @@ class NcclDevice:
         """NCCL's kernels wait for a peer that is gone, and so would the end of this process."""
         try:
             yield
-        except PeerLost:
+        except (PeerLost, dist.DistBackendError) as error:
             wait([Aside().call(self.group.abort)], ABORT)
-            raise
-        except dist.DistBackendError as error:
+            if isinstance(error, PeerLost):
+                raise
             told = str(error).strip().splitlines()[-1]
             raise self.host.explain() or EngineError(f"NCCL fails: {told}") from None
 

@@ -49,6 +49,7 @@ PROBLEMS = [
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}, {}, "SLURM_PROCID", "script of a batch job"),
     (TASKS | {"SLURM_NTASKS": "1"}, {}, "SLURM_PROCID", "a task alone"),
     (ACROSS | {"GLOO_SOCKET_IFNAME": "lo"}, {}, "GLOO_SOCKET_IFNAME", "no other machine"),
+    (ACROSS | {"NCCL_SOCKET_IFNAME": "lo"}, {}, "NCCL_SOCKET_IFNAME", "no other machine"),
     ({"CUDA_VISIBLE_DEVICES": ""}, {"gpus": 0}, "CUDA_VISIBLE_DEVICES", "no GPU is left"),
     (TASKS | {"CUDA_VISIBLE_DEVICES": "0,1"}, {"gpus": 2}, "CUDA_VISIBLE_DEVICES", "4 devices share 2 GPUs"),
     ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {}, "CUDA_DEVICE_MAX_CONNECTIONS", "queue behind compute"),
