@@ -23,6 +23,7 @@ def test_the_pair_agrees_and_holds_no_outputs(name):
     assert not any(c.get("outputs") or c.get("execution_count") for c in paired.cells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs(name):
     from nbclient import NotebookClient

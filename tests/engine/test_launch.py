@@ -123,7 +123,7 @@ ENDS = {
     "killed": (to_the_command(signal.SIGKILL), -signal.SIGKILL, ""),
     "killed over a stopped device": (killed_over_a_stopped_device, -signal.SIGKILL, ""),
 }
-USUAL = ("interrupted", "killed over a stopped device")
+USUAL = ("interrupted",)
 
 
 @linux
