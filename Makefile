@@ -21,20 +21,20 @@ bench: .venv/dev
 	$(BIN)/pytest tests/benchmarks --benchmark-only -m ""
 
 validate: .venv/dev
-	$(BIN)/python docs/validate.py
+	$(BIN)/python docs/studies/validate.py
 
 validate-gpu: .venv/dev
-	$(BIN)/python docs/validate_gpu.py
+	$(BIN)/python docs/studies/validate_gpu.py
 
 notebook: .venv/dev
 	$(PIP) -e '.[dev,notebook]'
 	$(BIN)/jupyter lab notebooks
 
 balancing: .venv/core
-	$(BIN)/python docs/balancing.py
+	$(BIN)/python docs/studies/balancing.py
 
 reproduce-paper: .venv/core
-	$(BIN)/python docs/reproduce_paper.py
+	$(BIN)/python docs/studies/reproduce_paper.py
 
 clean:
 	rm -rf .venv

@@ -5,21 +5,21 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from odc_engine import green
-from odc_engine.arena import Arena, UnitShape
 from odc_engine.backends import nvshmem_library
 from odc_engine.backends.base import FarMemory, PeerMemory
 from odc_engine.backends.cuda_ipc import CudaMemory
 from odc_engine.backends.nccl import NcclDevice
 from odc_engine.backends.nvshmem import Host, NvshmemMemory
 from odc_engine.backends.shm import SharedMemory
-from odc_engine.far import FarArena
-from odc_engine.lanes import Lane
-from odc_engine.marks import wait
-from odc_engine.place import HOST, Place
+from odc_engine.decoder.marks import wait
+from odc_engine.memory.arena import Arena, UnitShape
+from odc_engine.memory.far import FarArena
+from odc_engine.places import green
+from odc_engine.places.lanes import Lane
+from odc_engine.places.place import HOST, Place
+from odc_engine.places.streams import StreamClock, StreamLane, StreamPlace, pause
 from odc_engine.record import Clock
 from odc_engine.started import started
-from odc_engine.streams import StreamClock, StreamLane, StreamPlace, pause
 
 
 def memory_for(model: nn.Module, timeout: float) -> PeerMemory:
@@ -47,7 +47,7 @@ def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str, pe
         if isinstance(memory, FarMemory):
             return FarArena(memory, units, accumulate, per_node)
         return Arena(memory, units, accumulate, per_node)
-    from odc_engine.kernels.arena import FarGpuArena, GpuArena
+    from odc_engine.memory.gpu import FarGpuArena, GpuArena
 
     if isinstance(memory, FarMemory):
         return FarGpuArena(memory, units, accumulate, per_node)

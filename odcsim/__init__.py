@@ -10,30 +10,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odcsim.comparison import Comparison, compare
     from odcsim.errors import InputError
+    from odcsim.executors.simulation import Simulation, simulate
+    from odcsim.pages.report import write_report
+    from odcsim.questions.comparison import Comparison, compare
+    from odcsim.questions.setting import Setting, ask, plan
+    from odcsim.questions.sweep import sweep_max_tokens
     from odcsim.reading import load
-    from odcsim.report import write_report
-    from odcsim.setting import Setting, ask, plan
-    from odcsim.simulation import Simulation, simulate
-    from odcsim.sweep import sweep_max_tokens
     from odcsim.trace import Trace
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Comparison": "comparison",
+    "Comparison": "questions.comparison",
     "InputError": "errors",
-    "Setting": "setting",
-    "Simulation": "simulation",
+    "Setting": "questions.setting",
+    "Simulation": "executors.simulation",
     "Trace": "trace",
-    "ask": "setting",
-    "compare": "comparison",
+    "ask": "questions.setting",
+    "compare": "questions.comparison",
     "load": "reading",
-    "plan": "setting",
-    "simulate": "simulation",
-    "sweep_max_tokens": "sweep",
-    "write_report": "report",
+    "plan": "questions.setting",
+    "simulate": "executors.simulation",
+    "sweep_max_tokens": "questions.sweep",
+    "write_report": "pages.report",
 }
 __all__ = [
     "Comparison",

@@ -1,10 +1,35 @@
 """Fixtures and settings for all tests."""
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
-from odcsim.setting import Setting, ask, plan
-from odcsim.simulation import Simulation, simulate
+from odcsim.executors.simulation import Simulation, simulate
+from odcsim.questions.setting import Setting, ask, plan
+
+# Tests that cannot even be collected where an optional package is missing. The header of a run names what is left out.
+NEEDS = {
+    "torch": [
+        "odc_engine",
+        "docs/test_[cprtv]*.py",
+        "benchmarks/test_bench_engine.py",
+        "benchmarks/test_bench_kernels.py",
+    ],
+    "triton": ["odc_engine/kernels", "odc_engine/backends/test_gpu_*.py", "benchmarks/test_bench_kernels.py"],
+    "nvshmem": ["odc_engine/backends/test_nvshmem.py", "odc_engine/backends/test_gpu_nvshmem.py"],
+    "cuda": ["odc_engine/places/test_green.py", "odc_engine/backends/test_gpu_threads.py"],
+    "pyarrow": ["odcsim/reading/test_files.py"],
+    "trl": ["docs/test_trl.py"],
+}
+ABSENT = [package for package in NEEDS if find_spec(package) is None]
+collect_ignore_glob = [str(Path(__file__).parent / pattern) for package in ABSENT for pattern in NEEDS[package]]
+
+
+def pytest_report_header() -> list[str]:
+    return [f"left out for want of {package}: {', '.join(NEEDS[package])}" for package in ABSENT]
+
 
 # Derandomized, so that a red run is red for everybody; a loaded machine must not turn a law red.
 settings.register_profile(

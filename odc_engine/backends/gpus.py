@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from odc_engine import mps
 from odc_engine.backends.files import agreed
+from odc_engine.places import mps
 from odc_engine.started import started
 from odcsim.errors import InputError
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from odc_engine.backends.base import MAIN, ROOMS, Lockable
 from odc_engine.errors import PeerLost
-from odc_engine.place import HOST, Place
+from odc_engine.places.place import HOST, Place
 from odcsim.errors import InputError
 
 Range = tuple[int, int]  # a device, and where in its arena

@@ -15,7 +15,7 @@ from odcsim.balance.lb_mini import lb_mini
 from odcsim.balance.lb_robust import lb_robust
 from odcsim.balance.lb_tight import lb_tight
 from odcsim.balance.pool import pool
-from odcsim.balance.scenarios import guessed
+from odcsim.balance.search.scenarios import guessed
 from odcsim.balance.simple import local_sort, native
 from odcsim.balance.sorted_slice import sorted_slice
 from odcsim.errors import InputError, nearest

@@ -1,8 +1,8 @@
 """lb-micro: equal sample counts, equal microbatch counts. What the paper compares with, and runs with every sync."""
 
-from odcsim.balance.karmarkar_karp import differencing_equal
-from odcsim.balance.packing import Microbatch, fewest, pack
-from odcsim.balance.swaps import even_out
+from odcsim.balance.search.karmarkar_karp import differencing_equal
+from odcsim.balance.search.packing import Microbatch, fewest, pack
+from odcsim.balance.search.swaps import even_out
 
 
 def equal_counts(weights: list[float], devices: int) -> list[list[int]]:

@@ -1,9 +1,9 @@
 """lb-mini: only the loads of the devices matter, counts are free. On-demand sync alone can run it."""
 
-from odcsim.balance.karmarkar_karp import differencing
 from odcsim.balance.lb_micro import equal_counts
-from odcsim.balance.packing import Microbatch, packed
-from odcsim.balance.swaps import even_out
+from odcsim.balance.search.karmarkar_karp import differencing
+from odcsim.balance.search.packing import Microbatch, packed
+from odcsim.balance.search.swaps import even_out
 
 
 def lb_mini(weights: list[float], tokens: list[int], devices: int, max_tokens: int) -> list[list[Microbatch]]:

@@ -1,10 +1,10 @@
 """lb-robust: loads that stay even when the cost model is wrong. On-demand sync alone can run it."""
 
-from odcsim.balance.fewest import pack_all
-from odcsim.balance.longest_first import longest_first
-from odcsim.balance.packing import Microbatch
-from odcsim.balance.scenarios import in_bounds
-from odcsim.balance.trades import Floats, Held, hold, relieve
+from odcsim.balance.search.fewest import pack_all
+from odcsim.balance.search.longest_first import longest_first
+from odcsim.balance.search.packing import Microbatch
+from odcsim.balance.search.scenarios import in_bounds
+from odcsim.balance.search.trades import Floats, Held, hold, relieve
 
 
 def lb_robust(

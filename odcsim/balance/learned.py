@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from odcsim.balance.library import EVEN, whole_numbers
 from odcsim.errors import InputError
-from odcsim.robust import MAD, solve_near
+from odcsim.fitting.robust import MAD, solve_near
 
 Floats = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from odcsim.balance import Assignment, balance
-from odcsim.balance.uneven import balance_uneven, named_for_speeds
+from odcsim.balance.search.uneven import balance_uneven, named_for_speeds
 from odcsim.errors import InputError
 
 # Tokens from which on a sample's attention costs more than all else: 50,004 in FLOPs for llama-3.1-8b, and 20K to 97K

@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance.fewest import pack_all
-from odcsim.balance.longest_first import longest_first
-from odcsim.balance.packing import Microbatch
-from odcsim.balance.trades import Floats, hold
+from odcsim.balance.search.fewest import pack_all
+from odcsim.balance.search.longest_first import longest_first
+from odcsim.balance.search.packing import Microbatch
+from odcsim.balance.search.trades import Floats, hold
 
 SHARE = 0.2  # of the work waits in the queue: enough to level devices that are off by a tenth
 GRAIN = 0.01  # of a device's load is in an entry at least: smaller ones would level nothing more

@@ -2,7 +2,7 @@
 
 from heapq import heappop, heappush
 
-from odcsim.balance.packing import Microbatch, fewest
+from odcsim.balance.search.packing import Microbatch, fewest
 
 
 def sorted_slice(weights: list[float], tokens: list[int], devices: int, max_tokens: int) -> list[list[Microbatch]]:

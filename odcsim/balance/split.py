@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.balance import Assignment, balance
-from odcsim.balance.packing import Microbatch, packed
-from odcsim.balance.uneven import earliest, even_out
+from odcsim.balance.search.packing import Microbatch, packed
+from odcsim.balance.search.uneven import earliest, even_out
 from odcsim.schedule import part
 
 LARGEST = 8  # devices on one sample: those of a usual node, since what they exchange takes quick links

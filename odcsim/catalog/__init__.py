@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from odcsim.catalog.hf_config import from_config, read_config
 from odcsim.cluster import GPU, number, read_toml
 from odcsim.errors import InputError, nearest
-from odcsim.hf_config import from_config, read_config
 from odcsim.model import Model
 
 # Name in gpus.toml, field of GPU, factor to the field's unit, and the file's unit.

@@ -8,10 +8,10 @@ from odcsim import profile as profiles
 from odcsim.cluster import GPU
 from odcsim.cost import estimate
 from odcsim.errors import InputError
+from odcsim.estimates.recompute import under
+from odcsim.estimates.scaling import scaled
 from odcsim.model import Model
 from odcsim.profile import Profile
-from odcsim.recompute import under
-from odcsim.scaling import scaled
 
 
 def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None, *, recompute: bool = True) -> Profile:

@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from odcsim import schedule
     from odcsim.errors import InputError
-    from odcsim.setting import plan
+    from odcsim.questions.setting import plan
 
     if args.split_overhead is not None and args.balancer != "split":
         raise InputError(f"--split-overhead with --balancer {args.balancer}", fix="leave it out, or use split")

@@ -8,7 +8,7 @@ from odcsim.cli import options
 from odcsim.cli.progress import progress
 
 if TYPE_CHECKING:
-    from odcsim.comparison import Comparison
+    from odcsim.questions.comparison import Comparison
 
 
 def add(commands: Any) -> None:
@@ -33,8 +33,8 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.comparison import compare, pairs
-    from odcsim.sweep import limits, sweep_max_tokens
+    from odcsim.questions.comparison import compare, pairs
+    from odcsim.questions.sweep import limits, sweep_max_tokens
 
     setting = options.setting_of(args)
     known = {"executor": args.executor, "price": args.price, "memory_limit": memory_limit(args.gpu)}
@@ -55,7 +55,7 @@ def show(
     from odcsim.cli import table
 
     if html is not None:
-        from odcsim.report import write_report
+        from odcsim.pages.report import write_report
 
         write_report(comparison, html, swept)
     if as_json:

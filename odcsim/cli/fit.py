@@ -7,7 +7,7 @@ from odcsim.cli import options
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
-    from odcsim.fit import FitReport
+    from odcsim.fitting.fit import FitReport
 
 
 def add(commands: Any) -> None:
@@ -56,14 +56,15 @@ def _report(args: argparse.Namespace) -> "FitReport":
     if args.lengths is None and len(args.sources) > 1:
         raise InputError(f"{len(args.sources)} sources", where=first, fix="several can only be traces, with --lengths")
     if args.lengths is None and Path(first).suffix.lower() in (".json", ".gz"):
-        from odcsim import fit, measurements
+        from odcsim.fitting import fit, measurements
 
         named = [f"--{n}" for n in ("model", "gpu", "devices") if getattr(args, n) is not None]
         if named := [*named, *([] if args.recompute else ["--no-recompute"])]:
             fix = "measurements name it themselves; traces need --lengths"
             raise InputError(f"{named[0]} given for measurements", where=first, fix=fix)
         return fit.examine(measurements.read(first))
-    from odcsim import catalog, kineto, logs
+    from odcsim import catalog
+    from odcsim.fitting import kineto, logs
 
     if missing := [f"--{name}" for name in ("model", "gpu") if getattr(args, name) is None]:
         raise InputError(f"{missing[0]} is needed for a log and for traces", where=first, fix="name what ran")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from odcsim.command import whole as whole
 
 if TYPE_CHECKING:
-    from odcsim.setting import Setting
+    from odcsim.questions.setting import Setting
 
 SYNCS = ("collective", "deferred", "on-demand")  # as odcsim.program has them; a test holds the two equal
 SHARDINGS = ("full", "hybrid")  # likewise
@@ -80,8 +80,8 @@ def add_setting(parser: argparse.ArgumentParser) -> None:
 
 
 def setting_of(args: argparse.Namespace) -> "Setting":
+    from odcsim.questions.setting import ask
     from odcsim.reading import load
-    from odcsim.setting import ask
 
     return ask(
         load(args.trace, column=args.column),

@@ -19,7 +19,7 @@ def _run(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from odcsim import timeline
-    from odcsim.report import write_timelines
+    from odcsim.pages.report import write_timelines
 
     write_timelines([timeline.read(path) for path in args.timelines], args.html)
     print(f"{args.html}: {Path(args.html).stat().st_size / 1e6:.1f} MB")

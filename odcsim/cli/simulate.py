@@ -25,12 +25,13 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from odcsim import schedule, summary, timeline
+    from odcsim import schedule, timeline
     from odcsim.cli import table
     from odcsim.errors import InputError
-    from odcsim.metrics import usage
-    from odcsim.setting import cost_of
-    from odcsim.simulation import Simulation, simulate
+    from odcsim.executors.simulation import Simulation, simulate
+    from odcsim.questions.setting import cost_of
+    from odcsim.results import summary
+    from odcsim.results.metrics import usage
 
     file = schedule.read(args.schedule)
     header = file.header

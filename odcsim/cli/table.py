@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from odcsim.comparison import Comparison
-    from odcsim.summary import Row
+    from odcsim.questions.comparison import Comparison
+    from odcsim.results.summary import Row
 
 WIDE = 200  # columns when nobody's terminal sets a limit
 BAR = 40
@@ -37,7 +37,7 @@ def show(rows: "Sequence[Row]") -> None:
 
 def show_comparison(comparison: "Comparison") -> None:
     """What was asked, the rows, and the answer that the report gives in the same words."""
-    from odcsim import answer
+    from odcsim.questions import answer
 
     print(_asked(comparison))
     show(comparison.rows)
@@ -58,7 +58,7 @@ def show_texts(head: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> None:
 
 
 def _asked(comparison: "Comparison") -> str:
-    from odcsim.comparison import inputs
+    from odcsim.questions.comparison import inputs
 
     setting, about = comparison.setting, inputs(comparison)
     nodes = setting.cost.cluster.nodes

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odcsim.stats import Cut, TraceStats
+    from odcsim.reading.stats import Cut, TraceStats
     from odcsim.trace import Trace
 
 SOURCE = "a file (csv, tsv, txt, json, jsonl, npy, npz, parquet), a named trace, or a spec such as fixed:length=4096"
@@ -42,7 +42,7 @@ def _add_make(actions: Any) -> None:
 def _info(args: argparse.Namespace) -> None:
     from odcsim.errors import InputError
     from odcsim.reading import load
-    from odcsim.stats import cut, describe
+    from odcsim.reading.stats import cut, describe
 
     if args.cutoff is not None and args.cutoff < 1:
         raise InputError(f"--cutoff {args.cutoff} is not a length", fix="give a number of tokens from 1")
@@ -55,7 +55,7 @@ def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
     import json
     from dataclasses import asdict
 
-    from odcsim.stats import PERCENTILES
+    from odcsim.reading.stats import PERCENTILES
 
     shown = {"schema": 1, "name": trace.name, "origin": trace.origin, "count": stats.count, "tokens": stats.tokens}
     shown |= {"mean": stats.mean, "cv": stats.cv, "min": stats.shortest, "max": stats.longest}
@@ -65,7 +65,7 @@ def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
 
 
 def _text(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
-    from odcsim.stats import PERCENTILES
+    from odcsim.reading.stats import PERCENTILES
 
     rows = [("trace", trace.name), ("origin", trace.origin), ("samples", f"{stats.count:,}")]
     rows += [("tokens", f"{stats.tokens:,}"), ("mean", f"{stats.mean:,.1f}"), ("shortest", f"{stats.shortest:,}")]
@@ -90,7 +90,7 @@ def _cutoff(stats: "TraceStats", lost: "Cut") -> list[str]:
 
 
 def _histogram(trace: "Trace") -> list[str]:
-    from odcsim.stats import histogram
+    from odcsim.reading.stats import histogram
 
     edges, counts = histogram(trace)
     wide, top = len(f"{edges[-1]:,}"), int(counts.max())
@@ -120,7 +120,7 @@ def _make(args: argparse.Namespace) -> None:
 
 def _list(_args: argparse.Namespace) -> None:
     from odcsim.reading import named
-    from odcsim.stats import describe
+    from odcsim.reading.stats import describe
 
     print(f"{'NAME':<14}{'KIND':<17}{'SAMPLES':>8}{'MEAN':>9}{'P99':>9}{'LONGEST':>9}  ORIGIN")
     for name in named.names():

@@ -19,7 +19,8 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from pathlib import Path
 
-    from odcsim import perfetto, timeline
+    from odcsim import timeline
+    from odcsim.pages import perfetto
 
     read = timeline.read(args.timeline)
     chosen = perfetto.window(args.minibatches, read) if args.minibatches is not None else ()

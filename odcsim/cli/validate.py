@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from odcsim.cli import options
 
 if TYPE_CHECKING:
-    from odcsim.validation import Validation
+    from odcsim.results.validation import Validation
 
 
 def add(commands: Any) -> None:
@@ -31,11 +31,11 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from odcsim import timeline
-    from odcsim.validation import validate
+    from odcsim.results.validation import validate
 
     found = validate(timeline.read(args.predicted), [timeline.read(path) for path in args.measured])
     if args.html is not None:
-        from odcsim.validation_page import write_validation
+        from odcsim.pages.validation_page import write_validation
 
         write_validation(found, args.html)
     if args.json:
@@ -46,8 +46,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _show(found: "Validation") -> None:
-    from odcsim import validation_page as told
     from odcsim.cli import table
+    from odcsim.pages import validation_page as told
 
     print(told.asked(found))
     for line in told.cautions(found):

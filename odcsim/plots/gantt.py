@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from odcsim.plots.style import INK, NAMES, figure, marker
-from odcsim.slices import Slice, compute_lane, microbatch_named, view
+from odcsim.results.slices import Slice, compute_lane, microbatch_named, view
 from odcsim.timeline import Block, Timeline
 
 MOST_DEVICES, MOST_BARS = 64, 4000

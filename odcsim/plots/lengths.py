@@ -6,8 +6,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from odcsim import stats
 from odcsim.plots.style import BLUE, COLOURS, INK, SKY, figure
+from odcsim.reading import stats
 from odcsim.trace import Trace
 
 BINS = 48

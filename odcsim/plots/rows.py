@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from odcsim.balance import SPLIT
-from odcsim.metrics import PARTS
 from odcsim.plots.style import BLUE, COLOURS, GREY, INK, NAMES, SKY, by_speed, figure, find, label, marker
-from odcsim.summary import REFERENCE, Row
+from odcsim.results.metrics import PARTS
+from odcsim.results.summary import REFERENCE, Row
 
 ROW_PIXELS, FRAME_PIXELS = 27, 170
 _CURVES = (

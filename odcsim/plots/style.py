@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from odcsim.summary import Row
+from odcsim.results.summary import Row
 
 INK = "#767676"  # 4.5 : 1 on white, 4.2 : 1 on #111
 GRID = "rgba(128, 128, 128, 0.22)"

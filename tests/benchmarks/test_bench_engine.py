@@ -9,13 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from odc_engine import launch, measure  # noqa: E402
-from odc_engine.job import Job, job_of  # noqa: E402
-from odc_engine.worker import Device, as_block  # noqa: E402
-from odcsim.profile import Polynomial  # noqa: E402
-from odcsim.schedule import Header, Schedule, ScheduleFile  # noqa: E402
+from odc_engine.devices.process import Device, as_block
+from odc_engine.job import Job, job_of
+from odc_engine.measuring import bandwidth as measure
+from odc_engine.runs import launch
+from odcsim.profile import Polynomial
+from odcsim.schedule import Header, Schedule, ScheduleFile
 
 MB = 1 << 20
 SIZES = (MB, 4 * MB, 16 * MB)

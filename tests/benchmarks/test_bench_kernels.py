@@ -7,12 +7,10 @@ three times, a total of W slots W + 1 times.
 """
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton", reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt")
-
-from odc_engine import tuning  # noqa: E402
-from odc_engine.tuning import MB, OF_COPY  # noqa: E402
+from odc_engine.measuring import tuning
+from odc_engine.measuring.tuning import MB, OF_COPY
 
 pytestmark = [
     pytest.mark.gpu,

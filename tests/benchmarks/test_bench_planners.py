@@ -6,24 +6,20 @@ Seconds also as a ratio to the textbook's Karmarkar-Karp in the same run (`extra
 any machine. Lengths are shapes, not data; seconds are those of a published 7B fit.
 """
 
-import sys
 import tracemalloc
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import pytest
-
-from odcsim.balance import balance
-from odcsim.balance.bound import lower_bound
-from odcsim.balance.lb_tight import tightest
-from odcsim.balance.longest_first import longest_first
-from odcsim.balance.scenarios import in_bounds, scenarios
-from odcsim.balance.trades import hold, relieve
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "balance"))
 from draws import chat, clipped, longalign, swe
 from textbook import textbook
+
+from odcsim.balance import balance
+from odcsim.balance.lb_tight import tightest
+from odcsim.balance.search.bound import lower_bound
+from odcsim.balance.search.longest_first import longest_first
+from odcsim.balance.search.scenarios import in_bounds, scenarios
+from odcsim.balance.search.trades import hold, relieve
 
 LIMITS = {longalign: 65_536, clipped: 65_536, swe: 65_536, chat: 16_384}
 shapes = pytest.mark.parametrize("draw", LIMITS)

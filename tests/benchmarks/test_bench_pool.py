@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from odcsim.setting import Setting, ask, plan
-from odcsim.simulation import Simulation, usage
+from odcsim.executors.simulation import Simulation, usage
+from odcsim.questions.setting import Setting, ask, plan
 
 LENGTHS = "lognormal:median=11900,sigma=0.9,max=65536"
 MINIBATCHES = 5

@@ -11,10 +11,11 @@ import time
 import numpy as np
 import pytest
 
-from odcsim import analytic, des, metrics
 from odcsim.balance import NAMES
+from odcsim.executors import analytic, des
+from odcsim.executors.simulation import PIECE
 from odcsim.program import program
-from odcsim.simulation import PIECE
+from odcsim.results import metrics
 
 COMPARE = "compare longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4 --max-tokens 65536"
 DEMO_START = [sys.executable, "-c", "import numpy"]

@@ -1,0 +1,48 @@
+"""Units whose parameters lie end to end in one flat tensor, cut into as many equal parts as there are devices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from odc_engine.decoder.model import Decoder
+from odc_engine.memory.arena import UnitShape
+
+
+@dataclass(frozen=True, slots=True)
+class FlatUnit:
+    """Parameters that are gathered and pushed as one. Padded at the end, where no gradient ever comes."""
+
+    shapes: dict[str, torch.Size]
+    shape: UnitShape
+    padding: int
+
+    def views(self, whole: Tensor) -> dict[str, Tensor]:
+        """The parameters as they lie in the whole unit, uncopied."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        parts = torch.split(whole[: whole.numel() - self.padding], sizes)
+        return {name: part.view(shape) for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)}
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The whole unit, made of its parameters or of their gradients."""
+        parts = [tensors[name].reshape(-1) for name in self.shapes]
+        return torch.cat([*parts, parts[0].new_zeros(self.padding)])
+
+
+def flat_units(model: Decoder, devices: int, dtype: torch.dtype = torch.float32) -> tuple[FlatUnit, ...]:
+    """The root (what is in no layer), then the layers: the units that `sharding.shard` makes. `dtype`: of weights on
+    their way."""
+    root = {n: p for n, p in model.named_parameters() if not n.startswith("layers.")}
+    layers = [dict(layer.named_parameters(f"layers.{i}")) for i, layer in enumerate(model.layers)]
+    return tuple(
+        _unit(name, parameters, devices, dtype)
+        for name, parameters in [("root", root), *((f"layers.{i}", layer) for i, layer in enumerate(layers))]
+    )
+
+
+def _unit(name: str, parameters: Mapping[str, nn.Parameter], devices: int, dtype: torch.dtype) -> FlatUnit:
+    total = sum(p.numel() for p in parameters.values())
+    part = -(-total // devices)
+    shapes = {n: p.shape for n, p in parameters.items()}
+    return FlatUnit(shapes, UnitShape(name, part, part, dtype), part * devices - total)

@@ -1,0 +1,299 @@
+"""Performs one minibatch's program on one device: compute on the calling thread, transfers in their lanes.
+
+Nothing here knows a sync mode. Steps are done in the program's order, each after those it names, and a step that this
+device does not have passes in no time.
+
+On a GPU (streams.StreamPlace) all of this only gives work to streams, long before it is done. So every compute leaves a
+mark that transfers wait for on their stream, as compute waits for transfers, and memory that two streams touch is kept
+until the one that allocates has come past the other: whole units in place.Buffers, gradients in `_held`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from odc_engine.backends.base import COMM, MAIN
+from odc_engine.decoder.model import Decoder, Layout, layout
+from odc_engine.devices.flat import FlatUnit
+from odc_engine.devices.share import Microbatch, Seconds, Share
+from odc_engine.memory.arena import Arena
+from odc_engine.memory.finite import Checks
+from odc_engine.packed import Packed
+from odc_engine.places.lanes import Handle, Lane
+from odc_engine.places.place import Buffers, Place
+from odc_engine.record import Clock, MinibatchRecorder
+from odcsim.program import COMPUTE, EVERY, Program, Step, sync_named
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """What one device works with, minibatch after minibatch. The model is code and shapes; its weights are gathered."""
+
+    model: Decoder
+    units: tuple[FlatUnit, ...]
+    arena: Arena
+    lanes: dict[str, Lane]
+    place: Place
+    clock: Clock
+    recompute: bool = True
+    buffers: Buffers = field(default_factory=Buffers)
+
+    def module(self, unit: int) -> nn.Module:
+        layer: nn.Module = self.model.layers[unit - 1]
+        return layer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """A layer's forward, kept for its backward: input and weights by their names in the layer, and the output."""
+
+    x: Tensor
+    weights: Mapping[str, Tensor]
+    output: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class _Pass:
+    """What a microbatch's later steps need of its earlier ones."""
+
+    batch: Packed
+    seconds: Seconds | None
+    x: Tensor = field(default_factory=lambda: torch.empty(0))  # on the way forward; then the loss's gradient to it
+    place: Layout | None = None
+    inputs: dict[int, Tensor] = field(default_factory=dict)  # of each layer, which backward computes anew from there
+    kept: dict[int, _Layer] = field(default_factory=dict)  # layers, where it does not
+    head: dict[str, Tensor] = field(default_factory=dict)  # its gradients, until the embedding's join them
+
+
+class Performance:
+    """`perform()` once; then `recorder` holds the times. `update` is the optimizer's step."""
+
+    def __init__(
+        self,
+        program: Program,
+        parts: Parts,
+        share: Share,
+        update: Callable[[], None],
+        publish: Callable[[], None],
+    ) -> None:
+        self.program, self.parts, self.share = program, parts, share
+        self.recorder = MinibatchRecorder(program, parts.clock)
+        self._checks = Checks()
+        self._memory = parts.arena.memory
+        self._names = {id(p): name for name, p in parts.model.named_parameters()}  # a tied one has one
+        self._handles: dict[int, Handle] = {}
+        self._whole: dict[int, Tensor] = {}  # gathered units
+        self._empty: dict[int, Tensor] = {}  # without storage until gathered again, since a kept layer is tied to them
+        self._sums: dict[int, Tensor] = {}  # gradients to push
+        self._held: dict[int, Tensor] = {}  # gradients on their way, by the step that pushes them
+        self._each = sync_named(program.sync).push_every_microbatch
+        self._do: dict[str, Callable[[int], None]] = {
+            "embed": self._embed,
+            "forward": self._forward if parts.recompute else self._forward_kept,
+            "head": self._head,
+            "backward": self._backward,
+            "embed backward": self._embed_backward,
+            "meeting": lambda _: self._memory.meet(MAIN),
+            "optimizer": lambda _: update(),
+            "publish": lambda _: publish(),
+        }
+
+    def perform(self, until: str = "") -> None:
+        """All steps that this device has, or those before the first of a kind."""
+        steps, share, number = self.program.steps, iter(self.share), 0
+        while number < len(steps):
+            step = steps[number]
+            if number == self.program.end:
+                self._complete()
+            if step.lane != COMPUTE:
+                self._give(number, step)
+                number += 1
+                continue
+            self._follow(step.after)
+            if step.kind == until:
+                return
+            if step.kind == "overhead" and not self._open(number, next(share, None)):
+                number = self.program.end  # the microbatches that are left are others'
+                continue
+            if step.kind != "overhead":
+                self._compute(number, step)
+            self._handles[number] = self.parts.place.mark()
+            number += 1
+
+    def _open(self, number: int, microbatch: Microbatch | None) -> bool:
+        """Begin a microbatch, where there is one. The engine has no constant of its own beside compute."""
+        if microbatch is None:
+            return False
+        self._pass = _Pass(microbatch.batch, microbatch.seconds)
+        now = self.recorder.tick()
+        self.recorder.done(number, now, now)
+        return True
+
+    def _follow(self, steps: tuple[int, ...]) -> None:
+        """Compute goes on when these transfers are done, and so nobody needs what they carried any more."""
+        for earlier in steps:
+            if earlier in self._handles:
+                self._handles.pop(earlier).check()
+            self._held.pop(earlier, None)
+
+    def _complete(self) -> None:
+        """All microbatches are given: what is left before devices meet."""
+        for lane in self.parts.lanes.values():
+            lane.drain()
+        self._held.clear()
+        self._checks.settle()
+        self.parts.arena.complete()
+
+    def _give(self, number: int, step: Step) -> None:
+        """Start a transfer, which waits for the steps it names."""
+        after = [self._handles[n] for n in step.after if n in self._handles]
+        if step.microbatch == EVERY:
+            move = self._exchange(step)
+            after.append(self.parts.place.mark())  # shards that it has laid out
+        elif step.kind == "gather":
+            move, free = self._gather(step.unit)
+            after.append(free)
+        else:
+            move = self._push(number, step)
+        self._handles[number] = self.parts.lanes[step.lane].give(lambda: self._transfer(number, step, move), after)
+
+    def _transfer(self, number: int, step: Step, move: Callable[[], None]) -> None:
+        asked = self.recorder.tick()
+        if step.meets:
+            self._memory.meet(COMM)
+        move()
+        self.recorder.done(number, asked, self.recorder.tick())
+
+    def _exchange(self, step: Step) -> Callable[[], None]:
+        """What nodes exchange once per minibatch under hybrid sharding."""
+        if step.kind == "push":
+            return self.parts.arena.sum_nodes
+        if not sync_named(self.program.sync).publishes:
+            self._do["publish"](step.unit)  # no step of theirs lays new shards out
+        return self.parts.arena.fetch
+
+    def _gather(self, unit: int) -> tuple[Callable[[], None], Handle]:
+        """The move, and what it has to wait for before it may overwrite the memory that it moves to."""
+        arena, parts = self.parts.arena, self.parts
+        shape = arena.units[unit]
+        if unit in self._empty:
+            out = self._empty.pop(unit)
+            out.untyped_storage().resize_(out.nbytes)
+            free = parts.place.mark()
+        else:
+            out, free = parts.buffers.take(parts.place, shape.gather * self._memory.size, shape.dtype)
+        self._whole[unit] = out
+        return lambda: arena.gather(unit, out), free
+
+    def _release(self, unit: int) -> None:
+        """The present compute is the last to read a gathered unit."""
+        self.parts.buffers.give(self._whole.pop(unit), self.parts.place.mark())
+
+    def _push(self, number: int, step: Step) -> Callable[[], None]:
+        arena, unit, rank = self.parts.arena, step.unit, self._memory.rank
+        gradients = self._held[number] = self._sums.pop(unit)
+        microbatches = range(step.microbatch if self._each else 0, step.microbatch + 1)
+
+        def add() -> None:
+            self._checks.check(gradients, arena.units[unit].name, rank, microbatches)
+            arena.push(unit, gradients)
+
+        return add
+
+    def _compute(self, number: int, step: Step) -> None:
+        asked = self.recorder.tick()
+        what = self.program.durations[step.duration][0]
+        if step.kind == "compute" and self._pass.seconds is not None:
+            self._emulate(what, step.unit, self._pass.seconds[what])
+        else:
+            self._do[what](step.unit)
+        self.recorder.done(number, asked, self.recorder.tick())
+
+    def _emulate(self, what: str, unit: int, seconds: float) -> None:
+        """Wait, and leave no gradient but zeros."""
+        if what in ("backward", "embed backward"):
+            self._add(unit, torch.zeros_like(self._whole[unit]))
+        self.parts.place.wait(seconds)
+        if what != "embed" and what != "head":
+            self._release(unit)
+
+    def _lent(self, module: nn.Module, unit: int) -> dict[str, Tensor]:
+        """A module's weights, by the module's own names."""
+        views = self.parts.units[unit].views(self._whole[unit])
+        return {name: views[self._names[id(p)]] for name, p in module.named_parameters()}
+
+    @torch.no_grad()
+    def _embed(self, unit: int) -> None:
+        module, now = self.parts.model.embedding, self._pass
+        now.x = functional_call(module, self._lent(module, unit), (now.batch.tokens,))
+        now.place = layout(now.batch.lengths, self.parts.model.shape.head_dim, now.x)
+
+    def _forward(self, unit: int) -> None:
+        module, now = self.parts.module(unit), self._pass
+        now.inputs[unit] = now.x
+        with torch.no_grad():
+            now.x = functional_call(module, self._lent(module, unit), (now.x, now.place))
+        self._release(unit)
+
+    def _forward_kept(self, unit: int) -> None:
+        """Keep the graph, which holds the weights: their storage goes meanwhile, as FSDP2's does."""
+        module, now = self.parts.module(unit), self._pass
+        x, weights = now.x.requires_grad_(), _leaves(self._lent(module, unit))
+        output = functional_call(module, weights, (x, now.place))
+        now.kept[unit], now.x = _Layer(x, weights, output), output.detach()
+        self._empty[unit] = self._whole.pop(unit)
+        self._empty[unit].untyped_storage().resize_(0)
+
+    def _head(self, unit: int) -> None:
+        module, now = self.parts.model.head, self._pass
+        x = now.x.requires_grad_()
+        [now.x], gradients = _derived(module, self._lent(module, unit), (x, now.batch, False), [x], None)
+        now.head = self._named(module, gradients)
+
+    def _backward(self, unit: int) -> None:
+        module, now = self.parts.module(unit), self._pass
+        if unit in now.kept:
+            layer = now.kept.pop(unit)
+            now.x, *gradients = torch.autograd.grad(layer.output, [layer.x, *layer.weights.values()], now.x)
+        else:
+            x = now.inputs.pop(unit).requires_grad_()
+            [now.x], gradients = _derived(module, self._lent(module, unit), (x, now.place), [x], now.x)
+        self._release(unit)
+        self._add(unit, self.parts.units[unit].flatten(self._named(module, gradients)))
+
+    def _embed_backward(self, unit: int) -> None:
+        module, now = self.parts.model.embedding, self._pass
+        _, gradients = _derived(module, self._lent(module, unit), (now.batch.tokens,), [], now.x)
+        self._release(unit)
+        every = dict(now.head)
+        for name, gradient in self._named(module, gradients).items():
+            every[name] = every[name] + gradient if name in every else gradient  # in both where the head is tied
+        self._add(unit, self.parts.units[unit].flatten(every))
+
+    def _named(self, module: nn.Module, gradients: Sequence[Tensor]) -> dict[str, Tensor]:
+        return {self._names[id(p)]: g for p, g in zip(module.parameters(), gradients, strict=True)}
+
+    def _add(self, unit: int, gradients: Tensor) -> None:
+        """To what waits for its push: nothing, or the microbatches before where only the last one pushes."""
+        if not self._each:
+            gradients = gradients.float()  # 16 bits are too few to add up in
+        self._sums[unit] = self._sums[unit].add_(gradients) if unit in self._sums else gradients
+
+
+def _leaves(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients are asked for. By `.data`, so that autograd does not count the next gather as a change of them."""
+    return {name: weight.data.requires_grad_() for name, weight in weights.items()}
+
+
+def _derived(
+    module: nn.Module, weights: Mapping[str, Tensor], given: tuple[Any, ...], inputs: list[Tensor], slope: Tensor | None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The loss's gradients to inputs and weights, from the one to the module's output (none where that is the loss)."""
+    lent = _leaves(weights)
+    output = functional_call(module, lent, given)
+    found = list(torch.autograd.grad(output, [*inputs, *lent.values()], slope))
+    return found[: len(inputs)], found[len(inputs) :]

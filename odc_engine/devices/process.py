@@ -1,0 +1,252 @@
+"""What one device does in a run: its share of every minibatch, recorded."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+
+from odc_engine.backends.base import MAIN
+from odc_engine.backends.nccl import NcclDevice
+from odc_engine.backends.network import Network
+from odc_engine.backends.nvshmem import Host
+from odc_engine.backends.shm import SharedMemory
+from odc_engine.decoder.model import Decoder
+from odc_engine.devices import clocks
+from odc_engine.devices.share import Share, share_of
+from odc_engine.fsdp.collective import Collective, all_gather
+from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine.fsdp.sharding import shard
+from odc_engine.job import Job, parts_gpu
+from odc_engine.placement import clock_on, memory_on, pause_on
+from odc_engine.record import MinibatchRecorder
+from odcsim.program import Sync, prefetch_named, sync_named
+from odcsim.schedule import Schedule
+from odcsim.timeline import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One device's times of one minibatch, since its start on device 0's clock."""
+
+    start: float
+    asked: Floats
+    had: Floats
+    taken: tuple[int, ...]  # entries of the shared queue that it ran
+
+
+class Member(Protocol):
+    """What a run asks of one device, be it a process (Device) or a thread (thin.Thin)."""
+
+    rank: int
+
+    def minibatch(self, number: int) -> Recorded:
+        """Forward and backward of this device's microbatches, settle, step, publish."""
+
+    def gradients(self, schedule: Schedule) -> None:
+        """Leave the sum over all devices in `.grad`."""
+
+    def warm_up(self, schedule: Schedule) -> None:
+        """Everything a minibatch does, weights left as they are: the first time pays for fresh memory and state."""
+
+    def whole_gradients(self) -> dict[str, Tensor]:
+        """Every parameter's gradient, put together from all devices; zeros where nobody used it."""
+
+    def publish(self) -> None:
+        """Drop the gradients; the weights are there for everybody."""
+
+    def gathered(self, recorded: Recorded) -> list[Recorded] | None:
+        """Every device's record, on device 0."""
+
+    def meet(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Device:
+    """A model, sharded by FSDP2, with its communication replaced, and an optimizer. One per process."""
+
+    def __init__(self, job: Job, rank: int, memory: Host | None = None) -> None:
+        self.job, self.rank = job, rank
+        host = memory or SharedMemory(timeout=job.timeout)
+        self.memory = memory_on(job.backend, job.device, host)
+        self._later = clocks.offset() if isinstance(host, Network) else 0.0  # a machine's processes share a clock
+        self.clock = clock_on(self.memory.device)
+        self.sync: Sync = sync_named(job.sync)
+        self.model = Decoder(job.cost.model, recompute=job.recompute, seed=job.seed).to(self.memory.device)
+        self.model.pause_by(pause_on(self.memory.device))
+        precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.dtype == "bfloat16" else None
+        shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), precision, self._mesh())
+        self.recorder = _Switch()
+        self.comm = self._communication()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+    def _mesh(self) -> DeviceMesh:
+        """By torch's own choice it would be of GPUs wherever there is one."""
+        if isinstance(self.memory, NcclDevice):
+            return self.memory.mesh
+        return init_device_mesh(self.memory.device.type, (self.memory.size,))
+
+    def _communication(self) -> OnDemand | Collective:
+        if isinstance(self.memory, NcclDevice):
+            return Collective(self.model, recorder=self.recorder, finish=self.memory.finish)
+        if self.job.backend == "torch":
+            return Collective(self.model, recorder=self.recorder)
+        return OnDemand(
+            self.model,
+            memory=self.memory,
+            accumulate=self.job.accumulate,
+            meets=self.sync.meets,
+            trail=prefetch_named(self.job.prefetch).trail,
+            devices_per_node=self.job.cost.holders,
+            recorder=self.recorder,
+        )
+
+    def minibatch(self, number: int) -> Recorded:
+        schedule = self.job.schedules[number]
+        recorder = MinibatchRecorder(self.job.program_of(schedule), self.clock)
+        share = self._share(schedule, number)
+        self.meet()
+        self.recorder.now, self.model.listener = recorder, recorder
+        start = self.clock.start()
+        self._sum_gradients(share, recorder)
+        self._step(recorder)
+        self.recorder.now = None
+        return Recorded(start + self._later, *recorder.times(start), tuple(share.taken))
+
+    def gradients(self, schedule: Schedule) -> None:
+        self._sum_gradients(self._share(schedule, None), None)
+
+    def warm_up(self, schedule: Schedule) -> None:
+        self.gradients(schedule)
+        idle_step(self.optimizer)
+        self.publish()
+
+    def _share(self, schedule: Schedule, number: int | None) -> Share:
+        return share_of(self.job, schedule, self.rank, self._take, number, self.memory.device)
+
+    def _take(self) -> int:
+        assert isinstance(self.comm, OnDemand)
+        return self.comm.take()
+
+    def _sum_gradients(self, share: Share, recorder: MinibatchRecorder | None) -> None:
+        for m, microbatch in enumerate(share):
+            if recorder is not None:
+                recorder.open_microbatch(m)
+            self._set_sync(last=m == len(share.own) - 1)
+            seconds = microbatch.seconds
+            self.model.emulate = None if seconds is None else lambda phase, _unit, waits=seconds: waits[phase]
+            self.model(microbatch.batch).backward()
+            self.comm.drain()  # the root's push is waited for, as FSDP2 does
+        self.comm.settle()
+
+    def _set_sync(self, *, last: bool) -> None:
+        if not self.sync.push_every_microbatch and isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(last)
+
+    def _step(self, recorder: MinibatchRecorder) -> None:
+        with recorder.span("optimizer"):
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        if not self.sync.publishes and self.job.cost.sharded == "full":
+            # Collectives read shards where they are. Over shared memory they are laid out like on-demand's, but nobody
+            # charges them for it: the comparison leans to the rival's side.
+            self.recorder.now = None
+        self.comm.publish()
+
+    def meet(self) -> None:
+        self.memory.meet(MAIN)
+
+    def whole_gradients(self) -> dict[str, Tensor]:
+        return whole_gradients(self.model)
+
+    def publish(self) -> None:
+        self.optimizer.zero_grad()  # communication drops them too, but one device alone has none
+        self.comm.publish()
+
+    def gathered(self, recorded: Recorded) -> list[Recorded] | None:
+        every: list[Recorded] | None = [recorded] * dist.get_world_size() if self.rank == 0 else None
+        self.meet()  # it can name who does not come
+        dist.gather_object(recorded, every)
+        return every
+
+    def close(self) -> None:
+        self.comm.close()
+        self.memory.close()
+
+
+class _Switch:
+    """Passes on to the recorder of the minibatch that runs, if any."""
+
+    def __init__(self) -> None:
+        self.now: MinibatchRecorder | None = None
+
+    @property
+    def microbatch(self) -> int:
+        return self.now.microbatch if self.now else 0
+
+    def tick(self) -> float:
+        return self.now.tick() if self.now else 0.0
+
+    def given(self, kind: str, unit: int) -> int:
+        return self.now.given(kind, unit) if self.now else -1
+
+    def done(self, number: int, asked: float, had: float) -> None:
+        if self.now:
+            self.now.done(number, asked, had)
+
+    def span(self, kind: str) -> AbstractContextManager[None]:
+        return self.now.span(kind) if self.now else nullcontext()
+
+
+def drawn(job: Job) -> Decoder:
+    """The whole model with its first weights. A GPU draws others than a CPU, in a second instead of a minute."""
+    return Decoder(job.cost.model, seed=job.seed, device=job.device if parts_gpu(job.backend, job.device) else "cpu")
+
+
+def idle_step(optimizer: torch.optim.Optimizer) -> None:
+    """A step that changes no weight, and makes the optimizer's state as it is before the first one: zeros."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for state in optimizer.state.values():
+        for value in state.values():
+            value.zero_()
+    optimizer.zero_grad()
+
+
+def whole_gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter's gradient, gathered from all devices; zeros where nobody used it."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        whole = _whole(gradient) if isinstance(gradient, DTensor) else gradient
+        found[name] = torch.zeros(parameter.shape) if whole is None else whole.cpu()
+    return found
+
+
+def _whole(gradient: DTensor) -> Tensor:
+    """From processor to processor: over whatever a model's own group is, several processes may share a GPU."""
+    rows, devices = gradient.shape[0], dist.get_world_size()
+    local = gradient.to_local().cpu()
+    mine = local.new_zeros(-(-rows // devices), *gradient.shape[1:])
+    mine[: len(local)] = local
+    every = local.new_empty(devices * len(mine), *gradient.shape[1:])
+    all_gather(every, mine)
+    return every[:rows]
+
+
+def as_block(every: list[Recorded]) -> tuple[Floats, Floats]:
+    """Times [step, device] since the first device started."""
+    first = min(r.start for r in every)
+    asked = np.stack([r.asked + (r.start - first) for r in every], axis=1)
+    return asked, np.stack([r.had + (r.start - first) for r in every], axis=1)

@@ -1,0 +1,1 @@
+"""What this machine can run and why not, asked without starting anything."""

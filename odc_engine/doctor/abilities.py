@@ -1,0 +1,229 @@
+"""What is installed, what this machine can do, and why not. Nothing here needs torch to be installed."""
+
+import fcntl
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import sys
+from dataclasses import asdict
+
+from odc_engine.doctor import environment
+from odc_engine.doctor.environment import Facts
+from odc_engine.doctor.finding import Finding
+from odc_engine.places import mps
+from odcsim import catalog
+from odcsim.errors import InputError
+
+PACKAGES = ("odcsim", "numpy", "torch", "triton", "nvshmem4py-cu13", "nvidia-nvshmem-cu13", "transformers")
+
+# FSDP2's public hooks that on-demand communication plugs into.
+HOOKS = (
+    "set_custom_all_gather",
+    "set_custom_reduce_scatter",
+    "set_force_sum_reduction_for_comms",
+    "set_gradient_divide_factor",
+    "set_reduce_scatter_unused_params",
+)
+
+
+def examine(model: str | None = None, devices: int = 8) -> list[Finding]:
+    """`model`: ask, too, whether it fits what is set up, on so many devices."""
+    abilities = _abilities()
+    findings = [*_machine(), *_packages(), *abilities, *_environment(model, devices)]
+    return [*findings, *_backends({a.name: a for a in abilities})]
+
+
+def _environment(model: str | None, devices: int) -> list[Finding]:
+    env = dict(os.environ)
+    facts = Facts(env, _gpus(), _arena(model, devices) if model else None, mps.up(env))
+    return [*environment.examine(facts), *environment.daemon(facts)]
+
+
+def _arena(name: str, devices: int) -> int:
+    """Bytes of a device's arena in fp32 with a slot for everybody, and room for bytes that a network carries."""
+    if devices < 1:
+        raise InputError(f"{devices} devices", fix="give at least 1")
+    model = catalog.model(name)
+    shard = -(-model.parameters // devices)
+    largest = -(-max(model.layer_parameters, model.root_parameters) // devices)
+    return 4 * (shard + devices * shard + 3 * largest)
+
+
+def as_text(findings: list[Finding]) -> str:
+    width = max(len(f.name) for f in findings)
+    lines = []
+    for area in dict.fromkeys(f.area for f in findings):
+        lines.append(f"{area}:")
+        for f in (f for f in findings if f.area == area):
+            advice = f"  -> {f.advice}" if f.advice else ""
+            lines.append(f"  {'ok' if f.ok else 'no':<3} {f.name:<{width}}  {f.found}{advice}")
+    return "\n".join(lines)
+
+
+def as_json(findings: list[Finding]) -> str:
+    return json.dumps({"schema": 1, "findings": [asdict(f) for f in findings]}, indent=2)
+
+
+def _machine() -> list[Finding]:
+    shm = shutil.disk_usage("/dev/shm").free / 1e9 if os.path.isdir("/dev/shm") else 0.0  # noqa: PTH112
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    python = platform.python_version()
+    return [
+        Finding("machine", "system", f"{platform.system()} {platform.machine()}", True),
+        Finding(
+            "machine", "python", python, sys.version_info >= (3, 11), "" if sys.version_info >= (3, 11) else "3.11"
+        ),
+        Finding("machine", "cores", str(cores), True),
+        Finding("machine", "/dev/shm", f"{shm:.1f} GB free" if shm else "absent", True),
+    ]
+
+
+def _packages() -> list[Finding]:
+    return [_package(name) for name in PACKAGES]
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding("package", name, importlib.metadata.version(name), True)
+    except importlib.metadata.PackageNotFoundError:
+        extra = {"torch": "engine", "triton": "gpu", "nvshmem4py-cu13": "gpu"}.get(name)
+        advice = f"pip install 'odcsim[{extra}]' -c constraints.txt" if extra else ""
+        return Finding("package", name, "not installed", False, advice)
+
+
+def _abilities() -> list[Finding]:
+    return [_memfd(), _locks(), _pidfd(), _hooks(), _cuda(), _nvshmem()]
+
+
+def _backends(abilities: dict[str, Finding]) -> list[Finding]:
+    """What `odc_engine run --backend` can do here."""
+    hooks = abilities["FSDP2 hooks"]
+    advice = "" if hooks.ok else hooks.advice
+    memory = "memfd" if abilities["memfd"].ok else "temporary files"
+    locks = "" if abilities["OFD locks"].ok else ", process-wide locks"
+    return [
+        Finding("backend", "shm", f"processes, every sync; arenas in {memory}{locks}", hooks.ok, advice),
+        Finding("backend", "threads", "one process, a thread per device, every sync", hooks.ok, advice),
+        Finding(
+            "backend",
+            "torch",
+            "processes, FSDP2's own collectives over gloo; collective and deferred",
+            hooks.ok,
+            advice,
+        ),
+        _on_gpus(
+            "torch cuda", "a process per GPU, the same over NCCL; one machine or many", abilities["CUDA"], (), _nccl()
+        ),
+        _on_gpus("cuda_ipc", "a process per GPU of one node, every sync", abilities["CUDA"], ("triton",)),
+        _on_gpus(
+            "nvshmem",
+            "a process per GPU of one node or many, every sync",
+            abilities["CUDA"],
+            ("triton", "nvshmem"),
+        ),
+    ]
+
+
+def _nccl() -> bool:
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        return False
+    return dist.is_nccl_available()
+
+
+def _on_gpus(name: str, found: str, cuda: Finding, modules: tuple[str, ...], library: bool = True) -> Finding:
+    there = library and all(importlib.util.find_spec(module) for module in modules)
+    advice = "" if there else "pip install 'odcsim[gpu]' -c constraints.txt" if library else "a torch with NCCL"
+    ok = cuda.ok and there
+    found = f"{found}; not tried on a GPU yet"
+    return Finding("backend", name, found, ok, "" if ok else advice if cuda.ok else "needs an NVIDIA GPU")
+
+
+def _ability(name: str, ok: bool, used_for: str, advice: str) -> Finding:
+    return Finding("ability", name, used_for, ok, "" if ok else advice)
+
+
+def _memfd() -> Finding:
+    """An anonymous shared file that peers open through /proc: nothing stays behind when its owner dies."""
+    ok = False
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("odc-doctor")
+        try:
+            os.close(os.open(f"/proc/{os.getpid()}/fd/{fd}", os.O_RDWR))
+            ok = True
+        except OSError:
+            ok = False
+        finally:
+            os.close(fd)
+    return _ability("memfd", ok, "shared memory without a name to leak", "needs Linux with /proc")
+
+
+def _locks() -> Finding:
+    ok = hasattr(fcntl, "F_OFD_SETLKW")
+    return _ability("OFD locks", ok, "locks that die with their holder", "needs Linux >= 3.15")
+
+
+def _pidfd() -> Finding:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        ok = False
+    else:
+        ok = True
+    return _ability("pidfd", ok, "notice a dead peer at once", "needs Linux >= 5.3")
+
+
+def _hooks() -> Finding:
+    try:
+        from torch.distributed.fsdp import FSDPModule
+    except ImportError:
+        return _ability(
+            "FSDP2 hooks", False, "torch is not installed", "pip install 'odcsim[engine]' -c constraints.txt"
+        )
+    missing = [hook for hook in HOOKS if not hasattr(FSDPModule, hook)]
+    found = f"lacks {', '.join(missing)}" if missing else "all public setters that on-demand needs"
+    return _ability("FSDP2 hooks", not missing, found, "needs torch >= 2.13")
+
+
+def _gpus() -> int:
+    """That torch sees."""
+    try:
+        import torch
+    except ImportError:
+        return 0
+    return torch.cuda.device_count()
+
+
+def _cuda() -> Finding:
+    try:
+        import torch
+    except ImportError:
+        return _ability("CUDA", False, "torch is not installed", "only for GPUs")
+    if not torch.cuda.is_available():
+        return _ability("CUDA", False, "no GPU that torch can use", "only for GPUs; the CPU engine does without")
+    names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
+    return _ability("CUDA", True, f"{torch.cuda.device_count()} x {', '.join(sorted(names))}", "")
+
+
+def _nvshmem() -> Finding:
+    """The device library that kernels link must be of the host library's version."""
+    name, advice = "NVSHMEM", "pip install 'odcsim[gpu]' -c constraints.txt"
+    if not importlib.util.find_spec("nvshmem"):
+        return _ability(name, False, "nvshmem4py is not installed", advice)
+    try:
+        from odc_engine.backends import nvshmem_library
+
+        versions = nvshmem_library.versions()
+    except Exception as error:  # whatever its search for libraries raises
+        return _ability(name, False, f"is not complete ({type(error).__name__})", advice)
+    found = f"host library {versions.host}, bitcode {versions.bitcode or 'of no wheel'}, nvshmem4py {versions.python}"
+    return _ability(
+        name,
+        versions.agree,
+        found if versions.agree else f"{found}: kernels that call it would not start",
+        f"install one nvidia-nvshmem wheel, the one that torch is pinned to: {advice}",
+    )

@@ -1,0 +1,13 @@
+"""Processes on one GPU, through CUDA IPC handles."""
+
+from odc_engine.doctor.probes.base import Answer
+from odc_engine.doctor.probes.driver import need, need_torch
+from odc_engine.doctor.probes.peers import exercised
+
+
+def probe() -> Answer:
+    need_torch()
+    need("triton", "pip install 'odcsim[gpu]' -c constraints.txt")
+    from odc_engine.backends.legacy_ipc import arenas
+
+    return exercised(arenas, (2,), 100)

@@ -1,0 +1,13 @@
+"""Processes on one GPU, through torch's symmetric memory."""
+
+from odc_engine.doctor.probes.base import Answer
+from odc_engine.doctor.probes.driver import need, need_torch
+from odc_engine.doctor.probes.peers import exercised
+
+
+def probe() -> Answer:
+    need_torch()
+    need("triton", "pip install 'odcsim[gpu]' -c constraints.txt")
+    from odc_engine.backends.symmetric import arenas
+
+    return exercised(arenas, (2, 4), 80)

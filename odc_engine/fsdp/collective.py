@@ -1,0 +1,137 @@
+"""FSDP2's own collectives (gloo or NCCL), told to sum like on-demand does, and recorded.
+
+A rival over another transport: what it loses against on-demand is the transport's doing as much as the meetings'. The
+fair rival is OnDemand(meets=True).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from odc_engine.fsdp.units import Unit, units_of
+from odc_engine.fsdp.used import Used
+from odc_engine.memory.finite import Checks, Microbatches
+from odc_engine.places.streams import StreamLane
+from odc_engine.record import Recorder, Silence
+
+
+class Collective:
+    """Stands where OnDemand stands, for a backend that has no one-sided access.
+
+    On a GPU all is as FSDP2 has it: transfers on its own streams, where nobody waits for them but other streams. NCCL
+    does a communicator's transfers one after the other, in the order of being given, and so does the lane; for it says
+    when one could begin. `finish` returns when this device's streams are done, or raises where a peer is gone.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, recorder: Recorder | None = None, finish: Callable[[], None] | None = None
+    ) -> None:
+        self.recorder, self._finish = recorder or Silence(), finish
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.units = units_of(model, self.size) if self.size > 1 else ()
+        self._lane = StreamLane(next(model.parameters()).device)
+        self._finite = Checks()
+        self._used = Used(self.units)
+        self.microbatches = Microbatches(model, len(self.units))
+        self._hooks: list[RemovableHandle] = []
+        for unit in self.units:
+            unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
+            unit.fsdp.set_custom_reduce_scatter(cast(Any, _Reduce(self, unit)))
+            unit.fsdp.set_force_sum_reduction_for_comms(True)
+            unit.fsdp.set_gradient_divide_factor(1.0)
+            # Devices that use different parameters would otherwise reduce different sizes, and gloo ends the process.
+            unit.fsdp.set_reduce_scatter_unused_params(True)
+            self._hooks.append(unit.module.register_forward_pre_hook(self._watch(unit)))
+
+    def _watch(self, unit: Unit) -> Callable[..., None]:
+        return lambda *_: self._used.watch(unit)
+
+    def drain(self) -> None:
+        """What this device computes from now on comes after its transfers."""
+        self._lane.drain()
+
+    def transfer(self, kind: str, unit: Unit, move: Callable[[], None]) -> None:
+        """Beside compute on a GPU, done at once on a CPU."""
+        number = self.recorder.given(kind, unit.index)
+
+        def recorded() -> None:
+            asked = self.recorder.tick()
+            move()
+            self.recorder.done(number, asked, self.recorder.tick())
+
+        self._lane.give(recorded)
+
+    def check(self, unit: Unit, gradients: Tensor) -> None:
+        self._finite.check(gradients, unit.name, self.rank, self.microbatches.of_push(unit.index))
+
+    def settle(self) -> None:
+        """Meet, and drop the zeros that FSDP2 reduced for parameters that nobody used."""
+        self.drain()
+        used = self._used.flags()
+        with self.recorder.span("meeting"):
+            if self._finish is not None:
+                self._finish()
+            self._finite.settle()
+            dist.all_reduce(used, op=dist.ReduceOp.MAX)
+        trainable = [piece for unit in self.units for piece in unit.trainable]
+        for piece, by_anybody in zip(trainable, used.tolist(), strict=True):
+            if not by_anybody:
+                piece.parameter.grad = None
+
+    def publish(self) -> None:
+        """Drop the gradients. Collectives read shards where they are."""
+        self._used.clear()
+        self.microbatches.clear()
+        for unit in self.units:
+            for piece in unit.pieces:
+                piece.parameter.grad = None
+
+    def close(self) -> None:
+        """Take the hooks off. The model can be given to another Collective."""
+        for hook in self._hooks:
+            hook.remove()
+        self._used.close()
+        self.microbatches.close()
+
+
+class _Timed:
+    def __init__(self, owner: Collective, unit: Unit) -> None:
+        self.owner, self.unit = owner, unit
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+
+class _Gather(_Timed):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> None:
+        del async_op  # on a GPU only the stream waits; gloo's own thread would end it out of sight
+        self.owner.transfer("gather", self.unit, lambda: all_gather(output_tensor, input_tensor, group=group))
+
+
+class _Reduce(_Timed):
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        del async_op
+
+        def reduce() -> None:
+            self.owner.check(self.unit, input_tensor)
+            reduce_scatter(output_tensor, input_tensor, op=op, group=group)
+
+        self.owner.transfer("push", self.unit, reduce)
+
+
+# torch 2.13 renamed both and warns at every use of the old names.
+all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

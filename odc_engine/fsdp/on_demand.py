@@ -1,0 +1,289 @@
+"""On-demand communication for a model sharded by FSDP2, through its public hooks.
+
+    fully_shard(...)                          # as always
+    odc = OnDemand(model)
+    for minibatch in data:
+        for batch in my_share(minibatch):     # as many microbatches as this device likes, or none
+            loss(model, batch).backward()
+        odc.settle()                          # meeting: every push has arrived, .grad holds the sum over all devices
+        optimizer.step()
+        optimizer.zero_grad()
+        odc.publish()                         # meeting: the new weights are there for everybody
+
+Gathers pull peers' shards, pushes add to the owner's sum; neither needs the peer to do anything. Gradients are sums,
+not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
+
+from odc_engine.backends.base import COMM, MAIN, PeerMemory
+from odc_engine.fsdp.units import Unit, pack, set_grads, units_of, versions
+from odc_engine.fsdp.used import Used
+from odc_engine.memory.arena import ACCUMULATE, Arena
+from odc_engine.memory.finite import Checks, Microbatches
+from odc_engine.placement import arena_on, lane_on, memory_for
+from odc_engine.places.lanes import Handle
+from odc_engine.record import Recorder, Silence
+from odcsim.errors import InputError, nearest
+
+
+class OnDemand:
+    """Replaces a sharded model's all-gathers and reduce-scatters. Every device makes one, at the same time.
+
+    `meets` turns every transfer into a meeting of all devices, one lane for both: FSDP's collectives over the same
+    memory, as the rival to compare with. `trail`: a compute waits for the push that many positions back, since that one
+    still holds a buffer (FSDP2 has 2; 1 waits for every push at once). `devices_per_node`, for hybrid sharding: so many
+    consecutive devices hold all weights and sums of gradients, gathers and pushes stay among them, and nodes exchange
+    both once per minibatch. FSDP2 shards the model over all devices in any case.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        memory: PeerMemory | None = None,
+        accumulate: str = "locked",
+        timeout: float = 60.0,
+        meets: bool = False,
+        check_finite: bool = True,
+        trail: int = 2,
+        devices_per_node: int | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        if accumulate not in ACCUMULATE:
+            raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
+        self.memory = memory or memory_for(model, timeout)
+        self.rank, self.size = self.memory.rank, self.memory.size
+        self.meets, self.check_finite, self.recorder = meets, check_finite, recorder or Silence()
+        self.units = units_of(model, self.size) if self.size > 1 else ()
+        self._microbatches = Microbatches(model, len(self.units))
+        shapes = [unit.shape for unit in self.units]
+        self._arena: Arena | None = arena_on(self.memory, shapes, accumulate, devices_per_node)
+        self._gathers = lane_on(self.memory.device, "gather")
+        self._pushes = self._gathers if meets else lane_on(self.memory.device, "push")
+        self._finite = Checks()
+        self._gathered: dict[int, Handle] = {}  # the latest of each unit
+        self._in_flight: list[Handle] = []
+        self._trail = trail
+        self._versions: list[list[tuple[int, int]]] = []
+        self._stepped = False  # an optimizer has, since the weights were published
+        self._settled = True  # nothing is gathered or pushed from here to the meeting in publish()
+        self._used = Used(self.units)
+        self._hooks: list[RemovableHandle] = [register_optimizer_step_post_hook(self._note_step)]
+        for unit in self.units:
+            self._plug(unit)
+        self.publish()
+
+    @property
+    def arena(self) -> Arena:
+        if self._arena is None:
+            raise InputError("this communication is closed", fix="make a new OnDemand of the model")
+        return self._arena
+
+    def _plug(self, unit: Unit) -> None:
+        unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
+        unit.fsdp.set_custom_reduce_scatter(cast(Any, _Push(self, unit)))
+        unit.fsdp.set_force_sum_reduction_for_comms(True)
+        unit.fsdp.set_gradient_divide_factor(1.0)
+        # FSDP2 packs only parameters that got a gradient: without this a parameter used in some microbatches only would
+        # shift all that follow it.
+        unit.fsdp.set_reduce_scatter_unused_params(True)
+        # Registered after FSDP2's own hook, so that it finds the whole parameters in place.
+        self._hooks.append(unit.module.register_forward_pre_hook(lambda *_: self._before_forward(unit)))
+
+    def _before_forward(self, unit: Unit) -> None:
+        self._check_fresh(unit)  # here too: what is still whole from an earlier pass is not gathered again
+        self._used.watch(unit)
+
+    def _check_fresh(self, unit: Unit) -> None:
+        if self._stepped or self._versions[unit.index] != versions(unit):
+            raise InputError(
+                f"weights of {unit.name} changed since they were published", fix="call publish() on all devices"
+            )
+        if self._settled:
+            raise InputError(
+                f"forward of {unit.name} between settle() and publish(), when peers may change their weights",
+                fix="evaluate after publish()",
+            )
+
+    def _note_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:  # noqa: ARG002
+        """Fused optimizers change weights without counting versions."""
+        own = {id(piece.parameter) for unit in self.units for piece in unit.pieces}
+        self._stepped |= any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+
+    def settle(self) -> None:
+        """Meet when all pushes are done; then `.grad` of every parameter that anybody used is the sum over devices."""
+        if self.size == 1:
+            return
+        if self._settled:
+            raise InputError("settle() twice for one minibatch", fix="call publish() after the optimizer's step")
+        self._finish_pushes()
+        self.arena.notes(self.rank, count := self._used.count).copy_(self._used.flags())
+        with self.recorder.span("meeting"):
+            self.arena.meet()
+        self._settled = True
+        self._between_nodes("push", self.arena.sum_nodes)
+        anybody = iter(self.arena.every_note(count).amax(dim=0).tolist())
+        for unit in self.units:
+            set_grads(unit, self.arena.gradients(unit.index), [next(anybody) for _ in unit.trainable])
+
+    def _finish_pushes(self) -> None:
+        """Nothing of this minibatch's gradients is under way any more, nor remembered of it."""
+        self._pushes.drain()
+        self._finite.settle()
+        self.arena.complete()
+        self._in_flight.clear()
+        self._microbatches.clear()
+
+    def take(self) -> int:
+        """The next number of a count that all devices share: whose turn it is in a queue of microbatches.
+
+        `settle()` is where devices have all taken what they wanted, and `publish()` starts anew from 0.
+        """
+        if self.meets or (self._settled and self.size > 1):
+            raise InputError("take() where devices meet", fix="take between publish() and settle(), without `meets`")
+        return self.arena.memory.take()
+
+    def publish(self) -> None:
+        """Lay this device's weights out for peers, drop the gradients, and meet when everybody has."""
+        arena = self.arena
+        if self.size == 1:
+            self.memory.refill()
+            return
+        self._gathers.drain()
+        if not self._settled:
+            self._finish_pushes()  # a late one would add to a sum that its owner has cleared already
+            self.memory.meet(MAIN)  # a peer may still evaluate with the weights that are about to be overwritten
+        if self.rank == 0:
+            self.memory.refill()  # all have come to the meeting before, and nobody takes until the one below
+        with self.recorder.span("publish"):
+            for unit in self.units:
+                self._publish(unit)
+            self._versions = [versions(unit) for unit in self.units]
+            self._stepped = False
+            self._used.clear()
+        if arena.nodes > 1 and not self.meets:
+            with self.recorder.span("meeting"):
+                self.memory.meet(MAIN)  # all shards are laid out, and all sums read
+        self._between_nodes("gather", arena.fetch)
+        with self.recorder.span("meeting"):
+            self.memory.meet(MAIN)
+        self._settled = False
+
+    def _between_nodes(self, kind: str, move: Callable[[], None]) -> None:
+        """What nodes exchange under hybrid sharding. A meeting where transfers are."""
+        if self.arena.nodes > 1:
+            self._transfer(self.recorder.given(kind, -1), move)
+
+    def _publish(self, unit: Unit) -> None:
+        if unit.index in self._gathered and not self._gathered[unit.index].taken:
+            unit.fsdp.unshard()  # FSDP2 would keep what was gathered ahead for nothing and take it for the new weights
+        unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
+        pack(unit, self.arena.weights(self.rank, unit.index))
+        for piece in unit.pieces:
+            # FSDP2 would add to it in backward, without a lock, in the memory that peers add to.
+            piece.parameter.grad = None
+        if self.arena.nodes == 1:  # else other nodes may still read the sums
+            self.arena.clear(unit.index)
+
+    def gather(self, unit: Unit, out: Tensor) -> Handle:
+        """Start to pull a unit."""
+        self._check_fresh(unit)
+        arena, number = self.arena, self.recorder.given("gather", unit.index)
+        handle = self._gathers.give(lambda: self._transfer(number, lambda: arena.gather(unit.index, out)))
+        self._gathered[unit.index] = handle
+        return handle
+
+    def push(self, unit: Unit, gradients: Tensor) -> None:
+        """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
+        if gradients.numel() != unit.shape.push * self.size:
+            raise InputError(
+                f"unit {unit.name} reduces {gradients.numel()} elements, not {unit.shape.push * self.size}",
+                fix="freeze or unfreeze parameters before OnDemand is made",
+            )
+        arena, microbatches = self.arena, self._microbatches.of_push(unit.index)
+        number = self.recorder.given("push", unit.index)
+
+        def add() -> None:
+            if self.check_finite:
+                self._finite.check(gradients, unit.name, self.rank, microbatches)
+            arena.push(unit.index, gradients)
+
+        self._in_flight.append(self._pushes.give(lambda: self._transfer(number, add)))
+        while len(self._in_flight) >= self._trail:
+            self._in_flight.pop(0).wait()
+
+    def drain(self) -> None:
+        """Wait until nothing of this device is under way."""
+        self._gathers.drain()
+        self._pushes.drain()
+
+    def _transfer(self, number: int, move: Callable[[], None]) -> None:
+        """In a lane: meet the others first where transfers are meetings."""
+        asked = self.recorder.tick()
+        if self.meets:
+            self.memory.meet(COMM)
+        move()
+        self.recorder.done(number, asked, self.recorder.tick())
+
+    def close(self) -> None:
+        """Stop the lanes and give the memory back. The model can be given to another OnDemand.
+
+        On a CPU, gradients that are still in `.grad` keep their arena until they are dropped.
+        """
+        for hook in self._hooks:
+            hook.remove()
+        self._used.close()
+        self._microbatches.close()
+        self._gathers.close()
+        self._pushes.close()
+        self._arena = None  # its views would keep the memory
+        self.memory.close()
+
+
+class _Transfer:
+    """What FSDP2 calls for one unit; it asks for the memory first."""
+
+    def __init__(self, odc: OnDemand, unit: Unit) -> None:
+        self.odc, self.unit = odc, unit
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+
+class _Gather(_Transfer):
+    """Pulls the unit."""
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work:
+        if group.size() != self.odc.size:
+            raise InputError(
+                f"unit {self.unit.name} gathers among {group.size()} of {self.odc.size} devices",
+                fix="use reshard_after_forward True or False",
+            )
+        del input_tensor, async_op  # the shard is published already; FSDP2 waits for the handle in any case
+        return self.odc.gather(self.unit, output_tensor)
+
+
+class _Push(_Transfer):
+    """Adds the unit's gradients to their owners' sums."""
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: object,
+        async_op: bool = False,
+    ) -> None:
+        del group, op, async_op
+        self.odc.push(self.unit, input_tensor)
+        output_tensor.zero_()  # FSDP2 adds this to .grad at once; the sum takes its place in settle()

@@ -1,0 +1,1 @@
+"""Runs made to be measured: profiles, bandwidth, and launches of kernels."""

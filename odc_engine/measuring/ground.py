@@ -1,0 +1,203 @@
+"""What `bandwidth` moves, on the ground that a device stands on: this machine's CPU, or a GPU of its own."""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from odc_engine.backends.base import COMM, MAIN, PeerMemory
+from odc_engine.backends.cuda_ipc import CudaMemory
+from odc_engine.backends.nccl import NcclDevice
+from odc_engine.backends.nvshmem import Host
+from odc_engine.backends.shm import SharedMemory
+from odc_engine.errors import EngineError
+from odc_engine.fsdp.collective import all_gather, reduce_scatter
+from odc_engine.memory.arena import Arena, UnitShape
+from odc_engine.placement import arena_on, memory_on
+from odc_engine.places.streams import lasted
+
+MOST = 128  # transfers between two readings of the clock
+SLOW = 16  # a collective that copies through sockets is given that many times fewer
+
+Move = Callable[[], object]
+
+
+class Ground(Protocol):
+    device: torch.device
+    group: dist.ProcessGroup | None  # of the collectives that are the rival
+    ceiling: str  # the way that others are held against: every device copies
+    ways: tuple[str, ...]
+    moved: int  # bytes that each device moves between two readings of the clock, so that meetings do not show
+    slow: int  # so many times fewer by the rival
+    rounds: int  # at most
+
+    def memory(self) -> PeerMemory: ...
+
+    def copies(self, here: Tensor, there: Tensor) -> list[Move]:
+        """The first ways."""
+
+    def timed(self, move: Move, repeats: int) -> float:
+        """Seconds of one move of so many."""
+
+    def close(self) -> None: ...
+
+
+def named(copies: tuple[str, ...], rival: str) -> tuple[str, ...]:
+    gathers = ("gather", "gather, lockstep", f"gather, {rival}")
+    return (*copies, *gathers, "push, locked", "push, slots", "push, lockstep", f"push, {rival}")
+
+
+class Cpu(Ground):
+    """gloo is the rival."""
+
+    device, group, ceiling = torch.device("cpu"), None, "memcpy, all"
+    ways = named(("memcpy, one", ceiling, "torch copy, all"), "gloo")
+    moved, slow, rounds = 16 << 20, SLOW, 100
+
+    def memory(self) -> PeerMemory:
+        return SharedMemory()
+
+    def copies(self, here: Tensor, there: Tensor) -> list[Move]:
+        source, target = here.numpy(), there.numpy()
+
+        def memcpy() -> None:
+            np.copyto(target, source)
+
+        return [memcpy if dist.get_rank() == 0 else lambda: None, memcpy, lambda: there.copy_(here)]
+
+    def timed(self, move: Move, repeats: int) -> float:
+        for _ in range(-(-repeats // 4)):  # until the caches hold this way's bytes and not those of the one before
+            move()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            move()
+        return (time.perf_counter() - start) / repeats
+
+    def close(self) -> None:
+        """All memory is the bench's."""
+
+
+class Gpu(Ground):
+    """NCCL is the rival. All by the GPU's own clock. Not run on a GPU yet."""
+
+    ceiling = "copy, all"
+    ways = named((ceiling,), "nccl")
+    moved, slow, rounds = 1 << 30, 1, 20
+
+    def __init__(self, host: Host) -> None:
+        nccl = memory_on("torch", "cuda", host)
+        assert isinstance(nccl, NcclDevice)
+        self._nccl, self.device, self.group = nccl, nccl.device, nccl.group
+
+    def memory(self) -> PeerMemory:
+        return CudaMemory(SharedMemory())
+
+    def copies(self, here: Tensor, there: Tensor) -> list[Move]:
+        return [lambda: there.copy_(here)]
+
+    def timed(self, move: Move, repeats: int) -> float:
+        return lasted(move, repeats)
+
+    def close(self) -> None:
+        self._nccl.close()
+
+
+class Bench:
+    """What is moved at one size, and everything it is moved by."""
+
+    def __init__(self, size: int, ground: Ground) -> None:
+        self.ground = ground
+        self.rank, self.devices, self.count = dist.get_rank(), dist.get_world_size(), size // 4
+        self.part = self.count // self.devices
+        self.memory: list[PeerMemory] = []
+        self.locked, self.slots = self._arena("locked"), self._arena("slots")
+        self.whole, self.spare = torch.ones(2, self.count, device=ground.device)
+        # Small whole numbers: their sums are exact, in whatever order.
+        self.base = (torch.arange(self.count, device=ground.device) % 7 + 1).float()
+        self.gradients = self.base * (self.rank + 1)
+        self.own = self.base[: self.part].clone()
+        self.locked.weights(self.rank, 0).copy_(self._shard(self.base))
+
+    def _arena(self, accumulate: str) -> Arena:
+        memory = self.ground.memory()
+        self.memory.append(memory)
+        return arena_on(memory, [UnitShape("unit", self.part, self.part, torch.float32)], accumulate, None)
+
+    def _shard(self, whole: Tensor) -> Tensor:
+        return whole[self.rank * self.part : (self.rank + 1) * self.part]
+
+    def ways(self) -> dict[str, tuple[Move, int]]:
+        """What is measured, and how often between two readings of the clock."""
+        many = max(1, min(MOST, self.ground.moved // (4 * self.count)))
+        few = max(1, many // self.ground.slow)
+        meet, copies = self.memory[0].meet, self.ground.copies(self.whole, self.spare)
+
+        def after_meeting(move: Move) -> Move:
+            def moved() -> None:
+                meet(COMM)
+                move()
+
+            return moved
+
+        def gather() -> None:
+            self.locked.gather(0, self.spare)
+
+        def push() -> None:
+            self.locked.push(0, self.gradients)
+
+        moves: list[tuple[Move, int]] = [
+            *((copy, many) for copy in copies),
+            (gather, many),
+            (after_meeting(gather), many),
+            (self._all_gather, few),
+            (push, many),
+            (lambda: self.slots.push(0, self.gradients), many),
+            (after_meeting(push), many),
+            (self._reduce_scatter, few),
+        ]
+        return dict(zip(self.ground.ways, moves, strict=True))
+
+    def _all_gather(self) -> None:
+        all_gather(self.spare, self.own, group=self.ground.group)
+
+    def _reduce_scatter(self) -> None:
+        reduce_scatter(self.own, self.gradients, group=self.ground.group)
+
+    def timed(self, move: Move, repeats: int) -> float:
+        self.memory[0].meet(MAIN)
+        return self.ground.timed(move, repeats)
+
+    def prove(self) -> None:
+        """That every way moves what it should, once."""
+        self.memory[0].meet(MAIN)  # everybody's shard is in place
+        expected = self._shard(self.base) * (self.devices * (self.devices + 1) // 2)
+        self.spare.zero_()
+        self.locked.gather(0, self.spare)
+        same("gather", self.spare, self.base)
+        for arena in (self.locked, self.slots):
+            arena.push(0, self.gradients)
+            arena.complete()
+        for name, arena in (("push, locked", self.locked), ("push, slots", self.slots)):
+            self.memory[0].meet(MAIN)
+            same(name, arena.gradients(0), expected)
+            arena.clear(0)
+        self.own.copy_(self._shard(self.base))
+        self.spare.zero_()
+        self._all_gather()
+        same("gather by collectives", self.spare, self.base)
+        self._reduce_scatter()
+        same("push by collectives", self.own, expected)
+        self.memory[0].meet(MAIN)
+
+    def close(self) -> None:
+        for memory in self.memory:
+            memory.close()
+
+
+def same(way: str, found: Tensor, expected: Tensor) -> None:
+    if not torch.equal(found, expected):
+        raise EngineError(f"{way} of {found.numel()} elements is wrong: do not trust this machine's transport")

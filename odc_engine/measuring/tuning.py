@@ -1,0 +1,189 @@
+"""How a GPU's programs should share the kernels' work: every kernel under a small grid of launches, each beside a plain
+copy of as many bytes in the same run: `odc_engine tune`.
+
+It recommends and changes nothing: the engine launches as `transfers.USUAL` says. Rates count bytes read and written. A
+copy, a gather and a slot's first write pass over memory twice, a sum on top three times, a total of W slots W + 1
+times. Up to tens of MB a GPU's cache holds all of it, the copy's bytes as well as the kernels': shares are fair there,
+but rates say nothing of memory.
+
+Not run on a GPU yet.
+"""
+
+import datetime
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from odc_engine.doctor.probes.base import Absent
+from odc_engine.doctor.probes.driver import need, need_torch
+from odc_engine.doctor.probes.selftest import NO_GPU
+from odcsim.files import check_writable, replacing
+
+MB = 1 << 20
+SIZES = (1 * MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB)
+BLOCKS, PER_SM, WARPS = (2048, 4096, 8192), (1, 2, 4), (4, 8)
+DEVICES = 4  # arenas in one GPU's memory: this is about the kernels and not about links
+PASSES = {"copy": 2, "gather": 2, "gather bf16": 2, "write": 2, "write on top": 3, "add": 3, "total": DEVICES + 1}
+BOUNDED = ("gather", "write")  # these shall reach OF_COPY of the copy, from FROM bytes on
+OF_COPY, FROM = 0.85, 16 * MB
+ALIKE = 0.02  # launches that differ by less are taken as equally fast: the smaller one leaves more to compute
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Tried:
+    """A launch (`transfers.Launch`, which needs Triton to be looked at)."""
+
+    programs: int
+    warps: int
+    block: int
+
+    def __str__(self) -> str:
+        return f"{self.block} x {self.programs} x {self.warps}"
+
+
+Rates = Mapping[str, float]  # bytes a second of each way, the copy among them
+Found = Mapping[Tried, Mapping[int, Rates]]  # by size
+
+
+def tune(output: Path) -> int:
+    """Time, print, and write what came out. 3 where there is no GPU."""
+    check_writable(output)
+    try:
+        gpu = need_torch()
+        need("triton", "pip install 'odcsim[gpu]' -c constraints.txt")
+    except Absent as absent:
+        print(f"odc_engine tune: {absent}", file=sys.stderr)
+        return NO_GPU
+    usual, found = timed(grid(gpu.sms), SIZES, rates)
+    print(as_text(usual, found))
+    with replacing(output) as path:
+        path.write_text(json.dumps(as_json(usual, found, gpu.name), indent=1) + "\n")
+    return 0
+
+
+def grid(sms: int) -> list[Tried]:
+    """As many programs as there are SMs, and some times as many."""
+    return [Tried(sms * times, warps, block) for block, times, warps in product(BLOCKS, PER_SM, WARPS)]
+
+
+def timed(
+    launches: Sequence[Tried], sizes: Sequence[int], rate: Callable[[int, Tried], Rates]
+) -> tuple[Tried, dict[Tried, dict[int, Rates]]]:
+    """The usual launch, and what every one reaches. Size by size, so that a GPU whose clocks drift does so for all."""
+    from odc_engine.kernels.transfers import USUAL
+
+    usual = Tried(USUAL.programs, USUAL.warps, USUAL.block)
+    every = list(dict.fromkeys([usual, *launches]))
+    found: dict[Tried, dict[int, Rates]] = {launch: {} for launch in every}
+    for size in sizes:
+        for launch in every:
+            found[launch][size] = rate(size, launch)
+    return usual, found
+
+
+def share(rates: Rates, way: str) -> float:
+    return rates[way] / rates["copy"]
+
+
+def score(by_size: Mapping[int, Rates]) -> float:
+    """The geometric mean of all kernels' shares of the copy, over all sizes."""
+    shares = [share(rates, way) for rates in by_size.values() for way in rates if way != "copy"]
+    return math.exp(sum(map(math.log, shares)) / len(shares))
+
+
+def chosen(usual: Tried, found: Found) -> Tried:
+    """The usual one where none is clearly faster; else the smallest of those that are about as fast as the fastest."""
+    best = max(map(score, found.values()))
+    good = [launch for launch, by_size in found.items() if score(by_size) >= (1 - ALIKE) * best]
+    return usual if usual in good else min(good, key=lambda launch: (launch.programs * launch.warps, launch))
+
+
+def short(by_size: Mapping[int, Rates]) -> list[str]:
+    """What does not reach its bound."""
+    return [
+        f"{way} of {size // MB} MB: {share(rates, way):.0%} of the copy"
+        for size, rates in by_size.items()
+        for way in BOUNDED
+        if size >= FROM and share(rates, way) < OF_COPY
+    ]
+
+
+def reached(path: Path) -> bool:
+    """Whether the launch that such a file recommends reaches all bounds."""
+    told = json.loads(path.read_text())
+    pick = told["chosen"]
+    rows = [row for row in told["rates"] if {name: row[name] for name in pick} == pick]
+    return not short({row["bytes"]: row["bytes_per_second"] for row in rows})
+
+
+def as_text(usual: Tried, found: Found) -> str:
+    """Of each size and kernel the copy's rate, and the shares of it that three launches reach."""
+    pick = chosen(usual, found)
+    head = ["", "size", "copy GB/s", f"usual {usual}", f"chosen {pick}", "best of all"]
+    rows = [head]
+    for way in (way for way in next(iter(found[usual].values())) if way != "copy"):
+        for size, rates in found[usual].items():
+            best = max(found, key=lambda launch: share(found[launch][size], way))
+            shares = (share(found[launch][size], way) for launch in (usual, pick, best))
+            told = [f"{each:.0%}" for each in shares]
+            rows.append([way, f"{size // MB} MB", f"{rates['copy'] / 1e9:.0f}", *told[:2], f"{told[2]} {best}"])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.append("block x programs x warps; shares are of the copy's bytes read and written in a second")
+    lines += short(found[pick]) or [f"{' and '.join(BOUNDED)} reach {OF_COPY:.0%} from {FROM // MB} MB on"]
+    return "\n".join(lines)
+
+
+def as_json(usual: Tried, found: Found, hardware: str) -> dict[str, Any]:
+    rows = [
+        {**asdict(launch), "bytes": size, "bytes_per_second": dict(rates)}
+        for launch, by_size in found.items()
+        for size, rates in by_size.items()
+    ]
+    told = {"schema": 1, "hardware": hardware, "date": datetime.date.today().isoformat()}
+    return {**told, "chosen": asdict(chosen(usual, found)), "usual": asdict(usual), "rates": rows}
+
+
+def rates(size: int, launch: Tried) -> dict[str, float]:
+    """Bytes that each way reads and writes in a second, moving `size` bytes of fp32 (half of it in bf16)."""
+    from odc_engine.doctor.probes.kernels import fastest
+
+    moved, repeats = {"gather bf16": size // 2, "total": size // DEVICES}, min(16, max(1, 64 * MB // size))
+    ways = moves(size, launch).items()
+    return {name: PASSES[name] * moved.get(name, size) / fastest(move, repeats) for name, move in ways}
+
+
+def moves(size: int, tried: Tried, where: str = "cuda") -> dict[str, Callable[[], Any]]:
+    """Calls that each move so many bytes."""
+    import torch
+
+    from odc_engine.kernels import transfers
+
+    launch, n = transfers.Launch(tried.block, tried.programs, tried.warps), size // 4 // DEVICES
+    whole, spare = torch.randn(2, DEVICES * n, device=where)
+    half, arenas = spare.bfloat16(), list(torch.zeros(DEVICES, n, device=where))
+    slots = torch.randn(DEVICES * n, device=where)
+    table = transfers.table([arena.data_ptr() for arena in arenas], where)
+    place = transfers.Shards(table, 0, 0, n)
+
+    def call(kernel: Callable[..., None], *args: Any, **how: Any) -> Callable[[], Any]:
+        def move() -> list[Any]:
+            kernel(*args, **how)
+            return arenas  # known to kernels by address alone, so somebody has to keep them
+
+        return move
+
+    return {
+        "copy": lambda: spare.copy_(whole),
+        "gather": call(transfers.gather, place, spare, torch.float32, launch),
+        "gather bf16": call(transfers.gather, place, half, torch.bfloat16, launch),
+        "write": call(transfers.write, place, whole, first=True, launch=launch),
+        "write on top": call(transfers.write, place, whole, first=False, launch=launch),
+        "add": call(transfers.add, place, whole, launch),
+        "total": call(transfers.total, slots, DEVICES, n, spare[:n], launch),
+    }

@@ -1,0 +1,177 @@
+"""Places, lanes and times on a GPU: transfers are put on streams and nobody waits for them but other streams, and times
+are marks on streams, read when all is done.
+
+Not run on a GPU yet.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from odc_engine.places.lanes import Handle, Lane
+from odc_engine.places.place import Place
+from odc_engine.record import Clock
+from odcsim.timeline import Floats
+
+_cuda: Any = torch.cuda  # torch has no types for most of it
+HEAD_START = 2e-4  # seconds in which the host gives a kernel, and more
+
+
+class StreamHandle(Handle):
+    """A transfer that is on its stream."""
+
+    def __init__(self, done: Any) -> None:
+        super().__init__()
+        self._event = done
+
+    def check(self) -> None:
+        """Let the stream that asks wait; the caller goes on."""
+        if self._event is not None:
+            _cuda.current_stream().wait_event(self._event)
+
+
+class StreamLane(Lane):
+    """Transfers one after the other, on a stream of their own, or else on the stream that they are given on.
+
+    FSDP2 calls for gathers on one stream and for pushes on another, beside the one that computes, and keeps the memory
+    of a transfer until that stream has come past it. So what is left to do is to keep a lane's transfers in order. On
+    a device without streams a transfer is done when it has been given.
+    """
+
+    def __init__(self, device: torch.device, stream: Any = None) -> None:
+        self._stream = stream
+        self._marks = device.type == "cuda" or stream is not None
+        self._last_event: Any = None
+
+    def give(self, transfer: Callable[[], None], after: Sequence[Handle] = ()) -> Handle:
+        with nullcontext() if self._stream is None else _cuda.stream(self._stream):
+            for needed in after:
+                needed.check()
+            if self._last_event is not None:
+                _cuda.current_stream().wait_event(self._last_event)
+            transfer()
+            if self._marks:
+                self._last_event = _cuda.current_stream().record_event()
+        return StreamHandle(self._last_event)
+
+    def drain(self) -> None:
+        if self._last_event is not None:
+            _cuda.current_stream().wait_event(self._last_event)
+
+    def close(self) -> None:
+        """Nothing runs but streams."""
+
+
+class StreamClock(Clock):
+    """A tick is a mark on the present stream: when it is reached, not when it is made. Marks are read against the
+    machine's clock, so that devices can be compared."""
+
+    def __init__(self) -> None:
+        self._marks: list[Any] = []
+        self._began = 0.0
+
+    def start(self) -> float:
+        self._finish()
+        self._marks = [self._mark()]
+        self._finish()
+        self._began = time.perf_counter()
+        return self._began
+
+    def tick(self) -> float:
+        self._marks.append(self._mark())
+        return float(len(self._marks) - 1)
+
+    def seconds(self, ticks: Floats) -> Floats:
+        self._finish()
+        first = self._marks[0]
+        at = [self._began + first.elapsed_time(mark) / 1000 for mark in self._marks]
+        known = ~np.isnan(ticks)
+        found = np.full(ticks.shape, np.nan)
+        found[known] = np.array(at)[ticks[known].astype(np.int64)]
+        return found
+
+    def _finish(self) -> None:
+        _cuda.synchronize()
+
+    def _mark(self) -> Any:
+        event = _cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+class SharedClock(StreamClock):
+    """The same for devices that share a GPU: marks are read against one mark of device 0, made for each minibatch.
+
+    Marks of all streams are stamped by the GPU's one clock, to about half a microsecond. The time between two is told
+    in milliseconds of 32 bits, which is 4 microseconds after a minute: so each minibatch has a first mark of its own.
+    """
+
+    def __init__(self, finish: Callable[[], None], share: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._wait, self._share = finish, share
+
+    def start(self) -> float:
+        first = self._share(self._mark())
+        self._marks = [self._mark()]
+        self._finish()
+        self._began = first.elapsed_time(self._marks[0]) / 1000
+        return self._began
+
+    def _finish(self) -> None:
+        self._wait()  # for this device's streams: others' may still be at work
+
+
+class StreamPlace(Place):
+    """A group of a GPU's SMs: a stream to compute on, and one for each lane. `keep` must outlive the streams."""
+
+    def __init__(self, device: torch.device, streams: Sequence[Any], keep: Any = None) -> None:
+        self.device, self.streams, self._keep = device, tuple(streams), keep
+        self._lanes: dict[str, Any] = {}
+
+    def working(self) -> AbstractContextManager[Any]:
+        entered: AbstractContextManager[Any] = _cuda.stream(self.streams[0])
+        return entered
+
+    def mark(self) -> Handle:
+        return StreamHandle(_cuda.current_stream().record_event())
+
+    def finish(self) -> None:
+        # Not torch.cuda.synchronize: that waits for other devices' streams too, and so would undo their difference.
+        for stream in self.streams:
+            stream.synchronize()
+
+    def lane(self, name: str) -> Lane:
+        stream = self._lanes.setdefault(name, self.streams[1 + len(self._lanes)])
+        return StreamLane(self.device, stream)
+
+    def clock(self, share: Callable[[Any], Any]) -> Clock:
+        return SharedClock(self.finish, share)
+
+    def wait(self, seconds: float) -> None:
+        pause(seconds)
+
+
+def lasted(move: Callable[[], object], repeats: int) -> float:
+    """Seconds of one move of so many, by the GPU's own clock. A pause goes first, so that all calls lie on the stream
+    when the clock is read: giving a kernel takes longer than a small one runs."""
+    move()
+    start, end = (_cuda.Event(enable_timing=True) for _ in range(2))
+    pause(HEAD_START * repeats)
+    start.record()
+    for _ in range(repeats):
+        move()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000 / repeats
+
+
+def pause(seconds: float) -> None:
+    """Let so much time pass on the present stream."""
+    from odc_engine.kernels.calls import call
+    from odc_engine.kernels.pause import pause as kernel
+
+    call(kernel, (1,), round(1e9 * seconds), num_warps=1)

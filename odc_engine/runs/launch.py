@@ -1,0 +1,261 @@
+"""Starts one process per device on this machine, or joins the ones that torchrun or srun has started.
+
+A device that fails or dies takes the run down: the others get a few seconds to say what they saw of it, then they are
+killed. Nothing is left behind, whoever is killed, this process included.
+"""
+
+import contextlib
+import ctypes
+import multiprocessing as mp
+import multiprocessing.connection
+import multiprocessing.forkserver
+import multiprocessing.reduction
+import multiprocessing.resource_tracker
+import multiprocessing.util
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from odc_engine.errors import EngineError
+from odc_engine.started import Started, started
+from odcsim.errors import InputError
+
+if TYPE_CHECKING:
+    from odc_engine.backends.nvshmem import Host
+
+GRACE = 3.0  # seconds for the others after one device has failed
+Work = Callable[..., None]
+_PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl
+
+
+def say(line: str) -> None:
+    """To stderr, in one piece: devices speak at the same time, and some of them share this process."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def run(
+    work: Work, devices: int, timeout: float, *args: Any, across: bool = False, env: Mapping[str, str] | None = None
+) -> int:
+    """Call `work(memory, *args)` in a process per device, with a process group in place, and shared memory that has no
+    arena yet. 0 when all have succeeded, 2 when one had bad input, else 1. `across`: devices may be on several
+    machines, and then there is a network instead of shared memory. `env`: more for the environment of the processes
+    that are started here."""
+    if (place := started()) is not None:
+        _check(place, devices, across)
+        if code := _device(work, place.rank, devices, place.address, timeout, args, shared=place.one_machine):
+            os._exit(code)  # lanes may be at work still, and an interpreter that ends beneath them aborts
+        return 0
+    with _rendezvous() as meeting, _ended_by_signals():
+        return _spawn(work, devices, meeting, timeout, args, env or {})
+
+
+def _check(place: Started, devices: int, across: bool) -> None:
+    if place.size != devices:
+        count = f"--ntasks {devices}" if place.by == "srun" else f"--nproc-per-node {devices}"
+        raise InputError(f"{place.by} started {place.size} processes for {devices} devices", fix=count)
+    if not place.one_machine and not across:
+        raise InputError(
+            f"{place.by} started {place.here} of {place.size} processes on this machine, and this backend's memory is "
+            "one machine's",
+            fix=f"{place.fix(devices)}, or --backend nvshmem",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file for devices to meet in: a path, or an open file without a name, which each device inherits.
+
+    Were it opened through this process's entry in /proc, torch would look for it without end once this one is killed.
+    """
+
+    path: str = ""
+    fd: int = -1
+
+    def __reduce__(self) -> "tuple[Callable[..., Place], tuple[Any, ...]]":
+        return _received, (self.path, multiprocessing.reduction.DupFd(self.fd) if self.fd >= 0 else None)
+
+    @property
+    def address(self) -> str:
+        return f"file://{self.path or f'/proc/self/fd/{self.fd}'}"
+
+
+def _received(path: str, inherited: Any) -> Place:
+    return Place(path, inherited.detach() if inherited else -1)
+
+
+@contextlib.contextmanager
+def _rendezvous() -> Iterator[Place]:
+    """A killed parent leaves nothing where the system has files without a name."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryDirectory(prefix="odc-") as folder:
+            yield Place(path=f"{folder}/rendezvous")
+        return
+    fd = os.memfd_create("odc-rendezvous")
+    try:
+        yield Place(fd=fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Leave in order when told to end, as on an interrupt. Signals reach the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise SystemExit(128 + number)
+
+
+def _spawn(
+    work: Work, devices: int, place: Place, timeout: float, args: tuple[Any, ...], env: Mapping[str, str]
+) -> int:
+    # A server process imports torch once and forks the devices: sixteen imports would take longer than a short run.
+    context = mp.get_context("forkserver")
+    # FSDP2 imports torch._dynamo at its first use.
+    context.set_forkserver_preload(["odc_engine.devices.process", "torch._dynamo"])
+    _start_server()
+    processes = [
+        context.Process(target=_entry, args=(work, rank, devices, place, timeout, args, env), name=f"device {rank}")
+        for rank in range(devices)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        return _watch(processes)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+        for process in processes:
+            if process.pid is not None:
+                process.join()
+
+
+def _start_server() -> None:
+    """An interrupt from the keyboard goes to all processes of a terminal, and only this one shall answer."""
+    multiprocessing.resource_tracker.ensure_running()  # by itself, for it unblocks what is blocked here
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+def _watch(processes: list[Any]) -> int:
+    """Wait for all, or for GRACE seconds after the first failure."""
+    deadline, culprits = None, ""
+    while alive := [p for p in processes if p.is_alive()]:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        multiprocessing.connection.wait([p.sentinel for p in alive], timeout=left)
+        if deadline is None and any(p.exitcode for p in processes):
+            deadline = time.monotonic() + GRACE
+            culprits = ", ".join(p.name for p in processes if p.exitcode)
+        if deadline is not None and time.monotonic() >= deadline:
+            break
+    codes = [p.exitcode for p in processes]
+    for process, code in zip(processes, codes, strict=True):
+        if code is None:
+            say(f"odc_engine: error: {process.name} did not end within {GRACE:g} s of {culprits} and was killed")
+        elif code < 0:
+            say(f"odc_engine: error: {process.name} (pid {process.pid}) was killed by {_signal_name(-code)}")
+    return 0 if not any(code != 0 for code in codes) else 2 if 2 in codes else 1
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def _entry(
+    work: Work, rank: int, devices: int, place: Place, timeout: float, args: tuple[Any, ...], env: Mapping[str, str]
+) -> None:
+    os.environ.update(env)  # here, since the server that forks is older than a run, and nothing has touched CUDA yet
+    server = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
+    threading.Thread(target=_die_with_parent, args=(server,), daemon=True).start()
+    sys.exit(_device(work, rank, devices, place.address, timeout, args))
+
+
+def _die_with_parent(server: int) -> None:
+    """Clear up for a parent that was killed, and end all devices, those too that are stopped."""
+    parent = mp.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
+        if os.getppid() == server:
+            os.kill(server, signal.SIGKILL)  # Linux then kills whom the server has forked
+        os._exit(1)
+
+
+def _device(
+    work: Work, rank: int, devices: int, address: str, timeout: float, args: tuple[Any, ...], *, shared: bool = True
+) -> int:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    from odc_engine.backends.aside import Aside
+    from odc_engine.backends.network import Network
+    from odc_engine.backends.shm import SharedMemory
+
+    torch.set_num_threads(1)  # devices share the machine's cores; more threads would fight over them
+    if shared:  # then nobody but this machine's devices shall reach the ports of gloo, NCCL and NVSHMEM's start
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"):
+            os.environ.setdefault(name, "lo" if Path("/sys/class/net/lo").exists() else "lo0")
+    memory: Host | None = None
+    try:
+        limit = timedelta(seconds=timeout)
+        store, _, _ = next(rendezvous(address, rank, devices, timeout=limit))
+        # torchrun keeps its store when it restarts devices, and gloo would look for those that are gone.
+        store = PrefixStore(f"odc {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=devices, timeout=limit)
+        memory = SharedMemory(timeout=timeout) if shared else Network(store, timeout=timeout)
+        work(memory, *args)
+        memory.close()
+    except Exception as error:
+        return _failed(rank, memory, error)
+    finally:
+        # A group whose peer is gone cannot be taken down in order, and NCCL might try without end.
+        wait([Aside().call(dist.destroy_process_group)], GRACE)
+    return 0
+
+
+def _failed(rank: int, memory: "Host | None", error: Exception) -> int:
+    """Say what this device ends for, in a line where that is no fault of the program. The exit code."""
+    if isinstance(error, RuntimeError) and not isinstance(error, EngineError):
+        error = _named(memory, error)
+    if memory is not None:
+        memory.fail(error)
+    if not isinstance(error, EngineError | InputError):
+        raise error
+    say(f"odc_engine: error: device {rank}: {error}")
+    return 2 if isinstance(error, InputError) else 1
+
+
+def _named(memory: "Host | None", error: RuntimeError) -> Exception:
+    """gloo says that a connection broke, or that time is up, but not whose."""
+    if memory is None:
+        return EngineError(f"devices did not all come up ({str(error).splitlines()[0]})")
+    return memory.explain() or error

@@ -1,0 +1,91 @@
+"""Starts a thread per device in this process. Ends as odc_engine.runs.launch does: one failure takes the run down."""
+
+import atexit
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from odc_engine.backends.threads import Team, ThreadMemory
+from odc_engine.errors import EngineError
+from odc_engine.places.place import HOST, Place
+from odc_engine.runs.launch import GRACE, say
+from odc_engine.started import started
+from odcsim.errors import InputError
+
+Work = Callable[..., None]
+
+
+def refuse_torchrun() -> None:
+    if (place := started()) is not None:
+        raise InputError(
+            f"backend threads runs all devices in one process and {place.by} starts one for each",
+            fix=f"start it without {place.by}, or use --backend shm",
+        )
+
+
+def run(work: Work, devices: int, timeout: float, *args: Any, places: Sequence[Place] = ()) -> int:
+    """Call `work(memory, *args)` on a thread per device, each in its place. 0 when all have succeeded."""
+    refuse_torchrun()
+    before = torch.get_num_threads()
+    team = Team(devices, timeout)
+    try:
+        ended = _ended(team, places or [HOST] * devices, lambda memory: _device(work, memory, args))
+    finally:
+        torch.set_num_threads(before)
+    for rank in set(range(devices)) - set(ended):
+        say(f"odc_engine: error: device {rank} still runs and is left behind")
+    return 1 if len(ended) < devices else max(ended.values())
+
+
+def _ended(team: Team, places: Sequence[Place], device: Callable[[ThreadMemory], int]) -> dict[int, int]:
+    """Each device's exit code. Without those that still run GRACE seconds after the first failure: nobody can stop a
+    thread from outside."""
+    codes: dict[int, int] = {}
+    changed = threading.Condition()
+
+    def thread(rank: int) -> None:
+        code = device(ThreadMemory(team, rank, places[rank]))
+        with changed:
+            codes[rank] = code
+            changed.notify_all()
+
+    threads = [threading.Thread(target=thread, args=(d,), name=f"device {d}", daemon=True) for d in range(team.size)]
+    for each in threads:
+        each.start()
+    with changed:
+        try:
+            changed.wait_for(lambda: len(codes) == team.size or any(codes.values()))
+        except KeyboardInterrupt:
+            team.fail(list(range(team.size)), "interrupted")
+            raise
+        finally:
+            if not changed.wait_for(lambda: len(codes) == team.size, GRACE):
+                atexit.register(_leave, threads)
+    return codes
+
+
+def _leave(threads: list[threading.Thread]) -> None:
+    """End the process under threads that still compute: one that came back from torch meanwhile would abort it."""
+    if any(thread.is_alive() for thread in threads):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _device(work: Work, memory: ThreadMemory, args: tuple[Any, ...]) -> int:
+    torch.set_num_threads(1)  # devices share the machine's cores; more threads would fight over them
+    try:
+        # Backward on the thread that asks for it: a GPU has one thread for all graphs, in which devices would queue.
+        with memory.place.working(), torch.autograd.set_multithreading_enabled(False):
+            work(memory, *args)
+    except BaseException as error:
+        memory.fail(error)
+        expected = isinstance(error, EngineError | InputError)
+        say(("" if expected else traceback.format_exc()) + f"odc_engine: error: device {memory.rank}: {error}")
+        return 2 if isinstance(error, InputError) else 1
+    return 0

@@ -1,0 +1,219 @@
+"""Runs a schedule file for real and writes the timeline, or holds its gradients against one process."""
+
+import os
+import platform
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from odc_engine.backends import gpus
+from odc_engine.backends.nvshmem import Host
+from odc_engine.backends.nvshmem_library import refuse_without_nvshmem
+from odc_engine.backends.threads import ThreadMemory
+from odc_engine.devices.process import Device, Member, Recorded, as_block
+from odc_engine.devices.thread import Thin
+from odc_engine.doctor.environment import queues
+from odc_engine.errors import EngineError
+from odc_engine.job import Job, check_job, has_gpu, parts_gpu
+from odc_engine.placement import places
+from odc_engine.places import green, mps
+from odc_engine.runs import launch, launch_threads
+from odc_engine.started import started
+from odcsim import timeline
+from odcsim.errors import InputError
+from odcsim.schedule import Schedule, ScheduleFile
+from odcsim.timeline import About, Block, Timeline, padded, shortened
+
+
+def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> int:
+    """Every minibatch of the file, on as many devices as it names. Device 0 writes the timeline."""
+    check(file, job)
+    if not (quiet or job.emulate):
+        warn_if_busy()
+    if job.backend == "threads":
+        where = places(job.device, file.header.devices, job.sms)
+        return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output, quiet, places=where)
+    return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet, **how(job))
+
+
+def check(file: ScheduleFile, job: Job) -> None:
+    """Refuse before anything starts what would hang or cannot run, or not here."""
+    check_job(file, job)
+    if job.backend == "threads":
+        launch_threads.refuse_torchrun()
+    if parts_gpu(job.backend, job.device):
+        green.refuse_without()
+    if has_gpu(job.backend, job.device):
+        _check_gpus(job)
+
+
+def how(job: Job) -> dict[str, Any]:
+    """What a launch of processes has to know: whether devices may be on several machines, and their environment."""
+    return {"across": job.backend == "nvshmem" or _by_nccl(job), "env": variables(job)}
+
+
+def _by_nccl(job: Job) -> bool:
+    return job.backend == "torch" and job.device == "cuda"
+
+
+def _check_gpus(job: Job) -> None:
+    if started() is not None:
+        os.environ.update(variables(job))  # this process is a device, and what follows touches CUDA
+    if _by_nccl(job):
+        gpus.refuse_without_nccl(_here(job))
+        if job.emulate:
+            gpus.refuse_without("torch with --emulate-compute", "triton", "Triton")
+        return
+    place, pushed_afar = started(), job.cost.sharded == "full"
+    if place is not None and not place.one_machine and pushed_afar and job.accumulate != "slots":
+        fix = "use --accumulate slots, or --sharding hybrid"
+        raise InputError("a network adds nothing to a sum on another machine", fix=fix)
+    gpus.refuse_without_gpus(job.backend) if job.backend == "cuda_ipc" else refuse_without_nvshmem()
+
+
+def variables(job: Job) -> dict[str, str]:
+    """What a process on a GPU needs in its environment before it touches CUDA."""
+    if not has_gpu(job.backend, job.device):
+        return {}
+    shares = job.backend == "cuda_ipc"  # others refuse to
+    part = shares and (job.percent or mps.share(_here(job), torch.cuda.device_count()))
+    return queues(os.environ) | ({mps.SHARE: part} if part else {})
+
+
+def _here(job: Job) -> int:
+    """Devices on this machine."""
+    place = started()
+    return place.here if place else len(job.schedules[0].devices)
+
+
+def _run_device(memory: Host, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
+    _perform(Device(job, memory.rank, memory), file, job, output, quiet)
+
+
+def _run_thread(memory: ThreadMemory, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
+    with Thin(job, memory) as device:
+        _perform(device, file, job, output, quiet)
+
+
+def _perform(device: Member, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
+    say = (lambda _: None) if quiet else launch.say
+    say(f"device {device.rank} pid {os.getpid()}")
+    device.warm_up(_warm_up(file.header.devices))
+    found: list[Block] = []
+    for number, schedule in enumerate(file.schedules):
+        every = device.gathered(device.minibatch(number))
+        if every is not None:
+            found.append(block_of(number, schedule, job, every))
+            say(f"minibatch {number} done")
+    if device.rank == 0:
+        timeline.write(assembled(file, job, found), output)
+    device.meet()
+    device.close()
+
+
+def _warm_up(devices: int) -> Schedule:
+    """A few tokens for each device: the first microbatch pays for FSDP2's setting up and for fresh memory."""
+    return Schedule((8,) * devices, tuple(((device,),) for device in range(devices)))
+
+
+def block_of(number: int, schedule: Schedule, job: Job, every: list[Recorded]) -> Block:
+    """One minibatch as its devices recorded it, on a program no longer than what they came to run."""
+    takers = _takers(number, schedule, every)
+    counts = schedule.realised(takers).microbatches
+    asked, had = as_block(every)
+    numbers, ran = np.array([number]), np.array([counts], dtype=np.int64)
+    found = Block(job.program_of(schedule), numbers, ran, asked[:, None], had[:, None])
+    if schedule.queue:
+        found = replace(found, takers=padded([takers]))
+    return shortened(found, job.program(max(counts)))
+
+
+def _takers(number: int, schedule: Schedule, every: list[Recorded]) -> list[int]:
+    """The device that ran each entry of the queue."""
+    pairs = sorted((entry, device) for device, recorded in enumerate(every) for entry in recorded.taken)
+    if [entry for entry, _ in pairs] != list(range(len(schedule.queue))):
+        told = f"of the {len(schedule.queue)} entries of its queue devices ran {[entry for entry, _ in pairs]}"
+        raise EngineError(f"minibatch {number}: {told}: do not trust the memory that devices share")
+    return [device for _, device in pairs]
+
+
+def assembled(file: ScheduleFile, job: Job, found: list[Block]) -> Timeline:
+    """A timeline of recorded minibatches, in blocks of those that share a program."""
+    alike: dict[tuple[int, bool], list[Block]] = {}
+    for block in found:
+        alike.setdefault((block.program.microbatches, block.takers is not None), []).append(block)
+    blocks = tuple(_joined(alike[key]) for key in sorted(alike))
+    lengths = [s.lengths for s in file.schedules]
+    samples, tokens = np.array([len(x) for x in lengths]), np.array([sum(x) for x in lengths])
+    return Timeline(_about(file, job), blocks, samples, tokens)
+
+
+def _joined(blocks: list[Block]) -> Block:
+    """Blocks of one program as one."""
+    takers = [block.takers[0].tolist() for block in blocks if block.takers is not None]
+    return Block(
+        blocks[0].program,
+        np.concatenate([block.minibatches for block in blocks]),
+        np.concatenate([block.counts for block in blocks]),
+        np.concatenate([block.asked for block in blocks], axis=1),
+        np.concatenate([block.had for block in blocks], axis=1),
+        padded(takers) if takers else None,
+    )
+
+
+def _about(file: ScheduleFile, job: Job) -> About:
+    return About(
+        executor="engine",
+        sync=job.sync,
+        balancer=file.header.balancer,
+        model=file.header.model,
+        digest=file.header.digest,
+        fidelity="measured",
+        hardware=f"{hardware(job)}; backend {job.backend}, {job.accumulate}",
+        emulated=job.emulate,
+        prefetch=job.prefetch,
+        devices=file.header.devices,
+        max_tokens=file.header.max_tokens,
+        trace=file.header.trace,
+        recompute=job.recompute,
+        sharding=job.cost.sharded,
+        nodes=job.cost.cluster.devices // job.cost.holders,
+    )
+
+
+def hardware(job: Job | None = None) -> str:
+    """The processor's name and how many cores this process may use, with the job's GPUs before it."""
+    if job is not None and parts_gpu(job.backend, job.device):
+        devices = len(job.schedules[0].devices)
+        return f"{green.told(job.sms or green.share(devices))}; {hardware()}"
+    if job is not None and has_gpu(job.backend, job.device):
+        return f"{gpus.told(_here(job))}; {hardware()}"
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name}, {cores} cores"
+
+
+def warn_if_busy() -> None:
+    """Other programs on the cores whose times are to be measured: worth a word before the numbers are believed.
+
+    One word: of processes that torchrun or srun started, the first alone says it.
+    """
+    if (place := started()) is not None and place.rank:
+        return
+    cores, (load, *_) = os.cpu_count() or 1, os.getloadavg()
+    if load > cores / 2:
+        told = f"the machine is busy (load {load:.1f} on {cores} cores): times will be longer than on a quiet one"
+        print(f"odc_engine: {told}", file=sys.stderr, flush=True)
+
+
+def first(file: ScheduleFile, minibatches: int) -> ScheduleFile:
+    """The file's first minibatches, under the digest of what is left."""
+    return replace(file, schedules=file.schedules[:minibatches]).sealed()

@@ -1,0 +1,260 @@
+"""Read a Hugging Face `config.json` into a Model.
+
+What such a file leaves out, the library fills in by `model_type`, and so does `odcsim.catalog.hf_families`. Of a nested
+`text_config` only the text model is read: vision towers and draft (multi-token prediction) layers are left out, and so
+are shared-expert gates and MLP biases, which weigh less than a thousandth of a layer.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from odcsim.catalog.hf_families import FAMILIES, Family
+from odcsim.errors import InputError, nearest
+from odcsim.model import Model
+
+LARGEST = 100_000_000  # no size in a config comes near; beyond it a figure is a slip, and byte counts stop being exact
+MOST_LAYERS = 10_000
+
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
+SHARED = ("shared_expert_intermediate_size",)
+LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+LINEAR = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+BASIC = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+KINDS = ("full_attention", "sliding_attention", "linear_attention")
+
+
+def read_config(path: str | Path) -> Model:
+    """The model that a `config.json`, or the folder holding one, describes."""
+    file = Path(path)
+    try:
+        file = file / "config.json" if file.is_dir() else file
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read it: {error.strerror}", where=str(file), fix="give a config.json") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", where=str(file), fix="give a Hugging Face config.json") from error
+    name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return from_config(data, name=name or "config", where=str(file))
+
+
+def from_config(data: object, *, name: str, where: str) -> Model:
+    """The model that parsed JSON describes; `where` names its origin in errors."""
+    if not isinstance(data, dict):
+        raise InputError(f"holds a {type(data).__name__}, not an object", where=where, fix="give a config.json")
+    text = data.get("text_config")
+    inner = text if isinstance(text, dict) else data
+    family, kind = _family(inner, data, where)
+    config = _Config(inner, family, kind, where)
+    config.require(*BASIC)
+    return _build(config, name, _tied(inner, data, family, where))
+
+
+def _family(inner: Mapping[str, Any], outer: Mapping[str, Any], where: str) -> tuple[Family, str]:
+    kind = inner.get("model_type", outer.get("model_type"))
+    fix = f"read as text models: {', '.join(FAMILIES)}; for another one change model_type in a copy to the nearest kin"
+    if kind is None:
+        raise InputError("has no 'model_type'", where=where, fix=fix)
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        hint = f"{nearest(kind, list(FAMILIES))} {fix}" if isinstance(kind, str) and len(kind) < 100 else fix
+        missing = [key for key in BASIC if key not in inner]
+        lacks = f", and the file lacks {', '.join(missing)}" if missing else ""
+        raise InputError(f"unknown model_type {_short(kind)}{lacks}", where=where, fix=hint)
+    return FAMILIES[kind], kind
+
+
+def _tied(inner: Mapping[str, Any], outer: Mapping[str, Any], family: Family, where: str) -> bool:
+    for source in (inner, outer):
+        value = source.get("tie_word_embeddings")
+        if isinstance(value, bool):
+            return value
+        if value is not None:
+            raise InputError(f"tie_word_embeddings is {_short(value)}", where=where, fix="write true or false")
+    return family.tied
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """Checked access to one config's keys; null counts as absent, as it does for the library."""
+
+    data: Mapping[str, Any]
+    family: Family
+    kind: str
+    where: str
+
+    def has(self, key: str) -> bool:
+        return self.data.get(key) is not None or key in self.family.defaults
+
+    def require(self, *keys: str) -> None:
+        missing = [key for key in keys if not self.has(key)]
+        if missing:
+            fix = f"model_type '{self.kind}' needs it: complete the file, or pick a model of 'odcsim catalog list'"
+            raise InputError(f"lacks {', '.join(missing)}", where=self.where, fix=fix)
+
+    def number(self, key: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:
+        value = self.data.get(key)
+        if value is None:
+            value = self.family.defaults.get(key, default)
+        if value is None:
+            self.require(key)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.refusal(key, f"write a whole number from {least} to {most}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.data.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.refusal(key, "write true or false")
+        return default if value is None else bool(value)
+
+    def items(self, key: str) -> list[Any]:
+        value = self.data.get(key)
+        if value is not None and not isinstance(value, list):
+            raise self.refusal(key, "write a list")
+        return value or []
+
+    def refusal(self, key: str, fix: str) -> InputError:
+        return InputError(f"{key} is {_short(self.data.get(key))}", where=self.where, fix=fix)
+
+
+def _build(config: _Config, name: str, tied: bool) -> Model:
+    layers = config.number("num_hidden_layers", most=MOST_LAYERS)
+    hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+    parts = _heads(config, hidden, heads) | _mlp(config, layers) | _layout(config, layers)
+    model = Model(
+        name=name, layers=layers, hidden=hidden, heads=heads, vocab=config.number("vocab_size"), tied=tied, **parts
+    )
+    return _with_vectors(config, model)
+
+
+def _heads(config: _Config, hidden: int, heads: int) -> dict[str, Any]:
+    if config.family.latent:
+        config.require(*LATENT)
+        rotary = config.number("qk_rope_head_dim")
+        return {
+            "kv_heads": heads,
+            "head_dim": config.number("qk_nope_head_dim") + rotary,
+            "query_rank": config.number("q_lora_rank", 0, least=0),
+            "latent_rank": config.number("kv_lora_rank"),
+            "rotary_dim": rotary,
+            "value_dim": config.number("v_head_dim"),
+        }
+    shared = config.number("num_key_value_heads", heads)
+    if heads % shared:
+        raise config.refusal("num_key_value_heads", f"it must divide num_attention_heads, {heads}")
+    if not config.has("head_dim") and hidden % heads:
+        raise config.refusal(
+            "hidden_size", f"it must be a multiple of num_attention_heads, {heads}, or head_dim be given"
+        )
+    gated = config.flag("attn_output_gate", config.family.gated)
+    return {"kv_heads": shared, "head_dim": config.number("head_dim", max(1, hidden // heads)), "gated": gated}
+
+
+def _mlp(config: _Config, layers: int) -> dict[str, Any]:
+    key = next((key for key in EXPERTS if config.data.get(key) is not None), "")
+    experts = config.number(key, least=0) if key else 0
+    size = config.family.expert_size
+    if not size:
+        if experts > 1:
+            raise config.refusal(key, f"model_type '{config.kind}' has no experts: remove it or correct model_type")
+        return {"ffn": config.number("intermediate_size")}
+    if not experts:
+        raise InputError(f"lacks {' or '.join(EXPERTS)}", where=config.where, fix=f"'{config.kind}' has experts")
+    config.require(size, "num_experts_per_tok")
+    ffn, dense = config.number(size), _dense_layers(config, layers)
+    return {
+        "ffn": ffn,
+        "experts": experts,
+        "experts_active": config.number("num_experts_per_tok", most=experts),
+        "shared_ffn": config.number(SHARED[0], 0, least=0) or ffn * config.number("n_shared_experts", 0, least=0),
+        "dense_layers": dense,
+        "dense_ffn": config.number("intermediate_size") if dense else 0,
+    }
+
+
+def _dense_layers(config: _Config, layers: int) -> int:
+    """Two conventions: the first k and every n-th (DeepSeek), or a list and every n-th counted from one (Qwen)."""
+    first = config.number("first_k_dense_replace", 0, least=0, most=layers)
+    every, step = config.number("moe_layer_freq", 1), config.number("decoder_sparse_step", 1)
+    named = config.items("mlp_only_layers")
+    if not all(isinstance(index, int) for index in named):
+        raise config.refusal("mlp_only_layers", "write a list of layer numbers")
+    chosen = set(named)
+    return sum(i < first or i % every > 0 or (i + 1) % step > 0 or i in chosen for i in range(layers))
+
+
+def _layout(config: _Config, layers: int) -> dict[str, Any]:
+    windows, linear = _layer_kinds(config, layers)
+    parts: dict[str, Any] = {}
+    if windows:
+        parts |= {"window": config.number("sliding_window"), "window_layers": windows}
+    if linear:
+        config.require(*LINEAR)
+        parts |= {"linear_layers": linear, "linear_parameters": _linear_matmul(config)}
+    return parts
+
+
+def _layer_kinds(config: _Config, layers: int) -> tuple[int, int]:
+    """How many layers attend in a window, and how many linearly."""
+    named = config.items("layer_types")
+    if named:
+        unknown = next((kind for kind in named if kind not in KINDS), None)
+        if unknown is not None:
+            raise config.refusal("layer_types", f"{_short(unknown)} is none of {', '.join(KINDS)}")
+        if len(named) != layers:
+            fix = f"num_hidden_layers is {layers}: give as many"
+            raise InputError(f"layer_types names {len(named)} layers", where=config.where, fix=fix)
+        return named.count(KINDS[1]), named.count(KINDS[2])
+    return _default_kinds(config, layers)
+
+
+def _default_kinds(config: _Config, layers: int) -> tuple[int, int]:
+    layout = config.family.layout
+    if layout == "linear":
+        return 0, layers - layers // config.number("full_attention_interval")
+    if layout == "pattern":
+        return layers - layers // config.number("sliding_window_pattern", 6), 0
+    if layout == "alternate":
+        return (layers + 1) // 2, 0
+    if layout == "all":
+        return (layers if config.has("sliding_window") else 0), 0
+    if layout == "upper" and config.flag("use_sliding_window", False):
+        return max(0, layers - config.number("max_window_layers", layers, least=0)), 0
+    return 0, 0
+
+
+def _delta(config: _Config) -> tuple[int, int, int]:
+    keys = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
+    heads = config.number("linear_num_value_heads")
+    return keys, heads * config.number("linear_value_head_dim"), heads
+
+
+def _linear_matmul(config: _Config) -> int:
+    """Gated delta rule: queries, keys, values, output gate, two scalars per head, and the way out."""
+    keys, values, heads = _delta(config)
+    return config.number("hidden_size") * (2 * keys + 3 * values + 2 * heads)
+
+
+def _with_vectors(config: _Config, model: Model) -> Model:
+    family, width = config.family, (model.heads + 2 * model.kv_heads) * model.head_dim
+    softmax = model.query_rank + model.latent_rank
+    if not model.latent_rank:
+        bias = config.flag("attention_bias", family.bias)
+        out = family.out_bias or (bias and not family.bias)  # the switch of llama and qwen3 covers the output as well
+        softmax += width * bias + model.hidden * out + 2 * model.head_dim * family.query_key_norm
+        softmax += model.heads * family.sinks
+    linear = 0
+    if model.linear_layers:
+        keys, values, heads = _delta(config)
+        kernel = config.number("linear_conv_kernel_dim", 4)
+        linear = (2 * keys + values) * kernel + config.number("linear_value_head_dim") + 2 * heads
+    experts = model.experts * (2 * model.ffn + model.hidden + 1) * family.expert_bias
+    mixers = (model.layers - model.linear_layers) * softmax + model.linear_layers * linear
+    return replace(model, vectors=round(family.norms * model.hidden + mixers / model.layers + experts))

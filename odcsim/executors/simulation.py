@@ -1,0 +1,219 @@
+"""Run schedules through an executor: all of them to a timeline, or piece by piece to the usage alone."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.cost import Cost, Load
+from odcsim.errors import InputError, nearest
+from odcsim.executors import analytic
+from odcsim.program import Program, check_counts, program
+from odcsim.results import metrics
+from odcsim.schedule import Schedule, ScheduleFile
+from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
+
+EXECUTORS = ("analytic", "des")
+PIECE = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """How to run: by whose seconds, under which sync, with which executor."""
+
+    cost: Cost
+    sync: str
+    executor: str = "des"
+    prefetch: str = "fsdp2"
+    seed: int = 0
+
+    def check(self, schedules: Sequence[Schedule]) -> None:
+        """Refuse what would hang, and what this executor cannot answer."""
+        if self.executor not in EXECUTORS:
+            raise InputError(f"unknown executor '{self.executor}'", fix=nearest(self.executor, list(EXECUTORS)))
+        cluster = self.cost.cluster
+        if self.executor == "analytic" and cluster.shared_links:
+            nics = f"{cluster.nics_per_node} NICs for {cluster.devices_per_node} devices in a node"
+            raise InputError(f"the analytic executor cannot share links ({nics})", fix="use --executor des")
+        for drawn in ("jitter", "swing"):
+            if self.executor == "analytic" and getattr(cluster, drawn):
+                raise InputError(f"the analytic executor draws no {drawn}", fix=f"use --executor des, or {drawn} 0")
+        for number, schedule in enumerate(schedules):
+            if len(schedule.devices) != cluster.devices:
+                raise InputError(f"schedule for {len(schedule.devices)} devices on a cluster of {cluster.devices}")
+            check_counts(self.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
+            if schedule.gangs and (cluster.jitter or cluster.swing or cluster.slow):
+                raise InputError(
+                    "a gang that splits a sample stays in step, which jitter, swings and slow devices would break",
+                    where=f"minibatch {number}",
+                    fix="simulate a cluster without them, or another balancer",
+                )
+
+    def program(self, microbatches: int) -> Program:
+        return program(self.cost.model.layers, microbatches, self.sync, self.prefetch, self.cost.sharded)
+
+    def rngs(self, numbers: Iterable[int]) -> list[np.random.Generator]:
+        """What jitter is drawn from: a generator for each minibatch, whatever it is simulated with."""
+        return [np.random.default_rng([self.seed, n]) for n in numbers]
+
+
+def simulate(file: ScheduleFile, simulation: Simulation) -> Timeline:
+    """Every span of every minibatch."""
+    cost, header = simulation.cost, file.header
+    about = About(
+        executor=simulation.executor,
+        sync=simulation.sync,
+        balancer=header.balancer,
+        model=cost.model.name,
+        digest=header.digest,
+        fidelity=fidelity(cost, file.schedules),
+        hardware=cost.profile.gpu,
+        emulated=True,
+        prefetch=simulation.prefetch,
+        devices=cost.cluster.devices,
+        max_tokens=header.max_tokens,
+        trace=header.trace,
+        recompute=cost.profile.recompute,
+        sharding=cost.sharded,
+        nodes=cost.cluster.devices // cost.holders,
+    )
+    simulation.check(file.schedules)
+    blocks = tuple(_execute(piece, simulation) for piece in _pieces(file.schedules, simulation, None))
+    return Timeline(about, blocks, *carried(file.schedules))
+
+
+def usage(schedules: Sequence[Schedule], simulation: Simulation) -> metrics.Usage:
+    """What `metrics.usage(simulate(...))` says, without ever holding the spans of more than a piece."""
+    simulation.check(schedules)
+    pieces = ((p.minibatches, _usage_of(p, simulation)) for p in _pieces(schedules, simulation, PIECE))
+    return metrics.assemble(pieces, len(schedules))
+
+
+def carried(schedules: Sequence[Schedule]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Samples and tokens of each minibatch."""
+    samples = np.array([len(s.lengths) for s in schedules], dtype=np.int64)
+    return samples, np.array([sum(s.lengths) for s in schedules], dtype=np.int64)
+
+
+def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
+    """The profile's fidelity, or `extrapolated` where a sample, a microbatch or the devices are beyond it."""
+    profile = cost.profile
+    longest = max(max(s.lengths) for s in schedules)
+    beyond = bool(profile.longest and longest > profile.longest) or not profile.measured_with(cost.cluster.devices)
+    return "extrapolated" if beyond or _too_full(profile.most_tokens, schedules) else profile.fidelity
+
+
+def _too_full(most: int, schedules: Sequence[Schedule]) -> bool:
+    """Whether a microbatch holds more than `most` tokens; no limit where that is 0."""
+    microbatches = ((s, m) for s in schedules for m in s.contents()) if most else ()
+    return any(s.tokens(m) > most for s, m in microbatches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Minibatches that share a program, and their durations. `takers`: of shared queues, where the scan has told."""
+
+    program: Program
+    minibatches: Ints
+    schedules: tuple[Schedule, ...]
+    load: Load
+    durations: Floats
+    luck: list[Floats]
+    takers: Ints | None = None
+
+    @property
+    def queued(self) -> bool:
+        return bool(self.schedules[0].queue)
+
+
+def _pieces(schedules: Sequence[Schedule], simulation: Simulation, size: int | None) -> Iterator[_Piece]:
+    """Group minibatches by their shape, at most `size` of their devices together.
+
+    Where the scan tells who takes which entry of a queue, what comes of it is grouped anew; des runs queues itself.
+    """
+    for numbers in _alike(schedules, simulation, size):
+        piece = _piece(numbers, [schedules[n] for n in numbers], simulation)
+        if simulation.executor != "analytic" or not piece.queued:
+            yield piece
+            continue
+        takers = analytic.take(piece.program, piece.durations, simulation.program(1), _entries(piece, simulation))
+        found = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(piece.schedules, takers, strict=True)]
+        for places in _alike(found, simulation, None):
+            part = _piece([numbers[i] for i in places], [found[i] for i in places], simulation)
+            yield replace(part, takers=takers[places])
+
+
+def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | None) -> Iterator[list[int]]:
+    groups: dict[tuple[int, bool], list[int]] = {}
+    for number, schedule in enumerate(schedules):
+        groups.setdefault((max(schedule.microbatches), bool(schedule.queue)), []).append(number)
+    for _, numbers in sorted(groups.items()):
+        stride = max(1, size // simulation.cost.cluster.devices) if size else len(numbers)
+        for first in range(0, len(numbers), stride):
+            yield numbers[first : first + stride]
+
+
+def _piece(numbers: list[int], schedules: Sequence[Schedule], simulation: Simulation) -> _Piece:
+    cost = simulation.cost
+    luck = cost.luck(schedules, numbers, simulation.seed)
+    load = cost.load(schedules, luck)
+    steps = simulation.program(len(load.tokens))
+    durations = cost.durations(steps, load)
+    return _Piece(steps, np.array(numbers, dtype=np.int64), tuple(schedules), load, durations, luck)
+
+
+def _entries(piece: _Piece, simulation: Simulation) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+    """For each entry of the queues: which minibatches have it, and its seconds as a microbatch of any device."""
+    cost, entry = simulation.cost, simulation.program(1)
+    load = cost.load(piece.schedules, piece.luck, queues=True)
+    for e in range(len(load.tokens)):
+        yield load.counts[:, 0] > e, cost.durations(entry, load.only(e))
+
+
+def _execute(piece: _Piece, simulation: Simulation) -> Block:
+    if simulation.executor == "analytic":
+        asked, had = analytic.run(piece.program, piece.durations)
+        return Block(piece.program, piece.minibatches, piece.load.counts, asked, had, piece.takers)
+    from odcsim.executors import des  # SimPy loads only where it is used: sweeps start without it
+
+    if piece.queued:
+        return _share(piece, simulation)
+    asked, had = des.run(piece.program, piece.durations, simulation.cost.cluster, simulation.rngs(piece.minibatches))
+    return Block(piece.program, piece.minibatches, piece.load.counts, asked, had)
+
+
+def _share(piece: _Piece, simulation: Simulation) -> Block:
+    """Run minibatches with queues. How long a program they need shows when they have run."""
+    from odcsim.executors import des
+
+    cost = simulation.cost
+    # Room for a device that takes twice its share.
+    most = piece.program.microbatches + 2 + 2 * max(len(s.queue) for s in piece.schedules) // cost.cluster.devices
+    while True:
+        steps = simulation.program(most)
+        queues = (des.Queue(counts, seconds) for counts, seconds in _queues(piece, simulation))
+        durations, rngs = cost.durations(steps, piece.load), simulation.rngs(piece.minibatches)
+        asked, had, takers = des.run_shared(steps, durations, queues, cost.cluster, rngs)
+        counts = piece.load.counts + np.array([np.bincount(t, minlength=cost.cluster.devices) for t in takers])
+        if counts.max() < most:  # else one that came to the end may have wanted more
+            break
+        most *= 2
+    block = Block(steps, piece.minibatches, counts, asked, had, padded(takers))
+    return shortened(block, simulation.program(int(counts.max())))
+
+
+def _queues(piece: _Piece, simulation: Simulation) -> Iterator[tuple[Ints, Floats]]:
+    """For each minibatch the microbatches that devices have of their own, and its queue's seconds."""
+    for b, (schedule, counts) in enumerate(zip(piece.schedules, piece.load.counts, strict=True)):
+        alone = replace(piece, schedules=(schedule,), luck=piece.luck[b : b + 1])
+        yield counts, np.array([seconds[:, 0] for _, seconds in _entries(alone, simulation)])
+
+
+def _usage_of(piece: _Piece, simulation: Simulation) -> metrics.Usage:
+    if simulation.executor != "analytic":
+        return metrics.measure(_execute(piece, simulation))
+    steps = piece.program
+    asked, had = analytic.recycled_rows(steps, metrics.uses(steps), piece.durations.shape[1:])
+    order = analytic.scan(steps, analytic.laid_out(piece.durations), asked, had)
+    return metrics.measure_rows(steps, asked, had, order, simulated=True)

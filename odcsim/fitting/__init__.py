@@ -1,0 +1,1 @@
+"""Seconds that somebody measured become a profile that says what it does not explain."""

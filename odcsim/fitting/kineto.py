@@ -1,0 +1,179 @@
+"""Seconds from PyTorch profiler traces of an FSDP run on GPUs, together with the lengths that each step held.
+
+What a trace tells: how long a device's kernels computed in each step, apart from NCCL's and the optimizer's; how long
+NCCL's all-gathers and reduce-scatters took, of which the shortest waited least; the optimizer step. What it does not:
+forward from backward (kernels carry no such name), gaps that the host leaves between kernels, one-sided transfers.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from odcsim.errors import InputError
+from odcsim.fitting.fit import FitReport, examine
+from odcsim.fitting.logs import read_lengths, told_split
+from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer
+from odcsim.model import Model
+
+STEP, OPTIMIZER = "ProfilerStep#", "Optimizer.step"
+COLLECTIVES = {"all": "all-gather", "reduce": "reduce-scatter"}
+BYTES = {"Float": 4, "BFloat16": 2, "Half": 2}
+SHORTEST = 3  # kernels of each size that are taken to have waited least
+MICRO = 1e-6
+NOTES = (
+    "From PyTorch profiler traces: seconds in which kernels ran, without NCCL's and the optimizer's; what the host "
+    "leaves between them is not in it. Given to equal layers, {}; the constant counts as overhead. Collectives: the "
+    "shortest of each size, which waited least. One-sided transfers are not in a trace."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one device's trace tells."""
+
+    device: int
+    devices: int
+    steps: dict[int, float]  # seconds of compute in each profiler step
+    transfers: tuple[tuple[str, int, int, float], ...]  # kind, devices, bytes, seconds
+    optimizer: tuple[float, ...]
+
+
+def read_trace(path: Path | str) -> Trace:
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        content = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except FileNotFoundError:
+        raise InputError("no such file", where=str(path), fix="give a trace of torch.profiler") from None
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        raise InputError(f"cannot be read ({error})", where=str(path), fix="expected a Chrome trace in JSON") from None
+    events = content.get("traceEvents") if isinstance(content, dict) else None
+    if not isinstance(events, list):
+        raise InputError("not a trace", where=str(path), fix="export one with profiler.export_chrome_trace")
+    spans = [e for e in events if isinstance(e, dict) and e.get("ph") == "X" and _timed(e)]
+    kernels = [e for e in spans if e.get("cat") == "kernel"]
+    if not kernels:
+        raise InputError("holds no kernels", where=str(path), fix="profile with ProfilerActivity.CUDA on a GPU")
+    steps = _ranges(spans, STEP)
+    if not steps:
+        raise InputError(f"holds no {STEP} ranges", where=str(path), fix="call profiler.step() after each step")
+    optimizer = _ranges(spans, OPTIMIZER)
+    mine = [k for k in kernels if not _collective(k)]
+    busy = _union((k["ts"], k["ts"] + k["dur"]) for k in mine)
+    busy = [piece for begin, end in busy for piece in _without(begin, end, [o[1:] for o in optimizer])]
+    about = content.get("distributedInfo")
+    who = [about.get(key) if isinstance(about, dict) else None for key in ("rank", "world_size")]
+    return Trace(
+        device=who[0] if type(who[0]) is int else 0,
+        devices=who[1] if type(who[1]) is int else 1,
+        steps={_number(name, path): MICRO * _overlap(busy, begin, end) for name, begin, end in steps},
+        transfers=tuple(t for k in kernels if (t := _transfer(k)) is not None),
+        optimizer=tuple(MICRO * (end - begin) for _, begin, end in optimizer),
+    )
+
+
+def fit_traces(
+    traces: list[Trace], lengths: Path | str, model: Model, gpu: str, *, recompute: bool = True
+) -> FitReport:
+    """A profile from traces of one or more devices of a run, and a CSV file of what each step held."""
+    held = read_lengths(lengths, one=len(traces) == 1)
+    rows = []
+    for trace in traces:
+        for step, seconds in sorted(trace.steps.items()):
+            key = (0 if len(traces) == 1 and trace.device not in {d for d, _ in held} else trace.device, step)
+            if key not in held:
+                told = f"no lengths of step {step} on device {trace.device}"
+                raise InputError(told, where=str(lengths), fix="give a row for each microbatch of each step traced")
+            if seconds <= 0:
+                raise InputError(f"no kernel ran in step {step}", where=str(lengths), fix="trace whole steps")
+            every = [n for microbatch in held[key] for n in microbatch]
+            squares = float(model.squares(np.array(every)).sum())
+            rows.append(Compute("microbatch", sum(every), squares, seconds, max(every), len(held[key])))
+    constants = [Constant("optimizer", t.devices, s) for t in traces for s in t.optimizer if s > 0]
+    hardware = f"{len(traces)} traces of {max(t.devices for t in traces)} devices"
+    notes = NOTES.format(told_split(recompute))
+    found = Measurements(
+        model.name, gpu, tuple(rows), _shortest(traces), tuple(constants), hardware, transport="NCCL", notes=notes
+    )
+    return examine(found, model.layers, recompute=recompute)
+
+
+def _timed(event: dict[str, Any]) -> bool:
+    return all(type(event.get(key)) in (int, float) and event[key] >= 0 for key in ("ts", "dur"))
+
+
+def _ranges(spans: list[dict[str, Any]], prefix: str) -> list[tuple[str, float, float]]:
+    """Ranges with this name, on the device where it has them: the host runs ahead of its kernels."""
+    for category in ("gpu_user_annotation", "user_annotation"):
+        named = [s for s in spans if s.get("cat") == category and str(s.get("name", "")).startswith(prefix)]
+        if named:
+            return [(str(s["name"]), float(s["ts"]), float(s["ts"] + s["dur"])) for s in named]
+    return []
+
+
+def _number(name: str, path: Path) -> int:
+    digits = name.removeprefix(STEP)
+    if not digits.isdecimal() or len(digits) > 12:
+        raise InputError(f"range {name[:40]!r} has no number", where=str(path), fix=f"expected {STEP}12")
+    return int(digits)
+
+
+def _collective(kernel: dict[str, Any]) -> bool:
+    return str(kernel.get("name", "")).lower().startswith(("nccl", "rccl"))
+
+
+def _transfer(kernel: dict[str, Any]) -> tuple[str, int, int, float] | None:
+    """An all-gather or reduce-scatter with its size, from what torch notes beside the kernel."""
+    args = kernel["args"] if isinstance(kernel.get("args"), dict) else {}
+    name = str(args.get("Collective name", "")).strip("_").lower()
+    kind = COLLECTIVES.get(name.replace("allgather", "all_gather").split("_")[0])
+    if not _collective(kernel) or kind is None or ("gather" not in name and "scatter" not in name):
+        return None
+    counts = [args.get(key, 0) for key in ("In msg nelems", "Out msg nelems", "Group size")]
+    numbers = [n for n in counts if type(n) is int and n > 0]
+    size = BYTES.get(str(args.get("dtype")))
+    if size is None or len(numbers) < len(counts) or kernel["dur"] <= 0:
+        return None
+    return kind, numbers[2], size * max(numbers[:2]), MICRO * float(kernel["dur"])
+
+
+def _shortest(traces: list[Trace]) -> tuple[Transfer, ...]:
+    """Of each size the kernels that waited least; nothing of a kind that came in one size only."""
+    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    for kind, devices, size, seconds in (t for trace in traces for t in trace.transfers):
+        found.setdefault((kind, devices), {}).setdefault(size, []).append(seconds)
+    return tuple(
+        Transfer(kind, devices, size, s)
+        for (kind, devices), sizes in sorted(found.items())
+        if len(sizes) > 1 and sum(min(len(v), SHORTEST) for v in sizes.values()) > 2
+        for size, every in sorted(sizes.items())
+        for s in sorted(every)[:SHORTEST]
+    )
+
+
+def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Kernels of several streams overlap; time in which any ran counts once."""
+    merged: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _without(begin: float, end: float, holes: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    pieces = [(begin, end)]
+    for low, high in holes:
+        pieces = [p for b, e in pieces for p in ((b, min(e, low)), (max(b, high), e)) if p[0] < p[1]]
+    return pieces
+
+
+def _overlap(spans: list[tuple[float, float]], low: float, high: float) -> float:
+    return sum(max(0.0, min(end, high) - max(begin, low)) for begin, end in spans)

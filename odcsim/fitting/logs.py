@@ -1,0 +1,114 @@
+"""Seconds of a user's own training steps: a CSV file with the lengths and the seconds of one microbatch in each row.
+
+Nothing of our engine ran. What such a log cannot tell apart is said in the profile's notes.
+"""
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from odcsim.errors import InputError
+from odcsim.fitting.fit import FitReport, examine
+from odcsim.fitting.measurements import Compute, Measurements
+from odcsim.model import Model
+
+FIX = "expected columns lengths (512;1024;77) and seconds, a row for each microbatch of one device"
+MOST = 2**31  # tokens of a sample, as in schedules
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One row per microbatch: what it held, and how long its forward and backward took."""
+
+    lengths: tuple[tuple[int, ...], ...]
+    seconds: tuple[float, ...]
+
+
+def read_log(path: Path | str) -> Log:
+    rows = _rows(Path(path), ("lengths", "seconds"), FIX)
+    if not rows:
+        raise InputError("holds no microbatch", where=str(path), fix=FIX)
+    lengths = tuple(_lengths(row["lengths"], where) for where, row in rows)
+    return Log(lengths, tuple(_seconds(row["seconds"], where) for where, row in rows))
+
+
+def read_lengths(path: Path | str, one: bool) -> dict[tuple[int, int], list[tuple[int, ...]]]:
+    """What each step of each device held, microbatch by microbatch. With one device the column may be missing."""
+    path, needed = Path(path), ("step", "lengths") if one else ("device", "step", "lengths")
+    found: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    for where, row in _rows(path, needed, f"expected columns {', '.join(needed)}, a row for each microbatch"):
+        key = (_whole(row.get("device", "0"), "device", where), _whole(row["step"], "step", where))
+        found.setdefault(key, []).append(_lengths(row["lengths"], where))
+    return found
+
+
+def _rows(path: Path, needed: tuple[str, ...], fix: str) -> list[tuple[str, dict[str, str]]]:
+    """Rows of a CSV file with their places; names of columns in lower case."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.DictReader(file, strict=True)
+            names = [name.strip().lower() for name in rows.fieldnames or ()]
+            if missing := [name for name in needed if name not in names]:
+                raise InputError(f"no column {' and '.join(missing)}", where=str(path), fix=fix)
+            rows.fieldnames = names
+            return [(f"{path}:{rows.line_num}", {k: v or "" for k, v in row.items() if k}) for row in rows]
+    except FileNotFoundError:
+        raise InputError("no such file", where=str(path), fix="give a CSV file") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot be read ({error})", where=str(path), fix=fix) from None
+
+
+def fit_log(
+    log: Log, model: Model, gpu: str, devices: int = 1, origin: str = "", *, recompute: bool = True
+) -> FitReport:
+    """A profile of whole microbatches. With several devices the seconds hold the transfers that were not hidden."""
+    rows = []
+    for lengths, seconds in zip(log.lengths, log.seconds, strict=True):
+        squares = float(model.squares(np.array(lengths)).sum())
+        rows.append(Compute("microbatch", sum(lengths), squares, seconds, max(lengths)))
+    told = (
+        f"Fitted to whole microbatches and given to equal layers, {told_split(recompute)}; the head is in the layers, "
+        "the constant counts as overhead; optimizer and publishing are not in it."
+    )
+    if devices > 1:
+        told += (
+            f" Logged on {devices} devices: transfers inside the node that were not hidden are in it, and so is "
+            "waiting for other devices, which no log of one device's seconds can tell apart."
+        )
+    where = f"{len(rows)} microbatches{f' of {origin}' if origin else ''}"
+    found = Measurements(model.name, gpu, tuple(rows), hardware=where, notes=told)
+    return examine(found, model.layers, transfers_included=devices > 1, recompute=recompute)
+
+
+def told_split(recompute: bool) -> str:
+    """How seconds of both passes are split over them."""
+    matmul, attention, counted = ("1:3", "1:3.5", "with") if recompute else ("1:2", "1:2.5", "without")
+    told = f"matmul split {matmul} and attention {attention} between forward and backward"
+    return f"{told}, as FLOPs {counted} recompute are"
+
+
+def _whole(text: str, name: str, where: str) -> int:
+    if not (text.strip().isascii() and text.strip().isdecimal() and len(text) <= 12):
+        raise InputError(f"{name} is {text[:40]!r}", where=where, fix="a whole number from 0")
+    return int(text)
+
+
+def _lengths(text: str, where: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.strip(" []").replace(",", ";").split(";")]
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and len(part) <= 10 and 0 < int(part) < MOST):
+            raise InputError(f"lengths holds {part[:40]!r}", where=where, fix="whole numbers with ';' between them")
+    return tuple(int(part) for part in parts)
+
+
+def _seconds(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(f"seconds is {text[:40]!r}", where=where, fix="a number above zero")
+    return value

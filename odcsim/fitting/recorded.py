@@ -1,0 +1,171 @@
+"""What a recorded run tells of its machine: the measurements in a timeline, ready for a fit.
+
+A run is its own best measurement: compute beside transfers, transfers beside compute, and what the engine does between
+two layers, which no timing of a single call shows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Cost, Load, load
+from odcsim.errors import InputError
+from odcsim.fitting.measurements import KEPT, Compute, Constant, Transfer
+from odcsim.model import Model
+from odcsim.profile import DTYPES
+from odcsim.program import COMPUTE, ROOT
+from odcsim.results.metrics import pending
+from odcsim.schedule import Schedule
+from odcsim.timeline import Block, Floats, Timeline
+
+BOTH_WAYS = {"embed": "embed", "embed backward": "embed"}  # a profile has one number for the two
+WITHOUT = BOTH_WAYS | {"forward": "forward" + KEPT, "backward": "backward" + KEPT}  # recompute
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Measurements of one timeline."""
+
+    compute: tuple[Compute, ...]
+    transfers: tuple[Transfer, ...]
+    constants: tuple[Constant, ...]
+
+
+def rows(
+    timeline: Timeline, schedules: Sequence[Schedule], model: Model, dtype: str, emulated: Cost | None = None
+) -> Rows:
+    """Everything a timeline measures. Where compute was emulated it is not measured, and whatever a wait took beyond
+    the seconds of the cost that it stood for is work between steps."""
+    if timeline.about.sharding != "full":
+        raise InputError(
+            f"the timeline of a run under {timeline.about.sharding} sharding: a profile's transfers reach all devices",
+            fix="record a run under full sharding",
+        )
+    computing = not timeline.about.emulated
+    compute: list[Compute] = []
+    transfers: list[Transfer] = []
+    constants: list[Constant] = []
+    for block in timeline.blocks:
+        chosen = block.ran(schedules)
+        if computing:
+            names = BOTH_WAYS if timeline.about.recompute else WITHOUT
+            compute += _compute(block, load(model, chosen), chosen, names)
+        transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES), computing)
+        late = gaps(block)
+        if emulated is not None:
+            late |= _beyond(block, late, emulated.durations(block.program, emulated.load(chosen)))
+        constants += _constants(block, late)
+    return Rows(tuple(compute), tuple(transfers), tuple(constants))
+
+
+def gaps(block: Block) -> dict[int, Floats]:
+    """Before each step of the compute lane: seconds in which the lane was idle, and no transfer that the step needs was
+    under way or waited for peers.
+
+    That is the machine's own work between two steps: the engine's copies, a launch, a scheduler's delay, and whatever
+    kept it from giving a transfer to its lane any earlier.
+    """
+    found: dict[int, Floats] = {}
+    before, needs = block.program.previous_in_lane(), pending(block.program)
+    for i, step in enumerate(block.program.steps):
+        if step.lane == COMPUTE and before[i] >= 0:
+            found[i] = _idle(block.had[before[i]], block.asked[i], [(block.asked[n], block.had[n]) for n in needs[i]])
+    return found
+
+
+def _idle(start: Floats, end: Floats, spans: Sequence[tuple[Floats, Floats]]) -> Floats:
+    """Seconds from `start` to `end` that no span covers; spans may overlap."""
+    if not spans:
+        return np.maximum(end - start, 0.0)
+    asked, had = (np.stack([span[k] for span in spans]) for k in (0, 1))
+    order = np.argsort(asked, axis=0)
+    asked, had = (np.take_along_axis(times, order, axis=0) for times in (asked, had))
+    reached = np.maximum.accumulate(np.concatenate([start[None], had]), axis=0)
+    begun = np.minimum(np.concatenate([asked, end[None]]), end)
+    seconds: Floats = np.maximum(begun - reached, 0.0).sum(axis=0)
+    return seconds
+
+
+def took(block: Block, i: int) -> Floats:
+    """Seconds of a step on each device; of one that meets, from when its last device came."""
+    asked = block.asked[i]
+    begun = asked.max(axis=1, keepdims=True) if block.program.steps[i].meets else asked
+    seconds: Floats = np.maximum(block.had[i] - begun, 0.0)
+    return seconds
+
+
+def _compute(block: Block, held: Load, schedules: Sequence[Schedule], names: Mapping[str, str]) -> list[Compute]:
+    """A row for each microbatch and kind; layers are alike, so their mean stands for one."""
+    every: dict[tuple[str, int], list[int]] = {}
+    for i, step in enumerate(block.program.steps):
+        if step.kind == "compute":
+            what = block.program.durations[step.duration][0]
+            every.setdefault((names.get(what, what), step.microbatch), []).append(i)
+    found = []
+    for (kind, m), steps in every.items():
+        seconds = np.mean(block.had[steps] - block.asked[steps], axis=0)
+        middle = np.mean(block.had[steps] + block.asked[steps], axis=0) / 2
+        for b, d in zip(*np.nonzero((m < held.counts) & (seconds > 0)), strict=True):
+            samples = schedules[b].devices[d][m]
+            found.append(
+                Compute(
+                    kind,
+                    int(held.tokens[m, b, d]),
+                    float(held.squares[m, b, d]),
+                    float(seconds[b, d]),
+                    longest=max(schedules[b].lengths[i] for i in samples),
+                    samples=len(samples),
+                    minibatch=int(block.minibatches[b]) + 1,
+                    device=int(d),
+                    at=float(middle[b, d]),
+                    alone=block.counts.shape[1] == 1,
+                )
+            )
+    return found
+
+
+def _transfers(block: Block, model: Model, gathered: int, computing: bool) -> list[Transfer]:
+    """A row for each transfer."""
+    one_sided, devices = block.program.one_sided, block.counts.shape[1]
+    found = []
+    for i, step in enumerate(block.program.steps):
+        if step.kind not in ("gather", "push") or devices == 1:
+            continue
+        each, kind = (gathered, "gather") if step.kind == "gather" else (PUSH_BYTES, "push")
+        size = each * (model.root_parameters if step.unit == ROOT else model.layer_parameters)
+        if not one_sided:
+            kind = "all-gather" if kind == "gather" else "reduce-scatter"
+        seconds = took(block, i).ravel()
+        found += [Transfer(kind, devices, size, float(s), computing) for s in seconds if s > 0]
+    return found
+
+
+def _beyond(block: Block, late: dict[int, Floats], seconds: Floats) -> dict[int, Floats]:
+    """Gaps before emulated compute, and what its waits took too long."""
+    steps = ((i, step) for i, step in enumerate(block.program.steps) if step.kind == "compute")
+    return {i: late[i] + block.had[i] - block.asked[i] - seconds[step.duration] for i, step in steps}
+
+
+def _constants(block: Block, late: dict[int, Floats]) -> list[Constant]:
+    """Meetings, the optimizer, publishing, and the work between steps of each microbatch."""
+    devices = block.counts.shape[1]
+    found: list[Constant] = []
+    overhead = np.zeros((block.program.microbatches, *block.counts.shape))
+    for i, step in enumerate(block.program.steps):
+        if step.lane != COMPUTE:
+            continue
+        if step.kind in ("overhead", "compute"):
+            overhead[step.microbatch] += _own(block, i, late)
+        elif devices > 1 or step.kind != "meeting":
+            found += [Constant(step.kind, devices, float(s)) for s in _own(block, i, late).ravel() if s > 0]
+    for m, seconds in enumerate(overhead):
+        found += [Constant("overhead", devices, float(s)) for s in seconds[m < block.counts] if s > 0]
+    return found
+
+
+def _own(block: Block, i: int, late: dict[int, Floats]) -> Floats:
+    """What a step of the compute lane adds to its device's time beside compute and waiting."""
+    step = block.program.steps[i]
+    seconds = np.zeros_like(block.had[i]) if step.kind == "compute" else took(block, i)
+    return seconds if step.meets or i not in late else seconds + late[i]

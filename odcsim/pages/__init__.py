@@ -1,0 +1,1 @@
+"""What is written for people to open: self-contained pages, and traces for ui.perfetto.dev."""

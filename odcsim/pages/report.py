@@ -1,0 +1,208 @@
+"""The report: one HTML file that opens without network and says what was asked, what came out and what it rests on."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+import odcsim
+from odcsim import plots
+from odcsim.executors.simulation import Simulation, simulate
+from odcsim.files import replacing
+from odcsim.pages import page
+from odcsim.questions import answer
+from odcsim.questions.answer import ROBUST, Answer, money, named
+from odcsim.questions.comparison import Comparison, inputs
+from odcsim.questions.setting import plan
+from odcsim.results import metrics
+from odcsim.results.summary import REFERENCE, Row
+from odcsim.timeline import Floats, Timeline
+
+ASSUMPTIONS = "docs/model.md"
+PAIR = (REFERENCE, (ROBUST, "on-demand"))  # the two that are drawn as Gantt charts
+
+
+def write_report(comparison: Comparison, path: Path | str, sweep: Sequence[tuple[int, Comparison]] = ()) -> None:
+    """`sweep` is what `sweep_max_tokens` returned, where somebody asked for it."""
+    found = answer.answer(comparison)
+    body = [
+        *_opening(comparison, found),
+        page.heading("Every balancer under every sync"),
+        _rows(comparison, found),
+        page.paragraph("In order of speed. Marked: the row to choose, and collective + lb-micro.", "note"),
+        plots.embed(plots.speedups(comparison.rows), "speedups"),
+        plots.embed(plots.idle(comparison.rows), "idle"),
+        *_sweep(sweep),
+        page.heading("Your lengths"),
+        plots.embed(plots.lengths(comparison.setting.trace), "lengths"),
+        *_pair(comparison),
+        *_origins(comparison),
+    ]
+    _write("Would on-demand communication pay here?", body, path)
+
+
+def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:
+    """Timelines beside each other: idle by part, and the same minibatch of each as a Gantt chart."""
+    shortest = min(len(t.samples) for t in timelines)
+    number = _median(metrics.usage(timelines[0]).makespan[:shortest])
+    blocks = [t.block_of(number) for t in timelines]
+    until = max(float(block.had[:, place].max()) for block, place in blocks)
+    body = [
+        page.heading("Where the time goes", 1),
+        page.paragraph(f"{len(timelines)} timelines, and minibatch {number} of each as a Gantt chart.", "asked"),
+        *_digests(timelines),
+        _parts(timelines),
+        page.paragraph("Seconds are summed over minibatches; everything else is a share of device time.", "note"),
+        page.heading("What these timelines are"),
+        _abouts(timelines),
+        page.heading(f"Minibatch {number}"),
+        *_queues(timelines, number),
+        *(plots.embed(plots.gantt(t, number, until=until), f"gantt-{i}") for i, t in enumerate(timelines)),
+        *_closing(),
+    ]
+    _write("Where the time goes", body, path)
+
+
+def _write(title: str, body: Sequence[str], path: Path | str) -> None:
+    text = page.document(title, body, script=plots.script())
+    with replacing(Path(path)) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _opening(comparison: Comparison, found: Answer) -> list[str]:
+    told = "".join(page.paragraph(text) for text in [answer.verdict(found), *answer.misfit(comparison, found)])
+    best, chosen, before = found.best, found.chosen, found.reference
+    figures = [
+        (f"{best.speedup:.2f} x", f"{named(best)} over collective + lb-micro, {answer.interval(best)}"),
+        (f"{found.over_rival:.2f} x", f"over the best row without on-demand, {named(found.rival)}"),
+        (f"{before.idle:.0%} → {chosen.idle:.0%}", f"idle, from collective + lb-micro to {named(chosen)}"),
+        (f"{chosen.gpu_hours:.3g}", f"GPU-hours for {chosen.minibatches} minibatches, {before.gpu_hours:.3g} before"),
+    ]
+    if chosen.dollars is not None and before.dollars is not None:
+        figures.append((money(chosen.dollars), f"for {chosen.minibatches} minibatches, {money(before.dollars)} before"))
+    return [
+        page.heading(answer.question(comparison), 1),
+        f'<div class="answer{"" if found.pays else " no"}">{told}</div>',
+        page.key_figures(figures),
+        f"<p>{_badges(comparison)}</p>",
+        *(page.paragraph(sentence) for sentence in answer.sentences(comparison, found)),
+    ]
+
+
+def _badges(comparison: Comparison) -> str:
+    shape = [f"lengths: {answer.SHAPE}"] if answer.SHAPE in comparison.setting.trace.origin else []
+    return " ".join(page.badge(text) for text in [f"seconds: {comparison.fidelity}", *shape])
+
+
+def _rows(comparison: Comparison, found: Answer) -> str:
+    priced = comparison.price is not None
+    head = ["sync + balancer", "speedup (95 % interval)", "over best collective", "idle", "seconds", "GPU-hours"]
+    head += [*(["dollars"] if priced else []), "samples/s per device", "tokens/s", "memory (GB)"]
+    ordered = sorted(comparison.rows, key=lambda r: r.makespan_seconds)
+    kinds = ["best" if r is found.chosen else "reference" if r is found.reference else "" for r in ordered]
+    return page.table(head, [_cells(r, priced) for r in ordered], kinds)
+
+
+def _cells(row: Row, priced: bool) -> list[str]:
+    cells = [named(row), f"{row.speedup:.2f} ({row.speedup_low:.2f} to {row.speedup_high:.2f})"]
+    cells += [f"{row.speedup_best_collective:.2f}", f"{row.idle:.1%}", f"{row.makespan_seconds:,.1f}"]
+    cells += [f"{row.gpu_hours:.3g}", *([money(row.dollars or 0.0)] if priced else [])]
+    memory = "" if row.memory_bytes is None else f"{row.memory_bytes / 1e9:.0f}"
+    too_much = " (too much)" if row.memory_fits is False else ""
+    return [*cells, f"{row.samples_per_second_per_device:.3g}", f"{row.tokens_per_second:,.0f}", memory + too_much]
+
+
+def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
+    return [plots.embed(plots.sweep([(at, c.rows) for at, c in sweep]), "sweep")] if sweep else []
+
+
+def _pair(comparison: Comparison) -> list[str]:
+    """The minibatch whose speedup is the median of all, under both; drawn to one scale."""
+    spent = {(r.balancer, r.sync): u.makespan for r, u in zip(comparison.rows, comparison.usages, strict=True)}
+    number = _median(spent[PAIR[0]] / spent[PAIR[1]])
+    timelines = [_one(comparison, balancer, sync, number) for balancer, sync in PAIR]
+    spans = [float(t.blocks[0].had.max()) for t in timelines]
+    told = f"The same {timelines[0].samples[0]} samples twice, on one scale: minibatch {number}, whose speedup of "
+    told += f"{spans[0] / spans[1]:.2f} is the median of all {comparison.setting.minibatches}."
+    drawn = [plots.gantt(t, 0, until=max(spans), number=number) for t in timelines]
+    charts = [plots.embed(chart, name) for chart, name in zip(drawn, ("gantt-before", "gantt-after"), strict=True)]
+    return [page.heading("One minibatch, device by device"), page.paragraph(told), *charts]
+
+
+def _one(comparison: Comparison, balancer: str, sync: str, number: int) -> Timeline:
+    """One minibatch alone, since the spans of all of them may not fit in memory."""
+    setting = comparison.setting
+    file = plan(setting, balancer)
+    alone = replace(file, schedules=file.schedules[number : number + 1])
+    return simulate(alone, Simulation(setting.cost, sync, comparison.executor, seed=setting.seed))
+
+
+def _median(values: Floats) -> int:
+    """Where the median is; of an even number of values the lower one, so that it exists."""
+    return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
+
+
+def _origins(comparison: Comparison) -> list[str]:
+    setting, profile = comparison.setting, comparison.setting.cost.profile
+    asked = [(name.replace("_", " "), _text(value)) for name, value in inputs(comparison).items() if value is not None]
+    asked += [("fidelity", comparison.fidelity), ("range of seconds", f"{profile.low:g} to {profile.high:g} times")]
+    shape = f" {page.badge(answer.SHAPE)}" if answer.SHAPE in setting.trace.origin else ""
+    return [f"<h2>Inputs, and where they come from{shape}</h2>", page.facts(asked), *_closing()]
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if type(value) is int else "yes" if value is True else "no" if value is False else str(value)
+
+
+def _closing() -> list[str]:
+    link = f"<code>{escape(ASSUMPTIONS)}</code> of odcsim's repository"
+    told = f"odcsim {odcsim.__version__}. What the model assumes, and what it leaves out: {link} beside its source."
+    return [f"<footer><p>{told}</p></footer>"]
+
+
+def _digests(timelines: Sequence[Timeline]) -> list[str]:
+    if len({t.about.digest for t in timelines}) == 1:
+        return []
+    told = "These timelines ran different schedules (their digests differ). Do they hold the same samples? If so, "
+    told += "differences come from sync and balancer together; if not, they say nothing."
+    return [f'<div class="answer no">{page.paragraph(told)}</div>']
+
+
+def _parts(timelines: Sequence[Timeline]) -> str:
+    head = ["timeline", "minibatches", "seconds", "compute", "idle", *(plots.NAMES[part] for part in metrics.PARTS)]
+    rows = []
+    for timeline in timelines:
+        usage = metrics.usage(timeline)
+        shares = [1 - usage.idle(), usage.idle(), *usage.idle_parts().values()]
+        told = [_name(timeline), f"{len(timeline.samples):,}", f"{usage.makespan.sum():,.4g}"]
+        rows.append([*told, *(f"{share:.1%}" for share in shares)])
+    return page.table(head, rows)
+
+
+def _abouts(timelines: Sequence[Timeline]) -> str:
+    head = ["timeline", "executor", "hardware", "fidelity", "model", "trace", "schedule"]
+    rows = []
+    for timeline in timelines:
+        about = timeline.about
+        hardware = f"{about.devices} x {about.hardware}" + (", compute emulated" if about.emulated else "")
+        told = [about.executor, hardware, about.fidelity, about.model, about.trace, about.digest]
+        rows.append([_name(timeline), *told])
+    return page.table(head, rows)
+
+
+def _queues(timelines: Sequence[Timeline], number: int) -> list[str]:
+    """How many entries of a minibatch's shared queue each device ran, where there is one."""
+    rows = []
+    for timeline in timelines:
+        block, place = timeline.block_of(number)
+        taken = [len(block.taken(place, device)) for device in range(timeline.about.devices)]
+        if sum(taken):
+            rows.append([_name(timeline), timeline.about.executor, f"{sum(taken)}", ", ".join(map(str, taken))])
+    head = ["timeline", "executor", "entries of the shared queue", "run by device 0, 1, ..."]
+    return [page.table(head, rows)] if rows else []
+
+
+def _name(timeline: Timeline) -> str:
+    return f"{timeline.about.sync} + {timeline.about.balancer}"

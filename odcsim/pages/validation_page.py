@@ -1,0 +1,132 @@
+"""How far a prediction was from real runs, in words, tables and a page."""
+
+from pathlib import Path
+
+import odcsim
+from odcsim import plots
+from odcsim.files import replacing
+from odcsim.pages import page
+from odcsim.results.metrics import PARTS
+from odcsim.results.validation import Errors, Validation
+
+ERRORS = ("quantity", "mean", "median", "p90", "worst")
+KINDS = ("kind", "predicted s", "measured s", "error", "points", "median", "p90", "worst")
+WORST = ("minibatch", "predicted s", "measured s", "error", "noise", "idle points", "furthest off")
+
+
+def asked(found: Validation) -> str:
+    """What was compared with what."""
+    one, other = found.predicted, found.measured
+    runs = f", {found.runs} runs" if found.runs > 1 else ""
+    return (
+        f"{one.executor} ({one.fidelity}, {one.hardware}) against {other.executor} ({other.hardware}){runs}: "
+        f"{other.model}{'' if other.recompute else ' without recompute'}, {other.devices} devices, "
+        f"{other.sync} + {other.balancer}, {len(found.minibatches)} minibatches, schedule {other.digest}"
+    )
+
+
+def cautions(found: Validation) -> list[str]:
+    """What the errors do not say."""
+    told = []
+    if found.measured.executor != "engine":
+        told.append("Both timelines are simulated: this says nothing about real devices.")
+    elif found.executor_check:
+        told.append("Executor check: compute was emulated from predicted seconds, so these errors are not of compute.")
+    if found.predicted.fidelity == "extrapolated":
+        told.append("The prediction is extrapolated: the schedule goes beyond what its seconds were measured on.")
+    if found.noise is None:
+        told.append("One run only: how much of the errors is noise is not known. Give several runs to see it.")
+    return told
+
+
+def errors(found: Validation) -> list[tuple[str, ...]]:
+    """Rows under `ERRORS`."""
+    rows: list[tuple[str, ...]] = [("makespan", *_errors(found.makespan))]
+    if found.noise is not None:
+        rows.append(("one run against another", "", *_errors(found.noise)[1:]))
+    return [*rows, ("finish of a device", *_errors(found.finish))]
+
+
+def idle(found: Validation) -> str:
+    parts = [(p, 100 * (found.idle_predicted[p] - found.idle_measured[p])) for p in PARTS]
+    told = ", ".join(f"{name} {points:+.2f}" for name, points in parts)
+    before, after = (sum(i.values()) for i in (found.idle_predicted, found.idle_measured))
+    return f"idle: predicted {before:.2%}, measured {after:.2%}, {found.idle_error:+.2f} points ({told})"
+
+
+def queues(found: Validation) -> list[str]:
+    """What differed where devices shared a queue, and how it was compared."""
+    if found.same_taker is None:
+        return []
+    told = f"queues: {found.same_taker:.0%} of {found.queued} entries were run by the predicted device"
+    return [f"{told}; devices' finish times are compared in their order, not device by device"]
+
+
+def kinds(found: Validation) -> list[tuple[str, ...]]:
+    """Rows under `KINDS`."""
+    rows: list[tuple[str, ...]] = []
+    for k in found.kinds:
+        error = "" if k.error is None else _percent(k.error)
+        each = ("", "", "") if k.errors is None else _errors(k.errors)[1:]
+        seconds = (f"{k.predicted_seconds:.4g}", f"{k.measured_seconds:.4g}")
+        rows.append((k.kind, *seconds, error, f"{k.error_points:+.2f}", *each))
+    return rows
+
+
+def worst(found: Validation) -> list[tuple[str, ...]]:
+    """Rows under `WORST`."""
+    return [
+        (
+            str(m.minibatch),
+            f"{m.predicted_seconds:.4g}",
+            f"{m.measured_seconds:.4g}",
+            _percent(m.error),
+            "" if m.noise is None else f"{m.noise:.1%}",
+            f"{m.idle_error_points:+.2f}",
+            f"{m.furthest} {m.furthest_seconds:+.3g} s",
+        )
+        for m in found.worst()
+    ]
+
+
+def write_validation(found: Validation, path: Path | str) -> None:
+    shown = found.makespan
+    figures = [
+        (f"{shown.median:.1%}", "median error of a minibatch's makespan"),
+        (f"{shown.p90:.1%}", "90th percentile"),
+        (f"{shown.worst:.1%}", "worst"),
+        (f"{found.idle_error:+.1f}", "percentage points of idle"),
+        ("unknown" if found.noise is None else f"{found.noise.median:.1%}", "median between two runs: the noise"),
+    ]
+    noise = [m.noise for m in found.minibatches if m.noise is not None]
+    predicted, measured = zip(*((m.predicted_seconds, m.measured_seconds) for m in found.minibatches), strict=True)
+    body = [
+        page.heading("Predicted against measured", 1),
+        page.paragraph(asked(found), "asked"),
+        *(f'<div class="answer no">{page.paragraph(text)}</div>' for text in cautions(found)),
+        page.key_figures(figures),
+        plots.embed(plots.agreement(predicted, measured, noise), "agreement"),
+        page.heading("Errors"),
+        page.table(ERRORS, errors(found)),
+        page.paragraph(
+            "Means are signed, the others of absolute values. A device's finish is over the makespan.", "note"
+        ),
+        *(page.paragraph(text) for text in (idle(found), *queues(found))),
+        page.heading("By kind of span"),
+        page.table(KINDS, kinds(found)),
+        page.paragraph("Seconds of all devices without waiting; points are of measured device time.", "note"),
+        page.heading("Worst minibatches"),
+        page.table(WORST, worst(found)),
+        f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>",
+    ]
+    text = page.document("Predicted against measured", body, script=plots.script())
+    with replacing(Path(path)) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _errors(e: Errors) -> tuple[str, str, str, str]:
+    return _percent(e.mean), f"{e.median:.2%}", f"{e.p90:.2%}", f"{e.worst:.2%}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:+.2f}%"

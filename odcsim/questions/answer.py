@@ -1,0 +1,189 @@
+"""What a comparison comes to, in sentences for somebody who will decide by them."""
+
+from dataclasses import dataclass
+
+from odcsim.balance import SPLIT
+from odcsim.estimates import memory
+from odcsim.program import sync_named
+from odcsim.questions.comparison import Comparison
+from odcsim.results.summary import REFERENCE, Row
+
+_TRUST = {
+    "calibrated": "Seconds come from a profile measured on this hardware.",
+    "published fit": "Seconds come from a published fit to measurements, not from measurements of yours.",
+    "catalogue": "Seconds are estimated from FLOPs and published rates, not measured: read the range, not the point.",
+    "extrapolated": "Some of this is beyond what the seconds were made from (longer samples, fuller microbatches, "
+    "other devices, another model, or the same with another recompute) and is extrapolated.",
+}
+SHAPE = "shape, not data"
+NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
+_USUAL = ("lb-micro", "lb-mini")
+ROBUST, TIGHT = "lb-robust", "lb-tight"
+NEAR = 1.01  # of the fastest row's time: costs that are a little off decide who is ahead there
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows that the answer rests on. `pays`: on-demand is faster, by more than chance and than any rival."""
+
+    reference: Row  # collective + lb-micro
+    rival: Row  # the best without on-demand
+    best: Row  # the best with it
+    pays: bool
+
+    @property
+    def chosen(self) -> Row:
+        return self.best if self.pays else self.rival
+
+    @property
+    def over_rival(self) -> float:
+        return self.rival.makespan_seconds / self.best.makespan_seconds
+
+
+def answer(comparison: Comparison) -> Answer:
+    reference = comparison.row(*REFERENCE)
+
+    def slowness(row: Row) -> tuple[float, bool]:
+        """Rows as fast as others to 0.01 % make no better choice than the usual balancers."""
+        return round(row.makespan_seconds / reference.makespan_seconds, 4), row.balancer not in _USUAL
+
+    fits = comparison.fidelity == "calibrated"  # else a tight plan fits costs that may well be wrong
+    ours = [
+        r for r in comparison.rows if r.sync == "on-demand" and r.balancer != SPLIT and (fits or r.balancer != TIGHT)
+    ]
+    best, robust = min(ours, key=slowness), comparison.row(ROBUST, "on-demand")
+    if robust.makespan_seconds <= NEAR * best.makespan_seconds:
+        best = robust
+    rival = min((r for r in comparison.rows if r.sync != "on-demand"), key=slowness)
+    ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
+    return Answer(reference, rival, best, ahead and (best.speedup_low or 0) > 1)
+
+
+def question(comparison: Comparison) -> str:
+    setting, cluster = comparison.setting, comparison.setting.cost.cluster
+    nodes = f" in {cluster.nodes} nodes" if cluster.nodes > 1 else ""
+    kept = "" if setting.cost.profile.recompute else " without recompute"
+    return (
+        f"Would on-demand communication train {setting.cost.model.name}{kept} faster on {cluster.devices} x "
+        f"{setting.cost.profile.gpu}{nodes}, with lengths like those of {setting.trace.name} and {setting.minibatch} "
+        "samples per device in each optimizer step?"
+    )
+
+
+def verdict(found: Answer) -> str:
+    """Yes or no, in one or two sentences."""
+    best, name = found.best, named(found.best)
+    gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
+    rival = f"{found.over_rival:.2f} times as fast as the best row without it, {named(found.rival)}"
+    if found.pays:
+        return f"Yes: {name} runs {gain}, and {rival}."
+    if (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
+        return f"No: on-demand is slower here. Its best row, {name}, is {gain}."
+    if (best.speedup_low or 0) <= 1:
+        return f"No: on-demand brings nothing here. Its best row, {name}, is {gain}."
+    return f"No: {name} is {gain}, but only {rival}: a better balancer brings as much, and the sync can stay as it is."
+
+
+def sentences(comparison: Comparison, found: Answer) -> list[str]:
+    """Where the difference comes from, what it saves, and how far to trust it."""
+    told = [f"{_idle(found)} {_savings(found)}", _trust(comparison, found)]
+    origin = comparison.setting.trace.origin
+    return [
+        *told,
+        *_sharding(comparison, found),
+        *_splitting(comparison, found),
+        *([f"Lengths: {origin}."] if origin else []),
+    ]
+
+
+def misfit(comparison: Comparison, found: Answer) -> list[str]:
+    """A warning where the chosen row is not expected to fit."""
+    chosen, limit = found.chosen, comparison.memory_limit
+    extra = _in_node(comparison, chosen)
+    if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
+        return []
+    size = f"{chosen.memory_bytes / 1e9:.0f} GB of memory per device, and one has {limit / 1e9:.0f} GB"
+    full = f" Full sharding would need {(chosen.memory_bytes - extra) / 1e9:.0f} GB." if extra else ""
+    return [f"But {named(chosen)} does not fit: it is estimated to need {size}.{full}"]
+
+
+def _idle(found: Answer) -> str:
+    before, after = found.reference, found.chosen
+    told = f"Devices idle {before.idle:.0%} of the time under {named(before)}"
+    told += f" and {after.idle:.0%} under {named(after)}." if after is not before else ", and no row is faster."
+    if found.pays:
+        gains = f"{after.sync_gain:.2f} times comes from the sync, {after.balancer_gain:.2f} times from the balancer"
+        told += f" Of the speedup, {gains}."
+    return told
+
+
+def _savings(found: Answer) -> str:
+    before, after = found.reference, found.chosen
+    told = f"{after.minibatches} minibatches take {after.gpu_hours:.3g} GPU-hours"
+    if after is before:
+        return f"{told}."
+    told += f" instead of {before.gpu_hours:.3g}"
+    if after.dollars is not None and before.dollars is not None:
+        told += f", {money(after.dollars)} instead of {money(before.dollars)}"
+    return f"{told}."
+
+
+def _sharding(comparison: Comparison, found: Answer) -> list[str]:
+    """What hybrid sharding brings the chosen row, and what it costs, where somebody asked for it."""
+    if comparison.setting.cost.sharding == "full":
+        return []
+    chosen, gain = found.chosen, found.chosen.over_full
+    if gain is None:
+        return ["Hybrid sharding gains nothing here: there is one node, so it is full sharding."]
+    price = f"{_in_node(comparison, chosen) / 1e9:.1f} GB more memory per device"
+    told = f"Hybrid sharding runs {named(chosen)} {gain:.2f} times as fast as full sharding would, for {price}."
+    if round(gain, 2) <= 1:
+        told = f"Hybrid sharding gains {named(chosen)} nothing here ({gain:.2f} times full sharding), for {price}."
+    full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in comparison.rows if r.sync != "on-demand"}
+    rival = min(full, key=lambda name: full[name])
+    longer = full[rival] / chosen.makespan_seconds
+    return [f"{told} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long."]
+
+
+def _in_node(comparison: Comparison, row: Row) -> float:
+    """Bytes of a row's memory that full sharding would not need."""
+    cost, sync = comparison.setting.cost, sync_named(row.sync)
+    return memory.in_node(cost.model, cost.cluster.devices, cost.holders, one_sided=not sync.meets)
+
+
+def _splitting(comparison: Comparison, found: Answer) -> list[str]:
+    """What the row would bring that nothing runs yet, where somebody asked for it."""
+    row = next((r for r in comparison.rows if r.balancer == SPLIT), None)
+    if row is None:
+        return []
+    gain, extra = found.best.makespan_seconds / row.makespan_seconds, comparison.setting.split_overhead
+    told = f"Splitting samples that cost more than a device's share would run {gain:.2f} times as fast as"
+    told += f" {named(found.best)}, at {extra:.0%} more work for each doubling of the devices on one sample."
+    return [f"{told} That row is simulated only: nothing here runs it."]
+
+
+def _trust(comparison: Comparison, found: Answer) -> str:
+    profile, chosen = comparison.setting.cost.profile, found.chosen
+    told = f"{_TRUST.get(comparison.fidelity, comparison.fidelity)} "
+    if profile.fidelity == "extrapolated":
+        told += f"WARNING: {profile.origin}. "
+    told += f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
+    if profile.low != profile.high:
+        told += f", and the truth may lie between {_long(chosen.model_low)} and {_long(chosen.model_high)}"
+    return f"{told}. An error that stretches all seconds alike leaves every speedup as it is."
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+def named(row: Row) -> str:
+    return f"{row.sync} + {row.balancer}"
+
+
+def interval(row: Row) -> str:
+    return f"95 % interval {row.speedup_low:.2f} to {row.speedup_high:.2f}"
+
+
+def money(dollars: float) -> str:
+    return f"${dollars:,.2f}" if dollars < 1000 else f"${dollars:,.0f}"

@@ -1,0 +1,135 @@
+"""Every balancer under every sync that can run it, on the same minibatches: balance, simulate, compare."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from odcsim import balance
+from odcsim.estimates import memory
+from odcsim.executors import simulation
+from odcsim.executors.simulation import Simulation
+from odcsim.program import SYNCS, sync_named
+from odcsim.questions.setting import WEIGH_TRANSFERS, Setting, assign, drawn
+from odcsim.results import summary
+from odcsim.results.metrics import Usage
+from odcsim.results.summary import Measured, Row
+from odcsim.schedule import ScheduleFile
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The rows, what they answer, and how far their seconds can be trusted."""
+
+    setting: Setting
+    executor: str
+    fidelity: str
+    rows: tuple[Row, ...]
+    usages: tuple[Usage, ...] = field(repr=False)
+    price: float | None = None
+    memory_limit: float | None = None  # bytes of one GPU, where known
+
+    def row(self, balancer: str, sync: str) -> Row:
+        return next(r for r in self.rows if (r.balancer, r.sync) == (balancer, sync))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "inputs": inputs(self),
+            "fidelity": self.fidelity,
+            "rows": [r.as_json() for r in self.rows],
+        }
+
+
+def pairs(setting: Setting | None = None) -> list[tuple[str, str]]:
+    """Every (balancer, sync) that can run; and splitting outliers, where the setting says what that costs."""
+    split = setting is not None and setting.split_overhead is not None
+    found = [(b, s) for b in balance.ALL for s in SYNCS if balance.runs_with(b, s)]
+    return [*found, *([(balance.SPLIT, "on-demand")] if split else [])]
+
+
+def compare(
+    setting: Setting,
+    *,
+    executor: str = "analytic",
+    price: float | None = None,
+    memory_limit: float | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> Comparison:
+    """`advance` is called once for each (balancer, sync) that is done."""
+    plans: dict[str, ScheduleFile] = {}
+    fully: dict[str, ScheduleFile] = {}  # the same for full sharding, under which some plan otherwise
+    largest: dict[str, int] = {}
+    rows, usages, minibatches = [], [], drawn(setting)
+    profile, full = setting.cost.profile, replace(setting, cost=replace(setting.cost, sharding="full"))
+    for balancer, sync in pairs(setting):
+        if balancer not in plans:
+            plans[balancer] = file = assign(setting, balancer, minibatches)
+            other = setting.cost.sharded != "full" and balancer in WEIGH_TRANSFERS
+            fully[balancer] = assign(full, balancer, minibatches) if other else file
+            largest[balancer] = max(s.tokens(microbatch) for s in file.schedules for microbatch in s.contents())
+        how = Simulation(setting.cost, sync, executor, seed=setting.seed)
+        measured = measure(plans[balancer], how)
+        row = summary.row(measured, profile.low, profile.high, price)
+        row = replace(row, sharding=setting.cost.sharded, over_full=_over_full(measured, fully[balancer], how))
+        rows.append(_with_memory(row, setting, largest[balancer], memory_limit))
+        usages.append(measured.usage)
+        advance()
+    compared = summary.compared(rows, [u.makespan for u in usages], setting.seed)
+    fidelity = simulation.fidelity(setting.cost, plans["native"].schedules)
+    return Comparison(setting, executor, fidelity, compared, tuple(usages), price, memory_limit)
+
+
+def measure(file: ScheduleFile, how: Simulation) -> Measured:
+    """One (balancer, sync), measured."""
+    usage = simulation.usage(file.schedules, how)
+    samples, tokens = simulation.carried(file.schedules)
+    return Measured(file.header.balancer, how.sync, usage, samples, tokens, file.header.devices)
+
+
+def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float | None:
+    """How many times as fast as under full sharding with the plans for that, where there is a difference."""
+    if how.cost.sharded == "full":
+        return None
+    full = simulation.usage(file.schedules, replace(how, cost=replace(how.cost, sharding="full")))
+    seconds = float(measured.usage.makespan.sum())
+    return float(full.makespan.sum()) / seconds if seconds else None
+
+
+def _with_memory(row: Row, setting: Setting, tokens: int, limit: float | None) -> Row:
+    """`tokens` of the largest microbatch."""
+    sync = sync_named(row.sync)
+    estimate = memory.estimate(
+        setting.cost.model,
+        setting.cost.cluster.devices,
+        tokens,
+        full_gradients=not sync.push_every_microbatch,
+        one_sided=not sync.meets,
+        recompute=setting.cost.profile.recompute,
+        holders=setting.cost.holders,
+    )
+    return replace(row, memory_bytes=estimate.total, memory_fits=None if limit is None else estimate.total <= limit)
+
+
+def inputs(comparison: Comparison) -> dict[str, Any]:
+    """What was asked, in the words of the command line."""
+    setting, cluster = comparison.setting, comparison.setting.cost.cluster
+    return {
+        "trace": setting.trace.name,
+        "trace_samples": setting.trace.size,
+        "trace_origin": setting.trace.origin,
+        "model": setting.cost.model.name,
+        "gpu": setting.cost.profile.gpu,
+        "cost": setting.cost.profile.origin,
+        "devices": cluster.devices,
+        "devices_per_node": cluster.devices_per_node,
+        "minibatch": setting.minibatch,
+        "max_tokens": setting.limit,
+        "minibatches": setting.minibatches,
+        "seed": setting.seed,
+        "in_order": setting.in_order,
+        "split_overhead": setting.split_overhead,
+        "recompute": setting.cost.profile.recompute,
+        "sharding": setting.cost.sharding,
+        "price": comparison.price,
+        "executor": comparison.executor,
+    }

@@ -1,0 +1,196 @@
+"""A question in full: these lengths, this model on this cluster, minibatches of this size. And its schedules."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim import catalog
+from odcsim.balance import POOL, SPLIT, balance, pooled
+from odcsim.balance.search.scenarios import scenarios
+from odcsim.balance.split import LARGEST, split_outliers
+from odcsim.catalog import fits
+from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
+from odcsim.cost import Cost
+from odcsim.errors import InputError
+from odcsim.profile import Profile
+from odcsim.reading import load
+from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.trace import Trace
+
+MINIBATCHES = 200
+WEIGH_TRANSFERS = (POOL, SPLIT)  # plan by what a microbatch takes beside its samples, which the sharding changes
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything that the schedules of a balancer depend on."""
+
+    trace: Trace
+    cost: Cost
+    minibatch: int  # samples per device
+    max_tokens: int = 0  # of a microbatch; 0 stands for the longest sample of the trace
+    minibatches: int = MINIBATCHES
+    seed: int = 0
+    in_order: bool = False
+    split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
+
+    @property
+    def limit(self) -> int:
+        return self.max_tokens or self.trace.longest
+
+    def check(self) -> None:
+        """Refuse a sample over the token limit, by name."""
+        if self.trace.longest <= self.limit:
+            return
+        over = self.trace.lengths > self.limit
+        row = int(np.argmax(over if self.trace.counts is None else over & (self.trace.counts > 0)))
+        raise InputError(
+            f"sample {row} has {self.trace.lengths[row]} tokens, over --max-tokens {self.limit}",
+            where=self.trace.name,
+            fix=f"raise the limit to {self.trace.longest}, or cut or drop such samples",
+        )
+
+    def draw(self) -> list[NDArray[np.int64]]:
+        """The sample ids of every minibatch: the same for every balancer."""
+        self.check()
+        samples = self.minibatch * self.cost.cluster.devices
+        return self.trace.minibatches(samples, self.minibatches, seed=self.seed, in_order=self.in_order)
+
+
+def ask(
+    trace: Trace | str,
+    model: str,
+    *,
+    gpu: str | None = None,
+    profile: str | None = None,
+    devices: int = 8,
+    minibatch: int = 4,
+    max_tokens: int = 0,
+    minibatches: int = MINIBATCHES,
+    seed: int = 0,
+    in_order: bool = False,
+    devices_per_node: int | None = None,
+    cluster: str | None = None,
+    split_overhead: float | None = None,
+    recompute: bool = True,
+    sharding: str = "full",
+) -> Setting:
+    """A setting by names and paths, as the command line takes them."""
+    wanted = {"devices": devices, "minibatch": minibatch, "minibatches": minibatches}
+    for name, value in wanted.items():
+        if value < 1:
+            raise InputError(f"--{name} is {value}", fix="give at least 1")
+    if split_overhead is not None and not 0 <= split_overhead <= 1:
+        raise InputError(f"--split-overhead is {split_overhead}", fix="give a fraction from 0 to 1, such as 0.05")
+    cost = cost_of(model, gpu, profile, devices, devices_per_node, cluster, sharding, recompute=recompute)
+    trace = load(trace) if isinstance(trace, str) else trace
+    return Setting(trace, cost, minibatch, max_tokens, minibatches, seed, in_order, split_overhead)
+
+
+def cost_of(
+    model: str,
+    gpu: str | None,
+    profile: str | None,
+    devices: int,
+    devices_per_node: int | None = None,
+    cluster: str | None = None,
+    sharding: str = "full",
+    *,
+    recompute: bool = True,
+) -> Cost:
+    """What things cost: the model's shape, the best profile at hand, and the cluster."""
+    shape = catalog.model(model)
+    hardware = catalog.gpu(gpu) if gpu else None
+    fit = fits.choose(shape, hardware, devices, profile, recompute=recompute)
+    return Cost(shape, fit, _cluster(hardware, fit, devices, devices_per_node, cluster), sharding)
+
+
+def _cluster(gpu: GPU | None, fit: Profile, devices: int, devices_per_node: int | None, path: str | None) -> Cluster:
+    """The GPU's usual cluster, or one node of the machine that the profile measured transfers on."""
+    if gpu is None and fit.timings and devices_per_node is None and fit.gpu.lower() not in catalog.gpu_names():
+        slowest = max((t.per_byte for t in fit.timings), default=0.0)
+        rate = 1 / slowest if slowest else math.inf  # for a kind of transfer that was not measured
+        usual = Cluster(devices, devices, rate, rate, devices)
+    else:
+        usual = cluster_of(gpu or catalog.gpu(fit.gpu), devices, devices_per_node)
+    return read_cluster(path, usual) if path else usual
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A minibatch before it is balanced: the same for every balancer."""
+
+    lengths: NDArray[np.int64]
+    linear: NDArray[np.float64]  # the two parts of each sample's seconds
+    quadratic: NDArray[np.float64]
+    unassigned: Schedule
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        return self.linear + self.quadratic
+
+
+def drawn(setting: Setting) -> list[Drawn]:
+    trace, found = setting.trace, []
+    for ids in setting.draw():
+        lengths = trace.take(ids)
+        loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
+        unassigned = Schedule(tuple(lengths.tolist()), (), tuple(ids.tolist()), loss)
+        found.append(Drawn(lengths, *setting.cost.sample_parts(lengths), unassigned))
+    return found
+
+
+def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambda: None) -> ScheduleFile:
+    """The schedules of one balancer. `advance` is called once for each minibatch that is done."""
+    return assign(setting, balancer, drawn(setting), advance=advance).sealed()
+
+
+def assign(
+    setting: Setting, balancer: str, minibatches: Sequence[Drawn], *, advance: Callable[[], None] = lambda: None
+) -> ScheduleFile:
+    """The same of minibatches that were drawn already, and without the digest, which no simulation needs."""
+    schedules = []
+    for minibatch in minibatches:
+        schedules.append(_assign(setting, balancer, minibatch))
+        advance()
+    return ScheduleFile(_header(setting, balancer), tuple(schedules))
+
+
+def _assign(setting: Setting, balancer: str, drawn: Drawn) -> Schedule:
+    cost, devices = setting.cost, setting.cost.cluster.devices
+    given = drawn.lengths, drawn.weights, devices, setting.limit
+    if balancer == POOL:
+        assignment, queue = pooled(*given, cost.microbatch_seconds())
+        return replace(drawn.unassigned, devices=assignment, queue=queue)
+    if balancer == SPLIT:
+        return _split(setting, drawn)
+    assignment = balance(balancer, *given, scenarios=scenarios(drawn.linear, drawn.quadratic))
+    return replace(drawn.unassigned, devices=assignment)
+
+
+def _split(setting: Setting, drawn: Drawn) -> Schedule:
+    overhead, cost = setting.split_overhead, setting.cost
+    if overhead is None:
+        raise InputError("'split' needs to know what splitting costs", fix="give --split-overhead, such as 0.05")
+    largest = math.gcd(LARGEST, cost.cluster.devices_per_node)
+    given = drawn.lengths, drawn.weights, cost.cluster.devices, setting.limit, overhead
+    assignment, gangs = split_outliers(*given, largest=largest, seconds=cost.microbatch_times())
+    whole = replace(drawn.unassigned, devices=assignment)
+    return replace(whole, gangs=gangs, split_overhead=overhead) if max(gangs) > 1 else whole
+
+
+def _header(setting: Setting, balancer: str) -> Header:
+    profile = setting.cost.profile
+    return Header(
+        balancer=balancer,
+        model=setting.cost.model.name,
+        weights=f"{profile.fidelity}: {profile.origin}",
+        max_tokens=setting.limit,
+        devices=setting.cost.cluster.devices,
+        seed=setting.seed,
+        trace=setting.trace.name,
+        in_order=setting.in_order,
+    )

@@ -1,0 +1,43 @@
+"""The same comparison at several values of one input."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from odcsim.errors import InputError
+from odcsim.questions.comparison import Comparison, compare
+from odcsim.questions.setting import Setting
+
+FACTORS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
+
+
+def limits(longest: int, text: str = "") -> tuple[int, ...]:
+    """Microbatch limits to try: those in the text, or multiples of the longest sample, close together where it is low,
+    since the first few percent of room decide most."""
+    if not text:
+        return tuple(round(longest * factor) for factor in FACTORS)
+    found = []
+    for word in text.split(","):
+        if not word.strip().isdecimal() or len(word) > 12 or int(word) < longest:
+            raise InputError(
+                f"--sweep-max-tokens holds '{word}'", fix=f"give whole numbers from the longest sample, {longest}"
+            )
+        found.append(int(word))
+    return tuple(found)
+
+
+def sweep_max_tokens(
+    setting: Setting,
+    points: Sequence[int],
+    *,
+    executor: str = "analytic",
+    price: float | None = None,
+    memory_limit: float | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> tuple[tuple[int, Comparison], ...]:
+    """How the comparison moves with the microbatch limit: a setting may sit on a cliff."""
+    found = []
+    for point in points:
+        at = replace(setting, max_tokens=point)
+        found.append((point, compare(at, executor=executor, price=price, memory_limit=memory_limit)))
+        advance()
+    return tuple(found)

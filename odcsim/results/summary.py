@@ -1,0 +1,114 @@
+"""One row of a table: what a balancer under a sync comes to, and how it compares with the others."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from odcsim.errors import InputError
+from odcsim.results.metrics import Usage
+from odcsim.timeline import Floats, Ints
+
+REFERENCE = ("lb-micro", "collective")  # the paper's rival
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Sums and ratios of sums over the minibatches. Speedups are None where there is nothing to compare with."""
+
+    balancer: str
+    sync: str
+    minibatches: int
+    makespan_seconds: float
+    idle: float
+    idle_parts: dict[str, float]
+    samples_per_second_per_device: float
+    tokens_per_second: float
+    gpu_hours: float
+    model_low: float  # makespan if everything takes as little as the cost's uncertainty allows
+    model_high: float
+    dollars: float | None = None
+    speedup: float | None = None  # over collective + lb-micro
+    speedup_low: float | None = None  # 95 % interval over which minibatches were drawn
+    speedup_high: float | None = None
+    speedup_best_collective: float | None = None
+    sync_gain: float | None = None  # speedup = sync_gain x balancer_gain: changing the sync first,
+    balancer_gain: float | None = None  # then the balancer
+    memory_bytes: float | None = None
+    memory_fits: bool | None = None
+    sharding: str = "full"  # as it ran: on one node hybrid is full
+    over_full: float | None = None  # speedup of hybrid over full sharding
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The usage of one (balancer, sync) and what its minibatches carried."""
+
+    balancer: str
+    sync: str
+    usage: Usage
+    samples: Ints
+    tokens: Ints
+    devices: int
+
+
+def row(measured: Measured, low: float, high: float, price: float | None) -> Row:
+    """A row by itself. `low` and `high` are the cost's uncertainty as factors of time; the price is per GPU-hour."""
+    usage = measured.usage
+    seconds = float(usage.makespan.sum())
+    hours = seconds * measured.devices / 3600
+    return Row(
+        balancer=measured.balancer,
+        sync=measured.sync,
+        minibatches=len(usage.makespan),
+        makespan_seconds=seconds,
+        idle=usage.idle(),
+        idle_parts=usage.idle_parts(),
+        samples_per_second_per_device=float(measured.samples.sum()) / seconds / measured.devices if seconds else 0.0,
+        tokens_per_second=float(measured.tokens.sum()) / seconds if seconds else 0.0,
+        gpu_hours=hours,
+        model_low=seconds * low,
+        model_high=seconds * high,
+        dollars=None if price is None else hours * price,
+    )
+
+
+def compared(rows: Sequence[Row], makespans: Sequence[Floats], seed: int) -> tuple[Row, ...]:
+    """The rows with their speedups over the reference row, which ran the same samples in the same minibatches."""
+    of = {(r.balancer, r.sync): seconds for r, seconds in zip(rows, makespans, strict=True)}
+    total = {key: float(seconds.sum()) for key, seconds in of.items()}
+    reference = of[REFERENCE]
+    if not min(total.values()):
+        raise InputError("nothing takes any time", fix="the profile must give seconds to at least one kind of compute")
+    best = min(seconds for (_, sync), seconds in total.items() if sync == REFERENCE[1])
+    weights = _resamples(len(reference), seed)
+    done = []
+    for r in rows:
+        mine = of[r.balancer, r.sync]
+        ratios = (weights @ reference) / (weights @ mine)
+        low, high = np.quantile(ratios, [0.025, 0.975])
+        bridge = total[REFERENCE[0], r.sync]  # the reference balancer under this row's sync
+        done.append(
+            replace(
+                r,
+                speedup=total[REFERENCE] / total[r.balancer, r.sync],
+                speedup_low=float(low),
+                speedup_high=float(high),
+                speedup_best_collective=best / total[r.balancer, r.sync],
+                sync_gain=total[REFERENCE] / bridge,
+                balancer_gain=bridge / total[r.balancer, r.sync],
+            )
+        )
+    return tuple(done)
+
+
+def _resamples(minibatches: int, seed: int) -> Floats:
+    """How often each minibatch is drawn in each bootstrap resample [resample, minibatch]."""
+    rng = np.random.default_rng(seed)
+    drawn: Floats = rng.multinomial(minibatches, np.full(minibatches, 1 / minibatches), size=RESAMPLES).astype(float)
+    return drawn

@@ -1,0 +1,38 @@
+"""A small model learns the same under every sync, as far as the order of summation lets two runs be the same at all."""
+
+import convergence
+import pytest
+
+STEPS = 60  # the figure in docs/engine.md has 300
+ROOM = 3  # distances of single runs differ by chance; a gradient counted twice is off by thousands of times the spread
+
+
+@pytest.mark.slow
+def test_every_sync_learns_the_same():
+    found = convergence.curves(STEPS)
+    spread = convergence.spread(found)
+    assert 0 < spread < 1e-3
+    collective = found["collective"]
+    assert sum(collective[-5:]) < 0.75 * sum(collective[:5])
+    for way in convergence.WAYS[1:4]:
+        assert convergence.apart(found[way.name], collective) <= ROOM * spread, way.name
+
+
+def test_all_ways_see_the_same_minibatches():
+    for step, minibatch in enumerate(convergence.minibatches(20)):
+        for way in convergence.WAYS:
+            slots = convergence.slots(minibatch, way, step)
+            assert sorted(i for device in slots for part in device for i in part) == list(range(convergence.SAMPLES))
+            assert way.sync == "on-demand" or len({len(device) for device in slots}) == 1
+
+
+def test_orders_differ_and_samples_stay_where_they_are():
+    [minibatch] = convergence.minibatches(1)
+    first, *others = [convergence.slots(minibatch, way, 0) for way in convergence.WAYS if way.sync == "collective"]
+    assert len({str(slots) for slots in (first, *others)}) > 2
+    for other in others:
+        assert [held(device) for device in other] == [held(device) for device in first]
+
+
+def held(device: list[list[int]]) -> set[int]:
+    return {i for part in device for i in part}

@@ -1,0 +1,203 @@
+"""The pages tell the truth: their commands print what is shown, and what they name exists."""
+
+import ast
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import scripts
+from scripts import ROOT
+
+import odcsim
+from odcsim import cluster, program
+from odcsim.balance import NAMES
+from odcsim.cli import COMMANDS
+from odcsim.profile import Profile
+from odcsim.results.metrics import PARTS
+from odcsim.results.summary import Row
+
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
+ALL = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+refresh = scripts.load("docs/studies/refresh.py")
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+SLOW = "log.md"  # whose commands take as long as those of all other pages together
+
+
+def by_name(paths):
+    return pytest.mark.parametrize(
+        "page", [pytest.param(path, marks=pytest.mark.slow if path.name == SLOW else ()) for path in paths],
+        ids=lambda path: path.name,
+    )  # fmt: skip
+
+
+@by_name([page for page in PAGES if "```console" in page.read_text(encoding="utf-8")])
+def test_commands_print_what_the_page_shows(page):
+    """Where this fails on purpose, run `python docs/studies/refresh.py` and read the difference."""
+    for shown, printed in refresh.session(page.read_text(encoding="utf-8")):
+        assert refresh.matches(shown.output, printed), f"$ {shown.command}\nshows\n{shown.output}\nprints\n{printed}"
+
+
+def test_the_pages_that_promise_commands_have_them():
+    assert {"tutorial.md", "howto.md", "log.md"} <= {p.name for p in PAGES if "```console\n$ " in p.read_text("utf-8")}
+
+
+PAGE = """text
+```toml a.toml
+x = 1
+```
+```console
+$ cat \\
+    a.toml
+x = 1
+$ echo one; echo two 2.5 MB; echo
+one
+two ... MB
+```
+```sh
+$ not run
+```
+"""
+
+
+def test_a_page_is_a_session_of_files_and_commands():
+    parts = list(refresh.parse(PAGE))
+    assert parts[0] == refresh.File("a.toml", "x = 1\n")
+    assert [p.command for p in parts[1:]] == ["cat \\\n    a.toml\n", "echo one; echo two 2.5 MB; echo\n"]
+    assert refresh.refreshed(PAGE) == PAGE
+
+
+def test_refreshing_replaces_what_no_longer_holds_and_nothing_else():
+    stale = PAGE.replace("x = 1\n$", "x = 2\n$").replace("two ...", "three ...")
+    assert refresh.refreshed(stale) == PAGE.replace("...", "2.5")
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a\n...\n", "a\nb\nc\n", True),
+        ("a\n...\nc\n", "a\nc\n", True),
+        ("a\n...\nd\n", "a\nb\nc\n", False),
+        ("size ... MB\n", "size 4.9 MB\n", True),
+        ("size ... MB\n", "size 4.9\nMB\n", False),
+        ("a.b\n", "axb\n", False),
+        ("", "a\n", False),
+    ],
+)
+def test_dots_stand_for_text_in_a_line_or_for_lines(shown, printed, same):
+    assert refresh.matches(shown, printed) is same
+
+
+def test_a_failing_command_is_an_error():
+    with pytest.raises(SystemExit, match="exit status 3"):
+        list(refresh.session("```console\n$ false || exit 3\n```\n"))
+
+
+def headings(page: str) -> set[str]:
+    """Anchors as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@by_name(ALL)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in headings(target.read_text(encoding="utf-8")), link
+
+
+def test_the_how_to_begins_with_all_of_its_recipes():
+    page = text("docs/howto.md")
+    assert re.findall(r"^- \[(.*)\]\(#", page, re.MULTILINE) == re.findall(r"^## (.*)$", page, re.MULTILINE)
+
+
+def test_the_index_links_every_page():
+    index = text("docs/index.md")
+    assert [p.name for p in PAGES if f"({p.name})" not in index] == ["index.md", "README.md"]
+
+
+def functions_in(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+@by_name(ALL)
+def test_every_test_that_a_page_names_exists(page):
+    for path, name in TEST_NAME.findall(page.read_text(encoding="utf-8")):
+        assert name in functions_in(ROOT / path), f"{path}::{name}"
+
+
+def test_every_assumption_names_a_test():
+    assumptions, _, rest = text("docs/model.md").partition("\n## Not modeled\n")
+    sections = re.split(r"^### ", assumptions, flags=re.MULTILINE)[1:]
+    assert len(sections) > 20
+    assert [s.splitlines()[0] for s in sections if not TEST_NAME.search(s)] == []
+    assert rest.count("\n- **") > 10
+
+
+def test_modules_that_pages_name_exist():
+    for page in ALL:
+        for name in re.findall(r"`(odcsim/[\w/]+(?:\.\w+)?)`", page.read_text(encoding="utf-8")):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+def test_the_design_names_every_module():
+    design = text("docs/design.md")
+    found = [p for p in (ROOT / "odcsim").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
+    assert len(found) > 20
+    assert [p.name for p in found if f"`odcsim/{p.name}`" not in design] == []
+
+
+def test_the_design_lists_every_key_of_a_row():
+    listed = set(re.findall(r"`(\w+)`", text("docs/design.md").partition("### JSON")[2].partition("## Defense")[0]))
+    assert {field.name for field in fields(Row)} | set(PARTS) | {"schema", "inputs", "fidelity", "rows"} <= listed
+
+
+def test_the_design_lists_every_command():
+    design = text("docs/design.md")
+    assert [name for name in COMMANDS if f"`odcsim {name.replace('_', '-')}" not in design] == []
+
+
+def test_the_how_to_lists_every_key_of_a_cluster_and_a_profile():
+    howto = text("docs/howto.md")
+    cluster_part = howto.partition("## Use your own cluster")[2].partition("\n## ")[0]
+    profile_part = howto.partition("## Use seconds that you measured")[2].partition("\n## ")[0]
+    assert {*cluster._KEYS, "slow"} <= set(re.findall(r"^\| `(\w+)` \|", cluster_part, re.MULTILINE))
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", profile_part, re.MULTILINE)
+    assert {f.name for f in fields(Profile)} <= {name.strip("`") for row in rows for name in row.split(", ")}
+
+
+def test_the_glossary_is_sorted_and_says_each_word_once():
+    words = re.findall(r"^\| ([\w ]+) \| ", text("docs/glossary.md"), re.MULTILINE)[1:]
+    assert len(words) > 30
+    assert words == sorted(set(words))
+
+
+def test_the_glossary_knows_every_balancer_and_sync():
+    glossary = text("docs/glossary.md")
+    assert [name for name in (*NAMES, *program.SYNCS, *PARTS) if f"`{name}`" not in glossary] == []
+
+
+def test_the_changelog_has_this_version():
+    assert re.search(rf"^## \[{re.escape(odcsim.__version__)}\]", text("CHANGELOG.md"), re.MULTILINE)
+
+
+def test_every_entry_of_the_log_has_its_command():
+    entries = re.split(r"^### ", text("docs/log.md"), flags=re.MULTILINE)[1:]
+    assert len(entries) >= 5
+    assert [entry.splitlines()[0] for entry in entries if "```console\n$ " not in entry] == []

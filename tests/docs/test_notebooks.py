@@ -1,0 +1,33 @@
+"""Every notebook runs from top to bottom, and its .ipynb says what its .py says."""
+
+import jupytext
+import nbformat
+import pytest
+from scripts import ROOT
+
+HERE = ROOT / "notebooks"
+NAMES = sorted(path.stem for path in HERE.glob("*.py"))
+
+
+def test_there_are_notebooks():
+    assert NAMES
+    assert sorted(path.stem for path in HERE.glob("*.ipynb")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pair_agrees_and_holds_no_outputs(name):
+    """Renew it with `jupytext --update --to ipynb notebooks/NAME.py`."""
+    text, paired = jupytext.read(HERE / f"{name}.py"), nbformat.read(HERE / f"{name}.ipynb", as_version=4)
+    assert [(c.cell_type, c.source) for c in text.cells] == [(c.cell_type, c.source) for c in paired.cells]
+    assert not any(c.get("outputs") or c.get("execution_count") for c in paired.cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs(name):
+    from nbclient import NotebookClient
+
+    notebook = jupytext.read(HERE / f"{name}.py")
+    NotebookClient(notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(HERE)}}).execute()
+    kinds = {kind for cell in notebook.cells for output in cell.get("outputs", []) for kind in output.get("data", {})}
+    assert "application/vnd.plotly.v1+json" in kinds

@@ -1,0 +1,239 @@
+"""The programs of docs/trainers.md: loops on real devices, and trainers' hooks in stand-ins that call them as they do.
+
+A stand-in is what the page says of its trainer: which hook is called with what, what the loss is divided by, and
+whether gradients are summed over devices or averaged. Devices take turns here, so a stand-in adds up gradients itself.
+"""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from jobs import torchrun
+from scripts import ROOT
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from odc_engine.sampler import BalancedBatches
+from odcsim.balance import LearnedCosts
+
+TEXT = (ROOT / "docs/trainers.md").read_text(encoding="utf-8")
+SHOWN = re.search(r"^torchrun .* --on-demand\n```\n.*?```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[1]
+IGNORED = -100
+LENGTHS = np.random.default_rng(3).integers(2, 40, 24).tolist()
+SAMPLES = [
+    torch.randint(1, 11, (n,), generator=torch.Generator().manual_seed(n + 50 * i)) for i, n in enumerate(LENGTHS)
+]
+
+
+def program(name):
+    return re.search(rf"^```python {name}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[1]
+
+
+def run(name, **names):
+    """What a program of the page defines."""
+    found = {"__name__": name, "torch": torch, "DataLoader": DataLoader, "BalancedBatches": BalancedBatches} | names
+    exec(compile(program(name), name, "exec"), found)
+    return found
+
+
+# The loop
+
+
+def looped(rank, on_demand):  # noqa: ARG001
+    return run("loop.py")["train"](on_demand)
+
+
+@pytest.mark.parametrize("on_demand", [False, True])
+def test_the_loop_of_the_page_loses_what_the_page_says(pools, on_demand):
+    expected = [float(loss) for loss in SHOWN.split()]
+    assert len(expected) == 12
+    for losses in pools(2).run(looped, on_demand):
+        assert losses == pytest.approx(expected, abs=2e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--on-demand"]])
+def test_so_it_does_under_torchrun(tmp_path, options):
+    (tmp_path / "loop.py").write_text(program("loop.py"), encoding="utf-8")
+    done = torchrun(tmp_path, "--nproc-per-node", "2", "loop.py", *options)
+    assert done.returncode == 0, done.stderr
+    assert [float(x) for x in done.stdout.split()] == pytest.approx([float(x) for x in SHOWN.split()], abs=2e-4)
+
+
+# Trainers
+
+
+def fresh():
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 11)).double()
+
+
+def summed(model, samples):
+    """Each token from the one before it, in the same sample."""
+    inputs, targets = (torch.cat([sample[part] for sample in samples]) for part in (slice(0, -1), slice(1, None)))
+    return functional.cross_entropy(model(inputs), targets, reduction="sum")
+
+
+def gradients(model):
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def whole(ids):
+    """Of one process that holds all samples of a minibatch: the mean over their tokens."""
+    model = fresh()
+    (summed(model, [SAMPLES[i] for i in ids]) / sum(LENGTHS[i] - 1 for i in ids)).backward()
+    return gradients(model)
+
+
+def minibatches_of(samplers):
+    return list(zip(*(sampler.minibatches() for sampler in samplers), strict=True))
+
+
+def ids_of(shares):
+    return [i for share in shares for part in share.microbatches for i in part]
+
+
+def samplers(lengths=LENGTHS, **changed):
+    asked = {"devices": 2, "minibatch": 5, "max_tokens": 60, "averaged": False} | changed
+    return [BalancedBatches(lengths, rank=rank, **asked) for rank in range(2)]
+
+
+class Titan:
+    """torchtitan 0.3.0: `train_step` draws its microbatches first, counts tokens, and divides sums by everybody's."""
+
+    def __init__(self, config):
+        self.model, self.gradient_accumulation_steps, self.total = fresh(), config["steps"], None
+
+    def train_step(self, data_iterator):
+        drawn = [next(data_iterator) for _ in range(self.gradient_accumulation_steps)]
+        own = sum(int((labels != IGNORED).sum()) for _, labels in drawn)
+        for inputs, labels in drawn:
+            found = functional.cross_entropy(self.model(inputs["input"]), labels, ignore_index=IGNORED, reduction="sum")
+            (found / self.total(own)).backward()
+
+
+def titanic(samples):
+    """What a collate function for it returns; for an empty microbatch, labels that are all ignored."""
+    if not samples:
+        return {"input": torch.zeros(1, dtype=torch.int64)}, torch.tensor([IGNORED])
+    return {"input": torch.cat([s[:-1] for s in samples])}, torch.cat([s[1:] for s in samples])
+
+
+def test_torchtitan_trains_minibatch_after_minibatch():
+    """Of 23 samples the last minibatch has one, and one of its devices none."""
+    made = {"lengths": LENGTHS[:23], "minibatch": 11}
+    expected = minibatches_of(samplers(**made))
+    expected += minibatches_of([at_epoch(sampler, 1) for sampler in samplers(**made)])
+    devices = []
+    for batches in samplers(**made):
+        loader = DataLoader(SAMPLES, batch_sampler=batches, collate_fn=titanic)
+        trainer = run("balanced_titan.py", Trainer=Titan)["BalancedTrainer"]({"steps": 77}, batches, loader)
+        devices.append(trainer)
+    assert any(() in share.microbatches for shares in expected for share in shares)
+    assert len({len(shares[0].microbatches) for shares in expected}) > 1
+    for shares in expected:
+        total = sum(LENGTHS[i] - 1 for i in ids_of(shares))
+        for share, trainer in zip(shares, devices, strict=True):
+            trainer.total = lambda own, share=share, total=total: total if own == counted(share) else 1 / 0
+            trainer.model.zero_grad()
+            trainer.train_step(None)
+        torch.testing.assert_close(sum(gradients(t.model) for t in devices), whole(ids_of(shares)))
+
+
+def at_epoch(sampler, epoch):
+    sampler.set_epoch(epoch)
+    return sampler
+
+
+def counted(share):
+    return sum(LENGTHS[i] - 1 for part in share.microbatches for i in part)
+
+
+class Transformers:
+    """Trainer of transformers 5.23: a training step for each item of the loader.
+
+    The loss is divided by `num_items_in_batch` and multiplied by the number of devices, whose gradients are averaged.
+    """
+
+    def __init__(self, rank):
+        class Args:
+            world_size, process_index, device = 2, rank, "cpu"
+
+        self.args, self.model = Args(), fresh()
+        self.train_dataset, self.data_collator = Texts(), list
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = summed(model, inputs) / num_items_in_batch * self.args.world_size
+        loss.backward()
+        return loss.detach()
+
+    def train(self, epochs):
+        loader = self.get_train_dataloader()
+        for epoch in range(epochs):
+            loader.set_epoch(epoch)
+            items = list(loader)
+            assert len(items) == len(loader)
+            for inputs in items:
+                assert "labels" not in inputs  # else it would count tokens itself
+                self.model.zero_grad()
+                yield self.training_step(self.model, inputs, None), gradients(self.model)
+
+
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(SAMPLES)
+
+    def __getitem__(self, key):
+        return SAMPLES if key == "input_ids" else SAMPLES[key]
+
+
+def test_trl_takes_a_minibatch_for_a_batch():
+    made = run("balanced_trl.py", SFTTrainer=Transformers, MINIBATCH=5, MAX_TOKENS=60)["BalancedTrainer"]
+    kept = samplers(averaged=True, drop_last=True)
+    expected = minibatches_of(kept) + minibatches_of([at_epoch(sampler, 1) for sampler in kept])
+    steps = list(zip(*(made(rank).train(2) for rank in range(2)), strict=True))
+    assert len(steps) == len(expected) == 4
+    for ((one, mine), (other, its)), shares in zip(steps, expected, strict=True):
+        torch.testing.assert_close((mine + its) / 2, whole(ids_of(shares)))
+        model = fresh()
+        mean = summed(model, [SAMPLES[i] for i in ids_of(shares)]) / shares[0].tokens
+        torch.testing.assert_close((one + other) / 2, mean.detach())
+
+
+@pytest.mark.parametrize("minibatch", [3, 6, 12])
+def test_verl_workers_split_what_the_controller_planned(minibatch):
+    """The batch is reordered, cut into a part for each worker, that into minibatches, and those by the column."""
+    found = run("verl_plan.py")
+    order, numbers = found["order_and_microbatches"](LENGTHS, 2, minibatch, 60)
+    assert sorted(order) == list(range(24))
+    for start in range(0, 12, minibatch):
+        held = [order[12 * worker :][:12][start : start + minibatch] for worker in range(2)]
+        split = [[[ids[i] for i in part] for part in found["split"]([numbers[i] for i in ids])] for ids in held]
+        assert len({len(parts) for parts in split}) == 1
+        assert all(part and sum(LENGTHS[i] for i in part) <= 60 for parts in split for part in parts)
+        together = [i for ids in held for i in ids]
+        assert sorted(together) == list(range(2 * start, 2 * (start + minibatch)))
+        model, tokens = fresh(), sum(LENGTHS[i] - 1 for i in together)
+        for parts in split:
+            for part in parts:  # token-mean: the sum over the tokens of all devices, times the devices; then averaged
+                (summed(model, [SAMPLES[i] for i in part]) / tokens * 2 / 2).backward()
+        torch.testing.assert_close(gradients(model), whole(together))
+
+
+def test_measurements_are_exchanged_by_what_every_device_ran():
+    costs = [LearnedCosts(2), LearnedCosts(2)]
+    mine = [[([100, 200], 1.0), ([5000], 20.0)], [([700], 3.0)]]
+
+    class Gathered:
+        get_world_size = staticmethod(lambda: 2)
+
+        @staticmethod
+        def all_gather_object(found, _):
+            found[:] = mine
+
+    learn = run("exchange.py", dist=Gathered)["learn_together"]
+    for device in range(2):
+        learn(costs[device], mine[device])
+    assert costs[0].coefficients == costs[1].coefficients != LearnedCosts(2).coefficients

@@ -1,0 +1,288 @@
+"""What docs/studies/validate.py makes of runs; the runs themselves are in `make validate`."""
+
+import contextlib
+import sys
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import guess
+import numpy as np
+import pytest
+import scatter
+import validate as page
+from held import case
+
+from odcsim import catalog
+from odcsim.cluster import Cluster
+from odcsim.cost import Cost
+from odcsim.profile import Profile, Timing
+
+COST = {
+    stage: Cost(
+        catalog.model(stage.model),
+        Profile(stage.model, "", "calibrated", "", **{n: page.EMULATED[n] for n in ("forward", "backward", "head")}),
+        Cluster(stage.devices, stage.devices, 1.0, 1.0, stage.devices),
+    )
+    for stage in page.STAGES
+}
+
+
+def test_at_least_forty_schedules_of_every_sync_balancer_and_distribution():
+    held = [
+        (stage, sync, *key)
+        for stage, cost in COST.items()
+        for sync in stage.syncs
+        for key in page.planned(stage, cost, sync)[1]
+    ]
+    for stage in page.STAGES:
+        mine = [key for key in held if key[0] == stage]
+        assert len(mine) >= (40 if stage.recompute else 10)
+        assert {sync for _, sync, *_ in mine} == set(stage.syncs)
+        lengths = {*page.TRACES, "one long among short", "all alike", "fewer than devices"}
+        assert {key[2] for key in mine} == lengths
+        for sync in stage.syncs:
+            wanted = {b for b in stage.balancers if page.balance.runs_with(b, sync)}
+            wanted &= set(page.DEFERRED) if sync == "deferred" else wanted
+            assert {key[4] for key in mine if key[1] == sync} == wanted
+    assert {(s.recompute, s.emulate) for s in page.STAGES} == {(True, False), (False, False), (True, True)}
+    assert all(set(s.syncs) == {"collective", "deferred", "on-demand"} for s in page.STAGES if s.recompute)
+
+
+def test_the_page_keeps_what_is_written_by_hand(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n\n{page.BEGIN}\nold\n{page.END}\n\nafter\n")
+    page.write(path, "new")
+    assert path.read_text() == f"before\n\n{page.BEGIN}\n\nnew\n\n{page.END}\n\nafter\n"
+
+
+def test_every_term_left_out_changes_a_prediction(monkeypatch):
+    stage = page.STAGES[0]
+    used = replace(
+        COST[stage].profile,
+        forward=replace(page.EMULATED["forward"], sample=1e-4),
+        timings=tuple(
+            Timing(kind, 2, 1e-3, 1e-9, 2.0)
+            for kind in (
+                "gather",
+                "push",
+                "all-gather",
+                "reduce-scatter",
+                "meeting",
+                "overhead",
+                "optimizer",
+                "publish",
+            )
+        ),
+    )
+    cost = replace(COST[stage], profile=used, cluster=replace(COST[stage].cluster, swing=0.1))
+    file = few(stage, cost)
+    monkeypatch.setattr(guess, "DRAWS", 2)
+    whole = guess.guess(cost, file, "collective").makespan
+    for name, other in guess.without(cost).items():
+        assert not np.allclose(guess.guess(other, file, "collective").makespan, whole, rtol=1e-4), name
+
+
+def few(stage: page.Stage, cost: Cost) -> page.ScheduleFile:
+    file = page.planned(stage, cost, "collective")[0]
+    return replace(file, schedules=file.schedules[::4]).sealed()
+
+
+def test_a_machine_that_swings_is_guessed_at_by_the_middle_of_its_draws():
+    cost, quick = COST[page.STAGES[0]], ("gather", "push", "all-gather", "reduce-scatter")
+    calm = replace(cost, profile=replace(cost.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in quick)))
+    file = few(page.STAGES[0], calm)
+    swinging = replace(calm, cluster=replace(calm.cluster, swing=0.1))
+    one, other = (guess.guess(cost, file, "collective") for cost in (calm, swinging))
+    assert other.makespan.mean() > one.makespan.mean()  # who waits, waits for the slower one
+    assert other.idle.mean() > one.idle.mean()
+    np.testing.assert_allclose(other.makespan, one.makespan, rtol=0.2)
+
+
+def test_the_machine_is_measured_piece_by_piece(tmp_path, monkeypatch):
+    asked = []
+
+    def measure(_, piece):
+        asked.append(piece.name)
+        return page.Measurements("tiny", "cpu", ())
+
+    monkeypatch.setattr(page.profiles, "measure", measure)
+    stage = page.STAGES[0]
+    assert page.measured(stage, tmp_path) == page.measured(stage, tmp_path)  # the second reads what the first wrote
+    assert len(set(asked)) == len(asked) > 3
+
+
+@pytest.mark.parametrize(("stage", "sync"), [(page.STAGES[0], "on-demand"), (page.STAGES[1], "collective")])
+def test_what_is_made_to_be_measured_stands_between_the_rest(stage, sync):
+    file = page.planned(stage, COST[stage], sync)[0]
+    whole, own = page.with_others(stage, file), len(file.schedules)
+    assert whole.schedules[:own] == file.schedules
+    total = len(whole.schedules)
+    assert (total > own) is not stage.emulate
+    every = [page.order(own, total, seed) for seed in range(3)]
+    for places in every:
+        assert sorted(places) == list(range(total))
+        others = [i for i, n in enumerate(places) if n >= own]
+        assert np.diff([-1, *others, total]).max() <= 5 or stage.emulate
+    assert every[0] != every[1] != every[2]
+
+
+def drifting(speeds, own=12, others=6, runs=5):
+    """Minibatches in runs at speeds that follow from place and run; and where each stood."""
+    rng = np.random.default_rng(1)
+    usual = rng.uniform(0.5, 2.0, own + others)
+    ways = [page.order(own, own + others, run) for run in range(runs)]
+    spans = np.array([usual * speeds(run, np.argsort(way)) for run, way in enumerate(ways)])
+    return usual[:own], spans, ways
+
+
+def test_drift_from_run_to_run_is_taken_out_to_the_last_digit():
+    usual, spans, ways = drifting(lambda run, places: (1.0, 1.4, 0.8, 1.1, 0.9)[run] + 0 * places)
+    calm = page.steady(spans, ways, len(usual))
+    assert np.ptp(calm / usual) < 1e-12
+    assert np.ptp(spans[:, : len(usual)] / usual) > 0.5
+
+
+def test_of_drift_within_a_run_less_than_half_is_left():
+    usual, spans, ways = drifting(lambda run, places: 1 + 0.02 * (run - 2) * (places - 17.5), 24, 12)
+    left, was = (np.abs(s[:, :24] / usual - 1).mean() for s in (page.steady(spans, ways, 24), spans))
+    assert left < was / 2
+
+
+def test_the_machine_s_mean_speed_stays_as_it_is():
+    """Predictions are for it, too."""
+    usual, spans, ways = drifting(lambda run, places: 1.3 + 0 * run * places)
+    assert page.steady(spans, ways, len(usual)) == pytest.approx(spans[:, : len(usual)])
+    assert page.steady(spans, ways, spans.shape[1]) is spans
+
+
+def test_a_run_in_another_order_is_put_back_into_the_files():
+    stage, cost = page.STAGES[0], COST[page.STAGES[0]]
+    file = page.planned(stage, cost, "on-demand")[0]
+    places = page.order(len(file.schedules), len(file.schedules), 3)
+    mixed = page.ScheduleFile(file.header, tuple(file.schedules[n] for n in places)).sealed()
+    line, plain = (page.simulate(f, page.Simulation(cost, "on-demand")) for f in (mixed, file))
+    back = page.restored(line, places, file.header.digest)
+    assert np.array_equal(page.usage(back).makespan, page.usage(plain).makespan)
+    assert not np.array_equal(page.usage(line).makespan, page.usage(plain).makespan)
+    assert np.array_equal(back.samples, plain.samples)
+    assert np.array_equal(back.tokens, plain.tokens)
+    assert page.validate(plain, [back]).makespan.worst == 0
+
+
+def test_no_measurement_is_of_a_schedule_that_is_held_out():
+    stage, cost = page.STAGES[0], COST[page.STAGES[0]]
+    file = page.planned(stage, cost, "collective")[0]
+    whole, others = page.with_others(stage, file), range(len(file.schedules), 10**6)
+    line = page.only(page.simulate(whole, page.Simulation(cost, "collective")), others)
+    line = replace(line, about=replace(line.about, emulated=False))
+    made = whole.schedules[len(file.schedules) :]
+    rows = page.recorded.rows(line, whole.schedules, cost.model, "float32").compute
+    assert {row.tokens for row in rows} == {sum(s.lengths[i] for i in m) for s in made for m in s.contents()}
+    assert sum(row.kind == "head" for row in rows) == sum(sum(s.microbatches) for s in made)
+
+
+def test_what_was_measured_between_the_runs_takes_the_place_of_the_same_from_before():
+    def rows(seconds, *, computing):
+        return page.recorded.Rows(
+            tuple(page.measurements.Compute("head", 8, 64.0, seconds, alone=alone) for alone in (False, True)),
+            (page.measurements.Transfer("push", 2, 8, seconds, computing),),
+            (page.measurements.Constant("overhead", 2, seconds),),
+        )
+
+    old = rows(1.0, computing=False)
+    before = page.Measurements("tiny", "cpu", old.compute, old.transfers, old.constants)
+    found = page.renewed(before, [rows(2.0, computing=True), rows(3.0, computing=True)])
+    assert [(row.seconds, row.alone) for row in found.compute if not row.alone] == [(2.0, False), (3.0, False)]
+    assert 1.0 in [row.seconds for row in found.compute if row.alone]
+    assert [(row.seconds, row.computing) for row in found.transfers] == [(1.0, False), (2.0, True), (3.0, True)]
+    assert [row.seconds for row in found.constants] == [2.0, 3.0]
+    kept = replace(before, compute=(*before.compute, replace(old.compute[0], kind="forward", alone=False)))
+    found = page.renewed(kept, [rows(2.0, computing=True)])  # what those runs do not have stays
+    assert [(row.kind, row.seconds) for row in found.compute if not row.alone] == [("forward", 1.0), ("head", 2.0)]
+
+
+def test_the_picture_has_a_point_for_each_schedule_and_those_that_are_right_lie_on_its_line(tmp_path):
+    cases = [case(seconds, (seconds,), stage=stage) for stage in ("real", "other") for seconds in (0.5, 1.0, 2.0)]
+    scatter.scatter([*cases, case(1.5, (1.0,))], tmp_path / "p.svg")
+    drawn = ElementTree.parse(tmp_path / "p.svg").getroot()
+    points = [e for e in drawn.iter() if e.tag.endswith("circle") and e.get("r") == "3.5"]
+    bottom, left = scatter.TOP + scatter.SIDE, scatter.LEFT
+    off = [float(p.get("cx")) - left - (bottom - float(p.get("cy"))) for p in points]
+    assert sorted(abs(x) < 0.2 for x in off) == [False] + [True] * 6
+    assert min(off) < -1  # predicted too long lies above
+    assert len({p.get("fill") for p in points}) == 2
+
+
+KINDS = ("gather", "push", "all-gather", "reduce-scatter", "meeting", "overhead", "optimizer", "publish")
+
+
+def ran(cost: Cost, file: page.ScheduleFile, sync: str) -> page.Timeline:
+    line = page.simulate(file, page.Simulation(cost, sync))
+    return replace(line, about=replace(line.about, executor="engine", emulated=False))
+
+
+@pytest.mark.parametrize("stage", page.STAGES[:2], ids=lambda stage: stage.name)
+def test_what_held_out_minibatches_take_changes_no_prediction(stage, tmp_path, monkeypatch):
+    stage = replace(stage, repeats=1, balancers=page.KEPT_BY)
+    usual = COST[page.STAGES[0]]
+    usual = replace(usual, profile=replace(usual.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in KINDS)))
+    cost = replace(usual, profile=page.under(usual.profile, usual.model, stage.recompute))
+    plans = {sync: page.planned(stage, cost, sync) for sync in stage.syncs}
+    files = {sync: page.with_others(stage, file) for sync, (file, _) in plans.items()}
+
+    def rows(by: Cost, file: page.ScheduleFile, sync: str) -> page.recorded.Rows:
+        return page.recorded.rows(ran(by, file, sync), file.schedules, by.model, "float32")
+
+    before = page.Measurements(cost.model.name, "cpu", rows(usual, files["collective"], "collective").compute)
+    known = page.renewed(before, [rows(cost, file, sync) for sync, file in files.items()])
+    factor = 1.0
+
+    def run(file, job, path, quiet):
+        assert quiet
+        assert job.recompute == stage.recompute
+        line = ran(cost, file, job.sync)
+        held = [n for n, s in enumerate(file.schedules) if s in plans[job.sync][0].schedules]
+        blocks = []
+        for block in line.blocks:
+            times = np.where(np.isin(block.minibatches, held), factor, 1.0)[None, :, None]
+            blocks.append(replace(block, asked=block.asked * times, had=block.had * times))
+        page.timeline.write(replace(line, blocks=tuple(blocks)), path)
+        return 0
+
+    monkeypatch.setattr(page, "run", run)
+    monkeypatch.setattr(page, "planned", lambda _, __, sync: plans[sync])
+    monkeypatch.setattr(page, "without", lambda _: {})
+    found = [page.held(stage, known, tmp_path)]
+    factor = 3.0
+    found.append(page.held(stage, known, tmp_path))
+    for one, other in zip(*found, strict=True):
+        assert one.predicted == other.predicted
+        assert other.truth == pytest.approx(3 * one.truth)
+    assert max(abs(case.error) for case in found[0]) < 0.02
+
+
+def test_cases_of_other_stages_are_kept_and_each_stage_leaves_its_own(tmp_path, monkeypatch):
+    seconds = 1.0
+
+    def held(stage, *_):
+        if stage == page.STAGES[-1] and seconds > 2:
+            raise KeyboardInterrupt
+        return [case(seconds, (1.0, 1.1), stage=stage.name)]
+
+    def main(*args: str) -> dict[str, float]:
+        monkeypatch.setattr(
+            sys, "argv", ["validate.py", "--keep", str(tmp_path / "k"), "-o", str(tmp_path / "p.md"), *args]
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            page.main()
+        return {c["stage"]: c["predicted"] for c in page.json.loads((tmp_path / "k" / "cases.json").read_text())}
+
+    monkeypatch.setattr(page, "measured", lambda *_: None)
+    monkeypatch.setattr(page, "held", held)
+    names = [stage.name for stage in page.STAGES]
+    assert main() == dict.fromkeys(names, 1.0)
+    assert all(name in (tmp_path / "p.md").read_text() for name in names)
+    seconds = 2.0
+    assert main("--stages", "without") == dict.fromkeys(names, 1.0) | {"real, without recompute": 2.0}
+    seconds = 3.0
+    assert main("--stages", "check") == {names[0]: 1.0, names[1]: 2.0, names[2]: 3.0}

@@ -1,0 +1,106 @@
+"""Live worker processes for tests: one per device, with a process group in place, told what to do over a pipe.
+
+Starting devices anew for each test would take longer than all tests together.
+"""
+
+import contextlib
+import multiprocessing as mp
+import os
+import pickle
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+
+from odc_engine.doctor.probes.ranks import answers
+
+TIMEOUT = 60.0  # seconds that one call may take
+START = 120.0  # seconds for processes to come up, on a loaded machine
+# FSDP2 imports torch._dynamo at its first use: seconds, which all devices would spend one by one.
+PRELOAD = ["odc_engine.devices.process", "odc_engine.runs.verify", "torch._dynamo", "pytest", "hypothesis"]
+
+
+class Pool:
+    """A process per device. A failed call ends all of them; the next one starts new ones."""
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices
+        self._processes: list = []
+        self._pipes: list = []
+
+    def run(self, work: Callable, *args, timeout: float = TIMEOUT) -> list:
+        """Call `work(rank, *args)` on every device. Their results, or the first failure."""
+        if not self._processes:
+            self._start()
+        call = pickle.dumps((work, args))
+        for pipe in self._pipes:
+            pipe.send_bytes(call)
+        try:
+            return answers(self._pipes, timeout, "device")
+        except BaseException:
+            self.stop()
+            raise
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def _start(self) -> None:
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        self._folder = tempfile.TemporaryDirectory(prefix="odc-pool-")  # new groups meet in it too
+        for rank in range(self.devices):
+            ours, theirs = context.Pipe()
+            args = (theirs, rank, self.devices, f"file://{self._folder.name}/rendezvous")
+            process = context.Process(target=_serve, args=args, daemon=True, name=f"device {rank}")
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        answers(self._pipes, START, "device")
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        if self._processes:
+            self._folder.cleanup()
+        self._processes.clear()
+        self._pipes.clear()
+
+
+def _serve(pipe, rank: int, devices: int, address: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    limit = timedelta(seconds=2 * TIMEOUT)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=devices, timeout=limit)
+    pipe.send_bytes(pickle.dumps((True, rank)))
+    with contextlib.suppress(EOFError):  # the tests are over
+        while True:
+            pipe.send_bytes(_call(rank, *pickle.loads(pipe.recv_bytes())))
+
+
+def _call(rank: int, work: Callable, args: tuple) -> bytes:
+    try:
+        return pickle.dumps((True, work(rank, *args)))
+    except BaseException:
+        return pickle.dumps((False, traceback.format_exc()))
+
+
+class Pools:
+    """A pool for each number of devices that tests ask for."""
+
+    def __init__(self) -> None:
+        self._pools: dict[int, Pool] = {}
+
+    def __call__(self, devices: int) -> Pool:
+        return self._pools.setdefault(devices, Pool(devices))
+
+    def stop(self) -> None:
+        for pool in self._pools.values():
+            pool.stop()

@@ -1,0 +1,40 @@
+"""Schedules of many small samples, and devices that are threads of the test's own process."""
+
+from dataclasses import replace
+
+from odc_engine.devices.thread import Thin
+from odc_engine.job import job_of
+from odc_engine.runs import launch_threads
+from odcsim.schedule import Header, Schedule, ScheduleFile
+
+
+def minibatch(counts, lengths=None):
+    """A minibatch with one sample in each microbatch."""
+    lengths = lengths or [2 + 7 * i % 12 for i in range(sum(counts))]
+    numbers = iter(range(sum(counts)))
+    return Schedule(tuple(lengths), tuple(tuple((next(numbers),) for _ in range(n)) for n in counts))
+
+
+def file_of(*schedules):
+    header = Header("native", "nano", "", 64, len(schedules[0].devices), 0)
+    return ScheduleFile(header, tuple(replace(s, samples=_ids(s, i)) for i, s in enumerate(schedules))).sealed()
+
+
+def _ids(schedule, number):
+    return tuple(100 * number + i for i in range(len(schedule.lengths)))
+
+
+def job_for(*schedules, sync="on-demand", accumulate="locked", **options):
+    return job_of(file_of(*schedules), sync=sync, backend="threads", accumulate=accumulate, **options)
+
+
+def on_threads(job, work, devices=None):
+    """What `work(device)` returns on each device. A failure of one is the test's."""
+    devices, found = devices or len(job.schedules[0].devices), {}
+
+    def perform(memory):
+        with Thin(job, memory) as device:
+            found[memory.rank] = work(device)
+
+    assert launch_threads.run(perform, devices, 20.0) == 0
+    return [found[rank] for rank in range(devices)]

@@ -1,0 +1,264 @@
+"""FSDP2's own collectives over NCCL as far as a CPU can show them: gloo in NCCL's place, transfers on fake
+streams, and peers that are gone. On a GPU nobody has run it yet."""
+
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import fake_cuda
+import pytest
+import torch
+import torch.distributed as dist
+from jobs import file_of, job_for
+
+from odc_engine import placement
+from odc_engine.backends import nccl
+from odc_engine.backends.base import MAIN
+from odc_engine.backends.nccl import NcclDevice
+from odc_engine.backends.shm import SharedMemory
+from odc_engine.devices.process import Device, as_block
+from odc_engine.errors import BadGradient, EngineError, PeerLost
+from odc_engine.fsdp.collective import Collective
+from odc_engine.measuring import bandwidth as measure
+from odc_engine.measuring import ground as bench
+from odc_engine.measuring.ground import Cpu, Gpu
+from odc_engine.places import streams
+from odc_engine.places.streams import StreamLane
+from odc_engine.runs.verify import BOUND, reference_gradients, relative_errors
+
+FILE = file_of((2, 2), (1, 1))
+
+
+def on_cuda(sync="collective", **options):
+    job = job_for(FILE, sync, "torch", **options)
+    return replace(job, device="cuda")
+
+
+class OnCpu(NcclDevice):
+    """With gloo in NCCL's place, and a CPU in a GPU's."""
+
+    def _own(self, gpu):
+        assert gpu == self.rank
+        return torch.device("cpu")
+
+    def _made(self):
+        return dist.group.WORLD  # torch remembers a mesh's group for as long as the process lives
+
+    def close(self):
+        self.finish()
+        self.host.close()
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """A driver whose streams are always done."""
+    monkeypatch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
+
+
+def trained(rank, job):
+    """A minibatch's times, and the gradients of the next."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "NcclDevice", OnCpu)
+        patch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
+        device = Device(job, rank)
+        assert isinstance(device.comm, Collective)
+        record = device.minibatch(1)
+        fresh = Device(job, rank)  # weights as they are at first
+        fresh.gradients(job.schedules[0])
+        found = fresh.whole_gradients()
+        for each in (device, fresh):
+            each.meet()
+            each.close()
+        return record, found
+
+
+@pytest.mark.parametrize("sync", ["collective", "deferred"])
+def test_devices_with_a_group_of_their_own_get_the_gradients_of_one_process(pools, sync):
+    job = on_cuda(sync)
+    records, gradients = zip(*pools(2).run(trained, job), strict=True)
+    expected = reference_gradients(job, job.schedules[0])
+    for mine in gradients:
+        assert max(relative_errors(mine, expected).values()) <= BOUND
+    asked, had = as_block(list(records))
+    steps = job.program_of(job.schedules[1]).steps
+    pushes = [i for i, step in enumerate(steps) if step.kind == "push"]
+    assert (had[pushes] > asked[pushes]).all()
+
+
+def moved(_, size):
+    """Every way of a GPU's ground, by gloo and in shared memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "NcclDevice", OnCpu)
+        patch.setattr(bench, "NcclDevice", OnCpu)
+        patch.setattr(bench, "CudaMemory", lambda shared: shared)
+        patch.setattr(bench, "lasted", lambda move, repeats: (move(), repeats * 1e-3)[1])
+        patch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
+        ground = Gpu(SharedMemory(timeout=30.0))
+        found = measure.measured(size, ground)
+        ground.close()
+        return found
+
+
+def test_bandwidth_has_the_same_ways_on_gpus_with_nccl_for_a_rival(pools):
+    for found in pools(2).run(moved, 64 << 10):
+        assert [rate.way for rate in found] == list(Gpu.ways)
+        assert {rate.seconds for rate in found} == {0.128}
+        lines = measure.as_text(found).splitlines()
+        assert lines[len(Gpu.ways) + 2].startswith("over copy, all")
+        assert [line.split("  ")[0] for line in lines[-len(Gpu.ways) + 1 :]] == list(Gpu.ways[1:])
+    assert [way.replace("nccl", "gloo") for way in Gpu.ways[1:]] == list(Cpu.ways[3:])
+
+
+def test_moves_are_timed_when_all_of_them_lie_on_the_stream(monkeypatch):
+    events = []
+    monkeypatch.setattr(streams, "pause", lambda seconds: events.append(seconds))
+
+    class Event(fake_cuda.Event):
+        def record(self):
+            events.append("mark")
+            super().record()
+
+        def synchronize(self):
+            events.append("wait")
+
+        def elapsed_time(self, _other):
+            return 6.0  # milliseconds, as CUDA has them
+
+    monkeypatch.setattr(streams, "_cuda", SimpleNamespace(Event=Event))
+    assert streams.lasted(lambda: events.append("move"), 3) == pytest.approx(2e-3)
+    assert events == ["move", 3 * streams.HEAD_START, "mark", "move", "move", "move", "mark", "wait"]
+
+
+class Ticks:
+    """A recorder of what is done before each mark."""
+
+    def __init__(self):
+        self.marks, self.done = [], lambda *_: None
+
+    def tick(self):
+        self.marks.append(fake_cuda.current().work())
+        return 0.0
+
+    def given(self, *_):
+        return 0
+
+
+def overlapped(_):
+    """A gather and a push, each on a stream of its own: marks of each, and what compute has to wait for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "_cuda", fake_cuda.FakeCuda())
+        patch.setattr(dist, "get_world_size", lambda: 1)  # so that there is no need for a sharded model
+        recorder, unit = Ticks(), SimpleNamespace(index=0)
+        comm = Collective(torch.nn.Linear(2, 2), recorder=recorder)
+        comm._lane = StreamLane(torch.device("cuda"))
+        compute, gathers, pushes = (fake_cuda.Stream() for _ in range(3))
+        moved = []
+        for kind, stream in (("gather", gathers), ("push", pushes)):
+            with streams._cuda.stream(stream):
+                comm.transfer(kind, unit, lambda: moved.append(fake_cuda.current().work()))
+        with streams._cuda.stream(compute):
+            beside = fake_cuda.current().work()[2]
+            comm.drain()
+            after = fake_cuda.current().work()[2]
+        comm.close()
+        return [stream.number for stream in (gathers, pushes)], recorder.marks, moved, beside, after
+
+
+def test_transfers_follow_each_other_beside_compute(pools):
+    """Each has a mark on its stream before and behind it, the second begins when the first is done, and compute waits
+    for neither until it is told to."""
+    (gathers, pushes), marks, moved, beside, after = pools(2).run(overlapped)[0]
+    assert [stream for stream, *_ in marks] == [gathers, gathers, pushes, pushes]
+    assert [(stream, number) for stream, number, _ in moved] == [(gathers, 2), (pushes, 2)]
+    asked = marks[2][2]
+    assert asked[gathers] == 3
+    assert not beside.keys() & {gathers, pushes}
+    assert after.items() >= {gathers: 3, pushes: 3}.items()
+
+
+class Alone(NcclDevice):
+    """One of two, with a group that only counts."""
+
+    aborted = 0
+
+    def _own(self, _):
+        return torch.device("cpu")
+
+    def _made(self):
+        return SimpleNamespace(abort=self._abort)
+
+    def _abort(self):
+        self.aborted += 1
+
+    def _start(self):
+        pass
+
+
+def host(**more):
+    usual = {"check": lambda: None, "explain": lambda: None, "meet": lambda _: None}
+    return SimpleNamespace(rank=0, size=2, timeout=0.2, **usual | more)
+
+
+def lost():
+    raise PeerLost([1], "died (pid 7)")
+
+
+def without_end(_):
+    threading.Event().wait()
+
+
+ENDS = {
+    "died": ({"check": lost}, r"device 1.* died \(pid 7\)"),
+    "named when time is up": ({"explain": lambda: PeerLost([1], "stopped")}, "device 1.* stopped"),
+    "not named": ({}, "device 1.* may keep this one waiting for its streams, which did not end within 0.2 s"),
+}
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(("peer", "message"), ENDS.values(), ids=ENDS)
+def test_streams_that_wait_for_a_peer_are_given_up_in_time_and_taken_down(peer, message, monkeypatch):
+    device = Alone(host(**peer), 0)
+    monkeypatch.setattr(nccl._cuda, "synchronize", without_end)
+    with pytest.raises(PeerLost, match=message):
+        device.meet(MAIN)
+    assert device.aborted == 1
+
+
+@pytest.mark.usefixtures("quiet")
+def test_its_group_ends_with_it_and_the_processes_own_lives(monkeypatch):
+    ended, left = [], []
+    monkeypatch.setattr(dist, "destroy_process_group", ended.append)
+    device = Alone(host(close=lambda: left.append(True)), 0)
+    device.close()
+    assert (ended, left) == ([device.group], [True])
+
+
+@pytest.mark.usefixtures("quiet")
+def test_what_nccl_says_is_one_line(monkeypatch):
+    def refuse(_):
+        raise dist.DistBackendError("NCCL error in: x.cpp\nLast error:\nDuplicate GPU detected : rank 1 and rank 0\n")
+
+    device = Alone(host(), 0)
+    monkeypatch.setattr(nccl._cuda, "synchronize", refuse)
+    with pytest.raises(EngineError, match=r"^NCCL fails: Duplicate GPU detected : rank 1 and rank 0$"):
+        device.finish()
+    assert device.aborted == 1
+
+
+class Nan:
+    """A gradient on a GPU, of which a look tells nothing until its stream is done."""
+
+    is_cuda = True
+
+    def sum(self, dtype):
+        return torch.tensor(float("nan"), dtype=dtype)
+
+
+def test_a_gradient_that_is_not_finite_is_told_before_anybody_has_the_sum(monkeypatch):
+    for name, answer in (("get_rank", 1), ("get_world_size", 1), ("all_reduce", None)):
+        monkeypatch.setattr(dist, name, lambda *_, answer=answer, **__: answer)
+    comm = Collective(torch.nn.Linear(2, 2))
+    comm.microbatches = SimpleNamespace(of_push=lambda _: range(2, 3))
+    comm.check(SimpleNamespace(index=0, name="layer 4"), Nan())
+    with pytest.raises(BadGradient, match=r"layer 4 is not finite \(device 1, microbatch 2\)"):
+        comm.settle()

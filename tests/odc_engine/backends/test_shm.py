@@ -1,0 +1,285 @@
+"""Processes that share memory: locks exclude, meetings meet, and nobody waits for what cannot come."""
+
+import contextlib
+import errno
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from odc_engine.backends import files, futex, shm
+from odc_engine.backends.base import COMM, MAIN
+from odc_engine.backends.shm import SharedMemory
+from odc_engine.errors import PeerLost
+from odcsim.errors import InputError
+
+DEVICES = 3
+ROUNDS = 300
+SHORT = 0.5  # seconds of timeout
+
+
+@contextlib.contextmanager
+def memory_of(nbytes: int, timeout: float = 30.0):
+    memory = SharedMemory(timeout=timeout)
+    memory.allocate(nbytes)
+    try:
+        yield memory
+    finally:
+        dist.barrier()
+        memory.close()
+
+
+def counted(rank, switched_off=()):
+    """Everybody adds one to a number of each device, in steps between which others could come."""
+    with without(*switched_off), memory_of(64) as memory:
+        for turn in range(ROUNDS):
+            number = memory.view(turn % DEVICES)[8:16].view(torch.int64)
+            with memory.lock(turn % DEVICES, 8, 16):
+                seen = int(number)
+                if turn % 10 == rank:
+                    time.sleep(1e-4)
+                number.fill_(seen + 1)
+        memory.meet(MAIN)
+        return [int(memory.view(device)[8:16].view(torch.int64)) for device in range(DEVICES)]
+
+
+def unknown_call(_pid):
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+@contextlib.contextmanager
+def without(*names):
+    """As on a system that lacks these, in this process."""
+    places = {"memfd": (os, "memfd_create"), "pidfd": (os, "pidfd_open"), "futex": (futex, "_libc")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            if name == "kernel 5.3":
+                patch.setattr(os, "pidfd_open", unknown_call)
+                continue
+            module, attribute = places[name]
+            if name == "futex":
+                patch.setattr(module, attribute, None)
+            else:
+                patch.delattr(module, attribute)
+        yield
+
+
+SYSTEMS = {"linux": (), "an old linux": ("kernel 5.3",), "elsewhere": ("memfd", "pidfd", "futex")}
+
+
+@pytest.mark.parametrize("switched_off", SYSTEMS.values(), ids=SYSTEMS)
+def test_locks_exclude_and_meetings_order(pools, switched_off):
+    before = set(Path(tempfile.gettempdir()).glob("odc-*"))
+    found = pools(DEVICES).run(counted, switched_off)
+    assert found == [[ROUNDS] * DEVICES] * DEVICES
+    left = set(Path(tempfile.gettempdir()).glob("odc-*")) - before
+    assert not [path for path in left if path.is_file()]
+
+
+def without_a_lock(rank):
+    with memory_of(64) as memory:
+        taken = memory.try_lock(0, 0, 8) if rank == 0 else None
+        memory.meet(MAIN)
+        same, other, others = (memory.try_lock(*where) for where in ((0, 4, 12), (0, 8, 16), (1, 0, 8)))
+        memory.meet(MAIN)
+        return taken, same, other, others
+
+
+def test_a_lock_holds_its_own_bytes_only(pools):
+    first, second = pools(2).run(without_a_lock)
+    # The holder's own tries succeed: within a process it is a lane that excludes.
+    assert first[0] is True
+    assert second[1] is False
+    assert sorted([first[2], second[2]]) == [False, True]
+    assert sorted([first[3], second[3]]) == [False, True]
+
+
+def late(rank, room, delay):
+    with memory_of(64) as memory:
+        memory.meet(MAIN)
+        if rank == 1:
+            time.sleep(delay)
+        came = time.monotonic()
+        memory.meet(room)
+        return came, time.monotonic()
+
+
+@pytest.mark.parametrize("room", [MAIN, COMM])
+def test_nobody_leaves_a_meeting_before_the_last_has_come(pools, room):
+    found = pools(DEVICES).run(late, room, 0.1)
+    last = max(came for came, _ in found)
+    assert all(left >= last for _, left in found)
+
+
+def apart(rank):
+    """A lane's meetings go on while a training loop waits in its own."""
+    with memory_of(64) as memory:
+        waits = threading.Thread(target=memory.meet, args=(MAIN,))
+        if rank == 0:
+            waits.start()
+        for _ in range(5):
+            memory.meet(COMM)
+        alone = waits.is_alive()
+        memory.meet(COMM)
+        if rank == 0:
+            waits.join(10)
+        else:
+            memory.meet(MAIN)
+        return alone, waits.is_alive()
+
+
+def test_rooms_are_independent(pools):
+    assert pools(2).run(apart) == [(True, False), (False, False)]
+
+
+def silent(rank, where, timeout):
+    """Device 1 neither comes nor lets go, for a while."""
+    with memory_of(64, timeout) as memory:
+        if rank == 1:
+            assert memory.try_lock(1, 0, 8)
+        dist.barrier()
+        if rank == 1:
+            time.sleep(3 * timeout)
+            memory.unlock(1, 0, 8)
+            return "", 0.0
+        start = time.monotonic()
+        try:
+            if where == "meeting":
+                memory.meet(MAIN)
+            else:
+                with memory.lock(1, 0, 8):
+                    pass
+        except PeerLost as lost:
+            return str(lost), time.monotonic() - start
+        return "", 0.0
+
+
+@pytest.mark.parametrize("where", ["meeting", "lock"])
+def test_a_device_that_runs_but_does_not_come_is_named_after_the_timeout(pools, where):
+    found = pools(2).run(silent, where, SHORT)
+    message, seconds = found[0]
+    expected = (
+        "did not come to a meeting within" if where == "meeting" else "held a lock on device 1's bytes 0 to 8 for"
+    )
+    assert f"device 1 {expected} {SHORT:g} s" in message
+    assert message.endswith("wait longer with --timeout")
+    assert SHORT <= seconds < SHORT + 1
+
+
+def refused(rank, nbytes, unlike=False, failing=None):
+    memory = SharedMemory(timeout=30.0)
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == failing:
+            patch.setattr(os, "posix_fallocate", no_space)
+        return why_not(memory, nbytes * (1 + rank) if unlike else nbytes)
+
+
+def no_space(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def why_not(memory: SharedMemory, nbytes: int) -> str:
+    try:
+        memory.allocate(nbytes)
+    except (InputError, PeerLost) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        dist.barrier()
+        memory.close()
+    return ""
+
+
+def test_arenas_that_memory_cannot_hold_are_refused_before_any_is_made(pools):
+    first, second = pools(2).run(refused, 1 << 46)
+    assert first.startswith("InputError: arenas for all devices need 140737.5 GB of shared memory and ")
+    assert first.endswith(" GB are free; use fewer devices, a smaller model, or --accumulate locked")
+    assert second == "PeerLost: device 0 failed: see there"
+
+
+def test_a_device_that_gets_no_memory_says_so_and_the_others_go_no_further(pools):
+    found = pools(DEVICES).run(refused, 1 << 20, False, 1)
+    way_out = "use fewer devices, a smaller model, or --accumulate locked"
+    assert found[1] == f"InputError: no shared memory for 1.05 MB (No space left on device); {way_out}"
+    assert found[0] == found[2] == "PeerLost: device 1 failed: see there"
+
+
+def test_arenas_of_different_sizes_are_refused(pools):
+    found = pools(2).run(refused, 4096, True)
+    assert "device 1 shares 8192 bytes and this one 4096" in found[0]
+    assert "device 0 shares 4096 bytes and this one 8192" in found[1]
+
+
+def elsewhere(rank, what):
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            changes = {"machine": ("_machine", lambda: "another"), "pids": ("os.getpid", lambda: 2**30)}
+            name, value = changes[what]
+            patch.setattr(f"odc_engine.backends.files.{name}", value)
+        try:
+            SharedMemory().close()
+        except (InputError, PeerLost) as error:
+            return str(error)
+        return ""
+
+
+def test_devices_that_cannot_share_memory_are_told_why(pools):
+    found = pools(2).run(elsewhere, "machine")
+    assert found[0] == "device 1 is on another machine; share memory on one machine only"
+    found = pools(2).run(elsewhere, "pids")
+    assert found[0].startswith("memory of device 1 cannot be opened (No such file or directory)")
+
+
+def left_over(_rank, times):
+    """Open files of this process, after memory was made and given back."""
+    for _ in range(times):
+        with memory_of(1 << 16) as memory:
+            memory.meet(MAIN)
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_memory_given_back_leaves_no_file_open(pools):
+    assert pools(2).run(left_over, 1) == pools(2).run(left_over, 5)
+
+
+def kept_after_the_end(rank, keep):
+    memory = SharedMemory(timeout=30.0)
+    memory.allocate(64)
+    mapped = memory._files[rank].memory
+    gradient = memory.view(rank)[8:16] if keep else None
+    memory.meet(MAIN)
+    memory.close()
+    if mapped.closed:
+        return "closed"
+    gradient.fill_(3)
+    return bytes(mapped[7:17])
+
+
+def test_a_gradient_that_outlives_its_arena_keeps_its_memory(pools):
+    """Whoever wrote to it would write to memory that is somebody else's by then."""
+    assert pools(1).run(kept_after_the_end, True) == [bytes([0, *[3] * 8, 0])]
+    assert pools(1).run(kept_after_the_end, False) == ["closed"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "free"), [("max\n", float("inf")), ("1000\n", 1000 - 700 + 30 + 5), (None, float("inf"))]
+)
+def test_a_container_s_limit_counts(tmp_path, limit, free):
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(limit)
+        (tmp_path / "memory.current").write_text("700\n")
+        (tmp_path / "memory.stat").write_text("anon 600\ninactive_file 30\nactive_file 5\nfile 100\n")
+    assert shm._group_free(str(tmp_path)) == free
+
+
+def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(InputError, match=r"no shared memory for 4\.19 MB"):
+        files._create(4 << 20)
+    assert not list(tmp_path.iterdir())

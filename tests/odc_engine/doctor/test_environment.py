@@ -1,0 +1,176 @@
+"""What `odc_engine doctor` says of variables of the environment, alone and together."""
+
+import json
+import os
+
+import pytest
+
+from odc_engine.backends.heap import GRANULE, check_heap, heap_size, taken
+from odc_engine.cli import main
+from odc_engine.doctor import abilities as doctor
+from odc_engine.doctor import environment
+from odc_engine.doctor.environment import Facts
+from odcsim.errors import InputError
+
+KNOWN = ("NVSHMEM_", "NCCL_", "SLURM_", "GLOO_", "MASTER_", "LOCAL_", "CUDA_")
+TASKS = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}
+ACROSS = TASKS | {"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+
+
+def findings(env, gpus=8, arena=None):
+    found = environment.examine(Facts(env, gpus, arena))
+    assert len({f.name for f in found}) == len(found)
+    return {f.name: f for f in found}
+
+
+def test_nothing_set_is_nothing_said():
+    assert findings({}) == {}
+    assert findings({"HOME": "/root", "SLURM_CLUSTER_NAME": "ada"}) == {}
+
+
+@pytest.mark.parametrize("name", environment.MEANS)
+def test_each_known_one_is_told_with_its_value(name):
+    finding = findings({name: "17"})[name]
+    assert "'17'" in finding.found
+    assert bool(finding.advice) != finding.ok
+
+
+def test_the_libraries_others_are_told_too():
+    found = findings({"NVSHMEM_QP_DEPTH": "64", "NCCL_ALGO": "Ring"})
+    assert all(f.ok and environment.READ_BY_NONE in f.found for f in found.values())
+    assert len(found) == 2
+
+
+PROBLEMS = [
+    ({"RANK": "0"}, {}, "RANK", "without WORLD_SIZE"),
+    ({"WORLD_SIZE": "2"}, {}, "WORLD_SIZE", "without RANK"),
+    (TORCHRUN | {"MASTER_ADDR": "localhost"}, {}, "MASTER_ADDR", "no other machine"),
+    (TORCHRUN | TASKS, {}, "SLURM_PROCID", "ignored: torchrun started"),
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}, {}, "SLURM_PROCID", "script of a batch job"),
+    (TASKS | {"SLURM_NTASKS": "1"}, {}, "SLURM_PROCID", "a task alone"),
+    (ACROSS | {"GLOO_SOCKET_IFNAME": "lo"}, {}, "GLOO_SOCKET_IFNAME", "no other machine"),
+    (ACROSS | {"NCCL_SOCKET_IFNAME": "lo"}, {}, "NCCL_SOCKET_IFNAME", "no other machine"),
+    ({"CUDA_VISIBLE_DEVICES": ""}, {"gpus": 0}, "CUDA_VISIBLE_DEVICES", "no GPU is left"),
+    (TASKS | {"CUDA_VISIBLE_DEVICES": "0,1"}, {"gpus": 2}, "CUDA_VISIBLE_DEVICES", "4 devices share 2 GPUs"),
+    ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {}, "CUDA_DEVICE_MAX_CONNECTIONS", "queue behind compute"),
+    ({"CUDA_LAUNCH_BLOCKING": "1"}, {}, "CUDA_LAUNCH_BLOCKING", "nothing overlaps"),
+    ({"NVSHMEM_SYMMETRIC_SIZE": "256M"}, {"arena": 1 << 30}, "NVSHMEM_SYMMETRIC_SIZE", "too small for the model"),
+    ({"NVSHMEM_SYMMETRIC_SIZE": "much"}, {}, "NVSHMEM_SYMMETRIC_SIZE", "is not a size"),
+    ({"NVSHMEM_DISABLE_P2P": "1"}, {}, "NVSHMEM_DISABLE_P2P", "over a network"),
+    (ACROSS | {"NVSHMEM_REMOTE_TRANSPORT": "none"}, {}, "NVSHMEM_REMOTE_TRANSPORT", "several machines"),
+    ({"NVSHMEM_DEBUG": "INFO"}, {"gpus": 0}, "NVSHMEM_DEBUG", "ends the process"),
+    ({"NCCL_P2P_DISABLE": "1"}, {}, "NCCL_P2P_DISABLE", "cuda_ipc fails"),
+    ({"NCCL_IB_DISABLE": "1"}, {}, "NCCL_IB_DISABLE", "another NVSHMEM_REMOTE_TRANSPORT"),
+]
+
+
+@pytest.mark.parametrize(("env", "facts", "name", "told"), PROBLEMS)
+def test_what_is_at_odds_is_named_with_the_way_out(env, facts, name, told):
+    finding = findings(env, **facts)[name]
+    assert not finding.ok
+    assert told in finding.found
+    assert finding.advice
+
+
+HARMLESS = [
+    (TORCHRUN | {"MASTER_ADDR": "gpu01"}, {}),
+    (TORCHRUN | {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, {}),
+    (ACROSS, {}),
+    (TASKS | {"GLOO_SOCKET_IFNAME": "lo", "NVSHMEM_REMOTE_TRANSPORT": "none"}, {}),
+    (TASKS | {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, {"gpus": 4}),
+    (TASKS | {"CUDA_VISIBLE_DEVICES": "3"}, {"gpus": 1}),  # as with --gpus-per-task
+    ({"CUDA_DEVICE_MAX_CONNECTIONS": "8", "CUDA_LAUNCH_BLOCKING": "0"}, {}),
+    ({"NVSHMEM_SYMMETRIC_SIZE": "2G"}, {"arena": 1 << 30}),
+    ({"NVSHMEM_DISABLE_P2P": "0", "NCCL_P2P_DISABLE": "0", "NVSHMEM_DEBUG": "INFO"}, {}),
+]
+
+
+@pytest.mark.parametrize(("env", "facts"), HARMLESS)
+def test_what_is_in_order_is_not_complained_of(env, facts):
+    assert all(f.ok for f in findings(env, **facts).values())
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("", 0), ("1024", 1024), ("20m", 20 << 20), ("3.5K", 3584), (".5G", 1 << 29), ("2t", 2 << 40), ("20kk", 20480)],
+)
+def test_a_heap_s_size_is_read_as_the_library_does(text, size):
+    assert heap_size({"NVSHMEM_SYMMETRIC_SIZE": text}) == size
+
+
+def test_a_heap_too_small_is_refused_before_the_library_ends_the_process(monkeypatch):
+    monkeypatch.delenv("NVSHMEM_SYMMETRIC_SIZE", raising=False)
+    check_heap(1 << 40)  # unset: the engine sets it
+    monkeypatch.setenv("NVSHMEM_SYMMETRIC_SIZE", "128M")
+    check_heap(64 << 20)
+    with pytest.raises(InputError, match=r"NVSHMEM_SYMMETRIC_SIZE=128M is too small for an arena of 67 MB.*134217729"):
+        check_heap((64 << 20) + 1)
+
+
+@pytest.mark.parametrize(("nbytes", "granules"), [(1, 2), (GRANULE, 2), (GRANULE + 1, 3)])
+def test_a_heap_takes_whole_granules_and_one_of_the_library_s(nbytes, granules):
+    assert taken(nbytes) == granules * GRANULE
+
+
+@pytest.fixture
+def clean(monkeypatch):
+    for name in [name for name in os.environ if name in environment.MEANS or name.startswith(KNOWN)]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("clean")
+def test_doctor_asks_for_a_model_s_heap(monkeypatch, capsys):
+    monkeypatch.setenv("NVSHMEM_SYMMETRIC_SIZE", "1G")
+    for model, good in (("nano", True), ("qwen3-8b", False)):
+        assert main(["doctor", "--model", model, "--devices", "16", "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)["findings"]
+        [finding] = [f for f in printed if f["area"] == "environment"]
+        assert finding["name"] == "NVSHMEM_SYMMETRIC_SIZE"
+        assert finding["ok"] == good
+    assert main(["doctor", "--model", "qwen3-9b"]) == 2
+    assert "qwen3-8b" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_model_s_arena_is_the_one_that_the_engine_asks_for(pools):
+    """Within a hundredth: units begin at round places."""
+    pytest.importorskip("torch")
+    asked = pools(2).run(arena_of, "nano")[0]
+    assert doctor._arena("nano", 2) == pytest.approx(asked, rel=0.3)
+
+
+def arena_of(_rank, name):
+    """Bytes that a model of this name asks for on two machines."""
+    from fake_nvshmem import FakeNvshmem
+
+    from odc_engine.backends.nvshmem import NvshmemMemory
+    from odc_engine.backends.shm import SharedMemory
+    from odc_engine.decoder.model import Decoder
+    from odc_engine.fsdp.on_demand import OnDemand
+    from odc_engine.fsdp.sharding import shard
+    from odcsim import catalog
+    from odcsim.program import prefetch_named
+
+    model = Decoder(catalog.model(name), seed=0)
+    shard(model, list(model.layers), prefetch_named("fsdp2"))
+    library = FakeNvshmem((1, 1))
+    comm = OnDemand(model, memory=NvshmemMemory(SharedMemory(timeout=30.0), library), accumulate="slots")
+    asked = library._heap
+    comm.close()
+    return asked
+
+
+@pytest.mark.parametrize(("host", "bitcode", "ok"), [("3.4.5", "3.4.5", True), ("3.4.5", "3.8.0", False)])
+def test_doctor_holds_nvshmem_s_versions_against_each_other(monkeypatch, host, bitcode, ok):
+    pytest.importorskip("torch")
+    from odc_engine.backends import nvshmem_library
+
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: object())
+    versions = nvshmem_library.Versions("0.4.1", host, bitcode, "x.bc")
+    monkeypatch.setattr(nvshmem_library, "versions", lambda: versions)
+    finding = doctor._nvshmem()
+    assert finding.ok == ok
+    assert host in finding.found
+    assert bitcode in finding.found
+    assert ok or "install one nvidia-nvshmem wheel" in finding.advice

@@ -1,0 +1,92 @@
+"""Launches of kernels as runs make them, compiled for a GPU that is not here."""
+
+import threading
+
+import fake_cuda
+import pytest
+import torch
+from fake_gpu import fake_gpu
+from teams import job_for, minibatch
+
+from odc_engine.devices import thread as thin
+from odc_engine.devices.thread import Thin
+from odc_engine.kernels import device, transfers
+from odc_engine.kernels.pause import pause
+from odc_engine.memory.gpu import GpuArena
+from odc_engine.places import streams
+from odc_engine.runs import launch_threads
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(device.gather, "params"), reason="kernels are interpreted in this process (TRITON_INTERPRET)"
+)
+KERNELS = device.gather, device.add, device.write, device.total, device.meet, pause
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fresh(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield
+
+
+def gather(rank=0, devices=3):
+    arenas = [torch.zeros(32) for _ in range(devices)]
+    place = transfers.Shards(transfers.table([arena.data_ptr() for arena in arenas]), rank, 0, 32)
+    transfers.gather(place, torch.zeros(devices * 32), torch.float32)
+
+
+def test_all_devices_and_meetings_have_the_same_code():
+    """Triton would compile numbers into it that are 1, or a multiple of 16."""
+    with fake_gpu(*KERNELS) as gpu:
+        for rank in (0, 1, 2, 16):
+            gather(rank, devices=17)
+        gather(devices=1)
+        arenas = [torch.zeros(32) for _ in range(2)]
+        flags = transfers.Shards(transfers.table([arena.data_ptr() for arena in arenas]), 1, 16, 2)
+        for count in (1, 2, 16, 33):
+            transfers.meet(flags, count, 60_000_000, torch.zeros(2, dtype=torch.int32))
+    assert gpu.loaded == ["gather", "meet"]
+    assert gpu.launched == ["gather"] * 5 + ["meet"] * 4
+
+
+def test_a_kernel_that_is_being_loaded_is_waited_for():
+    """By a thread that comes meanwhile. Triton itself lets it launch nothing."""
+    loading, tried = threading.Event(), threading.Event()
+    failed = []
+
+    def load():
+        loading.set()
+        tried.wait(0.2)
+
+    def other():
+        loading.wait(20.0)
+        try:
+            gather(rank=1)
+        except TypeError as error:
+            failed.append(error)
+        tried.set()
+
+    with fake_gpu(*KERNELS, loading=load) as gpu:
+        thread = threading.Thread(target=other)
+        thread.start()
+        gather()
+        thread.join()
+    assert not failed
+    assert (gpu.loaded, gpu.launched) == (["gather"], ["gather"] * 2)
+
+
+@pytest.mark.parametrize(("accumulate", "kernels"), [("locked", {"add"}), ("slots", {"write"})])
+def test_a_run_on_streams_launches_kernels_that_can_be_compiled_each_once(accumulate, kernels, monkeypatch):
+    monkeypatch.setattr(streams, "_cuda", fake_cuda.FakeCuda())
+    monkeypatch.setattr(thin, "arena_on", lambda *given: GpuArena(*given))
+    job = job_for(minibatch((2, 1)), accumulate=accumulate, emulate=True, gpu="a100")
+
+    def perform(memory):
+        with Thin(job, memory) as member:
+            member.minibatch(0)
+
+    with fake_gpu(*KERNELS) as gpu:
+        assert launch_threads.run(perform, 2, 20.0, places=fake_cuda.places(2)) == 0
+        kinds = sum(len(kernel.device_caches[0][0]) for kernel in KERNELS if kernel.device_caches)
+    assert set(gpu.launched) == {"gather", "pause"} | kernels
+    assert len(gpu.loaded) == kinds

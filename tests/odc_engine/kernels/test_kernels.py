@@ -1,0 +1,187 @@
+"""The kernels under Triton's interpreter, against torch: alone, and in memory that two processes share.
+
+A process interprets kernels or compiles them, so these run in processes of their own.
+"""
+
+import pytest
+import shards
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odc_engine.backends.base import MAIN
+from odc_engine.backends.shm import SharedMemory
+
+BLOCK = 8192  # so large that a sum that is read, added to and written back would lose what came meanwhile
+ELEMENTS = 2 * BLOCK + 193  # some chunks and a tail
+STRIDE = 4 * ELEMENTS + 12  # bytes from slot to slot
+OFFSET, SUMS, SLOTS = 64, STRIDE, 2 * STRIDE  # bytes in an arena
+PUSHES = 10
+
+drawn = settings(max_examples=30, derandomize=True, deadline=None, database=None)
+
+
+LAWS = {  # what holds of each kernel, and what is drawn beside the case
+    "gather": (shards.check_gather, ()),
+    "add": (shards.check_add, (st.integers(0, 3),)),
+    "write": (shards.check_write, (st.integers(1, 3),)),
+    "total": (shards.check_total, (st.integers(1, 5).flatmap(lambda n: st.permutations(range(n))),)),
+}
+
+
+def cases_that_held(_rank, kernel):
+    """How many, each of them looked at to its end; the first that does not hold is told instead."""
+    check, beside = LAWS[kernel]
+    held = []
+
+    @drawn
+    @given(shards.cases(), st.tuples(*beside))
+    def law(case, values):
+        check(shards.interpreted(), case, *values)
+        held.append(case)
+
+    law()
+    return len(held)
+
+
+@pytest.mark.parametrize("kernel", LAWS)
+def test_every_size_and_place(pools, kernel):
+    assert pools(1).run(cases_that_held, kernel) == [drawn.max_examples]
+
+
+def cut_off(_rank):
+    """What the interpreter does to numbers that bf16 cannot hold. A GPU rounds to the nearest."""
+    case = shards.Case(1, 0, 1, 0, 16, 1, torch.float32, torch.bfloat16, 0)
+    arena = torch.tensor([1.0 + 255 / 2**15]).view(torch.uint8)  # closer to 1 + 1/128 than to 1
+    out = torch.empty(1, dtype=torch.bfloat16)
+    transfers = shards.interpreted()
+    transfers.gather(transfers.Shards(transfers.table([arena.data_ptr()]), 0, 0, 1), out, torch.float32)
+    return case.n, out.item()
+
+
+def test_the_interpreter_cuts_bf16_off(pools):
+    """Why the other tests draw numbers that bf16 can hold. When this fails they need not do so any more."""
+    assert pools(1).run(cut_off) == [(1, 1.0)]
+
+
+def two_processes(rank):
+    """Both push into both arenas at once, time and again, then look at what has come and gather it."""
+    transfers = shards.interpreted()
+    memory = SharedMemory(timeout=30.0)
+    memory.allocate(4 * STRIDE)
+    table = transfers.table([memory.view(device).data_ptr() for device in range(2)])
+    launch = transfers.Launch(BLOCK, programs=4)
+
+    def at(offset):
+        return transfers.Shards(table, rank, offset, ELEMENTS)
+
+    def mine(offset, dtype=torch.float32):
+        return memory.view(rank)[offset : offset + ELEMENTS * dtype.itemsize].view(dtype)
+
+    whole = torch.arange(2.0 * ELEMENTS)
+    memory.view(rank).zero_()
+    mine(OFFSET, torch.bfloat16).copy_(torch.arange(ELEMENTS) % 200 + 7 * rank)
+    memory.meet(MAIN)
+    for i in range(PUSHES):
+        transfers.add(at(SUMS), whole + i + 1000 * rank, launch)
+    for first in (True, False):
+        transfers.write(at(SLOTS + rank * STRIDE), whole / 3 + rank / 7, first=first, launch=launch)
+    memory.meet(MAIN)
+    sums, slots, out = mine(SUMS).tolist(), torch.empty(ELEMENTS), torch.empty_like(whole)
+    transfers.gather(at(OFFSET), out, torch.bfloat16, launch)
+    both = memory.view(rank)[SLOTS : SLOTS + 2 * STRIDE].view(torch.float32)
+    transfers.total(both, 2, ELEMENTS, slots, launch)
+    memory.meet(MAIN)
+    memory.close()
+    return sums, slots.tolist(), out.tolist()
+
+
+def test_two_processes_add_to_each_others_memory_and_lose_nothing(pools):
+    found = pools(2).run(two_processes)
+    for rank, (sums, slots, out) in enumerate(found):
+        own = torch.arange(2.0 * ELEMENTS)[rank * ELEMENTS : (rank + 1) * ELEMENTS]
+        # Whole numbers: exact in any order.
+        assert sums == (2 * PUSHES * own + PUSHES * (PUSHES - 1) + 1000 * PUSHES).tolist()
+        first, second = (2 * (own / 3 + writer / 7) for writer in range(2))
+        assert slots == (first + second).tolist()
+        expected = torch.cat([torch.arange(ELEMENTS) % 200 + 7 * device for device in range(2)])
+        assert out == expected.bfloat16().tolist()
+
+
+def meetings(rank, rounds, absent):
+    """Each round, what the other had told before it came. The last one without device `absent`."""
+    transfers = shards.interpreted()
+    memory = SharedMemory(timeout=30.0)
+    memory.allocate(64)
+    memory.view(rank).zero_()
+    table = transfers.table([memory.view(device).data_ptr() for device in range(2)])
+    flags, missing = transfers.Shards(table, rank, 16, 2), torch.zeros(2, dtype=torch.int32)
+    told = [memory.view(device)[:4].view(torch.int32) for device in range(2)]
+    memory.meet(MAIN)
+    found = []
+    for count in range(1, rounds + 1):
+        told[rank].fill_(count)
+        transfers.meet(flags, count, 1_000_000, missing)
+        found.append(int(told[1 - rank]))
+    on_time = missing.tolist()
+    memory.meet(MAIN)
+    if rank != absent:
+        transfers.meet(flags, rounds + 1, 50, missing)
+    memory.meet(MAIN)
+    memory.close()
+    return found, on_time, missing.tolist()
+
+
+def test_devices_meet_on_their_streams_and_notice_who_does_not_come(pools):
+    rounds = 40
+    for rank, (found, on_time, missing) in enumerate(pools(2).run(meetings, rounds, 1)):
+        # It had come, and may have told of the next round meanwhile.
+        assert all(count <= seen <= count + 1 for count, seen in enumerate(found, 1))
+        assert on_time == [0, 0]
+        assert missing == ([0, 1] if rank == 0 else [0, 0])
+
+
+@pytest.fixture
+def transfers():
+    from odc_engine.kernels import transfers
+
+    return transfers
+
+
+def test_addresses_that_are_not_aligned_are_refused(transfers):
+    with pytest.raises(ValueError, match="arenas at 0x28 are not aligned to 16 bytes"):
+        transfers.table([0x10, 0x28])
+    with pytest.raises(ValueError, match="offset 8 is not a multiple of 16 bytes"):
+        transfers.Shards(transfers.table([16]), 0, 8, 1)
+
+
+@pytest.mark.parametrize("n", [-1, 2**31 - 1])
+def test_shards_that_cannot_be_counted_are_refused(transfers, n):
+    with pytest.raises(ValueError, match=f"{n} elements are not between 0 and"):
+        transfers.Shards(transfers.table([16]), 0, 0, n)
+
+
+@pytest.mark.parametrize(
+    ("whole", "why"),
+    [
+        (torch.zeros(7), "7 elements for 2 shards of 4"),
+        (torch.zeros(8, 2)[:, 0], "8 elements for 2 shards of 4"),
+        (torch.zeros(8, dtype=torch.float16), r"torch\.float16 is not one of torch\.float32, torch\.bfloat16"),
+    ],
+    ids=["size", "strided", "dtype"],
+)
+def test_tensors_that_do_not_fit_are_refused(transfers, whole, why):
+    shards = transfers.Shards(transfers.table([16, 32]), 0, 0, 4)
+    for call in (lambda: transfers.gather(shards, whole, torch.float32), lambda: transfers.add(shards, whole)):
+        with pytest.raises(ValueError, match=why):
+            call()
+
+
+def test_slots_that_do_not_hold_what_is_summed_are_refused(transfers):
+    with pytest.raises(ValueError, match="2 slots of 5 fp32 elements in 8"):
+        transfers.total(torch.zeros(8), 2, 5, torch.zeros(5))
+
+
+def test_work_is_spread_over_programs(transfers):
+    launch = transfers.Launch(block=64, programs=10)
+    assert [launch.grid(n, 2) for n in (0, 1, 65, 640)] == [(1,), (2,), (4,), (10,)]

@@ -1,0 +1,210 @@
+"""What `odc_engine profile` measures: a machine's numbers come back, and a stopped call goes on where it was."""
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, PLAN, SLOWDOWN, TERMS, TINY, run_on_machine
+
+from odc_engine.backends import gpus
+from odc_engine.job import check_job
+from odc_engine.measuring import calibration, profile
+from odc_engine.measuring.plan import DTYPE, KEPT, SYNCS, Plan
+from odc_engine.measuring.profile import measured, partial, pieces
+from odcsim import catalog
+from odcsim import profile as profiles
+from odcsim.errors import InputError
+from odcsim.fitting import measurements
+from odcsim.schedule import Header, ScheduleFile
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """The names of what it was asked to measure."""
+    asked = []
+    real = profile.measure
+
+    def measure(plan, piece):
+        asked.append(piece.name)
+        return real(plan, piece)
+
+    monkeypatch.setattr(profile, "run", run_on_machine)
+    monkeypatch.setattr(profile, "measure", measure)
+    return asked
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
+    """Compute beside others and what that costs it, transfers by themselves and beside compute, and all the rest."""
+    report = measured(replace(PLAN, quick=quick), tmp_path / "me.json")
+    found = profiles.read(tmp_path / "me.json")
+    assert report.good
+    assert found == report.profile
+    for name in TERMS:
+        for term in ("constant", "linear", "quadratic", "sample"):
+            its = getattr(getattr(MACHINE, name), term)
+            assert getattr(getattr(found, name), term) == pytest.approx(its, rel=1e-6), (name, term)
+    for name, term in product(("forward", "backward"), ("constant", "linear", "quadratic", "sample")):
+        its = getattr(getattr(MACHINE.kept, name), term)
+        assert getattr(getattr(found.kept, name), term) == pytest.approx(its, rel=1e-6), (name, term)
+    assert {(t.kind, t.devices) for t in found.timings} == {(t.kind, t.devices) for t in MACHINE.timings}
+    for timing in found.timings:
+        # Beside real compute only as many devices as compute for real are measured.
+        slowdown = SLOWDOWN if timing.kind in KINDS and timing.devices == COUNTS[0] else 1.0
+        its = MACHINE.timing(timing.kind, timing.devices)
+        assert timing.constant == pytest.approx(its.constant, rel=1e-6), timing
+        assert timing.per_byte == pytest.approx(its.per_byte, rel=1e-6), timing
+        assert timing.slowdown == pytest.approx(slowdown, rel=1e-6), timing
+    assert found.interference == pytest.approx(INTERFERENCE)
+    assert (found.model, found.gpu, found.dtype, found.transport) == ("tiny", "cpu", DTYPE, "shm")
+    assert (found.longest, found.most_tokens) == (512, 512)
+    assert found.hardware
+    assert "torch" in found.versions
+    assert [path.name for path in tmp_path.iterdir()] == ["me.json"]
+    assert machine == [piece.name for piece in pieces(replace(PLAN, quick=quick))]
+
+
+@pytest.mark.parametrize("backend", ["shm", "threads", "torch", "cuda_ipc"])
+@pytest.mark.parametrize("quick", [True, False])
+def test_pieces_have_names_of_their_own_and_run_what_the_backend_can(backend, quick):
+    plan = replace(PLAN, backend=backend, quick=quick)
+    found = pieces(plan)
+    assert len({piece.name for piece in found}) == len(found)
+    assert {piece.sync for piece in found} == set(SYNCS[backend])
+    assert {piece.file.header.devices for piece in found} == {1, *COUNTS}
+    assert all(piece.emulate or piece.file.header.devices in (1, COUNTS[0]) for piece in found)
+    for piece in found:
+        job = profile._job(plan, piece)
+        assert (job.backend, job.sync, job.emulate) == (backend, piece.sync, piece.emulate)
+        assert job.recompute == (not piece.name.startswith("kept"))
+
+
+def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
+    """The fit's own rounds are whole. What is there for a ratio, or for its transfers, is not."""
+    runs = {piece.name: sum(sum(s.microbatches) for s in piece.file.schedules) for piece in pieces(PLAN)}
+    every = len(calibration.packings(PLAN.most))
+    assert runs["compute-0"] == runs["compute-1"] == runs["kept-0"] == 2 * every
+    assert runs["collective-2"] == 2 * -(-every // 2)
+    assert runs["alone"] == -(-every // 4)
+
+
+def test_layers_that_keep_all_get_fewer_tokens_on_a_gpu():
+    for device, most in (("cpu", 32768), ("cuda", KEPT)):
+        plan = replace(PLAN, backend="threads", device=device, most=32768)
+        longest = {piece.name: max(max(s.lengths) for s in piece.file.schedules) for piece in pieces(plan)}
+        assert (longest["compute-0"], longest["kept-0"]) == (32768, most)
+
+
+@pytest.mark.usefixtures("machine")
+def test_groups_of_a_gpu_are_measured_like_any_machine(monkeypatch, tmp_path):
+    """The same pieces, every device with as many SMs, and the numbers under the GPU's name and dtype."""
+    monkeypatch.setattr(profile.green, "refuse_without", lambda: None)
+    monkeypatch.setattr(profile.green, "share", lambda devices: 132 // devices // 8 * 8)
+    monkeypatch.setattr(profile.green, "told", lambda sms: f"{sms} SMs of a GPU")
+    plan = replace(PLAN, backend="threads", device="cuda", dtype="bfloat16")
+    jobs = [profile._job(plan, piece) for piece in pieces(plan)]
+    assert {(job.device, job.dtype, job.sms) for job in jobs} == {("cuda", "bfloat16", 40)}
+    assert [piece.name for piece in pieces(plan)] == [piece.name for piece in pieces(replace(plan, device="cpu"))]
+    measured(plan, tmp_path / "me.json")
+    found = profiles.read(tmp_path / "me.json")
+    assert found.interference == pytest.approx(INTERFERENCE)
+    assert (found.gpu, found.dtype, found.transport) == ("cuda", "bfloat16", "threads")
+    assert found.hardware.startswith("40 SMs of a GPU; ")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    monkeypatch.setattr(gpus, "refuse_without", lambda *_: None)
+
+
+@pytest.mark.usefixtures("machine", "two_gpus")
+def test_gpus_with_a_process_each_are_measured_like_any_machine(tmp_path):
+    """The same pieces, transfers by themselves beside emulated compute, and the numbers under the GPU's name."""
+    plan = replace(PLAN, devices=(2,), backend="cuda_ipc", dtype="bfloat16")
+    jobs = [profile._job(plan, piece) for piece in pieces(plan)]
+    for job in jobs:
+        check_job(ScheduleFile(Header("", "", "", 0, len(job.schedules[0].devices), 0), job.schedules), job)
+    assert {job.emulate for job in jobs} == {True, False}
+    assert {(job.backend, job.dtype) for job in jobs} == {("cuda_ipc", "bfloat16")}
+    measured(plan, tmp_path / "me.json")
+    found = profiles.read(tmp_path / "me.json")
+    assert found.interference == pytest.approx(INTERFERENCE)
+    assert (found.gpu, found.dtype, found.transport) == ("cuda", "bfloat16", "cuda_ipc")
+    assert found.hardware.startswith("2 x a GPU; ")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_devices_that_would_take_turns_on_a_gpu_are_not_measured(tmp_path):
+    with pytest.raises(InputError, match="3 devices on 2 GPUs take turns, so that their times mean nothing; at most"):
+        measured(replace(PLAN, devices=(2, 3), backend="cuda_ipc"), tmp_path / "me.json")
+    assert gpus.told(3) == "3 processes that take turns on 2 x a GPU"
+
+
+def stopped_after(monkeypatch, count: int, error: BaseException, plan: Plan, output: Path) -> None:
+    """A call that ends by the error when so many pieces are measured."""
+    before, left = profile.measure, iter(range(count))
+
+    def measure(plan, piece):
+        if next(left, None) is None:
+            raise error
+        return before(plan, piece)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(profile, "measure", measure)
+        with pytest.raises(type(error)):
+            measured(plan, output)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)], ids=repr)
+def test_a_stopped_call_goes_on_where_it_was(machine, monkeypatch, tmp_path, error):
+    output, names = tmp_path / "me.json", [piece.name for piece in pieces(PLAN)]
+    stopped_after(monkeypatch, 3, error, PLAN, output)
+    assert machine == names[:3]
+    assert not output.exists()
+    assert sorted(path.name for path in partial(output).iterdir()) == sorted(f"{name}.json" for name in names[:3])
+    resumed = measured(PLAN, output)
+    assert machine == names
+    assert not partial(output).exists()
+    whole = measured(PLAN, tmp_path / "other.json")
+    assert resumed.profile == whole.profile
+
+
+OTHER = {
+    "speed": {"quick": False},
+    "limit": {"most": 600},
+    "devices": {"devices": (2, 4)},
+    "seed": {"seed": 1},
+    "backend": {"backend": "threads"},
+    "model": {"model": catalog.model("nano")},
+    "name": {"model": replace(TINY, name="mine")},
+    "sizes": {"model": replace(TINY, ffn=1024)},
+}
+
+
+@pytest.mark.parametrize("changes", OTHER.values(), ids=OTHER)
+def test_what_was_measured_with_other_settings_is_measured_anew(machine, monkeypatch, tmp_path, changes):
+    output, other = tmp_path / "me.json", replace(PLAN, **changes)
+    stopped_after(monkeypatch, 3, KeyboardInterrupt(), PLAN, output)
+    machine.clear()
+    stopped_after(monkeypatch, 2, KeyboardInterrupt(), other, output)
+    assert machine == [piece.name for piece in pieces(other)][:2]
+
+
+def test_so_is_what_other_software_measured_and_what_cannot_be_read(machine, monkeypatch, tmp_path):
+    output, names = tmp_path / "me.json", [piece.name for piece in pieces(PLAN)]
+    stopped_after(monkeypatch, 4, KeyboardInterrupt(), PLAN, output)
+    older, damaged, foreign, kept = (partial(output) / f"{name}.json" for name in names[:4])
+    measurements.write(replace(measurements.read(older), versions="torch 1.0"), older)
+    damaged.write_text("{")
+    foreign.write_text(json.dumps({"mine": 1}))
+    measurements.write(replace(measurements.read(kept), date="1999-12-31"), kept)  # begun before midnight
+    machine.clear()
+    measured(PLAN, output)
+    assert machine == [*names[:3], *names[4:]]

@@ -1,0 +1,162 @@
+"""The bandwidth command, and the two things about transfers that its figures rest on."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from odc_engine.backends.threads import Team, ThreadMemory
+from odc_engine.cli import main
+from odc_engine.errors import EngineError
+from odc_engine.measuring import bandwidth as measure
+from odc_engine.measuring.ground import Bench, Cpu, named, same
+from odc_engine.memory.arena import CHUNK, Arena, UnitShape
+from odcsim import plots
+
+SIZE = 64 << 10
+
+
+def test_the_command_measures_every_way(capfd):
+    assert main(["bandwidth", "--devices", "2", "--bytes", str(SIZE), "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["schema"] == 1
+    assert [r["way"] for r in report["rates"]] == list(Cpu.ways)
+    for rate in report["rates"]:
+        assert (rate["devices"], rate["bytes"]) == (2, SIZE)
+        assert rate["gb_per_second"] == pytest.approx(SIZE / rate["seconds"] / 1e9)
+    ceiling = next(r for r in report["rates"] if r["way"] == Cpu.ceiling)
+    assert ceiling["of_memcpy"] == 1
+    assert all(r["of_memcpy"] == pytest.approx(ceiling["seconds"] / r["seconds"]) for r in report["rates"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--devices", "1"], "1 devices have nobody to exchange with"),
+        (["--devices", "3", "--bytes", "65536"], "65536 bytes are not divided by 3 devices"),
+        (["--bytes", "0"], "0 bytes"),
+        (["--devices", "2;4"], "'2;4' is not a list of whole numbers"),
+    ],
+)
+def test_bad_numbers_are_refused_in_a_line(capsys, options, said):
+    try:
+        code = main(["bandwidth", *options])
+    except SystemExit as left:
+        code = left.code
+    assert code == 2
+    assert said in (line := capsys.readouterr().err)
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(("backend", "given"), [("shm", {}), ("cuda_ipc", {"CUDA_DEVICE_MAX_CONNECTIONS": "32"})])
+def test_devices_on_gpus_get_queues_for_their_streams(monkeypatch, backend, given):
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    found = []
+    monkeypatch.setattr(measure.launch, "run", lambda *_, env: found.append(env) or 1)
+    assert measure.rates(2, [SIZE], backend) == (1, [])
+    assert found == [given]
+
+
+def test_a_way_moves_what_it_is_called_by(monkeypatch):
+    done = []
+
+    def note(what):
+        return lambda *_: done.append(what)
+
+    bench = object.__new__(Bench)
+    bench.ground = SimpleNamespace(ways=named(("copy",), "rival"), moved=SIZE, slow=1, copies=lambda *_: [note("copy")])
+    bench.count, bench.whole, bench.spare, bench.gradients = SIZE, None, None, None
+    bench.memory = [SimpleNamespace(meet=note("meet"))]
+    bench.locked = SimpleNamespace(gather=note("gather"), push=note("add"))
+    bench.slots = SimpleNamespace(push=note("write"))
+    monkeypatch.setattr(Bench, "_all_gather", note("all-gather"))
+    monkeypatch.setattr(Bench, "_reduce_scatter", note("reduce-scatter"))
+    found = {}
+    for way, (move, _) in bench.ways().items():
+        done.clear()
+        move()
+        found[way] = " ".join(done)
+    assert found == {
+        "copy": "copy",
+        "gather": "gather",
+        "gather, lockstep": "meet gather",
+        "gather, rival": "all-gather",
+        "push, locked": "add",
+        "push, slots": "write",
+        "push, lockstep": "meet add",
+        "push, rival": "reduce-scatter",
+    }
+
+
+def test_a_wrong_sum_is_no_measurement():
+    same("push", torch.ones(3), torch.ones(3))
+    with pytest.raises(EngineError, match="push of 3 elements is wrong"):
+        same("push", torch.ones(3), torch.tensor([1.0, 1.0, 2.0]))
+
+
+def rate(way: str, size: int) -> measure.Rate:
+    return measure.Rate(way, 2, size, 1e-3, size / 1e6, 0.5)
+
+
+def test_the_table_has_a_row_for_each_way_and_a_column_for_each_size():
+    lines = measure.as_text([rate(way, size) for size in (SIZE, 1 << 20) for way in Cpu.ways]).splitlines()
+    assert lines[0].split() == ["2", "devices,", "GB/s", "64", "KB", "1", "MB"]
+    assert [line[:20].strip() for line in lines[1 : 1 + len(Cpu.ways)]] == list(Cpu.ways)
+    assert lines[-1].split()[-2:] == ["50%", "50%"]
+
+
+class Busy(ThreadMemory):
+    """Somebody else holds the first chunk until it is asked for a second time."""
+
+    def allocate(self, nbytes: int) -> None:
+        super().allocate(nbytes)
+        self.order: list[str] = []
+
+    def try_lock(self, device: int, start: int, stop: int) -> bool:
+        self.order.append(f"try {start}")
+        return len(self.order) > 1 and super().try_lock(device, start, stop)
+
+    def lock(self, device: int, start: int, stop: int):
+        self.order.append(f"wait {start}")
+        return super().lock(device, start, stop)
+
+
+def test_a_push_does_other_chunks_while_one_is_held():
+    memory = Busy(Team(1), 0)
+    count = 3 * CHUNK // 4 - 5
+    arena = Arena(memory, [UnitShape("unit", 0, count, torch.float32)], "locked")
+    arena.push(0, torch.arange(count, dtype=torch.float32))
+    assert memory.order == ["try 0", f"try {CHUNK}", f"try {2 * CHUNK}", "wait 0"]
+    assert torch.equal(arena.gradients(0), torch.arange(count, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pushes_of_any_dtype_add_up_in_fp32(dtype):
+    arena = Arena(ThreadMemory(Team(1), 0), [UnitShape("unit", 0, 7, torch.float32)], "locked")
+    for _ in range(300):  # in bf16 the sum would stop at 256
+        arena.push(0, torch.ones(7, dtype=dtype))
+    assert torch.equal(arena.gradients(0), torch.full((7,), 300.0))
+
+
+def test_the_figure_has_a_panel_for_each_number_of_devices():
+    entries = [
+        {"way": way, "devices": n, "bytes": size, "gb_per_second": 1.0}
+        for way in Cpu.ways
+        for n in (2, 4)
+        for size in (SIZE, 1 << 20)
+    ]
+    drawn = plots.bandwidth(entries, "a <machine>")
+    assert [note.text for note in drawn.layout.annotations] == ["2 devices", "4 devices"]
+    assert "a &lt;machine&gt;" in drawn.layout.title.subtitle.text
+    names = {trace.name for trace in drawn.data}
+    assert names < set(Cpu.ways)  # every name that the figure knows is one that is measured
+    assert {len(trace.x) for trace in drawn.data} == {2}
+
+
+def test_the_figure_of_curves_shows_them_and_their_distances():
+    drawn = plots.convergence({"collective": [3.0, 2.0], "deferred": [3.0, 2.5], "collective, order 1": [3.0, 2.25]})
+    above = [t.name for t in drawn.data if t.yaxis == "y"]
+    below = {t.name: list(t.y) for t in drawn.data if t.yaxis == "y2"}
+    assert above == ["collective", "deferred"]
+    assert below == {"deferred": [1e-9, 0.5], "collective, order 1": [1e-9, 0.25]}

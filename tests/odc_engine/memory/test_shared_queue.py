@@ -1,0 +1,225 @@
+"""A queue that devices share: every entry is run once, whoever takes it, and gradients stay those of one process."""
+
+from dataclasses import replace
+
+import jobs
+import numpy as np
+import pytest
+import teams
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import schedules
+
+from odc_engine.cli import main
+from odc_engine.devices.process import Device, Recorded
+from odc_engine.devices.share import share_of
+from odc_engine.errors import EngineError
+from odc_engine.runs import run
+from odc_engine.runs.verify import BOUND, reference_gradients, relative_errors
+from odcsim import schedule, timeline
+from odcsim.errors import InputError
+from odcsim.program import program
+from odcsim.schedule import Schedule
+
+
+def queued(*counts: int, queue: int) -> Schedule:
+    """One sample in each microbatch: so many of each device, and in the queue."""
+    whole = teams.minibatch((*counts, queue))
+    return replace(whole, devices=whole.devices[:-1], queue=whole.devices[-1])
+
+
+UNLIKE = (queued(2, 0, 1, queue=7), queued(0, 0, 0, queue=2), queued(1, 1, 1, queue=0), queued(3, 1, 0, queue=1))
+
+
+def gradients(device):
+    """Of every minibatch, from the same weights."""
+    found = []
+    for each in device.job.schedules:
+        device.gradients(each)
+        found.append({name: g.clone() for name, g in device.whole_gradients().items()})
+        device.publish()
+    return found
+
+
+def gradients_in_a_process(rank, job):
+    device = Device(job, rank)
+    found = gradients(device)
+    device.close()
+    return [{name: g.numpy() for name, g in each.items()} for each in found] if rank == 0 else None
+
+
+def check_gradients(job, found):
+    for each, mine in zip(job.schedules, found, strict=True):
+        errors = relative_errors({n: torch.as_tensor(g) for n, g in mine.items()}, reference_gradients(job, each))
+        assert max(errors.values()) <= BOUND
+
+
+def test_gradients_equal_one_process(pools):
+    job = teams.job_for(*UNLIKE)
+    check_gradients(job, pools(3).run(gradients_in_a_process, replace(job, backend="shm"))[0])
+    for found in teams.on_threads(job, gradients):
+        check_gradients(job, found)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_gradients_equal_one_process_on_gpus(pools):
+    """Not run yet. Devices may share a GPU."""
+    job = replace(teams.job_for(*UNLIKE), backend="cuda_ipc")
+    check_gradients(job, pools(3).run(gradients_in_a_process, job)[0])
+
+
+@pytest.mark.parametrize("backend", ["shm", "threads"])
+def test_one_device_takes_all(pools, backend):
+    job = teams.job_for(queued(1, queue=3), queued(0, queue=2))
+    if backend == "threads":
+        check_gradients(job, teams.on_threads(job, gradients)[0])
+    else:
+        check_gradients(job, pools(1).run(gradients_in_a_process, replace(job, backend="shm"))[0])
+
+
+drawn = st.lists(schedules(3, longest=9, queued=True), min_size=1, max_size=2)
+
+
+@settings(max_examples=5, deadline=None)
+@given(drawn, st.sampled_from(["locked", "slots"]))
+def test_gradients_of_drawn_schedules_over_shm(pools, minibatches, accumulate):
+    job = replace(teams.job_for(*minibatches, accumulate=accumulate), backend="shm")
+    check_gradients(job, pools(3).run(gradients_in_a_process, job)[0])
+
+
+@settings(max_examples=8, deadline=None)
+@given(drawn, st.sampled_from(["none", "fsdp2", "3"]))
+def test_gradients_of_drawn_schedules_on_threads(minibatches, prefetch):
+    job = replace(teams.job_for(*minibatches), prefetch=prefetch)
+    check_gradients(job, teams.on_threads(job, gradients)[0])
+
+
+def records(device):
+    return [device.minibatch(number) for number in range(len(device.job.schedules))]
+
+
+def records_in_a_process(rank, job):
+    device = Device(job, rank)
+    found = records(device)
+    device.meet()
+    device.close()
+    return found
+
+
+def recorded(pools, backend, job):
+    """The timeline of what devices did."""
+    file = teams.file_of(*job.schedules)
+    devices = file.header.devices
+    if backend == "threads":
+        every = teams.on_threads(job, records)
+    else:
+        every = pools(devices).run(records_in_a_process, replace(job, backend=backend))
+    blocks = [run.block_of(n, s, job, [device[n] for device in every]) for n, s in enumerate(job.schedules)]
+    return run.assembled(file, job, blocks)
+
+
+@pytest.mark.parametrize("backend", ["shm", "threads"])
+def test_a_timeline_tells_who_ran_what(pools, backend, tmp_path):
+    job = teams.job_for(*UNLIKE)
+    timeline.write(recorded(pools, backend, job), tmp_path / "t.npz")
+    line = timeline.read(tmp_path / "t.npz")
+    for number, each in enumerate(job.schedules):
+        block, place = line.block_of(number)
+        assert (block.takers is None) == (not each.queue)
+        ran = block.ran(job.schedules)[place]
+        assert ran.microbatches == tuple(block.counts[place])
+        assert sorted(ran.contents()) == sorted(each.contents())
+        assert block.program.microbatches == max(ran.microbatches)
+        entries = [entry for d in range(3) for entry in block.taken(place, d).values()]
+        assert sorted(entries) == list(range(len(each.queue)))
+
+
+@pytest.mark.parametrize("backend", ["shm", "threads"])
+def test_who_is_late_takes_less_and_a_device_may_get_nothing(pools, backend):
+    """Device 0 is ten times as slow as the others, and has one microbatch as they have."""
+    job = replace(teams.job_for(queued(1, 1, 1, queue=6)), emulate=True)
+    cluster = replace(job.cost.cluster, slow=((0, 10.0),))
+    job = replace(job, cost=replace(job.cost, profile=jobs.SECONDS, cluster=cluster))
+    [block] = recorded(pools, backend, job).blocks
+    assert block.counts[0, 0] == 1
+    assert block.takers.min() >= 1
+    computes = [i for i, step in enumerate(block.program.steps) if step.kind == "compute"]
+    took = block.had[computes] - block.asked[computes]
+    ran = block.ran(job.schedules)
+    promised = job.cost.durations(block.program, job.cost.load(ran))
+    rows = [block.program.steps[i].duration for i in computes]
+    assert (took >= promised[rows] - 1e-6).all()
+
+
+@given(schedules(3, queued=True), st.integers(0, 9), st.randoms(use_true_random=False))
+def test_emulated_seconds_are_those_of_the_realised_schedule(drawn_schedule, number, random):
+    """As the simulators have them: the same luck, the same slow device."""
+    job = replace(teams.job_for(drawn_schedule), emulate=True)
+    cluster = replace(job.cost.cluster, slow=((1, 1.1),), sample_noise=0.05)
+    job = replace(job, cost=replace(job.cost, profile=jobs.SECONDS, cluster=cluster))
+    takers = [random.randrange(3) for _ in drawn_schedule.queue]
+    ran = drawn_schedule.realised(takers)
+    steps = program(job.cost.model.layers, max(ran.microbatches), "on-demand")
+    table = job.cost.durations(steps, job.cost.load([ran], job.cost.luck([ran], [number], job.seed)))
+    for rank in range(3):
+        mine = iter([entry for entry, taker in enumerate(takers) if taker == rank])
+        share = share_of(
+            job, drawn_schedule, rank, lambda mine=mine: next(mine, len(takers)), number, torch.device("cpu")
+        )
+        for m, microbatch in enumerate(share):
+            found = [microbatch.seconds[what] for what, of in steps.durations if of == m]
+            assert found == [table[row, 0, rank] for row, (_, of) in enumerate(steps.durations) if of == m]
+            assert microbatch.batch.lengths == tuple(ran.lengths[i] for i in ran.devices[rank][m])
+        assert len(share.own) + len(share.taken) == ran.microbatches[rank]
+
+
+def test_a_queue_that_was_not_run_as_a_whole_is_an_error():
+    """Should a machine's locks not hold."""
+    job = teams.job_for(queued(0, 0, queue=2))
+    nothing = np.zeros(0)
+    for entries in (((0,), (0,)), ((0,), ()), ((0, 1, 2), ())):
+        every = [Recorded(0.0, nothing, nothing, of) for of in entries]
+        with pytest.raises(EngineError, match="minibatch 0: of the 2 entries of its queue devices ran"):
+            run.block_of(0, job.schedules[0], job, every)
+
+
+@pytest.mark.parametrize("sync", ["collective", "deferred"])
+@pytest.mark.parametrize("backend", ["shm", "threads", "torch"])
+def test_syncs_that_meet_refuse_a_queue(sync, backend):
+    file = teams.file_of(queued(1, 1, queue=1))
+    with pytest.raises(InputError, match=r"minibatch 0: 1 microbatches wait in a queue .* would hang"):
+        run.check(file, jobs.job_for(file, sync, backend))
+
+
+@pytest.mark.parametrize(
+    ("text", "emulate", "message"),
+    [
+        ("[slow]\n1 = 1.1\n", False, "compute is real; add --emulate-compute"),
+        ("jitter = 0.1\n", True, "jitter is drawn by the simulator alone"),
+        ("swing = 0.1\n", True, "swing is drawn by the simulator alone"),
+        ("[slow]\n2 = 1.1\n", True, "slow names device '2'; devices are 0 to 1"),
+    ],
+)
+def test_a_cluster_that_cannot_be_emulated_is_refused(tmp_path, capsys, text, emulate, message):
+    path, profile = jobs.written(tmp_path, (1, 1))
+    (tmp_path / "cluster.toml").write_text(text)
+    args = ["run", path, "--sync", "on-demand", "--cluster", str(tmp_path / "cluster.toml"), "-o", str(tmp_path / "t")]
+    assert main([*args, *(["--emulate-compute", "--profile", profile] if emulate else [])]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "t").exists()
+
+
+def test_the_command_runs_a_queue_on_a_machine_with_a_slow_device(tmp_path, capfd):
+    file = schedule.write(teams.file_of(queued(1, 1, queue=4), queued(1, 0, queue=0)), tmp_path / "s.jsonl")
+    jobs.written(tmp_path, (1, 1))
+    (tmp_path / "cluster.toml").write_text("sample_noise = 0.05\n[slow]\n0 = 30.0\n")
+    seconds = ["--emulate-compute", "--profile", str(tmp_path / "profile.json")]
+    args = ["--backend", "threads", "--cluster", str(tmp_path / "cluster.toml"), "-o", str(tmp_path / "t.npz")]
+    assert main(["run", str(tmp_path / "s.jsonl"), "--sync", "on-demand", *seconds, *args]) == 0, capfd.readouterr()
+    line = timeline.read(tmp_path / "t.npz")
+    assert line.about.digest == file.header.digest
+    block, place = line.block_of(0)
+    assert block.takers[place].tolist() == [1] * 4
+    assert line.block_of(1)[0].takers is None

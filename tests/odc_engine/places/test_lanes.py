@@ -1,0 +1,152 @@
+"""Lanes: in order, beside the caller, and honest about errors."""
+
+import threading
+import time
+
+import nets
+import pytest
+import torch.distributed as dist
+import work
+from hypothesis import given
+from hypothesis import strategies as st
+from work import Case
+
+from odc_engine.places.lanes import Lane
+from odc_engine.runs.verify import BOUND
+
+
+@pytest.fixture
+def lane():
+    lane = Lane("test")
+    yield lane
+    lane.close()
+    assert not lane._thread.is_alive()
+
+
+@given(st.lists(st.integers(), max_size=20))
+def test_transfers_are_done_in_the_order_given(numbers):
+    lane, done = Lane("test"), []
+    for number in numbers:
+        lane.give(lambda number=number: done.append(number))
+    lane.drain()
+    assert done == numbers
+    lane.close()
+
+
+def test_the_caller_goes_on_meanwhile(lane):
+    go = threading.Event()
+    handle = lane.give(lambda: go.wait(5))
+    assert isinstance(handle, dist.Work)
+    assert not handle._done.is_set()
+    go.set()
+    assert handle.wait() is True
+
+
+def test_the_first_error_ends_the_lane(lane):
+    done = []
+    good = lane.give(lambda: done.append(1))
+    bad = lane.give(lambda: 1 / 0)
+    after = lane.give(lambda: done.append(2))
+    assert good.wait()
+    for call in (bad.wait, after.wait, lane.drain):
+        with pytest.raises(ZeroDivisionError):
+            call()
+    assert done == [1]
+
+
+def test_draining_takes_nothing(lane):
+    handle = lane.give(lambda: None)
+    lane.drain()
+    assert not handle.taken
+    handle.wait()
+    assert handle.taken
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_with_nothing_under_way_a_lane_drains_at_once(used):
+    """Its thread has ended, so that anything given to it would be waited for in vain."""
+    lane = Lane("test")
+    if used:
+        lane.give(lambda: None).wait()
+    lane.close()
+    draining = threading.Thread(target=lane.drain, daemon=True)
+    draining.start()
+    draining.join(5)
+    assert not draining.is_alive()
+
+
+@pytest.mark.parametrize("trail", [1, 2, 3])
+def test_a_push_waits_for_the_one_that_far_back(pools, trail):
+    """Pushes are made slow: as many as may be under way are under way."""
+    case = Case((2, 2), model=nets.Net, trail=trail)
+    assert pools(2).run(pushes_under_way, case) == [trail - 1] * 2
+
+
+def pushes_under_way(rank, case):
+    with work.device(case) as (model, comm):
+        push, done, given, most = comm.arena.push, [], [], []
+
+        def slow(*args):
+            time.sleep(0.03)
+            push(*args)
+            done.append(1)
+
+        def counted(*args, give=comm.push):
+            given.append(1)
+            give(*args)
+            most.append(len(given) - len(done))
+
+        comm.arena.push, comm.push = slow, counted
+        work.minibatch(case, rank, model, comm)
+        assert len(done) == len(given) == 2 * len(comm.units)
+        return max(most)
+
+
+def test_gathers_and_pushes_run_while_layers_compute(pools):
+    """A gather, and a push, that end only once the layer beside them computes: waiting for either would be for ever."""
+    case = Case((2, 1), prefetch=1)
+    expected = work.reference(case)
+    for found in pools(2).run(transfers_that_wait_for_compute, case):
+        assert work.error(found, expected) <= BOUND
+
+
+def transfers_that_wait_for_compute(rank, case):
+    with work.device(case) as (model, comm):
+        computing, first, second = {}, model.layers[0], model.layers[1]
+        for name in ("gather 2", "push 3"):
+            computing[name] = threading.Event()
+        first.norm.register_forward_pre_hook(lambda *_: computing["gather 2"].set())
+        second.norm.register_full_backward_pre_hook(lambda *_: computing["push 3"].set())
+        comm.arena.gather = after(computing, "gather", comm.arena.gather)
+        comm.arena.push = after(computing, "push", comm.arena.push)
+        work.minibatch(case, rank, model, comm)
+        return work.whole_gradients(model)
+
+
+def after(computing, kind, transfer):
+    def waiting(unit, tensor):
+        started = computing.get(f"{kind} {unit}")
+        assert started is None or started.wait(10), f"{kind} of unit {unit} did not run beside compute"
+        transfer(unit, tensor)
+
+    return waiting
+
+
+def test_settle_waits_for_every_push(pools):
+    case = Case((2, 1), trail=3)
+    expected = work.reference(case)
+    for found in pools(2).run(slow_pushes, case):
+        assert work.error(found, expected) <= BOUND
+
+
+def slow_pushes(rank, case):
+    with work.device(case) as (model, comm):
+        push = comm.arena.push
+
+        def slow(*args):
+            time.sleep(0.03)
+            push(*args)
+
+        comm.arena.push = slow
+        work.minibatch(case, rank, model, comm)
+        return work.whole_gradients(model)

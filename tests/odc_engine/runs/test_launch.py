@@ -1,0 +1,226 @@
+"""Processes for devices: who may reach them, and that none outlives the command, however that ends."""
+
+import contextlib
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import faults
+import pytest
+import torch
+from jobs import file_of, written
+
+from odc_engine.backends.shm import SharedMemory
+from odc_engine.errors import EngineError
+from odc_engine.runs import launch
+from odcsim import schedule
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
+UP = 90.0  # seconds for a command to be at work, on a loaded machine
+SECONDS = 20.0  # for a command to end, most of which is the interpreter itself
+
+
+@contextlib.contextmanager
+def at_work(folder: Path, reached=lambda _pid, told: "minibatch 0 done" in told):
+    """A long emulated run with a session and a temporary folder of its own, once it has done a minibatch."""
+    (folder / "tmp").mkdir()
+    path, profile = written(folder, (2, 1, 2))
+    schedule.write(file_of(*[(2, 1, 2)] * 5000), path)
+    command = [sys.executable, "-m", "odc_engine", "run", path, "--sync", "on-demand", "--emulate-compute"]
+    command += ["--profile", profile, "-o", str(folder / "timeline.npz")]
+    # torch keeps what it compiles for longer than a run, in the temporary folder unless told otherwise.
+    env = os.environ | {"TMPDIR": str(folder / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+    log = folder / "log"
+    # What a shell starts in the background ignores interrupts, and so would this test's child.
+    heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, env=env, preexec_fn=heeding)
+    try:
+        assert within(UP, lambda: reached(process.pid, log.read_text()) or process.poll() is not None), log.read_text()
+        assert process.poll() is None, log.read_text()
+        yield process, log
+    finally:
+        for pid in session(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(UP)
+
+
+def within(seconds: float, reached) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (there := reached()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return there
+
+
+def session(leader: int) -> list[int]:
+    """Living processes of a session: the command, its devices, and Python's own helpers."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, its_session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(its_session) == leader and state not in "ZX":
+                found.append(int(stat.parent.name))
+    return found
+
+
+def none_left(leader: int) -> bool:
+    return within(SECONDS, lambda: not session(leader))
+
+
+def device_pids(log: Path) -> dict[int, int]:
+    return {int(device): int(pid) for device, pid in re.findall(r"device (\d) pid (\d+)", log.read_text())}
+
+
+@pytest.mark.slow
+def test_a_device_killed_from_outside_is_named_by_the_command(tmp_path):
+    with at_work(tmp_path) as (process, log):
+        pids = device_pids(log)
+        os.kill(pids[1], signal.SIGKILL)
+        struck = time.monotonic()
+        assert process.wait(UP) == 1
+        assert time.monotonic() - struck < SECONDS
+        assert none_left(process.pid)
+    told = log.read_text().splitlines()
+    assert sorted(line for line in told if "error" in line) == [
+        f"odc_engine: error: device 0: device 1 died (pid {pids[1]})",
+        f"odc_engine: error: device 1 (pid {pids[1]}) was killed by SIGKILL",
+        f"odc_engine: error: device 2: device 1 died (pid {pids[1]})",
+    ]
+    assert all(re.match(r"device \d pid|minibatch \d+ done|odc_engine: error", line) for line in told)
+    assert not (tmp_path / "timeline.npz").exists()
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def to_all(process, _pids):
+    """What a terminal does with an interrupt from the keyboard."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def to_the_command(number):
+    def send(process, _pids):
+        os.kill(process.pid, number)
+
+    return send
+
+
+def killed_over_a_stopped_device(process, pids):
+    os.kill(pids[2], signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGKILL)
+
+
+ENDS = {
+    "interrupted": (to_all, 130, "odc_engine: stopped"),
+    "told to end": (to_the_command(signal.SIGTERM), 128 + signal.SIGTERM, ""),
+    "hung up": (to_the_command(signal.SIGHUP), 128 + signal.SIGHUP, ""),
+    "killed": (to_the_command(signal.SIGKILL), -signal.SIGKILL, ""),
+    "killed over a stopped device": (killed_over_a_stopped_device, -signal.SIGKILL, ""),
+}
+USUAL = ("interrupted",)
+
+
+@linux
+@pytest.mark.parametrize("end", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in ENDS])
+def test_nothing_outlives_the_command(tmp_path, end):
+    send, code, says = ENDS[end]
+    with at_work(tmp_path) as (process, log):
+        assert len(session(process.pid)) >= 4
+        send(process, device_pids(log))
+        assert process.wait(SECONDS) == code
+        assert none_left(process.pid)
+    told = [line for line in log.read_text().splitlines() if not re.match(r"device \d pid|minibatch \d+ done", line)]
+    assert told == ([says] if says else [])
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not (tmp_path / "timeline.npz").exists()
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("send", [to_all, to_the_command(signal.SIGKILL)], ids=["interrupted", "killed"])
+@pytest.mark.parametrize("processes", [3, 4, 6])
+def test_nothing_outlives_a_command_that_ends_while_devices_start(tmp_path, send, processes):
+    """With 3 there is no device yet, but what will fork them; with 6 all are there and look for each other.
+
+    What is said is not looked at: a device that is cut off while it is told its task shows Python's own traceback.
+    """
+    with at_work(tmp_path, reached=lambda pid, _told: len(session(pid)) >= processes) as (process, _):
+        assert len(session(process.pid)) >= processes  # else there would be nothing to outlive it
+        send(process, {})
+        assert process.wait(SECONDS) in (130, -signal.SIGINT, -signal.SIGKILL)
+        assert none_left(process.pid)
+
+
+def listening(_memory: SharedMemory, folder: Path) -> None:
+    """Addresses that this process listens on, as the kernel writes them."""
+    own = {str(path.readlink()) for path in Path("/proc/self/fd").glob("*") if path.is_symlink()}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                found.append(fields[1].partition(":")[0])
+    (folder / f"listens{_memory.rank}").write_text(" ".join(found))
+
+
+@linux
+def test_devices_listen_on_this_machine_alone(tmp_path):
+    assert faults.run(listening, tmp_path / "run").code == 0
+    for device in range(faults.DEVICES):
+        found = (tmp_path / "run" / f"listens{device}").read_text().split()
+        assert found
+        assert set(found) == {"0100007F"}  # 127.0.0.1
+
+
+def mismatched(memory: SharedMemory, _folder: Path) -> None:
+    memory.meet(0)
+    if memory.rank == 1:
+        os._exit(7)
+    memory.meet(0)
+
+
+def test_the_worst_exit_code_is_the_command_s(tmp_path):
+    ended = faults.run(mismatched, tmp_path / "run")
+    assert ended.code == 1
+    assert ended.lines[0] == (f"odc_engine: error: device 0: device 1 died (pid {ended.pids[1]})",)
+
+
+def test_where_no_anonymous_file_exists_devices_meet_in_a_folder_that_goes(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(launch.tempfile, "tempdir", str(tmp_path))
+    with launch._rendezvous() as place:
+        assert Path(place.path).parent.parent == tmp_path
+        assert place.address == f"file://{place.path}"
+        Path(place.path).touch()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_address_of_torchrun_s_is_refused_where_devices_would_be_on_several_machines(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(launch.InputError, match=r"2 of 4 processes on this machine.*--nnodes 1 --nproc-per-node 4"):
+        launch.run(print, 4, 1.0)
+    with pytest.raises(launch.InputError, match="torchrun started 4 processes for 3 devices; --nproc-per-node 3"):
+        launch.run(print, 3, 1.0)
+
+
+def without_an_end(memory, folder):
+    """A device fails whose group is not taken down for a long time."""
+
+    def late():
+        time.sleep(30)
+        (folder / f"late{memory.rank}").touch()
+
+    launch.GRACE, torch.distributed.destroy_process_group = 0.05, late
+    raise EngineError("a reason")
+
+
+def test_a_group_that_is_not_taken_down_is_left_behind(tmp_path):
+    ended = faults.run(without_an_end, tmp_path / "run", devices=2)
+    assert ended.code == 1
+    assert ended.lines == tuple((f"odc_engine: error: device {d}: a reason",) for d in range(2))
+    assert not list((tmp_path / "run").glob("late*"))

@@ -1,0 +1,180 @@
+"""Gradients and training through the engine, held against one process in fp64 and against each other."""
+
+import nets
+import pytest
+import torch
+import work
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from work import Case
+
+from odc_engine.packed import synthetic
+from odc_engine.runs.verify import BOUND
+from odcsim.schedule import Schedule
+
+STEPS = 20
+UNEVEN = (4, 1, 2, 0)
+EVEN = Case((2, 2, 2))
+SYNCS = [
+    Case(UNEVEN),
+    Case(UNEVEN, accumulate="slots"),
+    EVEN.but(accumulate="slots"),
+    EVEN.but(sync="collective"),
+    EVEN.but(sync="collective", accumulate="slots"),
+    EVEN.but(sync="deferred"),
+    EVEN.but(sync="deferred", accumulate="slots"),
+    EVEN.but(sync="collective", backend="torch"),
+    EVEN.but(sync="deferred", backend="torch"),
+]
+CHOOSY = [case.but(model=nets.Choosy) for case in SYNCS]
+
+
+def label(case: Case) -> str:
+    return "-".join([case.sync, case.backend, case.accumulate, *map(str, case.counts)])
+
+
+def errors(pools, case: Case) -> list[float]:
+    """Of every device: all of them see the same whole gradients."""
+    expected = work.reference(case)
+    return [work.error(found, expected) for found in pools(len(case.counts)).run(work.gradients, case)]
+
+
+@pytest.mark.parametrize("case", SYNCS, ids=label)
+def test_gradients_equal_one_process(pools, case):
+    assert max(errors(pools, case)) <= BOUND
+
+
+@pytest.mark.parametrize("case", CHOOSY, ids=label)
+def test_parameters_used_in_some_microbatches_only(pools, case):
+    """Two of equal size of which each microbatch uses one, one of odd size, and one that nobody uses."""
+    unused = {name for name, gradient in work.reference(case).items() if gradient is None}
+    assert {"layers.0.never", "layers.1.never"} <= unused
+    assert max(errors(pools, case)) <= BOUND
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4])
+@pytest.mark.parametrize("accumulate", ["locked", "slots"])
+def test_any_number_of_devices(pools, devices, accumulate):
+    assert max(errors(pools, Case((3, 1, 2, 2)[:devices], accumulate=accumulate))) <= BOUND
+
+
+@pytest.mark.parametrize("sync", ["collective", "deferred"])
+@pytest.mark.parametrize("backend", ["shm", "torch"])
+def test_one_device_alone_under_other_syncs(pools, sync, backend):
+    assert max(errors(pools, Case((2,), sync=sync, backend=backend))) <= BOUND
+
+
+@st.composite
+def drawn_cases(draw) -> Case:
+    counts = draw(st.lists(st.integers(0, 4), min_size=2, max_size=4).filter(any))
+    return Case(
+        tuple(counts),
+        model=draw(st.sampled_from([nets.Net, nets.Choosy, nets.Dropping, nets.Half, nets.Narrow])),
+        accumulate=draw(st.sampled_from(["locked", "slots"])),
+        reshard=draw(st.booleans()),
+        units=draw(st.sampled_from([("layers",), (), ("layers", "embedding")])),
+        prefetch=draw(st.integers(0, 2)),
+        trail=draw(st.integers(1, 3)),
+    )
+
+
+@settings(max_examples=20)
+@given(drawn_cases())
+def test_gradients_of_drawn_cases(pools, case):
+    assert max(errors(pools, case)) <= BOUND
+
+
+# One rounding to bf16 is wrong by 2^-9 at most. The bound is what the largest value gathers in sixteen of them.
+BF16_BOUND = 16 * 2**-9
+
+
+@pytest.mark.parametrize("reduce", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("accumulate", ["locked", "slots"])
+@pytest.mark.parametrize("counts", [UNEVEN, (1, 1)])
+def test_bf16_compute_with_fp32_masters(pools, reduce, accumulate, counts):
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce)
+    case = Case(counts, policy=policy, accumulate=accumulate)
+    found = pools(len(counts)).run(work.gradients, case)[0]
+    assert {gradient.dtype for gradient in found.values()} == {torch.float32}
+    assert work.error(found, summed_in_fp32(case)) <= BOUND
+    assert 1e-4 < work.error(found, work.reference(case)) <= BF16_BOUND
+
+
+def summed_in_fp32(case: Case) -> dict:
+    """One process that computes each microbatch in bf16, whose gradients are added up in fp32."""
+    total: dict = {}
+    for rank, count in enumerate(case.counts):
+        for m in range(count):
+            model = case.fresh().bfloat16()
+            case.loss(model, rank, m).backward()
+            for name, parameter in model.named_parameters():
+                total[name] = total.get(name, 0) + parameter.grad.float()
+    return total
+
+
+def test_nothing_is_divided_before_it_is_pushed(pools):
+    """FSDP2 would divide fp16 gradients in advance, since sums might overflow, and multiply what is reduced."""
+    case = Case(UNEVEN, policy=MixedPrecisionPolicy(reduce_dtype=torch.float16))
+    found = pools(4).run(work.gradients, case)[0]
+    assert work.error(found, work.reference(case)) <= 4 * 2**-11
+
+
+def test_slots_give_the_same_bits_in_every_run(pools):
+    case = Case((3, 2, 4), model=nets.Choosy, accumulate="slots")
+    runs = [pools(3).run(work.trained, case, 3)[0] for _ in range(3)]
+    for other in runs[1:]:
+        assert all(torch.equal(runs[0][name], value) for name, value in other.items())
+    locked = pools(3).run(work.trained, case.but(accumulate="locked"), 3)[0]
+    assert work.error(locked, runs[0]) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        EVEN,
+        EVEN.but(accumulate="slots", reshard=False, prefetch=2),
+        EVEN.but(sync="collective"),
+        EVEN.but(sync="deferred"),
+        EVEN.but(sync="deferred", backend="torch"),
+    ],
+    ids=label,
+)
+def test_training_equals_training_over_collectives(pools, case, collective_weights):
+    found = pools(3).run(work.trained, case.but(model=nets.Choosy), STEPS)[0]
+    assert work.error(found, collective_weights) <= 1e-4
+
+
+@pytest.fixture(scope="module")
+def collective_weights(pools):
+    rival = EVEN.but(model=nets.Choosy, sync="collective", backend="torch")
+    found = pools(3).run(work.trained, rival, STEPS)[0]
+    started = dict(rival.fresh().named_parameters())
+    assert torch.equal(found["layers.0.never"], started["layers.0.never"])  # AdamW decays what has a gradient
+    assert work.error(found, started) > 0.1
+    return found
+
+
+PACKINGS = [
+    (((0, 1, 2, 3, 4, 5),), (), ()),
+    (((0, 1), (2,)), ((3,),), ((4, 5),)),
+    (((5,),), ((4, 3, 2),), ((1,), (0,))),
+    ((), ((3, 1, 5), (0,)), ((2, 4),)),
+]
+
+
+@pytest.mark.parametrize("normalise", ["token-mean", "sample-mean"])
+def test_gradients_do_not_depend_on_packing(pools, normalise):
+    """The same samples on other devices, in other microbatches, in another order."""
+    found = [pools(3).run(packed_gradients, devices, normalise)[0] for devices in PACKINGS]
+    for other in found[1:]:
+        assert work.error(other, found[0]) <= BOUND
+
+
+def packed_gradients(rank, devices, normalise):
+    schedule = Schedule((9, 3, 14, 2, 6, 11), devices, loss=(4, 3, 7, 1, 0, 11))
+
+    def loss(model, rank, microbatch, _):
+        return model(synthetic(schedule, devices[rank][microbatch], 256, 0, normalise))
+
+    return work.gradients(rank, Case(schedule.microbatches, model=nets.nano, loss=loss))

@@ -1,0 +1,68 @@
+"""Devices that torchrun has started do what those do that the command starts itself, and start anew when told to."""
+
+import re
+from pathlib import Path
+
+import jobs
+import numpy as np
+import pytest
+from jobs import file_of, job_for, written
+from scripts import ROOT
+
+from odc_engine.runs import run
+from odcsim import timeline
+
+COUNTS = (2, 1, 3)
+SCRIPT = ROOT / "tests/helpers/restarted.py"
+
+
+def torchrun(folder: Path, *engine: str, processes: int = 3, options: tuple[str, ...] = ()) -> tuple[int, str]:
+    """Run the engine on a schedule under torchrun. Its exit code and stderr."""
+    schedule, _ = written(folder, COUNTS, COUNTS)
+    run = ("run", schedule, "--sync", "on-demand", "-o", str(folder / "timeline.npz"))
+    done = jobs.torchrun(folder, "--nproc-per-node", str(processes), *options, *engine, *run)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.slow
+def test_a_timeline_has_the_shape_of_one_of_a_run_that_starts_itself(tmp_path):
+    code, told = torchrun(tmp_path, "-m", "odc_engine")
+    assert code == 0, told
+    theirs = timeline.read(tmp_path / "timeline.npz")
+    file = file_of(COUNTS, COUNTS)
+    assert run.run(file, job_for(file), str(tmp_path / "own.npz")) == 0
+    ours = timeline.read(tmp_path / "own.npz")
+    assert theirs.about == ours.about
+    for left, right in zip(theirs.blocks, ours.blocks, strict=True):
+        assert left.program == right.program
+        assert left.asked.shape == right.asked.shape
+        assert np.array_equal(np.isnan(left.had), np.isnan(right.had))
+        assert np.array_equal(left.counts, right.counts)
+
+
+@pytest.mark.slow
+def test_another_number_of_processes_is_refused(tmp_path):
+    code, told = torchrun(tmp_path, "-m", "odc_engine", processes=2)
+    assert code != 0
+    assert "odc_engine: error: torchrun started 2 processes for 3 devices; --nproc-per-node 3\n" in told
+    assert not (tmp_path / "timeline.npz").exists()
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_a_run_one_of_whose_devices_was_killed(tmp_path):
+    options = ("--max-restarts", "1", "--monitor-interval", "0.2")
+    code, told = torchrun(tmp_path, str(SCRIPT), options=options)
+    assert code == 0, told
+    assert len(re.findall(r"^device \d pid \d+$", told, re.MULTILINE)) == 6
+    assert told.count("minibatch 0 done") == 2
+    assert told.count("minibatch 1 done") == 1
+    assert timeline.read(tmp_path / "timeline.npz").about.devices == 3
+
+
+@pytest.mark.slow
+def test_without_restarts_the_run_fails(tmp_path):
+    code, told = torchrun(tmp_path, str(SCRIPT))
+    assert code != 0
+    # torchrun ends the others as soon as it sees one gone, so that they may not come to say it.
+    assert re.search(r"device 1 died \(pid \d+\)|Signal 9 \(SIGKILL\)", told)
+    assert not (tmp_path / "timeline.npz").exists()

@@ -1,0 +1,83 @@
+"""Warming up does everything that a minibatch does, and leaves nothing behind: not a bit of a weight."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from jobs import job_for
+from teams import file_of, minibatch, on_threads
+
+from odc_engine.devices.process import Device, idle_step
+from odc_engine.runs.run import _warm_up
+
+FILE = file_of(minibatch([2, 1]), minibatch([1, 2]))
+
+
+def whole(device) -> dict[str, "torch.Tensor"]:
+    if isinstance(device, Device):
+        return {name: p.full_tensor().detach().clone() for name, p in device.model.named_parameters()}
+    return {name: weight.clone() for name, weight in device.whole_weights().items()}
+
+
+def trained(device, warm: bool) -> list[dict]:
+    """Weights at the start, after warming up if that is wanted, and after each minibatch."""
+    found = [whole(device)]
+    if warm:
+        device.warm_up(_warm_up(2))
+        found.append(whole(device))
+    for number in range(len(FILE.schedules)):
+        device.minibatch(number)
+        found.append(whole(device))
+    return found
+
+
+def on_process(rank, job, warm):
+    device = Device(job, rank)
+    try:
+        return trained(device, warm)
+    finally:
+        device.meet()
+        device.close()
+
+
+def weights(pools, backend: str, sync: str, warm: bool, *, emulate: bool = False) -> list[dict]:
+    job = replace(job_for(FILE, sync, backend, emulate=emulate), accumulate="slots")
+    if backend == "threads":
+        return on_threads(job, lambda device: trained(device, warm))[0]
+    return pools(2).run(on_process, job, warm)[0]
+
+
+def differing(one: dict, other: dict) -> list[str]:
+    return [name for name, weight in one.items() if not torch.equal(weight, other[name])]
+
+
+@pytest.mark.parametrize("backend", ["shm", "threads"])
+def test_weights_and_all_that_comes_after_are_the_same_bits(pools, backend):
+    """Slots add up in one order, so two runs are equal to the bit."""
+    cold, warm = (weights(pools, backend, "on-demand", warm) for warm in (False, True))
+    assert differing(warm[0], warm[1]) == []
+    for mine, its in zip(warm[1:], cold, strict=True):
+        assert differing(mine, its) == []
+    assert differing(cold[0], cold[-1]) == list(cold[0])  # training does change all of them
+
+
+def test_an_emulated_run_is_warmed_up_by_real_work(pools):
+    """Neither computes afterwards, so that nothing changes."""
+    for backend in ("shm", "threads"):
+        found = weights(pools, backend, "on-demand", True, emulate=True)
+        assert all(differing(found[0], each) == [] for each in found)
+
+
+def test_an_idle_step_leaves_rate_weights_and_a_state_of_zeros():
+    layer = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW([{"params": [layer.weight], "lr": 0.5}, {"params": [layer.bias]}], lr=0.1)
+    before = [p.detach().clone() for p in layer.parameters()]
+    layer(torch.ones(3)).sum().backward()
+    idle_step(optimizer)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.1]
+    for parameter, old in zip(layer.parameters(), before, strict=True):
+        assert torch.equal(parameter, old)
+        assert parameter.grad is None
+        state = optimizer.state[parameter]
+        assert set(state) == {"step", "exp_avg", "exp_avg_sq"}
+        assert not any(value.any() for value in state.values())

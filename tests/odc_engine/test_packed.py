@@ -1,0 +1,128 @@
+"""Packing, and weights that make the sum over microbatches the mean over the minibatch."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odc_engine.decoder.model import Decoder
+from odc_engine.packed import NO_TARGET, loss_tokens, pack, sample_mean, synthetic, token_mean
+from odcsim import catalog
+from odcsim.errors import InputError
+from odcsim.schedule import Schedule
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def test_targets_are_the_next_tokens_within_the_sample():
+    samples = [torch.tensor(sample) for sample in ([5, 6, 7], [8], [9, 1])]
+    packed = pack(samples, [torch.ones(n) for n in (3, 1, 2)])
+    assert packed.tokens.tolist() == [5, 6, 7, 8, 9, 1]
+    assert packed.targets.tolist() == [6, 7, NO_TARGET, NO_TARGET, 1, NO_TARGET]
+    assert packed.weights.tolist() == [1, 1, 0, 0, 1, 0]
+    assert packed.lengths == (3, 1, 2)
+
+
+def test_a_position_without_weight_has_no_target_and_callers_weights_stay():
+    weights = torch.tensor([0.0, 2.0, 3.0])
+    packed = pack([torch.tensor([5, 6, 7])], [weights])
+    assert packed.targets.tolist() == [NO_TARGET, 7, NO_TARGET]
+    assert packed.weights.tolist() == [0, 2, 0]
+    assert weights.tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("samples", "weights", "told"),
+    [
+        ([], [], "without samples"),
+        ([[1, 2]], [[1.0]], r"\(2,\) tokens with \(1,\) weights"),
+        ([[1], []], [[1.0], []], "sample 1 of the microbatch is empty"),
+    ],
+)
+def test_bad_microbatches_are_refused(samples, weights, told):
+    with pytest.raises(InputError, match=told):
+        pack([torch.tensor(s, dtype=torch.int64) for s in samples], [torch.tensor(w) for w in weights])
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 50]), min_size=1, max_size=9))
+def test_weights_make_means(counts):
+    per_token, per_sample = token_mean(counts), sample_mean(counts)
+    whole = float(any(counts))
+    assert sum(w * n for w, n in zip(per_token, counts, strict=True)) == pytest.approx(whole)
+    assert sum(w * n for w, n in zip(per_sample, counts, strict=True)) == pytest.approx(whole)
+    assert len({w for w, n in zip(per_token, counts, strict=True) if n}) <= 1
+    shares = [w * n for w, n in zip(per_sample, counts, strict=True) if n]
+    assert shares == pytest.approx([1 / max(1, len(shares))] * len(shares))
+    assert all(w == 0 for w, n in zip(per_token, counts, strict=True) if not n)
+
+
+def test_loss_tokens_are_exact():
+    assert loss_tokens(Schedule((1, 2, 9), ())) == (0, 1, 8)
+    assert loss_tokens(Schedule((1, 2, 9, 9, 9), (), loss=(1, 2, 9, 0, 4))) == (0, 1, 8, 0, 4)
+
+
+def test_loss_lies_on_the_response():
+    schedule = Schedule((6, 1), (((0, 1),),), loss=(2, 1))
+    packed = synthetic(schedule, schedule.devices[0][0], 256, seed=3)
+    assert packed.weights.tolist() == [0, 0, 0, 0.5, 0.5, 0, 0]
+    assert packed.targets.tolist() == [NO_TARGET] * 3 + packed.tokens[4:6].tolist() + [NO_TARGET] * 2
+
+
+def test_tokens_follow_the_sample_wherever_it_runs():
+    here = Schedule((5, 3, 4), (((0, 1),), ((2,),)), samples=(70, 80, 90))
+    there = Schedule((4, 5, 3), (((2,), (0,)), ((1,),)), samples=(90, 70, 80))
+    first, second = synthetic(here, here.devices[0][0], 999, 1), synthetic(here, here.devices[1][0], 999, 1)
+    assert first.tokens[:5].equal(synthetic(there, there.devices[1][0], 999, 1).tokens)
+    assert first.tokens[5:].equal(synthetic(there, there.devices[0][0], 999, 1).tokens)
+    assert second.tokens.equal(synthetic(there, there.devices[0][1], 999, 1).tokens)
+    assert not first.tokens.equal(synthetic(here, here.devices[0][0], 999, 2).tokens)
+    assert not first.tokens.equal(synthetic(replace(here, samples=()), here.devices[0][0], 999, 1).tokens)
+
+
+def test_unknown_normalisation_is_refused():
+    with pytest.raises(InputError, match="did you mean 'token-mean'"):
+        synthetic(Schedule((2,), (((0,),),)), (0,), 9, 0, "tokenmean")
+
+
+@pytest.mark.parametrize("normalise", ["token-mean", "sample-mean"])
+def test_gradients_do_not_depend_on_packing(normalise):
+    lengths, loss = (9, 4, 1, 12, 6), (9, 2, 1, 5, 0)
+    packings = [
+        (((0, 1, 2, 3, 4),),),
+        (((4, 3),), ((2, 0), (1,))),
+        (((0,), (1,), (2,), (3,), (4,)),),
+        (((2,),), ((1, 4, 0),), (), ((3,),)),
+    ]
+    results = [_minibatch(Schedule(lengths, devices, loss=loss), normalise) for devices in packings]
+    total, gradients = results[0]
+    for other_total, others in results[1:]:
+        assert other_total == pytest.approx(total, rel=1e-12)
+        for name, gradient in gradients.items():
+            assert (others[name] - gradient).abs().max() <= 1e-12 * gradient.abs().max(), name
+
+
+def _minibatch(schedule, normalise):
+    model = Decoder(catalog.model("nano"), dtype=torch.float64, chunk=8, recompute=False)
+    total = 0.0
+    for d, device in enumerate(schedule.devices):
+        for m in range(len(device)):
+            value = model(synthetic(schedule, schedule.devices[d][m], 256, 0, normalise))
+            value.backward()
+            total += value.item()
+    return total, {name: p.grad for name, p in model.named_parameters()}
+
+
+def test_means_are_what_torch_calls_means():
+    schedule = Schedule((7, 5), (((0, 1),),), loss=(3, 4))
+    model = Decoder(catalog.model("nano"), dtype=torch.float64)
+    packed = synthetic(schedule, schedule.devices[0][0], 256, 0)
+    each = -model.log_probs(packed)[packed.targets >= 0]
+    assert len(each) == 7
+    assert model(packed).item() == pytest.approx(each.mean().item(), rel=1e-12)
+    per_sample = model(synthetic(schedule, schedule.devices[0][0], 256, 0, "sample-mean")).item()
+    assert per_sample == pytest.approx((each[:3].mean() + each[3:].mean()).item() / 2, rel=1e-12)

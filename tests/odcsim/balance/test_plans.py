@@ -1,0 +1,245 @@
+"""Plans for other trainers: safe for any lengths, alike on every device, and losses that add up to the mean."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from draws import longalign
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odcsim import catalog
+from odcsim.balance import NAMES, plan, runs_with
+from odcsim.balance.library import EVEN
+from odcsim.errors import InputError
+from odcsim.questions.setting import cost_of
+
+few, many = settings(max_examples=40, deadline=None), settings(max_examples=100, deadline=None)
+LIMIT = 1000
+COLLECTIVE = [name for name in NAMES if runs_with(name, "collective")]
+
+
+@st.composite
+def asked(draw, names=NAMES):
+    """What a trainer may ask: any counts, ties, weights of its own (some of nothing), a loss on part of the tokens."""
+    count = draw(st.integers(1, 40))
+    length = st.one_of(st.integers(1, LIMIT), st.sampled_from([1, LIMIT // 2 + 1, LIMIT]))
+    lengths = draw(st.lists(length, min_size=count, max_size=count))
+    weight = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
+    return {
+        "lengths": lengths,
+        "devices": draw(st.integers(1, 50)),
+        "max_tokens": LIMIT,
+        "balancer": draw(st.sampled_from(names)),
+        "weights": draw(st.none() | st.lists(weight, min_size=count, max_size=count)),
+        "loss": draw(st.none() | st.just([length // 2 for length in lengths])),
+    }
+
+
+def places(found):
+    return sorted(i for device in found.devices for part in device for i in part)
+
+
+@given(asked())
+@many
+def test_every_sample_runs_once_and_the_limit_holds(question):
+    found = plan(**question)
+    assert len(found.devices) == question["devices"]
+    assert places(found) == list(range(len(question["lengths"])))
+    assert all(sum(question["lengths"][i] for i in part) <= LIMIT for device in found.devices for part in device)
+
+
+@given(asked(COLLECTIVE))
+@few
+def test_devices_that_meet_run_as_many_microbatches_as_the_others(question):
+    found = plan(**question)
+    assert not found.uneven
+    assert all(found.devices)  # an empty one stands where a device has nothing to run
+
+
+@given(asked())
+@few
+def test_whoever_asks_the_same_is_told_the_same(question):
+    arrays = {name: np.array(value) if isinstance(value, list) else value for name, value in question.items()}
+    assert plan(**question) == plan(**arrays)
+
+
+@given(asked(["lb-mini"]))
+@few
+def test_the_digest_tells_of_everything_that_was_asked(question):
+    lengths, devices = question["lengths"], question["devices"]
+    longer = [lengths[0] % LIMIT + 1, *lengths[1:]]
+    others = [
+        plan(**question | {"lengths": longer, "loss": None}),
+        plan(**question | {"devices": devices + 1}),
+        plan(**question | {"max_tokens": LIMIT + 1}),
+        plan(**question | {"balancer": "native"}),
+        plan(**question | {"weights": [2e6] * len(lengths)}),
+        plan(**question | {"loss": [length - length // 3 for length in lengths]}),
+        plan(**question | {"speeds": [1.0] * devices}),
+    ]
+    assert len({found.digest for found in [plan(**question), *others]}) == 1 + len(others)
+
+
+def test_another_process_has_the_same_digest():
+    lengths = longalign(0, 60).tolist()
+    code = (
+        f"import odcsim.balance as b; print(b.plan({lengths}, devices=8, max_tokens=65536, balancer='lb-mini').digest)"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert told == {plan(lengths, devices=8, max_tokens=65536, balancer="lb-mini").digest}
+
+
+# Losses
+
+
+def losses_of(found):
+    """A loss for each token that counts."""
+    rng = np.random.default_rng(len(found.loss))
+    return [rng.exponential(1.0, own) for own in found.loss]
+
+
+def mean(values):
+    return values.mean() if len(values) else 0.0
+
+
+@given(asked(), st.booleans())
+@many
+def test_weighted_losses_of_all_devices_make_the_mean_over_tokens(question, averaged):
+    """By microbatch, by sample or by token; as a sum over devices, or as a mean where the framework takes one."""
+    found = plan(**question)
+    losses = losses_of(found)
+    each = found.sample_weights(averaged=averaged)
+    token = found.token_weight(averaged=averaged)
+    by_mean, by_sample, by_token = [], [], []
+    for device, weights in zip(found.devices, found.mean_weights(averaged=averaged), strict=True):
+        parts = [np.concatenate([[], *(losses[i] for i in part)]) for part in device]
+        by_mean.append(sum(w * mean(part) for w, part in zip(weights, parts, strict=True)))
+        by_sample.append(sum(each[i] * mean(losses[i]) for part in device for i in part))
+        by_token.append(sum(token * part.sum() for part in parts))
+    over = np.mean if averaged else np.sum
+    whole = mean(np.concatenate(losses))
+    assert [over(by_mean), over(by_sample), over(by_token)] == pytest.approx([whole] * 3, rel=1e-9, abs=1e-12)
+
+
+@given(asked())
+@few
+def test_an_empty_microbatch_counts_for_nothing(question):
+    found = plan(**question)
+    weights = found.mean_weights(averaged=True)
+    pairs = [pair for pairs in zip(found.devices, weights, strict=True) for pair in zip(*pairs, strict=True)]
+    assert all(weight == 0 for part, weight in pairs if not part)
+
+
+def test_all_tokens_but_the_first_count_where_nothing_is_said():
+    assert plan([1, 4, 7], devices=2, max_tokens=9).loss == (0, 3, 6)
+    assert plan([1, 4, 7], devices=2, max_tokens=9).tokens == 9
+    assert plan([1, 1], devices=1, max_tokens=9).token_weight(averaged=False) == 0  # no tokens to take the mean over
+
+
+# Few samples
+
+
+@pytest.mark.parametrize("balancer", NAMES)
+@pytest.mark.parametrize(("samples", "devices"), [(1, 4), (3, 4), (5, 4), (7, 2)])
+def test_samples_that_do_not_divide_are_neither_repeated_nor_dropped(balancer, samples, devices):
+    found = plan(np.arange(1, samples + 1), devices=devices, max_tokens=10, balancer=balancer)
+    assert places(found) == list(range(samples))
+    idle = sum(not any(device) for device in found.devices)
+    assert idle == max(0, devices - samples)
+
+
+def test_a_device_without_samples_meets_the_others_in_an_empty_microbatch_or_has_none():
+    assert plan([5, 9], devices=3, max_tokens=9).devices == (((1,),), ((0,),), ((),))
+    assert set(plan([5, 9], devices=3, max_tokens=9, balancer="lb-mini").devices) == {((1,),), ((0,),), ()}
+
+
+# What samples cost
+
+
+def test_weights_are_what_is_balanced():
+    """Four samples of the same length, of which one costs as much as the other three."""
+    found = plan([5, 5, 5, 5], devices=2, max_tokens=20, balancer="lb-mini", weights=[1, 1, 3, 1])
+    assert sorted(sorted(i for part in device for i in part) for device in found.devices) == [[0, 1, 3], [2]]
+
+
+def test_without_weights_attention_counts_as_much_as_all_else_from_50k_tokens_on():
+    lengths = longalign(1, 40)
+    given_weights = plan(lengths, devices=4, max_tokens=65536, weights=lengths + lengths**2 / 50_000)
+    assert plan(lengths, devices=4, max_tokens=65536).devices == given_weights.devices
+
+
+def test_the_ratio_without_weights_lies_among_those_of_dense_models():
+    """By FLOPs: from where on attention takes over."""
+    found = {}
+    for name in catalog.model_names():
+        model = catalog.model(name)
+        dense = not model.experts and name.startswith(("qwen2.5", "llama"))
+        if dense and 4e8 < model.parameters < 1e11:
+            one, two = cost_of(name, "h100", None, 8).sample_seconds(np.array([1000, 2000]))
+            quadratic = two - 2 * one  # of 2 x 1000^2 tokens
+            found[name] = 1000 * (one - quadratic / 2) / (quadratic / 2)
+    assert len(found) > 8
+    assert min(found.values()) == pytest.approx(19_000, rel=0.05)
+    assert max(found.values()) == pytest.approx(96_500, rel=0.05)
+    assert found["llama-3.1-8b"] == pytest.approx(EVEN, rel=0.001)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"lengths": [5, 11, 12]},
+            r"^sample 2: 12 tokens, over max_tokens 10; raise max_tokens to 12, or cut the sample",
+        ),
+        ({"lengths": [5, 0, 3]}, r"^sample 1: length 0; give at least 1"),
+        ({"lengths": []}, r"^a minibatch without samples"),
+        ({"lengths": [1.5, 2, 3]}, r"^lengths of type float64; give whole numbers"),
+        ({"lengths": [[1, 2], [3, 4]]}, r"^lengths in 2 dimensions"),
+        ({"lengths": [[1, 2], 3]}, r"^lengths are no numbers"),
+        ({"devices": 0}, r"^0 devices; give at least 1"),
+        ({"weights": [1, 2]}, r"^2 weights for 3 samples; give one for each sample"),
+        ({"weights": [1, -2, 3]}, r"^sample 1: weight -2.0; give a positive number"),
+        ({"weights": [1, 2, float("nan")]}, r"^sample 2: weight nan"),
+        ({"weights": [float("inf"), 2, 3]}, r"^sample 0: weight inf"),
+        ({"weights": ["a", 2, 3]}, r"^weights are no numbers"),
+        ({"loss": [1, 2]}, r"^2 loss counts for 3 samples"),
+        ({"loss": [1, 2, 9]}, r"^sample 2: loss count 9; give at most the sample's length"),
+        ({"loss": [-1, 2, 1]}, r"^sample 0: loss count -1; give at least 0"),
+        ({"balancer": "lb-mink"}, r"^unknown balancer 'lb-mink'; did you mean 'lb-mini'"),
+        ({"speeds": [1, 1]}, r"^'sorted-slice' with speeds of devices; only 'lb-mini'"),
+        ({"balancer": "lb-mini", "speeds": [1]}, r"^1 speeds for 2 devices"),
+        ({"balancer": "lb-mini", "speeds": [1, 0]}, r"^device 1: speed 0.0; give a positive number"),
+    ],
+)
+def test_what_cannot_be_planned_is_an_error_that_names_it(changed, told):
+    """The same on every device: there is nothing in it that another device would not ask too."""
+    question = {"lengths": [5, 9, 7], "devices": 2, "max_tokens": 10} | changed
+    for _ in range(2):
+        with pytest.raises(InputError, match=told):
+            plan(**question)
+
+
+@given(asked(), st.integers(0, 39))
+@few
+def test_a_sample_over_the_limit_names_itself_under_every_balancer(question, place):
+    lengths = question["lengths"]
+    lengths[place % len(lengths)] = LIMIT + 1 + place
+    with pytest.raises(
+        InputError, match=rf"^sample {place % len(lengths)}: {LIMIT + 1 + place} tokens, over max_tokens"
+    ):
+        plan(**question)

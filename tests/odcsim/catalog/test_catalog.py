@@ -1,0 +1,196 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from odcsim import catalog
+from odcsim.cluster import GPU
+from odcsim.errors import InputError
+from odcsim.questions.setting import cost_of
+
+# Published or recomputed elsewhere: parameters and active parameters in 10^9, bf16 megabytes of one layer, and the
+# length at which causal attention costs as much as the matmuls, in thousands (0 where windows make it meaningless).
+PUBLISHED = {
+    "qwen2.5-0.5b": (0.49, 0.49, 30, 17),
+    "qwen2.5-1.5b": (1.54, 1.54, 94, 30),
+    "r1-distill-qwen-1.5b": (1.78, 1.78, 94, 30),
+    "qwen2.5-3b": (3.09, 3.09, 154, 38),
+    "qwen2.5-7b": (7.62, 7.62, 466, 65),
+    "qwen2.5-14b": (14.77, 14.77, 551, 54),
+    "qwen2.5-32b": (32.76, 32.76, 975, 95),
+    "qwen2.5-72b": (72.71, 72.71, 1755, 107),
+    "qwen3-0.6b": (0.60, 0.60, 31, 8),
+    "qwen3-1.7b": (1.72, 1.72, 101, 25),
+    "qwen3-4b": (4.02, 4.02, 202, 25),
+    "qwen3-8b": (8.19, 8.19, 386, 47),
+    "qwen3-14b": (14.77, 14.77, 661, 65),
+    "qwen3-32b": (32.76, 32.76, 975, 60),
+    "qwen3-30b-a3b": (30.5, 3.4, 1246, 14),
+    "qwen3-235b-a22b": (235.1, 22.2, 4976, 27),
+    "llama-3.2-1b": (1.24, 1.24, 122, 30),
+    "llama-3.2-3b": (3.21, 3.21, 201, 33),
+    "llama-3.1-8b": (8.03, 8.03, 436, 53),
+    "llama-3.1-70b": (70.55, 70.55, 1711, 104),
+    "llama-3.1-405b": (405.85, 405.85, 6375, 195),
+    "gemma-3-1b": (1.00, 1.00, 54, 0),
+    "gemma-3-4b": (3.88, 3.88, 189, 0),
+    "gemma-3-12b": (11.77, 11.77, 448, 0),
+    "gemma-3-27b": (27.01, 27.01, 826, 0),
+    "mistral-7b-v0.3": (7.25, 7.25, 436, 53),
+    "mistral-small-24b": (23.57, 23.57, 1112, 136),
+    "mixtral-8x7b": (46.7, 12.9, 2903, 96),
+    "gpt-oss-20b": (20.9, 4.2, 1646, 0),
+    "gpt-oss-120b": (116.8, 5.75, 6426, 0),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_totals(name: str) -> None:
+    total, active, megabytes, even = PUBLISHED[name]
+    m = catalog.model(name)
+    digits = 0.051 if active < total else 0.0051  # mixtures are published to one decimal
+    assert m.parameters / 1e9 == pytest.approx(total, rel=0, abs=digits)
+    assert m.active_parameters / 1e9 == pytest.approx(active, rel=0, abs=digits)
+    assert m.layer_bytes() / 1e6 == pytest.approx(megabytes, abs=0.51)
+    if even:
+        assert m.even_length / 1e3 == pytest.approx(even, abs=0.55)
+
+
+@pytest.mark.parametrize(("name", "exact"), [("qwen2.5-7b", 7_615_616_512), ("llama-3.1-8b", 8_030_261_248)])
+def test_every_bias_and_norm_is_counted(name: str, exact: int) -> None:
+    """The sums that the published checkpoints' index files state."""
+    assert catalog.model(name).parameters == exact
+
+
+def test_every_model_loads_under_its_own_name() -> None:
+    names = catalog.model_names()
+    assert len(names) == len(set(names))
+    assert set(PUBLISHED) | {"tiny", "nano", "r1-distill-qwen-7b", "r1-distill-llama-70b"} <= set(names)
+    for name in names:
+        m = catalog.model(name.upper())
+        assert m.name == name == name.lower()
+        assert 0 <= m.window_layers < m.layers
+        assert catalog.model_source(name)
+
+
+def test_same_shape_under_another_name() -> None:
+    assert catalog.model("r1-distill-qwen-7b").parameters == catalog.model("qwen2.5-7b").parameters
+
+
+def test_gemma_and_gpt_oss_mix_windows_with_full_layers() -> None:
+    gemma, oss = catalog.model("gemma-3-1b"), catalog.model("gpt-oss-20b")
+    assert (gemma.window, gemma.window_layers, gemma.full_layers) == (512, 22, 4)
+    assert (oss.window, oss.window_layers, oss.full_layers) == (128, 12, 12)
+
+
+def test_every_gpu_is_plausible_and_every_figure_has_its_source() -> None:
+    assert set(catalog.gpu_names()) == set("a100 h100 h200 b200 b300 gb200 gb300 l40s mi300x mi325x mi355x".split())
+    for name in catalog.gpu_names():
+        g = catalog.gpu(name.upper())
+        assert g.name == name
+        assert 0.4 < g.matmul_flops / g.peak_flops < 0.95
+        assert 40e9 <= g.memory_bytes < 300e9
+        assert g.nic_bandwidth < g.link_bandwidth < g.memory_bandwidth
+        for figure in catalog.gpu_figures(name):
+            assert figure.kind in ("datasheet", "measured", "assumed")
+            assert figure.source.title
+            assert figure.source.as_of.startswith("20")
+            assert figure.source.url.startswith("https://") or figure.kind == "assumed"
+
+
+def test_no_figure_is_the_one_with_sparsity() -> None:
+    assert catalog.gpu("h100").peak_flops == 989e12
+    assert catalog.gpu("gb200").peak_flops == 2500e12
+
+
+def test_a100_has_the_network_of_the_paper() -> None:
+    g = catalog.gpu("a100")
+    assert g.nic_bandwidth * g.devices_per_node == 800e9 / 8
+    assert (g.matmul_flops, g.link_bandwidth, g.memory_bytes) == (271e12, 300e9, 80e9)
+
+
+ALL = """title = "Acme G1"
+peak_tflops = 400
+matmul_tflops = 300.5
+memory_gb = 96
+memory_tb_s = 3
+link_gb_s = 200
+nic_gbit_s = 100
+devices_per_node = 4
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "g1.toml"
+
+
+def test_a_gpu_of_ones_own_has_the_figures_of_its_file(file: Path) -> None:
+    file.write_text(ALL)
+    assert catalog.gpu(str(file)) == GPU("g1", 400e12, 300.5e12, 96e9, 3e12, 200e9, 12.5e9, 4)
+    assert catalog.gpu_title(str(file)) == "Acme G1"
+    assert {(f.kind, f.source.title) for f in catalog.gpu_figures(str(file))} == {("given", str(file))}
+
+
+def test_what_a_file_leaves_out_is_that_of_the_gpu_it_is_like(file: Path) -> None:
+    file.write_text('like = "H100"\nmatmul_tflops = 600')
+    assert catalog.gpu(str(file)) == replace(catalog.gpu("h100"), name="g1", matmul_flops=600e12)
+    assert [f.kind for f in catalog.gpu_figures(str(file))].count("given") == 1
+
+
+def test_a_slower_gpu_of_ones_own_takes_longer(file: Path) -> None:
+    """And a fit that was published for the one it is like is not taken for it."""
+    file.write_text('like = "a100"\nmatmul_tflops = 27.1')
+    slow, usual = (cost_of("r1-distill-qwen-7b", gpu, None, 8) for gpu in (str(file), "a100"))
+    assert (slow.profile.fidelity, usual.profile.fidelity) == ("catalogue", "published fit")
+    assert slow.sample_seconds(np.array([8192])) > 5 * usual.sample_seconds(np.array([8192]))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("peak_tflops = 1", r"no matmul_tflops, memory_gb, .*; add them, or a GPU it is like: like = \"h100\"$"),
+        (ALL.replace("nic_gbit_s = 100", ""), "no nic_gbit_s; add it, or"),
+        (ALL + "memory = 3", "unknown key 'memory'; did you mean 'memory_"),
+        (ALL.replace("96", "-96"), "memory_gb is -96; expected a number from 1e-06"),
+        (ALL.replace("= 4\n", "= 4.5\n"), "devices_per_node is 4.5; expected a whole number from 1"),
+        (ALL + 'like = "h10"', "like is 'h10'; did you mean 'h100'"),
+        (ALL + "like = 3", "like is 3; expected a text"),
+        ("memory_gb", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_of_a_gpu_is_told_in_one_line(file: Path, text: str, told: str) -> None:
+    file.write_text(text)
+    with pytest.raises(InputError, match=told) as caught:
+        catalog.gpu(str(file))
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_takes_no_name_of_the_catalogue(file: Path) -> None:
+    """Nor does one that is not there pass for an unknown name."""
+    with pytest.raises(InputError, match=r"g1\.toml: no such file; give a GPU's TOML file"):
+        catalog.gpu(str(file))
+    taken = file.with_name("H100.toml")
+    taken.write_text(ALL)
+    with pytest.raises(InputError, match="'h100' is a GPU of the catalogue; give the file another name"):
+        catalog.gpu(str(taken))
+
+
+def test_unknown_names_get_the_nearest() -> None:
+    with pytest.raises(InputError, match="unknown GPU 'h10'; did you mean 'h100'"):
+        catalog.gpu("h10")
+    with pytest.raises(InputError, match=r"unknown model 'qwen3-7b'; did you mean 'qwen3-.*config.json"):
+        catalog.model("qwen3-7b")
+    with pytest.raises(InputError, match="catalog list"):
+        catalog.model("☃")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 10_000, "a\0b", "../nowhere/config.json", "/", ".", "y" * 300 + "/config.json"]
+)
+def test_odd_names_are_input_errors(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        catalog.model(name)
+    assert len(str(caught.value)) < 1000

@@ -1,0 +1,213 @@
+"""Laws of execution. What is shared by the executors, and where they must agree to the last bit."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import BETWEEN, ONCE, PREFETCHES, TRANSFERS, Case, cases, one_node
+
+from odcsim.executors import analytic, des
+from odcsim.program import COMPUTE, program
+
+
+def makespans(case: Case) -> np.ndarray:
+    return analytic.run(case.program, case.durations)[1].max(axis=(0, 2))
+
+
+@settings(max_examples=250)
+@given(cases())
+def test_both_executors_agree_to_the_last_bit(case):
+    """Condition: nobody shares a link and nothing is drawn."""
+    fast, slow = analytic.run(case.program, case.durations), des.run(case.program, case.durations)
+    assert np.array_equal(fast[0], slow[0])
+    assert np.array_equal(fast[1], slow[1])
+
+
+@given(cases())
+def test_a_cluster_without_shared_links_or_jitter_changes_nothing(case):
+    devices = case.counts.shape[1]
+    alone = des.run(case.program, case.durations)
+    rngs = [np.random.default_rng(i) for i in range(case.counts.shape[0])]
+    assert np.array_equal(alone, des.run(case.program, case.durations, one_node(devices), rngs))
+
+
+@given(cases())
+def test_every_step_starts_when_its_lane_and_its_needs_are_done_and_for_a_meeting_everybodys(case):
+    """The definition, written once more the slow way."""
+    asked, had = analytic.run(case.program, case.durations)
+    before = case.program.previous_in_lane()
+    for i, step in enumerate(case.program.steps):
+        needs = [had[n] for n in (*step.after, before[i]) if n >= 0]
+        ready = np.max(needs, axis=0) if needs else np.zeros_like(asked[i])
+        assert np.array_equal(asked[i], ready)
+        start = np.broadcast_to(ready.max(axis=1, keepdims=True), ready.shape) if step.meets else ready
+        assert np.array_equal(had[i], start + case.durations[step.duration])
+
+
+@given(cases())
+def test_a_lane_does_one_thing_at_a_time_in_its_order(case):
+    asked, had = analytic.run(case.program, case.durations)
+    for i, before in enumerate(case.program.previous_in_lane()):
+        if before >= 0:
+            assert (asked[i] >= had[before]).all()
+
+
+@given(cases(devices=(2, 4)), st.randoms(use_true_random=False))
+def test_relabelling_devices_permutes_the_times(case, random):
+    order = list(range(case.counts.shape[1]))
+    random.shuffle(order)
+    times = np.array(analytic.run(case.program, case.durations))
+    assert np.array_equal(times[..., order], analytic.run(case.program, case.durations[..., order]))
+
+
+@given(cases(minibatches=(2, 4)))
+def test_minibatches_do_not_know_of_each_other(case):
+    times = np.array(analytic.run(case.program, case.durations))
+    for b in range(case.counts.shape[0]):
+        assert np.array_equal(times[:, :, [b]], analytic.run(case.program, case.durations[:, [b]]))
+
+
+@given(cases(), st.integers(-3, 3))
+def test_doubling_every_duration_doubles_every_time(case, power):
+    factor = 2.0**power
+    times = np.array(analytic.run(case.program, case.durations))
+    assert np.array_equal(times * factor, analytic.run(case.program, case.durations * factor))
+
+
+@given(cases(), st.integers(0, 10**6), st.floats(0, 5))
+def test_a_longer_step_never_ends_anything_sooner(case, where, more):
+    """Condition: dedicated links. A shared one can break it, since which transfers overlap then changes."""
+    longer = case.durations.copy()
+    longer[np.unravel_index(where % longer.size, longer.shape)] += more
+    before, after = (analytic.run(case.program, table)[1] for table in (case.durations, longer))
+    assert (after >= before).all()
+
+
+@given(cases(syncs=("collective",)))
+def test_on_demand_is_never_slower_than_collective(case):
+    """Conditions: equal seconds for every operation, dedicated links, and no time for what on-demand adds.
+
+    On-demand then has the same steps with fewer reasons to wait, except the publish and the second meeting.
+    """
+    free = case.without(*ONCE)
+    assert (makespans(free.under("on-demand")) <= makespans(free)).all()
+
+
+@given(cases(syncs=("collective",)))
+def test_on_demand_is_slower_by_publish_and_one_meeting_at_most(case):
+    more = case.under("on-demand")
+    row = more.program.durations.index(("publish", -1))
+    added = np.random.default_rng(1).uniform(0, 2, more.durations.shape[1:])
+    more.durations[row] = added
+    meeting = case.durations[case.program.durations.index(("meeting", -1))]
+    bound = makespans(case) + added.max(axis=1) + meeting.max(axis=1)
+    assert (makespans(more) <= bound * (1 + 1e-12)).all()
+
+
+@given(cases(syncs=("collective",)))
+def test_deferred_is_never_slower_than_collective(case):
+    """Condition: equal seconds for every operation. It does the same with fewer pushes."""
+    assert (makespans(case.under("deferred")) <= makespans(case)).all()
+
+
+@given(cases(syncs=("collective",), devices=(1, 1)))
+def test_a_device_alone_waits_for_nobody(case):
+    """No meeting can hold one device, so only the lanes set collective and on-demand apart there."""
+    asked, had = analytic.run(case.program, case.durations)
+    for i, step in enumerate(case.program.steps):
+        assert np.array_equal(had[i], asked[i] + case.durations[step.duration])
+
+
+@given(cases(syncs=("on-demand",), prefetches=("none",)))
+def test_on_demand_gains_from_every_further_layer_of_prefetch(case):
+    """Condition: one-sided transfers. Their lanes' orders stay, and every gather may only start sooner."""
+    times = [makespans(case.under("on-demand", depth)) for depth in ("none", "1", "fsdp2", "2", "3", "4")]
+    for shallow, deep in pairwise(times):
+        assert (deep <= shallow).all()
+
+
+def test_collective_may_lose_by_deeper_prefetch():
+    """Why the law above has its condition: with one lane for both, a gather issued early makes a push wait."""
+    case = losing_case()
+    assert makespans(case) == 9.0
+    assert makespans(case.under("collective", "3")) == 10.0
+
+
+def losing_case() -> Case:
+    steps = program(4, 1, "collective", "2")
+    seconds = {"backward": 1.0, "gather layer": 1.0}
+    table = np.array([[[seconds.get(what, 0.0)]] for what, _ in steps.durations])
+    return Case(steps, np.ones((1, 1), int), table)
+
+
+@given(cases(syncs=("on-demand",), prefetches=PREFETCHES))
+def test_on_demand_without_transfers_takes_the_largest_sum(case):
+    free = case.without(*TRANSFERS, *BETWEEN, *ONCE)
+    work = np.zeros(free.counts.shape)
+    for step in free.program.steps:
+        if step.lane == COMPUTE:
+            work += free.durations[step.duration]
+    np.testing.assert_allclose(makespans(free), work.max(axis=1), rtol=1e-12)
+
+
+@given(cases(syncs=("collective",), prefetches=("none",), microbatches=(1, 3), layers=(1, 4)))
+def test_collective_without_transfers_or_prefetch_is_lockstep(case):
+    """The sum over stretches between meetings of the slowest device: what the ODC paper's packer assumes of FSDP."""
+    free = case.without(*TRANSFERS, *BETWEEN, *ONCE)
+    row = {timed: free.durations[i] for i, timed in enumerate(free.program.durations)}
+    layers, expected = free.program.layers, 0.0
+    for m in range(free.program.microbatches):
+        stretches = [row["overhead", m], row["embed", m], *[row["forward", m]] * (layers - 1)]
+        stretches += [row["forward", m] + row["head", m], *[row["backward", m]] * layers, row["embed backward", m]]
+        expected += sum(stretch.max(axis=1) for stretch in stretches)
+    np.testing.assert_allclose(makespans(free), expected, rtol=1e-12)
+
+
+def issue_order(case: Case, b: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    asked, had = analytic.run(case.program, case.durations)
+    return asked[:, b], had[:, b], [i for i, s in enumerate(case.program.steps) if s.kind == "compute" and s.unit > 0]
+
+
+@settings(max_examples=100)
+@given(cases(syncs=("collective",), prefetches=("fsdp2",), devices=(2, 4), layers=(1, 7), microbatches=(1, 3)))
+def test_devices_differ_by_two_layers_at_most_and_stay_in_one_microbatch(case):
+    """FSDP2's prefetch limits under a collective: when one starts a layer, all have ended the third before it.
+
+    Layers are counted along the forward and back along the backward, where they are one layer apart at most.
+    """
+    for b in range(case.counts.shape[0]):
+        asked, had, layers = issue_order(case, b)
+        steps = case.program.steps
+        for place, i in enumerate(layers):
+            if place >= 3:
+                assert asked[i].min() >= had[layers[place - 3]].max()
+            backward = place % (2 * case.program.layers) > case.program.layers
+            if place >= 2 and backward:
+                assert asked[i].min() >= had[layers[place - 2]].max()
+            if place and steps[i].microbatch != steps[layers[place - 1]].microbatch:
+                assert asked[i].min() >= had[layers[place - 1]].max()
+
+
+def test_devices_do_differ_by_two_layers():
+    """The bound above is reached, so prefetch is really simulated: a lockstep would hold them together."""
+    steps = program(6, 1, "collective", "fsdp2")
+    case = Case(steps, np.ones((1, 2), int), np.zeros((len(steps.durations), 1, 2)))
+    case.durations[steps.durations.index(("forward", 0)), 0] = [1.0, 5.0]
+    asked, had, layers = issue_order(case, 0)
+    assert any(asked[i].min() < had[layers[place - 2]].max() for place, i in enumerate(layers) if place >= 2)
+
+
+@pytest.mark.parametrize("prefetch", PREFETCHES)
+def test_uneven_counts_hang_nobody(prefetch):
+    steps = program(2, 3, "on-demand", prefetch)
+    counts = np.array([[0, 1, 3]])
+    table = np.ones((len(steps.durations), 1, 3))
+    for row, (_, m) in enumerate(steps.durations):
+        table[row] *= m < counts
+    asked, had = des.run(steps, table)
+    assert (had >= asked).all()
+    first = next(i for i, s in enumerate(steps.steps) if s.kind == "meeting")
+    assert asked[first, 0, 0] == 0.0
+    assert (np.diff(asked[first, 0]) > 0).all()

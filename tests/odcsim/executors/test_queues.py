@@ -1,0 +1,286 @@
+"""Laws of shared queues: who takes what, and that a run with a queue is a run of the schedule that came of it."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import SYNCS, one_node, schedules, seconds
+
+from odcsim import schedule, timeline
+from odcsim.cluster import Cluster
+from odcsim.errors import InputError
+from odcsim.executors import analytic, des
+from odcsim.executors.simulation import Simulation, simulate, usage
+from odcsim.program import Program, program
+from odcsim.questions.setting import plan
+from odcsim.results import metrics
+from odcsim.schedule import Header, Schedule, ScheduleFile
+
+
+@dataclass(frozen=True)
+class Queued:
+    """One minibatch: what devices have of their own, and seconds of each entry on each device [entry, row, device]."""
+
+    layers: int
+    prefetch: str
+    planned: np.ndarray  # [device]
+    durations: np.ndarray  # [row, 1, device] of the program of those
+    entries: np.ndarray
+
+    def program(self, microbatches: int) -> Program:
+        return program(self.layers, microbatches, "on-demand", self.prefetch)
+
+    def run(
+        self, cluster: Cluster | None = None, seed: int | None = None
+    ) -> tuple[Program, np.ndarray, np.ndarray, list]:
+        """By the discrete-event executor, on a program that is long enough whoever takes what."""
+        steps = self.program(int(self.planned.max()) + len(self.entries))
+        rngs = [] if seed is None else [np.random.default_rng(seed)]
+        queue = [des.Queue(self.planned, self.entries)]
+        asked, had, [takers] = des.run_shared(steps, self.padded(steps), queue, cluster, rngs)
+        return steps, asked, had, takers
+
+    def padded(self, steps: Program) -> np.ndarray:
+        table = np.zeros((len(steps.durations), *self.durations.shape[1:]))
+        rows = {timed: i for i, timed in enumerate(steps.durations)}
+        for row, timed in zip(self.durations, self.program(int(self.planned.max())).durations, strict=True):
+            table[rows[timed]] = row
+        return table
+
+    def realised(self, steps: Program, takers: list[int]) -> np.ndarray:
+        """Durations in which entries are ordinary microbatches of their takers."""
+        table, counts = self.padded(steps), self.planned.copy()
+        one = self.program(1).durations
+        rows = {timed: i for i, timed in enumerate(steps.durations)}
+        for entry, taker in enumerate(takers):
+            for row, (what, microbatch) in enumerate(one):
+                if microbatch == 0:
+                    table[rows[what, int(counts[taker])], 0, taker] = self.entries[entry, row, taker]
+            counts[taker] += 1
+        return table
+
+
+@st.composite
+def queued(draw, styles=("smooth", "gaps", "grid")) -> Queued:
+    layers, prefetch = draw(st.integers(1, 4)), draw(st.sampled_from(["none", "fsdp2", "3"]))
+    seed, style = draw(st.integers(0, 2**20)), draw(st.sampled_from(styles))
+    devices, entries = draw(st.integers(1, 4)), draw(st.integers(0, 7))
+    planned = np.random.default_rng(seed).integers(0, 3, devices)
+    steps, one = (program(layers, n, "on-demand", prefetch) for n in (int(planned.max()), 1))
+    table = seconds((len(steps.durations), 1, devices), style, seed)
+    for row, (_, microbatch) in enumerate(steps.durations):
+        table[row] *= microbatch < planned
+    return Queued(layers, prefetch, planned, table, seconds((entries, len(one.durations), devices), style, seed + 1))
+
+
+def asking(steps: Program, asked: np.ndarray) -> np.ndarray:
+    """When each device asked for each microbatch, and last for the meeting at the end [microbatch, device]."""
+    overheads = [i for i, s in enumerate(steps.steps) if s.kind == "overhead"]
+    return asked[[*overheads, steps.end], 0]
+
+
+@given(queued())
+def test_the_scan_gives_entries_to_the_same_devices(case):
+    """Of devices that ask at one moment the lowest number comes first, in both."""
+    takers = case.run()[3]
+    entry = case.program(1)
+    one = ((np.array([True]), seconds[:, None]) for seconds in case.entries)
+    found = analytic.take(case.program(int(case.planned.max())), case.durations, entry, one)
+    assert found.tolist() == ([takers] if takers else [[]])
+
+
+@given(queued())
+def test_a_run_is_that_of_the_schedule_which_came_of_it_to_the_last_bit(case):
+    steps, asked, had, takers = case.run()
+    plain = analytic.run(steps, case.realised(steps, takers))
+    assert np.array_equal(asked, plain[0])
+    assert np.array_equal(had, plain[1])
+
+
+@given(queued(), st.integers(0, 99))
+def test_so_it_is_under_jitter(case, seed):
+    cluster = one_node(len(case.planned), jitter=0.3)
+    steps, asked, had, takers = case.run(cluster, seed)
+    plain = des.run(steps, case.realised(steps, takers), cluster, [np.random.default_rng(seed)])
+    assert np.array_equal(asked, plain[0])
+    assert np.array_equal(had, plain[1])
+
+
+SHARED = st.sampled_from([None, Cluster(4, 2, 3e11, 2.5e10, 1)])
+
+
+@given(queued(), SHARED)
+def test_entries_go_in_their_order_to_whoever_asks_first(case, cluster):
+    """Shared links or not: nobody gets an entry while another has asked earlier and got none."""
+    steps, asked, _, takers = case.run(cluster if len(case.planned) == 4 else None)
+    assert len(takers) == len(case.entries)
+    times, next_of, last = asking(steps, asked), case.planned.copy(), -1.0
+    for taker in takers:
+        mine = times[next_of[taker], taker]
+        others = times[next_of, np.arange(len(next_of))]
+        assert mine == others.min()
+        assert taker == np.flatnonzero(others == mine)[0] or cluster is not None
+        assert mine >= last
+        next_of[taker], last = next_of[taker] + 1, mine
+
+
+@given(queued())
+def test_devices_end_within_the_last_entries_of_each_other(case):
+    """List scheduling: who ends after its own work was done ran an entry that nobody else was free for."""
+    steps, asked, _, takers = case.run()
+    ends = asking(steps, asked)[-1]
+    own = case.program(int(case.planned.max()))
+    alone = asking(own, analytic.run(own, case.durations)[0])[-1]
+    longest = [case.entries[e].sum(axis=0) for e in range(len(case.entries))]
+    steps_of_one = len([s for s in case.program(1).steps if s.microbatch == 0])
+    for d, end in enumerate(ends):
+        if end > alone[d]:
+            last = max(e for e, taker in enumerate(takers) if taker == d)
+            assert end - ends.min() <= longest[last][d] * steps_of_one + 1e-9
+
+
+@given(queued(styles=("smooth",)), st.randoms(use_true_random=False))
+def test_with_devices_alike_and_links_of_their_own_shorter_is_never_slower(case, random):
+    """Entries are independent of each other, so Graham's anomalies need devices or links that are not alike."""
+    alike = replace(case, entries=np.repeat(case.entries[:, :, :1], len(case.planned), axis=2))
+    factors = np.random.default_rng(random.getrandbits(32)).uniform(0, 1, alike.entries.shape[:2])
+    shorter = replace(alike, durations=alike.durations * random.random(), entries=alike.entries * factors[:, :, None])
+    slow, fast = (c.run()[2].max() for c in (alike, shorter))
+    assert fast <= slow * (1 + 1e-9)
+
+
+def by_hand(own: tuple[float, ...], gather: tuple[float, ...], entry: tuple[float, ...]) -> Queued:
+    """A microbatch on each device, of a gather and a forward, and one entry that takes unlike times on devices."""
+    steps = program(1, 1, "on-demand", "none")
+    table = np.zeros((len(steps.durations), 1, len(own)))
+    table[steps.durations.index(("forward", 0)), 0] = own
+    table[steps.durations.index(("gather root", 0)), 0] = gather
+    entries = np.zeros((1, len(steps.durations), len(own)))
+    entries[0, steps.durations.index(("forward", 0))] = entry
+    return Queued(1, "none", np.ones(len(own), int), table, entries)
+
+
+def test_graham_a_slow_device_that_is_done_earlier_can_make_the_minibatch_longer():
+    """It takes what a quick one would have taken."""
+    late, early = (by_hand((3.0, own), (0.0, 0.0), (1.0, 3.0)).run() for own in (3.5, 2.5))
+    assert (late[3], late[2].max()) == ([0], 4.0)
+    assert (early[3], early[2].max()) == ([1], 5.5)
+
+
+def test_graham_shared_links_can_make_the_minibatch_shorter():
+    """Device 2 shares its NIC with device 3, so that it comes too late for an entry that it would take long for."""
+    case = by_hand((3.0, 4.0, 2.2, 0.0), (0.0, 0.0, 0.5, 5.0), (1.0, 1.0, 6.0, 1.0))
+    alone, shared = case.run(), case.run(Cluster(4, 2, 3e11, 2.5e10, 1))
+    assert (alone[3], shared[3]) == ([2], [0])
+    assert alone[2].max() == pytest.approx(8.7)
+    assert shared[2].max() == pytest.approx(5.5)
+
+
+def test_realised_schedules():
+    found = Schedule((5, 6, 7, 8, 9), (((0,),), ()), queue=((1, 2), (3,), (4,)))
+    assert found.uneven
+    assert list(found.contents()) == [(0,), (1, 2), (3,), (4,)]
+    assert found.realised([1, 0, 1]) == Schedule((5, 6, 7, 8, 9), (((0,), (3,)), ((1, 2), (4,))))
+    with pytest.raises(ValueError, match="shorter"):
+        found.realised([1, 0])
+
+
+def a_file(found: list[Schedule], name: str = "pool") -> ScheduleFile:
+    return ScheduleFile(Header(name, "m", "a test", 10**6, len(found[0].devices), 0), tuple(found)).sealed()
+
+
+@settings(max_examples=30)
+@given(found=st.lists(schedules(4, queued=True), min_size=1, max_size=4), noise=st.sampled_from([0.0, 0.1]))
+def test_both_executors_give_the_timeline_of_the_realised_schedules(setting, found, noise):
+    cost = replace(setting.cost, cluster=replace(setting.cost.cluster, sample_noise=noise, slow=((1, 1.5),)))
+    lines = [simulate(a_file(found), Simulation(cost, "on-demand", executor)) for executor in ("analytic", "des")]
+    realised = list(found)
+    for line in lines:
+        for block in line.blocks:
+            for place, number in enumerate(block.minibatches.tolist()):
+                if found[number].queue:
+                    takers = block.takers[place]
+                    realised[number] = found[number].realised(takers[takers >= 0].tolist())
+                    taken = {e: d for d in range(4) for e in block.taken(place, d).values()}
+                    assert [taken[e] for e in sorted(taken)] == takers[takers >= 0].tolist()
+                assert tuple(block.counts[place]) == realised[number].microbatches
+    plain = simulate(a_file(realised), Simulation(cost, "on-demand", "analytic"))
+    for number in range(len(found)):
+        (a, i), *others = (line.block_of(number) for line in (plain, *lines))
+        for b, j in others:
+            kept = np.r_[0 : a.program.end, b.program.end : len(b.program.steps)]
+            assert np.array_equal(a.asked[:, i], b.asked[kept, j])
+            assert np.array_equal(a.had[:, i], b.had[kept, j])
+            assert (b.had[a.program.end : b.program.end, j] == b.asked[a.program.end : b.program.end, j]).all()
+
+
+def test_one_device_may_take_the_whole_queue(setting):
+    """More than the program was first made for."""
+    lengths = (60_000, 60_000, 60_000, *[10] * 12)
+    found = Schedule(lengths, (((0,),), ((1,),), ((2,),), ()), queue=tuple((i,) for i in range(3, 15)))
+    for executor in ("analytic", "des"):
+        [block] = simulate(a_file([found]), Simulation(setting.cost, "on-demand", executor)).blocks
+        assert block.counts.tolist() == [[1, 1, 1, 12]]
+        assert block.program.microbatches == 12
+        assert list(block.taken(0, 3)) == list(range(12))
+        assert block.taken(0, 0) == {}
+
+
+def test_a_timeline_file_keeps_takers(setting, tmp_path):
+    file = schedule.write(plan(setting, "pool"), tmp_path / "s.jsonl")
+    line = simulate(schedule.read(tmp_path / "s.jsonl"), Simulation(setting.cost, "on-demand"))
+    timeline.write(line, tmp_path / "t.npz")
+    again = timeline.read(tmp_path / "t.npz")
+    assert sum(len(s.queue) for s in file.schedules) > 0
+    for one, other in zip(line.blocks, again.blocks, strict=True):
+        assert np.array_equal(one.takers, other.takers)
+    assert np.array_equal(
+        metrics.usage(again).makespan, usage(file.schedules, Simulation(setting.cost, "on-demand")).makespan
+    )
+
+
+@pytest.mark.parametrize("change", [lambda t: t[:, :0], lambda t: t * 0 + 3, lambda t: t * 0 + 4, lambda t: t - 2])
+def test_takers_that_cannot_be_are_refused(setting, tmp_path, change):
+    line = simulate(plan(setting, "pool"), Simulation(setting.cost, "on-demand"))
+    forged = tuple(replace(block, takers=change(block.takers)) for block in line.blocks)
+    timeline.write(replace(line, blocks=forged), tmp_path / "t.npz")
+    if change(np.ones((1, 1))).size == 0:
+        timeline.read(tmp_path / "t.npz")
+        return
+    with pytest.raises(InputError, match="takers that its devices do not have"):
+        timeline.read(tmp_path / "t.npz")
+
+
+@pytest.mark.parametrize("sync", [s for s in SYNCS if s != "on-demand"])
+@pytest.mark.parametrize("executor", ["analytic", "des"])
+def test_only_on_demand_runs_a_queue(setting, sync, executor):
+    file = plan(setting, "pool")
+    queued = len(file.schedules[0].queue)
+    with pytest.raises(
+        InputError, match=f"minibatch 0: {queued} microbatches wait in a queue .* {sync} sync would hang"
+    ):
+        simulate(file, Simulation(setting.cost, sync, executor))
+
+
+def test_noise_is_in_the_run_alone_and_the_same_for_all_balancers(setting):
+    noisy = replace(setting, cost=replace(setting.cost, cluster=replace(setting.cost.cluster, sample_noise=0.2)))
+    assert plan(noisy, "pool") == plan(setting, "pool")
+    spent = []
+    for balancer in ("lb-mini", "native", "pool"):
+        file = plan(noisy, balancer)
+        spent.append(usage(file.schedules, Simulation(noisy.cost, "on-demand", "analytic")).compute)
+        for executor, seed in (("des", 0), ("analytic", 1)):
+            other = usage(file.schedules, Simulation(noisy.cost, "on-demand", executor, seed=seed)).compute
+            assert np.allclose(other, spent[-1], rtol=1e-12) == (seed == 0)
+    np.testing.assert_allclose(spent[1:], [spent[0]] * 2, rtol=1e-12)
+    quiet = usage(plan(setting, "native").schedules, Simulation(setting.cost, "on-demand", "analytic")).compute
+    assert not np.allclose(spent[0], quiet, rtol=1e-3)
+
+
+def test_noise_has_its_size_and_keeps_the_mean(setting):
+    cost = replace(setting.cost, cluster=replace(setting.cost.cluster, sample_noise=0.2))
+    [luck] = cost.luck([Schedule((1,) * 50_000, ())], [1], 0)
+    assert abs(luck.mean() - 1) < 0.004
+    assert abs(luck.std() - 0.2) < 0.004

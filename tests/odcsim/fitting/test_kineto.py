@@ -1,0 +1,171 @@
+"""Profiler traces become a profile. The traces are synthetic, in the form in which torch.profiler exports them."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import mutated
+
+from odcsim import catalog, profile
+from odcsim.cli import main
+from odcsim.errors import InputError
+from odcsim.fitting import kineto
+
+MODEL = catalog.model("r1-distill-qwen-1.5b")
+CONSTANT, LINEAR, QUADRATIC = 0.05, 8e-5, 2e-9
+LAYER, ROOT = 100_000_000, 500_000_000  # bytes
+LATENCY, PER_BYTE = 1e-4, 5e-12
+
+
+def kernel(name: str, begin: float, seconds: float, **args: object) -> dict:
+    return {"ph": "X", "cat": "kernel", "name": name, "ts": 1e6 * begin, "dur": 1e6 * seconds, "args": args}
+
+
+def span(name: str, begin: float, end: float, cat: str = "gpu_user_annotation") -> dict:
+    return {"ph": "X", "cat": cat, "name": name, "ts": 1e6 * begin, "dur": 1e6 * (end - begin)}
+
+
+def collective(name: str, size: int, begin: float, wait: float) -> dict:
+    args = {"Collective name": name, "In msg nelems": size // 16, "Out msg nelems": size // 2, "dtype": "BFloat16"}
+    seconds = LATENCY + PER_BYTE * size + wait
+    return kernel("ncclDevKernel_AllGather_RING_LL(x)", begin, seconds, **args, **{"Group size": 8})
+
+
+def compute_seconds(microbatches) -> float:
+    every = np.array([n for m in microbatches for n in m])
+    return CONSTANT * len(microbatches) + LINEAR * every.sum() + QUADRATIC * float(MODEL.squares(every).sum())
+
+
+def traced(held: dict[int, list[tuple[int, ...]]], rank: int = 0, waits=(0.0, 0.3, 0.0, 0.2, 0.1)) -> dict:
+    """Per step: compute in three kernels, two of them at once, with collectives under it and an optimizer after it."""
+    events: list[dict] = [{"ph": "M", "name": "process_name", "args": {}}]
+    now = 3.0
+    for step, microbatches in held.items():
+        seconds, begin = compute_seconds(microbatches), now
+        events.append(span(f"ProfilerStep#{step}", begin - 2.9, begin + 0.1, "user_annotation"))  # the host runs ahead
+        events.append(kernel("ampere_gemm", begin, 0.6 * seconds))
+        events.append(kernel("flash_fwd", begin + 0.5 * seconds, 0.1 * seconds))
+        events.append(kernel("flash_bwd", begin + 0.6 * seconds + 0.2, 0.4 * seconds))  # the host was late
+        for i, wait in enumerate(waits):
+            events.append(collective("_allgather_base", LAYER, begin + i * 0.01, wait))
+            events.append(collective("_reduce_scatter_base", 2 * LAYER, begin + i * 0.01, wait))
+        events.append(collective("_allgather_base", ROOT, begin, 0.0))
+        events.append(kernel("ncclDevKernel_AllReduce(x)", begin, 0.01, **{"Collective name": "allreduce"}))
+        end = begin + seconds + 0.2
+        events.append(kernel("multi_tensor_apply_kernel", end, 0.03))
+        events.append(span("Optimizer.step#AdamW.step", end, end + 0.03))
+        now = end + 0.05
+        events.append(span(f"ProfilerStep#{step}", begin, now))
+        now += 0.5
+    return {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 8}}
+
+
+def drawn(steps: int, seed: int) -> dict[int, list[tuple[int, ...]]]:
+    rng = np.random.default_rng(seed)
+    return {
+        n: [tuple(rng.integers(100, 30000, rng.integers(1, 6)).tolist()) for _ in range(rng.integers(1, 4))]
+        for n in range(7, 7 + steps)
+    }
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two devices' traces of four steps, one of them packed, and what the steps held."""
+    held = [drawn(4, rank) for rank in (0, 1)]
+    (tmp_path / "a.json").write_text(json.dumps(traced(held[0], 0)))
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(traced(held[1], 1)).encode()))
+    rows = [f"{d},{n},{';'.join(map(str, m))}" for d, h in enumerate(held) for n, ms in h.items() for m in ms]
+    (tmp_path / "l.csv").write_text("\n".join(["device,step,lengths", *rows, "0,99,5"]))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    path = tmp_path_factory.mktemp("traces") / "t.json"
+
+    def written(content) -> kineto.Trace:
+        path.write_text(json.dumps(content))
+        return kineto.read_trace(path)
+
+    return written
+
+
+def test_compute_is_what_kernels_ran_without_collectives_optimizer_and_gaps(read):
+    held = drawn(3, 5)
+    trace = read(traced(held, rank=6))
+    assert (trace.device, trace.devices) == (6, 8)
+    assert trace.steps == pytest.approx({n: compute_seconds(m) for n, m in held.items()})
+    assert trace.optimizer == pytest.approx((0.03,) * 3)
+    assert {t[:3] for t in trace.transfers} == {("all-gather", 8, LAYER), ("reduce-scatter", 8, 2 * LAYER)} | {
+        ("all-gather", 8, ROOT)
+    }
+
+
+def test_the_profile_gives_the_steps_back(files):
+    traces = [kineto.read_trace(files / name) for name in ("a.json", "b.json.gz")]
+    found = kineto.fit_traces(traces, files / "l.csv", MODEL, "a100")
+    assert found.good
+    p, layers = found.profile, MODEL.layers
+    assert p.overhead == pytest.approx(CONSTANT, rel=1e-6)
+    assert layers * (p.forward.linear + p.backward.linear) == pytest.approx(LINEAR)
+    assert layers * (p.forward.quadratic + p.backward.quadratic) == pytest.approx(QUADRATIC)
+    assert not p.node_transfers_included
+    # Of all kernels of a size the ones that waited least; reduce-scatters came in one size, which fits no line.
+    gather = p.timing("all-gather", 8)
+    assert (gather.constant, gather.per_byte) == pytest.approx((LATENCY, PER_BYTE))
+    assert p.timing("reduce-scatter", 8) is None
+    assert p.timing("optimizer", 8).constant == pytest.approx(0.03)
+    assert "One-sided transfers are not in a trace" in p.notes
+
+
+def test_the_command_takes_traces_and_lengths(files, capsys):
+    sources = [str(files / name) for name in ("a.json", "b.json.gz")]
+    known = ["--model", MODEL.name, "--gpu", "a100", "-o", str(files / "p.json")]
+    assert main(["fit", *sources, "--lengths", str(files / "l.csv"), *known]) == 0
+    assert "microbatch: constant 0.05" in capsys.readouterr().out
+    assert profile.read(files / "p.json").transport == "NCCL"
+    assert main(["fit", *sources, *known]) == 2
+    assert "several can only be traces, with --lengths" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named(files):
+    traces = [kineto.read_trace(files / "a.json")] * 2
+    (files / "s.csv").write_text("device,step,lengths\n0,7,5\n")
+    with pytest.raises(InputError, match=r"s.csv: no lengths of step 8 on device 0"):
+        kineto.fit_traces(traces, files / "s.csv", MODEL, "a100")
+    (files / "s.csv").write_text("step,lengths\n7,5\n")
+    with pytest.raises(InputError, match=r"no column device; expected columns device, step, lengths"):
+        kineto.fit_traces(traces, files / "s.csv", MODEL, "a100")
+    (files / "s.csv").write_text("step,lengths\n-7,5\n")
+    with pytest.raises(InputError, match=r":2: step is '-7'; a whole number"):
+        kineto.fit_traces(traces[:1], files / "s.csv", MODEL, "a100")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ([], "not a trace"),
+        ({"traceEvents": []}, "holds no kernels; profile with ProfilerActivity.CUDA"),
+        ({"traceEvents": [kernel("gemm", 0, 1)]}, "holds no ProfilerStep# ranges; call profiler.step"),
+        ({"traceEvents": [kernel("gemm", 0, 1), span("ProfilerStep#x", 0, 1)]}, "'ProfilerStep#x' has no number"),
+    ],
+)
+def test_what_is_no_trace_of_a_gpu_is_refused(read, content, problem):
+    with pytest.raises(InputError, match=problem):
+        read(content)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_changed_traces_are_refused_or_read(read, data):
+    try:
+        found = read(data.draw(mutated(traced({1: [(5,)]}, waits=(0.1,)))))
+    except InputError as error:
+        line = str(error)
+    else:
+        assert isinstance(found, kineto.Trace)
+        return
+    assert "\n" not in line

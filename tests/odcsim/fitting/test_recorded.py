@@ -1,0 +1,259 @@
+"""Measurements read off a timeline are the seconds that made it. Runs of a known machine, simulated, stand in."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import cases, one_node
+
+from odcsim import catalog
+from odcsim.cost import Cost
+from odcsim.errors import InputError
+from odcsim.executors import analytic, des
+from odcsim.executors.simulation import Simulation, simulate
+from odcsim.fitting import recorded
+from odcsim.fitting.fit import examine, fit
+from odcsim.fitting.measurements import Measurements
+from odcsim.profile import Polynomial, Profile, Timing
+from odcsim.program import COMPUTE, program
+from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.timeline import Block, Timeline
+
+TINY = catalog.model("tiny")
+DEVICES = 3
+SYNCS = ("collective", "on-demand")
+ONE_SIDED, MEETING = ("gather", "push"), ("all-gather", "reduce-scatter")
+HELD = ((900,), (450,), (200,), (100,) * 9, (60,) * 8, (30,) * 16, (15,) * 10, (300, 150), (40,) * 3, (500, 20, 20))
+
+
+def machine(forward: Polynomial, backward: Polynomial, head: Polynomial, embed: Polynomial, overhead: float) -> Profile:
+    """All of whose seconds can be told apart by what it did."""
+    moved = (Timing(kind, DEVICES, 2e-5 * i, 1e-10 * i) for i, kind in enumerate((*ONE_SIDED, *MEETING), 1))
+    once = (("meeting", 3e-5), ("overhead", overhead), ("optimizer", 2e-3), ("publish", 1e-3))
+    timings = (*moved, *(Timing(kind, DEVICES, seconds) for kind, seconds in once))
+    return Profile(TINY.name, "m", "calibrated", "", forward, backward, head, embed, dtype="float32", timings=timings)
+
+
+MACHINE = machine(
+    Polynomial(2e-4, 4e-6, 1e-9, 3e-5),
+    Polynomial(5e-4, 1.2e-5, 3.5e-9, 8e-5),
+    Polynomial(3e-4, 2e-5),
+    Polynomial(5e-5, 1e-7),
+    1e-3,
+)
+terms = st.builds(
+    Polynomial, st.floats(1e-4, 1e-2), st.floats(1e-6, 1e-5), st.floats(1e-9, 1e-8), st.floats(1e-5, 1e-3)
+)
+linear = terms.map(lambda p: Polynomial(p.constant, p.linear))
+machines = st.builds(machine, terms, terms, linear, linear, st.floats(1e-5, 1e-2))
+
+
+def schedule(seed: int, even: bool, devices: int = DEVICES) -> Schedule:
+    """Two microbatches on each device, or from none to three."""
+    rng = np.random.default_rng(seed)
+    lengths: list[int] = []
+    found = []
+    for d in range(devices):
+        own = []
+        for _ in range(2 if even else (d + seed) % 4):
+            held = HELD[rng.integers(len(HELD))]
+            own.append(tuple(range(len(lengths), len(lengths) + len(held))))
+            lengths += held
+        found.append(tuple(own))
+    return Schedule(tuple(lengths), tuple(found))
+
+
+def file_of(count: int, *, even: bool, devices: int = DEVICES) -> ScheduleFile:
+    header = Header("native", TINY.name, "a test", 1000, devices, 0)
+    return ScheduleFile(header, tuple(schedule(s, even, devices) for s in range(1, count + 1)))
+
+
+EVEN, UNEVEN = file_of(12, even=True), file_of(12, even=False)
+
+
+def run_of(file: ScheduleFile, profile: Profile, sync: str, *, emulated: bool = False, jitter: float = 0.0) -> Timeline:
+    cost = Cost(TINY, profile, one_node(file.header.devices, jitter=jitter))
+    line = simulate(file, Simulation(cost, sync, "des", seed=1))
+    return replace(line, about=replace(line.about, executor="engine", emulated=emulated))
+
+
+def read(file: ScheduleFile, profile: Profile, sync: str, **how) -> recorded.Rows:
+    return recorded.rows(run_of(file, profile, sync, **how), file.schedules, TINY, "float32")
+
+
+def measured(*every: recorded.Rows) -> Measurements:
+    rows = {
+        name: tuple(r for rows in every for r in getattr(rows, name)) for name in ("compute", "transfers", "constants")
+    }
+    return Measurements(TINY.name, "m", **rows, dtype="float32")
+
+
+def durations(profile: Profile, sync: str, file: ScheduleFile) -> np.ndarray:
+    """Seconds of every row of every minibatch's program."""
+    cost = Cost(TINY, profile, one_node(file.header.devices))
+    tables = [
+        cost.durations(program(TINY.layers, max(s.microbatches), sync), cost.load([s])).ravel() for s in file.schedules
+    ]
+    return np.concatenate(tables)
+
+
+@pytest.mark.parametrize(("file", "sync"), [(EVEN, "collective"), (EVEN, "on-demand"), (UNEVEN, "on-demand")])
+@settings(max_examples=12)
+@given(machines)
+def test_the_seconds_of_a_run_come_back(file, sync, known):
+    """Each row of every program: compute, transfers, and what is once in a minibatch."""
+    found = fit(measured(read(file, known, sync)))
+    np.testing.assert_allclose(durations(found, sync, file), durations(known, sync, file), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_so_do_the_machines_numbers(sync):
+    found = fit(measured(read(EVEN, MACHINE, sync)))
+    for name in ("forward", "backward", "head", "embed"):
+        mine, its = getattr(found, name), getattr(MACHINE, name)
+        for term in ("constant", "linear", "quadratic", "sample"):
+            assert getattr(mine, term) == pytest.approx(getattr(its, term), rel=1e-6), (name, term)
+    kinds = {t.kind for t in found.timings}
+    own = {"collective": {*MEETING}, "on-demand": {*ONE_SIDED, "publish"}}[sync]
+    assert kinds == own | {"meeting", "overhead", "optimizer"}
+    for timing in found.timings:
+        its = MACHINE.timing(timing.kind, DEVICES)
+        assert (timing.constant, timing.per_byte) == pytest.approx((its.constant, its.per_byte), rel=1e-6)
+    assert (found.longest, found.most_tokens) == (900, 900)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_jitter_moves_them_no_further_than_it_is_large(sync):
+    report = examine(measured(read(EVEN, MACHINE, sync, jitter=0.02)))
+    assert report.good
+    calm = durations(MACHINE, sync, EVEN)
+    off = durations(report.profile, sync, EVEN)[calm > 0] / calm[calm > 0] - 1
+    assert np.abs(off).max() < 0.02
+    assert 0.002 < report.profile.jitter < 0.04
+
+
+def test_every_microbatch_that_a_device_has_gives_its_rows_and_no_other():
+    rows, held = read(UNEVEN, MACHINE, "on-demand"), sum(sum(s.microbatches) for s in UNEVEN.schedules)
+    assert min(min(s.microbatches) for s in UNEVEN.schedules) == 0
+    for kind in ("embed", "forward", "head", "backward"):
+        mine = [r for r in rows.compute if r.kind == kind]
+        assert len(mine) == held
+        wanted = sorted(
+            (len(m), sum(lengths), sum(n * n for n in lengths), max(lengths))
+            for s in UNEVEN.schedules
+            for device in s.devices
+            for m in device
+            for lengths in [[s.lengths[i] for i in m]]
+        )
+        assert sorted((r.samples, r.tokens, r.squares, r.longest) for r in mine) == wanted
+        assert not any(r.alone for r in mine)
+    # A layer is gathered twice, the root once; each is pushed once.
+    counts = {kind: sum(t.kind == kind for t in rows.transfers) for kind in ONE_SIDED}
+    assert counts == {"gather": held * (2 * TINY.layers + 1), "push": held * (TINY.layers + 1)}
+    assert {t.devices for t in rows.transfers} == {DEVICES}
+    assert sum(c.kind == "overhead" for c in rows.constants) == held
+
+
+def test_sizes_are_those_of_what_travels():
+    layer, root = TINY.layer_parameters, TINY.root_parameters
+    for dtype, gathered in (("float32", 4), ("bfloat16", 2)):
+        line = run_of(EVEN, MACHINE, "on-demand")
+        rows = recorded.rows(line, EVEN.schedules, TINY, dtype).transfers
+        sizes = {kind: {t.bytes for t in rows if t.kind == kind} for kind in ONE_SIDED}
+        assert sizes == {"gather": {gathered * layer, gathered * root}, "push": {4 * layer, 4 * root}}
+
+
+def test_emulated_compute_is_not_measured_and_its_transfers_ran_beside_none():
+    rows, real = (read(EVEN, MACHINE, "on-demand", emulated=emulated) for emulated in (True, False))
+    assert rows.compute == ()
+    assert real.compute
+    assert {t.computing for t in rows.transfers} == {False}
+    assert {t.computing for t in real.transfers} == {True}
+    assert rows.constants == real.constants
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_a_device_alone_moves_nothing_and_meets_nobody(sync):
+    """Whatever its engine takes for the copies that it makes all the same."""
+    file = file_of(1, even=True, devices=1)
+    line = run_of(file, MACHINE, sync)
+    (block,) = line.blocks
+    asked, had = analytic.run(block.program, np.ones((len(block.program.durations), 1, 1)))
+    rows = recorded.rows(replace(line, blocks=(replace(block, asked=asked, had=had),)), file.schedules, TINY, "float32")
+    assert rows.transfers == ()
+    assert {c.kind for c in rows.constants} == {"overhead", "optimizer", *(["publish"] if sync == "on-demand" else [])}
+    assert all(r.alone for r in rows.compute)
+    assert len(rows.compute) == 2 * 4
+
+
+@given(cases(prefetches=("none", "fsdp2")))
+def test_nothing_lies_between_two_steps_of_a_simulated_run(case):
+    for executor in (analytic, des):
+        asked, had = executor.run(case.program, case.durations)
+        block = Block(case.program, np.arange(len(case.counts)), case.counts, asked, had)
+        for seconds in recorded.gaps(block).values():
+            assert not seconds.any()
+
+
+@given(cases(microbatches=(1, 3)), st.integers(0, 2**20), st.floats(1e-3, 10))
+def test_a_delay_before_compute_is_a_gap_and_overhead_of_its_microbatch(case, pick, delay):
+    """One device comes later to its compute of one kind: a step that began with waiting, told as if it had not."""
+    computes = [i for i, s in enumerate(case.program.steps) if s.kind == "compute"]
+    row, device = case.program.steps[computes[pick % len(computes)]].duration, pick % case.counts.shape[1]
+    late = np.zeros_like(case.durations)
+    late[row, :, device] = delay * (case.program.durations[row][1] < case.counts[:, device])
+    alike = [i for i in computes if case.program.steps[i].duration == row]
+    overhead = []
+    for extra in (np.zeros_like(late), late):
+        asked, had = analytic.run(case.program, case.durations + extra)
+        asked[alike] += extra[row]
+        block = Block(case.program, np.arange(len(case.counts)), case.counts, asked, had)
+        overhead.append(
+            sum(c.seconds for c in recorded._constants(block, recorded.gaps(block)) if c.kind == "overhead")
+        )
+    for i, seconds in recorded.gaps(block).items():
+        np.testing.assert_allclose(seconds, late[row] if i in alike else 0, rtol=1e-9, atol=1e-9)
+    assert overhead[1] - overhead[0] == pytest.approx(len(alike) * late.sum(), rel=1e-6, abs=1e-6)
+
+
+@given(cases(microbatches=(1, 3)), st.integers(0, 2**20), st.floats(1e-3, 10))
+def test_a_root_that_is_gathered_late_is_a_gap_before_its_embedding(case, pick, delay):
+    """Whoever could have begun and did not: the transfer hides it from the step that waits for it."""
+    device, steps = pick % case.counts.shape[1], case.program.steps
+    late = next(i for i, s in enumerate(steps) if (s.kind, s.unit, s.microbatch) == ("gather", 0, 0))
+    embed = next(i for i, s in enumerate(steps) if s.kind == "compute")
+    here = case.counts[:, device] > 0
+    extra = np.zeros(case.durations.shape)
+    extra[steps[late].duration, :, device] = delay * here
+    asked, had = analytic.run(case.program, case.durations + extra)
+    asked[late, :, device] += delay * here
+    block = Block(case.program, np.arange(len(case.counts)), case.counts, asked, had)
+    wanted = np.zeros(case.counts.shape)
+    wanted[:, device] = delay * here
+    np.testing.assert_allclose(recorded.gaps(block)[embed], wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_only_the_compute_lane_has_gaps():
+    steps = program(TINY.layers, 2, "on-demand")
+    asked, had = analytic.run(steps, np.ones((len(steps.durations), 1, 2)))
+    found = recorded.gaps(Block(steps, np.arange(1), np.full((1, 2), 2), asked, had))
+    assert set(found) == {i for i, s in enumerate(steps.steps) if s.lane == COMPUTE} - {0}
+
+
+def test_a_transfer_that_meets_begins_when_its_last_device_comes():
+    """However long the others had waited: the slow device's compute is in no transfer."""
+    rows = read(EVEN, MACHINE, "collective", jitter=0.3)
+    for t in rows.transfers:
+        its = MACHINE.timing(t.kind, DEVICES)
+        assert t.seconds == pytest.approx(its.constant + its.per_byte * t.bytes, rel=1e-6)
+    meetings = [c.seconds for c in rows.constants if c.kind == "meeting"]
+    np.testing.assert_allclose(meetings, MACHINE.timing("meeting", DEVICES).constant, rtol=1e-6)
+
+
+def test_a_run_under_hybrid_sharding_is_refused_rather_than_read_in_part():
+    line = run_of(EVEN, MACHINE, "on-demand")
+    line = replace(line, about=replace(line.about, sharding="hybrid", nodes=2))
+    with pytest.raises(InputError, match=r"under hybrid sharding: .* record a run under full sharding"):
+        recorded.rows(line, EVEN.schedules, TINY, "float32")

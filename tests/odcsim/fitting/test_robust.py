@@ -1,0 +1,115 @@
+"""Robust fits find what made the seconds, whatever a few bad ones say."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odcsim.errors import InputError
+from odcsim.fitting.robust import jitter, solve, solve_near
+
+# Tokens and squares vary independently: each number of tokens as one sample and cut into several.
+LOADS = np.array([(1.0, t, t * t / parts) for t in (256, 512, 1024, 2048, 4096) for parts in (1, 2, 4, 8)])
+truths = st.tuples(st.floats(0, 1e-2), st.floats(1e-7, 1e-4), st.floats(0, 1e-7)).map(np.array)
+seeds = st.integers(0, 2**20)
+
+
+def noisy(truth, noise: float, seed: int, repeats: int = 1):
+    columns = np.repeat(LOADS, repeats, axis=0)
+    rng = np.random.default_rng(seed)
+    return columns, columns @ truth * np.exp(noise * rng.standard_normal(len(columns)))
+
+
+@given(truths)
+def test_without_noise_the_coefficients_come_back(truth):
+    found = solve(LOADS, LOADS @ truth)
+    np.testing.assert_allclose(LOADS @ found.coefficients, LOADS @ truth, rtol=1e-6)
+    shares = LOADS * truth / (LOADS @ truth)[:, None]
+    for mine, its, share in zip(found.coefficients, truth, shares.max(axis=0), strict=True):
+        if share > 1e-3:  # what never brings a thousandth of the time cannot be told from rounding
+            assert mine == pytest.approx(its, rel=1e-3)
+
+
+@given(truths, st.floats(0, 0.3), seeds)
+def test_coefficients_and_errors_are_never_negative(truth, noise, seed):
+    found = solve(*noisy(truth, noise, seed))
+    assert (found.coefficients >= 0).all()
+    assert (found.errors >= 0).all()
+    assert np.isfinite(found.errors).all()
+
+
+@given(truths, seeds)
+def test_noise_of_two_percent_moves_predictions_by_less(truth, seed):
+    columns, seconds = noisy(truth, 0.02, seed, repeats=3)
+    found = solve(columns, seconds)
+    assert np.abs(columns @ found.coefficients / (columns @ truth) - 1).max() < 0.03
+    assert 0.01 < found.spread < 0.04
+
+
+@given(truths, seeds, st.sampled_from([0.2, 0.6, 1.5, 10.0]))
+def test_three_bad_measurements_of_sixty_hardly_move_it(truth, seed, factor):
+    columns, seconds = noisy(truth, 0.01, seed, repeats=3)
+    calm = columns @ solve(columns, seconds).coefficients
+    bad = np.random.default_rng(seed).choice(len(seconds), 3, replace=False)
+    seconds[bad] *= factor
+    found = solve(columns, seconds)
+    assert np.abs(columns @ found.coefficients / calm - 1).max() < 0.02
+    assert set(np.argsort(-np.abs(found.residuals))[:3]) == set(bad)
+
+
+@pytest.mark.parametrize("term", [0, 1, 2])
+def test_standard_errors_hold_the_truth_about_as_often_as_they_should(term):
+    truth = np.array([2e-3, 1e-5, 4e-9])
+    inside = 0
+    for seed in range(200):
+        found = solve(*noisy(truth, 0.02, seed, repeats=2))
+        inside += abs(found.coefficients[term] - truth[term]) < 2 * found.errors[term]
+    assert 0.88 * 200 < inside <= 0.995 * 200
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [(1.0, t, t * 512.0) for t in (512, 1024, 2048, 4096)],  # samples of one length: squares follow tokens
+        [(1.0, 1024.0, s) for s in (1e5, 2e5, 5e5, 1e6)],  # microbatches of one size: tokens are a constant
+        [(1.0, t, t * t) for t in (512, 1024, 2048)],  # no more measurements than coefficients
+        [(1.0, t, 0.0) for t in (512, 1024, 2048, 4096)],  # no squares
+        [(1.0, 1000.0 + t, (1000.0 + t) ** 2) for t in range(9)],  # all but the same
+    ],
+)
+def test_columns_that_do_not_vary_independently_are_refused(columns):
+    columns = np.array(columns)
+    with pytest.raises(InputError, match="do not tell the coefficients apart"):
+        solve(columns, columns @ np.array([1e-3, 1e-5, 1e-9]))
+
+
+@given(seeds, st.floats(0.005, 0.1))
+def test_jitter_is_the_spread_between_repeats_alone(seed, noise):
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(80.0), 5)[:, None]
+    seconds = (1 + groups[:, 0]) * np.exp(noise * rng.standard_normal(400))
+    assert jitter(groups, seconds) == pytest.approx(noise, rel=0.25)
+    seconds[:2] *= 100  # an interrupted call or two is no jitter
+    assert jitter(groups, seconds) == pytest.approx(noise, rel=0.25)
+    assert jitter(np.arange(400.0)[:, None], seconds) == 0
+
+
+@given(truths, seeds)
+def test_near_something_else_the_measurements_still_decide(truth, seed):
+    columns, seconds = noisy(truth, 0.01, seed, repeats=3)
+    near = np.array([0.0, truth[1] * 3, 1e-8])
+    found = solve_near(columns, seconds, near, within=np.array([1e-2, truth[1] * 3, 1e-7]))
+    assert np.abs(columns @ found / (columns @ truth) - 1).max() < 0.02
+
+
+@given(st.floats(1e-6, 1e3), st.integers(1, 5))
+def test_near_something_one_load_moves_nothing_but_what_it_must(seconds, repeats):
+    columns = np.array([[1.0, 1000.0, 1e6]] * repeats)
+    near = np.array([0.0, 1.0, 1e-3]) * seconds / 2000
+    found = solve_near(columns, np.full(repeats, seconds), near, within=2 * near + np.array([seconds / 10, 0, 0]))
+    np.testing.assert_allclose(found, near, rtol=1e-6, atol=1e-9 * seconds)
+    further = solve_near(
+        columns, np.full(repeats, 1.5 * seconds), near, within=2 * near + np.array([seconds / 10, 0, 0])
+    )
+    assert columns[0] @ further == pytest.approx(1.5 * seconds, rel=1e-3)
+    assert (further >= near * 0.999).all()

@@ -1,0 +1,120 @@
+"""The comparison is its parts: plan, then simulate, row by row on the same samples."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from odcsim import balance, schedule, timeline
+from odcsim.executors.simulation import Simulation, simulate
+from odcsim.program import SYNCS
+from odcsim.questions.comparison import Comparison, compare, measure, pairs
+from odcsim.questions.setting import ask, plan
+from odcsim.results import metrics
+from odcsim.results.summary import REFERENCE, row
+
+
+@pytest.fixture(scope="module")
+def compared(setting) -> Comparison:
+    return compare(setting)
+
+
+def test_every_balancer_meets_every_sync_it_can_run():
+    free = ("lb-mini", "lb-robust", "lb-tight", "pool")
+    cannot = {(b, s) for b in free for s in ("collective", "deferred")}
+    assert set(pairs()) == {(b, s) for b in balance.ALL for s in SYNCS} - cannot
+    assert len(pairs()) == len(set(pairs())) == 16
+
+
+@pytest.mark.parametrize(("balancer", "sync"), pairs())
+def test_a_row_is_what_balance_and_simulate_come_to(balancer, sync, compared, setting, tmp_path):
+    """The way through a schedule file and a timeline file gives the same figures, to the last bit."""
+    schedule.write(plan(setting, balancer), tmp_path / "s.jsonl")
+    file = schedule.read(tmp_path / "s.jsonl")
+    timeline.write(simulate(file, Simulation(setting.cost, sync, "analytic")), tmp_path / "t.npz")
+    line = timeline.read(tmp_path / "t.npz")
+    used = metrics.usage(line)
+    found = compared.row(balancer, sync)
+    assert found.makespan_seconds == used.makespan.sum()
+    assert found.idle == used.idle()
+    assert found.idle_parts == used.idle_parts()
+    tokens, samples = line.tokens.sum(), line.samples.sum()
+    assert found.tokens_per_second == pytest.approx(tokens / used.makespan.sum())
+    assert found.samples_per_second_per_device == pytest.approx(samples / used.makespan.sum() / 4)
+    profile = setting.cost.profile
+    alone = row(measure(file, Simulation(setting.cost, sync, "des")), profile.low, profile.high, None)
+    known = ("idle", "makespan_seconds", "idle_parts", "model_low", "model_high", "gpu_hours", "tokens_per_second")
+    assert [getattr(alone, name) for name in known] == [getattr(found, name) for name in known]
+
+
+def test_all_rows_run_the_same_samples_in_the_same_minibatches(setting):
+    files = [plan(setting, name).schedules for name in balance.ALL]
+    for schedules in zip(*files, strict=True):
+        assert len({s.samples for s in schedules}) == 1
+        assert len({s.lengths for s in schedules}) == 1
+
+
+def test_the_reference_is_one_and_gains_multiply(compared):
+    reference = compared.row(*REFERENCE)
+    assert (reference.speedup, reference.speedup_low, reference.speedup_high) == (1.0, 1.0, 1.0)
+    for found in compared.rows:
+        assert found.sync_gain * found.balancer_gain == pytest.approx(found.speedup)
+        assert found.speedup_low <= found.speedup <= found.speedup_high
+    assert max(r.speedup_best_collective for r in compared.rows if r.sync == "collective") == 1.0
+
+
+def test_the_same_seed_gives_the_same_and_another_seed_other_figures(compared, setting):
+    assert compare(setting).rows == compared.rows
+    other = compare(replace(setting, seed=1))
+    assert all(a.makespan_seconds != b.makespan_seconds for a, b in zip(other.rows, compared.rows, strict=True))
+
+
+def test_both_executors_give_the_same_rows(compared, setting):
+    assert compare(setting, executor="des").rows == compared.rows
+
+
+def test_at_minibatch_one_all_are_equal_inside_a_node():
+    """One sample per device leaves nothing to balance and nothing to wait for but the longest.
+
+    Conditions: one node and a published fit, so transfers take no time. On-demand's second meeting is 20 microseconds.
+    """
+    asked = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=8, minibatch=1, minibatches=20)
+    found = compare(asked)
+    for sync in SYNCS:
+        assert len({r.makespan_seconds for r in found.rows if r.sync == sync}) == 1
+    seconds = [r.makespan_seconds for r in found.rows]
+    assert max(seconds) - min(seconds) <= 20 * 20e-6 * 1.001
+    assert max(seconds) > min(seconds)
+
+
+def test_the_json_says_what_was_asked(compared):
+    content = json.loads(json.dumps(compared.as_json()))
+    assert content["schema"] == 1
+    assert content["fidelity"] == "published fit"
+    assert len(content["rows"]) == len(pairs())
+    asked = content["inputs"]
+    assert (asked["trace"], asked["model"], asked["gpu"]) == ("longalign", "r1-distill-qwen-1.5b", "a100")
+    assert (asked["devices"], asked["minibatch"], asked["minibatches"]) == (4, 5, 6)
+    assert (asked["max_tokens"], asked["seed"], asked["price"], asked["executor"]) == (65536, 0, None, "analytic")
+    for found in content["rows"]:
+        assert sum(found["idle_parts"].values()) == pytest.approx(found["idle"])
+
+
+def test_price_memory_and_progress(setting):
+    calls = []
+    found = compare(setting, price=2.0, memory_limit=40e9, advance=lambda: calls.append(1))
+    assert len(calls) == len(pairs())
+    for one in found.rows:
+        assert one.dollars == pytest.approx(2 * one.gpu_hours)
+        assert one.memory_fits == (one.memory_bytes <= 40e9)
+    by_sync = {sync: found.row("lb-micro", sync).memory_bytes for sync in SYNCS}
+    assert by_sync["collective"] < by_sync["on-demand"]
+    assert by_sync["collective"] < by_sync["deferred"]
+    assert all(r.memory_fits is None for r in compare(setting).rows)
+
+
+def test_the_usages_are_those_of_the_rows(compared):
+    for one, used in zip(compared.rows, compared.usages, strict=True):
+        assert np.sum(used.makespan) == one.makespan_seconds
+        assert len(used.makespan) == one.minibatches

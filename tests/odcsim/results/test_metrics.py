@@ -1,0 +1,229 @@
+"""Laws of usage: where device time goes adds up, and small cases by hand go where they must."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import BETWEEN, ONCE, SYNCS, TRANSFERS, Case, cases
+
+from odcsim.cluster import Cluster
+from odcsim.executors import analytic, des
+from odcsim.program import program
+from odcsim.results import metrics
+from odcsim.results.metrics import PARTS, Usage
+from odcsim.timeline import Block
+
+
+def usage(case: Case, run=analytic.run) -> Usage:
+    b = case.counts.shape[0]
+    return metrics.measure(Block(case.program, np.arange(b), case.counts, *run(case.program, case.durations)))
+
+
+def adds_up(found: Usage, devices: int) -> None:
+    total = devices * found.makespan
+    parts = [getattr(found, part) for part in PARTS]
+    np.testing.assert_allclose(found.compute + sum(parts), total, rtol=1e-9, atol=1e-12)
+    for part in parts:
+        assert (part >= -1e-12 * (1 + total)).all()
+
+
+@settings(max_examples=200)
+@given(cases())
+def test_compute_and_the_parts_of_idle_are_all_device_time(case):
+    """`other` is what is left, so that the sum holds is no news; that it never falls below zero is."""
+    found = usage(case)
+    adds_up(found, case.counts.shape[1])
+    computed = sum(case.durations[s.duration].sum(axis=1) for s in case.program.steps if s.kind == "compute")
+    np.testing.assert_allclose(found.compute, computed, rtol=1e-9, atol=1e-12)
+    if found.makespan.any():
+        idle = 1 - found.compute.sum() / (case.counts.shape[1] * found.makespan.sum())
+        assert found.idle() == pytest.approx(idle, abs=1e-9)
+        assert sum(found.idle_parts().values()) == pytest.approx(found.idle())
+
+
+@given(cases(devices=(4, 4), microbatches=(1, 3)))
+def test_the_sum_holds_on_shared_links_too(case):
+    cluster = Cluster(4, 2, 3e11, 2.5e10, 1)
+    adds_up(usage(case, lambda steps, table: des.run(steps, table, cluster)), 4)
+
+
+@settings(max_examples=150)
+@given(st.one_of(cases(), cases(devices=(8, 9), minibatches=(1, 12))), st.booleans())
+def test_rows_that_share_memory_measure_the_same(case, simulated):
+    """What `compare` does to be quick equals measuring the whole timeline, to the last bit: rows that stay in the
+    processor's cache, their longer axis last in memory, and nothing checked that a simulation promises."""
+    steps = case.program
+    asked, had = analytic.recycled_rows(steps, metrics.uses(steps), case.durations.shape[1:])
+    order = analytic.scan(steps, analytic.laid_out(case.durations), asked, had)
+    found = metrics.measure_rows(steps, asked, had, order, simulated=simulated)
+    whole = usage(case)
+    for field in fields(Usage):
+        assert np.array_equal(getattr(found, field.name), getattr(whole, field.name)), field.name
+
+
+@given(st.integers(1, 20), st.sampled_from(SYNCS))
+def test_recycled_rows_are_few(microbatches, sync):
+    """Their number follows the layers that overlap, not the steps: memory does not grow with microbatches."""
+    steps = program(4, microbatches, sync)
+    asked, _ = analytic.recycled_rows(steps, metrics.uses(steps), (1, 1))
+    assert len({row.__array_interface__["data"][0] for row in asked}) <= 32
+
+
+@given(cases())
+def test_without_transfers_nothing_is_lost_to_them(case):
+    found = usage(case.without(*TRANSFERS, *BETWEEN))
+    assert not found.gather.any()
+    assert not found.push.any()
+
+
+@given(cases(devices=(1, 1)))
+def test_a_device_alone_never_waits_for_peers(case):
+    found = usage(case)
+    assert not found.wait_inside.any()
+    assert not found.wait_end.any()
+
+
+@given(cases(syncs=("on-demand",)))
+def test_on_demand_waits_at_the_end_alone(case):
+    found = usage(case)
+    assert not found.wait_inside.any()
+
+
+@given(cases(devices=(2, 4)), st.randoms(use_true_random=False))
+def test_relabelling_devices_changes_no_part(case, random):
+    order = list(range(case.counts.shape[1]))
+    random.shuffle(order)
+    one, other = usage(case), usage(Case(case.program, case.counts[:, order], case.durations[..., order]))
+    for field in fields(Usage):
+        np.testing.assert_allclose(getattr(one, field.name), getattr(other, field.name), rtol=1e-9, atol=1e-9)
+
+
+def by_hand(sync: str, layers: int = 1, microbatches: int = 1, prefetch: str = "none", **seconds) -> Usage:
+    """A program in which only the named things take time: `forward=[2, 5]` seconds on devices 0 and 1."""
+    steps = program(layers, microbatches, sync, prefetch)
+    devices = max(len(v) for v in seconds.values())
+    table = np.zeros((len(steps.durations), 1, devices))
+    for row, (what, _) in enumerate(steps.durations):
+        table[row, 0] = seconds.get(what.replace(" ", "_"), 0.0)
+    return usage(Case(steps, np.full((1, devices), microbatches), table))
+
+
+def only(found: Usage, makespan: float, **expected: float) -> None:
+    assert found.makespan[0] == makespan
+    for part in ("compute", *PARTS):
+        assert getattr(found, part)[0] == pytest.approx(expected.get(part, 0.0)), part
+
+
+@pytest.mark.parametrize("sync", ["collective", "deferred"])
+def test_waiting_at_a_transfer_is_waiting_inside(sync):
+    only(by_hand(sync, forward=[2, 5]), 5, compute=7, wait_inside=3)
+
+
+def test_on_demand_the_same_is_waiting_at_the_end():
+    only(by_hand("on-demand", forward=[2, 5]), 5, compute=7, wait_end=3)
+
+
+def test_waits_that_take_turns_are_inside_under_collective_and_vanish_under_on_demand():
+    seconds = {"forward": [2, 5], "backward": [5, 2]}
+    only(by_hand("collective", **seconds), 10, compute=14, wait_inside=6)
+    only(by_hand("on-demand", **seconds), 7, compute=14)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_a_gather_in_front_of_its_compute_is_exposed(sync):
+    """Forward and backward gather the layer once each; without prefetch nothing hides them."""
+    only(by_hand(sync, gather_layer=[2], forward=[1], backward=[1]), 6, compute=2, gather=4)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_a_gather_behind_a_compute_is_hidden(sync):
+    """Two layers: with prefetch the forward gather of the second and the backward's of the first run beside compute."""
+    seconds = {"gather_layer": [2], "forward": [3], "head": [3], "backward": [3]}
+    only(by_hand(sync, layers=2, **seconds), 23, compute=15, gather=8)
+    hidden = by_hand(sync, layers=2, prefetch="fsdp2", **seconds)
+    assert hidden.gather[0] == 2  # the first of all
+
+
+def test_the_root_gather_is_exposed_in_every_microbatch():
+    only(by_hand("on-demand", microbatches=3, prefetch="fsdp2", gather_root=[2], forward=[4]), 18, compute=12, gather=6)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_the_last_pushes_are_exposed(sync):
+    only(by_hand(sync, push_layer=[2], push_root=[3], backward=[1]), 6, compute=1, push=5)
+
+
+def test_a_push_beside_a_backward_is_hidden():
+    """Four layers; only the last layer's push and the root's stick out."""
+    found = by_hand("on-demand", layers=4, prefetch="fsdp2", push_layer=[2], push_root=[3], backward=[4])
+    only(found, 21, compute=16, push=5)
+
+
+def test_deferred_pushes_cost_once():
+    seconds = {"push_layer": [2], "push_root": [3], "backward": [1]}
+    only(by_hand("collective", microbatches=3, **seconds), 18, compute=3, push=15)
+    only(by_hand("deferred", microbatches=3, **seconds), 8, compute=3, push=5)
+
+
+def test_a_meeting_of_transfers_is_waited_for_first_and_moved_through_then():
+    """Device 0 asks 3 s before device 1; both then move for 2 s."""
+    found = by_hand("collective", forward=[2, 5], push_layer=[2, 2])
+    only(found, 7, compute=7, wait_inside=3, push=4)
+
+
+def test_what_is_no_transfer_and_no_wait_is_other():
+    only(by_hand("collective", overhead=[2], optimizer=[3], meeting=[1], forward=[4]), 10, compute=4, other=6)
+    only(by_hand("on-demand", overhead=[2], optimizer=[3], publish=[1], meeting=[1]), 8, other=8)
+
+
+def test_a_device_without_microbatches_waits_at_the_end():
+    steps = program(1, 2, "on-demand")
+    table = np.zeros((len(steps.durations), 1, 2))
+    for row, (what, _) in enumerate(steps.durations):
+        if what == "forward":
+            table[row, 0] = [0, 4]
+    only(usage(Case(steps, np.array([[0, 2]]), table)), 8, compute=8, wait_end=8)
+
+
+def test_gather_and_push_in_flight_at_once_count_once():
+    """On-demand overlaps them on lanes of their own; together they cannot take more than the gap they made."""
+    found = by_hand("on-demand", layers=3, prefetch="fsdp2", gather_layer=[4], push_layer=[5], backward=[1])
+    adds_up(found, 1)
+    assert found.other[0] == pytest.approx(0)
+    assert found.gather[0] + found.push[0] == pytest.approx(found.makespan[0] - 3)
+
+
+def test_an_empty_minibatch_is_not_idle():
+    found = by_hand("on-demand", forward=[0.0])
+    assert found.idle() == 0.0
+    assert set(found.idle_parts()) == set(PARTS)
+
+
+@given(cases(syncs=("collective",), prefetches=("none",), microbatches=(1, 3)))
+def test_idle_of_collective_without_transfers_is_lockstep(case):
+    """1 - compute / (devices x sum over stretches between meetings of the slowest): the closed form of the paper."""
+    free = case.without(*TRANSFERS, *BETWEEN, "overhead", *ONCE)
+    row = {timed: free.durations[i] for i, timed in enumerate(free.program.durations)}
+    layers, devices = free.program.layers, free.counts.shape[1]
+    slowest, total = 0.0, 0.0
+    for m in range(free.program.microbatches):
+        stretches = [row["embed", m], *[row["forward", m]] * (layers - 1), row["forward", m] + row["head", m]]
+        stretches += [*[row["backward", m]] * layers, row["embed backward", m]]
+        slowest += sum(s.max(axis=1).sum() for s in stretches)
+        total += sum(s.sum() for s in stretches)
+    expected = 1 - total / (devices * slowest) if slowest else 0.0
+    found = usage(free)
+    assert found.idle() == pytest.approx(expected, abs=1e-9)
+    assert found.wait_inside.sum() == pytest.approx(devices * slowest - total, abs=1e-9)
+
+
+def test_usages_go_back_to_the_order_of_their_minibatches():
+    pieces = []
+    for numbers in ([3, 0], [1, 2]):
+        values = np.array(numbers, float)
+        pieces.append((np.array(numbers), Usage(*[values + i for i in range(len(fields(Usage)))])))
+    whole = metrics.assemble(pieces, 4)
+    for i, field in enumerate(fields(Usage)):
+        assert getattr(whole, field.name).tolist() == [i, 1 + i, 2 + i, 3 + i]

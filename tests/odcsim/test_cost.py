@@ -1,0 +1,299 @@
+"""Laws of cost: what balancers weigh is what executors run, and what each number rests on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import COMPUTES, TRANSFERS, schedules
+
+from odcsim import catalog
+from odcsim.catalog import fits
+from odcsim.cluster import Cluster, cluster_of
+from odcsim.cost import Cost, Load, estimate
+from odcsim.executors.simulation import fidelity
+from odcsim.profile import Polynomial, Profile, Timing
+from odcsim.program import SYNCS, program
+from odcsim.schedule import Schedule
+
+SMALL, LARGE = "r1-distill-qwen-1.5b", "r1-distill-qwen-7b"
+A100 = catalog.gpu("a100")
+numbers = st.floats(0, 1e-3)
+polynomials = st.builds(Polynomial, st.floats(0, 2), numbers, numbers, st.floats(0, 1))
+profiles = st.builds(
+    Profile,
+    *[st.just(text) for text in (SMALL, "a100", "calibrated", "a test")],
+    *[polynomials] * 4,
+    microbatch=st.floats(0, 2),
+    overhead=st.floats(0, 2),
+)
+
+
+def cost(devices: int, profile: Profile | None = None, model: str = SMALL, **changes) -> Cost:
+    fit = profile or fits.published(model, "a100")
+    return Cost(catalog.model(model), fit, replace(cluster_of(A100, devices), **changes))
+
+
+def table(how: Cost, found: list[Schedule], sync: str = "on-demand") -> tuple:
+    """The program that fits these schedules, and its durations."""
+    steps = program(how.model.layers, max(max(s.microbatches) for s in found), sync)
+    return steps, how.durations(steps, how.load(found))
+
+
+def spent(how: Cost, found: list[Schedule], kinds: tuple[str, ...] = ("compute",)) -> np.ndarray:
+    """Seconds of these kinds of steps [minibatch, device]."""
+    steps, seconds = table(how, found)
+    return sum(seconds[s.duration] for s in steps.steps if s.kind in kinds)
+
+
+def even(length: int, devices: int) -> Schedule:
+    return Schedule((length,) * devices, tuple(((i,),) for i in range(devices)))
+
+
+@given(st.lists(schedules(3), min_size=1, max_size=3), profiles)
+def test_the_weights_that_balancers_see_add_up_to_the_compute_that_executors_run(found, profile):
+    """Apart from the constants, which belong to microbatches and not to samples."""
+    how = cost(3, profile)
+    layers = how.model.layers
+    layer = layers * (profile.forward.constant + profile.backward.constant)
+    per_microbatch = layer + profile.head.constant + 2 * profile.embed.constant + profile.microbatch
+    seconds = spent(how, found)
+    for b, schedule in enumerate(found):
+        weights = how.sample_seconds(np.array(schedule.lengths))
+        for d, device in enumerate(schedule.devices):
+            expected = sum(weights[i] for microbatch in device for i in microbatch) + per_microbatch * len(device)
+            assert seconds[b, d] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("queues", [False, True])
+@given(st.lists(schedules(3, queued=True), min_size=1, max_size=4), st.booleans(), st.booleans())
+def test_a_load_is_what_each_microbatch_holds(queues, found, lucky, split):
+    """Of several minibatches at once as of each sample by hand: with luck, and with parts of split samples."""
+    how = cost(3)
+    if split:
+        found = [replace(s, gangs=(2,) * len(s.lengths), split_overhead=0.1) for s in found]
+    luck = [np.linspace(0.5, 1.5, len(s.lengths)) for s in found] if lucky else []
+    load = how.load(found, luck, queues=queues)
+    for b, schedule in enumerate(found):
+        factor = np.array(schedule.parts()) * (luck[b] if lucky else 1.0)
+        squares = how.model.squares(schedule.lengths)
+        for d, device in enumerate((schedule.queue,) if queues else schedule.devices):
+            assert load.counts[b, d] == len(device)
+            for m in range(len(load.tokens)):
+                held = list(device[m]) if m < len(device) else []
+                expected = [sum(factor[i] * of[i] for i in held) for of in (schedule.lengths, squares, np.ones(99))]
+                assert [load.tokens[m, b, d], load.squares[m, b, d], load.samples[m, b, d]] == expected
+
+
+@given(st.lists(schedules(3), min_size=1, max_size=3), profiles, st.sampled_from(SYNCS))
+def test_a_device_takes_no_time_for_microbatches_it_has_not(found, profile, sync):
+    how = cost(3, profile, devices_per_node=2)
+    steps, seconds = table(how, found, sync)
+    counts = np.array([s.microbatches for s in found])
+    assert np.array_equal(how.load(found).counts, counts)
+    for row, (what, m) in enumerate(steps.durations):
+        assert (seconds[row][m >= counts] == 0).all()
+        if what in TRANSFERS or (what == "overhead" and profile.overhead):
+            assert (seconds[row][m < counts] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "quadratic", "linear", "constant"), [(SMALL, 1.982, 2.612, 0.667), (LARGE, 4.348, 8.768, 0.951)]
+)
+@pytest.mark.parametrize("tokens", [100, 16_500, 65_536])
+def test_one_microbatch_takes_the_published_seconds(model, quadratic, linear, constant, tokens):
+    """The released fits of arXiv 2601.19362, x = tokens / 32000: all computes, and the constant as overhead."""
+    how, x = cost(8, model=model), tokens / 32_000
+    seconds = spent(how, [even(tokens, 8)], ("compute", "overhead"))
+    np.testing.assert_allclose(seconds, quadratic * x * x + linear * x + constant, rtol=1e-6)
+    np.testing.assert_allclose(spent(how, [even(tokens, 8)]), quadratic * x * x + linear * x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("model", [SMALL, LARGE])
+def test_the_range_of_a_catalogue_estimate_holds_the_published_fits(model):
+    """From 8K to 64K tokens. Of compute alone: no rate knows of a constant per microbatch."""
+    lengths = np.arange(8_192, 65_537, 512)
+    guess = estimate(catalog.model(model), A100, 8)
+    ratio = cost(8, model=model).sample_seconds(lengths) / cost(8, guess, model).sample_seconds(lengths)
+    assert guess.low <= ratio.min() <= ratio.max() <= guess.high
+    # Not by being so wide that anything would fit.
+    assert guess.high / guess.low <= 2
+    assert ratio.max() / ratio.min() < 1.2
+
+
+def test_an_estimate_says_what_it_is():
+    guess = estimate(catalog.model(SMALL), A100, 8)
+    assert (guess.fidelity, guess.gpu, guess.model, guess.longest) == ("catalogue", "a100", SMALL, 0)
+    assert guess.forward.quadratic < guess.backward.quadratic
+    more = estimate(catalog.model(SMALL), A100, 16)
+    assert (more.optimizer, more.publish) == (guess.optimizer / 2, guess.publish / 2)
+    assert more.forward == guess.forward
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(0, 10**6))
+def test_a_sample_longer_than_any_measured_is_extrapolated(length, longest):
+    fit = fits.published(SMALL, "a100")
+    for profile, expected in ((fit, fit.fidelity), (replace(fit, fidelity="calibrated"), "calibrated")):
+        found = fidelity(cost(2, replace(profile, longest=longest)), [even(1, 2), even(length, 2)])
+        assert found == ("extrapolated" if longest and length > longest else expected)
+
+
+def test_the_published_fits_reach_to_the_papers_longest_sample():
+    assert fits.published(SMALL, "a100").longest == fits.published(LARGE, "a100").longest == 65_536
+
+
+@given(st.lists(schedules(4), min_size=1, max_size=2), profiles, st.floats(0.5, 4))
+def test_a_slow_device_is_slow_in_compute_alone(found, profile, factor):
+    usual, slow = (table(cost(4, profile, slow=pairs), found) for pairs in ((), ((2, factor),)))
+    for row, (what, _) in enumerate(usual[0].durations):
+        expected = usual[1][row].copy()
+        if what in COMPUTES:
+            expected[:, 2] *= factor
+        assert np.array_equal(slow[1][row], expected), what
+
+
+@pytest.mark.parametrize("included", [False, True])
+@pytest.mark.parametrize("model", [SMALL, LARGE])
+def test_transfers_inside_a_node_are_alike_and_between_nodes_one_sided_ones_take_a_factor(model, included):
+    """The paper measured no difference inside a node, and 3 to 4 times NCCL's collectives between nodes."""
+    fit = replace(fits.published(model, "a100"), node_transfers_included=included)
+    for per_node, factor in ((16, 1.0), (8, 3.5), (4, 3.5)):
+        how = cost(16, fit, model, devices_per_node=per_node, nics_per_node=per_node)
+        rows = {}
+        for sync in ("collective", "on-demand"):
+            steps, seconds = table(how, [even(1000, 16)], sync)
+            rows[sync] = {what: seconds[i, 0, 0] for i, (what, _) in enumerate(steps.durations)}
+        latency = how.cluster.latency
+        for what in TRANSFERS:
+            ring, one_sided = (rows[sync][what] for sync in ("collective", "on-demand"))
+            if per_node == 16 and included:
+                assert ring == one_sided == 0  # a fit made inside a node holds them already
+            else:
+                assert ring > latency
+                assert one_sided - latency == pytest.approx(factor * (ring - latency))
+
+
+def test_gradients_weigh_twice_what_parameters_do_and_the_root_what_it_holds():
+    how = cost(8, replace(fits.published(SMALL, "a100"), node_transfers_included=False), latency=0.0)
+    steps, seconds = table(how, [even(1000, 8)], "collective")
+    rows = {what: seconds[i, 0, 0] for i, (what, _) in enumerate(steps.durations)}
+    assert rows["push layer"] == pytest.approx(2 * rows["gather layer"])
+    assert rows["gather root"] / rows["gather layer"] == pytest.approx(
+        how.model.root_parameters / how.model.layer_parameters
+    )
+    # A ring of N moves (N - 1) / N of the bytes over each device's own link.
+    assert rows["gather layer"] == pytest.approx(2 * how.model.layer_parameters * 7 / 8 / A100.link_bandwidth)
+
+
+@given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 8), st.sampled_from(SYNCS))
+def test_seconds_are_finite_and_a_device_alone_moves_nothing(devices, per_node, nics, sync):
+    cluster = Cluster(devices, per_node, 3e11, 2.5e10, nics)
+    how = Cost(catalog.model(SMALL), fits.published(SMALL, "a100"), cluster)
+    steps, seconds = table(how, [even(1000, devices)], sync)
+    assert np.isfinite(seconds).all()
+    assert (seconds >= 0).all()
+    if devices == 1:
+        transfers = [what in (*TRANSFERS, "meeting") for what, _ in steps.durations]
+        assert not seconds[transfers].any()
+
+
+def test_a_lone_one_sided_transfer_does_not_outrun_the_ring(setting):
+    """With few NICs a node, the factor alone would let one device pull faster than all its node's NICs together."""
+    cluster = replace(setting.cost.cluster, devices=8, devices_per_node=4, nics_per_node=1, latency=0.0)
+    cost = replace(setting.cost, cluster=cluster)
+    rows = {sync: program(cost.model.layers, 1, sync) for sync in ("collective", "on-demand")}
+    ones = np.ones((1, 1, 8))
+    load = Load(ones, ones, ones, np.ones((1, 8), dtype=np.int64))
+    ring, alone = (
+        cost.durations(steps, load)[steps.durations.index(("gather layer", 0)), 0, 0] for steps in rows.values()
+    )
+    assert alone >= ring > 0
+
+
+MEASURED = (
+    *(Timing(kind, 4, 1e-3 * i, 1e-9 * i) for i, kind in enumerate(("gather", "push", "all-gather"), 1)),
+    Timing("reduce-scatter", 4, 7e-3, 7e-9),
+    *(Timing(kind, 4, i) for i, kind in enumerate(("meeting", "optimizer", "publish"), 11)),
+)
+
+
+def test_measured_transfers_take_the_place_of_the_clusters_rates():
+    fit = replace(fits.published(SMALL, "a100"), timings=MEASURED)
+    model = catalog.model(SMALL)
+    sizes = {"root": model.root_parameters, "layer": model.layer_parameters}
+    for sync, (get, put) in {"on-demand": (1, 2), "collective": (3, 7), "deferred": (3, 7)}.items():
+        steps, seconds = table(cost(4, fit), [even(9, 4)], sync)
+        row = {what: seconds[i].max() for i, (what, _) in enumerate(steps.durations)}
+        for unit, parameters in sizes.items():
+            assert row[f"gather {unit}"] == pytest.approx(get * (1e-3 + 1e-9 * 2 * parameters))
+            assert row[f"push {unit}"] == pytest.approx(put * (1e-3 + 1e-9 * 4 * parameters))
+        assert (row["meeting"], row["optimizer"], row.get("publish", 13)) == (11, 12, 13)
+
+
+def test_parameters_travel_in_the_profiles_dtype_and_gradients_in_fp32():
+    fit = replace(fits.published(SMALL, "a100"), timings=(Timing("gather", 4, 0, 1e-9), Timing("push", 4, 0, 1e-9)))
+    ratio = {}
+    for dtype in ("", "bfloat16", "float16", "float32"):
+        how = cost(4, replace(fit, dtype=dtype))
+        ratio[dtype] = (spent(how, [even(9, 4)], ("gather",)) / spent(how, [even(9, 4)], ("push",))).max()
+    # Layers are gathered twice and pushed once; the root once each.
+    assert ratio["float32"] == pytest.approx(2 * ratio[""])
+    assert ratio[""] == ratio["bfloat16"] == ratio["float16"]
+
+
+def fixed(devices: int, profile: Profile, sync: str = "on-demand", **cluster) -> dict[str, float]:
+    """Seconds of everything that a microbatch of a single small sample and its minibatch take, by what is timed."""
+    steps, seconds = table(cost(devices, profile, **cluster), [even(9, devices)], sync)
+    return {what: float(seconds[i].max()) for i, (what, _) in enumerate(steps.durations)}
+
+
+def test_across_nodes_measured_transfers_hold_for_as_many_devices_alone():
+    """What a device does by itself needs no network, so that holds for any number."""
+    fit = replace(fits.published(SMALL, "a100"), timings=(*MEASURED, Timing("overhead", 4, 5.0)))
+    nodes = {"devices_per_node": 2, "nics_per_node": 2}
+    assert fixed(4, fit, **nodes)["gather layer"] > 1e-3
+    more, rates = fixed(8, fit, **nodes), fixed(8, replace(fit, timings=()), **nodes)
+    assert {what for what in more if more[what] != rates[what]} == {"optimizer", "publish", "overhead"}
+    assert (more["optimizer"], more["overhead"]) == (6, 5)
+
+
+@given(st.floats(0.1, 10), st.sampled_from(SYNCS))
+def test_a_slowdown_makes_transfers_that_much_longer_and_nothing_else(slowdown, sync):
+    fit = replace(fits.published(SMALL, "a100"), timings=MEASURED)
+    slow = replace(fit, timings=tuple(replace(t, slowdown=slowdown) for t in MEASURED))
+    usual, found = fixed(4, fit, sync), fixed(4, slow, sync)
+    assert usual["push root"] > 1e-3
+    for what, seconds in usual.items():
+        assert found[what] == pytest.approx(seconds * (slowdown if what in TRANSFERS else 1)), what
+
+
+def test_measured_overhead_takes_the_place_of_the_profiles():
+    fit = replace(fits.published(SMALL, "a100"), overhead=9.0)
+    measured = replace(fit, timings=(Timing("overhead", 2, 1.0), Timing("overhead", 4, 3.0)))
+    assert fixed(4, fit)["overhead"] == 9
+    assert [fixed(n, measured)["overhead"] for n in (2, 3, 4)] == [1, 2, 3]
+    assert spent(cost(4, measured), [even(9, 4)], ("overhead",)).tolist() == [[3, 3, 3, 3]]
+
+
+def test_samples_of_a_microbatch_cost_what_their_coefficient_says():
+    none = Polynomial()
+    fit = replace(fits.published(SMALL, "a100"), forward=Polynomial(sample=0.5), backward=none, head=none, embed=none)
+    found = Schedule((8, 8, 1, 1), (((0,),), ((1, 2, 3),)))
+    steps, seconds = table(cost(2, fit), [found])
+    assert seconds[steps.durations.index(("forward", 0))].tolist() == [[0.5, 1.5]]
+
+
+@pytest.mark.parametrize(
+    ("profile", "devices", "expected"),
+    [
+        ({"most_tokens": 16}, 2, "calibrated"),
+        ({"most_tokens": 15}, 2, "extrapolated"),
+        ({"timings": MEASURED}, 4, "calibrated"),
+        ({"timings": MEASURED}, 2, "extrapolated"),
+    ],
+)
+def test_a_fuller_microbatch_or_other_devices_than_measured_are_extrapolated(profile, devices, expected):
+    fit = replace(fits.published(SMALL, "a100"), fidelity="calibrated", **profile)
+    two = Schedule((8,) * 2 * devices, tuple(((2 * d, 2 * d + 1),) for d in range(devices)))
+    assert fidelity(cost(devices, fit), [two]) == expected
