@@ -1,5 +1,7 @@
 """Fixtures and settings for all tests."""
 
+import socket
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -53,3 +55,27 @@ def schedules(setting):
 @pytest.fixture(scope="session")
 def timeline(setting, schedules):
     return simulate(schedules, Simulation(setting.cost, "on-demand", "analytic"))
+
+
+@pytest.fixture(scope="session")
+def pools():
+    """`pools(devices).run(work, ...)` calls `work(rank, ...)` on live devices."""
+    from pool import Pools  # torch comes with it
+
+    live = Pools()
+    yield live
+    live.stop()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The machine's cores belong to the devices."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]

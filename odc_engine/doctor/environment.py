@@ -13,10 +13,6 @@ from odc_engine.places import mps
 from odc_engine.started import Started, started
 from odcsim.errors import InputError
 
-# Streams share queues into a GPU, 8 as it is delivered, and two of one queue wait for each other without a reason:
-# compute for a meeting, say. Not without end: what waits for other work is given after it, or that is another
-# process's. There are 32 at most, so where more than 10 devices divide a GPU some of their streams share one.
-QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 READ_BY_NONE = "the library's own; the engine neither reads nor needs it"
 MEANS = {
     "RANK": "torchrun: this is device {value}",
@@ -53,11 +49,6 @@ MEANS = {
     "NCCL_SOCKET_IFNAME": "the network interface that NCCL starts over",
 }
 LIBRARIES = ("NVSHMEM_", "NCCL_")
-
-
-def queues(env: Mapping[str, str]) -> dict[str, str]:
-    """What to set before CUDA is first asked anything, where the user has not."""
-    return {name: value for name, value in QUEUES.items() if name not in env}
 
 
 @dataclass(frozen=True)

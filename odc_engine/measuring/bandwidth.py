@@ -20,9 +20,9 @@ import torch.distributed as dist
 
 from odc_engine.backends import gpus
 from odc_engine.backends.shm import SharedMemory
-from odc_engine.doctor.environment import queues
 from odc_engine.measuring.ground import Bench, Cpu, Gpu, Ground
 from odc_engine.measuring.plan import check_rates
+from odc_engine.places.queues import queues
 from odc_engine.runs import launch
 from odc_engine.runs.run import hardware
 

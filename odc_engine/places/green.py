@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from odc_engine.doctor.environment import queues
+from odc_engine.places.queues import queues
 from odcsim.errors import InputError
 
 PIECE = 8  # SMs that a group is a multiple of, on GPUs of compute capability 9

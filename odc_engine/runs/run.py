@@ -16,11 +16,11 @@ from odc_engine.backends.nvshmem_library import refuse_without_nvshmem
 from odc_engine.backends.threads import ThreadMemory
 from odc_engine.devices.process import Device, Member, Recorded, as_block
 from odc_engine.devices.thread import Thin
-from odc_engine.doctor.environment import queues
 from odc_engine.errors import EngineError
 from odc_engine.job import Job, check_job, has_gpu, parts_gpu
 from odc_engine.placement import places
 from odc_engine.places import green, mps
+from odc_engine.places.queues import queues
 from odc_engine.runs import launch, launch_threads
 from odc_engine.started import started
 from odcsim import timeline

@@ -15,7 +15,7 @@ from odcsim.fitting.measurements import KEPT, Compute, Constant, Transfer
 from odcsim.model import Model
 from odcsim.profile import DTYPES
 from odcsim.program import COMPUTE, ROOT
-from odcsim.results.metrics import pending
+from odcsim.results.spans import gaps, took
 from odcsim.schedule import Schedule
 from odcsim.timeline import Block, Floats, Timeline
 
@@ -57,42 +57,6 @@ def rows(
             late |= _beyond(block, late, emulated.durations(block.program, emulated.load(chosen)))
         constants += _constants(block, late)
     return Rows(tuple(compute), tuple(transfers), tuple(constants))
-
-
-def gaps(block: Block) -> dict[int, Floats]:
-    """Before each step of the compute lane: seconds in which the lane was idle, and no transfer that the step needs was
-    under way or waited for peers.
-
-    That is the machine's own work between two steps: the engine's copies, a launch, a scheduler's delay, and whatever
-    kept it from giving a transfer to its lane any earlier.
-    """
-    found: dict[int, Floats] = {}
-    before, needs = block.program.previous_in_lane(), pending(block.program)
-    for i, step in enumerate(block.program.steps):
-        if step.lane == COMPUTE and before[i] >= 0:
-            found[i] = _idle(block.had[before[i]], block.asked[i], [(block.asked[n], block.had[n]) for n in needs[i]])
-    return found
-
-
-def _idle(start: Floats, end: Floats, spans: Sequence[tuple[Floats, Floats]]) -> Floats:
-    """Seconds from `start` to `end` that no span covers; spans may overlap."""
-    if not spans:
-        return np.maximum(end - start, 0.0)
-    asked, had = (np.stack([span[k] for span in spans]) for k in (0, 1))
-    order = np.argsort(asked, axis=0)
-    asked, had = (np.take_along_axis(times, order, axis=0) for times in (asked, had))
-    reached = np.maximum.accumulate(np.concatenate([start[None], had]), axis=0)
-    begun = np.minimum(np.concatenate([asked, end[None]]), end)
-    seconds: Floats = np.maximum(begun - reached, 0.0).sum(axis=0)
-    return seconds
-
-
-def took(block: Block, i: int) -> Floats:
-    """Seconds of a step on each device; of one that meets, from when its last device came."""
-    asked = block.asked[i]
-    begun = asked.max(axis=1, keepdims=True) if block.program.steps[i].meets else asked
-    seconds: Floats = np.maximum(block.had[i] - begun, 0.0)
-    return seconds
 
 
 def _compute(block: Block, held: Load, schedules: Sequence[Schedule], names: Mapping[str, str]) -> list[Compute]:

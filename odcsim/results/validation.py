@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.fitting import recorded
 from odcsim.program import EVERY
+from odcsim.results import spans
 from odcsim.results.metrics import PARTS, Usage, usage
 from odcsim.timeline import About, Floats, Timeline
 
@@ -280,10 +280,10 @@ def _seconds(timeline: Timeline) -> dict[str, Floats]:
     """Seconds of each kind in each minibatch, summed over devices; of a meeting, from when its last device came."""
     found = {kind: np.zeros(len(timeline.samples)) for kind in KINDS}
     for block in timeline.blocks:
-        late = recorded.gaps(block)
+        late = spans.gaps(block)
         for i, step in enumerate(block.program.steps):
             what = block.program.durations[step.duration][0].split()[0]
-            found[what][block.minibatches] += recorded.took(block, i).sum(axis=1)
+            found[what][block.minibatches] += spans.took(block, i).sum(axis=1)
             if i in late:
                 found["overhead"][block.minibatches] += late[i].sum(axis=1)
     return found

@@ -74,7 +74,11 @@ def test_a_step_that_fails_stops_no_other_and_is_done_again(here):
 
 
 def test_every_test_that_needs_a_gpu_is_in_a_step():
-    marked = [path.stem for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark." + "gpu" in path.read_text()]
+    marked = [
+        path.stem
+        for path in (ROOT / "tests/odc_engine").rglob("test_*.py")
+        if "pytest.mark." + "gpu" in path.read_text()
+    ]
     assert sorted(gpu.TESTS) == sorted(marked)
 
 

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from odc_engine.doctor.environment import queues
 from odc_engine.doctor.probes.base import FAILED, OK, Answer
 from odc_engine.doctor.probes.driver import need, need_torch
+from odc_engine.places.queues import queues
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ from jobs import file_of, job_for, minibatch
 
 from odc_engine.backends import gpus
 from odc_engine.cli import main
-from odc_engine.doctor.environment import queues
+from odc_engine.places.queues import queues
 from odc_engine.runs import run
 from odcsim import schedule
 from odcsim.errors import InputError

@@ -16,6 +16,7 @@ from odc_engine.doctor.environment import Facts
 from odc_engine.measuring import profile
 from odc_engine.measuring.plan import Plan
 from odc_engine.places import mps
+from odc_engine.places.queues import QUEUES
 from odc_engine.runs import launch, run, verify
 from odcsim import catalog
 from odcsim.errors import InputError
@@ -29,7 +30,7 @@ def pipes(monkeypatch, tmp_path) -> Path:
     monkeypatch.setenv(mps.PIPES, str(tmp_path / "pipes"))
     monkeypatch.setenv(mps.SHARE, "")  # as it was comes back, whatever a test leaves
     monkeypatch.delenv(mps.SHARE)
-    for name in environment.QUEUES:
+    for name in QUEUES:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -82,7 +83,7 @@ def test_the_user_s_word_counts(monkeypatch):
 
 @pytest.mark.usefixtures("pipes")
 def test_without_a_daemon_nothing_changes(monkeypatch):
-    assert run.variables(job_for(FILE, backend="cuda_ipc")) == environment.QUEUES
+    assert run.variables(job_for(FILE, backend="cuda_ipc")) == QUEUES
     assert gpus.told(4) == "4 processes that take turns on 2 x a GPU"
     for told in ("", "50"):
         monkeypatch.setenv(mps.SHARE, told)
@@ -113,7 +114,7 @@ def test_processes_are_started_with_their_share(monkeypatch, command):
     shown = ("unused.npz",) if command is run.run else (False,)
     for backend in ("cuda_ipc", "shm"):
         assert command(FILE, job_for(FILE, backend=backend), *shown) == 0
-    assert given == [{mps.SHARE: "50"} | environment.QUEUES, {}]
+    assert given == [{mps.SHARE: "50"} | QUEUES, {}]
     assert mps.SHARE not in os.environ  # the next run may have other devices
     assert run.hardware(job_for(FILE, backend="cuda_ipc")).startswith("4 processes on 2 x a GPU, with 50 % of one each")
 
@@ -128,7 +129,7 @@ def test_a_process_of_torchrun_s_has_its_share_before_it_touches_cuda(monkeypatc
         monkeypatch.setenv(name, value)
     run.check(FILE, replace(job_for(FILE, backend="cuda_ipc"), accumulate="slots"))
     assert seen == ["50"]
-    assert os.environ.items() >= environment.QUEUES.items()
+    assert os.environ.items() >= QUEUES.items()
 
 
 def test_a_process_that_starts_takes_it_before_all_else(monkeypatch):
@@ -157,7 +158,7 @@ def test_a_profile_s_devices_have_the_same_share_in_every_run():
     plan.check_here()
     jobs = [profile._job(plan, piece) for piece in profile.pieces(plan)]
     assert {len(job.schedules[0].devices) for job in jobs} == {1, 2, 4}
-    assert [run.variables(job) for job in jobs] == [{mps.SHARE: "50"} | environment.QUEUES] * len(jobs)
+    assert [run.variables(job) for job in jobs] == [{mps.SHARE: "50"} | QUEUES] * len(jobs)
     assert profile._hardware(plan).startswith("4 processes on 2 x a GPU, with 50 % of one each by MPS; ")
     assert replace(plan, backend="shm").percent == ""
 
