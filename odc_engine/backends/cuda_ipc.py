@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends import symmetric
+from odc_engine.backends.arenas import provided
 from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
 from odc_engine.backends.gpus import check_room, check_sizes, refuse_without_gpus
 from odc_engine.backends.shm import SharedMemory
@@ -37,7 +37,7 @@ class CudaMemory(PeerMemory):
         check_sizes(self.host.group, nbytes, check_room)
         group = self.host.group or dist.group.WORLD
         assert group is not None
-        self._arenas, self._keep = self._provider()(nbytes + _FLAGS, group, self.device)
+        self._arenas, self._keep = provided(nbytes + _FLAGS, group, self.device)
         self._came = [0] * ROOMS
         self._missing = torch.zeros(self.size, dtype=torch.int32, device=self.device)
         self._arenas[self.rank][nbytes:].zero_()
@@ -48,16 +48,6 @@ class CudaMemory(PeerMemory):
         self._flags = [transfers.Shards(table, self.rank, nbytes + room * r, self.size) for r in range(ROOMS)]
         self._arenas = [arena[:nbytes] for arena in self._arenas]
         self.meet(MAIN)
-
-    def _provider(self) -> Any:
-        """The same for all: symmetric memory, unless somebody's torch has none."""
-        told = [""] * self.size
-        dist.all_gather_object(told, symmetric.lacks(), group=self.host.group)
-        if not any(told):
-            return symmetric.arenas
-        from odc_engine.backends import legacy_ipc
-
-        return legacy_ipc.arenas
 
     def view(self, device: int) -> Tensor:
         return self._arenas[device]

@@ -7,12 +7,13 @@ Not run yet: no GPU was here.
 """
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+BACKEND: Literal["CUDA"] = "CUDA"
 # Read when an arena is made. A pool would pair other allocations on other devices; several processes may share a GPU,
 # where multicast cannot be bound twice.
 ENVIRONMENT = {
@@ -22,25 +23,26 @@ ENVIRONMENT = {
 }
 
 
-def lacks() -> str:
-    """What of torch's symmetric memory is not there, "" where all is."""
-    try:
-        from torch._C._distributed_c10d import _SymmetricMemory
-        from torch.distributed import _symmetric_memory as symmetric
-    except ImportError as error:
-        return str(error)
-    missing = [name for name in ("empty", "rendezvous", "set_backend") if not hasattr(symmetric, name)]
-    return ", ".join(missing + [name for name in ("get_buffer",) if not hasattr(_SymmetricMemory, name)])
-
-
-def arenas(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tuple[list[Tensor], Any]:
-    """Everybody's arena as this device maps it, in the order of devices, and what keeps the maps alive."""
+def own(nbytes: int, device: torch.device) -> Tensor:
+    """This device's arena. Raises where torch has no symmetric memory, or the driver not what it takes."""
     os.environ.update(ENVIRONMENT)
     import torch.distributed._symmetric_memory as symmetric
 
-    symmetric.set_backend("CUDA")
-    mine = symmetric.empty(nbytes, dtype=torch.uint8, device=device)
+    if symmetric.get_backend(device) != BACKEND:  # setting what is set already raises (2.11, 2.13)
+        symmetric.set_backend(BACKEND)
+    return symmetric.empty(nbytes, dtype=torch.uint8, device=device)
+
+
+def mapped(mine: Tensor, group: dist.ProcessGroup) -> tuple[list[Tensor], Any]:
+    """Everybody's arena as this device maps it, in the order of devices, and what keeps the maps alive."""
+    import torch.distributed._symmetric_memory as symmetric
+
     handle = symmetric.rendezvous(mine, group)
     peers = range(group.size())
-    every = [mine if d == group.rank() else handle.get_buffer(d, (nbytes,), torch.uint8, 0) for d in peers]
+    every = [mine if d == group.rank() else handle.get_buffer(d, (mine.numel(),), torch.uint8, 0) for d in peers]
     return every, (mine, handle)
+
+
+def arenas(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tuple[list[Tensor], Any]:
+    """Both, for all devices at once."""
+    return mapped(own(nbytes, device), group)

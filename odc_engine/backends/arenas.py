@@ -1,0 +1,43 @@
+"""Arenas on GPUs of one node that all devices map: by symmetric memory, or by CUDA IPC handles where that fails.
+
+All devices go one way: each step is tried by all, and where it failed on one, all leave it.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from odc_engine.backends import symmetric
+
+Result = TypeVar("Result")
+
+
+def provided(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tuple[list[Tensor], Any]:
+    """Everybody's arena as this device maps it, in the order of devices, and what keeps the maps alive."""
+    mine, problem = _tried(group, lambda: symmetric.own(nbytes, device))
+    if mine is not None:
+        every, problem = _tried(group, lambda: symmetric.mapped(mine, group))
+        if every is not None:
+            return every
+    if group.rank() == 0:
+        print(f"odc_engine: CUDA IPC handles instead of symmetric memory ({problem})", file=sys.stderr, flush=True)
+    from odc_engine.backends import legacy_ipc
+
+    return legacy_ipc.arenas(nbytes, group, device)
+
+
+def _tried(group: dist.ProcessGroup, attempt: Callable[[], Result]) -> tuple[Result | None, str]:
+    """What an attempt returns if it succeeds on all devices, or what went wrong on the first on which it did not."""
+    result, problem = None, ""
+    try:
+        result = attempt()
+    except Exception as error:  # of whatever kind a torch that has it otherwise may raise
+        problem = f"device {group.rank()}: {type(error).__name__}: {' '.join(str(error).split())}"[:300]
+    problems = [""] * group.size()
+    dist.all_gather_object(problems, problem, group=group)
+    first = next(filter(None, problems), "")
+    return (None if first else result), first
