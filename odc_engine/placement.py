@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from odc_engine.backends import nvshmem_library
 from odc_engine.backends.base import FarMemory, PeerMemory
-from odc_engine.backends.cuda_ipc import CudaMemory
-from odc_engine.backends.nccl import NcclDevice
-from odc_engine.backends.nvshmem import Host, NvshmemMemory
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.cuda_ipc.memory import CudaMemory
+from odc_engine.backends.nccl.device import NcclDevice
+from odc_engine.backends.nvshmem import library as nvshmem_library
+from odc_engine.backends.nvshmem.memory import Host, NvshmemMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.decoder.marks import wait
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.decoder.model import Decoder
 from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.sharding import shard

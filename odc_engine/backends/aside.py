@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from odc_engine.errors import PeerLost
 
 if TYPE_CHECKING:
-    from odc_engine.backends.nvshmem import Host
+    from odc_engine.backends.nvshmem.memory import Host
 
 Result = TypeVar("Result")
 LOOK = 0.05  # seconds between looks for who is gone, while streams or a library are at work

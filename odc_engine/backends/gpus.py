@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from odc_engine.backends.files import agreed
+from odc_engine.backends.shm.files import agreed
 from odc_engine.places import mps
 from odc_engine.started import started
 from odcsim.errors import InputError

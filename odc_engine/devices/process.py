@@ -13,10 +13,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.nccl import NcclDevice
+from odc_engine.backends.nccl.device import NcclDevice
 from odc_engine.backends.network import Network
-from odc_engine.backends.nvshmem import Host
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.nvshmem.memory import Host
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices import clocks
 from odc_engine.devices.share import Share, share_of

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.threads import ThreadMemory
+from odc_engine.backends.threads.memory import ThreadMemory
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices.flat import FlatUnit, flat_units
 from odc_engine.devices.perform import Parts, Performance

@@ -215,7 +215,7 @@ def _nvshmem() -> Finding:
     if not importlib.util.find_spec("nvshmem"):
         return _ability(name, False, "nvshmem4py is not installed", advice)
     try:
-        from odc_engine.backends import nvshmem_library
+        from odc_engine.backends.nvshmem import library as nvshmem_library
 
         versions = nvshmem_library.versions()
     except Exception as error:  # whatever its search for libraries raises

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from odc_engine.backends.heap import EXTRA, HEAP, heap_size
+from odc_engine.backends.nvshmem.heap import EXTRA, HEAP, heap_size
 from odc_engine.doctor.finding import Finding
 from odc_engine.places import mps
 from odc_engine.started import Started, started

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from odc_engine.backends import gpus
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.measuring.ground import Bench, Cpu, Gpu, Ground
 from odc_engine.measuring.plan import check_rates
 from odc_engine.places.queues import queues

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.base import COMM, MAIN, PeerMemory
-from odc_engine.backends.cuda_ipc import CudaMemory
-from odc_engine.backends.nccl import NcclDevice
-from odc_engine.backends.nvshmem import Host
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.cuda_ipc.memory import CudaMemory
+from odc_engine.backends.nccl.device import NcclDevice
+from odc_engine.backends.nvshmem.memory import Host
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import EngineError
 from odc_engine.fsdp.collective import all_gather, reduce_scatter
 from odc_engine.memory.arena import Arena, UnitShape

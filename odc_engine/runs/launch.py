@@ -32,7 +32,7 @@ from odc_engine.started import Started, started
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
-    from odc_engine.backends.nvshmem import Host
+    from odc_engine.backends.nvshmem.memory import Host
 
 GRACE = 3.0  # seconds for the others after one device has failed
 Work = Callable[..., None]
@@ -218,7 +218,7 @@ def _device(
 
     from odc_engine.backends.aside import Aside
     from odc_engine.backends.network import Network
-    from odc_engine.backends.shm import SharedMemory
+    from odc_engine.backends.shm.memory import SharedMemory
 
     torch.set_num_threads(1)  # devices share the machine's cores; more threads would fight over them
     if shared:  # then nobody but this machine's devices shall reach the ports of gloo, NCCL and NVSHMEM's start

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from odc_engine.backends.threads import Team, ThreadMemory
+from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.errors import EngineError
 from odc_engine.places.place import HOST, Place
 from odc_engine.runs.launch import GRACE, say

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from odc_engine.backends import gpus
-from odc_engine.backends.nvshmem import Host
-from odc_engine.backends.nvshmem_library import refuse_without_nvshmem
-from odc_engine.backends.threads import ThreadMemory
+from odc_engine.backends.nvshmem.library import refuse_without_nvshmem
+from odc_engine.backends.nvshmem.memory import Host
+from odc_engine.backends.threads.memory import ThreadMemory
 from odc_engine.devices.process import Device, Member, Recorded, as_block
 from odc_engine.devices.thread import Thin
 from odc_engine.errors import EngineError

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from odc_engine.backends.nvshmem import Host
-from odc_engine.backends.threads import ThreadMemory
+from odc_engine.backends.nvshmem.memory import Host
+from odc_engine.backends.threads.memory import ThreadMemory
 from odc_engine.devices.process import Device, Member, drawn
 from odc_engine.devices.thread import Thin
 from odc_engine.errors import EngineError

@@ -9,8 +9,8 @@ import threading
 
 import torch
 
-from odc_engine.backends import files
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm import files
+from odc_engine.backends.shm.memory import SharedMemory
 
 LANES, TRAINING = 0, 1  # rooms
 

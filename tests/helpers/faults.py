@@ -14,7 +14,7 @@ from pathlib import Path
 from jobs import file_of, job_for
 
 from odc_engine.backends.base import COMM, MAIN
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.devices.process import Device
 from odc_engine.job import Job
 from odc_engine.runs import launch

@@ -8,6 +8,6 @@ from odc_engine.doctor.probes.peers import exercised
 def probe() -> Answer:
     need_torch()
     need("triton", "pip install 'odcsim[gpu]' -c constraints.txt")
-    from odc_engine.backends.legacy_ipc import arenas
+    from odc_engine.backends.cuda_ipc.legacy_ipc import arenas
 
     return exercised(arenas, (2,), 100)

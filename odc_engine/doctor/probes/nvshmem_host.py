@@ -14,7 +14,7 @@ ENVIRONMENT = {"NVSHMEM_DISABLE_NVLS": "1", "NVSHMEM_REMOTE_TRANSPORT": "none", 
 
 def probe() -> Answer:
     ready()
-    from odc_engine.backends import nvshmem_library
+    from odc_engine.backends.nvshmem import library as nvshmem_library
 
     os.environ.update(ENVIRONMENT)
     versions = nvshmem_library.versions()
@@ -35,7 +35,7 @@ def _work(rank: int) -> dict[str, bool]:
     import nvshmem.core as nvshmem
     import torch
 
-    from odc_engine.backends import nvshmem_library
+    from odc_engine.backends.nvshmem import library as nvshmem_library
 
     torch.cuda.set_device(0)
     nvshmem_library.start(gpu=0)
@@ -61,7 +61,7 @@ def stopped(tensors: list[Any], stream: Any) -> None:
     import nvshmem.core as nvshmem
     import torch
 
-    from odc_engine.backends import nvshmem_library
+    from odc_engine.backends.nvshmem import library as nvshmem_library
 
     nvshmem.barrier_all(stream)
     torch.cuda.synchronize()

@@ -13,7 +13,7 @@ BLOCK = 1 << 16  # bytes that a program moves
 def probe() -> Answer:
     ready()
     need("triton", "pip install 'odcsim[gpu]' -c constraints.txt")
-    from odc_engine.backends import nvshmem_library
+    from odc_engine.backends.nvshmem import library as nvshmem_library
 
     os.environ.update(ENVIRONMENT)
     versions = nvshmem_library.versions()
@@ -31,7 +31,7 @@ def _work(rank: int, bitcode: str) -> dict[str, bool]:
     import nvshmem.core as nvshmem
     import torch
 
-    from odc_engine.backends import nvshmem_library
+    from odc_engine.backends.nvshmem import library as nvshmem_library
     from odc_engine.kernels import remote
 
     torch.cuda.set_device(0)

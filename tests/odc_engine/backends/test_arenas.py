@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from odc_engine.backends import arenas, legacy_ipc
+from odc_engine.backends.cuda_ipc import arenas, legacy_ipc
 
 SYMMETRIC = "torch.distributed._symmetric_memory"
 

@@ -10,8 +10,8 @@ from work import Case
 
 from odc_engine import placement
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.cuda_ipc import CudaMemory
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.cuda_ipc.memory import CudaMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.cli import main
 from odc_engine.fsdp import on_demand as fsdp
 from odc_engine.memory.arena import ACCUMULATE, UnitShape

@@ -10,7 +10,7 @@ import torch
 from teams import file_of, minibatch
 
 from odc_engine import placement
-from odc_engine.backends.nvshmem_library import DeviceNvshmem, Nvshmem
+from odc_engine.backends.nvshmem.library import DeviceNvshmem, Nvshmem
 from odc_engine.doctor.probes.nvshmem_host import ENVIRONMENT
 from odc_engine.job import job_of
 from odc_engine.runs import launch, verify

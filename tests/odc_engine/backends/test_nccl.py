@@ -12,10 +12,10 @@ import torch.distributed as dist
 from jobs import file_of, job_for
 
 from odc_engine import placement
-from odc_engine.backends import nccl
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.nccl import NcclDevice
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.nccl import device as nccl
+from odc_engine.backends.nccl.device import NcclDevice
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.devices.process import Device, as_block
 from odc_engine.errors import BadGradient, EngineError, PeerLost
 from odc_engine.fsdp.collective import Collective

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from odc_engine.backends import nvshmem_library
-from odc_engine.backends.nvshmem import NvshmemMemory
+from odc_engine.backends.nvshmem import library as nvshmem_library
+from odc_engine.backends.nvshmem.memory import NvshmemMemory
 from odc_engine.doctor.probes.ranks import on_ranks
 from odc_engine.errors import PeerLost
 

@@ -15,8 +15,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from work import Case
 
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.nvshmem import NvshmemMemory, _run_around
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.nvshmem.memory import NvshmemMemory, _run_around
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp import on_demand as fsdp
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena

@@ -13,8 +13,8 @@ from fake_nvshmem import FakeNvshmem
 from work import Case
 
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.nvshmem import NvshmemMemory
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.nvshmem.memory import NvshmemMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp import on_demand as fsdp
 from odc_engine.memory.arena import UnitShape
 from odc_engine.memory.far import FarArena

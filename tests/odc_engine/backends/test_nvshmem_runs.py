@@ -14,11 +14,11 @@ from fake_nvshmem import FakeNvshmem
 from teams import file_of, minibatch
 
 from odc_engine import placement
-from odc_engine.backends import nvshmem_library
 from odc_engine.backends.base import COMM, MAIN
-from odc_engine.backends.heap import EXTRA, HEAP, check_heap
-from odc_engine.backends.nvshmem import NvshmemMemory
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.nvshmem import library as nvshmem_library
+from odc_engine.backends.nvshmem.heap import EXTRA, HEAP, check_heap
+from odc_engine.backends.nvshmem.memory import NvshmemMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import PeerLost
 from odc_engine.job import job_of
 from odc_engine.runs import launch, verify

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from odc_engine.backends import peers
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm import peers
+from odc_engine.backends.shm.memory import SharedMemory
 
 
 def looked(_rank, times):

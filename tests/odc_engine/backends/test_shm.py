@@ -12,9 +12,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from odc_engine.backends import files, futex, shm
 from odc_engine.backends.base import COMM, MAIN
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm import files, futex
+from odc_engine.backends.shm import memory as shm
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import PeerLost
 from odcsim.errors import InputError
 
@@ -219,7 +220,7 @@ def elsewhere(rank, what):
         if rank == 1:
             changes = {"machine": ("_machine", lambda: "another"), "pids": ("os.getpid", lambda: 2**30)}
             name, value = changes[what]
-            patch.setattr(f"odc_engine.backends.files.{name}", value)
+            patch.setattr(f"odc_engine.backends.shm.files.{name}", value)
         try:
             SharedMemory().close()
         except (InputError, PeerLost) as error:

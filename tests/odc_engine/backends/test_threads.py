@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from teams import file_of, job_for, minibatch, on_threads
 
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.threads import Team
+from odc_engine.backends.threads.memory import Team
 from odc_engine.cli import main
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices.flat import flat_units

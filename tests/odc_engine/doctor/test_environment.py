@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from odc_engine.backends.heap import GRANULE, check_heap, heap_size, taken
+from odc_engine.backends.nvshmem.heap import GRANULE, check_heap, heap_size, taken
 from odc_engine.cli import main
 from odc_engine.doctor import abilities as doctor
 from odc_engine.doctor import environment
@@ -144,8 +144,8 @@ def arena_of(_rank, name):
     """Bytes that a model of this name asks for on two machines."""
     from fake_nvshmem import FakeNvshmem
 
-    from odc_engine.backends.nvshmem import NvshmemMemory
-    from odc_engine.backends.shm import SharedMemory
+    from odc_engine.backends.nvshmem.memory import NvshmemMemory
+    from odc_engine.backends.shm.memory import SharedMemory
     from odc_engine.decoder.model import Decoder
     from odc_engine.fsdp.on_demand import OnDemand
     from odc_engine.fsdp.sharding import shard
@@ -164,7 +164,7 @@ def arena_of(_rank, name):
 @pytest.mark.parametrize(("host", "bitcode", "ok"), [("3.4.5", "3.4.5", True), ("3.4.5", "3.8.0", False)])
 def test_doctor_holds_nvshmem_s_versions_against_each_other(monkeypatch, host, bitcode, ok):
     pytest.importorskip("torch")
-    from odc_engine.backends import nvshmem_library
+    from odc_engine.backends.nvshmem import library as nvshmem_library
 
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: object())
     versions = nvshmem_library.Versions("0.4.1", host, bitcode, "x.bc")

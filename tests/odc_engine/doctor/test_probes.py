@@ -8,7 +8,7 @@ import shards
 import torch
 import torch.distributed as dist
 
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.doctor.probes import gloo, kernels, peers
 from odc_engine.doctor.probes.ranks import on_ranks
 

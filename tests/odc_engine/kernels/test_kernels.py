@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm.memory import SharedMemory
 
 BLOCK = 8192  # so large that a sum that is read, added to and written back would lose what came meanwhile
 ELEMENTS = 2 * BLOCK + 193  # some chunks and a tail

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from odc_engine.backends.threads import Team, ThreadMemory
+from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.cli import main
 from odc_engine.errors import EngineError
 from odc_engine.measuring import bandwidth as measure

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odc_engine.backends.threads import Team, ThreadMemory
+from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.memory.arena import ACCUMULATE, CHUNK, NOTES, Arena, UnitShape
 from odcsim.errors import InputError
 

@@ -5,9 +5,9 @@ import time
 
 import torch
 
-from odc_engine.backends.peers import TAKEN
-from odc_engine.backends.shm import SharedMemory
-from odc_engine.backends.threads import Team, ThreadMemory
+from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.backends.shm.peers import TAKEN
+from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.fsdp.on_demand import OnDemand
 from odcsim.errors import InputError
 

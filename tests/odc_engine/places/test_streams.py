@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from teams import job_for, minibatch
 
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.threads import ThreadMemory
+from odc_engine.backends.threads.memory import ThreadMemory
 from odc_engine.devices import perform
 from odc_engine.devices.process import as_block
 from odc_engine.devices.thread import Thin

@@ -16,7 +16,7 @@ from test_arena import on_every_device, units
 from test_threads import recorded, trained, worst
 from work import Case
 
-from odc_engine.backends.threads import Team, ThreadMemory
+from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.devices.process import Device, as_block
 from odc_engine.job import job_of
 from odc_engine.memory.arena import ACCUMULATE, Arena, UnitShape

@@ -9,7 +9,7 @@ import faults
 import pytest
 from faults import KILL, NAN, STOP, VICTIM
 
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import EngineError
 from odcsim.errors import InputError
 

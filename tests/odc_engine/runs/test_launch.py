@@ -15,7 +15,7 @@ import pytest
 import torch
 from jobs import file_of, written
 
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import EngineError
 from odc_engine.runs import launch
 from odcsim import schedule

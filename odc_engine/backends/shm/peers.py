@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch.distributed as dist
 
-from odc_engine.backends import futex
 from odc_engine.backends.base import ROOMS
-from odc_engine.backends.files import Mapped, share, unmap
+from odc_engine.backends.shm import futex
+from odc_engine.backends.shm.files import Mapped, share, unmap
 from odc_engine.errors import PeerLost
 
 PAGE = 4096

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.base import Lockable
-from odc_engine.backends.files import WAY_OUT, Mapped, agreed, bytes_of, share, unmap
-from odc_engine.backends.peers import Peers
+from odc_engine.backends.shm.files import WAY_OUT, Mapped, agreed, bytes_of, share, unmap
+from odc_engine.backends.shm.peers import Peers
 from odc_engine.errors import PeerLost
 from odcsim.errors import InputError
 

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends.arenas import provided
 from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
+from odc_engine.backends.cuda_ipc.arenas import provided
 from odc_engine.backends.gpus import check_room, check_sizes, refuse_without_gpus
-from odc_engine.backends.shm import SharedMemory
+from odc_engine.backends.shm.memory import SharedMemory
 
 _FLAGS = 4096  # bytes behind the arena in which lanes meet: 32 bits of each device for each room
 _LOOKS = 1_000_000  # at a flag in a second: about as many as a GPU gets done

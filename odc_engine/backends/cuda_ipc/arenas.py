@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends import symmetric
+from odc_engine.backends.cuda_ipc import symmetric
 
 Result = TypeVar("Result")
 
@@ -25,7 +25,7 @@ def provided(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tup
             return every
     if group.rank() == 0:
         print(f"odc_engine: CUDA IPC handles instead of symmetric memory ({problem})", file=sys.stderr, flush=True)
-    from odc_engine.backends import legacy_ipc
+    from odc_engine.backends.cuda_ipc import legacy_ipc
 
     return legacy_ipc.arenas(nbytes, group, device)
 

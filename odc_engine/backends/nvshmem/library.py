@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.gpus import check_room, refuse_without, refuse_without_gpus
-from odc_engine.backends.heap import EXTRA, HEAP, check_heap, taken
+from odc_engine.backends.nvshmem.heap import EXTRA, HEAP, check_heap, taken
 from odcsim.errors import InputError
 
 WHEELS = ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12")

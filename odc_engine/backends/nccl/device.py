@@ -23,7 +23,7 @@ from odc_engine.errors import EngineError, PeerLost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from odc_engine.backends.nvshmem import Host
+    from odc_engine.backends.nvshmem.memory import Host
 
 # torch's watchdog ends a process and names nobody. It counts from when a collective was given, which may be long before
 # it runs; so it is left what nothing else bounds: a host that is held up while it gives work.

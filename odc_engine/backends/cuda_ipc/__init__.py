@@ -1,0 +1,1 @@
+"""GPUs of one node, a process for each, that map each other's memory."""

@@ -1,0 +1,1 @@
+"""GPUs of one node or many, a process for each, by NVSHMEM."""

@@ -1,0 +1,1 @@
+"""Threads of one process, on its processor or each on SMs of its GPU."""
