@@ -24,7 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler
 
 from odcsim.balance import plan, runs_with
-from odcsim.balance.library import check_limit, digest, loss_tokens, numbers, weigh, whole_numbers
+from odcsim.balance.library import check_limit, digest, loss_tokens, weigh
+from odcsim.checked import numbers, whole_numbers
 from odcsim.errors import InputError
 from odcsim.program import sync_named
 

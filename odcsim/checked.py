@@ -1,85 +1,141 @@
-"""JSON files of ours, by the dataclass they are read into: a value that it would not hold is named, never used.
+"""What somebody gave, read as what it is to be, or refused in one line with its name, place and way out.
 
-Whole numbers start at their default, or at 1 where they have none; all others at 0. A text that may only be one of a
-few is Annotated with them.
+One value of a file is a `Given`. Rows of numbers, one for each sample or device or a column of a file, become arrays.
 """
 
-import json
-from dataclasses import MISSING, asdict, fields, is_dataclass
-from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from odcsim.errors import InputError
-from odcsim.files import replacing
 
-LARGEST = 1e15  # of any number: seconds beyond it are rubbish, and an int may not even fit a float
+LARGEST = 1e15  # of any number: beyond it they are rubbish in every unit, and an int may not even fit a float
 WORDS = {str: "a text", bool: "true or false", dict: "an object", list: "a list"}
-T = TypeVar("T")
 
 
-def write(content: Any, path: Path | str, form: str, version: int) -> None:
-    with replacing(Path(path)) as temporary:
-        text = json.dumps({"format": form, "version": version, **asdict(content)}, indent=1)
-        temporary.write_text(text + "\n", encoding="utf-8")
+@dataclass(frozen=True, slots=True)
+class Given:
+    """`name` is the key, or the way to it: `timings[0].kind`; empty for a file's whole content."""
+
+    name: str
+    value: Any
+    where: str = ""
+
+    def key(self, name: str, default: Any = None) -> "Given":
+        """What an object holds there."""
+        return Given(f"{self.name}.{name}" if self.name else name, self.mapping().get(name, default), self.where)
+
+    def items(self) -> list["Given"]:
+        return [self._item(i, value) for i, value in enumerate(self.values())]
+
+    def _item(self, i: int, value: Any) -> "Given":
+        return Given(f"{self.name}[{i}]", value, self.where)
+
+    def number(self, least: float = 0.0, most: float = LARGEST) -> Any:
+        """As it was given, whole or not."""
+        if type(self.value) not in (int, float) or not least <= self.value <= most:
+            self.refuse(f"expected a number from {least:g}{_upto(most)}")
+        return self.value
+
+    def whole(self, least: int = 1, most: float = LARGEST) -> int:
+        if type(self.value) is not int or not least <= self.value <= most:
+            self.refuse(f"expected a whole number from {least}{_upto(most)}")
+        return self.value
+
+    def wholes(self, least: int, most: float = LARGEST) -> tuple[int, ...]:
+        values = self.values()
+        for i, value in enumerate(values):
+            if type(value) is not int or not least <= value <= most:  # asked twice, since there may be millions
+                self._item(i, value).whole(least, most)
+        return tuple(values)
+
+    def text(self) -> str:
+        return str(self._typed(str))
+
+    def flag(self) -> bool:
+        return bool(self._typed(bool))
+
+    def values(self) -> list[Any]:
+        values: list[Any] = self._typed(list)
+        return values
+
+    def mapping(self) -> dict[str, Any]:
+        mapping: dict[str, Any] = self._typed(dict)
+        return mapping
+
+    def one_of(self, few: Collection[str]) -> str:
+        """One of these texts."""
+        if self.value not in tuple(few):
+            self.refuse(f"one of {', '.join(few)}")
+        return str(self.value)
+
+    def _typed(self, kind: type) -> Any:
+        return self.value if isinstance(self.value, kind) else self.refuse(f"expected {WORDS[kind]}")
+
+    def refuse(self, fix: str) -> NoReturn:
+        raise InputError(f"{self.name} is {shown(self.value)}", where=self.where, fix=fix)
 
 
-def read(shape: type[T], path: Path | str, what: str, form: str, version: int) -> T:
-    """The file at `path`, which is to be `what`."""
-    where = str(path)
+def shown(value: Any) -> str:
+    """A value in an error's line: short, and no number of thousands of digits, which Python refuses to write."""
+    if type(value) is int and abs(value) >= LARGEST:
+        return "huge"
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no such file", where=where, fix=f"give the path of {what}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot be read ({error})", where=where, fix=f"expected {what} in JSON") from None
-    if not isinstance(content, dict) or content.pop("format", None) != form:
-        raise InputError(f"not {what}", where=where, fix=f'expected a JSON object with "format": "{form}"')
-    if (found := content.pop("version", None)) != version:
-        raise InputError(f"version {found!r:.40} is not {version}", where=where, fix=f"make {what} anew")
-    made: T = _object(shape, content, "", where)
-    return made
+        return f"{value!r:.40}"
+    except ValueError:  # such a number is inside
+        return "huge"
 
 
-def _object(shape: Any, content: Any, place: str, where: str) -> Any:
-    known = {f.name: f for f in fields(shape)}
-    within = f" in {place}" if place else ""
-    if odd := sorted(set(_typed(dict, content, place, where)) - set(known)):
-        raise InputError(f"unknown key {odd[0]!r:.40}{within}", where=where, fix=f"known: {', '.join(known)}")
-    needed = (f.name for f in known.values() if f.default is MISSING)
-    if missing := [name for name in needed if name not in content]:
-        raise InputError(f"no {', '.join(missing)}{within}", where=where, fix=f"known: {', '.join(known)}")
-    values = {
-        name: _value(known[name].type, known[name].default, value, f"{place}.{name}" if place else name, where)
-        for name, value in content.items()
-    }
-    return shape(**values)
+def _upto(most: float) -> str:
+    return f" to {most}" if most < LARGEST else ""
 
 
-def _value(kind: Any, default: Any, value: Any, place: str, where: str) -> Any:
-    if is_dataclass(kind):
-        return _object(kind, value, place, where)
-    if kind in (int, float):
-        return _number(kind, default if kind is int else 0, value, place, where)
-    if get_origin(kind) is tuple:
-        rows = enumerate(_typed(list, value, place, where))
-        return tuple(_value(get_args(kind)[0], MISSING, row, f"{place}[{i}]", where) for i, row in rows)
-    if get_origin(kind) is Annotated:
-        few = get_args(kind)[1]
-        return value if value in (*few, default) else _refuse(value, place, where, f"one of {', '.join(few)}")
-    return _typed(kind, value, place, where)
+def whole_numbers(name: str, values: ArrayLike, low: int) -> NDArray[np.int64]:
+    """One for each sample."""
+    array = _row(name, values)
+    if array.dtype.kind not in "iu" and array.size:
+        raise InputError(f"{name}s of type {array.dtype}", fix="give whole numbers")
+    refuse(name, array, array < low, "sample", f"give at least {low}")
+    return array.astype(np.int64)
 
 
-def _number(kind: type, default: Any, value: Any, place: str, where: str) -> Any:
-    least = 1 if default is MISSING else default
-    if type(value) not in (int, kind) or not least <= value < LARGEST:
-        _refuse(value, place, where, f"expected a {'whole ' if kind is int else ''}number from {least}")
-    return kind(value)
+def numbers(name: str, values: ArrayLike, count: int, owner: str = "sample") -> NDArray[np.float64]:
+    """One for each owner. Weights start at 0, speeds above it."""
+    array = _row(name, values, np.float64)
+    as_many(name, len(array), count, owner)
+    low = np.nextafter(0, 1) if owner == "device" else 0.0
+    refuse(name, array, ~((array >= low) & (array < np.inf)), owner, "give a positive number")
+    return array
 
 
-def _typed(kind: type, value: Any, place: str, where: str) -> Any:
-    return value if isinstance(value, kind) else _refuse(value, place, where, f"expected {WORDS[kind]}")
+def as_many(name: str, given: int, count: int, owner: str) -> None:
+    if given != count:
+        raise InputError(f"{given} {name}s for {count} {owner}s", fix=f"give one for each {owner}")
 
 
-def _refuse(value: Any, place: str, where: str, fix: str) -> NoReturn:
-    shown = "huge" if type(value) is int and abs(value) >= LARGEST else f"{value!r:.40}"
-    raise InputError(f"{place} is {shown}", where=where, fix=fix)
+def refuse(name: str, values: NDArray[Any], bad: NDArray[np.bool_], owner: str, fix: str) -> None:
+    """Refuse the first of those that are bad, if any is."""
+    if bad.any():
+        first = int(bad.argmax())
+        raise InputError(f"{name} {values[first]}", where=f"{owner} {first}", fix=fix)
+
+
+def column(columns: Mapping[str, Any], name: str, kind: str, fix: str) -> Any:
+    """A column of whole numbers (kind `i`) or of times (kind `f`)."""
+    array = columns[name]
+    if array.dtype.kind != kind:
+        raise InputError(f"column {name} holds {array.dtype}", fix=fix)
+    return array.astype(np.int64 if kind == "i" else np.float64, copy=False)
+
+
+def _row(name: str, values: ArrayLike, dtype: type | None = None) -> NDArray[Any]:
+    try:
+        array = np.asarray(values, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}s are no numbers ({error})", fix="give a row of numbers") from None
+    if array.ndim != 1:
+        raise InputError(f"{name}s in {array.ndim} dimensions", fix="give a row of numbers")
+    return array

@@ -1,14 +1,13 @@
 """What the model runs on: a GPU's figures, and how many sit in a node behind which network."""
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from odcsim.checked import Given
 from odcsim.errors import InputError, nearest
-
-LARGEST = 1e15  # of any figure in a cluster file, in its unit: far above what is built, far below what overflows
+from odcsim.files import reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +78,12 @@ def read_cluster(path: Path | str, base: Cluster) -> Cluster:
     """The base cluster with what a TOML file says otherwise; a file that changes the node's size sets its NICs too."""
     values: dict[str, Any] = {}
     for key, value in read_toml(path, "a cluster's").items():
+        given = Given(key, value, str(path))
         if key == "slow":
-            values["slow"] = _slow(value, base.devices, str(path))
+            values["slow"] = _slow(given, base.devices)
         elif key in _KEYS:
             name, factor, least = _KEYS[key]
-            found = number(key, value, least, str(path), whole=factor is None)
-            values[name] = found if factor is None else found * factor
+            values[name] = given.whole() if factor is None else given.number(least) * factor
         else:
             raise InputError(f"unknown key '{key}'", where=str(path), fix=nearest(key, [*_KEYS, "slow"]))
     if "devices_per_node" in values:
@@ -93,30 +92,18 @@ def read_cluster(path: Path | str, base: Cluster) -> Cluster:
 
 
 def read_toml(path: Path | str, whose: str) -> dict[str, Any]:
-    try:
+    with reading(path, missing=f"give {whose} TOML file", expected="TOML"):
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no such file", where=str(path), fix=f"give {whose} TOML file") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix="expected TOML") from None
 
 
-def number(key: str, value: Any, least: float, where: str, *, whole: bool = False) -> Any:
-    kind = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < LARGEST:
-        word = "a whole number" if whole else "a number"
-        shown = f"{value!r:.40}" if not isinstance(value, int) or abs(value) < LARGEST else "huge"
-        raise InputError(f"{key} is {shown}", where=where, fix=f"expected {word} from {least:g}")
-    return value
-
-
-def _slow(table: Any, devices: int, where: str) -> tuple[tuple[int, float], ...]:
+def _slow(table: Given, devices: int) -> tuple[tuple[int, float], ...]:
     """`[slow]` with a device's number and how many times as long its compute takes: `3 = 1.1`."""
-    if not isinstance(table, Mapping):
-        raise InputError(f"slow is {table!r}", where=where, fix="expected a table such as {3 = 1.1}")
+    if not isinstance(table.value, dict):
+        table.refuse("expected a table such as {3 = 1.1}")
     pairs = []
-    for device, factor in table.items():
+    for device, factor in table.value.items():
         if not device.isdecimal() or len(device) > 9 or int(device) >= devices:
-            raise InputError(f"slow names device {device[:20]!r}", where=where, fix=f"devices are 0 to {devices - 1}")
-        pairs.append((int(device), number(f"slow device {device}", factor, 1e-6, where)))
+            problem, fix = f"slow names device {device[:20]!r}", f"devices are 0 to {devices - 1}"
+            raise InputError(problem, where=table.where, fix=fix)
+        pairs.append((int(device), Given(f"slow device {device}", factor, table.where).number(1e-6)))
     return tuple(sorted(pairs))

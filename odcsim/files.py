@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Files are written whole or not at all, and one that cannot be read is told in one line."""
 
 import os
 from collections.abc import Iterator
@@ -6,6 +6,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odcsim.errors import InputError
+
+
+@contextmanager
+def reading(path: Path | str, *others: type[Exception], missing: str, expected: str) -> Iterator[None]:
+    """What reading the file at `path` may raise becomes one line; `others` are errors of what takes it apart."""
+    damages: tuple[type[Exception], ...] = (OSError, ValueError, RecursionError, *others)
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError("no such file", where=str(path), fix=missing) from None
+    except damages as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"cannot be read ({reason})", where=str(path), fix=f"expected {expected}") from None
 
 
 def check_writable(path: Path) -> None:

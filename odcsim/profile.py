@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from odcsim import checked
+from odcsim import form
 from odcsim.errors import InputError
 
 FORMAT = "odcsim profile"
@@ -127,11 +127,11 @@ class Profile:
 
 
 def write(profile: Profile, path: Path | str) -> None:
-    checked.write(profile, path, FORMAT, VERSION)
+    form.write(profile, path, FORMAT, VERSION)
 
 
 def read(path: Path | str) -> Profile:
-    profile, where = checked.read(Profile, path, "a profile", FORMAT, VERSION), str(path)
+    profile, where = form.read(Profile, path, "a profile", FORMAT, VERSION), str(path)
     if not 0 < profile.low <= 1 <= profile.high:
         raise InputError(f"range {profile.low} to {profile.high}", where=where, fix="low at most 1, high at least 1")
     known = [(t.kind, t.devices) for t in profile.timings]

@@ -11,13 +11,16 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from math import log2
 from pathlib import Path
-from typing import Any
 
+from odcsim.checked import Given, shown
 from odcsim.errors import InputError
-from odcsim.files import replacing
+from odcsim.files import reading, replacing
+from odcsim.form import made
 
 FORMAT = "odcsim schedule"
 VERSION = 1
+LONGEST = 2**31 - 1  # tokens of a sample
+ANEW = "write it anew with 'odcsim balance'"
 
 Microbatches = tuple[tuple[int, ...], ...]
 Assignment = tuple[Microbatches, ...]
@@ -91,7 +94,7 @@ class Header:
     weights: str  # fidelity and origin of the cost that the samples were weighed by
     max_tokens: int
     devices: int
-    seed: int
+    seed: int = 0
     trace: str = ""
     in_order: bool = False
     digest: str = ""
@@ -126,23 +129,18 @@ def write(file: ScheduleFile, path: Path | str) -> ScheduleFile:
 
 def read(path: Path | str) -> ScheduleFile:
     """Read and check a schedule file: every sample once, nothing over the limit, digest as written."""
-    path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise InputError("no such file", where=str(path), fix="write one with 'odcsim balance'") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix="expected a schedule file") from None
-    header = _read_header(path, lines[0] if lines else "")
-    schedules = tuple(_read_schedule(f"{path}:{i}", line, header) for i, line in enumerate(lines[1:], 2))
+    with reading(path, missing="write one with 'odcsim balance'", expected="a schedule file"):
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    header = _read_header(lines[0] if lines else "", f"{path}:1")
+    schedules = tuple(_read_schedule(line, header, f"{path}:{i}") for i, line in enumerate(lines[1:], 2))
     if not schedules:
-        raise InputError("holds no minibatch", where=str(path), fix="write it anew with 'odcsim balance'")
+        raise InputError("holds no minibatch", where=str(path), fix=ANEW)
     file = ScheduleFile(header, schedules)
     if file.compute_digest() != header.digest:
         raise InputError(
             f"digest {header.digest} does not fit the content",
             where=str(path),
-            fix="the file was edited; write it anew with 'odcsim balance'",
+            fix=f"the file was edited; {ANEW}",
         )
     return file
 
@@ -161,40 +159,28 @@ def _lines(schedules: Iterable[Schedule]) -> Iterable[str]:
         yield json.dumps(entry, separators=(",", ":"))
 
 
-def _read_header(path: Path, line: str) -> Header:
-    entry = _json(f"{path}:1", line)
-    if entry.pop("format", None) != FORMAT:
-        raise InputError("not a schedule file", where=f"{path}:1", fix="write one with 'odcsim balance'")
-    if (version := entry.pop("version", None)) != VERSION:
-        raise InputError(f"version {version!r} is not {VERSION}", where=f"{path}:1", fix="write it anew")
-    wanted = {name: field.type for name, field in Header.__dataclass_fields__.items()}
-    if set(entry) != set(wanted):
-        odd = sorted(set(entry) ^ set(wanted))
-        raise InputError(f"header keys missing or unknown: {', '.join(odd)}", where=f"{path}:1", fix="write it anew")
-    for name, kind in wanted.items():
-        if type(entry[name]) is not kind:
-            raise InputError(f"{name} is {entry[name]!r}", where=f"{path}:1", fix="write it anew")
-    header = Header(**entry)
-    if header.devices < 1 or header.max_tokens < 1:
-        raise InputError("devices and max_tokens must be positive", where=f"{path}:1", fix="write it anew")
-    return header
+def _read_header(line: str, where: str) -> Header:
+    given = _json(line, where)
+    if given.value.pop("format", None) != FORMAT:
+        raise InputError("not a schedule file", where=where, fix="write one with 'odcsim balance'")
+    if (version := given.value.pop("version", None)) != VERSION:
+        raise InputError(f"version {shown(version)} is not {VERSION}", where=where, fix=ANEW)
+    return made(Header, given)
 
 
-def _read_schedule(where: str, line: str, header: Header) -> Schedule:
-    entry = _json(where, line)
-    lengths = _whole_numbers(where, "lengths", entry.get("lengths"), low=1)
-    devices = entry.get("devices")
-    if not isinstance(devices, list) or len(devices) != header.devices:
-        raise InputError(f"devices is not a list of {header.devices}", where=where, fix="write it anew")
-    assignment = tuple(_microbatches(where, "device", device) for device in devices)
+def _read_schedule(line: str, header: Header, where: str) -> Schedule:
+    given = _json(line, where)
+    lengths, devices = given.key("lengths").wholes(1, LONGEST), given.key("devices")
+    if len(devices.values()) != header.devices:
+        devices.refuse(f"expected a list of {header.devices}")
     schedule = Schedule(
         lengths,
-        assignment,
-        _whole_numbers(where, "samples", entry.get("samples", []), low=0),
-        _whole_numbers(where, "loss", entry.get("loss", []), low=0),
-        _microbatches(where, "queue", entry.get("queue", [])),
-        _whole_numbers(where, "gangs", entry.get("gangs", []), low=1),
-        _fraction(where, "split_overhead", entry.get("split_overhead", 0.0)),
+        tuple(map(_microbatches, devices.items())),
+        samples=given.key("samples", []).wholes(0, LONGEST),
+        loss=given.key("loss", []).wholes(0, LONGEST),
+        queue=_microbatches(given.key("queue", [])),
+        gangs=given.key("gangs", []).wholes(1, LONGEST),
+        split_overhead=float(given.key("split_overhead", 0.0).number(0, 1)),
     )
     check(schedule, header.max_tokens, where)
     return schedule
@@ -202,59 +188,41 @@ def _read_schedule(where: str, line: str, header: Header) -> Schedule:
 
 def check(schedule: Schedule, max_tokens: int, where: str) -> None:
     """Refuse a schedule that drops or repeats a sample or breaks the token limit."""
-    fix = "write it anew with 'odcsim balance'"
     for name in ("samples", "loss", "gangs"):
         if (values := getattr(schedule, name)) and len(values) != len(schedule.lengths):
-            raise InputError(f"{len(values)} {name} for {len(schedule.lengths)} lengths", where=where, fix=fix)
+            raise InputError(f"{len(values)} {name} for {len(schedule.lengths)} lengths", where=where, fix=ANEW)
     placed = Counter(chain(*schedule.contents()))
     if placed != dict(enumerate(schedule.gangs or (1,) * len(schedule.lengths))):
-        raise InputError("a sample is missing, repeated or out of range", where=where, fix=fix)
-    _check_gangs(schedule, where, fix)
+        raise InputError("a sample is missing, repeated or out of range", where=where, fix=ANEW)
+    _check_gangs(schedule, where)
     places = [(f"device {d} microbatch {m}", mb) for d, of in enumerate(schedule.devices) for m, mb in enumerate(of)]
     for place, microbatch in [*places, *((f"queue entry {e}", mb) for e, mb in enumerate(schedule.queue))]:
         if not microbatch:
-            raise InputError(f"{place} is empty", where=where, fix=fix)
+            raise InputError(f"{place} is empty", where=where, fix=ANEW)
         if (tokens := schedule.tokens(microbatch)) > max_tokens:
-            raise InputError(f"{place} holds {tokens} tokens, over max_tokens {max_tokens}", where=where, fix=fix)
+            raise InputError(f"{place} holds {tokens} tokens, over max_tokens {max_tokens}", where=where, fix=ANEW)
 
 
-def _check_gangs(schedule: Schedule, where: str, fix: str) -> None:
+def _check_gangs(schedule: Schedule, where: str) -> None:
     """Every part of a split sample on a device of its own, where its gang begins together and stays in step."""
     for i, gang in enumerate(schedule.gangs):
         if gang > 1 and sum(device[:1] == ((i,),) for device in schedule.devices) != gang:
             raise InputError(
                 f"sample {i} is split over {gang} devices and not alone in the first microbatch of each",
                 where=where,
-                fix=fix,
+                fix=ANEW,
             )
 
 
-def _microbatches(where: str, name: str, found: Any) -> Microbatches:
-    if not isinstance(found, list):
-        raise InputError(f"{name} {found!r} is not a list of microbatches", where=where, fix="write it anew")
-    return tuple(_whole_numbers(where, "microbatch", microbatch, low=0) for microbatch in found)
+def _microbatches(device: Given) -> Microbatches:
+    return tuple(microbatch.wholes(0, LONGEST) for microbatch in device.items())
 
 
-def _whole_numbers(where: str, name: str, values: Any, *, low: int) -> tuple[int, ...]:
-    if not isinstance(values, list):
-        raise InputError(f"{name} is {values!r}, not a list", where=where, fix="write it anew")
-    for value in values:
-        if type(value) is not int or not low <= value < 2**31:
-            raise InputError(f"{name} holds {value!r}", where=where, fix=f"whole numbers from {low} to 2^31 - 1")
-    return tuple(values)
-
-
-def _fraction(where: str, name: str, value: Any) -> float:
-    if type(value) is not float or not 0 <= value <= 1:
-        raise InputError(f"{name} is {value!r:.40}", where=where, fix="a fraction from 0.0 to 1.0")
-    return value
-
-
-def _json(where: str, line: str) -> dict[str, Any]:
+def _json(line: str, where: str) -> Given:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict):
         raise InputError("not a JSON object", where=where, fix="expected a schedule file of 'odcsim balance'")
-    return entry
+    return Given("", entry, where)

@@ -7,15 +7,18 @@ Nobody writes waiting down. A span records when the device could do nothing more
 import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.checked import Given, column
 from odcsim.errors import InputError
 from odcsim.files import replacing
+from odcsim.form import made
 from odcsim.program import Program, program
 from odcsim.schedule import Schedule
 
@@ -23,6 +26,9 @@ FORMAT = "odcsim timeline"
 VERSION = 1
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+ANEW = "write it anew with 'odcsim simulate'"
+
+_column = partial(column, fix=ANEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,39 +155,37 @@ def read(path: Path | str) -> Timeline:
 def _from_columns(columns: Any) -> Timeline:
     header = json.loads(str(columns["header"]))
     if header.pop("format", None) != FORMAT or header.pop("version", None) != VERSION:
-        raise InputError("not a timeline of this version", fix="write it anew with 'odcsim simulate'")
+        raise InputError("not a timeline of this version", fix=ANEW)
     count = int(header.pop("blocks"))
-    about = About(**header)
-    if odd := [f.name for f in fields(About) if f.name in header and type(header[f.name]) is not f.type]:
-        raise InputError(f"{odd[0]} is {header[odd[0]]!r}", fix="write it anew with 'odcsim simulate'")
+    about = made(About, Given("", header))
     blocks = tuple(_read_block(columns, i, about) for i in range(count))
-    timeline = Timeline(about, blocks, _typed(columns, "samples", "i"), _typed(columns, "tokens", "i"))
+    timeline = Timeline(about, blocks, _column(columns, "samples", "i"), _column(columns, "tokens", "i"))
     numbers = np.sort(np.concatenate([b.minibatches for b in blocks])) if blocks else np.array([])
     if not np.array_equal(numbers, np.arange(len(timeline.samples))) or timeline.samples.shape != timeline.tokens.shape:
-        raise InputError("minibatches are missing or repeated", fix="write it anew with 'odcsim simulate'")
+        raise InputError("minibatches are missing or repeated", fix=ANEW)
     return timeline
 
 
 def _read_block(columns: Any, i: int, about: About) -> Block:
     layers, microbatches = (int(n) for n in columns[f"{i}.shape"])
-    asked, had = (_typed(columns, f"{i}.{name}", "f") for name in ("asked", "had"))
+    asked, had = (_column(columns, f"{i}.{name}", "f") for name in ("asked", "had"))
     if layers * microbatches > len(asked):
         raise InputError(
             f"block {i} is too short for {microbatches} microbatches of {layers} layers", fix="write it anew"
         )
     steps = program(layers, microbatches, about.sync, about.prefetch, about.sharding)
     if str(steps) != str(columns[f"{i}.steps"]):
-        raise InputError("its steps are those of another version of odcsim", fix="write it anew")
-    takers = _typed(columns, f"{i}.takers", "i") if f"{i}.takers" in columns else None
-    minibatches, counts = (_typed(columns, f"{i}.{name}", "i") for name in ("minibatches", "counts"))
+        raise InputError("its steps are those of another version of odcsim", fix=ANEW)
+    takers = _column(columns, f"{i}.takers", "i") if f"{i}.takers" in columns else None
+    minibatches, counts = (_column(columns, f"{i}.{name}", "i") for name in ("minibatches", "counts"))
     block = Block(steps, minibatches, counts, asked, had, takers)
     shape = (len(steps.steps), len(block.minibatches), about.devices)
     if block.asked.shape != shape or block.had.shape != shape or block.counts.shape != shape[1:]:
-        raise InputError(f"block {i} does not have the shape {shape}", fix="write it anew")
+        raise InputError(f"block {i} does not have the shape {shape}", fix=ANEW)
     if takers is not None and not _fits(block, takers):
-        raise InputError(f"block {i} names takers that its devices do not have", fix="write it anew")
+        raise InputError(f"block {i} names takers that its devices do not have", fix=ANEW)
     if not (np.isfinite(block.asked).all() and np.isfinite(block.had).all()):
-        raise InputError(f"block {i} holds a time that is not finite", fix="write it anew")
+        raise InputError(f"block {i} holds a time that is not finite", fix=ANEW)
     return block
 
 
@@ -191,11 +195,3 @@ def _fits(block: Block, takers: Ints) -> bool:
         return False
     of_each = np.array([np.bincount(row[row >= 0], minlength=block.counts.shape[1]) for row in takers])
     return bool(of_each.shape == block.counts.shape and (of_each <= block.counts).all())
-
-
-def _typed(columns: Any, name: str, kind: str) -> Any:
-    """A column of whole numbers (kind `i`) or of times (kind `f`)."""
-    column = columns[name]
-    if column.dtype.kind != kind:
-        raise InputError(f"column {name} holds {column.dtype}", fix="write it anew with 'odcsim simulate'")
-    return column.astype(np.int64 if kind == "i" else np.float64, copy=False)

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from odcsim.balance.library import EVEN, whole_numbers
+from odcsim.balance.library import EVEN
+from odcsim.checked import whole_numbers
 from odcsim.errors import InputError
 from odcsim.fitting.robust import MAD, solve_near
 

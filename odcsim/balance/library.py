@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from odcsim.balance import Assignment, balance
 from odcsim.balance.search.uneven import balance_uneven, named_for_speeds
+from odcsim.checked import as_many, numbers, refuse, whole_numbers
 from odcsim.errors import InputError
 
 # Tokens from which on a sample's attention costs more than all else: 50,004 in FLOPs for llama-3.1-8b, and 20K to 97K
@@ -129,45 +130,6 @@ def check_limit(lengths: NDArray[np.int64], max_tokens: int) -> None:
 def loss_tokens(loss: ArrayLike, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """As many as samples, and of each no more than it has tokens."""
     counted = whole_numbers("loss count", loss, 0)
-    _as_many("loss count", len(counted), len(lengths), "sample")
-    _refuse("loss count", counted, counted > lengths, "sample", "give at most the sample's length")
+    as_many("loss count", len(counted), len(lengths), "sample")
+    refuse("loss count", counted, counted > lengths, "sample", "give at most the sample's length")
     return counted
-
-
-def whole_numbers(name: str, values: ArrayLike, low: int) -> NDArray[np.int64]:
-    """One for each sample."""
-    array = _row(name, values)
-    if array.dtype.kind not in "iu" and array.size:
-        raise InputError(f"{name}s of type {array.dtype}", fix="give whole numbers")
-    _refuse(name, array, array < low, "sample", f"give at least {low}")
-    return array.astype(np.int64)
-
-
-def numbers(name: str, values: ArrayLike, count: int, owner: str = "sample") -> NDArray[np.float64]:
-    """One for each owner. Weights start at 0, speeds above it."""
-    array = _row(name, values, np.float64)
-    _as_many(name, len(array), count, owner)
-    low = np.nextafter(0, 1) if owner == "device" else 0.0
-    _refuse(name, array, ~((array >= low) & (array < np.inf)), owner, "give a positive number")
-    return array
-
-
-def _row(name: str, values: ArrayLike, dtype: type | None = None) -> NDArray[Any]:
-    try:
-        array = np.asarray(values, dtype=dtype)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}s are no numbers ({error})", fix="give a row of numbers") from None
-    if array.ndim != 1:
-        raise InputError(f"{name}s in {array.ndim} dimensions", fix="give a row of numbers")
-    return array
-
-
-def _as_many(name: str, found: int, count: int, owner: str) -> None:
-    if found != count:
-        raise InputError(f"{found} {name}s for {count} {owner}s", fix=f"give one for each {owner}")
-
-
-def _refuse(name: str, values: NDArray[Any], bad: NDArray[np.bool_], owner: str, fix: str) -> None:
-    if bad.any():
-        first = int(bad.argmax())
-        raise InputError(f"{name} {values[first]}", where=f"{owner} {first}", fix=fix)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from odcsim.catalog.hf_config import from_config, read_config
-from odcsim.cluster import GPU, number, read_toml
+from odcsim.checked import Given
+from odcsim.cluster import GPU, read_toml
 from odcsim.errors import InputError, nearest
 from odcsim.model import Model
 
@@ -93,10 +94,7 @@ def _own_gpu(path: Path) -> tuple[str, Mapping[str, Any]]:
     if name in gpu_names():
         # Seconds that were published for that one would be taken for those of this one.
         raise InputError(f"'{name}' is a GPU of the catalogue", where=where, fix="give the file another name")
-    like, title = (content.pop(key, "") for key in ("like", "title"))
-    for key, value in (("like", like), ("title", title)):
-        if not isinstance(value, str):
-            raise InputError(f"{key} is {value!r:.40}", where=where, fix="expected a text")
+    like, title = (Given(key, content.pop(key, ""), where).text() for key in ("like", "title"))
     if like and like.lower() not in gpu_names():
         raise InputError(f"like is '{_short(like)}'", where=where, fix=hint(like, gpu_names()))
     row = dict(_gpu_row(like)[1]) if like else {}
@@ -104,7 +102,8 @@ def _own_gpu(path: Path) -> tuple[str, Mapping[str, Any]]:
     for key, value in content.items():
         if key not in known:
             raise InputError(f"unknown key '{_short(key)}'", where=where, fix=nearest(key, [*known, "like", "title"]))
-        row[key] = [number(key, value, known[key] or 1, where, whole=known[key] is None), GIVEN, where]
+        given, least = Given(key, value, where), known[key]
+        row[key] = [given.whole() if least is None else given.number(least), GIVEN, where]
     if missing := [key for key in known if key not in row]:
         fix = f'add {"it" if len(missing) == 1 else "them"}, or a GPU it is like: like = "h100"'
         raise InputError(f"no {', '.join(missing)}", where=where, fix=fix)

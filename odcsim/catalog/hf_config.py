@@ -9,10 +9,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from odcsim.catalog.hf_families import FAMILIES, Family
+from odcsim.checked import Given, shown
 from odcsim.errors import InputError, nearest
+from odcsim.files import reading
 from odcsim.model import Model
 
 LARGEST = 100_000_000  # no size in a config comes near; beyond it a figure is a slip, and byte counts stop being exact
@@ -29,13 +31,10 @@ KINDS = ("full_attention", "sliding_attention", "linear_attention")
 def read_config(path: str | Path) -> Model:
     """The model that a `config.json`, or the folder holding one, describes."""
     file = Path(path)
-    try:
+    with reading(file, missing="give a config.json", expected="a Hugging Face config.json"):
         file = file / "config.json" if file.is_dir() else file
+    with reading(file, missing="give a config.json", expected="a Hugging Face config.json"):
         data = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read it: {error.strerror}", where=str(file), fix="give a config.json") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {error}", where=str(file), fix="give a Hugging Face config.json") from error
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     return from_config(data, name=name or "config", where=str(file))
 
@@ -61,23 +60,15 @@ def _family(inner: Mapping[str, Any], outer: Mapping[str, Any], where: str) -> t
         hint = f"{nearest(kind, list(FAMILIES))} {fix}" if isinstance(kind, str) and len(kind) < 100 else fix
         missing = [key for key in BASIC if key not in inner]
         lacks = f", and the file lacks {', '.join(missing)}" if missing else ""
-        raise InputError(f"unknown model_type {_short(kind)}{lacks}", where=where, fix=hint)
+        raise InputError(f"unknown model_type {shown(kind)}{lacks}", where=where, fix=hint)
     return FAMILIES[kind], kind
 
 
 def _tied(inner: Mapping[str, Any], outer: Mapping[str, Any], family: Family, where: str) -> bool:
     for source in (inner, outer):
-        value = source.get("tie_word_embeddings")
-        if isinstance(value, bool):
-            return value
-        if value is not None:
-            raise InputError(f"tie_word_embeddings is {_short(value)}", where=where, fix="write true or false")
+        if (value := source.get("tie_word_embeddings")) is not None:
+            return Given("tie_word_embeddings", value, where).flag()
     return family.tied
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +90,23 @@ class _Config:
             raise InputError(f"lacks {', '.join(missing)}", where=self.where, fix=fix)
 
     def number(self, key: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:
-        value = self.data.get(key)
-        if value is None:
-            value = self.family.defaults.get(key, default)
-        if value is None:
+        given = self._given(key, self.family.defaults.get(key, default))
+        if given.value is None:
             self.require(key)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.refusal(key, f"write a whole number from {least} to {most}")
-        return value
+        return given.whole(least, most)
 
     def flag(self, key: str, default: bool) -> bool:
-        value = self.data.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise self.refusal(key, "write true or false")
-        return default if value is None else bool(value)
+        return self._given(key, default).flag()
 
     def items(self, key: str) -> list[Any]:
-        value = self.data.get(key)
-        if value is not None and not isinstance(value, list):
-            raise self.refusal(key, "write a list")
-        return value or []
+        return self._given(key, []).values()
 
-    def refusal(self, key: str, fix: str) -> InputError:
-        return InputError(f"{key} is {_short(self.data.get(key))}", where=self.where, fix=fix)
+    def refuse(self, key: str, fix: str) -> NoReturn:
+        self._given(key, None).refuse(fix)
+
+    def _given(self, key: str, default: Any) -> Given:
+        value = self.data.get(key)
+        return Given(key, default if value is None else value, self.where)
 
 
 def _build(config: _Config, name: str, tied: bool) -> Model:
@@ -148,11 +133,9 @@ def _heads(config: _Config, hidden: int, heads: int) -> dict[str, Any]:
         }
     shared = config.number("num_key_value_heads", heads)
     if heads % shared:
-        raise config.refusal("num_key_value_heads", f"it must divide num_attention_heads, {heads}")
+        config.refuse("num_key_value_heads", f"it must divide num_attention_heads, {heads}")
     if not config.has("head_dim") and hidden % heads:
-        raise config.refusal(
-            "hidden_size", f"it must be a multiple of num_attention_heads, {heads}, or head_dim be given"
-        )
+        config.refuse("hidden_size", f"it must be a multiple of num_attention_heads, {heads}, or head_dim be given")
     gated = config.flag("attn_output_gate", config.family.gated)
     return {"kv_heads": shared, "head_dim": config.number("head_dim", max(1, hidden // heads)), "gated": gated}
 
@@ -163,7 +146,7 @@ def _mlp(config: _Config, layers: int) -> dict[str, Any]:
     size = config.family.expert_size
     if not size:
         if experts > 1:
-            raise config.refusal(key, f"model_type '{config.kind}' has no experts: remove it or correct model_type")
+            config.refuse(key, f"model_type '{config.kind}' has no experts: remove it or correct model_type")
         return {"ffn": config.number("intermediate_size")}
     if not experts:
         raise InputError(f"lacks {' or '.join(EXPERTS)}", where=config.where, fix=f"'{config.kind}' has experts")
@@ -185,7 +168,7 @@ def _dense_layers(config: _Config, layers: int) -> int:
     every, step = config.number("moe_layer_freq", 1), config.number("decoder_sparse_step", 1)
     named = config.items("mlp_only_layers")
     if not all(isinstance(index, int) for index in named):
-        raise config.refusal("mlp_only_layers", "write a list of layer numbers")
+        config.refuse("mlp_only_layers", "write a list of layer numbers")
     chosen = set(named)
     return sum(i < first or i % every > 0 or (i + 1) % step > 0 or i in chosen for i in range(layers))
 
@@ -207,7 +190,7 @@ def _layer_kinds(config: _Config, layers: int) -> tuple[int, int]:
     if named:
         unknown = next((kind for kind in named if kind not in KINDS), None)
         if unknown is not None:
-            raise config.refusal("layer_types", f"{_short(unknown)} is none of {', '.join(KINDS)}")
+            config.refuse("layer_types", f"{shown(unknown)} is none of {', '.join(KINDS)}")
         if len(named) != layers:
             fix = f"num_hidden_layers is {layers}: give as many"
             raise InputError(f"layer_types names {len(named)} layers", where=config.where, fix=fix)

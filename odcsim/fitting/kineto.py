@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from odcsim.errors import InputError
+from odcsim.files import reading
 from odcsim.fitting.fit import FitReport, examine
 from odcsim.fitting.logs import read_lengths, told_split
 from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer
@@ -46,13 +47,10 @@ class Trace:
 
 def read_trace(path: Path | str) -> Trace:
     path = Path(path)
-    try:
+    missing, expected = "give a trace of torch.profiler", "a Chrome trace in JSON"
+    with reading(path, EOFError, zlib.error, missing=missing, expected=expected):
         raw = path.read_bytes()
         content = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except FileNotFoundError:
-        raise InputError("no such file", where=str(path), fix="give a trace of torch.profiler") from None
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix="expected a Chrome trace in JSON") from None
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list):
         raise InputError("not a trace", where=str(path), fix="export one with profiler.export_chrome_trace")

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from odcsim.checked import Given
 from odcsim.errors import InputError
+from odcsim.files import reading
 from odcsim.fitting.fit import FitReport, examine
 from odcsim.fitting.measurements import Compute, Measurements
 from odcsim.model import Model
 
-FIX = "expected columns lengths (512;1024;77) and seconds, a row for each microbatch of one device"
+EXPECTED = "columns lengths (512;1024;77) and seconds, a row for each microbatch of one device"
 MOST = 2**31  # tokens of a sample, as in schedules
 
 
@@ -28,9 +30,9 @@ class Log:
 
 
 def read_log(path: Path | str) -> Log:
-    rows = _rows(Path(path), ("lengths", "seconds"), FIX)
+    rows = _rows(Path(path), ("lengths", "seconds"), EXPECTED)
     if not rows:
-        raise InputError("holds no microbatch", where=str(path), fix=FIX)
+        raise InputError("holds no microbatch", where=str(path), fix=f"expected {EXPECTED}")
     lengths = tuple(_lengths(row["lengths"], where) for where, row in rows)
     return Log(lengths, tuple(_seconds(row["seconds"], where) for where, row in rows))
 
@@ -39,26 +41,24 @@ def read_lengths(path: Path | str, one: bool) -> dict[tuple[int, int], list[tupl
     """What each step of each device held, microbatch by microbatch. With one device the column may be missing."""
     path, needed = Path(path), ("step", "lengths") if one else ("device", "step", "lengths")
     found: dict[tuple[int, int], list[tuple[int, ...]]] = {}
-    for where, row in _rows(path, needed, f"expected columns {', '.join(needed)}, a row for each microbatch"):
+    for where, row in _rows(path, needed, f"columns {', '.join(needed)}, a row for each microbatch"):
         key = (_whole(row.get("device", "0"), "device", where), _whole(row["step"], "step", where))
         found.setdefault(key, []).append(_lengths(row["lengths"], where))
     return found
 
 
-def _rows(path: Path, needed: tuple[str, ...], fix: str) -> list[tuple[str, dict[str, str]]]:
+def _rows(path: Path, needed: tuple[str, ...], expected: str) -> list[tuple[str, dict[str, str]]]:
     """Rows of a CSV file with their places; names of columns in lower case."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, strict=True)
-            names = [name.strip().lower() for name in rows.fieldnames or ()]
-            if missing := [name for name in needed if name not in names]:
-                raise InputError(f"no column {' and '.join(missing)}", where=str(path), fix=fix)
-            rows.fieldnames = names
-            return [(f"{path}:{rows.line_num}", {k: v or "" for k, v in row.items() if k}) for row in rows]
-    except FileNotFoundError:
-        raise InputError("no such file", where=str(path), fix="give a CSV file") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix=fix) from None
+    with (
+        reading(path, csv.Error, missing="give a CSV file", expected=expected),
+        path.open(newline="", encoding="utf-8-sig") as file,
+    ):
+        rows = csv.DictReader(file, strict=True)
+        names = [name.strip().lower() for name in rows.fieldnames or ()]
+        if missing := [name for name in needed if name not in names]:
+            raise InputError(f"no column {' and '.join(missing)}", where=str(path), fix=f"expected {expected}")
+        rows.fieldnames = names
+        return [(f"{path}:{rows.line_num}", {k: v or "" for k, v in row.items() if k}) for row in rows]
 
 
 def fit_log(
@@ -92,15 +92,15 @@ def told_split(recompute: bool) -> str:
 
 def _whole(text: str, name: str, where: str) -> int:
     if not (text.strip().isascii() and text.strip().isdecimal() and len(text) <= 12):
-        raise InputError(f"{name} is {text[:40]!r}", where=where, fix="a whole number from 0")
+        Given(name, text, where).refuse("expected a whole number from 0")
     return int(text)
 
 
 def _lengths(text: str, where: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.strip(" []").replace(",", ";").split(";")]
-    for part in parts:
+    for i, part in enumerate(parts):
         if not (part.isascii() and part.isdecimal() and len(part) <= 10 and 0 < int(part) < MOST):
-            raise InputError(f"lengths holds {part[:40]!r}", where=where, fix="whole numbers with ';' between them")
+            Given(f"lengths[{i}]", part, where).refuse("expected whole numbers with ';' between them")
     return tuple(int(part) for part in parts)
 
 
@@ -110,5 +110,5 @@ def _seconds(text: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise InputError(f"seconds is {text[:40]!r}", where=where, fix="a number above zero")
+        Given("seconds", text, where).refuse("expected a number above zero")
     return value

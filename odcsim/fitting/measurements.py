@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from odcsim import checked
+from odcsim import form
 from odcsim.errors import InputError
 from odcsim.profile import DTYPES, TRANSFERS
 
@@ -72,15 +72,15 @@ class Measurements:
 
 
 def write(measurements: Measurements, path: Path | str) -> None:
-    checked.write(measurements, path, FORMAT, VERSION)
+    form.write(measurements, path, FORMAT, VERSION)
 
 
 def read(path: Path | str) -> Measurements:
     """Seconds must be above zero: a timer that saw nothing has measured nothing."""
-    found = checked.read(Measurements, path, "measurements", FORMAT, VERSION)
+    measurements = form.read(Measurements, path, "measurements", FORMAT, VERSION)
     for name in ("compute", "transfers", "constants"):
-        for i, row in enumerate(getattr(found, name)):
+        for i, row in enumerate(getattr(measurements, name)):
             if not row.seconds:
                 problem = f"{name}[{i}].seconds is {row.seconds!r}"
                 raise InputError(problem, where=str(path), fix="expected a number above zero")
-    return found
+    return measurements

@@ -92,7 +92,7 @@ def test_a_gang_that_would_not_stay_in_step_is_refused(devices, gangs, problem):
         schedule.check(replace(ONE, devices=devices, gangs=gangs), 1000, "here")
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.5, "0.1", 1, None, [0.1]])
+@pytest.mark.parametrize("value", [-0.1, 1.5, "0.1", True, None, [0.1]])
 def test_an_overhead_that_is_no_fraction_is_refused(value, tmp_path):
     path = tmp_path / "s.jsonl"
     schedule.write(ScheduleFile(HEADER, (ONE,)), path)

@@ -1,7 +1,7 @@
 """A schedule file comes back as it was written, and no tampering with it goes unseen."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import MISSING, fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -135,20 +135,20 @@ def test_rubbish_is_refused(content, folder):
         ({"devices": [[[0, 1]], [[2], [4]]]}, "missing, repeated or out of range"),
         ({"devices": [[[0, 1]], [[2, 3], []]]}, "device 1 microbatch 1 is empty"),
         ({"lengths": [61, 40, 30, 70]}, "device 0 microbatch 0 holds 101 tokens, over max_tokens 100"),
-        ({"lengths": [60, 40, 30, "70"]}, "lengths holds '70'"),
-        ({"lengths": [60, 40, 30, 7.0]}, "lengths holds 7.0"),
-        ({"lengths": [60, 40, 30, float("nan")]}, "lengths holds nan"),
-        ({"lengths": [60, 40, 30, True]}, "lengths holds True"),
-        ({"lengths": [60, 40, 30, 0]}, "lengths holds 0"),
-        ({"lengths": [60, 40, 30, 2**31]}, "lengths holds 2147483648"),
-        ({"lengths": None}, "lengths is None, not a list"),
-        ({"devices": {}}, "devices is not a list of 2"),
-        ({"devices": [[[0, 1, 2, 3]]]}, "devices is not a list of 2"),
-        ({"devices": [[[0, 1]], 3]}, "device 3 is not a list"),
-        ({"devices": [[[0, 1]], [2, 3]]}, "microbatch is 2, not a list"),
+        ({"lengths": [60, 40, 30, "70"]}, r"lengths\[3\] is '70'; expected a whole number from 1 to 2147483647"),
+        ({"lengths": [60, 40, 30, 7.0]}, r"lengths\[3\] is 7.0"),
+        ({"lengths": [60, 40, 30, float("nan")]}, r"lengths\[3\] is nan"),
+        ({"lengths": [60, 40, 30, True]}, r"lengths\[3\] is True"),
+        ({"lengths": [60, 40, 30, 0]}, r"lengths\[3\] is 0"),
+        ({"lengths": [60, 40, 30, 2**31]}, r"lengths\[3\] is 2147483648"),
+        ({"lengths": None}, "lengths is None; expected a list"),
+        ({"devices": {}}, "devices is {}; expected a list"),
+        ({"devices": [[[0, 1, 2, 3]]]}, "expected a list of 2"),
+        ({"devices": [[[0, 1]], 3]}, r"devices\[1\] is 3; expected a list"),
+        ({"devices": [[[0, 1]], [2, 3]]}, r"devices\[1\]\[0\] is 2; expected a list"),
         ({"samples": [1]}, "1 samples for 4 lengths"),
         ({"loss": [1, 2]}, "2 loss for 4 lengths"),
-        ({"loss": [-1, 0, 30, 5]}, "loss holds -1"),
+        ({"loss": [-1, 0, 30, 5]}, r"loss\[0\] is -1; expected a whole number from 0"),
     ],
 )
 def test_a_broken_minibatch_is_named_by_its_line(change, problem, lines, folder):
@@ -164,10 +164,10 @@ def test_a_broken_minibatch_is_named_by_its_line(change, problem, lines, folder)
         ({"version": 2}, "version 2 is not 1"),
         ({"devices": "2"}, "devices is '2'"),
         ({"devices": True}, "devices is True"),
-        ({"devices": 0}, "must be positive"),
-        ({"max_tokens": -5}, "must be positive"),
+        ({"devices": 0}, "devices is 0; expected a whole number from 1"),
+        ({"max_tokens": -5}, "max_tokens is -5"),
         ({"seed": 1.0}, "seed is 1.0"),
-        ({"colour": "red"}, "unknown: colour"),
+        ({"colour": "red"}, "unknown key 'colour'; known: balancer"),
     ],
 )
 def test_a_broken_header_is_named(change, problem, lines, folder):
@@ -175,11 +175,16 @@ def test_a_broken_header_is_named(change, problem, lines, folder):
     refused(sealed(folder, {**header, **change}, entries), 1, problem)
 
 
-def test_a_header_without_a_key_is_refused(lines, folder):
+def test_a_header_without_a_key_is_refused_or_has_its_default(lines, folder):
     header, *entries = (json.loads(line) for line in lines)
-    for name in asdict(HEADER):
-        less = {key: value for key, value in header.items() if key != name}
-        refused(sealed(folder, less, entries), 1, f"missing or unknown: {name}")
+    for field in fields(HEADER):
+        less = sealed(folder, {key: value for key, value in header.items() if key != field.name}, entries)
+        if field.default is MISSING:
+            refused(less, 1, f"no {field.name}; known: balancer")
+        elif header[field.name] == field.default:
+            assert schedule.read(less).schedules == TWO
+        else:
+            refused(less, 0, "does not fit the content")
 
 
 def test_edits_that_leave_a_good_schedule_are_seen_by_the_digest(lines, folder):

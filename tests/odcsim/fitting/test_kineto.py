@@ -140,7 +140,7 @@ def test_what_is_missing_is_named(files):
     with pytest.raises(InputError, match=r"no column device; expected columns device, step, lengths"):
         kineto.fit_traces(traces, files / "s.csv", MODEL, "a100")
     (files / "s.csv").write_text("step,lengths\n-7,5\n")
-    with pytest.raises(InputError, match=r":2: step is '-7'; a whole number"):
+    with pytest.raises(InputError, match=r":2: step is '-7'; expected a whole number"):
         kineto.fit_traces(traces[:1], files / "s.csv", MODEL, "a100")
 
 
