@@ -4,7 +4,7 @@ import argparse
 import errno
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from odcsim.errors import InputError
 
@@ -20,7 +20,20 @@ def whole(text: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but a mistake is one line on stderr."""
+    """argparse, but a mistake is one line on stderr.
+
+    `fill` adds arguments that are slow to make, once somebody asks for this command.
+    """
+
+    def __init__(self, *args: Any, fill: "Callable[[Parser], None] | None" = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._fill = fill
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        if fill := self._fill:
+            self._fill = None
+            fill(self)
+        return super().parse_known_args(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {message}; see '{self.prog} --help'", file=sys.stderr)

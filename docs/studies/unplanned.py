@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from odcsim.balance import SPLIT
 from odcsim.executors.simulation import Simulation, usage
-from odcsim.questions.setting import SPLIT, Setting, ask, plan
+from odcsim.questions.setting import Setting, ask, plan
 from odcsim.results.metrics import Usage
 
 DEVICES, MANY, FEW, MINIBATCHES, OVERHEAD = 64, 8, 4, 5, 0.05

@@ -1,7 +1,8 @@
 """lb-micro: equal sample counts, equal microbatch counts. What the paper compares with, and runs with every sync."""
 
+from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.search.karmarkar_karp import differencing_equal
-from odcsim.balance.search.packing import Microbatch, fewest, pack
+from odcsim.balance.search.packing import fewest, pack
 from odcsim.balance.search.swaps import even_out
 
 
@@ -10,20 +11,24 @@ def equal_counts(weights: list[float], devices: int) -> list[list[int]]:
     return even_out(differencing_equal(weights, devices), weights)
 
 
-def lb_micro(weights: list[float], tokens: list[int], devices: int, max_tokens: int) -> list[list[Microbatch]]:
+def lb_micro(work: Work) -> Deal:
     """The right one to know what plain load balancing brings to a collective run; sorted-slice is the stronger there.
 
     It evens out the devices' totals and leaves to chance which microbatches meet in one step.
     """
-    groups = equal_counts(weights, devices)
-    count = max(fewest(group, tokens, max_tokens) for group in groups)
+    weights, tokens = work.weights.tolist(), work.tokens.tolist()
+    groups = equal_counts(weights, work.devices)
+    count = max(fewest(group, tokens, work.max_tokens) for group in groups)
     while True:
         packed = []
         for group in groups:
-            microbatches = pack(group, weights, tokens, max_tokens, count)
+            microbatches = pack(group, weights, tokens, work.max_tokens, count)
             if microbatches is None:
                 break
             packed.append(microbatches)
         else:
-            return packed
+            return Deal(packed)
         count += 1
+
+
+BALANCER = Balancer("lb-micro", lb_micro, "even totals, as many samples on each device: the published rival")

@@ -1,14 +1,19 @@
 """lb-mini: only the loads of the devices matter, counts are free. On-demand sync alone can run it."""
 
+from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.lb_micro import equal_counts
 from odcsim.balance.search.karmarkar_karp import differencing
-from odcsim.balance.search.packing import Microbatch, packed
+from odcsim.balance.search.packing import packed
 from odcsim.balance.search.swaps import even_out
+from odcsim.balance.search.uneven import by_speed
 
 
-def lb_mini(weights: list[float], tokens: list[int], devices: int, max_tokens: int) -> list[list[Microbatch]]:
+def lb_mini(work: Work) -> Deal:
     """The right one wherever devices meet once per minibatch; most of its gain comes at 2 to 4 samples per device."""
-    return [packed(group, weights, tokens, max_tokens) for group in free_counts(weights, devices)]
+    if work.speeds is not None:
+        return Deal(by_speed(work.weights, work.tokens, work.speeds, work.max_tokens))
+    weights, tokens = work.weights.tolist(), work.tokens.tolist()
+    return Deal([packed(group, weights, tokens, work.max_tokens) for group in free_counts(weights, work.devices)])
 
 
 def free_counts(weights: list[float], devices: int) -> list[list[int]]:
@@ -22,3 +27,6 @@ def free_counts(weights: list[float], devices: int) -> list[list[int]]:
 def _range(groups: list[list[int]], weights: list[float]) -> tuple[float, float]:
     loads = [sum([weights[i] for i in group]) for group in groups]
     return min(loads), max(loads)
+
+
+BALANCER = Balancer("lb-mini", lb_mini, "even totals: the published one", free_counts=True, speeds=True)

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from odcsim.balance import Assignment, balance
-from odcsim.balance.search.uneven import balance_uneven, named_for_speeds
 from odcsim.checked import as_many, numbers, refuse, whole_numbers
 from odcsim.errors import InputError
 
@@ -96,11 +95,7 @@ def plan(
     weight = weigh(length) if weights is None else numbers("weight", weights, len(length))
     counted = length - 1 if loss is None else loss_tokens(loss, length)
     speed = None if speeds is None else numbers("speed", speeds, devices, "device")
-    if speed is None:
-        found = balance(balancer, length, weight, devices, max_tokens)
-    else:
-        named_for_speeds(balancer)
-        found = balance_uneven(length, weight, speed, max_tokens)
+    found = balance(balancer, length, weight, devices, max_tokens, speeds=speed)
     asked = (balancer, int(devices), int(max_tokens), length, weight, counted, speed)
     return Plan(found, tuple(counted.tolist()), digest(*asked, found))
 

@@ -1,32 +1,29 @@
 """pool: large samples are planned, the smallest wait in one queue for whichever device is free. On-demand sync only."""
 
-import numpy as np
-from numpy.typing import NDArray
-
+from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.search.fewest import pack_all
 from odcsim.balance.search.longest_first import longest_first
 from odcsim.balance.search.packing import Microbatch
-from odcsim.balance.search.trades import Floats, hold
+from odcsim.balance.search.trades import hold
 
 SHARE = 0.2  # of the work waits in the queue: enough to level devices that are off by a tenth
 GRAIN = 0.01  # of a device's load is in an entry at least: smaller ones would level nothing more
 WORTH = 4  # times what a microbatch costs by itself are in an entry at least
 
 
-def pool(
-    weights: Floats, tokens: NDArray[np.int64], devices: int, max_tokens: int, constant: float
-) -> tuple[list[list[Microbatch]], list[Microbatch]]:
+def pool(work: Work) -> Deal:
     """The right one where costs are not quite as planned: samples that take longer, devices that are slow.
 
     What devices run, and the queue. Who is late takes less of it, so all end within about its last entries. What that
-    costs is the queue's microbatches, `constant` seconds each: with true costs other balancers are ahead.
+    costs is the queue's microbatches, a constant each: with true costs other balancers are ahead.
     """
+    weights, tokens, devices = work.weights, work.tokens, work.devices
     first = max(1, len(weights) - int((weights[::-1].cumsum() <= SHARE * weights.sum()).sum()))
     heavy = weights[:first]
-    slots = pack_all(hold(longest_first(heavy, devices), devices), heavy, tokens[:first], max_tokens)
-    grain = max(GRAIN * weights.sum() / devices, WORTH * constant)
-    found = entries(weights[first:].tolist(), tokens[first:].tolist(), devices, max_tokens, grain)
-    return slots, [[first + i for i in entry] for entry in found]
+    slots = pack_all(hold(longest_first(heavy, devices), devices), heavy, tokens[:first], work.max_tokens)
+    grain = max(GRAIN * weights.sum() / devices, WORTH * work.constant)
+    queue = entries(weights[first:].tolist(), tokens[first:].tolist(), devices, work.max_tokens, grain)
+    return Deal(slots, [[first + i for i in entry] for entry in queue])
 
 
 def entries(weights: list[float], tokens: list[int], devices: int, max_tokens: int, grain: float) -> list[Microbatch]:
@@ -45,3 +42,13 @@ def entries(weights: list[float], tokens: list[int], devices: int, max_tokens: i
         found[-1].append(i)
         room, space, left = room - weight, space - size, left - weight
     return sorted(found, key=lambda entry: -sum([weights[i] for i in entry]))
+
+
+BALANCER = Balancer(
+    "pool",
+    pool,
+    "small samples wait in a queue for whoever is free",
+    free_counts=True,
+    weighs_transfers=True,
+    queue=True,
+)

@@ -2,15 +2,18 @@
 
 from heapq import heappop, heappush
 
+from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.search.packing import Microbatch, fewest
 
 
-def sorted_slice(weights: list[float], tokens: list[int], devices: int, max_tokens: int) -> list[list[Microbatch]]:
+def sorted_slice(work: Work) -> Deal:
     """The right one for syncs that meet in every layer: same samples and gradients as lb-micro, and less waiting.
 
     Steps run from the heaviest down. Inside a step the heaviest microbatch goes to the device with the least so far:
     that is no help to a step that all wait for, but evens out the totals for devices that meet only at the end.
     """
+    weights, tokens = work.weights.tolist(), work.tokens.tolist()
+    devices, max_tokens = work.devices, work.max_tokens
     count = max(1, fewest(list(range(len(weights))), tokens, max_tokens * devices))
     while (packed := _lightest_with_room(weights, tokens, max_tokens, count * devices)) is None:
         count += 1
@@ -23,7 +26,7 @@ def sorted_slice(weights: list[float], tokens: list[int], devices: int, max_toke
             total, device = totals[place]
             slots[device].append(samples)
             totals[place] = (total + load, device)
-    return slots
+    return Deal(slots)
 
 
 def _lightest_with_room(
@@ -46,3 +49,6 @@ def _lightest_with_room(
         for entry in (*full, (load + weight, used + length, part)):
             heappush(heap, entry)
     return [(load, packed[part]) for load, _, part in heap]
+
+
+BALANCER = Balancer("sorted-slice", sorted_slice, "microbatches of like cost meet: the better one for every sync")

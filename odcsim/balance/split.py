@@ -6,15 +6,17 @@ sets where devices have few samples each. Simulated alone: the engine runs every
 
 from collections.abc import Callable
 from heapq import heapify, heapreplace
-from math import log2
+from math import gcd, log2
 
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance import Assignment, balance
+from odcsim.balance import lb_mini
+from odcsim.balance.balancer import Balancer, Deal, Work, assigned
 from odcsim.balance.search.packing import Microbatch, packed
 from odcsim.balance.search.uneven import earliest, even_out
-from odcsim.schedule import part
+from odcsim.errors import InputError
+from odcsim.schedule import Assignment, part
 
 LARGEST = 8  # devices on one sample: those of a usual node, since what they exchange takes quick links
 STEPS = 8  # targets tried between one and its double
@@ -43,7 +45,7 @@ def split_outliers(
     divides the devices of a node, none spans two. `seconds` is what a microbatch of so much weight takes: a gang means
     more microbatches, which is dear where they cost much beside their samples. Without a gain it is lb-mini.
     """
-    plain = balance("lb-mini", lengths, weights, devices, max_tokens)
+    plain = assigned(lb_mini.BALANCER, Work(lengths, weights, devices, max_tokens)).devices
     order = np.lexsort((-lengths, -weights))
     heavy, tokens, positions = weights[order], lengths[order].tolist(), order.tolist()
     alone = np.ones(len(lengths), dtype=np.int64)
@@ -58,6 +60,25 @@ def split_outliers(
         if (end := _last(assignment, parts, seconds)) < last:
             found, shares, last = assignment, sizes, end
     return found, tuple(shares.tolist())
+
+
+def split(work: Work) -> Deal:
+    """What `split_outliers` assigns where somebody says what splitting costs; no gang spans two nodes."""
+    if work.split_overhead is None:
+        raise InputError("'split' needs to know what splitting costs", fix="give --split-overhead, such as 0.05")
+    given = work.tokens, work.weights, work.devices, work.max_tokens, work.split_overhead
+    slots, gangs = split_outliers(*given, largest=gcd(LARGEST, work.node), seconds=work.seconds)
+    return Deal(slots, gangs=gangs if max(gangs) > 1 else ())
+
+
+BALANCER = Balancer(
+    "split",
+    split,
+    "samples too long for one device run on several: simulated only, with --split-overhead",
+    free_counts=True,
+    weighs_transfers=True,
+    gangs=True,
+)
 
 
 def _last(assignment: Assignment, weights: Floats, seconds: Seconds) -> float:

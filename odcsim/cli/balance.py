@@ -5,32 +5,39 @@ from typing import Any
 
 from odcsim.cli import options
 from odcsim.cli.progress import progress
-
-_HELP = (
-    "native and local-sort look at no cost; lb-micro and sorted-slice (the better one) run with every sync, the others "
-    "with on-demand only: lb-robust unless costs were measured, then lb-tight; lb-mini is the published one"
-)
+from odcsim.command import Parser
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser(
+    commands.add_parser(
         "balance",
+        fill=_fill,
         help="write a schedule file that 'simulate' and 'odc_engine run' read",
         description="Draw minibatches from a trace and write one balancer's schedules to a file.",
     )
+
+
+def _fill(parser: Parser) -> None:
+    """Balancers import numpy, and nobody else's help should wait for it."""
+    from odcsim.balance import BALANCERS
+
     options.add_setting(parser)
-    parser.add_argument("--balancer", required=True, choices=(*options.BALANCERS, "split"), help=_HELP)
+    lines = [f"{b.name}{' (on-demand only)' if b.free_counts else ''}: {b.help}" for b in BALANCERS]
+    names = [b.name for b in BALANCERS]
+    parser.add_argument("--balancer", required=True, choices=names, help=". ".join(lines))
     parser.add_argument("-o", dest="output", required=True, metavar="SCHEDULE", help="the file to write (JSONL)")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim import schedule
+    from odcsim.balance import SIMULATED
     from odcsim.errors import InputError
     from odcsim.questions.setting import plan
 
-    if args.split_overhead is not None and args.balancer != "split":
-        raise InputError(f"--split-overhead with --balancer {args.balancer}", fix="leave it out, or use split")
+    if args.split_overhead is not None and args.balancer not in SIMULATED:
+        fix = f"leave it out, or use {' or '.join(SIMULATED)}"
+        raise InputError(f"--split-overhead with --balancer {args.balancer}", fix=fix)
     setting = options.setting_of(args)
     with progress("balancing", setting.minibatches) as advance:
         file = schedule.write(plan(setting, args.balancer, advance=advance), args.output)

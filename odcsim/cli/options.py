@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 SYNCS = ("collective", "deferred", "on-demand")  # as odcsim.program has them; a test holds the two equal
 SHARDINGS = ("full", "hybrid")  # likewise
-BALANCERS = ("native", "local-sort", "lb-micro", "lb-mini", "sorted-slice", "lb-robust", "lb-tight", "pool")
 EXECUTORS = ("analytic", "des")
 
 

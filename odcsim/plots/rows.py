@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from odcsim.balance import SPLIT
+from odcsim.balance import SIMULATED
 from odcsim.plots.style import BLUE, COLOURS, GREY, INK, NAMES, SKY, by_speed, figure, find, label, marker
 from odcsim.results.metrics import PARTS
 from odcsim.results.summary import REFERENCE, Row
@@ -21,7 +21,7 @@ def idle(rows: Sequence[Row]) -> go.Figure:
     """Stacked shares of device time: compute, then the parts of idle."""
     ordered = by_speed(rows)
     title = "Where does device time go?"
-    before, best = find(rows, *REFERENCE), [r for r in ordered if r.balancer != SPLIT][-1]
+    before, best = find(rows, *REFERENCE), [r for r in ordered if r.balancer not in SIMULATED][-1]
     if before is not None and best.makespan_seconds > 0.999 * before.makespan_seconds:
         title = f"Devices idle {before.idle:.0%} of the time under {label(before)}, and no row is faster"
     elif before is not None:
@@ -117,7 +117,7 @@ def sweep(points: Sequence[tuple[int, Sequence[Row]]]) -> go.Figure:
 
 
 def _speedup_title(ordered: Sequence[Row]) -> str:
-    mine = [r for r in ordered if r.sync == "on-demand" and r.balancer != SPLIT]
+    mine = [r for r in ordered if r.sync == "on-demand" and r.balancer not in SIMULATED]
     if not mine or mine[-1].speedup is None:
         return "What does each row gain over collective + lb-micro?"
     best = mine[-1]

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from odcsim.balance import SPLIT
+from odcsim import balance
+from odcsim.balance import SIMULATED
 from odcsim.estimates import memory
 from odcsim.program import sync_named
 from odcsim.questions.comparison import Comparison
@@ -18,7 +19,7 @@ _TRUST = {
 SHAPE = "shape, not data"
 NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
 _USUAL = ("lb-micro", "lb-mini")
-ROBUST, TIGHT = "lb-robust", "lb-tight"
+ROBUST = "lb-robust"
 NEAR = 1.01  # of the fastest row's time: costs that are a little off decide who is ahead there
 
 
@@ -48,10 +49,9 @@ def answer(comparison: Comparison) -> Answer:
         return round(row.makespan_seconds / reference.makespan_seconds, 4), row.balancer not in _USUAL
 
     fits = comparison.fidelity == "calibrated"  # else a tight plan fits costs that may well be wrong
-    ours = [
-        r for r in comparison.rows if r.sync == "on-demand" and r.balancer != SPLIT and (fits or r.balancer != TIGHT)
-    ]
-    best, robust = min(ours, key=slowness), comparison.row(ROBUST, "on-demand")
+    ours = [r for r in comparison.rows if r.sync == "on-demand" and r.balancer not in SIMULATED]
+    best = min((r for r in ours if fits or not balance.named(r.balancer).tight), key=slowness)
+    robust = comparison.row(ROBUST, "on-demand")
     if robust.makespan_seconds <= NEAR * best.makespan_seconds:
         best = robust
     rival = min((r for r in comparison.rows if r.sync != "on-demand"), key=slowness)
@@ -153,7 +153,7 @@ def _in_node(comparison: Comparison, row: Row) -> float:
 
 def _splitting(comparison: Comparison, found: Answer) -> list[str]:
     """What the row would bring that nothing runs yet, where somebody asked for it."""
-    row = next((r for r in comparison.rows if r.balancer == SPLIT), None)
+    row = next((r for r in comparison.rows if r.balancer in SIMULATED), None)
     if row is None:
         return []
     gain, extra = found.best.makespan_seconds / row.makespan_seconds, comparison.setting.split_overhead

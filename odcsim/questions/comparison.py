@@ -9,7 +9,7 @@ from odcsim.estimates import memory
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
 from odcsim.program import SYNCS, sync_named
-from odcsim.questions.setting import WEIGH_TRANSFERS, Setting, assign, drawn
+from odcsim.questions.setting import Setting, assign, drawn
 from odcsim.results import summary
 from odcsim.results.metrics import Usage
 from odcsim.results.summary import Measured, Row
@@ -43,8 +43,8 @@ class Comparison:
 def pairs(setting: Setting | None = None) -> list[tuple[str, str]]:
     """Every (balancer, sync) that can run; and splitting outliers, where the setting says what that costs."""
     split = setting is not None and setting.split_overhead is not None
-    found = [(b, s) for b in balance.ALL for s in SYNCS if balance.runs_with(b, s)]
-    return [*found, *([(balance.SPLIT, "on-demand")] if split else [])]
+    names = [balancer.name for balancer in balance.BALANCERS if split or not balancer.gangs]
+    return [(name, sync) for name in names for sync in SYNCS if balance.runs_with(name, sync)]
 
 
 def compare(
@@ -64,7 +64,7 @@ def compare(
     for balancer, sync in pairs(setting):
         if balancer not in plans:
             plans[balancer] = file = assign(setting, balancer, minibatches)
-            other = setting.cost.sharded != "full" and balancer in WEIGH_TRANSFERS
+            other = setting.cost.sharded != "full" and balance.named(balancer).weighs_transfers
             fully[balancer] = assign(full, balancer, minibatches) if other else file
             largest[balancer] = max(s.tokens(microbatch) for s in file.schedules for microbatch in s.contents())
         how = Simulation(setting.cost, sync, executor, seed=setting.seed)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim import catalog
-from odcsim.balance import POOL, SPLIT, balance, pooled
+from odcsim.balance import named
+from odcsim.balance.balancer import Balancer, Work, assigned
 from odcsim.balance.search.scenarios import scenarios
-from odcsim.balance.split import LARGEST, split_outliers
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
@@ -21,7 +21,6 @@ from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.trace import Trace
 
 MINIBATCHES = 200
-WEIGH_TRANSFERS = (POOL, SPLIT)  # plan by what a microbatch takes beside its samples, which the sharding changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,32 +153,28 @@ def assign(
     """The same of minibatches that were drawn already, and without the digest, which no simulation needs."""
     schedules = []
     for minibatch in minibatches:
-        schedules.append(_assign(setting, balancer, minibatch))
+        schedules.append(_assign(setting, named(balancer), minibatch))
         advance()
     return ScheduleFile(_header(setting, balancer), tuple(schedules))
 
 
-def _assign(setting: Setting, balancer: str, drawn: Drawn) -> Schedule:
-    cost, devices = setting.cost, setting.cost.cluster.devices
-    given = drawn.lengths, drawn.weights, devices, setting.limit
-    if balancer == POOL:
-        assignment, queue = pooled(*given, cost.microbatch_seconds())
-        return replace(drawn.unassigned, devices=assignment, queue=queue)
-    if balancer == SPLIT:
-        return _split(setting, drawn)
-    assignment = balance(balancer, *given, scenarios=scenarios(drawn.linear, drawn.quadratic))
-    return replace(drawn.unassigned, devices=assignment)
+def _assign(setting: Setting, balancer: Balancer, drawn: Drawn) -> Schedule:
+    deal = assigned(balancer, _work(setting, balancer, drawn))
+    whole = replace(drawn.unassigned, devices=deal.devices, queue=deal.queue)
+    return replace(whole, gangs=deal.gangs, split_overhead=setting.split_overhead or 0.0) if deal.gangs else whole
 
 
-def _split(setting: Setting, drawn: Drawn) -> Schedule:
-    overhead, cost = setting.split_overhead, setting.cost
-    if overhead is None:
-        raise InputError("'split' needs to know what splitting costs", fix="give --split-overhead, such as 0.05")
-    largest = math.gcd(LARGEST, cost.cluster.devices_per_node)
-    given = drawn.lengths, drawn.weights, cost.cluster.devices, setting.limit, overhead
-    assignment, gangs = split_outliers(*given, largest=largest, seconds=cost.microbatch_times())
-    whole = replace(drawn.unassigned, devices=assignment)
-    return replace(whole, gangs=gangs, split_overhead=overhead) if max(gangs) > 1 else whole
+def _work(setting: Setting, balancer: Balancer, drawn: Drawn) -> Work:
+    """What the balancer may look at: no more than it says it does."""
+    cost = setting.cost
+    work = Work(drawn.lengths, drawn.weights, cost.cluster.devices, setting.limit)
+    if balancer.scenarios:
+        work = replace(work, scenarios=scenarios(drawn.linear, drawn.quadratic))
+    if balancer.weighs_transfers:
+        work = replace(work, constant=cost.microbatch_seconds(), seconds=cost.microbatch_times())
+    if balancer.gangs:
+        work = replace(work, node=cost.cluster.devices_per_node, split_overhead=setting.split_overhead)
+    return work
 
 
 def _header(setting: Setting, balancer: str) -> Header:

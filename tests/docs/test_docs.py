@@ -11,7 +11,7 @@ from scripts import ROOT
 
 import odcsim
 from odcsim import cluster, program
-from odcsim.balance import NAMES
+from odcsim.balance import BALANCERS
 from odcsim.cli import COMMANDS
 from odcsim.profile import Profile
 from odcsim.results.metrics import PARTS
@@ -183,7 +183,8 @@ def test_the_glossary_is_sorted_and_says_each_word_once():
 
 def test_the_glossary_knows_every_balancer_and_sync():
     glossary = text("docs/glossary.md")
-    assert [name for name in (*NAMES, *program.SYNCS, *PARTS) if f"`{name}`" not in glossary] == []
+    balancers = [balancer.name for balancer in BALANCERS]
+    assert [name for name in (*balancers, *program.SYNCS, *PARTS) if f"`{name}`" not in glossary] == []
 
 
 def test_the_changelog_has_this_version():

@@ -6,11 +6,9 @@ from heapq import heapify, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance import Assignment
 from odcsim.balance.search.fewest import pack_all
 from odcsim.balance.search.packing import Microbatch, packed
 from odcsim.balance.search.trades import hold, owners, settle
-from odcsim.errors import InputError
 
 CLOSE = 5e-4  # of the mean time, as in swaps
 STEPS = 64  # and half a step per device
@@ -22,23 +20,13 @@ KINDS = 12  # speeds told apart at most when samples are first dealt out to many
 Floats = NDArray[np.float64]
 
 
-def balance_uneven(lengths: NDArray[np.int64], weights: Floats, speeds: Floats, max_tokens: int) -> Assignment:
+def by_speed(weights: Floats, tokens: NDArray[np.int64], speeds: Floats, max_tokens: int) -> list[list[Microbatch]]:
     """The right one for slow or mixed devices under on-demand: as lb-mini, and the latest device is done early.
 
     Counts of samples and of microbatches are free, and differ. Every weight is divided by the speed of its device.
+    Trades are of many devices at once in arrays, of few ones (or of one that holds nearly all) one by one.
     """
-    if not len(lengths):
-        raise InputError("a minibatch without samples", fix="give at least 1 sample")
-    order = np.lexsort((-lengths, -weights))
-    heavy, positions = weights[order], order.tolist()
-    slots = _slots(earliest(heavy, speeds), heavy, lengths[order], speeds, max_tokens)
-    return tuple(tuple(tuple([positions[i] for i in part]) for part in device) for device in slots)
-
-
-def _slots(
-    groups: list[list[int]], weights: Floats, tokens: NDArray[np.int64], speeds: Floats, max_tokens: int
-) -> list[list[Microbatch]]:
-    """After trades: of many devices at once in arrays, of few ones (or of one that holds nearly all) one by one."""
+    groups = earliest(weights, speeds)
     if len(groups) < MANY or max(map(len, groups)) > WIDE:
         listed, short = weights.tolist(), tokens.tolist()
         return [packed(group, listed, short, max_tokens) for group in even_out(groups, weights, speeds)]
@@ -49,12 +37,6 @@ def _slots(
         left = [row[row < count].tolist() for row in held]
         held = hold(owners(even_out(left, weights, speeds), count), devices)
     return pack_all(held, weights, tokens, max_tokens)
-
-
-def named_for_speeds(balancer: str) -> None:
-    """Only one balancer knows of speeds."""
-    if balancer != "lb-mini":
-        raise InputError(f"'{balancer}' with speeds of devices", fix="only 'lb-mini' gives fast devices more to run")
 
 
 def earliest(weights: Floats, speeds: Floats, starts: Floats | float = 0.0) -> list[list[int]]:

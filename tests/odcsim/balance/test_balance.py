@@ -6,15 +6,15 @@ from draws import cost
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim.balance import NAMES, balance, runs_with
+from odcsim.balance import BALANCERS, NAMES, balance, runs_with
 from odcsim.errors import InputError
 
 # No deadline: a busy machine is no failure.
 few, many = settings(max_examples=40, deadline=None), settings(max_examples=100, deadline=None)
 
 LIMIT = 1000
-BY_COST = tuple(name for name in NAMES if name not in ("native", "local-sort"))
-FREE = ("lb-mini", "lb-robust", "lb-tight")  # of counts
+BY_COST = tuple(b.name for b in BALANCERS if b.name in NAMES and b.by_cost)
+FREE = tuple(b.name for b in BALANCERS if b.name in NAMES and b.free_counts)
 free = st.sampled_from(FREE)
 names = st.sampled_from(NAMES)
 
@@ -191,12 +191,6 @@ def test_no_devices_and_no_samples_are_errors():
         run("native", np.array([5]), 0)
     with pytest.raises(InputError, match="without samples"):
         run("lb-mini", np.array([], dtype=np.int64), 2)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_free_counts_need_on_demand(name):
-    syncs = ("collective", "deferred", "on-demand")
-    assert [sync for sync in syncs if runs_with(name, sync)] == (["on-demand"] if name in FREE else list(syncs))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])

@@ -1,0 +1,111 @@
+"""What a balancer is: a function, what others have to know of it, what it is given and what it deals out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.errors import InputError
+from odcsim.schedule import Assignment, Microbatches
+
+Floats = NDArray[np.float64]
+Slots = Sequence[Sequence[Sequence[int]]]  # device -> microbatch -> samples, by their numbers in the work
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One minibatch to balance. Balancers by cost are given samples from the heaviest down, the others as they came."""
+
+    tokens: NDArray[np.int64]  # of each sample
+    weights: Floats  # of each sample: seconds of compute
+    devices: int
+    max_tokens: int  # of a microbatch
+    scenarios: Floats | None = None  # [scenario, sample]: seconds if the cost model is wrong
+    speeds: Floats | None = None  # of each device, where they differ
+    constant: float = 0.0  # seconds that a microbatch takes whatever it holds
+    seconds: Callable[[float], float] = float  # that a microbatch of so much weight takes
+    node: int = 0  # devices with fast links between them; 0: nobody said
+    split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """Who runs what: the microbatches of each device, and what only some balancers know."""
+
+    slots: Slots
+    queue: Sequence[Sequence[int]] = ()  # microbatches that devices take at run time, in this order
+    gangs: Sequence[int] = ()  # of how many devices each sample is; empty where none is split
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A deal by positions in the minibatch."""
+
+    devices: Assignment
+    queue: Microbatches = ()
+    gangs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Balancer:
+    """All that is known of one balancer: whoever lists, offers, runs or refuses balancers asks here, not by name."""
+
+    name: str
+    function: Callable[[Work], Deal]
+    help: str  # a line for the command line
+    by_cost: bool = True  # else it looks at positions and lengths alone
+    free_counts: bool = False  # devices may differ in microbatch counts: they must not meet inside a minibatch
+    scenarios: bool = False  # it looks at what samples cost if the cost model is wrong
+    speeds: bool = False  # it knows devices of unlike speeds
+    weighs_transfers: bool = False  # it asks what a microbatch takes beside its samples, which the sharding changes
+    queue: bool = False  # it leaves samples to a queue that devices share
+    gangs: bool = False  # it splits samples over devices: simulated where somebody says what that costs, never run
+    tight: bool = False  # it fits costs so closely that it is worth choosing only where they were measured
+
+
+def assigned(balancer: Balancer, work: Work) -> Assigned:
+    """What the balancer makes of a minibatch: every sample once, no microbatch over the limit."""
+    check(work)
+    if not balancer.by_cost:
+        return _in_positions(balancer.function(work), list(range(len(work.tokens))))
+    # Sorted first, so that plans depend on what the samples are and not on where they stand in the minibatch.
+    ties = () if work.scenarios is None else tuple(-work.scenarios)
+    order = np.lexsort((*ties, -work.tokens, -work.weights))
+    return _in_positions(balancer.function(_sorted(work, order)), order.tolist())
+
+
+def _sorted(work: Work, order: NDArray[np.int64]) -> Work:
+    scenarios = None if work.scenarios is None else work.scenarios[:, order]
+    return replace(work, tokens=work.tokens[order], weights=work.weights[order], scenarios=scenarios)
+
+
+def _in_positions(deal: Deal, positions: list[int]) -> Assigned:
+    at = positions.__getitem__
+    devices = tuple([tuple([tuple(map(at, part)) for part in device]) for device in deal.slots])
+    gangs = dict(zip(positions, deal.gangs, strict=False))
+    queue = tuple([tuple(map(at, entry)) for entry in deal.queue])
+    return Assigned(devices, queue, tuple([gangs[i] for i in range(len(gangs))]))
+
+
+def check(work: Work) -> None:
+    """Refuse what nobody could balance, by name."""
+    if work.devices < 1:
+        raise InputError(f"{work.devices} devices", fix="give at least 1")
+    if not len(work.tokens):
+        raise InputError("a minibatch without samples", fix="give at least 1 sample")
+    longest = int(work.tokens.argmax())
+    if work.tokens[longest] > work.max_tokens:
+        raise InputError(
+            f"{work.tokens[longest]} tokens, over the limit of {work.max_tokens} per microbatch",
+            where=f"sample {longest} of the minibatch",
+            fix=f"raise --max-tokens to {work.tokens[longest]} or leave the sample out",
+        )
+    wrong = ~(np.isfinite(work.weights) & (work.weights >= 0))
+    if wrong.any():
+        sample = int(wrong.argmax())
+        raise InputError(
+            f"a weight of {work.weights[sample]}",
+            where=f"sample {sample} of the minibatch",
+            fix="give seconds of compute, finite and from 0",
+        )

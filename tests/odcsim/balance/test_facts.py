@@ -1,0 +1,156 @@
+"""What every balancer says of itself holds: whoever offers, runs or refuses balancers believes it unseen."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from draws import cost
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from odcsim.balance import ALL, BALANCERS, NAMES, POOL, SPLIT, runs_with
+from odcsim.balance.balancer import Balancer, Work, assigned
+from odcsim.program import SYNCS
+from odcsim.schedule import Schedule, check
+
+LIMIT = 1000
+FLAGS = [field.name for field in fields(Balancer) if field.type in (bool, "bool")]
+
+
+# Minibatches in one of which each of the facts shows, of whoever says it.
+LONG = Work(np.array([1000, 400, 300, 7, 7, 5, 3, 2, 1]), np.array([99.0, 9, 8, 7, 6, 3, 3, 2, 1]), 4, LIMIT)
+SHORT = Work(np.arange(1, 31), np.arange(1, 31) ** 1.5, 3, LIMIT)
+UNLIKE = Work(np.array([1000, *[600] * 6]), np.array([9.0, *[3.0] * 6]), 3, LIMIT)
+
+
+@st.composite
+def works(draw, divisible=False):
+    """Few devices and often ties, and what splitting costs."""
+    devices = draw(st.integers(1, 6))
+    length = st.one_of(st.integers(1, LIMIT), st.sampled_from([1, LIMIT // 2, LIMIT // 2 + 1, LIMIT]))
+    count = devices * draw(st.integers(1, 6)) if divisible else draw(st.integers(1, 30))
+    lengths = np.array(draw(st.lists(length, min_size=count, max_size=count)))
+    weights = cost(32 * lengths)
+    return Work(lengths, weights, devices, LIMIT, split_overhead=draw(st.sampled_from([0.0, 0.05, 0.5])))
+
+
+def law(*, divisible=False, **facts: bool):
+    """To hold for every balancer of which all of that is true."""
+    of = [b for b in BALANCERS if all(getattr(b, name) is fact for name, fact in facts.items())]
+    assert of
+
+    def wrapped(test):
+        tried = given(work=works(divisible=divisible))(settings(max_examples=25)(test))
+        for work in () if divisible else (LONG, SHORT, UNLIKE):
+            tried = example(work=replace(work, split_overhead=0.05))(tried)
+        return pytest.mark.parametrize("balancer", of, ids=lambda b: b.name)(tried)
+
+    return wrapped
+
+
+def shape(found, work):
+    """An assignment by lengths: who of equal samples is where does not matter."""
+    parts = [[work.tokens[list(part)].tolist() for part in device] for device in (*found.devices, found.queue)]
+    sizes = sorted(zip(work.tokens.tolist(), found.gangs, strict=False))
+    return parts, sizes
+
+
+@law(divisible=True)
+def test_a_deal_is_a_schedule_that_the_reader_takes(balancer, work):
+    found = assigned(balancer, work)
+    overhead = work.split_overhead if found.gangs else 0.0
+    lengths = tuple(work.tokens.tolist())
+    whole = Schedule(lengths, found.devices, queue=found.queue, gangs=found.gangs, split_overhead=overhead)
+    check(whole, LIMIT, balancer.name)
+    assert len(found.devices) == work.devices
+
+
+@law(free_counts=False)
+def test_without_free_counts_devices_run_as_many_microbatches(balancer, work):
+    assert len({len(device) for device in assigned(balancer, work).devices}) == 1
+
+
+@law(queue=False)
+def test_only_who_says_so_leaves_a_queue(balancer, work):
+    assert not assigned(balancer, work).queue
+
+
+@law(gangs=False)
+def test_only_who_says_so_splits(balancer, work):
+    assert not assigned(balancer, work).gangs
+
+
+@law(by_cost=False)
+def test_who_looks_at_positions_does_not_look_at_costs(balancer, work):
+    other = replace(work, weights=work.weights[::-1])
+    assert assigned(balancer, other) == assigned(balancer, work)
+
+
+@law(by_cost=True)
+def test_who_looks_at_costs_does_not_look_at_positions(balancer, work):
+    turned = np.random.default_rng(len(work.tokens)).permutation(len(work.tokens))
+    other = replace(work, tokens=work.tokens[turned], weights=work.weights[turned])
+    assert shape(assigned(balancer, other), other) == shape(assigned(balancer, work), work)
+
+
+@law(scenarios=False)
+def test_who_does_not_say_so_knows_no_scenarios(balancer, work):
+    other = replace(work, scenarios=work.weights[None, :] ** 2)
+    assert shape(assigned(balancer, other), work) == shape(assigned(balancer, work), work)
+
+
+@law(speeds=False)
+def test_who_does_not_say_so_knows_no_speeds(balancer, work):
+    other = replace(work, speeds=np.linspace(0.5, 1, work.devices))
+    assert assigned(balancer, other) == assigned(balancer, work)
+
+
+@law(weighs_transfers=False)
+def test_who_does_not_say_so_does_not_weigh_what_a_microbatch_takes(balancer, work):
+    other = replace(work, constant=5.0, seconds=lambda weight: 5.0 + weight)
+    assert assigned(balancer, other) == assigned(balancer, work)
+
+
+SHOWS = {
+    "by_cost": lambda found, work: found(work) != found(replace(work, weights=work.weights[::-1])),
+    "free_counts": lambda found, work: len({len(device) for device in found(work).devices}) > 1,
+    "scenarios": lambda found, work: found(replace(work, scenarios=(work.weights**3)[None, :])) != found(work),
+    "speeds": lambda found, work: found(replace(work, speeds=np.linspace(0.2, 1, work.devices))) != found(work),
+    "weighs_transfers": lambda found, work: (
+        found(replace(work, constant=50.0, seconds=lambda weight: 500 + weight)) != found(work)
+    ),
+    "queue": lambda found, work: bool(found(work).queue),
+    "gangs": lambda found, work: bool(found(work).gangs),
+}
+
+
+@pytest.mark.parametrize(
+    ("balancer", "fact"),
+    [(b, f) for b in BALANCERS for f in SHOWS if getattr(b, f)],
+    ids=lambda x: getattr(x, "name", x),
+)
+def test_what_a_balancer_says_of_itself_shows(balancer, fact):
+    def found(work):
+        return assigned(balancer, replace(work, split_overhead=0.05))
+
+    assert any(SHOWS[fact](found, work) for work in (LONG, SHORT, UNLIKE))
+
+
+def test_every_fact_can_be_seen_but_that_of_whom_to_choose():
+    assert set(FLAGS) - set(SHOWS) == {"tight"}
+
+
+def test_lists_of_names_are_made_from_what_balancers_say():
+    assert [b.name for b in BALANCERS if b.name not in ALL] == [SPLIT]
+    assert [name for name in ALL if name not in NAMES] == [POOL]
+    assert len({b.name for b in BALANCERS}) == len(BALANCERS) == len(NAMES) + 2
+    for balancer in BALANCERS:
+        syncs = ["on-demand"] if balancer.free_counts else list(SYNCS)
+        assert [sync for sync in SYNCS if runs_with(balancer.name, sync)] == syncs
+
+
+@pytest.mark.parametrize("balancer", BALANCERS, ids=lambda b: b.name)
+def test_help_is_one_line(balancer):
+    assert balancer.help
+    assert not set("\n%.;") & set(balancer.help)  # lines are joined by dots, and argparse takes `%` for its own
+    assert balancer.function.__doc__

@@ -1,0 +1,104 @@
+"""The balancer of CONTRIBUTING.md, added as it says, is offered, planned, compared, shown and run.
+
+Its steps are done on a copy of the package, and commands are called there.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from scripts import ROOT
+
+from odcsim import schedule
+
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Add a balancer")[2]
+MODULE = textwrap.dedent(re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)[0])
+NAME, HELP = re.findall(r'Balancer\("([\w-]+)", \w+, "(.*?)"', MODULE)[0]
+SETTING = "uniform:min=2,max=40 --model nano --gpu a100 --devices 2 --minibatch 3 --minibatches 2".split()
+
+
+class House:
+    """A copy of odcsim, with the commands of both packages as they are there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.copytree(ROOT / "odcsim", folder / "odcsim", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def add(self, name: str, text: str) -> None:
+        """A module, and its balancer among the others."""
+        home = self.folder / "odcsim/balance"
+        (home / f"{name}.py").write_text(text)
+        init = (home / "__init__.py").read_text()
+        init = init.replace("from odcsim.balance import ", f"from odcsim.balance import {name}, ", 1)
+        init = init.replace("    split.BALANCER,\n", f"    split.BALANCER,\n    {name}.BALANCER,\n", 1)
+        (home / "__init__.py").write_text(init)
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}", "COLUMNS": "400"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory) -> House:
+    found = House(tmp_path_factory.mktemp("house"))
+    found.add("in_turn", MODULE)
+    return found
+
+
+@pytest.fixture(scope="module")
+def written(house) -> Path:
+    house.run("-m", "odcsim", "balance", *SETTING, "--balancer", NAME, "-o", "s.jsonl")
+    return house.folder / "s.jsonl"
+
+
+def test_it_is_offered_with_its_line_of_help(house):
+    offered = house.run("-m", "odcsim", "balance", "--help")
+    assert f",{NAME}}}" in offered
+    assert f"{NAME} (on-demand only): {HELP}" in offered
+
+
+def test_its_schedules_are_written(written):
+    file = schedule.read(written)
+    assert file.header.balancer == NAME
+    for found in file.schedules:
+        heaviest = sorted(range(6), key=lambda i: -found.lengths[i])
+        assert [found.lengths[i] for ((i,), *_) in found.devices] == [found.lengths[i] for i in heaviest[:2]]
+
+
+def test_it_is_compared_under_the_sync_that_can_run_it_in_table_json_and_report(house):
+    table = house.run("-m", "odcsim", "compare", *SETTING)
+    assert [words[1] for line in table.splitlines() if (words := line.split())[:1] == [NAME]] == ["on-demand"]
+    rows = json.loads(house.run("-m", "odcsim", "compare", *SETTING, "--json", "--html", "r.html"))["rows"]
+    assert [row["sync"] for row in rows if row["balancer"] == NAME] == ["on-demand"]
+    assert f"on-demand + {NAME}" in (house.folder / "r.html").read_text()
+
+
+def test_the_library_plans_with_it(house):
+    code = (
+        f"from odcsim.balance import plan; print(plan([5, 9, 7], devices=2, max_tokens=9, balancer='{NAME}').devices)"
+    )
+    assert house.run("-c", code) == "(((1,), (0,)), ((2,),))\n"
+
+
+@pytest.mark.slow
+def test_the_engine_proves_its_plan(house, written):
+    pytest.importorskip("torch")
+    told = house.run(
+        "-m", "odc_engine", "verify", str(written), "--sync", "on-demand", "--backend", "threads", "--json"
+    )
+    assert json.loads(told)["ok"]
