@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow bench validate validate-gpu notebook balancing reproduce-paper clean
+.PHONY: demo test slow bench bench-once validate validate-gpu notebook balancing reproduce-paper clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -19,6 +19,10 @@ slow: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/pytest tests/benchmarks --benchmark-only -m ""
+
+# Each benchmark's function once, at a small size where one takes long: whether it still works, no word on its time.
+bench-once: .venv/dev
+	$(BIN)/pytest tests/benchmarks -o addopts="-ra --strict-markers" --benchmark-disable -m "not gpu"
 
 validate: .venv/dev
 	$(BIN)/python docs/studies/validate.py

@@ -56,8 +56,8 @@ def test_a_whole_plan(benchmark, name, draw, devices, samples, seconds):
     megabytes = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
     benchmark.extra_info["MB"] = round(megabytes, 1)
-    assert benchmark.stats["min"] <= seconds
     assert megabytes <= 50
+    assert benchmark.disabled or benchmark.stats["min"] <= seconds
 
 
 @shapes
@@ -69,7 +69,7 @@ def test_the_partition_alone_at_65536_samples(benchmark, draw):
         return relieve(hold(longest_first(weights[order], 4096), 4096), in_bounds(rows[:, order], 4096))
 
     benchmark.pedantic(partition, rounds=5, warmup_rounds=1)
-    assert benchmark.stats["min"] <= 0.1
+    assert benchmark.disabled or benchmark.stats["min"] <= 0.1
 
 
 @planners
@@ -79,6 +79,8 @@ def test_a_whole_plan_against_the_sums_of_the_textbook(benchmark, name):
     benchmark.pedantic(planned, (name, case, 512, 65_536), rounds=5, warmup_rounds=1)
     start = perf_counter()
     textbook(case[1].tolist(), 512)
+    if benchmark.disabled:
+        return
     ratio = (perf_counter() - start) / benchmark.stats["min"]
     benchmark.extra_info["textbook over ours"] = round(ratio)
     assert ratio > 20

@@ -19,8 +19,8 @@ READ = "import sys; from odcsim.reading import load; print(load(sys.argv[1]).siz
 @pytest.mark.parametrize("columns", [1, 2])
 def test_five_million_rows_of_csv(benchmark, tmp_path, columns):
     """A process of its own, start-up included, so that the peak memory is the reader's."""
-    path = tmp_path / "big.csv"
-    block = np.random.default_rng(0).integers(1, 30_000, (ROWS // 50, columns)).tolist()
+    path, rows = tmp_path / "big.csv", ROWS if not benchmark.disabled else ROWS // 100
+    block = np.random.default_rng(0).integers(1, 30_000, (rows // 50, columns)).tolist()
     body = "".join(",".join(map(str, row)) + "\n" for row in block)
     with path.open("w") as file:
         file.write("length\n" if columns == 1 else "prompt,response\n")
@@ -31,11 +31,11 @@ def test_five_million_rows_of_csv(benchmark, tmp_path, columns):
     )
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
     benchmark.extra_info["peak_gigabytes"] = round(peak, 3)
-    assert int(done.stdout) == ROWS
+    assert int(done.stdout) == rows
     assert peak < 1
-    assert benchmark.stats["max"] < 6
+    assert benchmark.disabled or benchmark.stats["max"] < 6
 
 
 def test_a_named_trace(benchmark):
     assert benchmark(load, "longalign").size == 10_000
-    assert benchmark.stats["median"] < 0.02
+    assert benchmark.disabled or benchmark.stats["median"] < 0.02
