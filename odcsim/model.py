@@ -32,7 +32,7 @@ class Model:
     heads: int
     kv_heads: int
     head_dim: int  # of queries and keys; with latent attention the part without rotation plus the part with it
-    ffn: int  # intermediate size of one dense MLP or of one expert; every MLP is gated (three matrices)
+    ffn: int  # intermediate size of one dense MLP or of one expert
     vocab: int
     tied: bool  # the head reuses the embedding's weights
     experts: int = 0
@@ -49,6 +49,7 @@ class Model:
     latent_rank: int = 0  # inner size of the shared key-value projection; this one switches latent attention on
     rotary_dim: int = 0  # the part of head_dim that is rotated
     value_dim: int = 0  # of values, where it differs from head_dim
+    plain_mlp: bool = False  # the MLP has two matrices, and not a gate as a third
     vectors: int = 0  # parameters of one layer outside matmuls (norms, biases, attention sinks), averaged over layers
 
     @property
@@ -74,10 +75,12 @@ class Model:
 
     def _mlp_parameters(self, experts: int) -> float:
         """Average over layers when each mixture layer counts `experts` of its routed experts."""
+        matrices = 2 if self.plain_mlp else 3
         if not self.experts:
-            return 3.0 * self.hidden * self.ffn
-        sparse = self.hidden * (3 * experts * self.ffn + 3 * self.shared_ffn + self.experts)  # the last: the router
-        dense = 3 * self.hidden * self.dense_ffn
+            return float(matrices * self.hidden * self.ffn)
+        routed = matrices * (experts * self.ffn + self.shared_ffn)
+        sparse = self.hidden * (routed + self.experts)  # the last: the router
+        dense = matrices * self.hidden * self.dense_ffn
         return (self.dense_layers * dense + (self.layers - self.dense_layers) * sparse) / self.layers
 
     @property

@@ -22,12 +22,14 @@ DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a parameter on 
 
 @dataclass(frozen=True, slots=True)
 class Polynomial:
-    """Seconds of a packed microbatch: a constant, its tokens, the sum of its samples' squares, and its samples."""
+    """Seconds of a packed microbatch: a constant, its tokens, the sum of its samples' squares, and its samples; at
+    least the floor, which is what launching it takes."""
 
     constant: float = 0.0
     linear: float = 0.0
     quadratic: float = 0.0
     sample: float = 0.0  # where attention is a call for each sample
+    floor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,9 @@ def test_gemma_and_gpt_oss_mix_windows_with_full_layers() -> None:
 
 
 def test_every_gpu_is_plausible_and_every_figure_has_its_source() -> None:
-    assert set(catalog.gpu_names()) == set("a100 h100 h200 b200 b300 gb200 gb300 l40s mi300x mi325x mi355x".split())
+    assert set(catalog.gpu_names()) == set(
+        "a100 a100-40gb h100 h200 b200 b300 gb200 gb300 l40s mi300x mi325x mi355x".split()
+    )
     for name in catalog.gpu_names():
         g = catalog.gpu(name.upper())
         assert g.name == name

@@ -1,0 +1,46 @@
+"""What GPUs reach inside a training step, from odcsim/catalog/rates.toml."""
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from odcsim.estimates.rates import Attention, Rates
+
+OTHER = "cdna3"  # of a GPU that is in no family: the widest spread there is
+
+
+@cache
+def _file() -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("rates.toml").read_text(encoding="utf-8"))
+
+
+def family_of(gpu: str) -> str:
+    """The family of a GPU of the catalogue."""
+    return next((name for name, row in _file()["families"].items() if gpu in row["gpus"]), OTHER)
+
+
+@cache
+def rates(family: str) -> Rates:
+    """What one family reaches."""
+    row = _file()["families"][family]
+    figures = {name: float(row[name][0]) for name in ("matmul", "narrow", "moved", "copying", "fp8", "spread")}
+    kernels = {name: Attention(*rows[family][:4]) for name, rows in _file()["attention"].items() if family in rows}
+    return Rates(family, usual=row["usual"], attention=MappingProxyType(kernels), **figures)
+
+
+def families() -> list[str]:
+    return list(_file()["families"])
+
+
+def figures(family: str) -> dict[str, tuple[float, str, str]]:
+    """Every coefficient of a family: its value, how it is known, and from where."""
+    sources = _file()["sources"]
+    row = _file()["families"][family]
+    return {
+        name: (float(of[0]), of[1], sources[of[2]]["title"])
+        for name, of in row.items()
+        if isinstance(of, list) and name != "gpus"
+    }
