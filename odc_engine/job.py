@@ -9,7 +9,8 @@ from odcsim.cost import Cost
 from odcsim.errors import InputError, nearest
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
-from odcsim.program import Program, check_counts, program
+from odcsim.program import Program, check_counts
+from odcsim.recipe import Recipe
 from odcsim.schedule import Schedule, ScheduleFile
 
 BACKENDS = ("shm", "threads", "torch", "cuda_ipc", "nvshmem")
@@ -46,8 +47,14 @@ class Job:
     sms: int = 0  # of each thread's part of a GPU; 0: an equal share
     percent: str = ""  # of a GPU for each process, by MPS; empty: an equal share
 
+    @property
+    def recipe(self) -> Recipe:
+        """As it is run."""
+        own = ("sync", "prefetch", "recompute", "accumulate", "dtype")
+        return replace(self.cost.ran, **{name: getattr(self, name) for name in own})
+
     def program(self, microbatches: int) -> Program:
-        return program(self.cost.model.layers, microbatches, self.sync, self.prefetch, self.cost.sharded)
+        return self.recipe.program(self.cost.model.layers, microbatches)
 
     def program_of(self, schedule: Schedule) -> Program:
         """Long enough for whoever takes the whole queue."""
@@ -83,7 +90,8 @@ def job_of(
             fix="hybrid sharding needs to know how many devices stand for a node, full sharding does not",
         )
     machine = replace(_machine(devices, cluster, emulate), devices_per_node=devices_per_node or devices)
-    cost = Cost(model, _profile(model, gpu, devices, profile, recompute), machine, sharding)
+    recipe = Recipe(sync=sync, recompute=recompute, sharding=sharding, accumulate=accumulate, dtype=dtype)
+    cost = Cost(model, _profile(model, gpu, devices, profile, recipe), machine, recipe)
     what = (sync, backend, accumulate, "fsdp2", emulate, timeout, file.header.seed, recompute, device, dtype)
     return Job(file.schedules, cost, *what)
 
@@ -141,12 +149,12 @@ def _refuse_gangs(file: ScheduleFile) -> None:
             )
 
 
-def _profile(model: Model, gpu: str | None, devices: int, path: str | None, recompute: bool) -> Profile:
+def _profile(model: Model, gpu: str | None, devices: int, path: str | None, recipe: Recipe) -> Profile:
     if gpu is None and path is None:
         none = Polynomial()
         told = "no seconds: compute is real"
-        return Profile(model.name, "", "catalogue", told, none, none, none, recompute=recompute)
-    return fits.choose(model, catalog.gpu(gpu) if gpu else None, devices, path, recompute=recompute)
+        return Profile(model.name, "", "catalogue", told, none, none, none, recompute=recipe.recompute)
+    return fits.choose(model, catalog.gpu(gpu) if gpu else None, devices, path, recipe)
 
 
 def _machine(devices: int, path: str | None, emulate: bool) -> Cluster:

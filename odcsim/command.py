@@ -1,12 +1,14 @@
-"""What `odcsim` and `odc_engine` do alike: a mistake is one line on stderr and exit status 2, an interrupt 130."""
+"""What `odcsim` and `odc_engine` do alike: a mistake is one line on stderr and exit status 2, an interrupt 130; and a
+recipe is asked for by the same flags."""
 
 import argparse
 import errno
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from odcsim.errors import InputError
+from odcsim.recipe import CHOICES, flag
 
 # What a path that somebody gave can be wrong in, wherever it is looked at.
 _PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
@@ -38,6 +40,24 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {message}; see '{self.prog} --help'", file=sys.stderr)
         raise SystemExit(2)
+
+
+def add_recipe(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """Flags that ask for these fields of a recipe."""
+    for name in names:
+        choice, kind = CHOICES[name], type(CHOICES[name].usual)
+        how: dict[str, Any] = {"dest": name, "help": choice.help or None}
+        if kind is bool:
+            how["action"] = "store_false" if choice.usual else "store_true"
+        else:
+            how |= {"type": kind, "choices": choice.values or None}
+            how |= {"required": True} if choice.compared else {"default": choice.usual}
+        parser.add_argument(flag(name), **how)
+
+
+def chosen(args: argparse.Namespace) -> dict[str, Any]:
+    """Of a recipe what the command line chose; what it has no flag for is as usual."""
+    return {name: getattr(args, name) for name in CHOICES if hasattr(args, name)}
 
 
 def status(name: str, run: Callable[[], int | None], *failures: type[Exception]) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,8 @@ from odcsim.cluster import GPU, Cluster
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing
-from odcsim.program import Program, check_sharding
+from odcsim.program import Program
+from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Assignment, Schedule
 
 Floats = NDArray[np.float64]
@@ -68,25 +70,40 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One model on one cluster by one profile, spread over it as `sharding` says."""
+    """One model on one cluster by one profile, run as the recipe says."""
 
     model: Model
     profile: Profile
     cluster: Cluster
-    sharding: str = "full"
+    recipe: Recipe = USUAL
 
     def __post_init__(self) -> None:
-        check_sharding(self.sharding)
+        if self.profile.recompute != self.recipe.recompute:
+            has, asked = ("with" if of.recompute else "without" for of in (self.profile, self.recipe))
+            fix = "make them so with odcsim.estimates.recompute.under"
+            raise InputError(f"the profile's seconds are {has} recompute, the recipe is {asked}", fix=fix)
         if self.cluster.devices % self.holders:
             raise InputError(
                 f"--sharding hybrid on {self.cluster.devices} devices in nodes of {self.cluster.devices_per_node}",
                 fix="give a multiple of a node's devices: every node holds all parameters",
             )
 
+    def by(self, **choices: Any) -> "Cost":
+        """By another recipe, which differs from this one's in these fields."""
+        return replace(self, recipe=replace(self.recipe, **choices))
+
+    @property
+    def ran(self) -> Recipe:
+        """The recipe as it is run: on one node hybrid sharding is full."""
+        return self.recipe if self.cluster.nodes > 1 else replace(self.recipe, sharding="full")
+
     @property
     def sharded(self) -> str:
-        """The sharding as it is run: on one node hybrid is full."""
-        return self.sharding if self.cluster.nodes > 1 else "full"
+        return self.ran.sharding
+
+    def program(self, microbatches: int) -> Program:
+        """The steps of a minibatch of at most so many microbatches."""
+        return self.ran.program(self.model.layers, microbatches)
 
     @property
     def holders(self) -> int:
@@ -238,7 +255,7 @@ class Cost:
         return c.latency + remote / (c.devices_per_node if one_sided else c.nics_per_node)
 
 
-def estimate(model: Model, gpu: GPU, devices: int, *, recompute: bool = True) -> Profile:
+def estimate(model: Model, gpu: GPU, devices: int, recipe: Recipe = USUAL) -> Profile:
     """A profile from FLOPs over the best matmul rate anybody measured: no calibration, so a range and not a point.
 
     The two published fits take 1.3 to 1.8 times these seconds (a test computes it), since attention, small matmuls and
@@ -246,8 +263,9 @@ def estimate(model: Model, gpu: GPU, devices: int, *, recompute: bool = True) ->
     """
     rate = gpu.matmul_flops
     shard = model.parameters / devices / gpu.memory_bandwidth
-    counted = f"FLOPs {'with' if recompute else 'without'} recompute"
-    linear, quadratic = (model.layer_backward(*of, recompute=recompute) / rate for of in ((1.0, 0.0), (0.0, 1.0)))
+    again = recipe.recompute
+    counted = f"FLOPs {'with' if again else 'without'} recompute"
+    linear, quadratic = (model.layer_backward(*of, recompute=again) / rate for of in ((1.0, 0.0), (0.0, 1.0)))
     return Profile(
         model=model.name,
         gpu=gpu.name,
@@ -256,7 +274,7 @@ def estimate(model: Model, gpu: GPU, devices: int, *, recompute: bool = True) ->
         forward=Polynomial(0.0, model.layer_forward(1.0, 0.0) / rate, model.layer_forward(0.0, 1.0) / rate),
         backward=Polynomial(0.0, linear, quadratic),
         head=Polynomial(0.0, (model.head_forward(1.0) + model.head_backward(1.0)) / rate),
-        recompute=recompute,
+        recompute=again,
         optimizer=OPTIMIZER_BYTES * shard,
         publish=PUBLISH_BYTES * shard,
         low=1.0,

@@ -7,7 +7,7 @@ Nobody writes waiting down. A span records when the device could do nothing more
 import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from odcsim.checked import Given, column
 from odcsim.errors import InputError
 from odcsim.files import replacing
 from odcsim.form import made
-from odcsim.program import Program, program
+from odcsim.program import Program
+from odcsim.recipe import CHOICES, Recipe
 from odcsim.schedule import Schedule
 
 FORMAT = "odcsim timeline"
@@ -66,23 +67,29 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a timeline says of itself. Two timelines compare only where digest and sync agree."""
+    """What a timeline says of itself. Two timelines compare only where digest and recipe agree."""
 
     executor: str  # analytic | des | engine
-    sync: str
+    recipe: Recipe  # as it ran: on one node hybrid sharding is full
     balancer: str
     model: str
     digest: str  # of the schedule file
     fidelity: str
     hardware: str
     emulated: bool  # compute is a wait of the predicted length, not work
-    prefetch: str
     devices: int
     max_tokens: int
     trace: str = ""
-    recompute: bool = True
-    sharding: str = "full"  # as it ran: on one node hybrid is full
     nodes: int = 1  # that hybrid sharding tells apart; full sharding knows none
+
+    @property
+    def title(self) -> str:
+        """What tells a timeline from others of the same samples."""
+        return f"{self.recipe.sync} + {self.balancer}"
+
+    def header(self) -> dict[str, Any]:
+        """As a file says it: the recipe's choices stand among the rest."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "recipe"} | self.recipe.header()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +126,7 @@ def shortened(block: Block, program: Program) -> Block:
 
 
 def write(timeline: Timeline, path: Path | str) -> None:
-    header = {"format": FORMAT, "version": VERSION, **asdict(timeline.about), "blocks": len(timeline.blocks)}
+    header = {"format": FORMAT, "version": VERSION, **timeline.about.header(), "blocks": len(timeline.blocks)}
     columns: dict[str, Any] = {"header": np.array(json.dumps(header))}
     columns |= {"samples": timeline.samples, "tokens": timeline.tokens}
     for i, block in enumerate(timeline.blocks):
@@ -157,13 +164,19 @@ def _from_columns(columns: Any) -> Timeline:
     if header.pop("format", None) != FORMAT or header.pop("version", None) != VERSION:
         raise InputError("not a timeline of this version", fix=ANEW)
     count = int(header.pop("blocks"))
-    about = made(About, Given("", header))
+    about = made(About, Given("", _nested(header)))
     blocks = tuple(_read_block(columns, i, about) for i in range(count))
     timeline = Timeline(about, blocks, _column(columns, "samples", "i"), _column(columns, "tokens", "i"))
     numbers = np.sort(np.concatenate([b.minibatches for b in blocks])) if blocks else np.array([])
     if not np.array_equal(numbers, np.arange(len(timeline.samples))) or timeline.samples.shape != timeline.tokens.shape:
         raise InputError("minibatches are missing or repeated", fix=ANEW)
     return timeline
+
+
+def _nested(header: dict[str, Any]) -> dict[str, Any]:
+    """The recipe's choices by themselves. An old file knows fewer of them: it was run with the usual ones."""
+    chosen = {name: header[name] for name in CHOICES if name in header}
+    return {name: value for name, value in header.items() if name not in chosen} | {"recipe": chosen}
 
 
 def _read_block(columns: Any, i: int, about: About) -> Block:
@@ -173,7 +186,7 @@ def _read_block(columns: Any, i: int, about: About) -> Block:
         raise InputError(
             f"block {i} is too short for {microbatches} microbatches of {layers} layers", fix="write it anew"
         )
-    steps = program(layers, microbatches, about.sync, about.prefetch, about.sharding)
+    steps = about.recipe.program(layers, microbatches)
     if str(steps) != str(columns[f"{i}.steps"]):
         raise InputError("its steps are those of another version of odcsim", fix=ANEW)
     takers = _column(columns, f"{i}.takers", "i") if f"{i}.takers" in columns else None

@@ -41,6 +41,7 @@ from odcsim.files import check_writable
 from odcsim.fitting import fit, measurements, recorded
 from odcsim.fitting.measurements import Measurements
 from odcsim.profile import Polynomial
+from odcsim.recipe import Recipe
 from odcsim.results.metrics import usage
 from odcsim.results.validation import validate
 from odcsim.schedule import Header, Schedule, ScheduleFile
@@ -258,7 +259,7 @@ def cost_of(stage: Stage, known: Measurements) -> Cost:
     elif found.swing:
         machine = replace(machine, swing=found.swing, spell=found.spell)
     model = catalog.model(stage.model)
-    return Cost(model, under(found, model, stage.recompute), machine)
+    return Cost(model, under(found, model, stage.recompute), machine, Recipe(recompute=stage.recompute))
 
 
 def one_machine(devices: int) -> Cluster:

@@ -32,6 +32,7 @@ from odcsim.fitting import fit, measurements, recorded
 from odcsim.fitting.measurements import KEPT, Compute, Measurements
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
+from odcsim.recipe import Recipe
 from odcsim.schedule import ScheduleFile
 
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not
@@ -160,7 +161,9 @@ def measure(plan: Plan, piece: Piece) -> Measurements:
 
 def _job(plan: Plan, piece: Piece) -> Job:
     devices = piece.file.header.devices
-    cost = Cost(piece.model, replace(STAND_IN, model=piece.model.name), Cluster(devices, devices, 1.0, 1.0, devices))
+    recipe = Recipe(sync=piece.sync, recompute=piece.recompute, dtype=plan.dtype)
+    seconds = replace(STAND_IN, model=piece.model.name, recompute=piece.recompute)
+    cost = Cost(piece.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), recipe)
     told = (piece.sync, plan.backend, "locked", "fsdp2", piece.emulate, plan.timeout, plan.seed, piece.recompute)
     return Job(piece.file.schedules, cost, *told, plan.device, plan.dtype, plan.sms, plan.percent)
 

@@ -168,19 +168,16 @@ def _joined(blocks: list[Block]) -> Block:
 def _about(file: ScheduleFile, job: Job) -> About:
     return About(
         executor="engine",
-        sync=job.sync,
+        recipe=job.recipe,
         balancer=file.header.balancer,
         model=file.header.model,
         digest=file.header.digest,
         fidelity="measured",
         hardware=f"{hardware(job)}; backend {job.backend}, {job.accumulate}",
         emulated=job.emulate,
-        prefetch=job.prefetch,
         devices=file.header.devices,
         max_tokens=file.header.max_tokens,
         trace=file.header.trace,
-        recompute=job.recompute,
-        sharding=job.cost.sharded,
         nodes=job.cost.cluster.devices // job.cost.holders,
     )
 

@@ -12,17 +12,19 @@ from odcsim.estimates.recompute import under
 from odcsim.estimates.scaling import scaled
 from odcsim.model import Model
 from odcsim.profile import Profile
+from odcsim.recipe import USUAL, Recipe
 
 
-def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None, *, recompute: bool = True) -> Profile:
+def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None, recipe: Recipe = USUAL) -> Profile:
     """One order everywhere: the profile at `path`, a fit shipped for exactly this model and GPU, the catalogue."""
     if path is not None:
         profile = profiles.read(path)
-        return under(profile if profile.model == model.name else _of_another(profile, model, path), model, recompute)
+        known = profile if profile.model == model.name else _of_another(profile, model, path)
+        return under(known, model, recipe.recompute)
     if gpu is None:
         raise InputError("neither --gpu nor --profile given", fix="name a GPU ('odcsim catalog list') or a profile")
-    known = published(model.name, gpu.name)
-    return under(known, model, recompute) if known else estimate(model, gpu, devices, recompute=recompute)
+    fit = published(model.name, gpu.name)
+    return under(fit, model, recipe.recompute) if fit else estimate(model, gpu, devices, recipe)
 
 
 def _of_another(profile: Profile, model: Model, path: str) -> Profile:

@@ -4,7 +4,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
+from odcsim.command import chosen
 from odcsim.errors import InputError
+from odcsim.recipe import Recipe
 
 if TYPE_CHECKING:
     from odcsim.fitting.fit import FitReport
@@ -68,9 +70,9 @@ def _report(args: argparse.Namespace) -> "FitReport":
 
     if missing := [f"--{name}" for name in ("model", "gpu") if getattr(args, name) is None]:
         raise InputError(f"{missing[0]} is needed for a log and for traces", where=first, fix="name what ran")
-    model = catalog.model(args.model)
+    model, recipe = catalog.model(args.model), Recipe(**chosen(args))
     if args.lengths is not None:
         traces = [kineto.read_trace(path) for path in args.sources]
-        return kineto.fit_traces(traces, args.lengths, model, args.gpu, recompute=args.recompute)
-    given = logs.read_log(first), model, args.gpu, args.devices or 1, Path(first).name
-    return logs.fit_log(*given, recompute=args.recompute)
+        return kineto.fit_traces(traces, args.lengths, model, args.gpu, recipe=recipe)
+    log, origin = logs.read_log(first), Path(first).name
+    return logs.fit_log(log, model, args.gpu, devices=args.devices or 1, origin=origin, recipe=recipe)

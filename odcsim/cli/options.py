@@ -5,13 +5,13 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from odcsim.command import add_recipe, chosen
 from odcsim.command import whole as whole
+from odcsim.recipe import USUAL
 
 if TYPE_CHECKING:
     from odcsim.questions.setting import Setting
 
-SYNCS = ("collective", "deferred", "on-demand")  # as odcsim.program has them; a test holds the two equal
-SHARDINGS = ("full", "hybrid")  # likewise
 EXECUTORS = ("analytic", "des")
 
 
@@ -42,18 +42,6 @@ def add_hardware(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", metavar="F", help="seconds measured on your machine (a profile's JSON file)")
     parser.add_argument("--devices-per-node", type=whole, metavar="N", help="default: the GPU's usual node")
     parser.add_argument("--cluster", metavar="FILE", help="TOML: devices_per_node, nics_per_node, nic_gbit_s, ...")
-    parser.add_argument(
-        "--sharding",
-        choices=SHARDINGS,
-        default="full",
-        help="hybrid: every node holds all parameters, so that layers' transfers stay inside it",
-    )
-    add_recompute(parser)
-
-
-def add_recompute(parser: argparse.ArgumentParser) -> None:
-    told = "layers keep their activations, and backward does not run their forward again"
-    parser.add_argument("--no-recompute", dest="recompute", action="store_false", help=told)
 
 
 def add_setting(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +49,7 @@ def add_setting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--column", metavar="C", help="the file's column that holds the lengths")
     parser.add_argument("--model", required=True, metavar="M", help="a name ('odcsim catalog list') or a config.json")
     add_hardware(parser)
+    add_recipe(parser, USUAL.inputs())
     parser.add_argument("--devices", type=whole, required=True, metavar="N", help="GPUs that share each minibatch")
     parser.add_argument(
         "--minibatch", type=whole, required=True, metavar="K", help="samples per device and optimizer step"
@@ -96,8 +85,7 @@ def setting_of(args: argparse.Namespace) -> "Setting":
         devices_per_node=args.devices_per_node,
         cluster=args.cluster,
         split_overhead=args.split_overhead,
-        recompute=args.recompute,
-        sharding=args.sharding,
+        **chosen(args),
     )
 
 

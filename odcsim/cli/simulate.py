@@ -4,6 +4,8 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
+from odcsim.command import add_recipe, chosen
+from odcsim.recipe import Recipe, flags
 
 
 def add(commands: Any) -> None:
@@ -13,9 +15,9 @@ def add(commands: Any) -> None:
         description="Predict when every device does what, for the schedules in a file under one sync.",
     )
     parser.add_argument("schedule", metavar="SCHEDULE", help="a file that 'odcsim balance' wrote")
-    parser.add_argument("--sync", required=True, choices=options.SYNCS)
     parser.add_argument("--model", metavar="M", help="needed only for a config.json; must be the schedule's model")
     options.add_hardware(parser)
+    add_recipe(parser, flags())
     parser.add_argument("--executor", choices=options.EXECUTORS, default="des")
     parser.add_argument("--json", action="store_true", help="print the row as JSON")
     parser.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="the file to write (npz)")
@@ -23,8 +25,6 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from dataclasses import replace
-
     from odcsim import schedule, timeline
     from odcsim.cli import table
     from odcsim.errors import InputError
@@ -35,20 +35,25 @@ def _run(args: argparse.Namespace) -> None:
 
     file = schedule.read(args.schedule)
     header = file.header
-    hardware = args.gpu, args.profile, header.devices, args.devices_per_node, args.cluster, args.sharding
-    cost = cost_of(args.model or header.model, *hardware, recompute=args.recompute)
+    cost = cost_of(
+        args.model or header.model,
+        args.gpu,
+        args.profile,
+        devices=header.devices,
+        devices_per_node=args.devices_per_node,
+        cluster=args.cluster,
+        recipe=Recipe(**chosen(args)),
+    )
     if cost.model.name != header.model:
         raise InputError(
             f"--model {cost.model.name} is not the schedule's {header.model}",
             where=args.schedule,
             fix="leave --model out, or balance for this model",
         )
-    result = simulate(file, Simulation(cost, args.sync, args.executor, seed=header.seed))
+    result = simulate(file, Simulation(cost, executor=args.executor, seed=header.seed))
     timeline.write(result, args.output)
-    measured = summary.Measured(
-        header.balancer, args.sync, usage(result), result.samples, result.tokens, header.devices
-    )
-    row = replace(summary.row(measured, cost.profile.low, cost.profile.high, None), sharding=cost.sharded)
+    measured = summary.Measured(header.balancer, cost.ran, usage(result), result.samples, result.tokens, header.devices)
+    row = summary.row(measured, cost.profile.low, cost.profile.high, None)
     if args.json:
         options.print_json(row.as_json())
     else:

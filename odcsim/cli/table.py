@@ -63,11 +63,10 @@ def _asked(comparison: "Comparison") -> str:
     setting, about = comparison.setting, inputs(comparison)
     nodes = setting.cost.cluster.nodes
     where = f"{about['devices']} x {about['gpu']}" + (f" in {nodes} nodes" if nodes > 1 else "")
-    where += ", hybrid sharding" if setting.cost.sharding == "hybrid" else ""
+    where += ", hybrid sharding" if setting.cost.recipe.sharding == "hybrid" else ""
     trace = f"{about['trace']} ({about['trace_samples']:,} samples, longest {setting.trace.longest:,} tokens)"
     size = f"{setting.minibatch} samples per device and step, at most {setting.limit:,} tokens in a microbatch"
-    kept = "" if about["recompute"] else " without recompute"
-    return f"{about['model']}{kept} on {where}, {trace}, {size}, {setting.minibatches} minibatches"
+    return f"{about['model']}{setting.cost.recipe.words} on {where}, {trace}, {size}, {setting.minibatches} minibatches"
 
 
 def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:

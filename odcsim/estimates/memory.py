@@ -10,6 +10,8 @@ out: the GPU context (about 1 GB), fragmentation, data loading, the optimizer st
 from dataclasses import dataclass, fields
 
 from odcsim.model import BYTES_BF16, BYTES_FP32, Model
+from odcsim.program import sync_named
+from odcsim.recipe import USUAL, Recipe
 
 # AdamW keeps two moments beside the master weights, all fp32 (ZeRO, arXiv 1910.02054, section 3.1, counts K = 12).
 STATE_BYTES = 12
@@ -45,30 +47,25 @@ def estimate(
     model: Model,
     devices: int,
     tokens: int,
-    *,
-    full_gradients: bool,
-    one_sided: bool,
-    recompute: bool = True,
+    recipe: Recipe = USUAL,
     holders: int = 0,
 ) -> Memory:
     """Memory of a device whose largest microbatch holds `tokens` tokens.
 
-    `full_gradients`: gradients stay unsharded until the minibatch's last microbatch (a sync that defers reduction).
-    `one_sided`: shards are published for others to pull, and gradients are pushed into an accumulator. `holders`:
-    devices of a node that together hold all parameters and gradients (hybrid sharding); 0: all devices do.
+    `holders`: devices of a node that together hold all parameters and gradients (hybrid sharding); 0: all devices do.
     """
     return Memory(
         states=STATE_BYTES * model.parameters / devices,
-        gradients=_gradients(model, devices, full_gradients),
+        gradients=_gradients(model, devices, full=not sync_named(recipe.sync).push_every_microbatch),
         unsharded=BYTES_BF16 * float(LAYERS_GATHERED * model.layer_parameters + model.root_parameters),
-        activations=_activations(model, tokens, recompute),
+        activations=_activations(model, tokens, recipe.recompute),
         logits=_logits(model, tokens),
-        buffers=_buffers(model, devices, one_sided),
-        in_node=in_node(model, devices, holders or devices, one_sided=one_sided),
+        buffers=_buffers(model, devices, not sync_named(recipe.sync).meets),
+        in_node=in_node(model, devices, recipe, holders or devices),
     )
 
 
-def in_node(model: Model, devices: int, holders: int, *, one_sided: bool) -> float:
+def in_node(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
     """What a device holds more where `holders` of a node have all parameters and gradients, and not all devices.
 
     One-sided syncs have published parameters and accumulators in any case. Collectives gather from the optimizer's
@@ -77,7 +74,7 @@ def in_node(model: Model, devices: int, holders: int, *, one_sided: bool) -> flo
     if holders == devices:
         return 0.0
     more = model.parameters / holders - model.parameters / devices
-    weights = BYTES_BF16 * (more if one_sided else model.parameters / holders)
+    weights = BYTES_BF16 * (model.parameters / holders if sync_named(recipe.sync).meets else more)
     return weights + BYTES_FP32 * more
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,8 @@ from numpy.typing import NDArray
 from odcsim.cost import Cost, Load
 from odcsim.errors import InputError, nearest
 from odcsim.executors import analytic
-from odcsim.program import Program, check_counts, program
+from odcsim.program import Program, check_counts
+from odcsim.recipe import Recipe
 from odcsim.results import metrics
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
@@ -18,15 +20,29 @@ EXECUTORS = ("analytic", "des")
 PIECE = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Simulation:
-    """How to run: by whose seconds, under which sync, with which executor."""
+    """How to run: by whose seconds and which recipe, with which executor."""
 
     cost: Cost
-    sync: str
-    executor: str = "des"
-    prefetch: str = "fsdp2"
-    seed: int = 0
+    executor: str
+    seed: int
+
+    def __init__(
+        self, cost: Cost, sync: str | None = None, executor: str = "des", *, seed: int = 0, **choices: Any
+    ) -> None:
+        """`sync` and `choices`: of the recipe, where they differ from the cost's."""
+        choices |= {} if sync is None else {"sync": sync}
+        for name, value in {"cost": cost.by(**choices), "executor": executor, "seed": seed}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.cost.recipe
+
+    @property
+    def sync(self) -> str:
+        return self.recipe.sync
 
     def check(self, schedules: Sequence[Schedule]) -> None:
         """Refuse what would hang, and what this executor cannot answer."""
@@ -50,9 +66,6 @@ class Simulation:
                     fix="simulate a cluster without them, or another balancer",
                 )
 
-    def program(self, microbatches: int) -> Program:
-        return program(self.cost.model.layers, microbatches, self.sync, self.prefetch, self.cost.sharded)
-
     def rngs(self, numbers: Iterable[int]) -> list[np.random.Generator]:
         """What jitter is drawn from: a generator for each minibatch, whatever it is simulated with."""
         return [np.random.default_rng([self.seed, n]) for n in numbers]
@@ -63,19 +76,16 @@ def simulate(file: ScheduleFile, simulation: Simulation) -> Timeline:
     cost, header = simulation.cost, file.header
     about = About(
         executor=simulation.executor,
-        sync=simulation.sync,
+        recipe=cost.ran,
         balancer=header.balancer,
         model=cost.model.name,
         digest=header.digest,
         fidelity=fidelity(cost, file.schedules),
         hardware=cost.profile.gpu,
         emulated=True,
-        prefetch=simulation.prefetch,
         devices=cost.cluster.devices,
         max_tokens=header.max_tokens,
         trace=header.trace,
-        recompute=cost.profile.recompute,
-        sharding=cost.sharded,
         nodes=cost.cluster.devices // cost.holders,
     )
     simulation.check(file.schedules)
@@ -137,7 +147,7 @@ def _pieces(schedules: Sequence[Schedule], simulation: Simulation, size: int | N
         if simulation.executor != "analytic" or not piece.queued:
             yield piece
             continue
-        takers = analytic.take(piece.program, piece.durations, simulation.program(1), _entries(piece, simulation))
+        takers = analytic.take(piece.program, piece.durations, simulation.cost.program(1), _entries(piece, simulation))
         found = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(piece.schedules, takers, strict=True)]
         for places in _alike(found, simulation, None):
             part = _piece([numbers[i] for i in places], [found[i] for i in places], simulation)
@@ -158,14 +168,14 @@ def _piece(numbers: list[int], schedules: Sequence[Schedule], simulation: Simula
     cost = simulation.cost
     luck = cost.luck(schedules, numbers, simulation.seed)
     load = cost.load(schedules, luck)
-    steps = simulation.program(len(load.tokens))
+    steps = simulation.cost.program(len(load.tokens))
     durations = cost.durations(steps, load)
     return _Piece(steps, np.array(numbers, dtype=np.int64), tuple(schedules), load, durations, luck)
 
 
 def _entries(piece: _Piece, simulation: Simulation) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
     """For each entry of the queues: which minibatches have it, and its seconds as a microbatch of any device."""
-    cost, entry = simulation.cost, simulation.program(1)
+    cost, entry = simulation.cost, simulation.cost.program(1)
     load = cost.load(piece.schedules, piece.luck, queues=True)
     for e in range(len(load.tokens)):
         yield load.counts[:, 0] > e, cost.durations(entry, load.only(e))
@@ -191,7 +201,7 @@ def _share(piece: _Piece, simulation: Simulation) -> Block:
     # Room for a device that takes twice its share.
     most = piece.program.microbatches + 2 + 2 * max(len(s.queue) for s in piece.schedules) // cost.cluster.devices
     while True:
-        steps = simulation.program(most)
+        steps = simulation.cost.program(most)
         queues = (des.Queue(counts, seconds) for counts, seconds in _queues(piece, simulation))
         durations, rngs = cost.durations(steps, piece.load), simulation.rngs(piece.minibatches)
         asked, had, takers = des.run_shared(steps, durations, queues, cost.cluster, rngs)
@@ -200,7 +210,7 @@ def _share(piece: _Piece, simulation: Simulation) -> Block:
             break
         most *= 2
     block = Block(steps, piece.minibatches, counts, asked, had, padded(takers))
-    return shortened(block, simulation.program(int(counts.max())))
+    return shortened(block, simulation.cost.program(int(counts.max())))
 
 
 def _queues(piece: _Piece, simulation: Simulation) -> Iterator[tuple[Ints, Floats]]:

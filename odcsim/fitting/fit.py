@@ -17,6 +17,7 @@ from odcsim.fitting.robust import Solution, distinct, jitter, solve, stretch
 from odcsim.fitting.spells import slow, swing
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
 from odcsim.profile import Passes, Polynomial, Profile, Timing
+from odcsim.recipe import USUAL, Recipe
 from odcsim.timeline import Floats
 
 WRONG = 0.10  # a fit that misses a measurement by more than this, and by more than noise can do, has not explained it
@@ -89,10 +90,10 @@ def fit(measurements: Measurements) -> Profile:
 
 
 def examine(
-    measurements: Measurements, layers: int = 0, *, transfers_included: bool = False, recompute: bool = True
+    measurements: Measurements, layers: int = 0, *, transfers_included: bool = False, recipe: Recipe = USUAL
 ) -> FitReport:
-    """Fit everything. Compute that was timed as whole microbatches needs the model's number of layers, and whether
-    they ran with recompute."""
+    """Fit everything. Compute that was timed as whole microbatches needs the model's number of layers, and the
+    recipe that they ran by."""
     m = measurements
     usual = sorted((row for row in m.compute if not row.alone), key=lambda row: row.kind)
     rows = {kind: list(of) for kind, of in groupby(usual, key=lambda row: row.kind)}
@@ -104,11 +105,11 @@ def examine(
     computes = {kind: _compute(kind, of) for kind, of in rows.items()}
     swings, (timings, moved) = swing(usual), _transfers(m)
     parts = (*computes.values(), *moved)
-    terms = _whole(computes["microbatch"], layers, recompute) if whole else _layers(computes)
+    terms = _whole(computes["microbatch"], layers, recipe.recompute) if whole else _layers(computes)
     constant = computes["microbatch"].coefficients.constant if whole else 0.0
     profile = replace(
         _profile(m, rows, parts, list(computes.values()), terms),
-        recompute=recompute or not whole,
+        recompute=recipe.recompute or not whole,
         overhead=constant,
         node_transfers_included=transfers_included,
         timings=timings,

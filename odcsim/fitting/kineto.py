@@ -21,6 +21,7 @@ from odcsim.fitting.fit import FitReport, examine
 from odcsim.fitting.logs import read_lengths, told_split
 from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer
 from odcsim.model import Model
+from odcsim.recipe import USUAL, Recipe
 
 STEP, OPTIMIZER = "ProfilerStep#", "Optimizer.step"
 COLLECTIVES = {"all": "all-gather", "reduce": "reduce-scatter"}
@@ -77,7 +78,7 @@ def read_trace(path: Path | str) -> Trace:
 
 
 def fit_traces(
-    traces: list[Trace], lengths: Path | str, model: Model, gpu: str, *, recompute: bool = True
+    traces: list[Trace], lengths: Path | str, model: Model, gpu: str, *, recipe: Recipe = USUAL
 ) -> FitReport:
     """A profile from traces of one or more devices of a run, and a CSV file of what each step held."""
     held = read_lengths(lengths, one=len(traces) == 1)
@@ -95,11 +96,11 @@ def fit_traces(
             rows.append(Compute("microbatch", sum(every), squares, seconds, max(every), len(held[key])))
     constants = [Constant("optimizer", t.devices, s) for t in traces for s in t.optimizer if s > 0]
     hardware = f"{len(traces)} traces of {max(t.devices for t in traces)} devices"
-    notes = NOTES.format(told_split(recompute))
+    notes = NOTES.format(told_split(recipe))
     found = Measurements(
         model.name, gpu, tuple(rows), _shortest(traces), tuple(constants), hardware, transport="NCCL", notes=notes
     )
-    return examine(found, model.layers, recompute=recompute)
+    return examine(found, model.layers, recipe=recipe)
 
 
 def _timed(event: dict[str, Any]) -> bool:

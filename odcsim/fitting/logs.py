@@ -16,6 +16,7 @@ from odcsim.files import reading
 from odcsim.fitting.fit import FitReport, examine
 from odcsim.fitting.measurements import Compute, Measurements
 from odcsim.model import Model
+from odcsim.recipe import USUAL, Recipe
 
 EXPECTED = "columns lengths (512;1024;77) and seconds, a row for each microbatch of one device"
 MOST = 2**31  # tokens of a sample, as in schedules
@@ -62,7 +63,7 @@ def _rows(path: Path, needed: tuple[str, ...], expected: str) -> list[tuple[str,
 
 
 def fit_log(
-    log: Log, model: Model, gpu: str, devices: int = 1, origin: str = "", *, recompute: bool = True
+    log: Log, model: Model, gpu: str, devices: int = 1, origin: str = "", *, recipe: Recipe = USUAL
 ) -> FitReport:
     """A profile of whole microbatches. With several devices the seconds hold the transfers that were not hidden."""
     rows = []
@@ -70,7 +71,7 @@ def fit_log(
         squares = float(model.squares(np.array(lengths)).sum())
         rows.append(Compute("microbatch", sum(lengths), squares, seconds, max(lengths)))
     told = (
-        f"Fitted to whole microbatches and given to equal layers, {told_split(recompute)}; the head is in the layers, "
+        f"Fitted to whole microbatches and given to equal layers, {told_split(recipe)}; the head is in the layers, "
         "the constant counts as overhead; optimizer and publishing are not in it."
     )
     if devices > 1:
@@ -80,12 +81,12 @@ def fit_log(
         )
     where = f"{len(rows)} microbatches{f' of {origin}' if origin else ''}"
     found = Measurements(model.name, gpu, tuple(rows), hardware=where, notes=told)
-    return examine(found, model.layers, transfers_included=devices > 1, recompute=recompute)
+    return examine(found, model.layers, transfers_included=devices > 1, recipe=recipe)
 
 
-def told_split(recompute: bool) -> str:
+def told_split(recipe: Recipe) -> str:
     """How seconds of both passes are split over them."""
-    matmul, attention, counted = ("1:3", "1:3.5", "with") if recompute else ("1:2", "1:2.5", "without")
+    matmul, attention, counted = ("1:3", "1:3.5", "with") if recipe.recompute else ("1:2", "1:2.5", "without")
     told = f"matmul split {matmul} and attention {attention} between forward and backward"
     return f"{told}, as FLOPs {counted} recompute are"
 

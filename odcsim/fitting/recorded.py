@@ -37,9 +37,10 @@ def rows(
 ) -> Rows:
     """Everything a timeline measures. Where compute was emulated it is not measured, and whatever a wait took beyond
     the seconds of the cost that it stood for is work between steps."""
-    if timeline.about.sharding != "full":
+    recipe = timeline.about.recipe
+    if recipe.sharding != "full":
         raise InputError(
-            f"the timeline of a run under {timeline.about.sharding} sharding: a profile's transfers reach all devices",
+            f"the timeline of a run under {recipe.sharding} sharding: a profile's transfers reach all devices",
             fix="record a run under full sharding",
         )
     computing = not timeline.about.emulated
@@ -49,7 +50,7 @@ def rows(
     for block in timeline.blocks:
         chosen = block.ran(schedules)
         if computing:
-            names = BOTH_WAYS if timeline.about.recompute else WITHOUT
+            names = BOTH_WAYS if recipe.recompute else WITHOUT
             compute += _compute(block, load(model, chosen), chosen, names)
         transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES), computing)
         late = gaps(block)

@@ -7,7 +7,6 @@ of their own. Times become whole nanoseconds before anything else, so that round
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ def write(timeline: Timeline, path: Path | str, minibatches: Sequence[int] = ())
     """
     path = Path(path)
     found = list(events(timeline, minibatches or range(min(WINDOW, len(timeline.samples)))))
-    content = {"traceEvents": found, "displayTimeUnit": "ms", "otherData": asdict(timeline.about)}
+    content = {"traceEvents": found, "displayTimeUnit": "ms", "otherData": timeline.about.header()}
     text = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
     data = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
     with replacing(path) as temporary:

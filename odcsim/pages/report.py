@@ -176,7 +176,7 @@ def _parts(timelines: Sequence[Timeline]) -> str:
     for timeline in timelines:
         usage = metrics.usage(timeline)
         shares = [1 - usage.idle(), usage.idle(), *usage.idle_parts().values()]
-        told = [_name(timeline), f"{len(timeline.samples):,}", f"{usage.makespan.sum():,.4g}"]
+        told = [timeline.about.title, f"{len(timeline.samples):,}", f"{usage.makespan.sum():,.4g}"]
         rows.append([*told, *(f"{share:.1%}" for share in shares)])
     return page.table(head, rows)
 
@@ -188,7 +188,7 @@ def _abouts(timelines: Sequence[Timeline]) -> str:
         about = timeline.about
         hardware = f"{about.devices} x {about.hardware}" + (", compute emulated" if about.emulated else "")
         told = [about.executor, hardware, about.fidelity, about.model, about.trace, about.digest]
-        rows.append([_name(timeline), *told])
+        rows.append([timeline.about.title, *told])
     return page.table(head, rows)
 
 
@@ -199,10 +199,6 @@ def _queues(timelines: Sequence[Timeline], number: int) -> list[str]:
         block, place = timeline.block_of(number)
         taken = [len(block.taken(place, device)) for device in range(timeline.about.devices)]
         if sum(taken):
-            rows.append([_name(timeline), timeline.about.executor, f"{sum(taken)}", ", ".join(map(str, taken))])
+            rows.append([timeline.about.title, timeline.about.executor, f"{sum(taken)}", ", ".join(map(str, taken))])
     head = ["timeline", "executor", "entries of the shared queue", "run by device 0, 1, ..."]
     return [page.table(head, rows)] if rows else []
-
-
-def _name(timeline: Timeline) -> str:
-    return f"{timeline.about.sync} + {timeline.about.balancer}"

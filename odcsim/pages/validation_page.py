@@ -20,8 +20,8 @@ def asked(found: Validation) -> str:
     runs = f", {found.runs} runs" if found.runs > 1 else ""
     return (
         f"{one.executor} ({one.fidelity}, {one.hardware}) against {other.executor} ({other.hardware}){runs}: "
-        f"{other.model}{'' if other.recompute else ' without recompute'}, {other.devices} devices, "
-        f"{other.sync} + {other.balancer}, {len(found.minibatches)} minibatches, schedule {other.digest}"
+        f"{other.model}{other.recipe.words}, {other.devices} devices, "
+        f"{other.title}, {len(found.minibatches)} minibatches, schedule {other.digest}"
     )
 
 

@@ -44,7 +44,7 @@ def gantt(timeline: Timeline, minibatch: int, *, until: float = 0.0, number: int
     if any(bar.entry >= 0 for bar in found):
         told += "; outlined: taken from the shared queue"
     drawn = figure(
-        f"{escape(f'{about.sync} + {about.balancer}')}: {_seconds(makespan)}, devices idle {idle(block, place):.0%}",
+        f"{escape(about.title)}: {_seconds(makespan)}, devices idle {idle(block, place):.0%}",
         told + _left_out(devices, about.devices),
         x=_AXIS,
         height=150 + len(devices) * _pixels(devices),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from odcsim import balance
 from odcsim.balance import SIMULATED
 from odcsim.estimates import memory
-from odcsim.program import sync_named
 from odcsim.questions.comparison import Comparison
 from odcsim.results.summary import REFERENCE, Row
 
@@ -61,10 +60,9 @@ def answer(comparison: Comparison) -> Answer:
 
 def question(comparison: Comparison) -> str:
     setting, cluster = comparison.setting, comparison.setting.cost.cluster
-    nodes = f" in {cluster.nodes} nodes" if cluster.nodes > 1 else ""
-    kept = "" if setting.cost.profile.recompute else " without recompute"
+    model, nodes = setting.cost.model.name, f" in {cluster.nodes} nodes" if cluster.nodes > 1 else ""
     return (
-        f"Would on-demand communication train {setting.cost.model.name}{kept} faster on {cluster.devices} x "
+        f"Would on-demand communication train {model}{setting.cost.recipe.words} faster on {cluster.devices} x "
         f"{setting.cost.profile.gpu}{nodes}, with lengths like those of {setting.trace.name} and {setting.minibatch} "
         "samples per device in each optimizer step?"
     )
@@ -130,7 +128,7 @@ def _savings(found: Answer) -> str:
 
 def _sharding(comparison: Comparison, found: Answer) -> list[str]:
     """What hybrid sharding brings the chosen row, and what it costs, where somebody asked for it."""
-    if comparison.setting.cost.sharding == "full":
+    if comparison.setting.cost.recipe.sharding == "full":
         return []
     chosen, gain = found.chosen, found.chosen.over_full
     if gain is None:
@@ -147,8 +145,8 @@ def _sharding(comparison: Comparison, found: Answer) -> list[str]:
 
 def _in_node(comparison: Comparison, row: Row) -> float:
     """Bytes of a row's memory that full sharding would not need."""
-    cost, sync = comparison.setting.cost, sync_named(row.sync)
-    return memory.in_node(cost.model, cost.cluster.devices, cost.holders, one_sided=not sync.meets)
+    cost = comparison.setting.cost
+    return memory.in_node(cost.model, cost.cluster.devices, row.recipe, cost.holders)
 
 
 def _splitting(comparison: Comparison, found: Answer) -> list[str]:

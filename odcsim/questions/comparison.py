@@ -8,7 +8,7 @@ from odcsim import balance
 from odcsim.estimates import memory
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
-from odcsim.program import SYNCS, sync_named
+from odcsim.program import SYNCS
 from odcsim.questions.setting import Setting, assign, drawn
 from odcsim.results import summary
 from odcsim.results.metrics import Usage
@@ -60,7 +60,7 @@ def compare(
     fully: dict[str, ScheduleFile] = {}  # the same for full sharding, under which some plan otherwise
     largest: dict[str, int] = {}
     rows, usages, minibatches = [], [], drawn(setting)
-    profile, full = setting.cost.profile, replace(setting, cost=replace(setting.cost, sharding="full"))
+    profile, full = setting.cost.profile, replace(setting, cost=setting.cost.by(sharding="full"))
     for balancer, sync in pairs(setting):
         if balancer not in plans:
             plans[balancer] = file = assign(setting, balancer, minibatches)
@@ -70,7 +70,7 @@ def compare(
         how = Simulation(setting.cost, sync, executor, seed=setting.seed)
         measured = measure(plans[balancer], how)
         row = summary.row(measured, profile.low, profile.high, price)
-        row = replace(row, sharding=setting.cost.sharded, over_full=_over_full(measured, fully[balancer], how))
+        row = replace(row, over_full=_over_full(measured, fully[balancer], how))
         rows.append(_with_memory(row, setting, largest[balancer], memory_limit))
         usages.append(measured.usage)
         advance()
@@ -83,30 +83,22 @@ def measure(file: ScheduleFile, how: Simulation) -> Measured:
     """One (balancer, sync), measured."""
     usage = simulation.usage(file.schedules, how)
     samples, tokens = simulation.carried(file.schedules)
-    return Measured(file.header.balancer, how.sync, usage, samples, tokens, file.header.devices)
+    return Measured(file.header.balancer, how.cost.ran, usage, samples, tokens, file.header.devices)
 
 
 def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float | None:
     """How many times as fast as under full sharding with the plans for that, where there is a difference."""
     if how.cost.sharded == "full":
         return None
-    full = simulation.usage(file.schedules, replace(how, cost=replace(how.cost, sharding="full")))
+    full = simulation.usage(file.schedules, replace(how, cost=how.cost.by(sharding="full")))
     seconds = float(measured.usage.makespan.sum())
     return float(full.makespan.sum()) / seconds if seconds else None
 
 
 def _with_memory(row: Row, setting: Setting, tokens: int, limit: float | None) -> Row:
     """`tokens` of the largest microbatch."""
-    sync = sync_named(row.sync)
-    estimate = memory.estimate(
-        setting.cost.model,
-        setting.cost.cluster.devices,
-        tokens,
-        full_gradients=not sync.push_every_microbatch,
-        one_sided=not sync.meets,
-        recompute=setting.cost.profile.recompute,
-        holders=setting.cost.holders,
-    )
+    cost = setting.cost
+    estimate = memory.estimate(cost.model, cost.cluster.devices, tokens, row.recipe, cost.holders)
     return replace(row, memory_bytes=estimate.total, memory_fits=None if limit is None else estimate.total <= limit)
 
 
@@ -128,8 +120,7 @@ def inputs(comparison: Comparison) -> dict[str, Any]:
         "seed": setting.seed,
         "in_order": setting.in_order,
         "split_overhead": setting.split_overhead,
-        "recompute": setting.cost.profile.recompute,
-        "sharding": setting.cost.sharding,
+        **setting.cost.recipe.inputs(),
         "price": comparison.price,
         "executor": comparison.executor,
     }

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.profile import Profile
 from odcsim.reading import load
+from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.trace import Trace
 
@@ -74,17 +76,16 @@ def ask(
     devices_per_node: int | None = None,
     cluster: str | None = None,
     split_overhead: float | None = None,
-    recompute: bool = True,
-    sharding: str = "full",
+    **choices: Any,
 ) -> Setting:
-    """A setting by names and paths, as the command line takes them."""
+    """A setting by names and paths, as the command line takes them. `choices`: of the recipe, `sharding="hybrid"`."""
     wanted = {"devices": devices, "minibatch": minibatch, "minibatches": minibatches}
     for name, value in wanted.items():
         if value < 1:
             raise InputError(f"--{name} is {value}", fix="give at least 1")
     if split_overhead is not None and not 0 <= split_overhead <= 1:
         raise InputError(f"--split-overhead is {split_overhead}", fix="give a fraction from 0 to 1, such as 0.05")
-    cost = cost_of(model, gpu, profile, devices, devices_per_node, cluster, sharding, recompute=recompute)
+    cost = cost_of(model, gpu, profile, devices, devices_per_node, cluster, recipe=Recipe(**choices))
     trace = load(trace) if isinstance(trace, str) else trace
     return Setting(trace, cost, minibatch, max_tokens, minibatches, seed, in_order, split_overhead)
 
@@ -96,15 +97,14 @@ def cost_of(
     devices: int,
     devices_per_node: int | None = None,
     cluster: str | None = None,
-    sharding: str = "full",
     *,
-    recompute: bool = True,
+    recipe: Recipe = USUAL,
 ) -> Cost:
     """What things cost: the model's shape, the best profile at hand, and the cluster."""
     shape = catalog.model(model)
     hardware = catalog.gpu(gpu) if gpu else None
-    fit = fits.choose(shape, hardware, devices, profile, recompute=recompute)
-    return Cost(shape, fit, _cluster(hardware, fit, devices, devices_per_node, cluster), sharding)
+    fit = fits.choose(shape, hardware, devices, profile, recipe)
+    return Cost(shape, fit, _cluster(hardware, fit, devices, devices_per_node, cluster), recipe)
 
 
 def _cluster(gpu: GPU | None, fit: Profile, devices: int, devices_per_node: int | None, path: str | None) -> Cluster:

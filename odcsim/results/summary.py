@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from odcsim.errors import InputError
+from odcsim.recipe import Recipe
 from odcsim.results.metrics import Usage
 from odcsim.timeline import Floats, Ints
 
@@ -19,7 +20,7 @@ class Row:
     """Sums and ratios of sums over the minibatches. Speedups are None where there is nothing to compare with."""
 
     balancer: str
-    sync: str
+    recipe: Recipe  # as it ran: on one node hybrid sharding is full
     minibatches: int
     makespan_seconds: float
     idle: float
@@ -38,11 +39,21 @@ class Row:
     balancer_gain: float | None = None  # then the balancer
     memory_bytes: float | None = None
     memory_fits: bool | None = None
-    sharding: str = "full"  # as it ran: on one node hybrid is full
     over_full: float | None = None  # speedup of hybrid over full sharding
 
+    @property
+    def sync(self) -> str:
+        return self.recipe.sync
+
+    @property
+    def sharding(self) -> str:
+        return self.recipe.sharding
+
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Of the recipe only what rows of one table may differ in; `inputs` has the rest."""
+        row = asdict(self)
+        balancer, _, over_full = (row.pop(name) for name in ("balancer", "recipe", "over_full"))
+        return {"balancer": balancer, "sync": self.sync, **row, "sharding": self.sharding, "over_full": over_full}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,7 @@ class Measured:
     """The usage of one (balancer, sync) and what its minibatches carried."""
 
     balancer: str
-    sync: str
+    recipe: Recipe  # as it ran
     usage: Usage
     samples: Ints
     tokens: Ints
@@ -64,7 +75,7 @@ def row(measured: Measured, low: float, high: float, price: float | None) -> Row
     hours = seconds * measured.devices / 3600
     return Row(
         balancer=measured.balancer,
-        sync=measured.sync,
+        recipe=measured.recipe,
         minibatches=len(usage.makespan),
         makespan_seconds=seconds,
         idle=usage.idle(),

@@ -15,11 +15,11 @@ from odcsim.errors import InputError
 from odcsim.program import EVERY
 from odcsim.results import spans
 from odcsim.results.metrics import PARTS, Usage, usage
+from odcsim.results.pairs import refuse
 from odcsim.timeline import About, Floats, Timeline
 
 KINDS = ("embed", "forward", "head", "backward", "overhead", "gather", "push", "optimizer", "publish", "meeting")
 NAMED = 3  # worst minibatches that are named
-SHORTEST = 5e-3  # seconds of an emulated minibatch below which a wait's own error is what one would measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ class Validation:
         return {
             "schema": 1,
             "digest": self.measured.digest,
-            "sync": self.measured.sync,
+            "sync": self.measured.recipe.sync,
             "balancer": self.measured.balancer,
             "model": self.measured.model,
             "devices": self.measured.devices,
-            "recompute": self.measured.recompute,
+            "recompute": self.measured.recipe.recompute,
             "executor_check": self.executor_check,
             "runs": self.runs,
             "predicted": {k: getattr(self.predicted, k) for k in ("executor", "fidelity", "hardware")},
@@ -126,7 +126,7 @@ def validate(predicted: Timeline, measured: Sequence[Timeline]) -> Validation:
     if not measured:
         raise InputError("nothing measured to compare with", fix="give at least one timeline of 'odc_engine run'")
     for number, run in enumerate(measured):
-        _refuse(predicted, run, f"measured timeline {number + 1}" if len(measured) > 1 else "measured timeline")
+        refuse(predicted, run, f"measured timeline {number + 1}" if len(measured) > 1 else "measured timeline")
     for name in ("executor", "hardware", "emulated"):
         if len(found := {str(getattr(run.about, name)) for run in measured}) > 1:
             told = " and ".join(sorted(found))
@@ -176,37 +176,6 @@ def _minibatches(
             )
         )
     return tuple(found)
-
-
-def _refuse(predicted: Timeline, measured: Timeline, where: str) -> None:
-    """Refuse what would give a number that means nothing."""
-    one, other = predicted.about, measured.about
-    if one.executor == "engine" and other.executor != "engine":
-        raise InputError("the prediction was measured and the measurement simulated", fix="swap the two files")
-    fixes = {
-        "digest": "predict and run the same schedule file",
-        "devices": "predict and run the same schedule file",
-        "sync": f"predict with --sync {other.sync}",
-        "prefetch": f"predict with prefetch {other.prefetch}",
-        "sharding": f"predict with --sharding {other.sharding}",
-        "nodes": "predict and run with the same --devices-per-node",
-    }
-    for name, fix in fixes.items():
-        if (mine := getattr(one, name)) != (its := getattr(other, name)):
-            word = "schedule digest" if name == "digest" else name
-            raise InputError(f"{word} {its} is not the prediction's {mine}", where=where, fix=fix)
-    if one.recompute != other.recompute:
-        ran, meant = (f"with{'' if about.recompute else 'out'} recompute" for about in (other, one))
-        fix = "leave --no-recompute out of the prediction" if other.recompute else "predict with --no-recompute"
-        raise InputError(f"run {ran}, predicted {meant}", where=where, fix=fix)
-    if not len(measured.samples) or not np.array_equal(predicted.samples, measured.samples):
-        raise InputError("minibatches hold other samples than the prediction's", where=where, fix=fixes["digest"])
-    shortest = min(float(usage(line).makespan.min()) for line in (predicted, measured))
-    if shortest <= 0:
-        raise InputError("a minibatch takes no time", where=where, fix="a profile must give seconds to compute")
-    if other.emulated and other.executor == "engine" and shortest < SHORTEST:
-        told = f"an emulated minibatch takes {1e3 * shortest:.1f} ms, under {1e3 * SHORTEST:.0f}"
-        raise InputError(told, where=where, fix="emulate longer samples: waiting is not that exact")
 
 
 def _errors(values: Floats) -> Errors:

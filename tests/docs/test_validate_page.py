@@ -226,7 +226,8 @@ def test_what_held_out_minibatches_take_changes_no_prediction(stage, tmp_path, m
     stage = replace(stage, repeats=1, balancers=page.KEPT_BY)
     usual = COST[page.STAGES[0]]
     usual = replace(usual, profile=replace(usual.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in KINDS)))
-    cost = replace(usual, profile=page.under(usual.profile, usual.model, stage.recompute))
+    seconds = page.under(usual.profile, usual.model, stage.recompute)
+    cost = replace(usual, profile=seconds, recipe=replace(usual.recipe, recompute=stage.recompute))
     plans = {sync: page.planned(stage, cost, sync) for sync in stage.syncs}
     files = {sync: page.with_others(stage, file) for sync, (file, _) in plans.items()}
 

@@ -10,7 +10,9 @@ from sources import ENGINE, ODCSIM, inside, outside
 
 CONTRACT = {
     f"odcsim.{name}"
-    for name in "errors files checked form trace schedule program timeline profile model cost cluster command".split()
+    for name in (
+        "errors files checked form trace schedule program recipe timeline profile model cost cluster command".split()
+    )
 }
 EXECUTORS = {"odcsim.executors.analytic", "odcsim.executors.des"}
 READERS = (

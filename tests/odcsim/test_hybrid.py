@@ -10,17 +10,18 @@ from strategies import BETWEEN, PREFETCHES, SYNCS, TRANSFERS, schedules
 
 from odcsim import catalog
 from odcsim.catalog import fits
-from odcsim.cli import options, table
+from odcsim.cli import table
 from odcsim.cluster import Cluster, cluster_of
 from odcsim.cost import Cost, estimate
 from odcsim.errors import InputError
 from odcsim.estimates import memory
 from odcsim.executors.simulation import EXECUTORS, Simulation, simulate, usage
 from odcsim.profile import Timing
-from odcsim.program import SHARDINGS, program, sync_named
+from odcsim.program import program, sync_named
 from odcsim.questions import answer
 from odcsim.questions.comparison import Comparison, compare
 from odcsim.questions.setting import Setting, ask, plan
+from odcsim.recipe import Recipe
 from odcsim.results import metrics, validation
 from odcsim.results.summary import Row
 from odcsim.schedule import Header, Schedule, ScheduleFile
@@ -32,7 +33,7 @@ NAMES = ("r1-distill-qwen-1.5b", "r1-distill-qwen-32b", "qwen3-30b-a3b")
 
 def cost(devices: int, per_node: int, sharding: str = "hybrid", **changes) -> Cost:
     cluster = replace(cluster_of(A100, devices, per_node), **changes)
-    return Cost(MODEL, estimate(MODEL, A100, devices), cluster, sharding)
+    return Cost(MODEL, estimate(MODEL, A100, devices), cluster, Recipe(sharding=sharding))
 
 
 def even(length: int, devices: int, microbatches: int = 1) -> Schedule:
@@ -53,7 +54,7 @@ def rows(how: Cost, sync: str, found: Schedule) -> dict[str, float]:
 def test_on_one_node_hybrid_is_full_to_the_last_bit(setting, found, per_node, executor, sync):
     one = replace(setting.cost.cluster, devices_per_node=per_node, nics_per_node=per_node)
     found = found if sync_named(sync).uneven else even(found.lengths[0], 4, 2)
-    hows = [Simulation(replace(setting.cost, cluster=one, sharding=s), sync, executor) for s in ("full", "hybrid")]
+    hows = [Simulation(replace(setting.cost, cluster=one), sync, executor, sharding=s) for s in ("full", "hybrid")]
     full, hybrid = (usage([found], how) for how in hows)
     assert all(np.array_equal(getattr(full, f.name), getattr(hybrid, f.name)) for f in fields(full))
     file = ScheduleFile(Header("native", "m", "a test", 10**6, 4, 0), (found,)).sealed()
@@ -76,7 +77,7 @@ def test_hybrid_never_moves_more_bytes_between_nodes_than_full(name, sync, micro
     cluster = Cluster(nodes * per_node, per_node, 1e30, 1.0, per_node, one_sided_slowdown=1.0, latency=0.0)
     moved = []
     for sharding in ("hybrid", "full"):
-        how = Cost(model, estimate(model, A100, cluster.devices), cluster, sharding)
+        how = Cost(model, estimate(model, A100, cluster.devices), cluster, Recipe(sharding=sharding))
         steps = program(model.layers, microbatches, sync, prefetch, sharding)
         seconds = how.durations(steps, how.load([even(10, cluster.devices, microbatches)]))[:, 0, 0]
         moved.append(sum(seconds[s.duration] for s in steps.steps if steps.leaves_node(s)))
@@ -120,7 +121,7 @@ def test_a_node_with_fewer_cards_takes_as_many_times_as_long_between_nodes_and_n
 def test_the_executors_agree_on_real_seconds_and_parts_add_up(setting, sync):
     file = plan(setting, "lb-micro")
     two = replace(setting.cost.cluster, devices_per_node=2, nics_per_node=2)
-    how = replace(setting.cost, cluster=two, sharding="hybrid")
+    how = replace(setting.cost, cluster=two).by(sharding="hybrid")
     fast, slow = (simulate(file, Simulation(how, sync, executor)) for executor in EXECUTORS)
     for one, other in zip(fast.blocks, slow.blocks, strict=True):
         assert np.array_equal(one.asked, other.asked)
@@ -138,21 +139,19 @@ def test_measured_transfers_of_a_nodes_devices_hold_inside_it():
     fit = replace(fits.published("r1-distill-qwen-1.5b", "a100"), timings=(Timing("gather", 4, 0.5, 0.0),))
     model = catalog.model("r1-distill-qwen-1.5b")
     for sharding, expected in (("hybrid", True), ("full", False)):
-        found = rows(Cost(model, fit, cluster_of(A100, 8, 4), sharding), "on-demand", even(10, 8))
+        found = rows(Cost(model, fit, cluster_of(A100, 8, 4), Recipe(sharding=sharding)), "on-demand", even(10, 8))
         assert (found["gather layer"] == 0.5) == expected
 
 
-@given(st.integers(1, 4), st.sampled_from([1, 2, 8]), st.booleans(), st.booleans())
-def test_its_price_in_memory(nodes, per_node, one_sided, deferred):
+@given(st.integers(1, 4), st.sampled_from([1, 2, 8]), st.sampled_from(SYNCS))
+def test_its_price_in_memory(nodes, per_node, sync):
     """Parameters in bf16 and fp32 sums of gradients over a node alone; optimizer states stay where they are."""
     devices = nodes * per_node
-    given = {"full_gradients": deferred, "one_sided": one_sided}
-    full = memory.estimate(MODEL, devices, 1000, **given)
-    hybrid = memory.estimate(MODEL, devices, 1000, **given, holders=per_node)
+    full, hybrid = (memory.estimate(MODEL, devices, 1000, Recipe(sync), holders) for holders in (devices, per_node))
     assert hybrid.states == full.states == 12 * MODEL.parameters / devices
     share = MODEL.parameters / per_node - MODEL.parameters / devices
     # Under collectives nobody publishes: the parameters of a node come anew.
-    anew = 0 if one_sided or nodes == 1 else 2 * MODEL.parameters / devices
+    anew = 0 if sync == "on-demand" or nodes == 1 else 2 * MODEL.parameters / devices
     assert hybrid.total - full.total == pytest.approx(6 * share + anew)
 
 
@@ -162,13 +161,12 @@ def test_what_is_no_hybrid_sharding_is_refused():
     with pytest.raises(InputError, match="unknown sharding 'hybird'; did you mean 'hybrid'"):
         cost(16, 8, "hybird")
     assert cost(12, 8, "full").holders == 12
-    assert options.SHARDINGS == SHARDINGS
 
 
 def test_a_prediction_under_another_sharding_or_other_nodes_is_refused(setting, schedules):
     def run(sharding: str, per_node: int):
         cluster = replace(setting.cost.cluster, devices_per_node=per_node, nics_per_node=per_node)
-        return simulate(schedules, Simulation(replace(setting.cost, cluster=cluster, sharding=sharding), "on-demand"))
+        return simulate(schedules, Simulation(replace(setting.cost, cluster=cluster), sharding=sharding))
 
     two, four, full = run("hybrid", 2), run("hybrid", 1), run("full", 2)
     with pytest.raises(InputError, match="sharding full is not the prediction's hybrid; predict with --sharding full"):
@@ -183,7 +181,7 @@ def on_two_nodes() -> Comparison:
     asked = ask(
         "uniform:min=200,max=1000", NAMES[0], gpu="h100", devices=16, minibatch=4, minibatches=1, max_tokens=1000
     )
-    cost = replace(asked.cost, sharding="hybrid", cluster=replace(asked.cost.cluster, nic_bandwidth=12.5e9 / 8))
+    cost = replace(asked.cost.by(sharding="hybrid"), cluster=replace(asked.cost.cluster, nic_bandwidth=12.5e9 / 8))
     return compare(replace(asked, cost=cost), memory_limit=A100.memory_bytes)
 
 
@@ -198,7 +196,7 @@ def test_rows_and_inputs_carry_it(on_two_nodes):
 
 def in_full(setting: Setting, row: Row) -> float:
     """Seconds of the row's balancer and sync where all is asked for under full sharding."""
-    full = replace(setting, cost=replace(setting.cost, sharding="full"))
+    full = replace(setting, cost=setting.cost.by(sharding="full"))
     file = plan(full, row.balancer)
     return usage(file.schedules, Simulation(full.cost, row.sync, "analytic")).makespan.sum()
 
@@ -206,7 +204,7 @@ def in_full(setting: Setting, row: Row) -> float:
 def test_full_sharding_is_held_against_with_the_plans_for_it(on_two_nodes):
     """Its root takes longer to gather, so a microbatch costs more and pool leaves fewer of them to the queue."""
     setting = replace(on_two_nodes.setting, max_tokens=4000)
-    full = replace(setting, cost=replace(setting.cost, sharding="full"))
+    full = replace(setting, cost=setting.cost.by(sharding="full"))
     assert len(plan(full, "pool").schedules[0].queue) < len(plan(setting, "pool").schedules[0].queue)
     row = compare(setting).row("pool", "on-demand")
     assert row.over_full == pytest.approx(in_full(setting, row) / row.makespan_seconds)
@@ -239,7 +237,7 @@ def test_the_answer_tells_what_it_buys_and_what_it_costs(on_two_nodes, capsys):
 
 
 def test_the_answer_tells_where_it_buys_nothing(on_two_nodes, setting):
-    one = compare(replace(setting, cost=replace(setting.cost, sharding="hybrid"), minibatches=1))
+    one = compare(replace(setting, cost=setting.cost.by(sharding="hybrid"), minibatches=1))
     assert {(r.sharding, r.over_full) for r in one.rows} == {("full", None)}
     assert "there is one node" in " ".join(answer.sentences(one, answer.answer(one)))
     slower = replace(on_two_nodes, rows=tuple(replace(r, over_full=0.97) for r in on_two_nodes.rows))

@@ -153,7 +153,7 @@ def test_the_timeline_has_every_step_of_the_program_in_its_order(pools, sync, ba
     every = pools(4).run(shm_records, job) if backend == "shm" else on_threads(job, recorded)
     blocks = [run.block_of(n, file.schedules[n], job, [device[n] for device in every]) for n in range(2)]
     line = run.assembled(file, job, blocks)
-    assert (line.about.sharding, line.about.nodes) == ("hybrid", 2)
+    assert (line.about.recipe.sharding, line.about.nodes) == ("hybrid", 2)
     steps = line.blocks[0].program.steps
     between = [i for i, s in enumerate(steps) if s.kind in ("gather", "push") and s.microbatch == EVERY]
     assert len(between) == 2

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from odcsim import catalog, compare, timeline
 from odcsim import profile as profiles
 from odcsim.catalog import fits
-from odcsim.cost import estimate
+from odcsim.cluster import cluster_of
+from odcsim.cost import Cost, estimate
 from odcsim.errors import InputError
 from odcsim.estimates.recompute import WIDER, under
 from odcsim.estimates.scaling import scaled
@@ -21,6 +22,7 @@ from odcsim.fitting.logs import Log, fit_log
 from odcsim.fitting.measurements import Compute, Measurements
 from odcsim.profile import Passes, Polynomial, Profile
 from odcsim.questions.setting import ask, cost_of, plan
+from odcsim.recipe import Recipe
 from odcsim.results.validation import validate
 from odcsim.timeline import read, write
 
@@ -41,14 +43,18 @@ MEASURED = Profile(
 
 
 def seconds(profile: Profile, lengths=(1000, 30_000)) -> np.ndarray:
-    return replace(cost_of(SMALL.name, "a100", None, 8), profile=profile).sample_seconds(np.array(lengths))
+    return Cost(SMALL, profile, cluster_of(A100, 8), by(profile.recompute)).sample_seconds(np.array(lengths))
+
+
+def by(recompute: bool) -> Recipe:
+    return Recipe(recompute=recompute)
 
 
 @given(st.sampled_from(["tiny", "r1-distill-qwen-1.5b", "qwen3-30b-a3b", "llama-3.1-8b"]))
 def test_the_catalogue_counts_one_forward_less(name):
     """Four thirds of the matmuls of both passes, and 4.5 of 3.5 of attention; the head stays as it is."""
     model = catalog.model(name)
-    usual, kept = (estimate(model, A100, 8, recompute=on) for on in (True, False))
+    usual, kept = (estimate(model, A100, 8, by(on)) for on in (True, False))
     assert replace(kept, backward=usual.backward, origin=usual.origin, recompute=True) == usual
     both, less = (
         (p.forward.linear + p.backward.linear, p.forward.quadratic + p.backward.quadratic) for p in (usual, kept)
@@ -122,7 +128,7 @@ def test_an_old_profile_is_one_with_recompute_and_nothing_kept(tmp_path):
     del content["recompute"], content["kept"]
     path.write_text(json.dumps(content))
     assert profiles.read(path) == replace(MEASURED, kept=Passes())
-    assert cost_of(SMALL.name, None, str(path), 2, recompute=False).profile.fidelity == "extrapolated"
+    assert cost_of(SMALL.name, None, str(path), 2, recipe=by(False)).profile.fidelity == "extrapolated"
 
 
 def test_balancers_and_executors_take_the_same_seconds(tmp_path):
@@ -133,7 +139,7 @@ def test_balancers_and_executors_take_the_same_seconds(tmp_path):
         on = setting.cost.profile.recompute
         found = compare(setting)
         assert found.as_json()["inputs"]["recompute"] is on
-        assert simulate_of(setting).about.recompute is on
+        assert simulate_of(setting).about.recipe.recompute is on
     assert usual.cost.profile == MEASURED
     lengths = np.array([1000, 2000])
     assert np.all(kept.cost.sample_seconds(lengths) == seconds(under(MEASURED, SMALL, False), lengths))
@@ -154,7 +160,7 @@ def test_without_recompute_is_quicker_and_holds_more():
 
 
 def test_a_prediction_with_it_is_not_held_against_a_run_without(timeline):
-    without = replace(timeline, about=replace(timeline.about, recompute=False))
+    without = replace(timeline, about=replace(timeline.about, recipe=by(False)))
     with pytest.raises(InputError, match=r"^measured timeline: run without recompute, predicted with recompute; pred"):
         validate(timeline, [without])
     with pytest.raises(InputError, match="run with recompute, predicted without recompute; leave --no-recompute out"):
@@ -163,7 +169,7 @@ def test_a_prediction_with_it_is_not_held_against_a_run_without(timeline):
 
 
 def test_a_timeline_carries_it_and_an_old_one_had_it(timeline, tmp_path):
-    without = replace(timeline, about=replace(timeline.about, recompute=False))
+    without = replace(timeline, about=replace(timeline.about, recipe=by(False)))
     write(without, tmp_path / "t.npz")
     assert read(tmp_path / "t.npz").about == without.about
     with np.load(tmp_path / "t.npz") as columns:
@@ -181,7 +187,7 @@ def test_a_log_of_steps_without_it_is_split_as_their_flops_are():
     rng = np.random.default_rng(0)
     lengths = tuple(tuple(rng.integers(100, 3000, rng.integers(1, 6)).tolist()) for _ in range(30))
     log = Log(lengths, tuple(1e-5 * sum(of) + 2e-9 * sum(n * n for n in of) + 0.1 for of in lengths))
-    usual, kept = (fit_log(log, SMALL, "a100", recompute=on).profile for on in (True, False))
+    usual, kept = (fit_log(log, SMALL, "a100", recipe=by(on)).profile for on in (True, False))
     assert (usual.recompute, kept.recompute) == (True, False)
     assert kept.backward.linear / kept.forward.linear == pytest.approx(2)
     assert kept.backward.quadratic / kept.forward.quadratic == pytest.approx(2.5)

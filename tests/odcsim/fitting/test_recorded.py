@@ -254,6 +254,7 @@ def test_a_transfer_that_meets_begins_when_its_last_device_comes():
 
 def test_a_run_under_hybrid_sharding_is_refused_rather_than_read_in_part():
     line = run_of(EVEN, MACHINE, "on-demand")
-    line = replace(line, about=replace(line.about, sharding="hybrid", nodes=2))
+    hybrid = replace(line.about.recipe, sharding="hybrid")
+    line = replace(line, about=replace(line.about, recipe=hybrid, nodes=2))
     with pytest.raises(InputError, match=r"under hybrid sharding: .* record a run under full sharding"):
         recorded.rows(line, EVEN.schedules, TINY, "float32")

@@ -12,10 +12,11 @@ from strategies import cases
 from odcsim.errors import InputError
 from odcsim.executors import analytic
 from odcsim.pages import perfetto
+from odcsim.recipe import Recipe
 from odcsim.results import metrics
 from odcsim.timeline import About, Block, Timeline
 
-ABOUT = About("analytic", "s", "b", "m", "d", "calibrated", "h", True, "none", 1, 1)
+ABOUT = About("analytic", Recipe(), "b", "m", "d", "calibrated", "h", True, 1, 1)
 
 
 def timeline_of(case):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odcsim.recipe import Recipe
 from odcsim.results import summary
 from odcsim.results.metrics import PARTS, Usage
 from odcsim.results.summary import REFERENCE, Measured, Row
@@ -20,7 +21,7 @@ def used(makespan: np.ndarray, devices: int, busy: float = 0.5) -> Usage:
 
 def row(balancer: str, sync: str, makespan: np.ndarray, devices: int = 4, price: float | None = None) -> Row:
     samples = np.full(len(makespan), 8)
-    measured = Measured(balancer, sync, used(makespan, devices), samples, 1000 * samples, devices)
+    measured = Measured(balancer, Recipe(sync), used(makespan, devices), samples, 1000 * samples, devices)
     return summary.row(measured, 0.5, 2.0, price)
 
 

@@ -16,6 +16,7 @@ from odcsim.executors.simulation import Simulation, simulate
 from odcsim.pages import validation_page
 from odcsim.program import SYNCS
 from odcsim.questions.setting import plan
+from odcsim.recipe import CHOICES
 from odcsim.results import validation
 from odcsim.results.metrics import PARTS, usage
 from odcsim.results.validation import KINDS, validate
@@ -29,7 +30,10 @@ def stretched(line: Timeline, factor: float) -> Timeline:
 
 
 def said(line: Timeline, **changes: object) -> Timeline:
-    return replace(line, about=replace(line.about, **changes))
+    """It says otherwise of itself: of its recipe, or of the rest."""
+    chosen = {name: changes.pop(name) for name in CHOICES if name in changes}
+    recipe = replace(line.about.recipe, **chosen)
+    return replace(line, about=replace(line.about, recipe=recipe, **changes))
 
 
 def run_on(setting, cluster: Cluster, sync: str, seed: int = 0) -> Timeline:

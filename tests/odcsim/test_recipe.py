@@ -1,0 +1,157 @@
+"""The recipe: what cannot be chosen is refused, and a choice is asked for and written down without anybody's help."""
+
+import argparse
+import json
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odcsim import catalog
+from odcsim import timeline as timelines
+from odcsim.cluster import cluster_of
+from odcsim.command import Parser, add_recipe, chosen
+from odcsim.cost import Cost, estimate
+from odcsim.errors import InputError
+from odcsim.executors.simulation import Simulation
+from odcsim.questions.setting import ask
+from odcsim.recipe import CHOICES, USUAL, Recipe, flag, flags
+
+A100, MODEL = catalog.gpu("a100"), catalog.model("r1-distill-qwen-1.5b")
+
+
+@st.composite
+def recipes(draw):
+    def value(name: str):
+        choice = CHOICES[name]
+        if isinstance(choice.usual, bool):
+            return draw(st.booleans())
+        return draw(st.sampled_from(choice.values or (choice.usual, "none")))
+
+    return Recipe(**{name: value(name) for name in CHOICES})
+
+
+def words_for(recipe: Recipe, names: tuple[str, ...]) -> list[str]:
+    """A command line that asks for the recipe."""
+    words = []
+    for name in names:
+        value = getattr(recipe, name)
+        if not isinstance(value, bool):
+            words += [flag(name), value]
+        elif value != CHOICES[name].usual:
+            words.append(flag(name))
+    return words
+
+
+@pytest.mark.parametrize("engine", [False, True])
+@given(recipe=recipes())
+def test_a_command_line_asks_for_any_recipe(engine, recipe):
+    names = flags(engine=engine)
+    parser = Parser()
+    add_recipe(parser, names)
+    asked = Recipe(**chosen(parser.parse_args(words_for(recipe, names))))
+    assert asked == replace(USUAL, **{name: getattr(recipe, name) for name in names})
+
+
+@given(recipe=recipes())
+def test_a_timeline_carries_any_recipe(recipe, timeline, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "recipe.npz"
+    about = replace(timeline.about, recipe=recipe)
+    steps = [replace(b, program=recipe.program(b.program.layers, b.program.microbatches)) for b in timeline.blocks]
+    shape = [(len(b.program.steps), *b.asked.shape[1:]) for b in steps]
+    blocks = [replace(b, asked=np.zeros(s), had=np.zeros(s)) for b, s in zip(steps, shape, strict=True)]
+    timelines.write(replace(timeline, about=about, blocks=tuple(blocks)), path)
+    assert timelines.read(path).about == about
+
+
+def test_keys_of_a_header_and_of_inputs_are_as_ever(timeline, setting):
+    header = timeline.about.header()
+    assert {"sync", "prefetch", "recompute", "sharding"} == set(header) & set(CHOICES)
+    assert setting.cost.recipe.inputs() == {"recompute": True, "sharding": "full"}
+    assert replace(timeline.about, recipe=Recipe(accumulate="slots")).header()["accumulate"] == "slots"
+
+
+@pytest.mark.parametrize(
+    ("choice", "problem"),
+    [
+        ({"sync": "on-demnd"}, "unknown sync 'on-demnd'; did you mean 'on-demand'"),
+        ({"sharding": "hybird"}, "unknown sharding 'hybird'; did you mean 'hybrid'"),
+        ({"accumulate": "lock"}, "unknown accumulate 'lock'; did you mean 'locked'"),
+        ({"recompute": "no"}, "recompute is 'no'; give a value such as True"),
+        ({"dtype": None}, "dtype is None; give a value such as 'float32'"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(choice, problem):
+    with pytest.raises(InputError, match=problem):
+        Recipe(**choice)
+    with pytest.raises(InputError, match=problem):
+        ask("longalign", MODEL.name, gpu="a100", **choice)
+
+
+def test_what_is_no_choice_is_nobodys_argument():
+    with pytest.raises(TypeError, match="recomptue"):
+        ask("longalign", MODEL.name, gpu="a100", recomptue=False)
+
+
+def test_seconds_and_recipe_agree_on_recompute(setting):
+    with pytest.raises(InputError, match="seconds are with recompute, the recipe is without"):
+        setting.cost.by(recompute=False)
+    without = Recipe(recompute=False)
+    assert Cost(MODEL, estimate(MODEL, A100, 8, without), cluster_of(A100, 8), without).ran == without
+
+
+def test_a_simulation_is_by_the_costs_recipe_where_nothing_else_is_asked(setting):
+    cost = setting.cost.by(sync="deferred", prefetch="none")
+    assert Simulation(cost).recipe == cost.recipe
+    assert Simulation(cost, "collective").recipe == replace(cost.recipe, sync="collective")
+    assert Simulation(cost, prefetch="2").recipe == replace(cost.recipe, prefetch="2")
+    assert replace(Simulation(cost), executor="analytic").sync == "deferred"
+
+
+def test_on_one_node_hybrid_runs_as_full_and_is_asked_for_as_hybrid(setting):
+    hybrid = setting.cost.by(sharding="hybrid")
+    assert (hybrid.ran.sharding, hybrid.recipe.sharding) == ("full", "hybrid")
+
+
+def test_every_field_says_of_itself_what_the_command_line_needs():
+    for f in fields(Recipe):
+        choice = CHOICES[f.name]
+        assert choice.flag or not choice.help
+        assert not choice.values or choice.usual in choice.values
+        assert not choice.compared or choice.values
+
+
+def test_a_choice_of_yes_and_no_that_is_usually_no_is_asked_for_by_its_name():
+    parser = argparse.ArgumentParser()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CHOICES, "new_one", replace(CHOICES["recompute"], usual=False))
+        patch.setitem(CHOICES, "number", replace(CHOICES["recompute"], usual=4))
+        add_recipe(parser, ("new_one", "number"))
+        assert chosen(parser.parse_args([])) == {"new_one": False, "number": 4}
+        assert chosen(parser.parse_args(["--new-one", "--number", "8"])) == {"new_one": True, "number": 8}
+
+
+def test_a_new_field_is_asked_for_carried_and_written_without_another_edit(tmp_path):
+    asked = "longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 2 --minibatch 2 --minibatches 2 --toy fancy"
+    out = toys.run(
+        f"""
+from odcsim import Simulation, ask, simulate, plan, timeline
+from odcsim.cli import main
+main(["balance", *"{asked} --balancer lb-mini -o s.jsonl".split()])
+main("simulate s.jsonl --sync collective --gpu a100 --toy fancy -o t.npz".split())
+print(timeline.read("t.npz").about.header()["toy"], timeline.read("t.npz").about.recipe.toy)
+setting = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=2, minibatch=2, minibatches=2, toy="fancy")
+print(Simulation(setting.cost, "collective").recipe.toy, Simulation(setting.cost, toy="plain").recipe.toy)
+main(["compare", *"{asked}".split()])
+main(["compare", *"{asked} --json".split()])
+""",
+        tmp_path,
+    )
+    lines = out.splitlines()
+    assert "fancy fancy" in lines
+    assert "fancy plain" in lines
+    assert any(line.startswith("r1-distill-qwen-1.5b in fancy dress on 2 x a100") for line in lines)
+    assert json.loads("\n".join(lines[lines.index("{") :]))["inputs"]["toy"] == "fancy"
