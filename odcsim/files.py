@@ -1,9 +1,15 @@
 """Files are written whole or not at all, and one that cannot be read is told in one line."""
 
 import os
+import secrets
+import signal
+import stat
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
 
 from odcsim.errors import InputError
 
@@ -23,24 +29,103 @@ def reading(path: Path | str, *others: type[Exception], missing: str, expected: 
 
 def check_writable(path: Path) -> None:
     """Refuse what cannot be a file. Worth asking before long work whose result is to be written there."""
-    if path.is_dir():
+    mode = _mode(path)
+    if mode is not None and stat.S_ISDIR(mode):
         raise InputError("is a folder", where=str(path), fix="name a file to write")
-    if not path.parent.is_dir():
-        raise InputError("its folder does not exist", where=str(path), fix=f"make {path.parent} first")
+    if mode is not None and (stat.S_ISBLK(mode) or stat.S_ISSOCK(mode)):
+        raise InputError("is a disk or a socket", where=str(path), fix="name a file to write")
+    folder = (_behind_links(path) if path.is_symlink() else path).parent
+    if not folder.is_dir():
+        raise InputError("its folder does not exist", where=str(path), fix=f"make {folder} first")
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block succeeds and goes when it fails."""
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of the one at `path` when the block succeeds, and goes when it fails.
+
+    Links stay: what they lead to is replaced. What is no regular file, as a pipe, /dev/null or what stdout leads to,
+    is written into: a file in its place would not reach whoever reads there.
+    """
     check_writable(path)
-    # The suffix stays, since some writers choose their format by it.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        yield temporary
-        temporary.replace(path)
+        with _open_already(path) if _leads_elsewhere(path) else _beside(_behind_links(path)) as file:
+            yield file
     except OSError as error:
-        raise InputError(
-            f"cannot be written ({error.strerror or error})", where=str(path), fix="see its folder"
-        ) from None
+        reason = error.strerror or error
+        raise InputError(f"cannot be written ({reason})", where=str(path), fix="see its folder") from None
+
+
+@contextmanager
+def _open_already(path: Path) -> Iterator[BinaryIO]:
+    with path.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[BinaryIO]:
+    """In the same folder, under a name that nobody could have laid a link under; a new file or none."""
+    mode = _mode(path)
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}")
+    file = temporary.open("xb")
+    try:
+        with _gone_when_terminated(temporary), file:
+            yield file
+            file.flush()
+            if mode is not None:
+                with suppress(PermissionError):  # not every file system knows who may read
+                    temporary.chmod(stat.S_IMODE(mode))
+            file.close()  # before it moves, which an open file cannot everywhere
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _gone_when_terminated(temporary: Path) -> Iterator[None]:
+    """SIGTERM ends Python without a word, unless somebody takes it: then it is theirs to clean up."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        temporary.unlink(missing_ok=True)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _mode(path: Path) -> int | None:
+    """Of what `path` leads to; None where nothing is there."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot be written ({reason})", where=str(path), fix="name a file to write") from None
+
+
+def _behind_links(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve has errors of its own for links that lead in a circle
+
+
+def _leads_elsewhere(path: Path) -> bool:
+    """Whether it is no regular file, or, as /dev/stdout, one that some process has open already."""
+    mode = _mode(path)
+    if mode is not None and not stat.S_ISREG(mode):
+        return True
+    while mode is not None and path.is_symlink():
+        path = path.parent / path.readlink()
+        if _behind_links(path.parent).parts[:2] == ("/", "proc"):
+            return True
+    return False

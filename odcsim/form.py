@@ -11,15 +11,14 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from odcsim.checked import Given, shown
 from odcsim.errors import InputError
-from odcsim.files import reading, replacing
+from odcsim.files import reading, write_text
 
 T = TypeVar("T")
 
 
 def write(content: Any, path: Path | str, form: str, version: int) -> None:
-    with replacing(Path(path)) as temporary:
-        text = json.dumps({"format": form, "version": version, **asdict(content)}, indent=1)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    text = json.dumps({"format": form, "version": version, **asdict(content)}, indent=1)
+    write_text(Path(path), text + "\n")
 
 
 def read(shape: type[T], path: Path | str, what: str, form: str, version: int) -> T:

@@ -120,10 +120,10 @@ class ScheduleFile:
 def write(file: ScheduleFile, path: Path | str) -> ScheduleFile:
     """Write the file whole or not at all; the file that comes back carries its digest."""
     sealed = file.sealed()
-    with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as out:
-        out.write(json.dumps({"format": FORMAT, "version": VERSION, **asdict(sealed.header)}) + "\n")
+    with replacing(Path(path)) as out:
+        out.write((json.dumps({"format": FORMAT, "version": VERSION, **asdict(sealed.header)}) + "\n").encode())
         for line in _lines(sealed.schedules):
-            out.write(line + "\n")
+            out.write((line + "\n").encode())
     return sealed
 
 

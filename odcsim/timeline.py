@@ -135,7 +135,7 @@ def write(timeline: Timeline, path: Path | str) -> None:
         columns |= {f"{i}.{name}": getattr(block, name) for name in ("minibatches", "counts", "asked", "had")}
         if block.takers is not None:
             columns[f"{i}.takers"] = block.takers
-    with replacing(Path(path)) as temporary, temporary.open("wb") as out:
+    with replacing(Path(path)) as out:
         np.savez(out, **columns)
 
 

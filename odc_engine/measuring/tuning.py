@@ -22,7 +22,7 @@ from typing import Any
 from odc_engine.doctor.probes.base import Absent
 from odc_engine.doctor.probes.driver import need, need_torch
 from odc_engine.doctor.probes.selftest import NO_GPU
-from odcsim.files import check_writable, replacing
+from odcsim.files import check_writable, write_text
 
 MB = 1 << 20
 SIZES = (1 * MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB)
@@ -61,8 +61,7 @@ def tune(output: Path) -> int:
         return NO_GPU
     usual, found = timed(grid(gpu.sms), SIZES, rates)
     print(as_text(usual, found))
-    with replacing(output) as path:
-        path.write_text(json.dumps(as_json(usual, found, gpu.name), indent=1) + "\n")
+    write_text(output, json.dumps(as_json(usual, found, gpu.name), indent=1) + "\n")
     return 0
 
 

@@ -32,8 +32,8 @@ def write(timeline: Timeline, path: Path | str, minibatches: Sequence[int] = ())
     content = {"traceEvents": found, "displayTimeUnit": "ms", "otherData": timeline.about.header()}
     text = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
     data = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
-    with replacing(path) as temporary:
-        temporary.write_bytes(data)
+    with replacing(path) as file:
+        file.write(data)
     return len(found)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import odcsim
 from odcsim import plots
 from odcsim.executors.simulation import Simulation, simulate
-from odcsim.files import replacing
+from odcsim.files import write_text
 from odcsim.pages import page
 from odcsim.questions import answer
 from odcsim.questions.answer import ROBUST, Answer, money, named
@@ -66,9 +66,7 @@ def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:
 
 
 def _write(title: str, body: Sequence[str], path: Path | str) -> None:
-    text = page.document(title, body, script=plots.script())
-    with replacing(Path(path)) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(Path(path), page.document(title, body, script=plots.script()))
 
 
 def _opening(comparison: Comparison, found: Answer) -> list[str]:

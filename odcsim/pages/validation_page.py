@@ -4,7 +4,7 @@ from pathlib import Path
 
 import odcsim
 from odcsim import plots
-from odcsim.files import replacing
+from odcsim.files import write_text
 from odcsim.pages import page
 from odcsim.results.metrics import PARTS
 from odcsim.results.validation import Errors, Validation
@@ -119,9 +119,7 @@ def write_validation(found: Validation, path: Path | str) -> None:
         page.table(WORST, worst(found)),
         f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>",
     ]
-    text = page.document("Predicted against measured", body, script=plots.script())
-    with replacing(Path(path)) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(Path(path), page.document("Predicted against measured", body, script=plots.script()))
 
 
 def _errors(e: Errors) -> tuple[str, str, str, str]:

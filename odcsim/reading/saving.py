@@ -1,6 +1,5 @@
-"""Writing lengths to a file: whole or not at all."""
+"""Writing lengths to a file, in the format that its suffix says."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
+from odcsim.files import replacing
 
 Lengths = NDArray[np.int64]
 
@@ -20,15 +20,8 @@ def save(lengths: Lengths, path: Path) -> None:
         raise InputError(
             f"cannot tell the format from '{path.suffix}'", where=str(path), fix=f"known: {', '.join(WRITERS)}"
         )
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("wb") as file:
-            writer(lengths, file)
-        partial.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot be written ({error.strerror})", where=str(path), fix="check the folder") from None
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as file:
+        writer(lengths, file)
 
 
 def _csv(lengths: Lengths, file: BinaryIO) -> None:

@@ -183,7 +183,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(type(path), "write_text", full)
+    monkeypatch.setattr(type(path), "replace", full)
     with pytest.raises(InputError, match="No space left on device"):
         profile.write(FIT, path)
     assert path.read_bytes() == content

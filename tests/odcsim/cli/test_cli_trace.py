@@ -91,7 +91,7 @@ def test_make_of_a_spec_follows_the_flags(tmp_path):
         (("make", "longalign", "--samples", 0, "-o", "a.csv"), "samples=0 is out of range"),
         (("make", "longalign", "--seed", -1, "-o", "a.csv"), "seed=-1 is out of range"),
         (("make", "longalign", "-o", "a.xls"), r"cannot tell the format from '\.xls'; known: \.csv"),
-        (("make", "longalign", "-o", "no/such/folder/a.csv"), "cannot be written"),
+        (("make", "longalign", "-o", "no/such/folder/a.csv"), "its folder does not exist"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, argv, message):
