@@ -5,10 +5,10 @@
 Needs a Chromium, which makes the PNG of plotly's page.
 """
 
+import argparse
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -42,5 +42,13 @@ def save(figure: Any, path: Path) -> None:
         subprocess.run([*command, page.as_uri()], check=True, capture_output=True)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("rates", type=Path, help="what 'odc_engine bandwidth --json' printed")
+    parser.add_argument("picture", type=Path, help="the PNG to write")
+    args = parser.parse_args()
+    bandwidth(json.loads(args.rates.read_text()), args.picture)
+
+
 if __name__ == "__main__":
-    bandwidth(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    main()

@@ -12,6 +12,7 @@ Output that a page already shows rightly, wildcards included, stays as it is. te
 check.
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -119,8 +120,10 @@ def refreshed(text: str) -> str:
     return text
 
 
-def main(names: list[str]) -> None:
-    for page in [Path(name) for name in names] or [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"]:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: the README and every page")
+    for page in parser.parse_args().pages or [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"]:
         before = page.read_text(encoding="utf-8")
         after = refreshed(before)
         if after != before:
@@ -129,4 +132,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
