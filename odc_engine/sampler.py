@@ -29,6 +29,8 @@ from odcsim.checked import numbers, whole_numbers
 from odcsim.errors import InputError
 from odcsim.program import sync_named
 
+__all__ = ["BalancedBatches", "Share", "agree"]
+
 Batch = TypeVar("Batch")
 REMEMBERED = 64  # shares that a loader may be ahead of the loop without planning them twice
 

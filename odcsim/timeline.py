@@ -23,6 +23,8 @@ from odcsim.program import Program
 from odcsim.recipe import CHOICES, Recipe
 from odcsim.schedule import Schedule
 
+__all__ = ["About", "Block", "Timeline", "read", "write"]
+
 FORMAT = "odcsim timeline"
 VERSION = 1
 Floats = NDArray[np.float64]

@@ -18,6 +18,18 @@ from odcsim.cluster import GPU, read_toml
 from odcsim.errors import InputError, nearest
 from odcsim.model import Model
 
+__all__ = [
+    "Figure",
+    "Source",
+    "gpu",
+    "gpu_figures",
+    "gpu_names",
+    "gpu_title",
+    "model",
+    "model_names",
+    "model_source",
+]
+
 # Name in gpus.toml, field of GPU, factor to the field's unit, and the file's unit.
 _GPU_FIGURES = (
     ("peak_tflops", "peak_flops", 1e12, "TFLOP/s"),

@@ -1,0 +1,89 @@
+"""What others may build on: the names that stay within a major version, by the module they are imported from."""
+
+import ast
+from collections.abc import Iterator
+from importlib import import_module
+
+from sources import ENGINE, ODCSIM
+
+OURS = {**ODCSIM, **ENGINE}
+
+PUBLIC = {
+    "odcsim": """Comparison InputError Setting Simulation Trace ask compare load plan simulate sweep_max_tokens
+        write_report""",
+    "odcsim.balance": "ALL NAMES POOL SPLIT Assignment LearnedCosts Plan balance plan pooled runs_with",
+    "odcsim.catalog": "Figure Source gpu gpu_figures gpu_names gpu_title model model_names model_source",
+    "odcsim.plots": "NAMES agreement bandwidth convergence embed gantt idle lengths script speedups sweep",
+    "odcsim.reading": "draw load",
+    "odcsim.timeline": "About Block Timeline read write",
+    "odc_engine": "BalancedBatches OnDemand Packed agree loss_tokens pack sample_mean token_mean",
+    "odc_engine.fsdp": "OnDemand",
+    "odc_engine.packed": "NO_TARGET Packed loss_tokens pack sample_mean token_mean",
+    "odc_engine.sampler": "BalancedBatches Share agree",
+}
+NAMES = {module: set(names.split()) for module, names in PUBLIC.items()}
+
+
+def ours(name: str) -> bool:
+    return name.partition(".")[0] in ("odcsim", "odc_engine")
+
+
+def may(module: str, name: str) -> bool:
+    """Whether a name of a module is public: one of its own, or a public module in it."""
+    return name in NAMES.get(module, ()) or f"{module}.{name}" in NAMES or name == "__version__"
+
+
+def taken(code: str) -> list[tuple[str, str]]:
+    """What a program takes of our packages, as (module, name); of `import a.b` too."""
+    tree = ast.parse(code)
+    modules: dict[str, str] = {}  # of ours, by their names in the program
+    return [*_imported(tree, modules), *_looked_up(tree, modules)]
+
+
+def private(code: str) -> list[str]:
+    """What it takes that is not public."""
+    return [f"{module}.{name}" for module, name in taken(code) if not may(module, name)]
+
+
+def missing(code: str) -> list[str]:
+    """What it takes that is not there, also in a function that nobody called."""
+    return [f"{module}.{name}" for module, name in taken(code) if not _is_there(module, name)]
+
+
+def _is_there(module: str, name: str) -> bool:
+    return f"{module}.{name}" in OURS or (module in OURS and hasattr(import_module(module), name))
+
+
+def _imported(tree: ast.AST, modules: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in [alias for alias in node.names if ours(alias.name)]:
+                module, _, last = name.name.rpartition(".")
+                top = name.name.partition(".")[0]
+                modules[name.asname or top] = name.name if name.asname else top
+                if module:
+                    yield module, last
+        elif isinstance(node, ast.ImportFrom) and ours(str(node.module)):
+            for name in node.names:
+                full = f"{node.module}.{name.name}"
+                if full in OURS:
+                    modules[name.asname or name.name] = full
+                yield str(node.module), name.name
+
+
+def _looked_up(tree: ast.AST, modules: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """`idle` of `plots.idle` after `from odcsim import plots`."""
+    for node in ast.walk(tree):
+        module = _module(node.value, modules) if isinstance(node, ast.Attribute) else None
+        if module:
+            yield module, node.attr
+
+
+def _module(node: ast.expr, modules: dict[str, str]) -> str | None:
+    """The module that an expression names."""
+    if isinstance(node, ast.Name):
+        return modules.get(node.id)
+    if isinstance(node, ast.Attribute) and (outer := _module(node.value, modules)):
+        full = f"{outer}.{node.attr}"
+        return full if full in OURS else None
+    return None
