@@ -42,6 +42,11 @@ class Cluster:
     sample_noise: float = 0.0  # standard deviation of what a sample's compute takes over what was planned
     swing: float = 0.0  # standard deviation of a device's speed from one spell to the next; des draws it
     spell: float = 1.0  # seconds for which a device keeps its speed
+    link_share: float = (
+        0.8  # of the link's rate that transfers inside a node reach: NCCL's bus bandwidth on A100 and H100
+    )
+    nic_share: float = 0.6  # of the cards' line rate that a collective between nodes reaches (docs/published.md)
+    hop: float = 2e-6  # seconds in which a ring between nodes passes one device, however little it brings
 
     @property
     def nodes(self) -> int:
@@ -67,6 +72,9 @@ _KEYS: dict[str, tuple[str, float | None, float]] = {
     "nic_gbit_s": ("nic_bandwidth", 1e9 / 8, 1e-6),
     "one_sided_slowdown": ("one_sided_slowdown", 1.0, 1e-6),
     "latency_us": ("latency", 1e-6, 0.0),
+    "link_share": ("link_share", 1.0, 1e-3),
+    "nic_share": ("nic_share", 1.0, 1e-3),
+    "hop_us": ("hop", 1e-6, 0.0),
     "jitter": ("jitter", 1.0, 0.0),
     "swing": ("swing", 1.0, 0.0),
     "spell_seconds": ("spell", 1.0, 1e-3),

@@ -20,6 +20,9 @@ jitter = 0.1
 sample_noise = 0.05
 swing = 0.2
 spell_seconds = 0.5
+link_share = 0.7
+nic_share = 0.9
+hop_us = 3
 [slow]
 3 = 1.5
 "0" = 1
@@ -34,7 +37,9 @@ def path(tmp_path_factory):
 def test_a_file_says_what_is_otherwise(path):
     path.write_text(WHOLE)
     slow = ((0, 1), (3, 1.5))
-    assert read_cluster(path, BASE) == Cluster(16, 4, 300.5e9, 50e9, 2, 3.0, 5 * 1e-6, 0.1, slow, 0.05, 0.2, 0.5)
+    assert read_cluster(path, BASE) == Cluster(
+        16, 4, 300.5e9, 50e9, 2, 3.0, 5 * 1e-6, 0.1, slow, 0.05, 0.2, 0.5, 0.7, 0.9, 3 * 1e-6
+    )
     path.write_text("")
     assert read_cluster(path, BASE) == BASE
 

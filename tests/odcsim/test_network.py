@@ -1,0 +1,97 @@
+"""Laws of transfers by rates: nothing beats its line, more devices are not faster, and each term can be seen alone."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odcsim.cluster import Cluster
+from odcsim.network import collective, exchange, hierarchical, one_sided
+
+KINDS = (collective, one_sided, hierarchical)
+clusters = st.builds(
+    Cluster,
+    devices=st.integers(1, 512),
+    devices_per_node=st.sampled_from([1, 4, 8]),
+    link_bandwidth=st.floats(1e10, 1e12),
+    nic_bandwidth=st.floats(1e9, 1e11),
+    nics_per_node=st.sampled_from([1, 4, 8]),
+    nic_share=st.floats(0.1, 1.0),
+    link_share=st.floats(0.1, 1.0),
+)
+sizes = st.floats(1e3, 1e10)
+TWO = Cluster(16, 8, 300e9, 12.5e9, 8, latency=0.0, hop=0.0)
+
+
+def remote(cluster: Cluster, size: float) -> float:
+    return size * (cluster.nodes - 1) / cluster.nodes
+
+
+@given(clusters, sizes)
+def test_no_device_pulls_more_through_its_card_than_the_card_carries(cluster, size):
+    """What was wrong: 275 MB in 9.65 ms through 12.5 GB/s."""
+    alone = one_sided(cluster, size, cluster.devices)
+    assert alone >= remote(cluster, size) / cluster.nic_bandwidth
+    for kind in (collective, hierarchical):
+        least = remote(cluster, size) / cluster.nic_bandwidth / cluster.nics_per_node
+        assert kind(cluster, size, cluster.devices) >= least
+
+
+@given(clusters, sizes)
+def test_inside_a_node_all_kinds_take_the_same(cluster, size):
+    one = replace(cluster, devices=cluster.devices_per_node)
+    assert len({kind(one, size, one.devices) for kind in KINDS}) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(clusters, sizes)
+def test_a_device_alone_moves_nothing(kind, cluster, size):
+    assert kind(replace(cluster, devices=1), size, 1) == 0
+
+
+@given(clusters, sizes, st.integers(1, 8))
+def test_a_collective_takes_longer_the_more_devices_it_passes(cluster, size, times):
+    per = cluster.devices_per_node
+    few, many = (collective(replace(cluster, devices=n * per), size, n * per) for n in (times, 2 * times))
+    assert many >= few
+
+
+def test_its_latency_grows_with_the_devices_where_nodes_are_many():
+    at = [collective(replace(TWO, devices=n, hop=1e-3), 0.0, n) for n in (8, 16, 512)]
+    assert at == pytest.approx([0, 15e-3, 511e-3])
+
+
+def test_shares_of_rates_are_what_collectives_reach():
+    size = 1e9
+    assert collective(TWO, size, 16) == pytest.approx(size / 2 / (8 * 12.5e9 * 0.6))
+    near = replace(TWO, nic_bandwidth=1e15)
+    assert collective(near, size, 16) == pytest.approx(size * 15 / 16 / (300e9 * 0.8))
+    assert collective(near, size, 16, inside=False) < 1e-6
+
+
+def test_one_sided_is_as_slow_as_its_card_or_as_was_measured():
+    size = 1e9
+    assert one_sided(TWO, size, 16) == pytest.approx(size / 2 / 12.5e9)
+    measured = replace(TWO, one_sided_slowdown=10.0)
+    assert one_sided(measured, size, 16) == pytest.approx(10 * collective(measured, size, 16))
+
+
+def test_hierarchical_brings_far_bytes_into_a_node_once_and_over_its_links_again():
+    size = 1e9
+    expected = size / 2 / (8 * 12.5e9) + size * 7 / 8 / (300e9 * 0.8)
+    assert hierarchical(TWO, size, 16) == pytest.approx(expected)
+    assert hierarchical(TWO, size, 16) < one_sided(TWO, size, 16)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_fit_holds_already_is_not_counted_twice(kind):
+    near = replace(TWO, devices=8)
+    assert kind(near, 1e9, 8, inside=False) == 0
+    assert kind(near, 1e9, 8) > 0
+
+
+def test_an_exchange_between_nodes_uses_one_card_alone_and_all_of_them_together():
+    size = 1e9
+    assert exchange(TWO, size, collective=True) == pytest.approx(size / 2 / (8 * 12.5e9 * 0.6))
+    assert exchange(TWO, size, collective=False) == pytest.approx(size / 2 / 12.5e9 / 8)
