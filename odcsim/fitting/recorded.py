@@ -15,7 +15,7 @@ from odcsim.fitting.measurements import KEPT, Compute, Constant, Transfer
 from odcsim.model import Model
 from odcsim.profile import DTYPES
 from odcsim.program import COMPUTE, ROOT
-from odcsim.results.spans import gaps, took
+from odcsim.results.spans import delays, took
 from odcsim.schedule import Schedule
 from odcsim.timeline import Block, Floats, Timeline
 
@@ -53,7 +53,7 @@ def rows(
             names = BOTH_WAYS if recipe.recompute else WITHOUT
             compute += _compute(block, load(model, chosen), chosen, names)
         transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES), computing)
-        late = gaps(block)
+        late = delays(block)
         if emulated is not None:
             late |= _beyond(block, late, emulated.durations(block.program, emulated.load(chosen)))
         constants += _constants(block, late)

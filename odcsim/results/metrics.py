@@ -6,13 +6,13 @@ that the next compute needed was doing: waiting for a peer to come to a meeting,
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.program import COMPUTE, EVERY, Program
+from odcsim.results.gaps import Gap, begun, gaps
 from odcsim.timeline import Block, Floats, Timeline
 
 PARTS = ("wait_inside", "wait_end", "gather", "push", "other")
@@ -65,17 +65,17 @@ def measure_rows(program: Program, asked: Rows, had: Rows, order: Iterable[int],
 
     `simulated`: times follow each other as the program says, which several clocks do not promise.
     """
-    gaps = _gaps(program)
+    every = gaps(program)
     compute, makespan, *lost = (np.zeros_like(asked[0]) for _ in range(6))
     parts = dict(zip(("wait_inside", "wait_end", "gather", "push"), lost, strict=True))
     spare = _Spare(*(np.empty_like(compute) for _ in range(4)))
     for i in order:
-        step, gap = program.steps[i], gaps[i]
+        step, gap = program.steps[i], every[i]
         if step.kind == "compute":
             compute += had[i]
             compute -= asked[i]
         if step.meets and step.lane == COMPUTE:
-            parts["wait_end" if step.microbatch == EVERY else "wait_inside"] += _begun(asked[i]) - asked[i]
+            parts["wait_end" if step.microbatch == EVERY else "wait_inside"] += begun(asked[i]) - asked[i]
         if gap.transfers:
             _attribute(program, gap, asked, had, asked[i], parts, spare, simulated)
         if gap.last:
@@ -92,7 +92,7 @@ class _Spare(NamedTuple):
 
     left: Floats
     done: Floats
-    begun: Floats
+    moved: Floats
     waited: Floats
 
 
@@ -104,58 +104,15 @@ def _over_devices(seconds: Floats) -> Floats:
 def uses(program: Program) -> list[int]:
     """For each step the last one whose measuring reads its rows."""
     last = list(range(len(program.steps)))
-    for i, gap in enumerate(_gaps(program)):
+    for i, gap in enumerate(gaps(program)):
         for read in (*gap.transfers, gap.before) if gap.transfers else ():
             last[read] = max(last[read], i)
     return last
 
 
-def pending(program: Program) -> list[tuple[int, ...]]:
-    """For each step of the compute lane the transfers that its start may have waited for; of other lanes none."""
-    return [gap.transfers for gap in _gaps(program)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    """What the start of a step of the compute lane may have waited for, latest first; of other lanes nothing."""
-
-    before: int  # the step before it on the compute lane, or -1
-    transfers: tuple[int, ...]
-    last: bool  # nothing follows in its lane
-
-
-@lru_cache(maxsize=64)
-def _gaps(program: Program) -> tuple[_Gap, ...]:
-    """The gap before every step.
-
-    A lane works in order, so a step may have waited for the transfers it comes after, and for those before them in
-    their lanes that no earlier step of the compute lane came after.
-    """
-    lanes: dict[str, list[int]] = {}
-    place: list[int] = []
-    covered: dict[str, int] = {}
-    gaps = []
-    ends = {step.lane: i for i, step in enumerate(program.steps)}.values()
-    before = -1
-    for i, step in enumerate(program.steps):
-        lane = lanes.setdefault(step.lane, [])
-        place.append(len(lane))
-        lane.append(i)
-        pending: list[int] = []
-        if step.lane == COMPUTE:
-            # Gathers first: where a gather and a push were in flight at once, the gap counts as the gather's.
-            for need in sorted(step.after, key=lambda n: program.steps[n].kind != "gather"):
-                of = program.steps[need].lane
-                pending += reversed(lanes[of][covered.get(of, 0) : place[need] + 1])
-                covered[of] = max(covered.get(of, 0), place[need] + 1)
-        gaps.append(_Gap(before, tuple(pending), i in ends))
-        before = i if step.lane == COMPUTE else before
-    return tuple(gaps)
-
-
 def _attribute(
     program: Program,
-    gap: _Gap,
+    gap: Gap,
     asked: Rows,
     had: Rows,
     end: Floats,
@@ -174,21 +131,15 @@ def _attribute(
         transfer = program.steps[t]
         done = end if t == last else _within(had[t], start, None if simulated else end, spare.done)
         high = None if simulated else done
-        begun = _within(_begun(asked[t]) if transfer.meets else asked[t], start, high, spare.begun)
-        moving = np.subtract(done, begun, out=spare.done)
+        moved = _within(begun(asked[t]) if transfer.meets else asked[t], start, high, spare.moved)
+        moving = np.subtract(done, moved, out=spare.done)
         if len(lanes) > 1:  # transfers of one lane never overlap; those of two share the gap
             np.minimum(moving, left, out=moving)
             left -= moving
         parts[transfer.kind] += moving
         if transfer.meets:
-            waited = _within(asked[t], start, None if simulated else begun, spare.waited)
-            parts["wait_inside"] += np.subtract(begun, waited, out=begun)
-
-
-def _begun(asked: Floats) -> Floats:
-    """When a meeting stopped waiting: its last device had asked."""
-    begun: Floats = asked.max(axis=1, keepdims=True)
-    return begun
+            waited = _within(asked[t], start, None if simulated else moved, spare.waited)
+            parts["wait_inside"] += np.subtract(moved, waited, out=moved)
 
 
 def _within(times: Floats, low: Floats, high: Floats | None, out: Floats) -> Floats:

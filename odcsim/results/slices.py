@@ -4,15 +4,18 @@ Only here does waiting become something with a beginning and an end. Summed over
 `metrics.PARTS` come to what `metrics` says of the minibatch; a test holds them equal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from odcsim.program import COMPUTE, EVERY, Program, Step
+from odcsim.results.gaps import begun, gaps
 from odcsim.timeline import Block, Floats
 
+# Where a gather and a push are in flight at once, the gap counts as the gather's.
+_RANK = {"gather": 0, "push": 1, "wait_inside": 2}
 _PASS = {"embed": "forward", "embed backward": "backward"}  # the pass that the embedding's work is part of
 
 
@@ -56,10 +59,10 @@ def view(block: Block, place: int, device: int) -> View:
     """`place` is where in the block the minibatch is."""
     asked, had = block.asked[:, place, device], block.had[:, place, device]
     meets = np.array([step.meets for step in block.program.steps], dtype=bool)
-    begun = np.where(meets, block.asked[:, place].max(axis=1), asked)
+    moved = np.where(meets, begun(block.asked[:, place])[:, 0], asked)
     runs = tuple(i for i in range(len(meets)) if block.present(i)[place, device])
     end = float(block.had[:, place].max(initial=0.0))
-    return View(block.program, runs, asked, begun, had, end, block.taken(place, device))
+    return View(block.program, runs, asked, moved, had, end, block.taken(place, device))
 
 
 def microbatch_named(microbatch: int, entries: dict[int, int]) -> str:
@@ -70,15 +73,17 @@ def microbatch_named(microbatch: int, entries: dict[int, int]) -> str:
 
 def compute_lane(seen: View) -> list[Slice]:
     """The compute lane from the minibatch's start to its end, without a hole: gaps are slices too."""
-    causes = _Causes(seen)
-    found: list[Slice] = []
-    now = 0.0
-    for i in seen.of_lane(COMPUTE):
-        found += causes.before(i, now, float(seen.asked[i]))
-        found += _split(seen, i)
-        now = max(now, float(seen.had[i]))
-    found.append(Slice("other", now, seen.end, EVERY, "done before the last device"))
-    return [s for s in found if s.seconds > 0]
+    slices: list[Slice] = []
+    now, ran, causes = 0.0, set(seen.steps), list[Slice]()
+    for i, gap in enumerate(gaps(seen.program)):
+        # What a step that this device did not run would have waited for, the next one has.
+        causes += [s for t in gap.transfers if t in ran for s in _split(seen, t) if s.seconds > 0]
+        if i in ran and seen.program.steps[i].lane == COMPUTE:
+            slices += _gap(causes, now, float(seen.asked[i]), seen.program.steps[i].microbatch)
+            slices += _split(seen, i)
+            now, causes = max(now, float(seen.had[i])), []
+    slices.append(Slice("other", now, seen.end, EVERY, "done before the last device"))
+    return [s for s in slices if s.seconds > 0]
 
 
 def transfer_lane(seen: View, lane: str) -> list[Slice]:
@@ -111,36 +116,19 @@ def _told(program: Program, step: Step) -> str:
     return f"{step.kind}{unit}"
 
 
-class _Causes:
-    """What other lanes were doing, to tell the gaps of the compute lane apart."""
+def _gap(causes: Iterable[Slice], start: float, end: float, microbatch: int) -> Iterator[Slice]:
+    """A gap in pieces, each with the first cause that covers it, or none: `other`."""
+    if end <= start:
+        return
+    near = sorted((s for s in causes if s.start < end and s.end > start), key=lambda s: _RANK[s.kind])
+    edges = {start, end} | {t for s in near for t in (s.start, s.end) if start < t < end}
+    for a, b in pairwise(sorted(edges)):
+        yield _piece(near, a, b, microbatch)
 
-    def __init__(self, seen: View) -> None:
-        # Where a gather and a push are in flight at once, the gap counts as the gather's (so does metrics).
-        rank = {"gather": 0, "push": 1, "wait_inside": 2}
-        steps = [i for lane in seen.lanes() for i in seen.of_lane(lane)]
-        found = [(i, s) for i in steps for s in _split(seen, i) if s.seconds > 0]
-        found.sort(key=lambda pair: rank[pair[1].kind])
-        self.steps = seen.program.steps
-        self.doing = [(self.steps[i].lane, i, s) for i, s in found]
-        self.starts = np.array([s.start for _, s in found])
-        self.ends = np.array([s.end for _, s in found])
 
-    def before(self, step: int, start: float, end: float) -> list[Slice]:
-        """The gap before a step in pieces, each with the first cause that covers it, or none: `other`.
-
-        A cause is what the step comes after, or holds that up by being earlier in its lane; not what merely runs.
-        """
-        if end <= start:
-            return []
-        needs = {self.steps[need].lane: need for need in self.steps[step].after}
-        found = [self.doing[i] for i in np.flatnonzero((self.starts < end) & (self.ends > start))]
-        near = [s for lane, i, s in found if i <= needs.get(lane, -1)]
-        edges = {start, end} | {t for s in near for t in (s.start, s.end) if start < t < end}
-        return [self._piece(near, a, b, self.steps[step].microbatch) for a, b in pairwise(sorted(edges))]
-
-    def _piece(self, near: list[Slice], start: float, end: float, microbatch: int) -> Slice:
-        cause = next((s for s in near if s.start <= start and s.end >= end), None)
-        if cause is None:
-            return Slice("other", start, end, microbatch, "nothing to do")
-        what = cause.what if cause.kind == "wait_inside" else f"waiting for own {cause.what}"
-        return Slice(cause.kind, start, end, microbatch, what)
+def _piece(near: list[Slice], start: float, end: float, microbatch: int) -> Slice:
+    cause = next((s for s in near if s.start <= start and s.end >= end), None)
+    if cause is None:
+        return Slice("other", start, end, microbatch, "nothing to do")
+    what = cause.what if cause.kind == "wait_inside" else f"waiting for own {cause.what}"
+    return Slice(cause.kind, start, end, microbatch, what)

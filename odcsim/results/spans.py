@@ -5,23 +5,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from odcsim.program import COMPUTE
-from odcsim.results.metrics import pending
+from odcsim.results.gaps import begun, gaps
 from odcsim.timeline import Block, Floats
 
 
-def gaps(block: Block) -> dict[int, Floats]:
+def delays(block: Block) -> dict[int, Floats]:
     """Before each step of the compute lane: seconds in which the lane was idle, and no transfer that the step needs was
     under way or waited for peers.
 
     That is the machine's own work between two steps: the engine's copies, a launch, a scheduler's delay, and whatever
     kept it from giving a transfer to its lane any earlier.
     """
-    found: dict[int, Floats] = {}
-    before, needs = block.program.previous_in_lane(), pending(block.program)
-    for i, step in enumerate(block.program.steps):
-        if step.lane == COMPUTE and before[i] >= 0:
-            found[i] = _idle(block.had[before[i]], block.asked[i], [(block.asked[n], block.had[n]) for n in needs[i]])
-    return found
+    return {
+        i: _idle(block.had[gap.before], block.asked[i], [(block.asked[t], block.had[t]) for t in gap.transfers])
+        for i, gap in enumerate(gaps(block.program))
+        if block.program.steps[i].lane == COMPUTE and gap.before >= 0
+    }
 
 
 def _idle(start: Floats, end: Floats, spans: Sequence[tuple[Floats, Floats]]) -> Floats:
@@ -40,6 +39,6 @@ def _idle(start: Floats, end: Floats, spans: Sequence[tuple[Floats, Floats]]) ->
 def took(block: Block, i: int) -> Floats:
     """Seconds of a step on each device; of one that meets, from when its last device came."""
     asked = block.asked[i]
-    begun = asked.max(axis=1, keepdims=True) if block.program.steps[i].meets else asked
-    seconds: Floats = np.maximum(block.had[i] - begun, 0.0)
+    moved = begun(asked) if block.program.steps[i].meets else asked
+    seconds: Floats = np.maximum(block.had[i] - moved, 0.0)
     return seconds

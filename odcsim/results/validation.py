@@ -249,7 +249,7 @@ def _seconds(timeline: Timeline) -> dict[str, Floats]:
     """Seconds of each kind in each minibatch, summed over devices; of a meeting, from when its last device came."""
     found = {kind: np.zeros(len(timeline.samples)) for kind in KINDS}
     for block in timeline.blocks:
-        late = spans.gaps(block)
+        late = spans.delays(block)
         for i, step in enumerate(block.program.steps):
             what = block.program.durations[step.duration][0].split()[0]
             found[what][block.minibatches] += spans.took(block, i).sum(axis=1)

@@ -193,12 +193,12 @@ def test_nothing_lies_between_two_steps_of_a_simulated_run(case):
     for executor in (analytic, des):
         asked, had = executor.run(case.program, case.durations)
         block = Block(case.program, np.arange(len(case.counts)), case.counts, asked, had)
-        for seconds in recorded.gaps(block).values():
+        for seconds in recorded.delays(block).values():
             assert not seconds.any()
 
 
 @given(cases(microbatches=(1, 3)), st.integers(0, 2**20), st.floats(1e-3, 10))
-def test_a_delay_before_compute_is_a_gap_and_overhead_of_its_microbatch(case, pick, delay):
+def test_a_delay_before_compute_is_overhead_of_its_microbatch(case, pick, delay):
     """One device comes later to its compute of one kind: a step that began with waiting, told as if it had not."""
     computes = [i for i, s in enumerate(case.program.steps) if s.kind == "compute"]
     row, device = case.program.steps[computes[pick % len(computes)]].duration, pick % case.counts.shape[1]
@@ -211,15 +211,15 @@ def test_a_delay_before_compute_is_a_gap_and_overhead_of_its_microbatch(case, pi
         asked[alike] += extra[row]
         block = Block(case.program, np.arange(len(case.counts)), case.counts, asked, had)
         overhead.append(
-            sum(c.seconds for c in recorded._constants(block, recorded.gaps(block)) if c.kind == "overhead")
+            sum(c.seconds for c in recorded._constants(block, recorded.delays(block)) if c.kind == "overhead")
         )
-    for i, seconds in recorded.gaps(block).items():
+    for i, seconds in recorded.delays(block).items():
         np.testing.assert_allclose(seconds, late[row] if i in alike else 0, rtol=1e-9, atol=1e-9)
     assert overhead[1] - overhead[0] == pytest.approx(len(alike) * late.sum(), rel=1e-6, abs=1e-6)
 
 
 @given(cases(microbatches=(1, 3)), st.integers(0, 2**20), st.floats(1e-3, 10))
-def test_a_root_that_is_gathered_late_is_a_gap_before_its_embedding(case, pick, delay):
+def test_a_root_that_is_gathered_late_delays_its_embedding(case, pick, delay):
     """Whoever could have begun and did not: the transfer hides it from the step that waits for it."""
     device, steps = pick % case.counts.shape[1], case.program.steps
     late = next(i for i, s in enumerate(steps) if (s.kind, s.unit, s.microbatch) == ("gather", 0, 0))
@@ -232,13 +232,13 @@ def test_a_root_that_is_gathered_late_is_a_gap_before_its_embedding(case, pick, 
     block = Block(case.program, np.arange(len(case.counts)), case.counts, asked, had)
     wanted = np.zeros(case.counts.shape)
     wanted[:, device] = delay * here
-    np.testing.assert_allclose(recorded.gaps(block)[embed], wanted, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(recorded.delays(block)[embed], wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_only_the_compute_lane_has_gaps():
+def test_only_the_compute_lane_has_delays():
     steps = program(TINY.layers, 2, "on-demand")
     asked, had = analytic.run(steps, np.ones((len(steps.durations), 1, 2)))
-    found = recorded.gaps(Block(steps, np.arange(1), np.full((1, 2), 2), asked, had))
+    found = recorded.delays(Block(steps, np.arange(1), np.full((1, 2), 2), asked, had))
     assert set(found) == {i for i, s in enumerate(steps.steps) if s.lane == COMPUTE} - {0}
 
 
