@@ -1,4 +1,7 @@
-"""What goes wrong while devices work together."""
+"""What goes wrong while devices work together, and how to get what is not installed."""
+
+FOR_ENGINE = "pip install 'odcsim[engine]' -c constraints.txt"
+FOR_GPUS = "pip install 'odcsim[gpu]' -c constraints.txt"
 
 
 class EngineError(RuntimeError):

@@ -2,30 +2,19 @@
 
 from dataclasses import dataclass, replace
 
+from odc_engine import backends
+from odc_engine.backends.backend import Backend, Use
+from odc_engine.started import started
 from odcsim import catalog
 from odcsim.catalog import fits
 from odcsim.cluster import Cluster, read_cluster
 from odcsim.cost import Cost
-from odcsim.errors import InputError, nearest
+from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.program import Program, check_counts
 from odcsim.recipe import Recipe
 from odcsim.schedule import Schedule, ScheduleFile
-
-BACKENDS = ("shm", "threads", "torch", "cuda_ipc", "nvshmem")
-ON_GPUS = ("cuda_ipc", "nvshmem")
-CHOICES = ("threads", "torch")  # whose devices compute on a CPU, or on GPUs where `device` is cuda
-
-
-def parts_gpu(backend: str, device: str) -> bool:
-    """Whether devices are groups of one GPU's SMs."""
-    return backend == "threads" and device == "cuda"
-
-
-def has_gpu(backend: str, device: str) -> bool:
-    """Whether each device is a process with a GPU."""
-    return backend in ON_GPUS or (backend == "torch" and device == "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +24,31 @@ class Job:
     schedules: tuple[Schedule, ...]
     cost: Cost  # sizes, and the seconds that emulated compute waits
     sync: str
-    backend: str
+    backend: Backend
     accumulate: str
     prefetch: str
     emulate: bool
     timeout: float
     seed: int
     recompute: bool = True  # layers keep their input alone, and backward computes the rest again
-    device: str = "cpu"  # what threads and torch compute on
     dtype: str = "float32"  # of weights on their way, and what is computed in; masters and sums are fp32
-    sms: int = 0  # of each thread's part of a GPU; 0: an equal share
-    percent: str = ""  # of a GPU for each process, by MPS; empty: an equal share
+    part: str = ""  # of a GPU for each device, as the backend's `part` says it; empty: equal ones
+
+    @property
+    def devices(self) -> int:
+        return len(self.schedules[0].devices)
+
+    @property
+    def use(self) -> Use:
+        """What the backend has to know of it, on this machine."""
+        place = started()
+        return Use(
+            devices=place.here if place else self.devices,
+            accumulate=self.accumulate,
+            sharding=self.cost.sharded,
+            emulate=self.emulate,
+            part=self.part,
+        )
 
     @property
     def recipe(self) -> Recipe:
@@ -65,7 +68,7 @@ def job_of(
     file: ScheduleFile,
     *,
     sync: str,
-    backend: str = "shm",
+    backend: str = backends.USUAL.name,
     accumulate: str = "locked",
     emulate: bool = False,
     gpu: str | None = None,
@@ -75,7 +78,7 @@ def job_of(
     devices_per_node: int | None = None,
     timeout: float = 60.0,
     recompute: bool = True,
-    device: str = "cpu",
+    device: str = backends.USUAL.device,
     dtype: str = "float32",
 ) -> Job:
     """Emulated compute needs seconds, and takes `cluster`'s luck and slow devices; real compute takes its own."""
@@ -92,31 +95,26 @@ def job_of(
     machine = replace(_machine(devices, cluster, emulate), devices_per_node=devices_per_node or devices)
     recipe = Recipe(sync=sync, recompute=recompute, sharding=sharding, accumulate=accumulate, dtype=dtype)
     cost = Cost(model, _profile(model, gpu, devices, profile, recipe), machine, recipe)
-    what = (sync, backend, accumulate, "fsdp2", emulate, timeout, file.header.seed, recompute, device, dtype)
-    return Job(file.schedules, cost, *what)
+    return Job(
+        schedules=file.schedules,
+        cost=cost,
+        sync=sync,
+        backend=backends.chosen(backend, device),
+        accumulate=accumulate,
+        prefetch="fsdp2",
+        emulate=emulate,
+        timeout=timeout,
+        seed=file.header.seed,
+        recompute=recompute,
+        dtype=dtype,
+    )
 
 
 def check_job(file: ScheduleFile, job: Job) -> None:
     """Refuse what would hang or cannot run anywhere."""
-    if job.backend not in BACKENDS:
-        raise InputError(f"unknown backend '{job.backend}'", fix=nearest(job.backend, list(BACKENDS)))
-    check_device(job.device, job.backend)
-    if job.backend == "torch" and job.sync == "on-demand":
-        raise InputError(
-            "backend torch has collectives only", fix="use --backend shm, or --sync collective or deferred"
-        )
-    if job.cost.sharded == "hybrid" and job.backend == "torch":
-        fix = f"use --backend {', '.join(name for name in BACKENDS if name != job.backend)}"
-        raise InputError("backend torch has no hybrid sharding", fix=fix)
+    backends.check(job.backend, job.sync, job.cost.sharded)
     for number, schedule in enumerate(file.schedules):
         check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
-
-
-def check_device(device: str, backend: str) -> None:
-    """Where it is the user's choice what computes."""
-    if device != "cpu" and backend not in CHOICES:
-        fix = f"--backend {' or '.join(CHOICES)}, or leave --device out"
-        raise InputError(f"--device {device} with backend {backend}", fix=fix)
 
 
 def check_model(shape: Model) -> None:

@@ -78,6 +78,7 @@ def predicted(cost: Cost, row: Row, file: ScheduleFile) -> Timeline:
 def runs(folder: Path, lengths: str, rows: Sequence[Row], devices: int = DEVICES) -> Compared:
     """Each row predicted from its profile, and run, one after the other in each repeat. The first row's profile weighs
     the samples of all."""
+    from odc_engine import backends
     from odc_engine.job import Job
     from odc_engine.runs.run import run
 
@@ -86,8 +87,18 @@ def runs(folder: Path, lengths: str, rows: Sequence[Row], devices: int = DEVICES
     measured: dict[Row, list[Timeline]] = {row: [] for row in rows}
     for number in range(REPEATS):
         for row, file in files.items():
-            told = (row.sync, row.backend, "locked", "fsdp2", False, 120.0, SEED)
-            job = Job(file.schedules, costs[row], *told, device=row.device, dtype=DTYPE)
+            job = Job(
+                schedules=file.schedules,
+                cost=costs[row],
+                sync=row.sync,
+                backend=backends.chosen(row.backend, row.device),
+                accumulate="locked",
+                prefetch="fsdp2",
+                emulate=False,
+                timeout=120.0,
+                seed=SEED,
+                dtype=DTYPE,
+            )
             path = folder / f"{lengths}-{row.sync}-{row.backend}-{number}.npz"
             if run(file, job, str(path), quiet=True):
                 raise RuntimeError("a run failed, see above")

@@ -26,11 +26,11 @@ from guess import guess, without
 from mixed import only, order, restored
 from scatter import scatter
 
+from odc_engine import backends
 from odc_engine.job import Job
 from odc_engine.measuring import calibration
 from odc_engine.measuring import profile as profiles
 from odc_engine.measuring.plan import DTYPE, Plan
-from odc_engine.measuring.plan import SYNCS as PROFILED
 from odc_engine.runs.run import run
 from odcsim import balance, catalog, load, timeline
 from odcsim.cluster import Cluster
@@ -148,7 +148,18 @@ def way(file: ScheduleFile, own: int, number: int) -> list[int]:
 def run_once(stage: Stage, cost: Cost, sync: str, file: ScheduleFile, places: list[int], path: Path) -> Timeline:
     """Run the file's minibatches in another order, and put what came out back into the file's."""
     mixed = ScheduleFile(file.header, tuple(file.schedules[n] for n in places)).sealed()
-    job = Job(mixed.schedules, cost, sync, stage.backend, "locked", "fsdp2", stage.emulate, 60.0, SEED, stage.recompute)
+    job = Job(
+        schedules=mixed.schedules,
+        cost=cost,
+        sync=sync,
+        backend=backends.chosen(stage.backend),
+        accumulate="locked",
+        prefetch="fsdp2",
+        emulate=stage.emulate,
+        timeout=60.0,
+        seed=SEED,
+        recompute=stage.recompute,
+    )
     if run(mixed, job, str(path), quiet=True):
         raise SystemExit("a run failed, see above")
     return restored(timeline.read(path), places, file.header.digest)
@@ -167,7 +178,7 @@ def held(stage: Stage, known: Measurements, folder: Path) -> list[Case]:
             path = folder / f"{stage.name}-{sync}-{number}.npz"
             line = run_once(stage, before, sync, file, way(file, own, number), path)
             runs[sync].append(line)
-            if sync in PROFILED[stage.backend]:
+            if sync in backends.chosen(stage.backend).profiled:
                 others = only(line, range(own, total))
                 fresh.append(recorded.rows(others, file.schedules, before.model, DTYPE))
             say(f"{stage.name}: {sync}, run {number + 1} of {stage.repeats} done, {own} schedules")
@@ -235,7 +246,14 @@ def judged(
 
 def plan(stage: Stage, seed: int) -> Plan:
     others = tuple(s.devices for s in STAGES if s.emulate and s.backend == stage.backend)
-    return Plan(catalog.model(stage.model), (2, *others), stage.backend, LONGEST, quick=not stage.emulate, seed=seed)
+    return Plan(
+        model=catalog.model(stage.model),
+        devices=(2, *others),
+        backend=backends.chosen(stage.backend),
+        most=LONGEST,
+        quick=not stage.emulate,
+        seed=seed,
+    )
 
 
 def measured(stage: Stage, folder: Path) -> Measurements:

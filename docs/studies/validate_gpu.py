@@ -151,11 +151,19 @@ def nccl(folder: Path) -> tuple[bool, str]:
 
 def profiled(path: Path, devices: int, backend: str, device: str) -> tuple[bool, str]:
     """Goes on where an earlier call was ended."""
+    from odc_engine import backends
     from odc_engine.measuring import profile as profiles
     from odc_engine.measuring.plan import Plan
     from odcsim import catalog
 
-    plan = Plan(catalog.model(MODEL), (devices,), backend, LONGEST, quick=True, device=device, dtype=DTYPE)
+    plan = Plan(
+        model=catalog.model(MODEL),
+        devices=(devices,),
+        backend=backends.chosen(backend, device),
+        most=LONGEST,
+        quick=True,
+        dtype=DTYPE,
+    )
     report = profiles.measured(plan, path)
     return report.good, fenced("\n".join(report.lines()))
 

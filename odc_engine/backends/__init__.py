@@ -1,1 +1,80 @@
-"""Transports: how devices reach each other's memory and meet."""
+"""How devices reach each other's memory and meet: a row for each backend, which this file lists.
+
+The command lines' choices and what refusals advise follow from the list.
+"""
+
+from odc_engine.backends import cuda_ipc, gloo, nccl, nvshmem, shm, threads
+from odc_engine.backends.backend import Backend, Processes
+from odcsim.errors import InputError, nearest
+from odcsim.program import check_sharding, sync_named
+
+ROWS: tuple[Backend, ...] = (shm.ROW, threads.CPU, threads.CUDA, gloo.ROW, nccl.ROW, cuda_ipc.ROW, nvshmem.ROW)
+USUAL: Processes = shm.ROW
+
+
+def names() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row.name for row in ROWS))
+
+
+def devices() -> tuple[str, ...]:
+    """What may compute, the usual one first."""
+    return tuple(dict.fromkeys(row.device for row in ROWS))
+
+
+def by_device() -> tuple[str, ...]:
+    """Names under which --device chooses a row. The others compute on one thing alone."""
+    every = [row.name for row in ROWS]
+    return tuple(name for name in names() if every.count(name) > 1)
+
+
+def chosen(name: str, device: str = USUAL.device) -> Backend:
+    """The row that --backend and --device mean together."""
+    rows = {row.device: row for row in ROWS if row.name == name}
+    if not rows:
+        raise InputError(f"unknown backend '{name}'", fix=nearest(name, list(names())))
+    if len(rows) == 1 and device == USUAL.device:
+        return next(iter(rows.values()))
+    if len(rows) == 1 or device not in rows:
+        fix = f"--backend {' or '.join(by_device())}, or leave --device out"
+        raise InputError(f"--device {device} with backend {name}", fix=fix)
+    return rows[device]
+
+
+def label(row: Backend) -> str:
+    """A row's name, with what computes where that tells it from another row."""
+    return row.name if chosen(row.name) is row else f"{row.name} {row.device}"
+
+
+def usual(device: str) -> Processes:
+    """Of processes whose parameters are there, where nobody chooses one."""
+    return next(row for row in ROWS if isinstance(row, Processes) and row.device == device and row.one_sided)
+
+
+def across() -> tuple[str, ...]:
+    """Names of those whose devices may be on several machines, and run every sync there."""
+    return tuple(row.name for row in ROWS if isinstance(row, Processes) and row.across and row.one_sided)
+
+
+def profiled() -> list[str]:
+    """Names of those that `profile` measures, those first that say more."""
+    return list(dict.fromkeys(row.name for row in sorted(ROWS, key=lambda row: -len(row.profiled)) if row.profiled))
+
+
+def measured() -> dict[str, Processes]:
+    """Those whose rates `bandwidth` measures, by name."""
+    return {row.name: row for row in ROWS if isinstance(row, Processes) and row.rival}
+
+
+def check(row: Backend, sync: str, sharding: str) -> None:
+    """Refuse what it does not run."""
+    sync_named(sync)
+    check_sharding(sharding)
+    if sync not in row.syncs:
+        others = next(other.name for other in ROWS if sync in other.syncs)
+        raise InputError(
+            f"backend {row.name} has {' and '.join(row.syncs) if row.one_sided else 'collectives'} only",
+            fix=f"use --backend {others}, or --sync {' or '.join(row.syncs)}",
+        )
+    if sharding not in row.shardings:
+        others = ", ".join(dict.fromkeys(other.name for other in ROWS if sharding in other.shardings))
+        raise InputError(f"backend {row.name} has no {sharding} sharding", fix=f"use --backend {others}")

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from odc_engine.backends.base import Host
 from odc_engine.errors import PeerLost
-
-if TYPE_CHECKING:
-    from odc_engine.backends.nvshmem.memory import Host
 
 Result = TypeVar("Result")
 LOOK = 0.05  # seconds between looks for who is gone, while streams or a library are at work
@@ -32,7 +30,7 @@ class Aside:
         self._calls.put((future, work))
         return future
 
-    def bounded(self, work: Callable[[], Result], host: "Host", what: str) -> Result:
+    def bounded(self, work: Callable[[], Result], host: Host, what: str) -> Result:
         """What a call returns, waited for as long as nobody is gone and time is left."""
         done = self.call(work)
         began = time.monotonic()
@@ -47,7 +45,7 @@ class Aside:
         self._calls.put(None)
 
 
-def _stuck(host: "Host", what: str) -> PeerLost:
+def _stuck(host: Host, what: str) -> PeerLost:
     others = [device for device in range(host.size) if device != host.rank]
     late = f"which did not end within {host.timeout:g} s; wait longer with --timeout"
     return PeerLost(others, f"may keep this one waiting for {what}, {late}")

@@ -1,23 +1,99 @@
-"""The one interface that every transport offers: memory that peers can reach, and meetings. Some have more: locks, or
-devices whose memory no address reaches."""
+"""What every transport offers, in the words that all use: meet, check, take, refill, fail, explain, close.
+
+`PeerMemory` is memory that peers reach, which some can lock (`Lockable`) and some reach over a network alone
+(`FarMemory`); `Group` stands there for a backend that has collectives instead. `Host` is the same devices as processes:
+what the others meet through, and hear from who is gone.
+"""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from odc_engine.places.place import HOST, Place
 
 ROOMS = 4  # meetings that lanes hold independently of each other
 MAIN, COMM = 0, 1  # the room of the training loop, and that of a lane whose transfers meet
 END = 2  # and that of devices which are about to free what only all can free together
 
 
-class PeerMemory(ABC):
-    """A symmetric arena: every device owns one of the same size and sees those of all near ones."""
+class Meeting(ABC):
+    """All devices of a run, as one of them meets the others."""
 
     rank: int
     size: int
-    device = torch.device("cpu")  # where arenas lie
+
+    @abstractmethod
+    def meet(self, room: int) -> None:
+        """Return when every device has come to this room as often as this one. Raises PeerLost."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back. Peers' views are void from now on."""
+
+
+class Counting(Meeting):
+    """Whose devices share a count, too, and can tell who is gone without meeting."""
+
+    def check(self) -> None:
+        """Raise PeerLost where a peer is known to have failed. Called before every transfer, so it must be quick."""
+
+    @abstractmethod
+    def take(self) -> int:
+        """0, 1, 2, ... in the order in which devices ask, each number to one of them. Nobody meets, none is held up."""
+
+    @abstractmethod
+    def refill(self) -> None:
+        """Start anew from 0. Called by one device, between two meetings in which nobody takes."""
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """Tell peers that this device ends, and why."""
+
+
+class Host(Counting):
+    """The same devices as processes: shm on one machine, network on several."""
+
+    group: dist.ProcessGroup | None
+    timeout: float  # seconds after which a silent peer is reported
+    one_clock = True  # its processes share a machine's
+
+    @abstractmethod
+    def explain(self) -> Exception | None:
+        """Whose fault it may be that a connection broke or timed out, which names nobody."""
+
+
+class Group(Meeting):
+    """What stands where others have memory: a process group, whose collectives are FSDP2's own."""
+
+    group: dist.ProcessGroup | None  # None: torch's own
+    place: Place = HOST
+
+    @property
+    def device(self) -> torch.device:
+        return self.place.device
+
+    @property
+    @abstractmethod
+    def mesh(self) -> DeviceMesh:
+        """What FSDP2 shards over."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Return when all that this device was given is done."""
+
+
+class PeerMemory(Counting):
+    """A symmetric arena: every device owns one of the same size and sees those of all near ones."""
+
+    place: Place = HOST  # where arenas lie, and what works on them
+
+    @property
+    def device(self) -> torch.device:
+        return self.place.device
 
     @property
     def near(self) -> range:
@@ -31,25 +107,6 @@ class PeerMemory(ABC):
     @abstractmethod
     def view(self, device: int) -> Tensor:
         """A near device's arena as bytes."""
-
-    def check(self) -> None:  # noqa: B027 - where only a meeting can tell, nothing
-        """Raise PeerLost where a peer is known to have failed. Called before every transfer, so it must be quick."""
-
-    @abstractmethod
-    def meet(self, room: int) -> None:
-        """Return when every device has come to this room as often as this one. Raises PeerLost."""
-
-    @abstractmethod
-    def take(self) -> int:
-        """0, 1, 2, ... in the order in which devices ask, each number to one of them. Nobody meets, none is held up."""
-
-    @abstractmethod
-    def refill(self) -> None:
-        """Start anew from 0. Called by one device, between two meetings in which nobody takes."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give everything back. Peers' views are void from now on."""
 
 
 class Lockable(PeerMemory):

@@ -6,12 +6,18 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from odc_engine.backends.base import Host
 from odc_engine.backends.shm.files import agreed
+from odc_engine.errors import FOR_GPUS
 from odc_engine.places import mps
 from odc_engine.started import started
 from odcsim.errors import InputError
 
-GET = "pip install 'odcsim[gpu]' -c constraints.txt"
+
+def own(host: Host) -> int:
+    """The number of a device's GPU among this machine's."""
+    place = started()
+    return place.local_rank if place else host.rank
 
 
 def refuse_without_gpus(backend: str) -> None:
@@ -41,7 +47,7 @@ def refuse_without_nccl(devices: int) -> None:
 
 def refuse_without(backend: str, module: str, name: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise InputError(f"backend {backend} needs {name}, which is not installed", fix=GET)
+        raise InputError(f"backend {backend} needs {name}, which is not installed", fix=FOR_GPUS)
 
 
 def check_own(devices: int) -> None:

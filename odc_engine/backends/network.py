@@ -11,15 +11,17 @@ from contextlib import suppress
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from odc_engine.backends.base import END, MAIN
+from odc_engine.backends.base import END, MAIN, Host
 from odc_engine.errors import EngineError, PeerLost
 
 PATIENCE = 5.0  # seconds that others get to notice at least, and to read what was found
 LOOK = 0.1
 
 
-class Network:
+class Network(Host):
     """Meetings of the training loops alone: lanes that meet do so in the transport. `timeout` is the group's."""
+
+    one_clock = False
 
     def __init__(self, store: Store, group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> None:
         self.group, self.timeout = group, timeout

@@ -1,10 +1,7 @@
-"""What one device does in a run: its share of every minibatch, recorded."""
+"""A device that is a process: a model under FSDP2, its share of every minibatch, recorded."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -12,75 +9,36 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
-from odc_engine.backends.base import MAIN
-from odc_engine.backends.nccl.device import NcclDevice
-from odc_engine.backends.network import Network
-from odc_engine.backends.nvshmem.memory import Host
+from odc_engine.backends.backend import Processes
+from odc_engine.backends.base import MAIN, Group, Host
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices import clocks
+from odc_engine.devices.member import Member, Recorded, idle_step
 from odc_engine.devices.share import Share, share_of
 from odc_engine.fsdp.collective import Collective, all_gather
+from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.sharding import shard
-from odc_engine.job import Job, parts_gpu
-from odc_engine.placement import clock_on, memory_on, pause_on
+from odc_engine.job import Job
 from odc_engine.record import MinibatchRecorder
 from odcsim.program import Sync, prefetch_named, sync_named
 from odcsim.schedule import Schedule
-from odcsim.timeline import Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One device's times of one minibatch, since its start on device 0's clock."""
-
-    start: float
-    asked: Floats
-    had: Floats
-    taken: tuple[int, ...]  # entries of the shared queue that it ran
-
-
-class Member(Protocol):
-    """What a run asks of one device, be it a process (Device) or a thread (thin.Thin)."""
-
-    rank: int
-
-    def minibatch(self, number: int) -> Recorded:
-        """Forward and backward of this device's microbatches, settle, step, publish."""
-
-    def gradients(self, schedule: Schedule) -> None:
-        """Leave the sum over all devices in `.grad`."""
-
-    def warm_up(self, schedule: Schedule) -> None:
-        """Everything a minibatch does, weights left as they are: the first time pays for fresh memory and state."""
-
-    def whole_gradients(self) -> dict[str, Tensor]:
-        """Every parameter's gradient, put together from all devices; zeros where nobody used it."""
-
-    def publish(self) -> None:
-        """Drop the gradients; the weights are there for everybody."""
-
-    def gathered(self, recorded: Recorded) -> list[Recorded] | None:
-        """Every device's record, on device 0."""
-
-    def meet(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Device:
+class Device(Member):
     """A model, sharded by FSDP2, with its communication replaced, and an optimizer. One per process."""
 
     def __init__(self, job: Job, rank: int, memory: Host | None = None) -> None:
         self.job, self.rank = job, rank
         host = memory or SharedMemory(timeout=job.timeout)
-        self.memory = memory_on(job.backend, job.device, host)
-        self._later = clocks.offset() if isinstance(host, Network) else 0.0  # a machine's processes share a clock
-        self.clock = clock_on(self.memory.device)
+        assert isinstance(job.backend, Processes)
+        self.memory = job.backend.memory(host)
+        self._later = 0.0 if host.one_clock else clocks.offset()
+        self.clock = self.memory.place.clock()
         self.sync: Sync = sync_named(job.sync)
         self.model = Decoder(job.cost.model, recompute=job.recompute, seed=job.seed).to(self.memory.device)
-        self.model.pause_by(pause_on(self.memory.device))
+        self.model.pause_by(self.memory.place.wait)
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.dtype == "bfloat16" else None
         shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), precision, self._mesh())
         self.recorder = _Switch()
@@ -89,15 +47,13 @@ class Device:
 
     def _mesh(self) -> DeviceMesh:
         """By torch's own choice it would be of GPUs wherever there is one."""
-        if isinstance(self.memory, NcclDevice):
+        if isinstance(self.memory, Group):
             return self.memory.mesh
         return init_device_mesh(self.memory.device.type, (self.memory.size,))
 
-    def _communication(self) -> OnDemand | Collective:
-        if isinstance(self.memory, NcclDevice):
+    def _communication(self) -> Communication:
+        if isinstance(self.memory, Group):
             return Collective(self.model, recorder=self.recorder, finish=self.memory.finish)
-        if self.job.backend == "torch":
-            return Collective(self.model, recorder=self.recorder)
         return OnDemand(
             self.model,
             memory=self.memory,
@@ -129,11 +85,7 @@ class Device:
         self.publish()
 
     def _share(self, schedule: Schedule, number: int | None) -> Share:
-        return share_of(self.job, schedule, self.rank, self._take, number, self.memory.device)
-
-    def _take(self) -> int:
-        assert isinstance(self.comm, OnDemand)
-        return self.comm.take()
+        return share_of(self.job, schedule, self.rank, self.comm.take, number, self.memory.device)
 
     def _sum_gradients(self, share: Share, recorder: MinibatchRecorder | None) -> None:
         for m, microbatch in enumerate(share):
@@ -205,25 +157,6 @@ class _Switch:
         return self.now.span(kind) if self.now else nullcontext()
 
 
-def drawn(job: Job) -> Decoder:
-    """The whole model with its first weights. A GPU draws others than a CPU, in a second instead of a minute."""
-    return Decoder(job.cost.model, seed=job.seed, device=job.device if parts_gpu(job.backend, job.device) else "cpu")
-
-
-def idle_step(optimizer: torch.optim.Optimizer) -> None:
-    """A step that changes no weight, and makes the optimizer's state as it is before the first one: zeros."""
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    optimizer.step()
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-    for state in optimizer.state.values():
-        for value in state.values():
-            value.zero_()
-    optimizer.zero_grad()
-
-
 def whole_gradients(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter's gradient, gathered from all devices; zeros where nobody used it."""
     found = {}
@@ -243,10 +176,3 @@ def _whole(gradient: DTensor) -> Tensor:
     every = local.new_empty(devices * len(mine), *gradient.shape[1:])
     all_gather(every, mine)
     return every[:rows]
-
-
-def as_block(every: list[Recorded]) -> tuple[Floats, Floats]:
-    """Times [step, device] since the first device started."""
-    first = min(r.start for r in every)
-    asked = np.stack([r.asked + (r.start - first) for r in every], axis=1)
-    return asked, np.stack([r.had + (r.start - first) for r in every], axis=1)

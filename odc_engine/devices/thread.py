@@ -19,19 +19,19 @@ from odc_engine.backends.base import MAIN
 from odc_engine.backends.threads.memory import ThreadMemory
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices.flat import FlatUnit, flat_units
+from odc_engine.devices.member import Member, Recorded, drawn, idle_step
 from odc_engine.devices.perform import Parts, Performance
-from odc_engine.devices.process import Recorded, drawn, idle_step
 from odc_engine.devices.share import share_of
 from odc_engine.job import Job
-from odc_engine.placement import arena_on
+from odc_engine.memory.arenas import arena_on
 from odcsim.program import sync_named
 from odcsim.schedule import Schedule
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class Thin:
-    """Offers what worker.Device offers. A context: whoever leaves it by an error takes the other devices along."""
+class Thin(Member):
+    """A context: whoever leaves it by an error takes the other devices along."""
 
     def __init__(self, job: Job, memory: ThreadMemory) -> None:
         self.job, self.memory, self.rank = job, memory, memory.rank

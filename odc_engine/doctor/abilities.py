@@ -10,9 +10,12 @@ import shutil
 import sys
 from dataclasses import asdict
 
+from odc_engine import backends
+from odc_engine.backends.backend import Backend
 from odc_engine.doctor import environment
 from odc_engine.doctor.environment import Facts
 from odc_engine.doctor.finding import Finding
+from odc_engine.errors import FOR_ENGINE, FOR_GPUS
 from odc_engine.places import mps
 from odcsim import catalog
 from odcsim.errors import InputError
@@ -89,8 +92,7 @@ def _package(name: str) -> Finding:
     try:
         return Finding("package", name, importlib.metadata.version(name), True)
     except importlib.metadata.PackageNotFoundError:
-        extra = {"torch": "engine", "triton": "gpu", "nvshmem4py-cu13": "gpu"}.get(name)
-        advice = f"pip install 'odcsim[{extra}]' -c constraints.txt" if extra else ""
+        advice = {"torch": FOR_ENGINE, "triton": FOR_GPUS, "nvshmem4py-cu13": FOR_GPUS}.get(name, "")
         return Finding("package", name, "not installed", False, advice)
 
 
@@ -100,47 +102,19 @@ def _abilities() -> list[Finding]:
 
 def _backends(abilities: dict[str, Finding]) -> list[Finding]:
     """What `odc_engine run --backend` can do here."""
-    hooks = abilities["FSDP2 hooks"]
-    advice = "" if hooks.ok else hooks.advice
-    memory = "memfd" if abilities["memfd"].ok else "temporary files"
-    locks = "" if abilities["OFD locks"].ok else ", process-wide locks"
-    return [
-        Finding("backend", "shm", f"processes, every sync; arenas in {memory}{locks}", hooks.ok, advice),
-        Finding("backend", "threads", "one process, a thread per device, every sync", hooks.ok, advice),
-        Finding(
-            "backend",
-            "torch",
-            "processes, FSDP2's own collectives over gloo; collective and deferred",
-            hooks.ok,
-            advice,
-        ),
-        _on_gpus(
-            "torch cuda", "a process per GPU, the same over NCCL; one machine or many", abilities["CUDA"], (), _nccl()
-        ),
-        _on_gpus("cuda_ipc", "a process per GPU of one node, every sync", abilities["CUDA"], ("triton",)),
-        _on_gpus(
-            "nvshmem",
-            "a process per GPU of one node or many, every sync",
-            abilities["CUDA"],
-            ("triton", "nvshmem"),
-        ),
-    ]
+    return [_backend(row, abilities) for row in backends.ROWS if row.says]
 
 
-def _nccl() -> bool:
-    try:
-        import torch.distributed as dist
-    except ImportError:
-        return False
-    return dist.is_nccl_available()
-
-
-def _on_gpus(name: str, found: str, cuda: Finding, modules: tuple[str, ...], library: bool = True) -> Finding:
-    there = library and all(importlib.util.find_spec(module) for module in modules)
-    advice = "" if there else "pip install 'odcsim[gpu]' -c constraints.txt" if library else "a torch with NCCL"
-    ok = cuda.ok and there
-    found = f"{found}; not tried on a GPU yet"
-    return Finding("backend", name, found, ok, "" if ok else advice if cuda.ok else "needs an NVIDIA GPU")
+def _backend(row: Backend, abilities: dict[str, Finding]) -> Finding:
+    arenas = "memfd" if abilities["memfd"].ok else "temporary files"
+    arenas += "" if abilities["OFD locks"].ok else ", process-wide locks"
+    name, found, lacks = backends.label(row), row.says.format(arenas=arenas), row.lacks()
+    if row.device == backends.USUAL.device:
+        hooks = abilities["FSDP2 hooks"]
+        return Finding("backend", name, found, hooks.ok and not lacks, hooks.advice if not hooks.ok else lacks)
+    there = abilities["CUDA"].ok
+    advice = lacks if there else "needs an NVIDIA GPU"
+    return Finding("backend", name, f"{found}; not tried on a GPU yet", there and not lacks, advice)
 
 
 def _ability(name: str, ok: bool, used_for: str, advice: str) -> Finding:
@@ -181,9 +155,7 @@ def _hooks() -> Finding:
     try:
         from torch.distributed.fsdp import FSDPModule
     except ImportError:
-        return _ability(
-            "FSDP2 hooks", False, "torch is not installed", "pip install 'odcsim[engine]' -c constraints.txt"
-        )
+        return _ability("FSDP2 hooks", False, "torch is not installed", FOR_ENGINE)
     missing = [hook for hook in HOOKS if not hasattr(FSDPModule, hook)]
     found = f"lacks {', '.join(missing)}" if missing else "all public setters that on-demand needs"
     return _ability("FSDP2 hooks", not missing, found, "needs torch >= 2.13")
@@ -211,7 +183,7 @@ def _cuda() -> Finding:
 
 def _nvshmem() -> Finding:
     """The device library that kernels link must be of the host library's version."""
-    name, advice = "NVSHMEM", "pip install 'odcsim[gpu]' -c constraints.txt"
+    name, advice = "NVSHMEM", FOR_GPUS
     if not importlib.util.find_spec("nvshmem"):
         return _ability(name, False, "nvshmem4py is not installed", advice)
     try:

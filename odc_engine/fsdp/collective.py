@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.units import Unit, units_of
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.finite import Checks, Microbatches
@@ -19,7 +20,7 @@ from odc_engine.places.streams import StreamLane
 from odc_engine.record import Recorder, Silence
 
 
-class Collective:
+class Collective(Communication):
     """Stands where OnDemand stands, for a backend that has no one-sided access.
 
     On a GPU all is as FSDP2 has it: transfers on its own streams, where nobody waits for them but other streams. NCCL
@@ -51,7 +52,6 @@ class Collective:
         return lambda *_: self._used.watch(unit)
 
     def drain(self) -> None:
-        """What this device computes from now on comes after its transfers."""
         self._lane.drain()
 
     def transfer(self, kind: str, unit: Unit, move: Callable[[], None]) -> None:
@@ -91,7 +91,6 @@ class Collective:
                 piece.parameter.grad = None
 
     def close(self) -> None:
-        """Take the hooks off. The model can be given to another Collective."""
         for hook in self._hooks:
             hook.remove()
         self._used.close()

@@ -23,18 +23,21 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
+from odc_engine import backends
 from odc_engine.backends.base import COMM, MAIN, PeerMemory
+from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.units import Unit, pack, set_grads, units_of, versions
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.arena import ACCUMULATE, Arena
+from odc_engine.memory.arenas import arena_on
 from odc_engine.memory.finite import Checks, Microbatches
-from odc_engine.placement import arena_on, lane_on, memory_for
 from odc_engine.places.lanes import Handle
 from odc_engine.record import Recorder, Silence
 from odcsim.errors import InputError, nearest
 
 
-class OnDemand:
+class OnDemand(Communication):
     """Replaces a sharded model's all-gathers and reduce-scatters. Every device makes one, at the same time.
 
     `meets` turns every transfer into a meeting of all devices, one lane for both: FSDP's collectives over the same
@@ -59,15 +62,16 @@ class OnDemand:
     ) -> None:
         if accumulate not in ACCUMULATE:
             raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
-        self.memory = memory or memory_for(model, timeout)
+        self.memory = memory or _usual(model, timeout)
         self.rank, self.size = self.memory.rank, self.memory.size
         self.meets, self.check_finite, self.recorder = meets, check_finite, recorder or Silence()
         self.units = units_of(model, self.size) if self.size > 1 else ()
         self._microbatches = Microbatches(model, len(self.units))
         shapes = [unit.shape for unit in self.units]
         self._arena: Arena | None = arena_on(self.memory, shapes, accumulate, devices_per_node)
-        self._gathers = lane_on(self.memory.device, "gather")
-        self._pushes = self._gathers if meets else lane_on(self.memory.device, "push")
+        lane = self.memory.place.lane
+        self._gathers = lane("gather")
+        self._pushes = self._gathers if meets else lane("push")
         self._finite = Checks()
         self._gathered: dict[int, Handle] = {}  # the latest of each unit
         self._in_flight: list[Handle] = []
@@ -119,7 +123,6 @@ class OnDemand:
         self._stepped |= any(id(p) in own for group in optimizer.param_groups for p in group["params"])
 
     def settle(self) -> None:
-        """Meet when all pushes are done; then `.grad` of every parameter that anybody used is the sum over devices."""
         if self.size == 1:
             return
         if self._settled:
@@ -143,12 +146,8 @@ class OnDemand:
         self._microbatches.clear()
 
     def take(self) -> int:
-        """The next number of a count that all devices share: whose turn it is in a queue of microbatches.
-
-        `settle()` is where devices have all taken what they wanted, and `publish()` starts anew from 0.
-        """
         if self.meets or (self._settled and self.size > 1):
-            raise InputError("take() where devices meet", fix="take between publish() and settle(), without `meets`")
+            return super().take()
         return self.arena.memory.take()
 
     def publish(self) -> None:
@@ -221,7 +220,6 @@ class OnDemand:
             self._in_flight.pop(0).wait()
 
     def drain(self) -> None:
-        """Wait until nothing of this device is under way."""
         self._gathers.drain()
         self._pushes.drain()
 
@@ -246,6 +244,14 @@ class OnDemand:
         self._pushes.close()
         self._arena = None  # its views would keep the memory
         self.memory.close()
+
+
+def _usual(model: nn.Module, timeout: float) -> PeerMemory:
+    """Arenas where the parameters are."""
+    device = "cuda" if any(p.is_cuda for p in model.parameters()) else "cpu"
+    memory = backends.usual(device).memory(SharedMemory(timeout=timeout))
+    assert isinstance(memory, PeerMemory)
+    return memory
 
 
 class _Transfer:

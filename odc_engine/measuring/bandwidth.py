@@ -18,17 +18,17 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from odc_engine.backends import gpus
+from odc_engine import backends
+from odc_engine.backends.backend import Processes, Use
 from odc_engine.backends.shm.memory import SharedMemory
-from odc_engine.measuring.ground import Bench, Cpu, Gpu, Ground
+from odc_engine.measuring.ground import GROUNDS, Bench, Ground
 from odc_engine.measuring.plan import check_rates
-from odc_engine.places.queues import queues
 from odc_engine.runs import launch
-from odc_engine.runs.run import hardware
+from odc_engine.runs.run import with_gpus
 
 TIMEOUT = 600.0
 LEAST = 5  # rounds; a machine with something else to do interrupts most of them, so the best one counts
-CEILINGS = (Cpu.ceiling, Gpu.ceiling)
+CEILINGS = tuple(ground.ceiling for ground in GROUNDS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,13 @@ class Rate:
     of_memcpy: float  # over the rate at which all devices copy at once, in the same run
 
 
-def bandwidth(devices: Sequence[int], sizes: Sequence[int], as_json: bool, backend: str = "shm") -> int:
+def bandwidth(devices: Sequence[int], sizes: Sequence[int], as_json: bool, backend: Processes = backends.USUAL) -> int:
     """Measure and print. Not 0 where a device failed."""
     check_rates(devices, sizes)
-    if backend != "shm":
-        gpus.refuse_without_gpus(backend)
-        gpus.refuse_without_nccl(max(devices))
+    use = Use(max(devices))
+    for needed in (backend, backend.rival):
+        if needed is not None:
+            needed.needs(use)
     every: list[Rate] = []
     for n in devices:
         code, found = rates(n, sizes, backend)
@@ -58,24 +59,24 @@ def bandwidth(devices: Sequence[int], sizes: Sequence[int], as_json: bool, backe
             print(as_text(found), flush=True)
         every += found
     if every and as_json:
-        where = hardware() if backend == "shm" else f"{gpus.told(max(devices))}; {hardware()}"
+        where = with_gpus(backend.hardware(use))
         print(json.dumps({"schema": 1, "hardware": where, "rates": [asdict(r) for r in every]}, indent=2))
     return 0
 
 
-def rates(devices: int, sizes: Sequence[int], backend: str = "shm") -> tuple[int, list[Rate]]:
+def rates(devices: int, sizes: Sequence[int], backend: Processes = backends.USUAL) -> tuple[int, list[Rate]]:
     """Start devices and measure. The exit code, and what was found; under torchrun device 0 alone has it."""
     with tempfile.TemporaryDirectory(prefix="odc-") as folder:
         path = Path(folder) / "rates.json"
-        env = {} if backend == "shm" else queues(os.environ)
+        env = backend.env(Use(devices))
         code = launch.run(_measure, devices, TIMEOUT, tuple(sizes), str(path), backend, env=env)
         return code, [Rate(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
 
 
-def _measure(memory: SharedMemory, sizes: tuple[int, ...], path: str, backend: str) -> None:
+def _measure(memory: SharedMemory, sizes: tuple[int, ...], path: str, backend: Processes) -> None:
     rates: list[Rate] = []
     pin(memory.rank)
-    ground = Cpu() if backend == "shm" else Gpu(memory)
+    ground = GROUNDS[backend.device](backend, memory)
     for size in sizes:
         rates += measured(size, ground)
         if memory.rank == 0 and sys.stderr.isatty():

@@ -1,23 +1,21 @@
 """What `bandwidth` moves, on the ground that a device stands on: this machine's CPU, or a GPU of its own."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends.base import COMM, MAIN, PeerMemory
-from odc_engine.backends.cuda_ipc.memory import CudaMemory
-from odc_engine.backends.nccl.device import NcclDevice
-from odc_engine.backends.nvshmem.memory import Host
+from odc_engine.backends.backend import Processes
+from odc_engine.backends.base import COMM, MAIN, Group, Host, PeerMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import EngineError
 from odc_engine.fsdp.collective import all_gather, reduce_scatter
 from odc_engine.memory.arena import Arena, UnitShape
-from odc_engine.placement import arena_on, memory_on
+from odc_engine.memory.arenas import arena_on
 from odc_engine.places.streams import lasted
 
 MOST = 128  # transfers between two readings of the clock
@@ -26,24 +24,36 @@ SLOW = 16  # a collective that copies through sockets is given that many times f
 Move = Callable[[], object]
 
 
-class Ground(Protocol):
-    device: torch.device
-    group: dist.ProcessGroup | None  # of the collectives that are the rival
+class Ground(ABC):
+    """`host`: the same devices as processes, for the backend's rival."""
+
     ceiling: str  # the way that others are held against: every device copies
-    ways: tuple[str, ...]
+    copied: tuple[str, ...]  # the first ways
     moved: int  # bytes that each device moves between two readings of the clock, so that meetings do not show
     slow: int  # so many times fewer by the rival
     rounds: int  # at most
 
-    def memory(self) -> PeerMemory: ...
+    def __init__(self, backend: Processes, host: Host) -> None:
+        assert backend.rival is not None
+        self._backend, self._rival, self.ways = backend, backend.rival.memory(host), ways(backend)
+        assert isinstance(self._rival, Group)
+        self.device, self.group = self._rival.device, self._rival.group
 
+    def memory(self) -> PeerMemory:
+        memory = self._backend.memory(SharedMemory())
+        assert isinstance(memory, PeerMemory)
+        return memory
+
+    @abstractmethod
     def copies(self, here: Tensor, there: Tensor) -> list[Move]:
         """The first ways."""
 
+    @abstractmethod
     def timed(self, move: Move, repeats: int) -> float:
         """Seconds of one move of so many."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._rival.close()
 
 
 def named(copies: tuple[str, ...], rival: str) -> tuple[str, ...]:
@@ -52,14 +62,9 @@ def named(copies: tuple[str, ...], rival: str) -> tuple[str, ...]:
 
 
 class Cpu(Ground):
-    """gloo is the rival."""
-
-    device, group, ceiling = torch.device("cpu"), None, "memcpy, all"
-    ways = named(("memcpy, one", ceiling, "torch copy, all"), "gloo")
+    ceiling = "memcpy, all"
+    copied = ("memcpy, one", ceiling, "torch copy, all")
     moved, slow, rounds = 16 << 20, SLOW, 100
-
-    def memory(self) -> PeerMemory:
-        return SharedMemory()
 
     def copies(self, here: Tensor, there: Tensor) -> list[Move]:
         source, target = here.numpy(), there.numpy()
@@ -77,24 +82,13 @@ class Cpu(Ground):
             move()
         return (time.perf_counter() - start) / repeats
 
-    def close(self) -> None:
-        """All memory is the bench's."""
-
 
 class Gpu(Ground):
-    """NCCL is the rival. All by the GPU's own clock. Not run on a GPU yet."""
+    """All by the GPU's own clock. Not run on a GPU yet."""
 
     ceiling = "copy, all"
-    ways = named((ceiling,), "nccl")
+    copied = (ceiling,)
     moved, slow, rounds = 1 << 30, 1, 20
-
-    def __init__(self, host: Host) -> None:
-        nccl = memory_on("torch", "cuda", host)
-        assert isinstance(nccl, NcclDevice)
-        self._nccl, self.device, self.group = nccl, nccl.device, nccl.group
-
-    def memory(self) -> PeerMemory:
-        return CudaMemory(SharedMemory())
 
     def copies(self, here: Tensor, there: Tensor) -> list[Move]:
         return [lambda: there.copy_(here)]
@@ -102,8 +96,13 @@ class Gpu(Ground):
     def timed(self, move: Move, repeats: int) -> float:
         return lasted(move, repeats)
 
-    def close(self) -> None:
-        self._nccl.close()
+
+GROUNDS: dict[str, type[Ground]] = {"cpu": Cpu, "cuda": Gpu}  # by what computes
+
+
+def ways(backend: Processes) -> tuple[str, ...]:
+    """What is measured of a backend, in words."""
+    return named(GROUNDS[backend.device].copied, backend.rival.library if backend.rival else "")
 
 
 class Bench:

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from odc_engine.job import check_device, check_model, has_gpu, parts_gpu
+from odc_engine import backends
+from odc_engine.backends.backend import Backend, Use
+from odc_engine.job import check_model
 from odc_engine.measuring import calibration
 from odc_engine.started import started
 from odcsim.errors import InputError
@@ -13,8 +15,6 @@ MOST = 256  # devices: more are a slip of the finger, and would bring the machin
 KEPT = 4096  # tokens on a GPU whose activations fit beside everything else
 LEAST = max(calibration.SPLITS) * calibration.LEAST * 2  # tokens of the fullest microbatch: less leaves little to vary
 DTYPE = "float32"  # weights on their way, where nothing else is asked for
-BOTH = ("on-demand", "collective")
-SYNCS = {"shm": BOTH, "threads": BOTH, "cuda_ipc": BOTH, "torch": ("collective",)}
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)  # bytes of the full tensor
 
 
@@ -24,71 +24,40 @@ class Plan:
 
     model: Model
     devices: tuple[int, ...] = (2,)
-    backend: str = "shm"
+    backend: Backend = backends.USUAL
     most: int = 1024  # tokens of the fullest microbatch
     quick: bool = False
     seed: int = 0
     timeout: float = 600.0
-    device: str = "cpu"  # what threads and torch compute on
     dtype: str = DTYPE
 
     def check(self) -> None:
         """What can be told before torch loads, which takes seconds."""
         if (place := started()) is not None:
             raise InputError("profile starts its devices itself", fix=f"start it without {place.by}")
-        if self.backend not in SYNCS:
-            raise InputError(f"backend '{self.backend}'", fix=f"one of {', '.join(SYNCS)}")
+        if not self.backend.profiled:
+            raise InputError(f"backend '{self.backend.name}'", fix=f"one of {', '.join(backends.profiled())}")
         check_devices(self.devices, fix="--devices 2 or more")
         if len(set(self.devices)) < len(self.devices):
             raise InputError("a number of devices is named twice", fix="name it once")
         if self.most < LEAST:
             raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {LEAST}")
         check_model(self.model)
-        check_device(self.device, self.backend)
 
     def check_here(self) -> None:
         """What takes torch to know: whether this machine has the GPUs."""
-        if parts_gpu(self.backend, self.device):
-            from odc_engine.places import green
-
-            green.refuse_without()
-        elif has_gpu(self.backend, self.device):
-            from odc_engine.backends import gpus
-
-            if self.backend == "torch":
-                gpus.refuse_without_nccl(max(self.devices))
-                gpus.refuse_without("torch with emulated compute", "triton", "Triton")
-            else:
-                gpus.check_own(max(self.devices))
+        self.backend.check_timed(max(self.devices))
 
     @property
     def kept(self) -> int:
         """Tokens of the fullest microbatch of layers that keep all for their backward. A token of a model of 1.5
         billion parameters takes 3 MB then, and several devices may share a GPU."""
-        return self.most if self.where == "cpu" else min(KEPT, self.most)
+        return self.most if self.backend.device == "cpu" else min(KEPT, self.most)
 
     @property
-    def where(self) -> str:
-        """What computes."""
-        return "cuda" if has_gpu(self.backend, self.device) else self.device
-
-    @property
-    def sms(self) -> int:
-        """Of each device of a GPU: as many with few devices as with the most, so that they are the same devices."""
-        from odc_engine.places import green  # torch comes with it
-
-        return green.share(max(self.devices)) if parts_gpu(self.backend, self.device) else 0
-
-    @property
-    def percent(self) -> str:
-        """Of a GPU for each process, by MPS: as much with few devices as with the most."""
-        if self.backend != "cuda_ipc":
-            return ""
-        import torch
-
-        from odc_engine.places import mps
-
-        return mps.share(max(self.devices), torch.cuda.device_count())
+    def use(self) -> Use:
+        """Of the most devices: fewer of them have as much of a GPU each, so that they are the same devices."""
+        return Use(max(self.devices), part=self.backend.part(max(self.devices)))
 
     @property
     def told(self) -> str:
@@ -96,7 +65,7 @@ class Plan:
         devices = ", ".join(map(str, self.devices))
         speed = "quick" if self.quick else "full"
         model = f"{self.model.parameters:,} parameters"
-        backend = f"{self.backend} on {self.where}, {self.dtype}"
+        backend = f"{self.backend.name} on {self.backend.device}, {self.dtype}"
         return f"{speed}; {model}; devices {devices}; backend {backend}; up to {self.most} tokens; seed {self.seed}"
 
 

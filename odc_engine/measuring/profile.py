@@ -15,14 +15,12 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from odc_engine.backends import gpus
 from odc_engine.errors import EngineError
-from odc_engine.job import Job, has_gpu
+from odc_engine.job import Job
 from odc_engine.measuring import calibration
-from odc_engine.measuring.plan import SYNCS, Plan
+from odc_engine.measuring.plan import Plan
 from odc_engine.measuring.progress import progress
-from odc_engine.places import green
-from odc_engine.runs.run import hardware, run, warn_if_busy
+from odc_engine.runs.run import run, warn_if_busy, with_gpus
 from odcsim import profile, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
@@ -119,7 +117,7 @@ def together(found: list[Measurements]) -> Measurements:
 
 def pieces(plan: Plan) -> list[Piece]:
     """What there is to do, in an order in which the first results say most."""
-    model, first, syncs = plan.model, plan.devices[0], SYNCS[plan.backend]
+    model, first, syncs = plan.model, plan.devices[0], plan.backend.profiled
     found = []
     for number in range(ROUNDS[plan.quick]):
         mixed = calibration.mixed(model, first, plan.most, plan.seed + number)
@@ -164,26 +162,36 @@ def _job(plan: Plan, piece: Piece) -> Job:
     recipe = Recipe(sync=piece.sync, recompute=piece.recompute, dtype=plan.dtype)
     seconds = replace(STAND_IN, model=piece.model.name, recompute=piece.recompute)
     cost = Cost(piece.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), recipe)
-    told = (piece.sync, plan.backend, "locked", "fsdp2", piece.emulate, plan.timeout, plan.seed, piece.recompute)
-    return Job(piece.file.schedules, cost, *told, plan.device, plan.dtype, plan.sms, plan.percent)
+    return Job(
+        schedules=piece.file.schedules,
+        cost=cost,
+        sync=piece.sync,
+        backend=plan.backend,
+        accumulate="locked",
+        prefetch="fsdp2",
+        emulate=piece.emulate,
+        timeout=plan.timeout,
+        seed=plan.seed,
+        recompute=piece.recompute,
+        dtype=plan.dtype,
+        part=plan.use.part,
+    )
 
 
 def _hardware(plan: Plan) -> str:
-    if has_gpu(plan.backend, plan.device):
-        return f"{gpus.told(max(plan.devices))}; {hardware()}"
-    return f"{green.told(plan.sms)}; {hardware()}" if plan.sms else hardware()
+    return with_gpus(plan.backend.hardware(plan.use))
 
 
 def _empty(plan: Plan) -> Measurements:
     versions = f"torch {version('torch')}, Python {platform.python_version()}, odcsim {version('odcsim')}"
     return Measurements(
         plan.model.name,
-        plan.where,
+        plan.backend.device,
         (),
         hardware=_hardware(plan),
         versions=versions,
         date=datetime.date.today().isoformat(),
         dtype=plan.dtype,
-        transport=plan.backend,
+        transport=plan.backend.name,
         notes=plan.told,
     )

@@ -22,6 +22,7 @@ from typing import Any
 from odc_engine.doctor.probes.base import Absent
 from odc_engine.doctor.probes.driver import need, need_torch
 from odc_engine.doctor.probes.selftest import NO_GPU
+from odc_engine.errors import FOR_GPUS
 from odcsim.files import check_writable, write_text
 
 MB = 1 << 20
@@ -55,7 +56,7 @@ def tune(output: Path) -> int:
     check_writable(output)
     try:
         gpu = need_torch()
-        need("triton", "pip install 'odcsim[gpu]' -c constraints.txt")
+        need("triton", FOR_GPUS)
     except Absent as absent:
         print(f"odc_engine tune: {absent}", file=sys.stderr)
         return NO_GPU

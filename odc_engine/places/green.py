@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from odc_engine.errors import FOR_GPUS
 from odc_engine.places.queues import queues
 from odcsim.errors import InputError
 
@@ -62,7 +63,7 @@ def refuse_without() -> None:
         if importlib.util.find_spec(module) is None:
             raise InputError(
                 f"--device cuda needs {name}, which is not installed",
-                fix="pip install 'odcsim[gpu]' -c constraints.txt",
+                fix=FOR_GPUS,
             )
 
 

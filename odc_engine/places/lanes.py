@@ -1,7 +1,9 @@
-"""A lane: a thread that does transfers in the order they were given, beside the compute that goes on meanwhile."""
+"""A lane does transfers in the order in which they were given, beside the compute that goes on meanwhile: by a thread
+here, on a GPU by its streams (`odc_engine.places.streams.StreamLane`)."""
 
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
@@ -36,8 +38,24 @@ DONE = Handle()  # stands for what is done when it has been given
 DONE.finish(None)
 
 
-class Lane:
-    """Transfers in order. The first error ends the lane: what was given after it fails with the same error."""
+class Lane(ABC):
+    """Transfers in order."""
+
+    @abstractmethod
+    def give(self, transfer: Callable[[], None], after: Sequence[Handle] = ()) -> Handle:
+        """Start a transfer, once what it needs is done."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """What the caller computes from now on comes after everything given so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more is given."""
+
+
+class ThreadLane(Lane):
+    """A thread of its own. The first error ends the lane: what was given after it fails with the same error."""
 
     def __init__(self, name: str) -> None:
         self._given: queue.SimpleQueue[tuple[Callable[[], None], Handle] | None] = queue.SimpleQueue()
@@ -46,7 +64,6 @@ class Lane:
         self._thread.start()
 
     def give(self, transfer: Callable[[], None], after: Sequence[Handle] = ()) -> Handle:
-        """Start a transfer, once what it needs is done."""
         for needed in after:
             needed.wait()
         handle = Handle()
@@ -55,7 +72,6 @@ class Lane:
         return handle
 
     def drain(self) -> None:
-        """Wait for everything given so far."""
         if self._last is not None:
             self._last.check()
 

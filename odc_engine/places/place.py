@@ -1,6 +1,7 @@
-"""Where one device of the threads backend works. Here a CPU, whose calls are done when they return;
-`streams.StreamPlace` is the same on a group of a GPU's SMs, where calls are only given."""
+"""Where a device's work is given to: the questions, and the answers of a processor, whose calls are done when they
+return. `odc_engine.places.streams` answers them for GPUs, where calls are only given."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -8,40 +9,67 @@ from typing import Any
 import torch
 
 from odc_engine.decoder import marks
-from odc_engine.places.lanes import DONE, Handle, Lane
+from odc_engine.places.lanes import DONE, Handle, Lane, ThreadLane
 from odc_engine.record import Clock
 
 
-class Place:
-    """What a device's work is given to. `streams.StreamPlace` answers each question for a GPU."""
+def own(value: Any) -> Any:
+    """What a device has from device 0 where it shares with nobody."""
+    return value
 
-    device = torch.device("cpu")
+
+class Place(ABC):
+    """What a device's work is given to."""
+
+    device: torch.device
 
     def working(self) -> AbstractContextManager[Any]:
         """Everything that the calling thread does inside computes here."""
         return nullcontext()
 
+    @abstractmethod
     def mark(self) -> Handle:
         """Stands for all that was given to where the caller is: whoever checks it goes on after that."""
-        return DONE
 
+    @abstractmethod
     def finish(self) -> None:
         """Return when all that this device was given is done."""
 
+    @abstractmethod
     def lane(self, name: str) -> Lane:
         """Does transfers beside compute."""
-        return Lane(name)
 
-    def clock(self, share: Callable[[Any], Any]) -> Clock:  # noqa: ARG002 - processors have one clock
-        """`share` gives everybody what device 0 brings."""
+    @abstractmethod
+    def clock(self, share: Callable[[Any], Any] = own) -> Clock:
+        """Of a device's times. `share` gives everybody what device 0 brings."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass instead of computing."""
+
+
+class Processor(Place):
+    """The machine's."""
+
+    device = torch.device("cpu")
+
+    def mark(self) -> Handle:
+        return DONE
+
+    def finish(self) -> None:
+        """Nothing is left."""
+
+    def lane(self, name: str) -> Lane:
+        return ThreadLane(name)
+
+    def clock(self, share: Callable[[Any], Any] = own) -> Clock:  # noqa: ARG002 - processors have one clock
         return Clock()
 
     def wait(self, seconds: float) -> None:
-        """Let so much time pass instead of computing."""
         marks.wait(seconds)
 
 
-HOST = Place()
+HOST = Processor()
 
 
 class Buffers:

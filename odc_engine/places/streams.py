@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from odc_engine.places.lanes import Handle, Lane
-from odc_engine.places.place import Place
+from odc_engine.places.place import HOST, Place, own
 from odc_engine.record import Clock
 from odcsim.timeline import Floats
 
@@ -125,6 +125,33 @@ class SharedClock(StreamClock):
         self._wait()  # for this device's streams: others' may still be at work
 
 
+class WholeGpu(Place):
+    """A GPU of a process's own, or what MPS gives it of one: work goes to the streams that FSDP2 chooses."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def mark(self) -> Handle:
+        return StreamHandle(_cuda.current_stream().record_event())
+
+    def finish(self) -> None:
+        _cuda.synchronize(self.device)
+
+    def lane(self, name: str) -> Lane:  # noqa: ARG002 - its transfers come with their streams
+        return StreamLane(self.device)
+
+    def clock(self, share: Callable[[Any], Any] = own) -> Clock:  # noqa: ARG002 - marks are read by each by itself
+        return StreamClock()
+
+    def wait(self, seconds: float) -> None:
+        pause(seconds)
+
+
+def place_of(device: torch.device) -> Place:
+    """Where a process works that has a device to itself."""
+    return WholeGpu(device) if device.type == "cuda" else HOST
+
+
 class StreamPlace(Place):
     """A group of a GPU's SMs: a stream to compute on, and one for each lane. `keep` must outlive the streams."""
 
@@ -148,7 +175,7 @@ class StreamPlace(Place):
         stream = self._lanes.setdefault(name, self.streams[1 + len(self._lanes)])
         return StreamLane(self.device, stream)
 
-    def clock(self, share: Callable[[Any], Any]) -> Clock:
+    def clock(self, share: Callable[[Any], Any] = own) -> Clock:
         return SharedClock(self.finish, share)
 
     def wait(self, seconds: float) -> None:

@@ -27,12 +27,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from odc_engine import backends
 from odc_engine.errors import EngineError
 from odc_engine.started import Started, started
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
-    from odc_engine.backends.nvshmem.memory import Host
+    from odc_engine.backends.base import Host
 
 GRACE = 3.0  # seconds for the others after one device has failed
 Work = Callable[..., None]
@@ -69,7 +70,7 @@ def _check(place: Started, devices: int, across: bool) -> None:
         raise InputError(
             f"{place.by} started {place.here} of {place.size} processes on this machine, and this backend's memory is "
             "one machine's",
-            fix=f"{place.fix(devices)}, or --backend nvshmem",
+            fix=f"{place.fix(devices)}, or --backend {' or '.join(backends.across())}",
         )
 
 

@@ -10,27 +10,19 @@ from typing import Any
 
 import torch
 
+from odc_engine.backends.threads import refuse_started
 from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.errors import EngineError
 from odc_engine.places.place import HOST, Place
 from odc_engine.runs.launch import GRACE, say
-from odc_engine.started import started
 from odcsim.errors import InputError
 
 Work = Callable[..., None]
 
 
-def refuse_torchrun() -> None:
-    if (place := started()) is not None:
-        raise InputError(
-            f"backend threads runs all devices in one process and {place.by} starts one for each",
-            fix=f"start it without {place.by}, or use --backend shm",
-        )
-
-
 def run(work: Work, devices: int, timeout: float, *args: Any, places: Sequence[Place] = ()) -> int:
     """Call `work(memory, *args)` on a thread per device, each in its place. 0 when all have succeeded."""
-    refuse_torchrun()
+    refuse_started()
     before = torch.get_num_threads()
     team = Team(devices, timeout)
     try:

@@ -5,26 +5,16 @@ import platform
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
-from odc_engine.backends import gpus
-from odc_engine.backends.nvshmem.library import refuse_without_nvshmem
-from odc_engine.backends.nvshmem.memory import Host
-from odc_engine.backends.threads.memory import ThreadMemory
-from odc_engine.devices.process import Device, Member, Recorded, as_block
-from odc_engine.devices.thread import Thin
+from odc_engine.devices.member import Member, Recorded, as_block
 from odc_engine.errors import EngineError
-from odc_engine.job import Job, check_job, has_gpu, parts_gpu
-from odc_engine.placement import places
-from odc_engine.places import green, mps
-from odc_engine.places.queues import queues
-from odc_engine.runs import launch, launch_threads
+from odc_engine.job import Job
+from odc_engine.runs import launch
+from odc_engine.runs.start import check, on_devices
 from odc_engine.started import started
 from odcsim import timeline
-from odcsim.errors import InputError
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Timeline, padded, shortened
 
@@ -34,69 +24,7 @@ def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> in
     check(file, job)
     if not (quiet or job.emulate):
         warn_if_busy()
-    if job.backend == "threads":
-        where = places(job.device, file.header.devices, job.sms)
-        return launch_threads.run(_run_thread, file.header.devices, job.timeout, file, job, output, quiet, places=where)
-    return launch.run(_run_device, file.header.devices, job.timeout, file, job, output, quiet, **how(job))
-
-
-def check(file: ScheduleFile, job: Job) -> None:
-    """Refuse before anything starts what would hang or cannot run, or not here."""
-    check_job(file, job)
-    if job.backend == "threads":
-        launch_threads.refuse_torchrun()
-    if parts_gpu(job.backend, job.device):
-        green.refuse_without()
-    if has_gpu(job.backend, job.device):
-        _check_gpus(job)
-
-
-def how(job: Job) -> dict[str, Any]:
-    """What a launch of processes has to know: whether devices may be on several machines, and their environment."""
-    return {"across": job.backend == "nvshmem" or _by_nccl(job), "env": variables(job)}
-
-
-def _by_nccl(job: Job) -> bool:
-    return job.backend == "torch" and job.device == "cuda"
-
-
-def _check_gpus(job: Job) -> None:
-    if started() is not None:
-        os.environ.update(variables(job))  # this process is a device, and what follows touches CUDA
-    if _by_nccl(job):
-        gpus.refuse_without_nccl(_here(job))
-        if job.emulate:
-            gpus.refuse_without("torch with --emulate-compute", "triton", "Triton")
-        return
-    place, pushed_afar = started(), job.cost.sharded == "full"
-    if place is not None and not place.one_machine and pushed_afar and job.accumulate != "slots":
-        fix = "use --accumulate slots, or --sharding hybrid"
-        raise InputError("a network adds nothing to a sum on another machine", fix=fix)
-    gpus.refuse_without_gpus(job.backend) if job.backend == "cuda_ipc" else refuse_without_nvshmem()
-
-
-def variables(job: Job) -> dict[str, str]:
-    """What a process on a GPU needs in its environment before it touches CUDA."""
-    if not has_gpu(job.backend, job.device):
-        return {}
-    shares = job.backend == "cuda_ipc"  # others refuse to
-    part = shares and (job.percent or mps.share(_here(job), torch.cuda.device_count()))
-    return queues(os.environ) | ({mps.SHARE: part} if part else {})
-
-
-def _here(job: Job) -> int:
-    """Devices on this machine."""
-    place = started()
-    return place.here if place else len(job.schedules[0].devices)
-
-
-def _run_device(memory: Host, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
-    _perform(Device(job, memory.rank, memory), file, job, output, quiet)
-
-
-def _run_thread(memory: ThreadMemory, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
-    with Thin(job, memory) as device:
-        _perform(device, file, job, output, quiet)
+    return on_devices(job, _perform, file, job, output, quiet)
 
 
 def _perform(device: Member, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
@@ -173,7 +101,7 @@ def _about(file: ScheduleFile, job: Job) -> About:
         model=file.header.model,
         digest=file.header.digest,
         fidelity="measured",
-        hardware=f"{hardware(job)}; backend {job.backend}, {job.accumulate}",
+        hardware=f"{hardware(job)}; backend {job.backend.name}, {job.accumulate}",
         emulated=job.emulate,
         devices=file.header.devices,
         max_tokens=file.header.max_tokens,
@@ -184,11 +112,8 @@ def _about(file: ScheduleFile, job: Job) -> About:
 
 def hardware(job: Job | None = None) -> str:
     """The processor's name and how many cores this process may use, with the job's GPUs before it."""
-    if job is not None and parts_gpu(job.backend, job.device):
-        devices = len(job.schedules[0].devices)
-        return f"{green.told(job.sms or green.share(devices))}; {hardware()}"
-    if job is not None and has_gpu(job.backend, job.device):
-        return f"{gpus.told(_here(job))}; {hardware()}"
+    if job is not None:
+        return with_gpus(job.backend.hardware(job.use))
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -196,6 +121,11 @@ def hardware(job: Job | None = None) -> str:
         name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{name}, {cores} cores"
+
+
+def with_gpus(gpus: str) -> str:
+    """GPUs in words, if any, and the processor beside them."""
+    return f"{gpus}; {hardware()}" if gpus else hardware()
 
 
 def warn_if_busy() -> None:

@@ -6,16 +6,11 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from odc_engine.backends.nvshmem.memory import Host
-from odc_engine.backends.threads.memory import ThreadMemory
-from odc_engine.devices.process import Device, Member, drawn
-from odc_engine.devices.thread import Thin
+from odc_engine.devices.member import Member, drawn
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
 from odc_engine.packed import synthetic
-from odc_engine.placement import places
-from odc_engine.runs import launch, launch_threads
-from odc_engine.runs.run import check, how
+from odc_engine.runs.start import check, on_devices
 from odcsim.schedule import Schedule, ScheduleFile
 
 BOUND = 1e-5  # fp32: what differing orders of summation explain, with room
@@ -34,20 +29,7 @@ class Verdict:
 def verify(file: ScheduleFile, job: Job, as_json: bool) -> int:
     """Check every minibatch of the file with the same weights. Device 0 prints the verdict; not 0 beyond BOUND."""
     check(file, job)
-    devices = file.header.devices
-    if job.backend == "threads":
-        where = places(job.device, devices, job.sms)
-        return launch_threads.run(_verify_thread, devices, job.timeout, job, as_json, places=where)
-    return launch.run(_verify_device, devices, job.timeout, job, as_json, **how(job))
-
-
-def _verify_device(memory: Host, job: Job, as_json: bool) -> None:
-    _verify(Device(job, memory.rank, memory), job, as_json)
-
-
-def _verify_thread(memory: ThreadMemory, job: Job, as_json: bool) -> None:
-    with Thin(job, memory) as device:
-        _verify(device, job, as_json)
+    return on_devices(job, _verify, job, as_json)
 
 
 def _verify(device: Member, job: Job, as_json: bool) -> None:

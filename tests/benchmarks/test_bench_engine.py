@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from odc_engine.devices.process import Device, as_block
+from odc_engine.devices.member import as_block
+from odc_engine.devices.process import Device
 from odc_engine.job import Job, job_of
 from odc_engine.measuring import bandwidth as measure
 from odc_engine.runs import launch

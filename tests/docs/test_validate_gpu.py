@@ -10,6 +10,7 @@ import pytest
 import validate_gpu as gpu
 from scripts import ROOT
 
+from odc_engine.backends import cuda_ipc, nccl
 from odc_engine.doctor.probes.base import Absent
 from odc_engine.doctor.probes.driver import Gpu
 from odcsim import profile, timeline
@@ -137,7 +138,7 @@ def test_devices_with_a_gpu_each_run_the_same_samples_over_both_transports(monke
         profile.write(replace(KNOWN, timings=timings), tmp_path / f"{name}.json")
 
     def run(file, job, output, *, quiet):
-        ran.append((job.sync, job.backend, job.device, [s.lengths for s in file.schedules], quiet))
+        ran.append((job.sync, job.backend, [s.lengths for s in file.schedules], quiet))
         timeline.write(simulate(file, Simulation(job.cost, job.sync)), output)
         return 0
 
@@ -146,10 +147,10 @@ def test_devices_with_a_gpu_each_run_the_same_samples_over_both_transports(monke
     good, text = gpu.rivals(tmp_path)
     assert good
     assert text.count("+0.0%") == 3
-    rows = [("collective", "cuda_ipc", "cpu"), ("on-demand", "cuda_ipc", "cpu"), ("collective", "torch", "cuda")]
-    assert [told[:3] for told in ran] == rows * record.REPEATS
-    assert all(told[3:] == (ran[0][3], True) for told in ran)
-    assert {len(lengths) for lengths in ran[0][3]} == {2 * record.MINIBATCH}
+    rows = [("collective", cuda_ipc.ROW), ("on-demand", cuda_ipc.ROW), ("collective", nccl.ROW)]
+    assert [told[:2] for told in ran] == rows * record.REPEATS
+    assert all(told[2:] == (ran[0][2], True) for told in ran)
+    assert {len(lengths) for lengths in ran[0][2]} == {2 * record.MINIBATCH}
     assert len({path.name for path in tmp_path.glob("*.npz")}) == len(ran)
 
 

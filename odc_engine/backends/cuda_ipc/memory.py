@@ -17,6 +17,7 @@ from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
 from odc_engine.backends.cuda_ipc.arenas import provided
 from odc_engine.backends.gpus import check_room, check_sizes, refuse_without_gpus
 from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.places.streams import WholeGpu
 
 _FLAGS = 4096  # bytes behind the arena in which lanes meet: 32 bits of each device for each room
 _LOOKS = 1_000_000  # at a flag in a second: about as many as a GPU gets done
@@ -28,7 +29,7 @@ class CudaMemory(PeerMemory):
     def __init__(self, host: SharedMemory) -> None:
         refuse_without_gpus("cuda_ipc")
         self.host, self.rank, self.size = host, host.rank, host.size
-        self.device = torch.device("cuda", self.rank % torch.cuda.device_count())
+        self.place = WholeGpu(torch.device("cuda", self.rank % torch.cuda.device_count()))
         torch.cuda.set_device(self.device)
         self._arenas: list[Tensor] = []
         self._keep: Any = None
@@ -55,7 +56,7 @@ class CudaMemory(PeerMemory):
     def meet(self, room: int) -> None:
         """In MAIN the host waits, for its own streams first. In other rooms the present stream does."""
         if room == MAIN:
-            torch.cuda.synchronize(self.device)
+            self.place.finish()
             self._raise_missing()
             self.host.meet(MAIN)
             return
@@ -73,7 +74,7 @@ class CudaMemory(PeerMemory):
 
     def take(self) -> int:
         """The count is the hosts'. A device is free when it has computed, not when its work lies on its streams."""
-        torch.cuda.synchronize(self.device)
+        self.place.finish()
         return self.host.take()
 
     def refill(self) -> None:

@@ -7,23 +7,20 @@ Not run on a GPU yet.
 """
 
 import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from odc_engine.backends.aside import Aside
-from odc_engine.backends.base import MAIN
+from odc_engine.backends.base import MAIN, Group, Host
 from odc_engine.errors import EngineError, PeerLost
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from odc_engine.backends.nvshmem.memory import Host
+from odc_engine.places.streams import place_of
 
 # torch's watchdog ends a process and names nobody. It counts from when a collective was given, which may be long before
 # it runs; so it is left what nothing else bounds: a host that is held up while it gives work.
@@ -32,13 +29,15 @@ ABORT = 2.0  # seconds to take down what a peer has left at work
 _cuda: Any = torch.cuda  # torch has no types for most of it
 
 
-class NcclDevice:
+class NcclDevice(Group):
     """`host`: the same devices as processes. `gpu`: of this machine's."""
 
-    def __init__(self, host: "Host", gpu: int) -> None:
+    group: dist.ProcessGroup
+
+    def __init__(self, host: Host, gpu: int) -> None:
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # else a lost peer ends this one, without a word
         self.host, self.rank, self.size = host, host.rank, host.size
-        self.device = self._own(gpu)
+        self.place = place_of(self._own(gpu))
         self._aside = Aside()
         host.meet(MAIN)  # who is gone by now is named here
         self.group = self._made()
@@ -66,19 +65,18 @@ class NcclDevice:
         return DeviceMesh.from_group(self.group, self.device.type)
 
     def finish(self) -> None:
-        """Return when all that this device was given is done."""
         self._bounded(lambda: _cuda.synchronize(self.device), "its streams")
 
     def meet(self, room: int) -> None:
         self.finish()
         self.host.meet(room)
 
-    def _bounded(self, call: "Callable[[], None]", what: str) -> None:
+    def _bounded(self, call: Callable[[], None], what: str) -> None:
         with self._taken_down():
             self._aside.bounded(call, self.host, what)
 
     @contextmanager
-    def _taken_down(self) -> "Iterator[None]":
+    def _taken_down(self) -> Iterator[None]:
         """NCCL's kernels wait for a peer that is gone, and so would the end of this process."""
         try:
             yield

@@ -1,1 +1,38 @@
 """GPUs of one node or many, a process for each, by NVSHMEM."""
+
+from typing import TYPE_CHECKING
+
+from odc_engine.backends.backend import Use
+from odc_engine.backends.gpu_row import GpuProcesses
+from odc_engine.started import started
+from odcsim.errors import InputError
+
+if TYPE_CHECKING:
+    from odc_engine.backends.base import Host, PeerMemory
+
+
+class _Nvshmem(GpuProcesses):
+    def memory(self, host: "Host") -> "PeerMemory":
+        from odc_engine.backends import gpus
+        from odc_engine.backends.nvshmem import library
+        from odc_engine.backends.nvshmem.memory import NvshmemMemory
+
+        return NvshmemMemory(host, library.Nvshmem(gpus.own(host)))
+
+    def needs(self, use: Use) -> None:
+        from odc_engine.backends.nvshmem import library
+
+        place, pushed_afar = started(), use.sharding == "full"
+        if place is not None and not place.one_machine and pushed_afar and use.accumulate != "slots":
+            fix = "use --accumulate slots, or --sharding hybrid"
+            raise InputError("a network adds nothing to a sum on another machine", fix=fix)
+        library.refuse_without_nvshmem()
+
+
+ROW = _Nvshmem(
+    name="nvshmem",
+    device="cuda",
+    says="a process per GPU of one node or many, every sync",
+    across=True,
+    packages=("triton", "nvshmem"),
+)

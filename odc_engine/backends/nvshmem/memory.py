@@ -21,31 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.aside import Aside, Result
-from odc_engine.backends.base import END, MAIN, FarMemory
+from odc_engine.backends.base import END, MAIN, FarMemory, Host
 from odc_engine.backends.gpus import check_sizes
-
-
-class Host(Protocol):
-    """The same devices as processes: shm on one machine, network on several."""
-
-    rank: int
-    size: int
-    group: dist.ProcessGroup | None
-    timeout: float
-
-    def meet(self, room: int) -> None: ...
-
-    def take(self) -> int: ...
-
-    def refill(self) -> None: ...
-
-    def check(self) -> None: ...
-
-    def fail(self, error: BaseException) -> None: ...
-
-    def explain(self) -> Exception | None: ...
-
-    def close(self) -> None: ...
+from odc_engine.places.streams import place_of
 
 
 class Library(Protocol):
@@ -90,7 +68,7 @@ class Library(Protocol):
 class NvshmemMemory(FarMemory):
     def __init__(self, host: Host, library: Library) -> None:
         self.host, self.library = host, library
-        self.rank, self.size, self.device = host.rank, host.size, library.device
+        self.rank, self.size, self.place = host.rank, host.size, place_of(library.device)
         self._mine: Tensor | None = None
         self._views: list[Tensor] = []
         self._near = range(self.rank, self.rank + 1)

@@ -1,1 +1,20 @@
-"""Processes of one machine that share memory."""
+"""Processes of one machine that share memory: the usual backend, and the one every other is compared with."""
+
+from typing import TYPE_CHECKING
+
+from odc_engine.backends import gloo
+from odc_engine.backends.backend import BOTH, Processes
+
+if TYPE_CHECKING:
+    from odc_engine.backends.base import Host, PeerMemory
+
+
+class _Shm(Processes):
+    def memory(self, host: "Host") -> "PeerMemory":
+        from odc_engine.backends.shm.memory import SharedMemory
+
+        assert isinstance(host, SharedMemory)  # it runs on one machine
+        return host
+
+
+ROW = _Shm(name="shm", says="processes, every sync; arenas in {arenas}", profiled=BOTH, rival=gloo.ROW)

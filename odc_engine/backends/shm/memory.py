@@ -17,7 +17,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends.base import Lockable
+from odc_engine.backends.base import Host, Lockable
 from odc_engine.backends.shm.files import WAY_OUT, Mapped, agreed, bytes_of, share, unmap
 from odc_engine.backends.shm.peers import Peers
 from odc_engine.errors import PeerLost
@@ -29,7 +29,7 @@ _CACHED = ("active_file", "inactive_file")
 _SETLK = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 
 
-class SharedMemory(Lockable):
+class SharedMemory(Lockable, Host):
     """`timeout`: seconds after which a peer that does not come to a meeting, or holds a lock, is reported.
 
     Every device makes one, at the same time. Meetings work before there is an arena.
@@ -97,11 +97,9 @@ class SharedMemory(Lockable):
         self.peers.check()
 
     def explain(self) -> Exception | None:
-        """Whose fault it may be that a connection broke."""
         return self.peers.explain()
 
     def fail(self, error: BaseException) -> None:
-        """Tell peers that this device ends, and why."""
         self.peers.fail(error)
 
     def close(self) -> None:

@@ -101,7 +101,6 @@ class ThreadMemory(Lockable):
 
     def __init__(self, team: Team, rank: int, place: Place = HOST) -> None:
         self.team, self.rank, self.size, self.place = team, rank, team.size, place
-        self.device = place.device
 
     def allocate(self, nbytes: int) -> None:
         try:

@@ -4,6 +4,7 @@ import ctypes
 from dataclasses import dataclass
 
 from odc_engine.doctor.probes.base import Absent
+from odc_engine.errors import FOR_GPUS
 
 _SM_COUNT, _MAJOR, _MINOR = 16, 75, 76  # CU_DEVICE_ATTRIBUTE_...
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -55,7 +56,7 @@ def need(package: str, advice: str) -> None:
 def need_torch() -> Gpu:
     """A GPU, and a torch that can use it."""
     gpu = first_gpu()
-    need("torch", "pip install 'odcsim[gpu]' -c constraints.txt")
+    need("torch", FOR_GPUS)
     import torch
 
     if not torch.cuda.is_available():

@@ -5,6 +5,7 @@ from typing import Any
 
 from odc_engine.doctor.probes.base import FAILED, OK, Answer
 from odc_engine.doctor.probes.driver import need, need_torch
+from odc_engine.errors import FOR_GPUS
 
 MB = 1 << 20
 SIZE, DEVICES, ROUNDS = 256 * MB, 4, 30
@@ -13,7 +14,7 @@ ODD = 10_007  # elements of a shard, of which nothing is aligned
 
 def probe() -> Answer:
     need_torch()
-    need("triton", "pip install 'odcsim[gpu]' -c constraints.txt")
+    need("triton", FOR_GPUS)
     wrong = [name for name, right in checked(ODD, "cuda").items() if not right]
     if wrong:
         return Answer(FAILED, f"wrong bytes: {', '.join(wrong)}")

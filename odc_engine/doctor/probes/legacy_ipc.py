@@ -3,11 +3,12 @@
 from odc_engine.doctor.probes.base import Answer
 from odc_engine.doctor.probes.driver import need, need_torch
 from odc_engine.doctor.probes.peers import exercised
+from odc_engine.errors import FOR_GPUS
 
 
 def probe() -> Answer:
     need_torch()
-    need("triton", "pip install 'odcsim[gpu]' -c constraints.txt")
+    need("triton", FOR_GPUS)
     from odc_engine.backends.cuda_ipc.legacy_ipc import arenas
 
     return exercised(arenas, (2,), 100)

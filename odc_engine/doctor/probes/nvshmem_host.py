@@ -6,6 +6,7 @@ from typing import Any
 from odc_engine.doctor.probes.base import FAILED, OK, Answer
 from odc_engine.doctor.probes.driver import need, need_torch
 from odc_engine.doctor.probes.ranks import on_ranks
+from odc_engine.errors import FOR_GPUS
 
 N = 1 << 20
 # One GPU cannot be bound twice to a multicast object, and a machine may have no network card.
@@ -28,7 +29,7 @@ def probe() -> Answer:
 def ready() -> None:
     """Refuse to start NVSHMEM where it would only end the process."""
     need_torch()
-    need("nvshmem.core", "pip install 'odcsim[gpu]' -c constraints.txt")
+    need("nvshmem.core", FOR_GPUS)
 
 
 def _work(rank: int) -> dict[str, bool]:

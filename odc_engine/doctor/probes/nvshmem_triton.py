@@ -6,13 +6,14 @@ from odc_engine.doctor.probes.base import FAILED, OK, Answer
 from odc_engine.doctor.probes.driver import need
 from odc_engine.doctor.probes.nvshmem_host import ENVIRONMENT, N, ready, stopped
 from odc_engine.doctor.probes.ranks import on_ranks
+from odc_engine.errors import FOR_GPUS
 
 BLOCK = 1 << 16  # bytes that a program moves
 
 
 def probe() -> Answer:
     ready()
-    need("triton", "pip install 'odcsim[gpu]' -c constraints.txt")
+    need("triton", FOR_GPUS)
     from odc_engine.backends.nvshmem import library as nvshmem_library
 
     os.environ.update(ENVIRONMENT)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from odc_engine.doctor.probes.base import FAILED, OK, Answer
 from odc_engine.doctor.probes.driver import need, need_torch
+from odc_engine.errors import FOR_GPUS
 from odc_engine.places.queues import queues
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ PROGRAMS = 8192  # enough that each SM gets some
 def probe() -> Answer:
     os.environ.update(queues(os.environ))  # as a run does
     gpu = need_torch()
-    need("cuda.bindings.driver", "pip install 'odcsim[gpu]' -c constraints.txt")
+    need("cuda.bindings.driver", FOR_GPUS)
     from odc_engine.places import green
 
     parts = green.partitions(DEVICES, gpu.sms // DEVICES // 8 * 8)

@@ -8,13 +8,13 @@ import work
 from teams import file_of, minibatch
 from work import Case
 
-from odc_engine import placement
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.cuda_ipc.memory import CudaMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.cli import main
 from odc_engine.fsdp import on_demand as fsdp
 from odc_engine.memory.arena import ACCUMULATE, UnitShape
+from odc_engine.places.place import HOST, Processor
 from odc_engine.places.streams import StreamLane
 from odc_engine.runs.verify import BOUND
 from odcsim import schedule
@@ -97,7 +97,7 @@ def trained(rank, case):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fsdp, "arena_on", GpuArena)
-        patch.setattr(fsdp, "lane_on", lambda device, _: StreamLane(device))
+        patch.setattr(Processor, "lane", lambda place, _: StreamLane(place.device))
         return work.gradients(rank, case)
 
 
@@ -110,6 +110,6 @@ def test_a_model_under_fsdp2_gets_the_gradients_of_one_process(pools, accumulate
 
 
 def test_a_cpu_keeps_its_lanes_and_clock():
-    lane = placement.lane_on(torch.device("cpu"), "test")
+    lane = HOST.lane("test")
     assert not isinstance(lane, StreamLane)
     lane.close()

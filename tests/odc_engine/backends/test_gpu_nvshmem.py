@@ -9,7 +9,7 @@ import pytest
 import torch
 from teams import file_of, minibatch
 
-from odc_engine import placement
+from odc_engine.backends.nvshmem import library as nvshmem_library
 from odc_engine.backends.nvshmem.library import DeviceNvshmem, Nvshmem
 from odc_engine.doctor.probes.nvshmem_host import ENVIRONMENT
 from odc_engine.job import job_of
@@ -38,7 +38,7 @@ class DeviceApart(Apart, DeviceNvshmem):
 
 def verified(host, job, library):
     os.environ.update(ENVIRONMENT)
-    placement.nvshmem_library.Nvshmem = library
+    nvshmem_library.Nvshmem = library
     verify._verify_device(host, job, False)
 
 

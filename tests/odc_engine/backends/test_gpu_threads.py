@@ -7,9 +7,10 @@ import pytest
 import torch
 from teams import job_for, minibatch
 
-from odc_engine.devices.process import as_block
+from odc_engine.backends import threads
+from odc_engine.backends.backend import Use
+from odc_engine.devices.member import as_block
 from odc_engine.devices.thread import Thin
-from odc_engine.placement import places
 from odc_engine.places import green
 from odc_engine.runs import launch_threads
 from odc_engine.runs.verify import reference_gradients, relative_errors
@@ -30,7 +31,7 @@ def on_partitions(job, work):
         with Thin(job, memory) as device:
             found[memory.rank] = work(device)
 
-    assert launch_threads.run(perform, devices, 60.0, places=places("cuda", devices)) == 0
+    assert launch_threads.run(perform, devices, 60.0, places=threads.CUDA.places(Use(devices))) == 0
     return [found[rank] for rank in range(devices)]
 
 
@@ -44,7 +45,7 @@ def gradients(device):
 @pytest.mark.parametrize("sync", SYNCS)
 def test_gradients_equal_one_process(sync, accumulate, nodes):
     counts = (3, 0, 1, 2) if sync == "on-demand" else (2, 2, 2, 2)
-    job = replace(job_for(minibatch(counts), sync=sync, accumulate=accumulate, **nodes), device="cuda")
+    job = replace(job_for(minibatch(counts), sync=sync, accumulate=accumulate, **nodes), backend=threads.CUDA)
     reference = reference_gradients(job, job.schedules[0])
     for mine in on_partitions(job, gradients):
         assert max(relative_errors(mine, reference).values()) <= BOUND
@@ -60,7 +61,7 @@ def timed(device):
 @pytest.mark.parametrize("sync", SYNCS)
 def test_times_conform_to_the_program(sync, emulate):
     counts = (3, 0, 1, 2) if sync == "on-demand" else (2, 2, 2, 2)
-    job = replace(job_for(minibatch(counts), sync=sync, emulate=emulate, gpu="a100"), device="cuda")
+    job = replace(job_for(minibatch(counts), sync=sync, emulate=emulate, gpu="a100"), backend=threads.CUDA)
     program = job.program_of(job.schedules[0])
     asked, had = as_block(on_partitions(job, timed))
     slack = 5e-6  # some readings of a GPU's clock, of half a microsecond each

@@ -11,17 +11,19 @@ import torch
 import torch.distributed as dist
 from jobs import file_of, job_for
 
-from odc_engine import placement
+from odc_engine import backends
+from odc_engine.backends import cuda_ipc, shm
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.nccl import device as nccl
 from odc_engine.backends.nccl.device import NcclDevice
 from odc_engine.backends.shm.memory import SharedMemory
-from odc_engine.devices.process import Device, as_block
+from odc_engine.devices.member import as_block
+from odc_engine.devices.process import Device
 from odc_engine.errors import BadGradient, EngineError, PeerLost
 from odc_engine.fsdp.collective import Collective
 from odc_engine.measuring import bandwidth as measure
 from odc_engine.measuring import ground as bench
-from odc_engine.measuring.ground import Cpu, Gpu
+from odc_engine.measuring.ground import Gpu, ways
 from odc_engine.places import streams
 from odc_engine.places.streams import StreamLane
 from odc_engine.runs.verify import BOUND, reference_gradients, relative_errors
@@ -31,7 +33,7 @@ FILE = file_of((2, 2), (1, 1))
 
 def on_cuda(sync="collective", **options):
     job = job_for(FILE, sync, "torch", **options)
-    return replace(job, device="cuda")
+    return replace(job, backend=backends.chosen("torch", "cuda"))
 
 
 class OnCpu(NcclDevice):
@@ -58,7 +60,7 @@ def quiet(monkeypatch):
 def trained(rank, job):
     """A minibatch's times, and the gradients of the next."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placement, "NcclDevice", OnCpu)
+        patch.setattr(nccl, "NcclDevice", OnCpu)
         patch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
         device = Device(job, rank)
         assert isinstance(device.comm, Collective)
@@ -88,25 +90,25 @@ def test_devices_with_a_group_of_their_own_get_the_gradients_of_one_process(pool
 def moved(_, size):
     """Every way of a GPU's ground, by gloo and in shared memory."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placement, "NcclDevice", OnCpu)
-        patch.setattr(bench, "NcclDevice", OnCpu)
-        patch.setattr(bench, "CudaMemory", lambda shared: shared)
+        patch.setattr(nccl, "NcclDevice", OnCpu)
+        patch.setattr("odc_engine.backends.cuda_ipc.memory.CudaMemory", lambda shared: shared)
         patch.setattr(bench, "lasted", lambda move, repeats: (move(), repeats * 1e-3)[1])
         patch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
-        ground = Gpu(SharedMemory(timeout=30.0))
+        ground = Gpu(cuda_ipc.ROW, SharedMemory(timeout=30.0))
         found = measure.measured(size, ground)
         ground.close()
         return found
 
 
 def test_bandwidth_has_the_same_ways_on_gpus_with_nccl_for_a_rival(pools):
+    names = ways(cuda_ipc.ROW)
     for found in pools(2).run(moved, 64 << 10):
-        assert [rate.way for rate in found] == list(Gpu.ways)
+        assert [rate.way for rate in found] == list(names)
         assert {rate.seconds for rate in found} == {0.128}
         lines = measure.as_text(found).splitlines()
-        assert lines[len(Gpu.ways) + 2].startswith("over copy, all")
-        assert [line.split("  ")[0] for line in lines[-len(Gpu.ways) + 1 :]] == list(Gpu.ways[1:])
-    assert [way.replace("nccl", "gloo") for way in Gpu.ways[1:]] == list(Cpu.ways[3:])
+        assert lines[len(names) + 2].startswith("over copy, all")
+        assert [line.split("  ")[0] for line in lines[-len(names) + 1 :]] == list(names[1:])
+    assert [way.replace("nccl", "gloo") for way in names[1:]] == list(ways(shm.ROW)[3:])
 
 
 def test_moves_are_timed_when_all_of_them_lie_on_the_stream(monkeypatch):

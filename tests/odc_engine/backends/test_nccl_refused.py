@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from jobs import file_of, job_for, minibatch
 
-from odc_engine.backends import gpus
+from odc_engine.backends import gpus, nccl
 from odc_engine.cli import main
 from odc_engine.places.queues import queues
 from odc_engine.runs import run
@@ -22,7 +22,7 @@ FILE = file_of((2, 2), (1, 1))
 
 
 def on_cuda():
-    return replace(job_for(FILE, "collective", "torch"), device="cuda")
+    return replace(job_for(FILE, "collective", "torch"), backend=nccl.ROW)
 
 
 @no_gpu
@@ -73,8 +73,8 @@ def two_gpus(monkeypatch):
 def test_a_gpu_for_each_device_is_what_it_takes(two_gpus):
     run.check(FILE, on_cuda())
     assert run.hardware(on_cuda()).startswith("2 x a GPU; ")
-    assert run.how(on_cuda()) == {"across": True, "env": queues(os.environ)}
-    assert run.how(job_for(FILE, "collective", "torch"))["across"] is False
+    assert (nccl.ROW.across, nccl.ROW.env(on_cuda().use)) == (True, queues(os.environ))
+    assert job_for(FILE, "collective", "torch").backend.across is False
     with pytest.raises(InputError, match="3 devices on 2 GPUs, and NCCL refuses two on one; at most 2 devices"):
         run.check(file_of((1, 1, 1)), replace(on_cuda(), schedules=(minibatch(1, 1, 1),)))
     two_gpus.setattr(dist, "is_nccl_available", lambda: False)

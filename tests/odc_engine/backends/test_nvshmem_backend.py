@@ -20,6 +20,7 @@ from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp import on_demand as fsdp
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena
+from odc_engine.places.place import Processor
 from odc_engine.places.streams import StreamLane
 from odc_engine.runs.verify import BOUND
 
@@ -215,7 +216,7 @@ def trained_by_kernels(rank, case):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fsdp, "arena_on", FarGpuArena)
-        patch.setattr(fsdp, "lane_on", lambda device, _: StreamLane(device))  # the interpreter knows one thread
+        patch.setattr(Processor, "lane", lambda place, _: StreamLane(place.device))  # the interpreter knows one thread
         return work.trained(rank, case, 2)
 
 

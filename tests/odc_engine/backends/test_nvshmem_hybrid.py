@@ -18,6 +18,7 @@ from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp import on_demand as fsdp
 from odc_engine.memory.arena import UnitShape
 from odc_engine.memory.far import FarArena
+from odc_engine.places.place import Processor
 from odc_engine.places.streams import StreamLane
 from odc_engine.runs.verify import BOUND
 
@@ -36,7 +37,7 @@ def by_kernels(rank, case, call, *args):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fsdp, "arena_on", FarGpuArena if case.backend == "nvshmem" else GpuArena)
-        patch.setattr(fsdp, "lane_on", lambda device, _: StreamLane(device))
+        patch.setattr(Processor, "lane", lambda place, _: StreamLane(place.device))
         return call(rank, case, *args)
 
 

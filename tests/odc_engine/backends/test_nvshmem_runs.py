@@ -13,7 +13,6 @@ import torch.distributed as dist
 from fake_nvshmem import FakeNvshmem
 from teams import file_of, minibatch
 
-from odc_engine import placement
 from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.nvshmem import library as nvshmem_library
 from odc_engine.backends.nvshmem.heap import EXTRA, HEAP, check_heap
@@ -21,7 +20,7 @@ from odc_engine.backends.nvshmem.memory import NvshmemMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import PeerLost
 from odc_engine.job import job_of
-from odc_engine.runs import launch, verify
+from odc_engine.runs import launch, start, verify
 from odcsim.errors import InputError
 
 needs_triton = pytest.mark.skipif(
@@ -31,8 +30,8 @@ needs_triton = pytest.mark.skipif(
 
 def verified(host, job, library):
     """A device of a run that has the fake for its library."""
-    placement.nvshmem_library.Nvshmem = lambda _gpu: library
-    verify._verify_device(host, job, False)
+    nvshmem_library.Nvshmem = lambda _gpu: library
+    start.on_process(host, job, verify._verify, (job, False))
 
 
 @pytest.mark.parametrize("sync", ["on-demand", "collective"])

@@ -16,13 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from teams import file_of, job_for, minibatch, on_threads
 
+from odc_engine import backends
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.threads.memory import Team
 from odc_engine.cli import main
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices.flat import flat_units
+from odc_engine.devices.member import as_block
 from odc_engine.devices.perform import Performance
-from odc_engine.devices.process import Device, as_block
+from odc_engine.devices.process import Device
 from odc_engine.memory.arena import CHUNK, Arena, UnitShape
 from odc_engine.runs import launch_threads
 from odc_engine.runs.verify import reference_gradients, relative_errors
@@ -123,7 +125,7 @@ def trained_over_shm(rank, job):
 def test_weights_after_steps_equal_those_of_fsdp_over_shm(sync, pools):
     counts = (3, 1, 2) if sync == "on-demand" else (2, 2, 2)
     job = job_for(*[minibatch(counts)] * 6, sync=sync)
-    theirs = pools(3).run(trained_over_shm, replace(job, backend="shm"))[0]
+    theirs = pools(3).run(trained_over_shm, replace(job, backend=backends.USUAL))[0]
     before = dict(Decoder(job.cost.model, seed=job.seed).named_parameters())
     for mine in on_threads(job, trained):
         assert mine.keys() == theirs.keys()

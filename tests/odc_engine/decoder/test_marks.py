@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from odc_engine import placement
 from odc_engine.decoder import marks
 from odc_engine.decoder.model import Decoder
 from odc_engine.packed import synthetic
@@ -202,7 +201,7 @@ def test_waiting_takes_its_time_asleep(monkeypatch):
     marks.wait(0.0)
 
 
-def test_another_pause_may_stand_for_computing():
+def test_another_pause_may_stand_for_computing(monkeypatch):
     """On a GPU a kernel does, on the stream that would compute, in backward too."""
     model, diary = nano()
     passed = []
@@ -210,8 +209,12 @@ def test_another_pause_may_stand_for_computing():
     model.emulate = lambda phase, unit: 100.0 * len(phase) + unit
     model(batch()).backward()
     assert passed == [(100.0 * len(phase) + unit, "begin", phase, unit) for phase, unit in WHOLE]
-    assert placement.pause_on(torch.device("cpu")) is marks.wait
-    assert placement.pause_on(torch.device("cuda", 0)) is streams.pause
+    monkeypatch.setattr(marks, "wait", lambda seconds: passed.append(("processor", seconds)))
+    monkeypatch.setattr(streams, "pause", lambda seconds: passed.append(("GPU", seconds)))
+    del passed[:]
+    for device in (torch.device("cpu"), torch.device("cuda", 0)):
+        streams.place_of(device).wait(2.0)
+    assert passed == [("processor", 2.0), ("GPU", 2.0)]
 
 
 @pytest.fixture

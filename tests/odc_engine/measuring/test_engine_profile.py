@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, PLAN, SLOWDOWN, TERMS, TINY, run_on_machine
 
+from odc_engine import backends
 from odc_engine.backends import gpus
 from odc_engine.job import check_job
 from odc_engine.measuring import calibration, profile
-from odc_engine.measuring.plan import DTYPE, KEPT, SYNCS, Plan
+from odc_engine.measuring.plan import DTYPE, KEPT, Plan
 from odc_engine.measuring.profile import measured, partial, pieces
+from odc_engine.places import green
 from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.errors import InputError
@@ -69,15 +71,15 @@ def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
 @pytest.mark.parametrize("backend", ["shm", "threads", "torch", "cuda_ipc"])
 @pytest.mark.parametrize("quick", [True, False])
 def test_pieces_have_names_of_their_own_and_run_what_the_backend_can(backend, quick):
-    plan = replace(PLAN, backend=backend, quick=quick)
+    plan = replace(PLAN, backend=backends.chosen(backend), quick=quick)
     found = pieces(plan)
     assert len({piece.name for piece in found}) == len(found)
-    assert {piece.sync for piece in found} == set(SYNCS[backend])
+    assert {piece.sync for piece in found} == set(plan.backend.profiled)
     assert {piece.file.header.devices for piece in found} == {1, *COUNTS}
     assert all(piece.emulate or piece.file.header.devices in (1, COUNTS[0]) for piece in found)
     for piece in found:
         job = profile._job(plan, piece)
-        assert (job.backend, job.sync, job.emulate) == (backend, piece.sync, piece.emulate)
+        assert (job.backend.name, job.sync, job.emulate) == (backend, piece.sync, piece.emulate)
         assert job.recompute == (not piece.name.startswith("kept"))
 
 
@@ -92,7 +94,7 @@ def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
 
 def test_layers_that_keep_all_get_fewer_tokens_on_a_gpu():
     for device, most in (("cpu", 32768), ("cuda", KEPT)):
-        plan = replace(PLAN, backend="threads", device=device, most=32768)
+        plan = replace(PLAN, backend=backends.chosen("threads", device), most=32768)
         longest = {piece.name: max(max(s.lengths) for s in piece.file.schedules) for piece in pieces(plan)}
         assert (longest["compute-0"], longest["kept-0"]) == (32768, most)
 
@@ -100,13 +102,15 @@ def test_layers_that_keep_all_get_fewer_tokens_on_a_gpu():
 @pytest.mark.usefixtures("machine")
 def test_groups_of_a_gpu_are_measured_like_any_machine(monkeypatch, tmp_path):
     """The same pieces, every device with as many SMs, and the numbers under the GPU's name and dtype."""
-    monkeypatch.setattr(profile.green, "refuse_without", lambda: None)
-    monkeypatch.setattr(profile.green, "share", lambda devices: 132 // devices // 8 * 8)
-    monkeypatch.setattr(profile.green, "told", lambda sms: f"{sms} SMs of a GPU")
-    plan = replace(PLAN, backend="threads", device="cuda", dtype="bfloat16")
+    monkeypatch.setattr(green, "refuse_without", lambda: None)
+    monkeypatch.setattr(green, "share", lambda devices: 132 // devices // 8 * 8)
+    monkeypatch.setattr(green, "told", lambda sms: f"{sms} SMs of a GPU")
+    plan = replace(PLAN, backend=backends.chosen("threads", "cuda"), dtype="bfloat16")
     jobs = [profile._job(plan, piece) for piece in pieces(plan)]
-    assert {(job.device, job.dtype, job.sms) for job in jobs} == {("cuda", "bfloat16", 40)}
-    assert [piece.name for piece in pieces(plan)] == [piece.name for piece in pieces(replace(plan, device="cpu"))]
+    assert {(job.backend.device, job.dtype, job.part) for job in jobs} == {("cuda", "bfloat16", "40")}
+    assert [piece.name for piece in pieces(plan)] == [
+        piece.name for piece in pieces(replace(plan, backend=backends.chosen("threads")))
+    ]
     measured(plan, tmp_path / "me.json")
     found = profiles.read(tmp_path / "me.json")
     assert found.interference == pytest.approx(INTERFERENCE)
@@ -127,12 +131,12 @@ def two_gpus(monkeypatch):
 @pytest.mark.usefixtures("machine", "two_gpus")
 def test_gpus_with_a_process_each_are_measured_like_any_machine(tmp_path):
     """The same pieces, transfers by themselves beside emulated compute, and the numbers under the GPU's name."""
-    plan = replace(PLAN, devices=(2,), backend="cuda_ipc", dtype="bfloat16")
+    plan = replace(PLAN, devices=(2,), backend=backends.chosen("cuda_ipc"), dtype="bfloat16")
     jobs = [profile._job(plan, piece) for piece in pieces(plan)]
     for job in jobs:
         check_job(ScheduleFile(Header("", "", "", 0, len(job.schedules[0].devices), 0), job.schedules), job)
     assert {job.emulate for job in jobs} == {True, False}
-    assert {(job.backend, job.dtype) for job in jobs} == {("cuda_ipc", "bfloat16")}
+    assert {(job.backend.name, job.dtype) for job in jobs} == {("cuda_ipc", "bfloat16")}
     measured(plan, tmp_path / "me.json")
     found = profiles.read(tmp_path / "me.json")
     assert found.interference == pytest.approx(INTERFERENCE)
@@ -143,7 +147,7 @@ def test_gpus_with_a_process_each_are_measured_like_any_machine(tmp_path):
 @pytest.mark.usefixtures("two_gpus")
 def test_devices_that_would_take_turns_on_a_gpu_are_not_measured(tmp_path):
     with pytest.raises(InputError, match="3 devices on 2 GPUs take turns, so that their times mean nothing; at most"):
-        measured(replace(PLAN, devices=(2, 3), backend="cuda_ipc"), tmp_path / "me.json")
+        measured(replace(PLAN, devices=(2, 3), backend=backends.chosen("cuda_ipc")), tmp_path / "me.json")
     assert gpus.told(3) == "3 processes that take turns on 2 x a GPU"
 
 
@@ -181,7 +185,7 @@ OTHER = {
     "limit": {"most": 600},
     "devices": {"devices": (2, 4)},
     "seed": {"seed": 1},
-    "backend": {"backend": "threads"},
+    "backend": {"backend": backends.chosen("threads")},
     "model": {"model": catalog.model("nano")},
     "name": {"model": replace(TINY, name="mine")},
     "sizes": {"model": replace(TINY, ffn=1024)},

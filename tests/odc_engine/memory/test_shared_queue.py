@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import schedules
 
+from odc_engine import backends
 from odc_engine.cli import main
-from odc_engine.devices.process import Device, Recorded
+from odc_engine.devices.member import Recorded
+from odc_engine.devices.process import Device
 from odc_engine.devices.share import share_of
 from odc_engine.errors import EngineError
 from odc_engine.runs import run
@@ -57,7 +59,7 @@ def check_gradients(job, found):
 
 def test_gradients_equal_one_process(pools):
     job = teams.job_for(*UNLIKE)
-    check_gradients(job, pools(3).run(gradients_in_a_process, replace(job, backend="shm"))[0])
+    check_gradients(job, pools(3).run(gradients_in_a_process, replace(job, backend=backends.chosen("shm")))[0])
     for found in teams.on_threads(job, gradients):
         check_gradients(job, found)
 
@@ -66,7 +68,7 @@ def test_gradients_equal_one_process(pools):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_gradients_equal_one_process_on_gpus(pools):
     """Not run yet. Devices may share a GPU."""
-    job = replace(teams.job_for(*UNLIKE), backend="cuda_ipc")
+    job = replace(teams.job_for(*UNLIKE), backend=backends.chosen("cuda_ipc"))
     check_gradients(job, pools(3).run(gradients_in_a_process, job)[0])
 
 
@@ -76,7 +78,7 @@ def test_one_device_takes_all(pools, backend):
     if backend == "threads":
         check_gradients(job, teams.on_threads(job, gradients)[0])
     else:
-        check_gradients(job, pools(1).run(gradients_in_a_process, replace(job, backend="shm"))[0])
+        check_gradients(job, pools(1).run(gradients_in_a_process, replace(job, backend=backends.chosen("shm")))[0])
 
 
 drawn = st.lists(schedules(3, longest=9, queued=True), min_size=1, max_size=2)
@@ -85,7 +87,7 @@ drawn = st.lists(schedules(3, longest=9, queued=True), min_size=1, max_size=2)
 @settings(max_examples=5, deadline=None)
 @given(drawn, st.sampled_from(["locked", "slots"]))
 def test_gradients_of_drawn_schedules_over_shm(pools, minibatches, accumulate):
-    job = replace(teams.job_for(*minibatches, accumulate=accumulate), backend="shm")
+    job = replace(teams.job_for(*minibatches, accumulate=accumulate), backend=backends.chosen("shm"))
     check_gradients(job, pools(3).run(gradients_in_a_process, job)[0])
 
 
@@ -115,7 +117,7 @@ def recorded(pools, backend, job):
     if backend == "threads":
         every = teams.on_threads(job, records)
     else:
-        every = pools(devices).run(records_in_a_process, replace(job, backend=backend))
+        every = pools(devices).run(records_in_a_process, replace(job, backend=backends.chosen(backend)))
     blocks = [run.block_of(n, s, job, [device[n] for device in every]) for n, s in enumerate(job.schedules)]
     return run.assembled(file, job, blocks)
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from work import Case
 
-from odc_engine.places.lanes import Lane
+from odc_engine.places.lanes import ThreadLane
 from odc_engine.runs.verify import BOUND
 
 
 @pytest.fixture
 def lane():
-    lane = Lane("test")
+    lane = ThreadLane("test")
     yield lane
     lane.close()
     assert not lane._thread.is_alive()
@@ -25,7 +25,7 @@ def lane():
 
 @given(st.lists(st.integers(), max_size=20))
 def test_transfers_are_done_in_the_order_given(numbers):
-    lane, done = Lane("test"), []
+    lane, done = ThreadLane("test"), []
     for number in numbers:
         lane.give(lambda number=number: done.append(number))
     lane.drain()
@@ -65,7 +65,7 @@ def test_draining_takes_nothing(lane):
 @pytest.mark.parametrize("used", [False, True])
 def test_with_nothing_under_way_a_lane_drains_at_once(used):
     """Its thread has ended, so that anything given to it would be waited for in vain."""
-    lane = Lane("test")
+    lane = ThreadLane("test")
     if used:
         lane.give(lambda: None).wait()
     lane.close()

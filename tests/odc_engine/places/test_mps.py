@@ -9,6 +9,7 @@ import pytest
 import torch
 from jobs import file_of, job_for
 
+from odc_engine import backends
 from odc_engine.backends import gpus
 from odc_engine.doctor import abilities as doctor
 from odc_engine.doctor import environment
@@ -22,6 +23,10 @@ from odcsim import catalog
 from odcsim.errors import InputError
 
 FILE = file_of((8, 8, 8, 8))
+
+
+def variables(job):
+    return job.backend.env(job.use)
 
 
 @pytest.fixture
@@ -83,7 +88,7 @@ def test_the_user_s_word_counts(monkeypatch):
 
 @pytest.mark.usefixtures("pipes")
 def test_without_a_daemon_nothing_changes(monkeypatch):
-    assert run.variables(job_for(FILE, backend="cuda_ipc")) == QUEUES
+    assert variables(job_for(FILE, backend="cuda_ipc")) == QUEUES
     assert gpus.told(4) == "4 processes that take turns on 2 x a GPU"
     for told in ("", "50"):
         monkeypatch.setenv(mps.SHARE, told)
@@ -154,13 +159,13 @@ def writes_its_share(_memory, path: str) -> None:
 
 @pytest.mark.usefixtures("daemon")
 def test_a_profile_s_devices_have_the_same_share_in_every_run():
-    plan = Plan(catalog.model("tiny"), (2, 4), "cuda_ipc", quick=True)
+    plan = Plan(catalog.model("tiny"), (2, 4), backends.chosen("cuda_ipc"), quick=True)
     plan.check_here()
     jobs = [profile._job(plan, piece) for piece in profile.pieces(plan)]
     assert {len(job.schedules[0].devices) for job in jobs} == {1, 2, 4}
-    assert [run.variables(job) for job in jobs] == [{mps.SHARE: "50"} | QUEUES] * len(jobs)
+    assert [variables(job) for job in jobs] == [{mps.SHARE: "50"} | QUEUES] * len(jobs)
     assert profile._hardware(plan).startswith("4 processes on 2 x a GPU, with 50 % of one each by MPS; ")
-    assert replace(plan, backend="shm").percent == ""
+    assert replace(plan, backend=backends.USUAL).use.part == ""
 
 
 def line(facts: Facts) -> str:

@@ -14,7 +14,7 @@ from teams import job_for, minibatch
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.threads.memory import ThreadMemory
 from odc_engine.devices import perform
-from odc_engine.devices.process import as_block
+from odc_engine.devices.member import as_block
 from odc_engine.devices.thread import Thin
 from odc_engine.places import streams
 from odc_engine.places.lanes import DONE

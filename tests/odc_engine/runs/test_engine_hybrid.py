@@ -16,8 +16,10 @@ from test_arena import on_every_device, units
 from test_threads import recorded, trained, worst
 from work import Case
 
+from odc_engine import backends
 from odc_engine.backends.threads.memory import Team, ThreadMemory
-from odc_engine.devices.process import Device, as_block
+from odc_engine.devices.member import as_block
+from odc_engine.devices.process import Device
 from odc_engine.job import job_of
 from odc_engine.memory.arena import ACCUMULATE, Arena, UnitShape
 from odc_engine.runs import run
@@ -185,7 +187,7 @@ def test_what_cannot_run_is_refused():
     with pytest.raises(InputError, match="hybrid on 4 devices in nodes of 3"):
         job_of(file, sync="on-demand", sharding="hybrid", devices_per_node=3)
     with pytest.raises(InputError, match="backend torch has no hybrid sharding"):
-        run.check(file, replace(job_of(file, sync="collective", **HYBRID), backend="torch"))
+        run.check(file, replace(job_of(file, sync="collective", **HYBRID), backend=backends.chosen("torch")))
     with pytest.raises(InputError, match="nodes of 2 for 1 devices"):
         Arena(ThreadMemory(Team(1), 0), [], "locked", 2)
     one = job_of(file, sync="on-demand", sharding="hybrid", devices_per_node=4)

@@ -115,7 +115,7 @@ def test_a_recorded_timeline_is_one_of_odcsims(real, tmp_path):
     assert again.about == found.about
     assert (again.about.executor, again.about.recipe.sync, again.about.emulated) == ("engine", job.sync, False)
     assert sorted(n for block in again.blocks for n in block.minibatches) == [0, 1]
-    assert f"backend {job.backend}" in again.about.hardware
+    assert f"backend {job.backend.name}" in again.about.hardware
 
 
 def step_times(block: Block, kind: str, unit: int, which: int = 0):

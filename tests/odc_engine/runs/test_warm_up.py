@@ -7,7 +7,8 @@ import torch
 from jobs import job_for
 from teams import file_of, minibatch, on_threads
 
-from odc_engine.devices.process import Device, idle_step
+from odc_engine.devices.member import idle_step
+from odc_engine.devices.process import Device
 from odc_engine.runs.run import _warm_up
 
 FILE = file_of(minibatch([2, 1]), minibatch([1, 2]))

@@ -1,0 +1,25 @@
+"""FSDP2's own collectives over gloo."""
+
+from typing import TYPE_CHECKING
+
+from odc_engine.backends.backend import COLLECTIVES, Processes
+
+if TYPE_CHECKING:
+    from odc_engine.backends.base import Group, Host
+
+
+class _Gloo(Processes):
+    def memory(self, host: "Host") -> "Group":
+        from odc_engine.backends.gloo.device import GlooDevice
+
+        return GlooDevice(host)
+
+
+ROW = _Gloo(
+    name="torch",
+    says="processes, FSDP2's own collectives over gloo; collective and deferred",
+    syncs=COLLECTIVES,
+    shardings=("full",),
+    profiled=COLLECTIVES[:1],
+    library="gloo",
+)

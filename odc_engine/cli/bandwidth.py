@@ -1,0 +1,28 @@
+"""`odc_engine bandwidth`: how fast devices gather and push here."""
+
+import argparse
+from typing import Any
+
+from odc_engine import backends
+from odc_engine.cli import options
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("bandwidth", help="how fast devices gather and push here, against collectives")
+    parser.add_argument("--devices", type=options.numbers, default=(2, 4), metavar="N,N", help="2,4")
+    told = "of the full tensor (64 KB to 256 MB)"
+    parser.add_argument("--bytes", type=options.numbers, default=(), metavar="B,B", help=told)
+    options.add_backend(parser, tuple(backends.measured()))
+    options.add_json(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from odc_engine.measuring.plan import SIZES, check_rates
+
+    sizes = args.bytes or SIZES
+    check_rates(args.devices, sizes)
+    options.need_torch()
+    from odc_engine.measuring import bandwidth
+
+    return bandwidth.bandwidth(args.devices, sizes, args.json, backends.measured()[args.backend])

@@ -1,0 +1,57 @@
+"""`odc_engine profile`: this machine is measured, and a profile fitted to it."""
+
+import argparse
+import sys
+from typing import Any
+
+from odc_engine import backends
+from odc_engine.cli import options
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("profile", help="measure this machine and fit a profile for odcsim to it")
+    parser.add_argument("--model", default="tiny", metavar="M", help="a name of 'odcsim catalog list' (tiny)")
+    told = "real compute on the first number of devices (2)"
+    parser.add_argument("--devices", type=options.numbers, default=(2,), metavar="N,N", help=told)
+    options.add_backend(parser, backends.names())
+    options.add_device(parser)
+    options.add_dtype(parser)
+    parser.add_argument("--max-tokens", type=int, default=1024, metavar="T", help="of the fullest microbatch (1024)")
+    parser.add_argument("--quick", action="store_true", help="about a minute, and less exact")
+    parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from odc_engine.measuring.plan import Plan
+    from odcsim import catalog
+    from odcsim.files import check_writable
+
+    model, output = catalog.model(args.model), Path(args.output)
+    plan = Plan(
+        model=model,
+        devices=args.devices,
+        backend=backends.chosen(args.backend, args.device),
+        most=args.max_tokens,
+        quick=args.quick,
+        dtype=args.dtype,
+    )
+    plan.check()
+    check_writable(output)
+    options.need_torch()
+    from odc_engine.measuring import profile
+
+    try:
+        report = profile.measured(plan, output)
+    except KeyboardInterrupt:
+        kept = "what is measured is kept, the same command goes on"
+        print(f"odc_engine: stopped; {kept} ({profile.partial(output)})", file=sys.stderr)
+        return 130
+    for line in report.lines():
+        print(line)
+    if not report.good:
+        print(f"odc_engine: the fit does not explain {len(report.unexplained)} measurements", file=sys.stderr)
+    print(f"{args.output}: {report.profile.origin}")
+    return 0

@@ -1,0 +1,88 @@
+"""What a run asks of one device, be it a process (`process.Device`) or a thread (`thread.Thin`); what both begin with,
+and what they leave."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from odc_engine.decoder.model import Decoder
+from odc_engine.job import Job
+from odcsim.schedule import Schedule
+from odcsim.timeline import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One device's times of one minibatch, since its start on device 0's clock."""
+
+    start: float
+    asked: Floats
+    had: Floats
+    taken: tuple[int, ...]  # entries of the shared queue that it ran
+
+
+class Member(ABC):
+    """What a run asks of one device."""
+
+    rank: int
+
+    @abstractmethod
+    def minibatch(self, number: int) -> Recorded:
+        """Forward and backward of this device's microbatches, settle, step, publish."""
+
+    @abstractmethod
+    def gradients(self, schedule: Schedule) -> None:
+        """Leave the sum over all devices in `.grad`."""
+
+    @abstractmethod
+    def warm_up(self, schedule: Schedule) -> None:
+        """Everything a minibatch does, weights left as they are: the first time pays for fresh memory and state."""
+
+    @abstractmethod
+    def whole_gradients(self) -> dict[str, Tensor]:
+        """Every parameter's gradient, put together from all devices; zeros where nobody used it."""
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Drop the gradients; the weights are there for everybody."""
+
+    @abstractmethod
+    def gathered(self, recorded: Recorded) -> list[Recorded] | None:
+        """Every device's record, on device 0."""
+
+    @abstractmethod
+    def meet(self) -> None:
+        """Return when every device has come as often as this one."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back."""
+
+
+def drawn(job: Job) -> Decoder:
+    """The whole model with its first weights."""
+    return Decoder(job.cost.model, seed=job.seed, device=job.backend.draws_on)
+
+
+def idle_step(optimizer: torch.optim.Optimizer) -> None:
+    """A step that changes no weight, and makes the optimizer's state as it is before the first one: zeros."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for state in optimizer.state.values():
+        for value in state.values():
+            value.zero_()
+    optimizer.zero_grad()
+
+
+def as_block(every: list[Recorded]) -> tuple[Floats, Floats]:
+    """Times [step, device] since the first device started."""
+    first = min(r.start for r in every)
+    asked = np.stack([r.asked + (r.start - first) for r in every], axis=1)
+    return asked, np.stack([r.had + (r.start - first) for r in every], axis=1)

@@ -1,0 +1,20 @@
+"""Which arena suits a memory."""
+
+from collections.abc import Sequence
+
+from odc_engine.backends.base import FarMemory, PeerMemory
+from odc_engine.memory.arena import Arena, UnitShape
+from odc_engine.memory.far import FarArena
+
+
+def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str, per_node: int | None) -> Arena:
+    """Moved by kernels on a GPU, by torch on a CPU, and through a library where no address reaches."""
+    if memory.device.type != "cuda":
+        if isinstance(memory, FarMemory):
+            return FarArena(memory, units, accumulate, per_node)
+        return Arena(memory, units, accumulate, per_node)
+    from odc_engine.memory.gpu import FarGpuArena, GpuArena
+
+    if isinstance(memory, FarMemory):
+        return FarGpuArena(memory, units, accumulate, per_node)
+    return GpuArena(memory, units, accumulate, per_node)

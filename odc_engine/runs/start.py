@@ -1,0 +1,43 @@
+"""A job's devices, started as its backend has them: processes or threads."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from odc_engine.backends.backend import Processes, Threads
+from odc_engine.backends.base import Host
+from odc_engine.backends.threads.memory import ThreadMemory
+from odc_engine.devices.process import Device
+from odc_engine.devices.thread import Thin
+from odc_engine.job import Job, check_job
+from odc_engine.runs import launch, launch_threads
+from odc_engine.started import started
+from odcsim.schedule import ScheduleFile
+
+Work = Callable[..., None]  # called with a Member, and with more
+
+
+def check(file: ScheduleFile, job: Job) -> None:
+    """Refuse before anything starts what would hang or cannot run, or not here."""
+    check_job(file, job)
+    if started() is not None and isinstance(job.backend, Processes):
+        os.environ.update(job.backend.env(job.use))  # this process is a device, and what follows may touch CUDA
+    job.backend.needs(job.use)
+
+
+def on_devices(job: Job, work: Work, *args: Any) -> int:
+    """Call `work(member, *args)` on each device. 0 when all have succeeded, 2 when one had bad input, else 1."""
+    backend, common = job.backend, (job.devices, job.timeout, job, work, args)
+    if isinstance(backend, Threads):
+        return launch_threads.run(on_thread, *common, places=backend.places(job.use))
+    assert isinstance(backend, Processes)
+    return launch.run(on_process, *common, across=backend.across, env=backend.env(job.use))
+
+
+def on_process(host: Host, job: Job, work: Work, args: tuple[Any, ...]) -> None:
+    work(Device(job, host.rank, host), *args)
+
+
+def on_thread(memory: ThreadMemory, job: Job, work: Work, args: tuple[Any, ...]) -> None:
+    with Thin(job, memory) as device:
+        work(device, *args)
