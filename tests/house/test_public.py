@@ -26,11 +26,13 @@ def test_what_the_engine_offers_at_its_top_is_what_its_modules_offer():
         assert [getattr(home, name) for home in homes if name in home.__all__] == [getattr(top, name)]
 
 
-@pytest.mark.parametrize("package", ["odcsim", "odc_engine"])
-def test_importing_a_package_loads_nothing_slow(package):
-    code = f"import {package}, sys; print(*sys.modules)"
+@pytest.mark.parametrize(
+    "start", ["import odcsim", "import odc_engine", "from odcsim.cli import build_parser; build_parser()"]
+)
+def test_importing_a_package_and_its_command_loads_nothing_slow(start):
+    code = f"{start}; import sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert package in loaded
+    assert start.split()[1] in loaded
     assert not {"numpy", "torch", "scipy", "simpy", "plotly"} & set(loaded)
 
 
