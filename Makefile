@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow bench bench-once validate validate-gpu notebook balancing reproduce-paper clean
+.PHONY: demo test slow oldest bench bench-once validate validate-gpu notebook balancing reproduce-paper clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -16,6 +16,16 @@ test: .venv/dev
 
 slow: .venv/dev
 	$(BIN)/pytest -m "slow and not gpu"
+
+# The engine with the oldest torch that it is promised for, in a venv of its own.
+OLDEST := tests/odc_engine/fsdp tests/odc_engine/runs/test_parity.py tests/odc_engine/backends tests/odc_engine/kernels
+oldest: .venv-oldest/dev
+	.venv-oldest/bin/pytest $(OLDEST)
+
+.venv-oldest/dev: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip --disable-pip-version-check install -q -c constraints-oldest.txt -e '.[dev]'
+	@touch $@
 
 bench: .venv/dev
 	$(BIN)/pytest tests/benchmarks --benchmark-only -m ""
@@ -41,7 +51,7 @@ reproduce-paper: .venv/core
 	$(BIN)/python docs/studies/reproduce_paper.py
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-oldest
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 EMBED, FORWARD, HEAD, BACKWARD, EMBED_BACKWARD = "embed", "forward", "head", "backward", "embed backward"
 ROOT = 0  # unit; layers are 1..L
@@ -47,6 +47,7 @@ class Watch:
     listener: Listener | None = None
     emulate: Emulate | None = None  # seconds that each phase of each unit waits instead of computing
     pause: Callable[[float], None] = wait  # lets them pass where it computes
+    zeros: bool = False  # waiting leaves zero gradients: some versions of FSDP2 push none else
 
     def begin(self, phase: str, unit: int) -> None:
         if self.listener is not None:
@@ -72,6 +73,16 @@ class Watch:
     def wait_backward(self, x: Tensor, phase: str, unit: int) -> Tensor:
         """`x`, whose gradient is passed on only when the phase's seconds have passed."""
         return on_gradient(x, partial(self.wait, phase, unit))
+
+    def zero_backward(self, x: Tensor, module: nn.Module) -> Tensor:
+        """`x`, at whose gradient's arrival the module's parameters get zero gradients where they shall have some."""
+        return on_gradient(x, partial(_zero, module)) if self.zeros else x
+
+
+def _zero(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def on_gradient(x: Tensor, call: Callable[[], None]) -> Tensor:

@@ -78,7 +78,8 @@ class Embedding(nn.Embedding):
         """One row stands for all tokens."""
         self._watch.wait(EMBED, ROOT)
         x = self.weight.new_zeros((1, self.embedding_dim), requires_grad=torch.is_grad_enabled())
-        return self._watch.wait_backward(self._watch.end_backward(x, EMBED_BACKWARD, ROOT), EMBED_BACKWARD, ROOT)
+        x = self._watch.zero_backward(self._watch.end_backward(x, EMBED_BACKWARD, ROOT), self)
+        return self._watch.wait_backward(x, EMBED_BACKWARD, ROOT)
 
 
 class Attention(nn.Module):
@@ -127,7 +128,7 @@ class Block(nn.Module):
         x = watch.end_backward(x, BACKWARD, unit)
         if place is None:
             watch.wait(FORWARD, unit)
-            x = watch.wait_backward(x, BACKWARD, unit)
+            x = watch.wait_backward(watch.zero_backward(x, self), BACKWARD, unit)
         elif self.recompute and torch.is_grad_enabled():
             x = checkpoint(self._compute, x, place, use_reentrant=False, preserve_rng_state=False)
         else:
@@ -170,6 +171,7 @@ class Head(nn.Module):
 
     def _emulated(self, x: Tensor, batch: Packed, only_log_probs: bool) -> Tensor:
         self._watch.wait(HEAD, ROOT)
+        x = self._watch.zero_backward(x, self)
         return torch.zeros(sum(batch.lengths)) if only_log_probs else 0.0 * x.float().sum()
 
 
@@ -224,9 +226,10 @@ class Decoder(nn.Module):
     def emulate(self, emulate: Emulate | None) -> None:
         self._watch.emulate = emulate
 
-    def pause_by(self, pause: Callable[[float], None]) -> None:
-        """How emulated seconds pass: on a processor they are slept, unless this is called."""
-        self._watch.pause = pause
+    def pause_by(self, pause: Callable[[float], None], *, zeros: bool = False) -> None:
+        """How emulated seconds pass: on a processor they are slept, unless this is called. `zeros`: and leave zero
+        gradients."""
+        self._watch.pause, self._watch.zeros = pause, zeros
 
     def forward(self, batch: Packed, *, only_log_probs: bool = False) -> Tensor:
         """The weighted sum of the tokens' losses; or their targets' log-probabilities."""

@@ -20,6 +20,7 @@ from odc_engine.fsdp.collective import Collective, all_gather
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.sharding import shard
+from odc_engine.fsdp.unreached import packs_zeros
 from odc_engine.job import Job
 from odc_engine.record import MinibatchRecorder
 from odcsim.program import Sync, prefetch_named, sync_named
@@ -38,7 +39,7 @@ class Device(Member):
         self.clock = self.memory.place.clock()
         self.sync: Sync = sync_named(job.sync)
         self.model = Decoder(job.cost.model, recompute=job.recompute, seed=job.seed).to(self.memory.device)
-        self.model.pause_by(self.memory.place.wait)
+        self.model.pause_by(self.memory.place.wait, zeros=not packs_zeros())
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.dtype == "bfloat16" else None
         shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), precision, self._mesh())
         self.recorder = _Switch()

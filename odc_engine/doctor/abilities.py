@@ -28,7 +28,6 @@ HOOKS = (
     "set_custom_reduce_scatter",
     "set_force_sum_reduction_for_comms",
     "set_gradient_divide_factor",
-    "set_reduce_scatter_unused_params",
 )
 
 
@@ -158,7 +157,7 @@ def _hooks() -> Finding:
         return _ability("FSDP2 hooks", False, "torch is not installed", FOR_ENGINE)
     missing = [hook for hook in HOOKS if not hasattr(FSDPModule, hook)]
     found = f"lacks {', '.join(missing)}" if missing else "all public setters that on-demand needs"
-    return _ability("FSDP2 hooks", not missing, found, "needs torch >= 2.13")
+    return _ability("FSDP2 hooks", not missing, found, "needs torch >= 2.11")
 
 
 def _gpus() -> int:

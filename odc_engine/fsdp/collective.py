@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.units import Unit, units_of
+from odc_engine.fsdp.unreached import Late, pack_zeros, spread
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.finite import Checks, Microbatches
 from odc_engine.places.streams import StreamLane
@@ -36,7 +37,7 @@ class Collective(Communication):
         self.units = units_of(model, self.size) if self.size > 1 else ()
         self._lane = StreamLane(next(model.parameters()).device)
         self._finite = Checks()
-        self._used = Used(self.units)
+        self._used, self._late = Used(self.units), Late()
         self.microbatches = Microbatches(model, len(self.units))
         self._hooks: list[RemovableHandle] = []
         for unit in self.units:
@@ -45,7 +46,7 @@ class Collective(Communication):
             unit.fsdp.set_force_sum_reduction_for_comms(True)
             unit.fsdp.set_gradient_divide_factor(1.0)
             # Devices that use different parameters would otherwise reduce different sizes, and gloo ends the process.
-            unit.fsdp.set_reduce_scatter_unused_params(True)
+            pack_zeros(unit)
             self._hooks.append(unit.module.register_forward_pre_hook(self._watch(unit)))
 
     def _watch(self, unit: Unit) -> Callable[..., None]:
@@ -68,6 +69,16 @@ class Collective(Communication):
     def check(self, unit: Unit, gradients: Tensor) -> None:
         self._finite.check(gradients, unit.name, self.rank, self.microbatches.of_push(unit.index))
 
+    def reduce(self, unit: Unit, output: Tensor, packed: Tensor, **how: Any) -> None:
+        """Over all devices, whichever parameters each has reached."""
+        reached = self._used.reached(unit.index)
+        if (whole := spread(unit, packed, reached, self.size)) is packed:
+            reduce_scatter(output, packed, **how)
+            return
+        summed = whole.new_empty(unit.shape.push)
+        reduce_scatter(summed, whole, **how)
+        self._late.part(unit, summed, reached, output)
+
     def settle(self) -> None:
         """Meet, and drop the zeros that FSDP2 reduced for parameters that nobody used."""
         self.drain()
@@ -77,6 +88,7 @@ class Collective(Communication):
                 self._finish()
             self._finite.settle()
             dist.all_reduce(used, op=dist.ReduceOp.MAX)
+        self._late.settle(self.units)
         trainable = [piece for unit in self.units for piece in unit.trainable]
         for piece, by_anybody in zip(trainable, used.tolist(), strict=True):
             if not by_anybody:
@@ -126,7 +138,7 @@ class _Reduce(_Timed):
 
         def reduce() -> None:
             self.owner.check(self.unit, input_tensor)
-            reduce_scatter(output_tensor, input_tensor, op=op, group=group)
+            self.owner.reduce(self.unit, output_tensor, input_tensor, op=op, group=group)
 
         self.owner.transfer("push", self.unit, reduce)
 

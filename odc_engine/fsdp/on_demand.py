@@ -28,6 +28,7 @@ from odc_engine.backends.base import COMM, MAIN, PeerMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.units import Unit, pack, set_grads, units_of, versions
+from odc_engine.fsdp.unreached import pack_zeros, spread
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.arena import ACCUMULATE, Arena
 from odc_engine.memory.arenas import arena_on
@@ -96,9 +97,7 @@ class OnDemand(Communication):
         unit.fsdp.set_custom_reduce_scatter(cast(Any, _Push(self, unit)))
         unit.fsdp.set_force_sum_reduction_for_comms(True)
         unit.fsdp.set_gradient_divide_factor(1.0)
-        # FSDP2 packs only parameters that got a gradient: without this a parameter used in some microbatches only would
-        # shift all that follow it.
-        unit.fsdp.set_reduce_scatter_unused_params(True)
+        pack_zeros(unit)
         # Registered after FSDP2's own hook, so that it finds the whole parameters in place.
         self._hooks.append(unit.module.register_forward_pre_hook(lambda *_: self._before_forward(unit)))
 
@@ -202,11 +201,7 @@ class OnDemand(Communication):
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
         """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
-        if gradients.numel() != unit.shape.push * self.size:
-            raise InputError(
-                f"unit {unit.name} reduces {gradients.numel()} elements, not {unit.shape.push * self.size}",
-                fix="freeze or unfreeze parameters before OnDemand is made",
-            )
+        gradients = spread(unit, gradients, self._used.reached(unit.index), self.size)
         arena, microbatches = self.arena, self._microbatches.of_push(unit.index)
         number = self.recorder.given("push", unit.index)
 

@@ -16,6 +16,7 @@ class Used:
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self._flags = [torch.zeros(len(unit.trainable), dtype=torch.uint8) for unit in units]
+        self._unpushed = [[False] * len(unit.trainable) for unit in units]
         self._handles: list[RemovableHandle] = []
 
     def watch(self, unit: Unit) -> None:
@@ -29,6 +30,13 @@ class Used:
 
     def _note(self, unit: int, piece: int, _: Tensor) -> None:
         self._flags[unit][piece] = 1
+        self._unpushed[unit][piece] = True
+
+    def reached(self, unit: int) -> list[bool]:
+        """Which of a unit's trainable parameters, since this was asked last."""
+        reached = self._unpushed[unit]
+        self._unpushed[unit] = [False] * len(reached)
+        return reached
 
     @property
     def count(self) -> int:

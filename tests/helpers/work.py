@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import nets
+import pytest
 import torch
 from fake_nvshmem import FakeNvshmem
 from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from odc_engine.backends.nvshmem.memory import NvshmemMemory
@@ -37,6 +38,7 @@ class Case:
     trail: int = 2
     machines: tuple[int, ...] = ()  # devices on each, under backend nvshmem
     per_node: int | None = None
+    hides: str = ""  # a setter of FSDP2 that an older torch does not have
 
     def but(self, **changes) -> "Case":
         return replace(self, **changes)
@@ -62,6 +64,19 @@ def shard(case: Case, model: nn.Module) -> nn.Module:
 @contextmanager
 def device(case: Case, model: nn.Module | None = None) -> Iterator[tuple[nn.Module, OnDemand | Collective]]:
     """A sharded model, its communication replaced."""
+    with hidden(case.hides):
+        yield from _device(case, model)
+
+
+@contextmanager
+def hidden(setter: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if setter:
+            patch.delattr(FSDPModule, setter, raising=False)
+        yield
+
+
+def _device(case: Case, model: nn.Module | None) -> Iterator[tuple[nn.Module, OnDemand | Collective]]:
     model = shard(case, case.fresh() if model is None else model)
     comm = communication(case, model)
     try:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from work import Case
 
+from odc_engine.fsdp.unreached import SETTER
 from odc_engine.packed import synthetic
 from odc_engine.runs.verify import BOUND
 from odcsim.schedule import Schedule
@@ -28,10 +29,11 @@ SYNCS = [
     EVEN.but(sync="deferred", backend="torch"),
 ]
 CHOOSY = [case.but(model=nets.Choosy) for case in SYNCS]
+OLDER = [case.but(hides=SETTER) for case in CHOOSY]
 
 
 def label(case: Case) -> str:
-    return "-".join([case.sync, case.backend, case.accumulate, *map(str, case.counts)])
+    return "-".join([case.sync, case.backend, case.accumulate, *map(str, case.counts), *(["older"] * bool(case.hides))])
 
 
 def errors(pools, case: Case) -> list[float]:
@@ -45,9 +47,10 @@ def test_gradients_equal_one_process(pools, case):
     assert max(errors(pools, case)) <= BOUND
 
 
-@pytest.mark.parametrize("case", CHOOSY, ids=label)
+@pytest.mark.parametrize("case", CHOOSY + OLDER, ids=label)
 def test_parameters_used_in_some_microbatches_only(pools, case):
-    """Two of equal size of which each microbatch uses one, one of odd size, and one that nobody uses."""
+    """Two of equal size of which each microbatch uses one, one of odd size, and one that nobody uses. With and without
+    the setter by which FSDP2 packs zeros for them."""
     unused = {name for name, gradient in work.reference(case).items() if gradient is None}
     assert {"layers.0.never", "layers.1.never"} <= unused
     assert max(errors(pools, case)) <= BOUND
@@ -76,6 +79,7 @@ def drawn_cases(draw) -> Case:
         units=draw(st.sampled_from([("layers",), (), ("layers", "embedding")])),
         prefetch=draw(st.integers(0, 2)),
         trail=draw(st.integers(1, 3)),
+        hides=draw(st.sampled_from(["", SETTER])),
     )
 
 

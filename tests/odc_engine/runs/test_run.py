@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import work
 from jobs import file_of, job_for
 
 from odc_engine.devices.process import Device
+from odc_engine.fsdp.unreached import SETTER
 from odc_engine.runs import run
 from odc_engine.runs.run import assembled
 from odcsim import timeline
@@ -23,19 +25,20 @@ RUNS = [
 ]
 
 
-def records(rank, job):
-    device = Device(job, rank)
-    try:
-        return [device.minibatch(number) for number in range(len(job.schedules))]
-    finally:
-        device.meet()
-        device.close()
+def records(rank, job, hides):
+    with work.hidden(hides):
+        device = Device(job, rank)
+        try:
+            return [device.minibatch(number) for number in range(len(job.schedules))]
+        finally:
+            device.meet()
+            device.close()
 
 
-def recorded(pools, sync, backend, minibatches, emulate):
+def recorded(pools, sync, backend, minibatches, emulate, hides=""):
     file = file_of(*minibatches)
     job = job_for(file, sync, backend, emulate=emulate)
-    every = pools(file.header.devices).run(records, job)
+    every = pools(file.header.devices).run(records, job, hides)
     found = []
     for number, schedule in enumerate(file.schedules):
         found.append(run.block_of(number, schedule, job, [device[number] for device in every]))
@@ -47,9 +50,14 @@ def real(pools, request):
     return recorded(pools, *request.param, False)
 
 
-@pytest.fixture(scope="module", params=RUNS, ids=[f"{sync}-{backend}" for sync, backend, _ in RUNS])
+@pytest.fixture(
+    scope="module",
+    params=[(*each, hides) for hides in ("", SETTER) for each in RUNS],
+    ids=[f"{sync}-{backend}{older}" for older in ("", "-older") for sync, backend, _ in RUNS],
+)
 def emulated(pools, request):
-    return recorded(pools, *request.param, True)
+    *how, hides = request.param
+    return recorded(pools, *how, True, hides)
 
 
 def check_order(block: Block) -> None:
