@@ -5,15 +5,16 @@ fair rival is OnDemand(meets=True).
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from odc_engine.fsdp.communication import Communication
-from odc_engine.fsdp.units import Unit, units_of
+from odc_engine.fsdp.groups import stock_afterwards
+from odc_engine.fsdp.units import Unit, sharded_groups, units_of
 from odc_engine.fsdp.unreached import Late, pack_zeros, spread
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.finite import Checks, Microbatches
@@ -34,23 +35,26 @@ class Collective(Communication):
     ) -> None:
         self.recorder, self._finish = recorder or Silence(), finish
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.units = units_of(model, self.size) if self.size > 1 else ()
-        self._lane = StreamLane(next(model.parameters()).device)
-        self._finite = Checks()
-        self._used, self._late = Used(self.units), Late()
-        self.microbatches = Microbatches(model, len(self.units))
-        self._hooks: list[RemovableHandle] = []
-        for unit in self.units:
-            unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
-            unit.fsdp.set_custom_reduce_scatter(cast(Any, _Reduce(self, unit)))
-            unit.fsdp.set_force_sum_reduction_for_comms(True)
-            unit.fsdp.set_gradient_divide_factor(1.0)
-            # Devices that use different parameters would otherwise reduce different sizes, and gloo ends the process.
-            pack_zeros(unit)
-            self._hooks.append(unit.module.register_forward_pre_hook(self._watch(unit)))
+        self._lane, self._finite, self._late = StreamLane(next(model.parameters()).device), Checks(), Late()
+        with ExitStack() as opened:
+            groups = sharded_groups(model) if self.size > 1 else []
+            opened.enter_context(stock_afterwards(groups))
+            self.units = units_of(groups)
+            self._used = Used(self.units)
+            opened.callback(self._used.close)
+            self.microbatches = Microbatches(model, len(self.units))
+            opened.callback(self.microbatches.close)
+            for unit in self.units:
+                self._plug(unit)
+            self._opened = opened.pop_all()
 
-    def _watch(self, unit: Unit) -> Callable[..., None]:
-        return lambda *_: self._used.watch(unit)
+    def _plug(self, unit: Unit) -> None:
+        unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
+        unit.fsdp.set_custom_reduce_scatter(cast(Any, _Reduce(self, unit)))
+        unit.fsdp.set_force_sum_reduction_for_comms(True)
+        unit.fsdp.set_gradient_divide_factor(1.0)
+        # Devices that use different parameters would otherwise reduce different sizes, and gloo ends the process.
+        pack_zeros(unit)
 
     def drain(self) -> None:
         self._lane.drain()
@@ -103,10 +107,7 @@ class Collective(Communication):
                 piece.parameter.grad = None
 
     def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._used.close()
-        self.microbatches.close()
+        self._opened.close()
 
 
 class _Timed:

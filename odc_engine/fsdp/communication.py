@@ -27,4 +27,4 @@ class Communication(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Take the hooks off. The model can be given to another communication."""
+        """Put stock communication back. The model can be given to another communication."""

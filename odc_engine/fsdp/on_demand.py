@@ -15,6 +15,7 @@ not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
@@ -27,7 +28,8 @@ from odc_engine import backends
 from odc_engine.backends.base import COMM, MAIN, PeerMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp.communication import Communication
-from odc_engine.fsdp.units import Unit, pack, set_grads, units_of, versions
+from odc_engine.fsdp.groups import stock_afterwards
+from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of, versions
 from odc_engine.fsdp.unreached import pack_zeros, spread
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.arena import ACCUMULATE, Arena
@@ -63,28 +65,38 @@ class OnDemand(Communication):
     ) -> None:
         if accumulate not in ACCUMULATE:
             raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
-        self.memory = memory or _usual(model, timeout)
-        self.rank, self.size = self.memory.rank, self.memory.size
-        self.meets, self.check_finite, self.recorder = meets, check_finite, recorder or Silence()
-        self.units = units_of(model, self.size) if self.size > 1 else ()
-        self._microbatches = Microbatches(model, len(self.units))
-        shapes = [unit.shape for unit in self.units]
-        self._arena: Arena | None = arena_on(self.memory, shapes, accumulate, devices_per_node)
-        lane = self.memory.place.lane
-        self._gathers = lane("gather")
-        self._pushes = self._gathers if meets else lane("push")
-        self._finite = Checks()
-        self._gathered: dict[int, Handle] = {}  # the latest of each unit
-        self._in_flight: list[Handle] = []
-        self._trail = trail
-        self._versions: list[list[tuple[int, int]]] = []
-        self._stepped = False  # an optimizer has, since the weights were published
-        self._settled = True  # nothing is gathered or pushed from here to the meeting in publish()
-        self._used = Used(self.units)
-        self._hooks: list[RemovableHandle] = [register_optimizer_step_post_hook(self._note_step)]
-        for unit in self.units:
-            self._plug(unit)
-        self.publish()
+        with ExitStack() as opened:
+            self.memory = memory or _usual(model, timeout)
+            opened.callback(self.memory.close)
+            self.rank, self.size = self.memory.rank, self.memory.size
+            self.meets, self.check_finite, self.recorder = meets, check_finite, recorder or Silence()
+            groups = sharded_groups(model) if self.size > 1 else []
+            opened.enter_context(stock_afterwards(groups))
+            self.units = units_of(groups)
+            self._microbatches = Microbatches(model, len(self.units))
+            opened.callback(self._microbatches.close)
+            shapes = [unit.shape for unit in self.units]
+            self._arena: Arena | None = arena_on(self.memory, shapes, accumulate, devices_per_node)
+            opened.callback(self._drop_arena)
+            lane = self.memory.place.lane
+            self._gathers = lane("gather")
+            opened.callback(self._gathers.close)
+            self._pushes = self._gathers if meets else lane("push")
+            opened.callback(self._pushes.close)
+            self._finite = Checks()
+            self._gathered: dict[int, Handle] = {}  # the latest of each unit
+            self._in_flight: list[Handle] = []
+            self._trail = trail
+            self._versions: list[list[tuple[int, int]]] = []
+            self._stepped = False  # an optimizer has, since the weights were published
+            self._settled = True  # nothing is gathered or pushed from here to the meeting in publish()
+            self._used = Used(self.units)
+            opened.callback(self._used.close)
+            opened.callback(register_optimizer_step_post_hook(self._note_step).remove)
+            for unit in self.units:
+                opened.callback(self._plug(unit).remove)
+            self.publish()
+            self._opened = opened.pop_all()
 
     @property
     def arena(self) -> Arena:
@@ -92,18 +104,15 @@ class OnDemand(Communication):
             raise InputError("this communication is closed", fix="make a new OnDemand of the model")
         return self._arena
 
-    def _plug(self, unit: Unit) -> None:
+    def _plug(self, unit: Unit) -> RemovableHandle:
         unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
         unit.fsdp.set_custom_reduce_scatter(cast(Any, _Push(self, unit)))
         unit.fsdp.set_force_sum_reduction_for_comms(True)
         unit.fsdp.set_gradient_divide_factor(1.0)
         pack_zeros(unit)
         # Registered after FSDP2's own hook, so that it finds the whole parameters in place.
-        self._hooks.append(unit.module.register_forward_pre_hook(lambda *_: self._before_forward(unit)))
-
-    def _before_forward(self, unit: Unit) -> None:
-        self._check_fresh(unit)  # here too: what is still whole from an earlier pass is not gathered again
-        self._used.watch(unit)
+        # Here too: what is still whole from an earlier pass is not gathered again.
+        return unit.module.register_forward_pre_hook(lambda *_: self._check_fresh(unit))
 
     def _check_fresh(self, unit: Unit) -> None:
         if self._stepped or self._versions[unit.index] != versions(unit):
@@ -227,18 +236,14 @@ class OnDemand(Communication):
         self.recorder.done(number, asked, self.recorder.tick())
 
     def close(self) -> None:
-        """Stop the lanes and give the memory back. The model can be given to another OnDemand.
+        """Stop the lanes, give the memory back, and put stock communication back. The model can be given to another.
 
         On a CPU, gradients that are still in `.grad` keep their arena until they are dropped.
         """
-        for hook in self._hooks:
-            hook.remove()
-        self._used.close()
-        self._microbatches.close()
-        self._gathers.close()
-        self._pushes.close()
+        self._opened.close()
+
+    def _drop_arena(self) -> None:
         self._arena = None  # its views would keep the memory
-        self.memory.close()
 
 
 def _usual(model: nn.Module, timeout: float) -> PeerMemory:

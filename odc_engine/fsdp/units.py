@@ -1,9 +1,9 @@
-"""An FSDP2 model seen as units: which parameters each gathers and reduces, in FSDP's order and padding.
+"""An FSDP2 model seen as units: which parameters each gathers and reduces, in FSDP2's order and padding.
 
-FSDP2 has no public list of them, so the order is taken from the module tree and then held against what it itself packs.
+Both are held against what FSDP2 itself packs: a version that packs otherwise is refused instead of trained wrongly.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
+from odc_engine.fsdp.groups import Group, Managed, groups_of
 from odc_engine.memory.arena import UnitShape
 from odcsim.errors import InputError
 
@@ -21,80 +22,83 @@ from odcsim.errors import InputError
 class Piece:
     """One parameter's shard: its padded size in every device's shard of the unit."""
 
-    name: str
-    parameter: DTensor
+    managed: Managed
     numel: int
 
     @property
+    def name(self) -> str:
+        return self.managed.name
+
+    @property
+    def parameter(self) -> DTensor:
+        return self.managed.sharded
+
+    @property
     def local(self) -> Tensor:
-        """Read anew each time: FSDP2 may replace it."""
-        return self.parameter.to_local()
+        return self.managed.local
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A module that FSDP2 gathers and reduces as one."""
+    """What FSDP2 gathers and reduces as one. `trainable` are the pieces that it reduces."""
 
     index: int
-    name: str
-    prefix: str
-    module: nn.Module
+    group: Group
     pieces: tuple[Piece, ...]
+    trainable: tuple[Piece, ...]
     shape: UnitShape
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    @property
+    def module(self) -> nn.Module:
+        return self.group.modules[0]
 
     @property
     def fsdp(self) -> FSDPModule:
         """The module under its other name: `fully_shard` gives it both types."""
-        assert isinstance(self.module, FSDPModule)
-        return self.module
-
-    @property
-    def trainable(self) -> tuple[Piece, ...]:
-        return tuple(p for p in self.pieces if p.parameter.requires_grad)
+        return cast(FSDPModule, self.module)
 
 
-def units_of(model: nn.Module, size: int) -> tuple[Unit, ...]:
-    """The units of a model on which `fully_shard` has been called, in module order. Refuses what is not supported."""
+def sharded_groups(model: nn.Module) -> list[Group]:
     if not isinstance(model, FSDPModule):
         raise InputError("the model is not sharded", fix="call torch.distributed.fsdp.fully_shard on it first")
-    found: list[Unit] = []
-    for name, module in cast(nn.Module, model).named_modules():
-        if isinstance(module, FSDPModule) and (pieces := _pieces(name, cast(nn.Module, module), size)):
-            found.append(_unit(len(found), name, cast(nn.Module, module), pieces))
-    return tuple(found)
+    groups = groups_of(cast(nn.Module, model))
+    for group in groups:
+        cast(FSDPModule, group.modules[0]).reshard()  # an evaluation may have left it whole
+    managed = {id(parameter.sharded) for group in groups for parameter in group.parameters}
+    for name, parameter in cast(nn.Module, model).named_parameters():
+        if id(parameter) not in managed:
+            raise InputError(f"parameter {name} is not sharded", fix="let fully_shard manage every parameter")
+    return groups
 
 
-def _pieces(prefix: str, module: nn.Module, size: int) -> tuple[Piece, ...]:
-    pieces = []
-    for name, parameter in _managed(prefix, module):
-        pieces.append(Piece(name, _checked(name, parameter), _padded(parameter, size)))
-    return tuple(pieces)
+def units_of(groups: Sequence[Group]) -> tuple[Unit, ...]:
+    """Refuses what is not supported."""
+    return tuple(_unit(index, group) for index, group in enumerate(groups))
 
 
-def whole_parameters(unit: Unit) -> list[tuple[str, nn.Parameter]]:
-    """The unit's parameters as its module holds them now: whole while gathered, under the names of its pieces."""
-    return list(_managed(unit.prefix, unit.module))
+def _unit(index: int, group: Group) -> Unit:
+    pieces = tuple(Piece(_checked(managed), managed.padded) for managed in group.parameters)
+    trainable = tuple(p for p in pieces if p.parameter.requires_grad)
+    if len({p.parameter.dtype for p in trainable}) > 1:
+        raise _mixed_dtypes(group.name)
+    packed = _packed_by_fsdp(group)
+    gather, push = (sum(p.numel for p in some) for some in (pieces, trainable))
+    unit = Unit(index, group, pieces, trainable, UnitShape(group.name, gather, push, packed.dtype))
+    mine = torch.empty(gather, dtype=packed.dtype, device=packed.device)
+    pack(unit, mine)
+    if not torch.equal(mine.view(torch.uint8), packed.view(torch.uint8)):
+        raise InputError(
+            f"unit {group.name} is packed in an order that is not understood", fix="see 'odc_engine doctor'"
+        )
+    return unit
 
 
-def _managed(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The module's parameters without those of units below it, children before parents, tied ones once."""
-    seen: set[int] = set()
-    for name, parameter in _walk(prefix, module):
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            yield name, parameter
-
-
-def _walk(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, child in module.named_children():
-        if not isinstance(child, FSDPModule):
-            yield from _walk(f"{prefix}.{name}" if prefix else name, child)
-    yield from module.named_parameters(prefix, recurse=False)
-
-
-def _checked(name: str, parameter: nn.Parameter) -> DTensor:
-    if not isinstance(parameter, DTensor):
-        raise InputError(f"parameter {name} is not sharded", fix="let fully_shard manage every parameter")
+def _checked(managed: Managed) -> Managed:
+    name, parameter = managed.name, managed.sharded
     if parameter.device_mesh.ndim != 1:
         raise InputError(
             f"parameter {name} lives on a {parameter.device_mesh.ndim}-dimensional mesh",
@@ -108,33 +112,7 @@ def _checked(name: str, parameter: nn.Parameter) -> DTensor:
             f"parameter {name} has a hook that steps in backward",
             fix="step after settle(): before it gradients are zeros",
         )
-    return parameter
-
-
-def _padded(parameter: nn.Parameter, size: int) -> int:
-    rows = parameter.shape[0] if parameter.dim() else 1
-    rest = parameter.numel() // rows if rows else 0
-    return int(-(-rows // size) * rest)
-
-
-def _unit(index: int, prefix: str, module: nn.Module, pieces: tuple[Piece, ...]) -> Unit:
-    name = prefix or "root"
-    gather = sum(p.numel for p in pieces)
-    push = sum(p.numel for p in pieces if p.parameter.requires_grad)
-    if len({p.parameter.dtype for p in pieces if p.parameter.requires_grad}) > 1:
-        raise _mixed_dtypes(name)
-    packed = _packed_by_fsdp(name, module)
-    if packed.numel() != gather:
-        raise InputError(
-            f"unit {name} packs {packed.numel()} elements per device and {gather} were expected",
-            fix="call fully_shard on one module at a time",
-        )
-    unit = Unit(index, name, prefix, module, pieces, UnitShape(name, gather, push, packed.dtype))
-    mine = torch.empty_like(packed)
-    pack(unit, mine)
-    if not torch.equal(mine.view(torch.uint8), packed.view(torch.uint8)):
-        raise InputError(f"unit {name} is packed in an order that is not understood", fix="see 'odc_engine doctor'")
-    return unit
+    return managed
 
 
 class _Look:
@@ -156,16 +134,16 @@ class _Look:
         self.packed = input_tensor.clone()
 
 
-def _packed_by_fsdp(name: str, module: nn.Module) -> Tensor:
-    assert isinstance(module, FSDPModule)
-    look = _Look()
+def _packed_by_fsdp(group: Group) -> Tensor:
+    """Afterwards its whole parameters exist, without memory of their own."""
+    look, module = _Look(), cast(FSDPModule, group.modules[0])
     module.set_custom_all_gather(cast(Any, look))  # FSDP2's base class is not public; it asks for no more than this
     module.unshard()
     module.reshard()
     if look.packed is None:
-        raise InputError(f"unit {name} gathers nothing", fix="give fully_shard a mesh of more than one device")
+        raise InputError(f"unit {group.name} gathers nothing", fix="give fully_shard a mesh of more than one device")
     if look.packed.dtype == torch.uint8:
-        raise _mixed_dtypes(name)
+        raise _mixed_dtypes(group.name)
     return look.packed
 
 

@@ -8,25 +8,20 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from odc_engine.fsdp.units import Unit, whole_parameters
+from odc_engine.fsdp.units import Unit
 
 
 class Used:
-    """Watches the whole parameters of all units, which exist only from their first gather on."""
+    """Has each whole parameter of all units tell when a gradient reaches it, however it is used."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self._flags = [torch.zeros(len(unit.trainable), dtype=torch.uint8) for unit in units]
         self._unpushed = [[False] * len(unit.trainable) for unit in units]
         self._handles: list[RemovableHandle] = []
-
-    def watch(self, unit: Unit) -> None:
-        """Have each whole parameter tell when a gradient reaches it. Called in forward, any number of times."""
-        trainable = {piece.name: i for i, piece in enumerate(unit.trainable)}
-        for name, parameter in whole_parameters(unit):
-            if name in trainable and getattr(parameter, "odc_watched", None) is not self._handles:
-                parameter.odc_watched = self._handles  # type: ignore[attr-defined]  # it lives as long as the model
-                note = functools.partial(self._note, unit.index, trainable[name])
-                self._handles.append(cast(Any, parameter).register_post_accumulate_grad_hook(note))
+        for unit in units:
+            for i, piece in enumerate(unit.trainable):
+                note = functools.partial(self._note, unit.index, i)
+                self._handles.append(cast(Any, piece.managed.whole).register_post_accumulate_grad_hook(note))
 
     def _note(self, unit: int, piece: int, _: Tensor) -> None:
         self._flags[unit][piece] = 1

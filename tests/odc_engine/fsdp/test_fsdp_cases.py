@@ -8,6 +8,7 @@ import pytest
 import torch
 import work
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from work import Case
 
@@ -47,6 +48,46 @@ def test_units(pools, units):
     assert worst(pools, UNEVEN.but(units=units)) <= BOUND
 
 
+def head_with_norm(model):
+    fully_shard([model.layers[2].norm, model.head])
+
+
+def layers_together(model):
+    fully_shard([model.layers[0], model.layers[1]])
+
+
+def tied_together(model):
+    model.head.weight = model.embedding.weight
+    fully_shard([model.embedding, model.head])
+
+
+def nested(model):
+    fully_shard(model.layers[0].up)
+    fully_shard([model.layers[0].down, model.layers[1].down])
+    fully_shard([model.layers[1], model.layers[2]])
+
+
+GROUPED = [head_with_norm, layers_together, tied_together, nested]
+
+
+@pytest.mark.parametrize("group", GROUPED, ids=[group.__name__ for group in GROUPED])
+def test_units_are_fsdps_groups_of_modules(pools, group):
+    """As accelerate and torchtitan group them, and as tied parameters have to be."""
+    expected = work.reference(UNEVEN.but(model=partial(nets.Net, tied=group is tied_together)))
+    for found in pools(4).run(grouped, UNEVEN, group):
+        assert work.error(found, expected) <= BOUND
+
+
+def grouped(rank, case, group):
+    model = case.fresh()
+    group(model)
+    comm = OnDemand(fully_shard(model))
+    work.minibatch(case, rank, model, comm)
+    found = work.whole_gradients(model)
+    comm.close()
+    return found
+
+
 @pytest.mark.parametrize("prefetch", [1, 2, 3])
 def test_gathers_that_run_ahead(pools, prefetch):
     assert worst(pools, UNEVEN.but(prefetch=prefetch)) <= BOUND
@@ -69,6 +110,23 @@ def names_with_gradients(rank, case):
     with work.device(case) as (model, comm):
         work.minibatch(case, rank, model, comm)
         return {name for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("frozen", ["layers.1.up", "layers.1", "head"])
+def test_what_is_frozen_after_the_engine_was_made_has_no_gradient(pools, frozen):
+    """And all others have theirs, whether a part of a unit is frozen or a whole one."""
+    alone = PAIR.fresh()
+    alone.get_submodule(frozen).requires_grad_(False)
+    expected = work.reference(PAIR, model=alone)
+    for found in pools(2).run(freeze_late, PAIR, frozen):
+        assert work.error(found, expected) <= BOUND
+
+
+def freeze_late(rank, case, frozen):
+    with work.device(case) as (model, comm):
+        model.get_submodule(frozen).requires_grad_(False)
+        work.minibatch(case, rank, model, comm)
+        return work.whole_gradients(model)
 
 
 def test_nobody_computed(pools):

@@ -1,0 +1,131 @@
+"""FSDP2's parameter groups: what it gathers and reduces as one, in its own order and padding, and how it does so.
+
+FSDP2 has no public list of them. This is the only file that reads its private names; a torch that has others is
+refused.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from odcsim.errors import InputError
+
+Result = TypeVar("Result")
+# What OnDemand changes of a group, and gives back as it was.
+SETTINGS = (
+    "_all_gather_comm",
+    "_reduce_scatter_comm",
+    "force_sum_reduction_for_comms",
+    "gradient_divide_factor",
+    "reduce_scatter_unused_params",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """A parameter of a group. FSDP2 may put others in the place of what it shows: all is read anew each time."""
+
+    name: str
+    own: Any  # FSDP2's FSDPParam
+
+    @property
+    def sharded(self) -> DTensor:
+        return cast(DTensor, self.own.sharded_param)
+
+    @property
+    def local(self) -> Tensor:
+        return cast(Tensor, self.own.sharded_param._local_tensor)
+
+    @property
+    def whole(self) -> nn.Parameter:
+        """What forward passes use. It exists from the first gather on, and stays the same."""
+        return cast(nn.Parameter, self.own._unsharded_param)
+
+    @property
+    def padded(self) -> int:
+        """Elements of every device's shard, padding included."""
+        return int(self.own.padded_sharded_param_size.numel())
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One of FSDP2's FSDPParamGroups. `modules`: those that `fully_shard` was given together."""
+
+    name: str
+    modules: tuple[nn.Module, ...]
+    parameters: tuple[Managed, ...]
+    own: Any
+
+    @property
+    def devices(self) -> dist.ProcessGroup:
+        """Over which it is sharded."""
+        return cast(dist.ProcessGroup, self.own.mesh_info.shard_process_group)
+
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self.own, name) for name in SETTINGS if hasattr(self.own, name)}
+
+    def put_back(self, settings: dict[str, Any]) -> None:
+        for name, value in settings.items():
+            setattr(self.own, name, value)
+
+
+def groups_of(model: nn.Module) -> list[Group]:
+    """The groups of a model on which `fully_shard` has been called, in the order of its modules."""
+    return _known(lambda: list(_groups(model)))
+
+
+def _groups(model: nn.Module) -> Iterator[Group]:
+    names = {module: name for name, module in model.named_modules()}
+    seen: set[int] = set()
+    for module in model.modules():
+        if not isinstance(module, FSDPModule) or id(state := module._get_fsdp_state()) in seen:
+            continue
+        seen.add(id(state))
+        title = " and ".join(names.get(each, "?") or "root" for each in state._modules)
+        every = _own_groups(state)
+        if len(every) > 1:
+            raise InputError(
+                f"unit {title} has parameters on {len(every)} meshes", fix="give fully_shard one mesh for all of them"
+            )
+        for own in every:
+            yield Group(title, tuple(state._modules), tuple(_managed(own, names)), own)
+
+
+def _own_groups(state: Any) -> list[Any]:
+    """torch before 2.13 has one, or none where a module has no parameters of its own."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [own] if (own := state._fsdp_param_group) is not None else []
+
+
+def _managed(own: Any, names: dict[nn.Module, str]) -> Iterator[Managed]:
+    for parameter in own.fsdp_params:
+        at = parameter._module_info
+        yield Managed(f"{names.get(at.module, '?')}.{at.param_name}".lstrip("."), parameter)
+
+
+def _known(read: Callable[[], Result]) -> Result:
+    try:
+        return read()
+    except AttributeError as error:
+        raise InputError(
+            f"the FSDP2 of this torch is not understood ({error})", fix="see 'odc_engine doctor' for versions"
+        ) from error
+
+
+@contextmanager
+def stock_afterwards(groups: Sequence[Group]) -> Iterator[None]:
+    """However it ends, FSDP2 communicates as it did before."""
+    before = [_known(group.settings) for group in groups]
+    try:
+        yield
+    finally:
+        for group, settings in zip(groups, before, strict=True):
+            group.put_back(settings)
+            cast(FSDPModule, group.modules[0]).reshard()  # what is whole now was gathered otherwise
