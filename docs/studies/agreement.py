@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from page_table import table
 
 UNKNOWN = "not known"
 
@@ -87,11 +88,6 @@ def ordered(cases: Sequence[Case]) -> tuple[int, int, list[str], float]:
 def apart(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two alternatives differ by more than noise: every run of one is faster than every run of the other."""
     return len(one) > 1 and bool(one.max() < other.min() or other.max() < one.min())
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def errors(cases: Sequence[Case]) -> list[str]:

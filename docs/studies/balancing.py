@@ -23,6 +23,7 @@ from time import perf_counter
 import numpy as np
 import unplanned
 from numpy.typing import NDArray
+from page_table import table
 from textbook import textbook
 
 from odcsim.balance import NAMES, Assignment, balance, runs_with
@@ -153,11 +154,6 @@ def megabytes(call: Callable[[], object]) -> float:
     return most / 1e6
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] + ["--:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def percent(share: float, digits: int = 2) -> str:
     return f"{100 * share:.{digits}f}"
 
@@ -177,7 +173,8 @@ def planning() -> str:
             most = max(megabytes(call) for call in calls)
         rows.append([f"`{name}`", *taken, f"{most:.0f}"])
     sums = [_sums_only(*size) if size[0] <= 512 else "-" for size in TIMED]
-    return table(["milliseconds", *(f"{d:,} x {m}" for d, m in TIMED), "MB"], [*rows, ["textbook", *sums, "-"]])
+    rows.append(["textbook", *sums, "-"])
+    return table(["milliseconds", *(f"{d:,} x {m}" for d, m in TIMED), "MB"], rows, figures=True)
 
 
 def _sums_only(devices: int, samples: int) -> str:
@@ -189,7 +186,7 @@ def gaps() -> str:
     names = ("textbook", "lb-micro", *FREE)
     found = cells(tuple(DRAWS), (3, 4, 8))
     rows = [[str(cell), *(percent(cell.mean(partial(gap, name=name))) for name in names)] for cell in found]
-    return table(["% over the bound", *code(names)], rows)
+    return table(["% over the bound", *code(names)], rows, figures=True)
 
 
 def wrong() -> str:
@@ -199,7 +196,7 @@ def wrong() -> str:
         return percent(max(cell.mean(partial(lost, name=name, factor=factor)) for factor in (0.8, 1.2)))
 
     rows = [[str(cell), *(worst(cell, name) for name in names)] for cell in cells(tuple(DRAWS), (4, 8))]
-    return table(["idle in %", *code(names)], rows)
+    return table(["idle in %", *code(names)], rows, figures=True)
 
 
 def collective() -> str:
@@ -214,7 +211,7 @@ def collective() -> str:
         for name, source in SHAPES.items()
         for m in (2, 4, 8, 16)
     ]
-    return table(["idle in %", *(f"{devices} devices" for devices in DRAWS)], rows)
+    return table(["idle in %", *(f"{devices} devices" for devices in DRAWS)], rows, figures=True)
 
 
 def counts() -> str:
@@ -222,7 +219,7 @@ def counts() -> str:
         [str(cell), *(f"{cell.mean(partial(microbatches, name=name)):.2f}" for name in FREE)]
         for cell in cells((64,), (8, 16))
     ]
-    return table(["microbatches a device", *code(FREE)], rows)
+    return table(["microbatches a device", *code(FREE)], rows, figures=True)
 
 
 def recorded(folder: Path) -> str:
@@ -235,11 +232,11 @@ def recorded(folder: Path) -> str:
             took = quickest(planner(cell, cell.minibatch(0), "lb-robust"))
             rows.append([str(cell), *(percent(share, 1) for share in row), f"{took:.1f}"])
     heads = [f"collective {name}" for name in code(together)] + [f"on-demand {name}" for name in code(alone)]
-    return table(["idle in %", *heads, "ms for `lb-robust`"], rows)
+    return table(["idle in %", *heads, "ms for `lb-robust`"], rows, figures=True)
 
 
 def beyond(sources: Mapping[str, str | Path]) -> str:
-    return table(unplanned.head(), unplanned.rows(sources))
+    return table(unplanned.head(), unplanned.rows(sources), figures=True)
 
 
 def machine() -> str:

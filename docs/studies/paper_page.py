@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING
 
+from page_table import table
+
 if TYPE_CHECKING:
     from reproduce_paper import Cell, Line, Paper, Place, Variant
 
@@ -51,7 +53,7 @@ def cells_table(cells: Iterable["Cell"]) -> str:
         "off",
         "source",
     )
-    return _table(head, (cell_row(c) for c in cells))
+    return table(head, (cell_row(c) for c in cells))
 
 
 def cell_row(c: "Cell") -> tuple[str, ...]:
@@ -80,7 +82,7 @@ def summary_lines(cells: Sequence["Cell"]) -> str:
         worst = max(some, key=lambda c: abs(c.off))
         met = (str(sum(abs(c.off) <= share for c in some)) for share in SHARES)
         rows.append((name, str(len(some)), *met, f"{worst.off:+.1%}: {worst.name}, {worst.pair}"))
-    return _table(("figures", "count", *(f"within {share:.0%}" for share in SHARES), "worst"), rows)
+    return table(("figures", "count", *(f"within {share:.0%}" for share in SHARES), "worst"), rows)
 
 
 def variants_table(points: Sequence["Cell"], variants: Sequence["Variant"]) -> str:
@@ -89,13 +91,13 @@ def variants_table(points: Sequence["Cell"], variants: Sequence["Variant"]) -> s
     rows = [("published", *(number(c.published, c.kind) for c in golden))]
     rows += [("nothing: ours", *(number(c.ours, c.kind) for c in golden))]
     rows += [(v.name, *(number(c.ours, c.kind) for c in v.cells)) for v in variants]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def lines_table(lines: Sequence["Line"]) -> str:
     names = (f"{sync} + {balancer}" for balancer, sync in GAINS)
     head = ("model", "devices", "trace", "minibatch", "idle, collective + lb-micro", *names, "transfers exposed")
-    return _table(head, (line_row(line) for line in lines))
+    return table(head, (line_row(line) for line in lines))
 
 
 def line_row(line: "Line") -> tuple[str, ...]:
@@ -107,11 +109,6 @@ def line_row(line: "Line") -> tuple[str, ...]:
         gains.append(f"{line.rows[pair].speedup:.2f}{span}")
     exposed = (f"{row.idle_parts['gather'] + row.idle_parts['push']:.1%}" for row in (reference, mini))
     return (*_where(line.place), f"{reference.idle:.0%}", *gains, " / ".join(exposed))
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def why(paper: "Paper") -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from odc_engine.job import job_of
 from odc_engine.runs import run
-from odcsim import profile, timeline
+from odcsim import profile, tables, timeline
 from odcsim.cluster import read_cluster
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.profile import Polynomial, Profile
@@ -45,13 +45,13 @@ def main() -> None:
     parser.add_argument("--backend", default="threads", choices=("threads", "shm"))
     parser.add_argument("--minibatches", type=int, default=5)
     args = parser.parse_args()
-    print(f"{'machine':<22}{'balancer':<11}{'idle: des':>10}{'engine':>9}{'points':>8}{'makespan':>10}  queue")
+    head = ("machine", "balancer", "idle: des", "engine", "points", "makespan", "  queue")
     with tempfile.TemporaryDirectory() as folder:
-        for row in rows(Path(folder), args.backend, args.minibatches):
-            print(row, flush=True)
+        for row in (head, *rows(Path(folder), args.backend, args.minibatches)):
+            print(*tables.lines([row], (-22, -11, 10, 9, 8, 10, 0)), flush=True)
 
 
-def rows(folder: Path, backend: str, minibatches: int) -> Iterator[str]:
+def rows(folder: Path, backend: str, minibatches: int) -> Iterator[tuple[str, ...]]:
     seconds = folder / "profile.json"
     profile.write(SECONDS, seconds)
     setting = ask(
@@ -70,9 +70,9 @@ def rows(folder: Path, backend: str, minibatches: int) -> Iterator[str]:
         for balancer in BALANCERS:
             found = both(folder, setting, balancer, str(cluster), backend)
             before, after = (100 * sum(idle.values()) for idle in (found.idle_predicted, found.idle_measured))
-            told = f"{machine:<22}{balancer:<11}{before:>8.2f} %{after:>7.2f} %{found.idle_error:>+8.2f}"
-            same = "" if found.same_taker is None else f"{found.queued} entries, {found.same_taker:.0%} as predicted"
-            yield f"{told}{100 * found.makespan_total:>+8.2f} %  {same}".rstrip()
+            idle = f"{before:.2f} %", f"{after:.2f} %", f"{found.idle_error:+.2f}"
+            same = "" if found.same_taker is None else f"  {found.queued} entries, {found.same_taker:.0%} as predicted"
+            yield machine, balancer, *idle, f"{100 * found.makespan_total:+.2f} %", same
 
 
 def both(folder: Path, setting: Setting, balancer: str, cluster: str, backend: str) -> Validation:

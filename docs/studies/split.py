@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+import page_table
+
 from odcsim.balance import SPLIT
 from odcsim.cli.progress import progress
 from odcsim.executors.simulation import Simulation
@@ -78,20 +80,20 @@ def waiting(usage: Usage) -> float:
     return parts["wait_inside"] + parts["wait_end"]
 
 
-def row(found: Case) -> str:
+def row(found: Case) -> list[str]:
     cells = [found.trace, str(found.minibatch), f"{lost(found.plain, found.plain):.1%}", f"{waiting(found.plain):.1%}"]
     for usage, gangs in zip(found.split, found.gangs, strict=True):
         faster = float(found.plain.makespan.sum() / usage.makespan.sum())
         cells += [f"{lost(usage, found.plain):.1%}", f"{usage.idle():.1%}", f"{waiting(usage):.1%}"]
         cells += [f"{faster:.2f}", f"{gangs:.1f}"]
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
 def table(cases: list[Case]) -> str:
     head = ["trace", "samples per device", "`lb-mini`: lost", "waiting"]
     for overhead in OVERHEADS:
         head += [f"`split`, {overhead:.0%}: lost", "idle", "waiting", "faster", "samples split"]
-    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(row(found) for found in cases)])
+    return page_table.table(head, map(row, cases))
 
 
 def section(draws: int = DRAWS, mark: str = "##") -> str:

@@ -25,6 +25,7 @@ from odc_engine.measuring.ground import GROUNDS, Bench, Ground
 from odc_engine.measuring.plan import check_rates
 from odc_engine.runs import launch
 from odc_engine.runs.run import with_gpus
+from odcsim import tables
 
 TIMEOUT = 600.0
 LEAST = 5  # rounds; a machine with something else to do interrupts most of them, so the best one counts
@@ -123,14 +124,15 @@ def as_text(rates: Sequence[Rate]) -> str:
     found = {(r.way, r.bytes): r for r in rates}
     [ceiling] = set(ways) & set(CEILINGS)
     below = ways[ways.index(ceiling) + 1 :]
-    head = "".join(f"{_named(s):>9}" for s in sizes)
+    head, widths = list(map(_named, sizes)), [-20, *[9] * len(sizes)]
+    speeds = [[w, *(f"{found[w, s].gb_per_second:.2f}" for s in sizes)] for w in ways]
+    shares = [[w, *(f"{found[w, s].of_memcpy:.0%}" for s in sizes)] for w in below]
     return "\n".join(
         [
-            f"{f'{rates[0].devices} devices, GB/s':<20}{head}",
-            *(f"{w:<20}" + "".join(f"{found[w, s].gb_per_second:>9.2f}" for s in sizes) for w in ways),
+            *tables.lines([[f"{rates[0].devices} devices, GB/s", *head], *speeds], widths),
             "",
-            f"{'over ' + ceiling:<23}{head[3:]}",
-            *(f"{w:<20}" + "".join(f"{found[w, s].of_memcpy:>9.0%}" for s in sizes) for w in below),
+            *tables.lines([[f"over {ceiling}", *head]], [-23, 6, *widths[2:]]),
+            *tables.lines(shares, widths),
             "",
         ]
     )

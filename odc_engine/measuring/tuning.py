@@ -23,6 +23,7 @@ from odc_engine.doctor.probes.base import Absent
 from odc_engine.doctor.probes.driver import need, need_torch
 from odc_engine.doctor.probes.selftest import NO_GPU
 from odc_engine.errors import FOR_GPUS
+from odcsim import tables
 from odcsim.files import check_writable, write_text
 
 MB = 1 << 20
@@ -132,8 +133,7 @@ def as_text(usual: Tried, found: Found) -> str:
             shares = (share(found[launch][size], way) for launch in (usual, pick, best))
             told = [f"{each:.0%}" for each in shares]
             rows.append([way, f"{size // MB} MB", f"{rates['copy'] / 1e9:.0f}", *told[:2], f"{told[2]} {best}"])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = tables.lines(rows, tables.fitted(rows))
     lines.append("block x programs x warps; shares are of the copy's bytes read and written in a second")
     lines += short(found[pick]) or [f"{' and '.join(BOUNDED)} reach {OF_COPY:.0%} from {FROM // MB} MB on"]
     return "\n".join(lines)

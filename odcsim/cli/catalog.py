@@ -3,9 +3,22 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from odcsim.cli import options
+
 if TYPE_CHECKING:
     from odcsim.catalog import Figure, Source
+    from odcsim.cluster import GPU
     from odcsim.model import Model
+
+_WIDTHS = (-24, 8, 8, 8, 8, 9)
+_GPU_HEAD = (
+    ("GPU", "peak", "matmul", "memory", "links", "network"),
+    ("", "TFLOP/s", "TFLOP/s", "GB", "GB/s", "Gb/s"),
+)
+_MODEL_HEAD = (
+    ("model", "params", "active", "layers", "layer", "even at"),
+    ("", "B", "B", "", "MB", "tokens"),
+)
 
 
 def add(commands: Any) -> None:
@@ -20,36 +33,32 @@ def add(commands: Any) -> None:
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _print_json(data: dict[str, Any]) -> None:
-    import json
-
-    print(json.dumps({"schema": 1, **data}, indent=2))
-
-
 def _list(args: argparse.Namespace) -> None:
-    from odcsim import catalog
+    from odcsim import catalog, tables
 
     gpus = [catalog.gpu(name) for name in catalog.gpu_names()]
     models = [catalog.model(name) for name in catalog.model_names()]
     if args.json:
-        return _print_json({"gpus": catalog.gpu_names(), "models": catalog.model_names()})
-    print(f"{'GPU':<24}{'peak':>8}{'matmul':>8}{'memory':>8}{'links':>8}{'network':>9}")
-    print(f"{'':<24}{'TFLOP/s':>8}{'TFLOP/s':>8}{'GB':>8}{'GB/s':>8}{'Gb/s':>9}")
-    for g in gpus:
-        rates = f"{g.peak_flops / 1e12:>8.0f}{g.matmul_flops / 1e12:>8.0f}{g.memory_bytes / 1e9:>8.0f}"
-        print(f"{g.name:<24}{rates}{g.link_bandwidth / 1e9:>8.4g}{g.nic_bandwidth * 8 / 1e9:>9.0f}")
-    print(f"\n{'model':<24}{'params':>8}{'active':>8}{'layers':>8}{'layer':>8}{'even at':>9}")
-    print(f"{'':<24}{'B':>8}{'B':>8}{'':>8}{'MB':>8}{'tokens':>9}")
-    for m in models:
-        sizes = f"{_short(m.parameters / 1e9)}{_short(m.active_parameters / 1e9)}{m.layers:>8}"
-        print(f"{m.name:<24}{sizes}{_short(m.layer_bytes() / 1e6)}{_even(m):>9}")
-    print("\neven at: sample length whose attention costs as much as the matmuls, where every layer attends fully")
+        return options.print_json({"schema": 1, "gpus": catalog.gpu_names(), "models": catalog.model_names()})
+    print(*tables.lines([*_GPU_HEAD, *map(_gpu_cells, gpus)], _WIDTHS), "", sep="\n")
+    print(*tables.lines([*_MODEL_HEAD, *map(_model_cells, models)], _WIDTHS), "", sep="\n")
+    print("even at: sample length whose attention costs as much as the matmuls, where every layer attends fully")
     return None
+
+
+def _gpu_cells(gpu: "GPU") -> list[str]:
+    rates = [f"{figure:.0f}" for figure in (gpu.peak_flops / 1e12, gpu.matmul_flops / 1e12, gpu.memory_bytes / 1e9)]
+    return [gpu.name, *rates, f"{gpu.link_bandwidth / 1e9:.4g}", f"{gpu.nic_bandwidth * 8 / 1e9:.0f}"]
+
+
+def _model_cells(model: "Model") -> list[str]:
+    sizes = [_short(model.parameters / 1e9), _short(model.active_parameters / 1e9), str(model.layers)]
+    return [model.name, *sizes, _short(model.layer_bytes() / 1e6), _even(model)]
 
 
 def _short(value: float) -> str:
     digits = 0 if value >= 1000 else 1 if value >= 100 else 2 if value >= 0.1 else 4
-    return f"{value:>8.{digits}f}"
+    return f"{value:.{digits}f}"
 
 
 def _even(model: "Model") -> str:
@@ -84,12 +93,16 @@ def _source(source: "Source") -> dict[str, str]:
 
 
 def _show_gpu(name: str, title: str, figures: "list[Figure]", as_json: bool) -> None:
+    from odcsim import tables
+
     if as_json:
-        rows = {f.name: {"value": f.value, "unit": f.unit, "kind": f.kind} | _source(f.source) for f in figures}
-        return _print_json({"kind": "gpu", "name": name, "title": title, "figures": rows})
+        by_name = {f.name: {"value": f.value, "unit": f.unit, "kind": f.kind} | _source(f.source) for f in figures}
+        return options.print_json({"schema": 1, "kind": "gpu", "name": name, "title": title, "figures": by_name})
     print(f"{name}: {title}")
-    for f in figures:
-        print(f"  {f.name:<18}{f.value:>8g} {f.unit:<8}{f.kind:<10}{f.source.as_of}  {f.source.title}")
+    rows = [
+        (f"  {f.name}", f"{f.value:g}", f" {f.unit}", f.kind, f.source.as_of, f"  {f.source.title}") for f in figures
+    ]
+    print(*tables.lines(rows, (-20, 8, -9, -10, 0, 0)), sep="\n")
     for url in dict.fromkeys(f.source.url for f in figures if f.source.url):
         print(f"  {url}")
     return None
@@ -98,15 +111,17 @@ def _show_gpu(name: str, title: str, figures: "list[Figure]", as_json: bool) -> 
 def _show_model(model: "Model", source: "Source | None", path: str, as_json: bool) -> None:
     from dataclasses import asdict
 
+    from odcsim import tables
+
     shape, derived = asdict(model), _derived(model)
     shape.pop("name")
     origin = _source(source) if source else {"source": path, "url": "", "as_of": ""}
     if as_json:
-        return _print_json({"kind": "model", "name": model.name, "shape": shape, "derived": derived} | origin)
+        known = {"schema": 1, "kind": "model", "name": model.name, "shape": shape, "derived": derived}
+        return options.print_json(known | origin)
     print(model.name)
-    for key, value in (shape | derived).items():
-        if value or key == "tied":
-            print(f"  {key:<30}{value!s:>18}")
+    rows = [(f"  {key}", str(value)) for key, value in (shape | derived).items() if value or key == "tied"]
+    print(*tables.lines(rows, (-32, 18)), sep="\n")
     dated = f", {origin['as_of']}" if origin["as_of"] else ""
     print(f"  from {origin['source']}{dated} {origin['url']}".rstrip())
     return None

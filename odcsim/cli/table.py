@@ -8,6 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from odcsim import tables
+
 if TYPE_CHECKING:
     from odcsim.questions.comparison import Comparison
     from odcsim.results.summary import Row
@@ -20,19 +22,15 @@ def show(rows: "Sequence[Row]") -> None:
     """One line per row, best first where they compare."""
     compared = any(r.speedup is not None for r in rows)
     priced = any(r.dollars is not None for r in rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("balancer", no_wrap=True)
-    table.add_column("sync", no_wrap=True)
-    heads = ["idle", "waiting", "transfers", "other", "samples/s/GPU", "GPU-hours"]
-    heads += ["dollars"] if priced else []
+    head = ["balancer", "sync", "idle", "waiting", "transfers", "other", "samples/s/GPU", "GPU-hours"]
+    head += ["dollars"] if priced else []
     hybrid = ["over full sharding"] if any(r.over_full is not None for r in rows) else []
-    heads += ["speedup", "95 %", "over best collective", *hybrid, "memory"] if compared else []
-    for head in heads:
-        table.add_column(head, justify="right")
+    head += ["speedup", "95 %", "over best collective", *hybrid, "memory"] if compared else []
+    cells = []
     for r in sorted(rows, key=lambda r: -(r.speedup or 0)):
-        cells = [*_cells(r), *([f"{r.dollars:,.2f}"] if priced else [])]
-        table.add_row(r.balancer, r.sync, *cells, *(_compared(r) if compared else []))
-    _console().print(table)
+        price = [f"{r.dollars:,.2f}"] if priced else []
+        cells.append([r.balancer, r.sync, *_cells(r), *price, *(_compared(r) if compared else [])])
+    show_texts(head, cells, names=2)
 
 
 def show_comparison(comparison: "Comparison") -> None:
@@ -47,11 +45,11 @@ def show_comparison(comparison: "Comparison") -> None:
         print(line)
 
 
-def show_texts(head: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> None:
-    """Cells that are text already; the first column names its row."""
+def show_texts(head: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> None:
+    """Cells that are text already; so many columns name their row."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(head):
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+        table.add_column(name, justify="left" if number < names else "right", no_wrap=number < names)
     for row in rows:
         table.add_row(*row)
     _console().print(table)
@@ -72,14 +70,15 @@ def _asked(comparison: "Comparison") -> str:
 def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:
     """A line per limit with the speedup of on-demand + lb-mini as a bar."""
     print("\nspeedup over collective + lb-micro at the same limit, as the limit of a microbatch grows:")
-    print(f"{'max tokens':>12} {'lb-micro':>9} {'lb-mini':>9}  {'memory':<17}  (both on-demand)")
+    rows = [("max tokens", "lb-micro", "lb-mini", "  memory", "  (both on-demand)")]
     best = max(c.row("lb-mini", "on-demand").speedup or 0 for _, c in swept)
     mark = "█" if "utf" in (sys.stdout.encoding or "").lower() else "#"
     for limit, c in swept:
         micro, mini = (c.row(b, "on-demand").speedup or 0 for b in ("lb-micro", "lb-mini"))
         bar = mark * round(BAR * max(0.0, mini - 1) / max(best - 1, 1e-9))
         memory = _memory(c.row("lb-mini", "on-demand"))
-        print(f"{limit:>12,} {micro:>9.2f} {mini:>9.2f}  {memory:<17}  {bar}")
+        rows.append((f"{limit:,}", f"{micro:.2f}", f"{mini:.2f}", f"  {memory}", f"  {bar}"))
+    print(*tables.lines(rows, (12, 10, 10, -19, 0)), sep="\n")
 
 
 def _cells(r: "Row") -> list[str]:

@@ -119,11 +119,13 @@ def _make(args: argparse.Namespace) -> None:
 
 
 def _list(_args: argparse.Namespace) -> None:
+    from odcsim import tables
     from odcsim.reading import named
     from odcsim.reading.stats import describe
 
-    print(f"{'NAME':<14}{'KIND':<17}{'SAMPLES':>8}{'MEAN':>9}{'P99':>9}{'LONGEST':>9}  ORIGIN")
+    rows = [("NAME", "KIND", "SAMPLES", "MEAN", "P99", "LONGEST", "  ORIGIN")]
     for name in named.names():
-        stats, told = describe(named.load(name)), named.about(name)
-        figures = f"{stats.count:>8,}{stats.mean:>9,.0f}{stats.percentiles[3]:>9,.0f}{stats.longest:>9,}"
-        print(f"{name:<14}{told.kind:<17}{figures}  {told.origin}")
+        stats, about = describe(named.load(name)), named.about(name)
+        lengths = f"{stats.mean:,.0f}", f"{stats.percentiles[3]:,.0f}", f"{stats.longest:,}"
+        rows.append((name, about.kind, f"{stats.count:,}", *lengths, f"  {about.origin}"))
+    print(*tables.lines(rows, (-14, -17, 8, 9, 9, 9, 0)), sep="\n")

@@ -11,8 +11,8 @@ from sources import ENGINE, ODCSIM, inside, outside
 CONTRACT = {
     f"odcsim.{name}"
     for name in (
-        "errors files checked form trace schedule program recipe timeline profile model cost cluster command".split()
-    )
+        "errors files checked form tables command trace schedule program recipe timeline profile model cost cluster"
+    ).split()
 }
 EXECUTORS = {"odcsim.executors.analytic", "odcsim.executors.des"}
 READERS = (
