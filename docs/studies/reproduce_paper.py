@@ -17,8 +17,8 @@ from typing import Any
 import paper_page
 
 from odcsim import catalog, cost
-from odcsim.cli.progress import progress
 from odcsim.executors.simulation import Simulation
+from odcsim.progress import progress
 from odcsim.questions.comparison import measure
 from odcsim.questions.setting import Setting, ask, plan
 from odcsim.reading import load

@@ -13,8 +13,8 @@ from pathlib import Path
 import page_table
 
 from odcsim.balance import SPLIT
-from odcsim.cli.progress import progress
 from odcsim.executors.simulation import Simulation
+from odcsim.progress import progress
 from odcsim.questions.comparison import measure
 from odcsim.questions.setting import ask, plan
 from odcsim.results.metrics import Usage

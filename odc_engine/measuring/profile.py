@@ -19,7 +19,6 @@ from odc_engine.errors import EngineError
 from odc_engine.job import Job
 from odc_engine.measuring import calibration
 from odc_engine.measuring.plan import Plan
-from odc_engine.measuring.progress import progress
 from odc_engine.runs.run import run, warn_if_busy, with_gpus
 from odcsim import profile, timeline
 from odcsim.cluster import Cluster
@@ -30,6 +29,7 @@ from odcsim.fitting import fit, measurements, recorded
 from odcsim.fitting.measurements import KEPT, Compute, Measurements
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
+from odcsim.progress import progress
 from odcsim.recipe import Recipe
 from odcsim.schedule import ScheduleFile
 
@@ -71,7 +71,7 @@ def measured(plan: Plan, output: Path) -> fit.FitReport:
     every = pieces(plan)
     found = {piece.name: known for piece in every if (known := _known(plan, _path(folder, piece)))}
     missing = [piece for piece in every if piece.name not in found]
-    with progress("profile", [piece.name for piece in missing]) as done:
+    with progress("profile", len(missing)) as done:
         for piece in missing:
             found[piece.name] = measure(plan, piece)
             measurements.write(found[piece.name], _path(folder, piece))

@@ -4,8 +4,8 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.cli.progress import progress
 from odcsim.command import Parser
+from odcsim.progress import progress
 
 
 def add(commands: Any) -> None:

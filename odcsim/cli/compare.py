@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.cli.progress import progress
+from odcsim.progress import progress
 
 if TYPE_CHECKING:
     from odcsim.questions.comparison import Comparison

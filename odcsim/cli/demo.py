@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from odcsim.cli.progress import progress
+from odcsim.progress import progress
 
 HTML = "report.html"
 COMMAND = (

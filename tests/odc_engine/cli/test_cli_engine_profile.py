@@ -13,7 +13,7 @@ import pytest
 from machine import COUNTS, KINDS, PLAN, run_on_machine
 
 from odc_engine.cli import main
-from odc_engine.measuring import profile, progress
+from odc_engine.measuring import profile
 from odc_engine.measuring.profile import measured, partial, pieces
 from odcsim import profile as profiles
 from odcsim.errors import InputError
@@ -104,19 +104,6 @@ def test_the_command_tells_the_fit_and_each_piece(tmp_path, capsys):
     assert [line.split()[1] for line in told] == names
     assert re.fullmatch(r"profile: compute-0 done, 1 of \d+, about \d+ s left", told[0])
     assert told[-1].endswith(f"done, {len(names)} of {len(names)}, about 0 s left")
-
-
-def test_the_time_left_is_that_of_what_is_left(capsys, monkeypatch):
-    clock = iter([100.0, 110.0, 140.0, 160.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    with progress.progress("profile", ["a", "b", "c"]) as done:
-        for name in "abc":
-            done(name)
-    assert capsys.readouterr().err.splitlines() == [
-        "profile: a done, 1 of 3, about 20 s left",
-        "profile: b done, 2 of 3, about 20 s left",
-        "profile: c done, 3 of 3, about 0 s left",
-    ]
 
 
 @pytest.mark.usefixtures("machine")
