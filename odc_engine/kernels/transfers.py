@@ -102,5 +102,5 @@ def meet(flags: Shards, count: int, tries: int, missing: Tensor) -> None:
     """On a stream: nothing after it begins before all devices have come as often. `flags`: 32 bits of each device."""
     if missing.dtype != torch.int32 or missing.numel() != flags.devices or flags.n != flags.devices:
         raise ValueError(f"{flags.n} flags and {missing.numel()} of {missing.dtype} for {flags.devices} devices")
-    told = flags.table, flags.offset, flags.rank, flags.devices, count, tries, missing
-    call(device.meet, (1,), *told, num_warps=1)
+    grid = (1,)
+    call(device.meet, grid, flags.table, flags.offset, flags.rank, flags.devices, count, tries, missing, num_warps=1)

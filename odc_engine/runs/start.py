@@ -27,11 +27,13 @@ def check(file: ScheduleFile, job: Job) -> None:
 
 def on_devices(job: Job, work: Work, *args: Any) -> int:
     """Call `work(member, *args)` on each device. 0 when all have succeeded, 2 when one had bad input, else 1."""
-    backend, common = job.backend, (job.devices, job.timeout, job, work, args)
+    backend, limit = job.backend, job.timeout
     if isinstance(backend, Threads):
-        return launch_threads.run(on_thread, *common, places=backend.places(job.use))
+        places = backend.places(job.use)
+        return launch_threads.run(on_thread, job.devices, limit, job, work, args, places=places)
     assert isinstance(backend, Processes)
-    return launch.run(on_process, *common, across=backend.across, env=backend.env(job.use))
+    env = backend.env(job.use)
+    return launch.run(on_process, job.devices, limit, job, work, args, across=backend.across, env=env)
 
 
 def on_process(host: Host, job: Job, work: Work, args: tuple[Any, ...]) -> None:
