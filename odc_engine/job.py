@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from odc_engine import backends
 from odc_engine.backends.backend import Backend, Use
+from odc_engine.backends.patience import LIMIT
 from odc_engine.started import started
 from odcsim import catalog
 from odcsim.catalog import fits
@@ -76,7 +77,7 @@ def job_of(
     cluster: str | None = None,
     sharding: str = "full",
     devices_per_node: int | None = None,
-    timeout: float = 60.0,
+    timeout: float = LIMIT,
     recompute: bool = True,
     device: str = backends.USUAL.device,
     dtype: str = "float32",

@@ -3,7 +3,6 @@
 The standard library's pools have such a thread too, but wait for it when the process ends.
 """
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from queue import SimpleQueue
@@ -11,10 +10,10 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from odc_engine.backends.base import Host
+from odc_engine.backends.patience import LONGER, LOOK, Patience
 from odc_engine.errors import PeerLost
 
 Result = TypeVar("Result")
-LOOK = 0.05  # seconds between looks for who is gone, while streams or a library are at work
 Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
 
@@ -33,10 +32,10 @@ class Aside:
     def bounded(self, work: Callable[[], Result], host: Host, what: str) -> Result:
         """What a call returns, waited for as long as nobody is gone and time is left."""
         done = self.call(work)
-        began = time.monotonic()
+        patience = Patience()
         while not wait([done], LOOK).done:
             host.check()
-            if time.monotonic() - began > host.timeout:
+            if patience.ended(host.timeout):
                 raise host.explain() or _stuck(host, what)
         return done.result()
 
@@ -47,7 +46,7 @@ class Aside:
 
 def _stuck(host: Host, what: str) -> PeerLost:
     others = [device for device in range(host.size) if device != host.rank]
-    late = f"which did not end within {host.timeout:g} s; wait longer with --timeout"
+    late = f"which did not end within {host.timeout:g} s; {LONGER}"
     return PeerLost(others, f"may keep this one waiting for {what}, {late}")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Optional
 from odcsim.program import SHARDINGS, SYNCS, sync_named
 
 if TYPE_CHECKING:
-    from odc_engine.backends.base import Group, Host, PeerMemory
+    from odc_engine.backends.base import Collectives, Host, PeerMemory
     from odc_engine.places.place import Place
 
 COLLECTIVES = tuple(sync for sync in SYNCS if sync_named(sync).meets)
@@ -80,7 +80,7 @@ class Processes(Backend):
     library: str = ""  # whose collectives they are, where it is a rival
 
     @abstractmethod
-    def memory(self, host: "Host") -> "PeerMemory | Group":
+    def memory(self, host: "Host") -> "PeerMemory | Collectives":
         """What a device has of it. `host`: the same devices, which can meet already. All make it together."""
 
     def env(self, use: Use) -> dict[str, str]:  # noqa: ARG002

@@ -1,7 +1,7 @@
 """What every transport offers, in the words that all use: meet, check, take, refill, fail, explain, close.
 
 `PeerMemory` is memory that peers reach, which some can lock (`Lockable`) and some reach over a network alone
-(`FarMemory`); `Group` stands there for a backend that has collectives instead. `Host` is the same devices as processes:
+(`FarMemory`); `Collectives` stands there for a backend that has those instead. `Host` is the same devices as processes:
 what the others meet through, and hear from who is gone.
 """
 
@@ -66,7 +66,7 @@ class Host(Counting):
         """Whose fault it may be that a connection broke or timed out, which names nobody."""
 
 
-class Group(Meeting):
+class Collectives(Meeting):
     """What stands where others have memory: a process group, whose collectives are FSDP2's own."""
 
     group: dist.ProcessGroup | None  # None: torch's own

@@ -11,11 +11,10 @@ from contextlib import suppress
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
+from odc_engine.backends import patience
 from odc_engine.backends.base import END, MAIN, Host
+from odc_engine.backends.patience import LIMIT, LONGER, LOOK_AFAR, Patience
 from odc_engine.errors import EngineError, PeerLost
-
-PATIENCE = 5.0  # seconds that others get to notice at least, and to read what was found
-LOOK = 0.1
 
 
 class Network(Host):
@@ -23,7 +22,7 @@ class Network(Host):
 
     one_clock = False
 
-    def __init__(self, store: Store, group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> None:
+    def __init__(self, store: Store, group: dist.ProcessGroup | None = None, timeout: float = LIMIT) -> None:
         self.group, self.timeout = group, timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self._store = store
@@ -31,7 +30,7 @@ class Network(Host):
     def meet(self, room: int) -> None:
         if room not in (MAIN, END):
             raise ValueError(f"room {room} is not for meetings over a network")
-        began = time.monotonic()
+        began = Patience()
         try:
             dist.barrier(group=self.group)
         except RuntimeError as error:
@@ -49,44 +48,46 @@ class Network(Host):
 
     def explain(self) -> Exception | None:
         """Who is to blame for a meeting that failed, by what devices have written. None where nobody is missing."""
-        return self._roll_call(time.monotonic())
+        return self._roll_call(Patience())
 
-    def _roll_call(self, began: float) -> Exception | None:
+    def _roll_call(self, began: Patience) -> Exception | None:
         """Who has waited since `began` names nobody before `timeout` is over, unless somebody says that it failed."""
         try:
             self._store.set(f"here {self.rank}", "")
-            missing = self._wait_for_all(max(began + self.timeout, time.monotonic() + min(PATIENCE, self.timeout)))
+            left = max(self.timeout - began.used, min(patience.NOTICED, self.timeout))
+            missing = self._wait_for_all(left)
             failed = self._failed()
         except RuntimeError:
             # It lives with device 0.
             return EngineError("the store is gone: device 0 died, or the network to it")
-        waited = time.monotonic() - began
+        waited = began.used
         with suppress(RuntimeError):
             self._leave(missing)
         if failed:
             return PeerLost(failed, "failed: see there")
         if missing:
-            return PeerLost(missing, f"did not answer within {waited:.1f} s: died, or wait longer with --timeout")
+            return PeerLost(missing, f"did not answer within {waited:.1f} s: died, or {LONGER}")
         return None
 
-    def _wait_for_all(self, deadline: float) -> list[int]:
+    def _wait_for_all(self, seconds: float) -> list[int]:
         """Who has not noticed when time is up, for this device or another. Device 0 has the store, so it stays even
         where it is known who failed."""
+        waiting = Patience()
         while missing := self._without("here"):
             if self._store.check(["over"]) or (self.rank and self._failed()):
                 break
-            if time.monotonic() > deadline:
+            if waiting.ended(seconds):
                 self._store.set("over", "")
                 break
-            time.sleep(LOOK)
+            time.sleep(LOOK_AFAR)
         return missing
 
     def _leave(self, missing: list[int]) -> None:
         """Device 0 last of those that have noticed."""
         self._store.set(f"read {self.rank}", "")
-        deadline = time.monotonic() + PATIENCE
-        while self.rank == 0 and set(self._without("read")) - set(missing) and time.monotonic() < deadline:
-            time.sleep(LOOK)
+        reading = Patience()
+        while self.rank == 0 and set(self._without("read")) - set(missing) and not reading.ended(patience.NOTICED):
+            time.sleep(LOOK_AFAR)
 
     def _without(self, word: str) -> list[int]:
         return [d for d in range(self.size) if not self._store.check([f"{word} {d}"])]

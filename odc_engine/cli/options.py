@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from odc_engine import backends
+from odc_engine.backends.patience import LIMIT
 from odc_engine.errors import FOR_ENGINE
 from odcsim.command import whole as whole
 from odcsim.errors import InputError
@@ -74,7 +75,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", metavar="F", help="seconds for emulated compute")
     parser.add_argument("--gpu", metavar="G", help="the same, from the catalogue")
     parser.add_argument(
-        "--timeout", type=seconds, default=60.0, metavar="S", help="report a silent device after this (60)"
+        "--timeout", type=seconds, default=LIMIT, metavar="S", help=f"report a silent device after this ({LIMIT:g})"
     )
 
 

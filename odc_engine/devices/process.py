@@ -10,7 +10,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from odc_engine.backends.backend import Processes
-from odc_engine.backends.base import MAIN, Group, Host
+from odc_engine.backends.base import MAIN, Collectives, Host
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices import clocks
@@ -48,12 +48,12 @@ class Device(Member):
 
     def _mesh(self) -> DeviceMesh:
         """By torch's own choice it would be of GPUs wherever there is one."""
-        if isinstance(self.memory, Group):
+        if isinstance(self.memory, Collectives):
             return self.memory.mesh
         return init_device_mesh(self.memory.device.type, (self.memory.size,))
 
     def _communication(self) -> Communication:
-        if isinstance(self.memory, Group):
+        if isinstance(self.memory, Collectives):
             return Collective(self.model, recorder=self.recorder, finish=self.memory.finish)
         return OnDemand(
             self.model,

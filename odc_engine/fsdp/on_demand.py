@@ -26,6 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from odc_engine import backends
 from odc_engine.backends.base import COMM, MAIN, PeerMemory
+from odc_engine.backends.patience import LIMIT
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.groups import stock_afterwards
@@ -56,7 +57,7 @@ class OnDemand(Communication):
         *,
         memory: PeerMemory | None = None,
         accumulate: str = "locked",
-        timeout: float = 60.0,
+        timeout: float = LIMIT,
         meets: bool = False,
         check_finite: bool = True,
         trail: int = 2,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.backend import Processes
-from odc_engine.backends.base import COMM, MAIN, Group, Host, PeerMemory
+from odc_engine.backends.base import COMM, MAIN, Collectives, Host, PeerMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import EngineError
 from odc_engine.fsdp.collective import all_gather, reduce_scatter
@@ -36,7 +36,7 @@ class Ground(ABC):
     def __init__(self, backend: Processes, host: Host) -> None:
         assert backend.rival is not None
         self._backend, self._rival, self.ways = backend, backend.rival.memory(host), ways(backend)
-        assert isinstance(self._rival, Group)
+        assert isinstance(self._rival, Collectives)
         self.device, self.group = self._rival.device, self._rival.group
 
     def memory(self) -> PeerMemory:

@@ -18,7 +18,8 @@ class Handle(dist.Work):  # FSDP2 waits on nothing else
         self.error: BaseException | None = None
         self.taken = False  # somebody has waited for what it brings
 
-    def finish(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> None:
+        """It is done, or has failed."""
         self.error = error
         self._done.set()
 
@@ -35,7 +36,7 @@ class Handle(dist.Work):  # FSDP2 waits on nothing else
 
 
 DONE = Handle()  # stands for what is done when it has been given
-DONE.finish(None)
+DONE.end(None)
 
 
 class Lane(ABC):
@@ -88,4 +89,4 @@ class ThreadLane(Lane):
                     transfer()
                 except BaseException as error:
                     failed = error
-            handle.finish(failed)
+            handle.end(failed)

@@ -75,7 +75,7 @@ def _check(place: Started, devices: int, across: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Rendezvous:
     """A file for devices to meet in: a path, or an open file without a name, which each device inherits.
 
     Were it opened through this process's entry in /proc, torch would look for it without end once this one is killed.
@@ -84,7 +84,7 @@ class Place:
     path: str = ""
     fd: int = -1
 
-    def __reduce__(self) -> "tuple[Callable[..., Place], tuple[Any, ...]]":
+    def __reduce__(self) -> "tuple[Callable[..., Rendezvous], tuple[Any, ...]]":
         return _received, (self.path, multiprocessing.reduction.DupFd(self.fd) if self.fd >= 0 else None)
 
     @property
@@ -92,20 +92,20 @@ class Place:
         return f"file://{self.path or f'/proc/self/fd/{self.fd}'}"
 
 
-def _received(path: str, inherited: Any) -> Place:
-    return Place(path, inherited.detach() if inherited else -1)
+def _received(path: str, inherited: Any) -> Rendezvous:
+    return Rendezvous(path, inherited.detach() if inherited else -1)
 
 
 @contextlib.contextmanager
-def _rendezvous() -> Iterator[Place]:
+def _rendezvous() -> Iterator[Rendezvous]:
     """A killed parent leaves nothing where the system has files without a name."""
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryDirectory(prefix="odc-") as folder:
-            yield Place(path=f"{folder}/rendezvous")
+            yield Rendezvous(path=f"{folder}/rendezvous")
         return
     fd = os.memfd_create("odc-rendezvous")
     try:
-        yield Place(fd=fd)
+        yield Rendezvous(fd=fd)
     finally:
         os.close(fd)
 
@@ -129,7 +129,7 @@ def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 
 def _spawn(
-    work: Work, devices: int, place: Place, timeout: float, args: tuple[Any, ...], env: Mapping[str, str]
+    work: Work, devices: int, meeting: Rendezvous, timeout: float, args: tuple[Any, ...], env: Mapping[str, str]
 ) -> int:
     # A server process imports torch once and forks the devices: sixteen imports would take longer than a short run.
     context = mp.get_context("forkserver")
@@ -137,7 +137,7 @@ def _spawn(
     context.set_forkserver_preload(["odc_engine.devices.process", "torch._dynamo"])
     _start_server()
     processes = [
-        context.Process(target=_entry, args=(work, rank, devices, place, timeout, args, env), name=f"device {rank}")
+        context.Process(target=_entry, args=(work, rank, devices, meeting, timeout, args, env), name=f"device {rank}")
         for rank in range(devices)
     ]
     try:
@@ -188,14 +188,20 @@ def _signal_name(number: int) -> str:
 
 
 def _entry(
-    work: Work, rank: int, devices: int, place: Place, timeout: float, args: tuple[Any, ...], env: Mapping[str, str]
+    work: Work,
+    rank: int,
+    devices: int,
+    meeting: Rendezvous,
+    timeout: float,
+    args: tuple[Any, ...],
+    env: Mapping[str, str],
 ) -> None:
     os.environ.update(env)  # here, since the server that forks is older than a run, and nothing has touched CUDA yet
     server = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
     threading.Thread(target=_die_with_parent, args=(server,), daemon=True).start()
-    sys.exit(_device(work, rank, devices, place.address, timeout, args))
+    sys.exit(_device(work, rank, devices, meeting.address, timeout, args))
 
 
 def _die_with_parent(server: int) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
 from odc_engine.backends.cuda_ipc.arenas import provided
 from odc_engine.backends.gpus import check_room, check_sizes, refuse_without_gpus
+from odc_engine.backends.patience import did_not_come
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.places.streams import WholeGpu
 
@@ -67,7 +68,7 @@ class CudaMemory(PeerMemory):
 
     def _raise_missing(self) -> None:
         if self._arenas and (missing := self._missing.nonzero().flatten().tolist()):
-            raise self.host.peers.silent(missing, f"did not come to a meeting within {self.host.timeout:g} s")
+            raise self.host.peers.silent(missing, did_not_come(self.host.timeout))
 
     def check(self) -> None:
         self.host.check()

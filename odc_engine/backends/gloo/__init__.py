@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from odc_engine.backends.backend import COLLECTIVES, Processes
 
 if TYPE_CHECKING:
-    from odc_engine.backends.base import Group, Host
+    from odc_engine.backends.base import Collectives, Host
 
 
 class _Gloo(Processes):
-    def memory(self, host: "Host") -> "Group":
+    def memory(self, host: "Host") -> "Collectives":
         from odc_engine.backends.gloo.device import GlooDevice
 
         return GlooDevice(host)

@@ -5,10 +5,10 @@ A rival over another transport: what it loses against on-demand is the transport
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from odc_engine.backends.base import Group, Host
+from odc_engine.backends.base import Collectives, Host
 
 
-class GlooDevice(Group):
+class GlooDevice(Collectives):
     """`host`: the same devices as processes, whose group it is."""
 
     def __init__(self, host: Host) -> None:

@@ -6,11 +6,11 @@ from odc_engine.backends.backend import COLLECTIVES, Use
 from odc_engine.backends.gpu_row import GpuProcesses
 
 if TYPE_CHECKING:
-    from odc_engine.backends.base import Group, Host
+    from odc_engine.backends.base import Collectives, Host
 
 
 class _Nccl(GpuProcesses):
-    def memory(self, host: "Host") -> "Group":
+    def memory(self, host: "Host") -> "Collectives":
         from odc_engine.backends import gpus
         from odc_engine.backends.nccl import device
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from odc_engine.backends.aside import Aside
-from odc_engine.backends.base import MAIN, Group, Host
+from odc_engine.backends.base import MAIN, Collectives, Host
 from odc_engine.errors import EngineError, PeerLost
 from odc_engine.places.streams import place_of
 
@@ -29,7 +29,7 @@ ABORT = 2.0  # seconds to take down what a peer has left at work
 _cuda: Any = torch.cuda  # torch has no types for most of it
 
 
-class NcclDevice(Group):
+class NcclDevice(Collectives):
     """`host`: the same devices as processes. `gpu`: of this machine's."""
 
     group: dist.ProcessGroup

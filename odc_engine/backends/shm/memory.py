@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.base import Host, Lockable
+from odc_engine.backends.patience import LIMIT, Patience
 from odc_engine.backends.shm.files import WAY_OUT, Mapped, agreed, bytes_of, share, unmap
 from odc_engine.backends.shm.peers import Peers
 from odc_engine.errors import PeerLost
@@ -35,7 +36,7 @@ class SharedMemory(Lockable, Host):
     Every device makes one, at the same time. Meetings work before there is an arena.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, timeout: float = LIMIT) -> None:
         self.group, self.timeout = group, timeout
         self.peers = Peers(group, timeout)
         self.rank, self.size = self.peers.rank, self.peers.size
@@ -58,10 +59,10 @@ class SharedMemory(Lockable, Host):
 
     @contextmanager
     def _locked(self, fd: int, start: int, stop: int, what: str) -> Iterator[None]:
-        deadline, tries = time.monotonic() + self.timeout, 0
+        patience, tries = Patience(), 0
         while not _try_lock(fd, start, stop):
             self.check()
-            if time.monotonic() > deadline:
+            if patience.ended(self.timeout):
                 raise self._holding(what)
             tries += 1
             if tries > AT_ONCE:

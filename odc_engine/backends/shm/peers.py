@@ -14,6 +14,7 @@ import numpy as np
 import torch.distributed as dist
 
 from odc_engine.backends.base import ROOMS
+from odc_engine.backends.patience import LONGER, LOOK, REPORTED, Patience, did_not_come
 from odc_engine.backends.shm import futex
 from odc_engine.backends.shm.files import Mapped, share, unmap
 from odc_engine.errors import PeerLost
@@ -23,8 +24,6 @@ ENDS = ROOMS  # the word after those that meetings count in: 0 while all is well
 TAKEN = 16  # the word, in a cache line of its own, in which device 0's page counts what was taken from a shared queue
 LEFT = 2**32 - 1
 LEFT_EARLY = "left: it came to fewer meetings than others"
-LOOK = 0.05  # seconds between looks at whether peers still live
-PATIENCE = 1.0  # seconds in which the kernel reports a death whose broken connections are seen already
 
 
 class Peers:
@@ -65,12 +64,12 @@ class Peers:
         count = self._came[room]
         self._words[self.rank][room] = count
         futex.wake(self._addresses[self.rank] + 4 * room)
-        deadline = time.monotonic() + self.timeout
+        patience = Patience()
         for device in range(self.size):
             while (seen := int(self._words[device][room])) < count:
                 futex.wait(self._addresses[device] + 4 * room, seen, LOOK)
                 if int(self._words[device][room]) < count:
-                    self._look_for(room, count, late=time.monotonic() > deadline)
+                    self._look_for(room, count, late=patience.ended(self.timeout))
 
     def _look_for(self, room: int, count: int, *, late: bool) -> None:
         """Raise PeerLost where waiting for the others to come to a room is in vain, or has taken too long."""
@@ -79,7 +78,7 @@ class Peers:
             if left := [d for d in self._missing(room, count) if self._ends(d) == LEFT]:
                 raise PeerLost(left, LEFT_EARLY)
             if late and (missing := self._missing(room, count)):
-                raise self.silent(missing, f"did not come to a meeting within {self.timeout:g} s")
+                raise self.silent(missing, did_not_come(self.timeout))
         except PeerLost:
             if self._missing(room, count):
                 raise  # else everybody has come meanwhile, and some may have ended since
@@ -123,12 +122,12 @@ class Peers:
         stopped = [d for d in devices if _state(self.pids[d]) in "Tt"]
         if stopped:
             return PeerLost(stopped, f"{what}: stopped ({self._named(stopped)})")
-        return PeerLost(devices, f"{what} ({self._named(devices)}); wait longer with --timeout")
+        return PeerLost(devices, f"{what} ({self._named(devices)}); {LONGER}")
 
     def explain(self) -> PeerLost | None:
         """Whose fault it may be that a connection broke or timed out, as gloo says without a name."""
-        deadline = time.monotonic() + PATIENCE
-        while self._words and time.monotonic() < deadline:
+        patience = Patience()
+        while self._words and not patience.ended(REPORTED):
             try:
                 self.look()
             except PeerLost as lost:

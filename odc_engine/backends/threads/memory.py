@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from odc_engine.backends.base import MAIN, ROOMS, Lockable
+from odc_engine.backends.patience import LIMIT, did_not_come
 from odc_engine.errors import PeerLost
 from odc_engine.places.place import HOST, Place
 from odcsim.errors import InputError
@@ -23,7 +24,7 @@ Range = tuple[int, int]  # a device, and where in its arena
 class Team:
     """What the devices of one process share. `timeout`: seconds, as in shm."""
 
-    def __init__(self, size: int, timeout: float = 60.0) -> None:
+    def __init__(self, size: int, timeout: float = LIMIT) -> None:
         self.size, self.timeout = size, timeout
         self.arenas: list[Tensor] = [torch.empty(0, dtype=torch.uint8)] * size
         self._boards: list[tuple[list[Any], list[Any]]] = [([None] * size, [None] * size) for _ in range(ROOMS)]
@@ -54,7 +55,7 @@ class Team:
             self._changed.wait_for(lambda: self._lost is not None or min(came) >= count, self.timeout)
             missing = [device for device in range(self.size) if came[device] < count]
         if missing:
-            self.fail(missing, f"did not come to a meeting within {self.timeout:g} s")
+            self.fail(missing, did_not_come(self.timeout))
             self.check()
         self._boards[room][count % 2][rank] = None  # all have read what lay there, which may be large
 

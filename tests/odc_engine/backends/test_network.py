@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-from odc_engine.backends import network
+from odc_engine.backends import patience
 from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.network import Network
 from odc_engine.devices import clocks
@@ -88,7 +88,7 @@ def test_who_is_silent_is_named(pools):
 
 def one_still_computes(rank):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(network, "PATIENCE", 0.2)
+        patch.setattr(patience, "NOTICED", 0.2)
         net = made("computes")
         if rank == 2:
             time.sleep(0.8)

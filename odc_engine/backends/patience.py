@@ -1,0 +1,33 @@
+"""How long a silent peer is waited for, how often one looks meanwhile, and what is said when it was long enough.
+
+Whoever waits for others does it by these: meetings and locks of processes (`shm`), of threads and over a network, and
+calls that may never return (`aside`). On a GPU a kernel counts instead (`cuda_ipc`).
+"""
+
+import time
+
+LIMIT = 60.0  # seconds that a peer may be silent, where nobody says otherwise: --timeout
+LOOK = 0.05  # seconds between looks for who is gone
+LOOK_AFAR = 0.1  # and between those that ask a store over the network
+REPORTED = 1.0  # seconds in which a kernel reports a death whose broken connections are seen already
+NOTICED = 5.0  # seconds that devices of other machines get at least to notice a failure, and to read whose it was
+LONGER = "wait longer with --timeout"
+
+
+class Patience:
+    """With peers, from now on."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    @property
+    def used(self) -> float:
+        """Seconds."""
+        return time.monotonic() - self._began
+
+    def ended(self, limit: float) -> bool:
+        return self.used > limit
+
+
+def did_not_come(limit: float) -> str:
+    return f"did not come to a meeting within {limit:g} s"
