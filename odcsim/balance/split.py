@@ -66,8 +66,15 @@ def split(work: Work) -> Deal:
     """What `split_outliers` assigns where somebody says what splitting costs; no gang spans two nodes."""
     if work.split_overhead is None:
         raise InputError("'split' needs to know what splitting costs", fix="give --split-overhead, such as 0.05")
-    given = work.tokens, work.weights, work.devices, work.max_tokens, work.split_overhead
-    slots, gangs = split_outliers(*given, largest=gcd(LARGEST, work.node), seconds=work.seconds)
+    slots, gangs = split_outliers(
+        work.tokens,
+        work.weights,
+        devices=work.devices,
+        max_tokens=work.max_tokens,
+        overhead=work.split_overhead,
+        largest=gcd(LARGEST, work.node),
+        seconds=work.seconds,
+    )
     return Deal(slots, gangs=gangs if max(gangs) > 1 else ())
 
 

@@ -1,7 +1,7 @@
 """What GPUs reach inside a training step, from odcsim/catalog/rates.toml."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -27,8 +27,13 @@ def rates(family: str) -> Rates:
     """What one family reaches."""
     row = _file()["families"][family]
     figures = {name: float(row[name][0]) for name in ("matmul", "narrow", "moved", "copying", "fp8", "spread")}
-    kernels = {name: Attention(*rows[family][:4]) for name, rows in _file()["attention"].items() if family in rows}
+    kernels = {name: _kernel(rows[family]) for name, rows in _file()["attention"].items() if family in rows}
     return Rates(family, usual=row["usual"], attention=MappingProxyType(kernels), **figures)
+
+
+def _kernel(row: Sequence[Any]) -> Attention:
+    forward, backward, short_forward, short_backward = row[:4]
+    return Attention(forward=forward, backward=backward, short_forward=short_forward, short_backward=short_backward)
 
 
 def families() -> list[str]:

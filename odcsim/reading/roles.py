@@ -53,7 +53,8 @@ def assign(names: Sequence[str], column: str | None, where: str) -> Roles:
             fix="choose one with --column, or call it 'length'",
         )
     loss = _first(names, LOSS) or (_first(names, RESPONSE) if len(parts) == 2 else None)
-    roles = Roles(parts, loss, *(_first(names, known) for known in (GROUP, STEP, COUNT, QUANTILE)))
+    others = {"group": GROUP, "step": STEP, "count": COUNT, "quantile": QUANTILE}
+    roles = Roles(parts, loss, **{role: _first(names, known) for role, known in others.items()})
     clash = roles.quantile and (roles.count or roles.group or roles.step or roles.loss)
     clash = clash or (roles.count and (roles.group or roles.step))
     if clash:
