@@ -20,7 +20,9 @@ from odc_engine.places.queues import queues
 from odcsim.errors import InputError
 
 PIECE = 8  # SMs that a group is a multiple of, on GPUs of compute capability 9
-STREAMS = 3  # of a group: compute, gathers, pushes
+# Of a group's streams: compute, gathers, pushes. Lower goes first: a transfer's few programs start before the next
+# matrix product's many, as on FSDP2's streams for transfers.
+PRIORITIES = (0, -1, -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +90,7 @@ def _partition(driver: Any, device: Any, group: Any, gpu: int) -> Partition:
     default = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
     context = _checked(driver.cuGreenCtxCreate(description, device, default))
     own = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-    made = [_checked(driver.cuGreenCtxStreamCreate(context, own, 0)) for _ in range(STREAMS)]
+    made = [_checked(driver.cuGreenCtxStreamCreate(context, own, priority)) for priority in PRIORITIES]
     external: Any = torch.cuda.ExternalStream  # torch has no types for it
     streams = tuple(external(int(stream), device=f"cuda:{gpu}") for stream in made)
     return Partition(int(group.sm.smCount), streams, context)

@@ -26,7 +26,7 @@ class FakeDriver:
     CUstream_flags = real.CUstream_flags
 
     def __init__(self):
-        self.streams = 0
+        self.priorities = []  # of streams, as they are made
 
     def __getattr__(self, name):
         def call(*args):
@@ -59,10 +59,10 @@ class FakeDriver:
         assert flags == real.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
         return (real.CUgreenCtx(2),)
 
-    def _cuGreenCtxStreamCreate(self, _context, flags, _priority):  # noqa: N802
+    def _cuGreenCtxStreamCreate(self, _context, flags, priority):  # noqa: N802
         assert flags == real.CUstream_flags.CU_STREAM_NON_BLOCKING
-        self.streams += 1
-        return (real.CUstream(self.streams),)
+        self.priorities.append(priority)
+        return (real.CUstream(len(self.priorities)),)
 
 
 @pytest.fixture
@@ -88,7 +88,14 @@ def test_devices_have_groups_and_streams_of_their_own(devices, sms):
     parts = green.partitions(devices, green.share(devices))
     assert [part.sms for part in parts] == [sms] * devices
     streams = [stream for part in parts for stream in part.streams]
-    assert streams == [(number, "cuda:0") for number in range(1, 1 + green.STREAMS * devices)]
+    assert streams == [(number, "cuda:0") for number in range(1, 1 + 3 * devices)]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_transfers_go_before_compute_in_each_group():
+    """As under FSDP2, whose streams for transfers have priority -1."""
+    green.partitions(4, 32)
+    assert bindings.driver.priorities == [0, -1, -1] * 4
 
 
 @pytest.mark.usefixtures("gpu")
