@@ -67,6 +67,11 @@ class Group:
         """Over which it is sharded."""
         return cast(dist.ProcessGroup, self.own.mesh_info.shard_process_group)
 
+    @property
+    def ahead(self) -> bool:
+        """Whether it was gathered and nobody has taken what came yet."""
+        return _known(lambda: self.own._all_gather_result) is not None
+
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self.own, name) for name in SETTINGS if hasattr(self.own, name)}
 

@@ -14,12 +14,10 @@ Gathers pull peers' shards, pushes add to the owner's sum; neither needs the pee
 not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, cast
 
-import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
@@ -30,6 +28,7 @@ from odc_engine.backends.patience import LIMIT
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.groups import stock_afterwards
+from odc_engine.fsdp.plugs import Gather, Push
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of, versions
 from odc_engine.fsdp.unreached import pack_zeros, spread
 from odc_engine.fsdp.used import Used
@@ -85,7 +84,6 @@ class OnDemand(Communication):
             self._pushes = self._gathers if meets else lane("push")
             opened.callback(self._pushes.close)
             self._finite = Checks()
-            self._gathered: dict[int, Handle] = {}  # the latest of each unit
             self._in_flight: list[Handle] = []
             self._trail = trail
             self._versions: list[list[tuple[int, int]]] = []
@@ -106,8 +104,8 @@ class OnDemand(Communication):
         return self._arena
 
     def _plug(self, unit: Unit) -> RemovableHandle:
-        unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
-        unit.fsdp.set_custom_reduce_scatter(cast(Any, _Push(self, unit)))
+        unit.fsdp.set_custom_all_gather(cast(Any, Gather(self, unit)))
+        unit.fsdp.set_custom_reduce_scatter(cast(Any, Push(self, unit)))
         unit.fsdp.set_force_sum_reduction_for_comms(True)
         unit.fsdp.set_gradient_divide_factor(1.0)
         pack_zeros(unit)
@@ -191,7 +189,7 @@ class OnDemand(Communication):
             self._transfer(self.recorder.given(kind, -1), move)
 
     def _publish(self, unit: Unit) -> None:
-        if unit.index in self._gathered and not self._gathered[unit.index].taken:
+        if unit.group.ahead:
             unit.fsdp.unshard()  # FSDP2 would keep what was gathered ahead for nothing and take it for the new weights
         unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
         pack(unit, self.arena.weights(self.rank, unit.index))
@@ -205,9 +203,7 @@ class OnDemand(Communication):
         """Start to pull a unit."""
         self._check_fresh(unit)
         arena, number = self.arena, self.recorder.given("gather", unit.index)
-        handle = self._gathers.give(lambda: self._transfer(number, lambda: arena.gather(unit.index, out)))
-        self._gathered[unit.index] = handle
-        return handle
+        return self._gathers.give(lambda: self._transfer(number, lambda: arena.gather(unit.index, out)))
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
         """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
@@ -253,44 +249,3 @@ def _usual(model: nn.Module, timeout: float) -> PeerMemory:
     memory = backends.usual(device).memory(SharedMemory(timeout=timeout))
     assert isinstance(memory, PeerMemory)
     return memory
-
-
-class _Transfer:
-    """What FSDP2 calls for one unit; it asks for the memory first."""
-
-    def __init__(self, odc: OnDemand, unit: Unit) -> None:
-        self.odc, self.unit = odc, unit
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(size, dtype=dtype, device=device)
-
-
-class _Gather(_Transfer):
-    """Pulls the unit."""
-
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
-    ) -> dist.Work:
-        if group.size() != self.odc.size:
-            raise InputError(
-                f"unit {self.unit.name} gathers among {group.size()} of {self.odc.size} devices",
-                fix="use reshard_after_forward True or False",
-            )
-        del input_tensor, async_op  # the shard is published already; FSDP2 waits for the handle in any case
-        return self.odc.gather(self.unit, output_tensor)
-
-
-class _Push(_Transfer):
-    """Adds the unit's gradients to their owners' sums."""
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: object,
-        async_op: bool = False,
-    ) -> None:
-        del group, op, async_op
-        self.odc.push(self.unit, input_tensor)
-        output_tensor.zero_()  # FSDP2 adds this to .grad at once; the sum takes its place in settle()

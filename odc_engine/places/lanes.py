@@ -16,7 +16,11 @@ class Handle(dist.Work):  # FSDP2 waits on nothing else
         super().__init__()
         self._done = threading.Event()
         self.error: BaseException | None = None
-        self.taken = False  # somebody has waited for what it brings
+
+    @property
+    def awaited(self) -> "Handle | None":
+        """What FSDP2 is given to wait on before it takes what this brings."""
+        return self
 
     def end(self, error: BaseException | None) -> None:
         """It is done, or has failed."""
@@ -24,12 +28,11 @@ class Handle(dist.Work):  # FSDP2 waits on nothing else
         self._done.set()
 
     def wait(self, timeout: object = None) -> bool:  # noqa: ARG002 - the signature is torch's
-        self.taken = True
         self.check()
         return True
 
     def check(self) -> None:
-        """Wait for it, without taking what it brings."""
+        """Have what comes after it wait."""
         self._done.wait()
         if self.error is not None:
             raise self.error

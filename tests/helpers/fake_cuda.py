@@ -35,7 +35,8 @@ class Event:
 class Stream:
     numbers = count()
 
-    def __init__(self):
+    def __init__(self, priority=0):
+        del priority
         self.number, self.done = next(self.numbers), 0
         self.known: Known = {}
 
@@ -48,6 +49,9 @@ class Stream:
 
     def wait_event(self, event):
         self.known = merged(self.known, event.known)
+
+    def wait_stream(self, other):
+        self.known = merged(self.known, other.known)
 
     def record_event(self):
         event = Event()
@@ -74,9 +78,9 @@ def current() -> Stream:
 
 
 class FakeCuda:
-    """What odc_engine.places.streams uses of torch.cuda."""
+    """What odc_engine.places.streams uses of torch.cuda, and FSDP2."""
 
-    Event = Event
+    Event, Stream = Event, Stream
     current_stream = staticmethod(current)
 
     @staticmethod

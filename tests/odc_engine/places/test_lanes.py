@@ -54,14 +54,6 @@ def test_the_first_error_ends_the_lane(lane):
     assert done == [1]
 
 
-def test_draining_takes_nothing(lane):
-    handle = lane.give(lambda: None)
-    lane.drain()
-    assert not handle.taken
-    handle.wait()
-    assert handle.taken
-
-
 @pytest.mark.parametrize("used", [False, True])
 def test_with_nothing_under_way_a_lane_drains_at_once(used):
     """Its thread has ended, so that anything given to it would be waited for in vain."""

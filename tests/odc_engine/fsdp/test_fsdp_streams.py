@@ -1,0 +1,100 @@
+"""What FSDP2 lets run beside compute on a GPU: its own code on fake streams, which know what is done before what."""
+
+from functools import partial
+
+import fake_cuda
+import nets
+import pytest
+import torch
+import torch.distributed as dist
+import work
+from fsdp_streams import on_streams
+from work import Case
+
+LAYERS = 6
+DEEP = Case((1, 1), model=partial(nets.Net, layers=LAYERS))
+
+
+class Log:
+    """For each gather, up to which layer's forward is known to be done before it begins, by unit, in turn."""
+
+    def __init__(self, model, comm):
+        self.compute, self.layer_of, self.gathers = fake_cuda.current().number, {0: 0}, []
+        for i, layer in enumerate(model.layers, 1):
+            layer.register_forward_pre_hook(lambda *_, i=i: self._computes(i))
+        transfer = comm.transfer if hasattr(comm, "transfer") else None
+        if transfer is None:
+            gather = comm.arena.gather
+            comm.arena.gather = lambda unit, out: (self._gathered(unit), gather(unit, out))
+        else:
+            comm.transfer = lambda kind, unit, move: transfer(
+                kind, unit, lambda: (self._gathered(unit.index) if kind == "gather" else None, move())
+            )
+
+    def _computes(self, layer):
+        _, number, _ = fake_cuda.current().work()
+        self.layer_of[number] = layer
+
+    def _gathered(self, unit):
+        _, _, known = fake_cuda.current().work()
+        done = known.get(self.compute, 0)
+        self.gathers.append((unit, max(layer for number, layer in self.layer_of.items() if number <= done)))
+
+
+def gathers(rank, case):
+    with on_streams(), work.device(case) as (model, comm):
+        log = Log(model, comm)
+        loss = case.loss(model, rank, 0)
+        forward = list(log.gathers)
+        loss.backward()
+        comm.settle()
+        return forward
+
+
+@pytest.mark.parametrize("case", [DEEP, DEEP.but(sync="collective"), DEEP.but(sync="collective", backend="torch")])
+def test_forward_gathers_are_two_layers_ahead_of_compute(pools, case):
+    """The gather of layer k may begin when layer k - 2 does, so when k - 3 is done, as FSDP2's own may."""
+    for found in pools(2).run(gathers, case):
+        layers = [(unit, after) for unit, after in found if unit > 0]
+        assert layers == [(k, max(0, k - 3)) for k in range(1, LAYERS + 1)]
+
+
+def trained(rank, case):
+    with on_streams():
+        return work.trained(rank, case, 3)
+
+
+AHEAD = Case((3, 1), accumulate="slots", prefetch=2)
+
+
+@pytest.mark.parametrize("model", [nets.Net, nets.Dropping, nets.Half, partial(nets.Net, around="reentrant")])
+def test_what_was_gathered_ahead_for_nothing_is_not_taken_for_new_weights(pools, model):
+    """A layer that is left out was gathered, too; FSDP2 keeps that until somebody takes it. Frozen units are gathered
+    for backward and push nothing."""
+    case = AHEAD.but(model=model)
+    straight, found = (pools(2).run(train, case)[0] for train in (plainly, trained))
+    assert all(torch.equal(found[name], value) for name, value in straight.items())
+
+
+def plainly(rank, case):
+    return work.trained(rank, case, 3)
+
+
+def evaluated(rank, case):
+    """Losses after training, under weights that a forward pass alone had gathered ahead of their change."""
+    with on_streams(), work.device(case) as (model, comm):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        work.evaluate(case, model, rank, 1)
+        work.train(case, rank, model, comm, optimizer, range(1))
+        work.evaluate(case, model, rank, 2)
+        with torch.no_grad():
+            for parameter in list(model.parameters()):
+                parameter.mul_(2)
+        comm.publish()
+        found, alone = work.evaluate(case, model, rank), work.evaluate(case, work.unsharded(case, model), rank)
+        dist.barrier()
+        return found == pytest.approx(alone, rel=1e-6)
+
+
+def test_evaluation_ahead_of_a_change_leaves_nothing_old(pools):
+    assert pools(2).run(evaluated, AHEAD.but(model=nets.Dropping)) == [True, True]
