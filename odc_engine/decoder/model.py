@@ -9,46 +9,21 @@ any of them may be a unit of its own. Where the head is tied to the embedding, l
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
-from odc_engine.decoder.loss import log_probs, weighted_loss, wide
+from odc_engine.decoder.attention import Attention, Layout, layout, linear
+from odc_engine.decoder.loss import log_probs, weighted_loss
 from odc_engine.decoder.marks import BACKWARD, EMBED, EMBED_BACKWARD, FORWARD, HEAD, ROOT, Emulate, Listener, Watch
 from odc_engine.job import check_model
 from odc_engine.packed import Packed
 from odcsim.model import Model
 
-ROTARY_BASE = 10_000.0
 EPSILON = 1e-6
 SPREAD = 0.02  # standard deviation of fresh weights
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the samples lie and each token's rotation. Not a tensor, so that FSDP2 leaves its precision alone."""
-
-    lengths: tuple[int, ...]
-    cos: Tensor  # [T, 1, head_dim / 2]
-    sin: Tensor
-
-    def rotate(self, x: Tensor) -> Tensor:
-        """Queries or keys [T, heads, head_dim] turned by their positions."""
-        first, second = x.chunk(2, dim=-1)
-        turned = (first * self.cos - second * self.sin, second * self.cos + first * self.sin)
-        return torch.cat(turned, dim=-1).to(x.dtype)
-
-
-def layout(lengths: tuple[int, ...], head_dim: int, like: Tensor) -> Layout:
-    """Positions start anew in each sample."""
-    # Where it is used: a copy from the CPU would wait for all that a GPU has been given.
-    rates = ROTARY_BASE ** -(torch.arange(0, head_dim, 2, dtype=torch.float64, device=like.device) / head_dim)
-    angles = torch.arange(max(lengths), dtype=torch.float64, device=like.device)[:, None, None] * rates
-    cos, sin = (turn.to(wide(like.dtype)) for turn in (angles.cos(), angles.sin()))
-    return Layout(lengths, torch.cat([cos[:n] for n in lengths]), torch.cat([sin[:n] for n in lengths]))
 
 
 class Embedding(nn.Embedding):
@@ -82,32 +57,6 @@ class Embedding(nn.Embedding):
         return self._watch.wait_backward(x, EMBED_BACKWARD, ROOT)
 
 
-class Attention(nn.Module):
-    """Causal within each sample, blind across samples."""
-
-    def __init__(self, shape: Model, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__()
-        self.heads = [shape.heads, shape.kv_heads, shape.kv_heads]
-        self.head_dim = shape.head_dim
-        self.qkv = _linear(shape.hidden, sum(self.heads) * shape.head_dim, dtype, device)
-        self.out = _linear(shape.heads * shape.head_dim, shape.hidden, dtype, device)
-
-    def forward(self, x: Tensor, place: Layout) -> Tensor:
-        queries, keys, values = self.qkv(x).unflatten(-1, (-1, self.head_dim)).split(self.heads, dim=1)
-        whole = (place.rotate(queries), place.rotate(keys), values)
-        samples = zip(*(part.split(place.lengths) for part in whole), strict=True)
-        mixed: Tensor = self.out(torch.cat([self._attend(*sample) for sample in samples]))
-        return mixed
-
-    def _attend(self, *sample: Tensor) -> Tensor:
-        """One sample's queries, keys and values [s, heads, head_dim] to [s, heads * head_dim]."""
-        queries, keys, values = (part.transpose(0, 1)[None] for part in sample)
-        seen = F.scaled_dot_product_attention(
-            queries, keys, values, is_causal=True, enable_gqa=self.heads[0] != self.heads[1]
-        )
-        return seen[0].transpose(0, 1).flatten(1)
-
-
 class Block(nn.Module):
     """One layer. `unit` is its number, from 1."""
 
@@ -119,8 +68,8 @@ class Block(nn.Module):
         self.attention_norm = _norm(shape.hidden, dtype, device)
         self.attention = Attention(shape, dtype, device)
         self.mlp_norm = _norm(shape.hidden, dtype, device)
-        self.gate_up = _linear(shape.hidden, 2 * shape.ffn, dtype, device)
-        self.down = _linear(shape.ffn, shape.hidden, dtype, device)
+        self.gate_up = linear(shape.hidden, 2 * shape.ffn, dtype, device)
+        self.down = linear(shape.ffn, shape.hidden, dtype, device)
 
     def forward(self, x: Tensor, place: Layout | None) -> Tensor:
         watch, unit = self._watch, self.unit
@@ -254,11 +203,6 @@ class Decoder(nn.Module):
             if parameter.dim() > 1:
                 spread = inward if name.endswith(("out.weight", "down.weight")) else SPREAD
                 parameter.normal_(0.0, spread, generator=generator)
-
-
-def _linear(inputs: int, outputs: int, dtype: torch.dtype, device: torch.device) -> nn.Linear:
-    # By way of the meta device, which spares drawing weights twice.
-    return nn.Linear(inputs, outputs, bias=False, dtype=dtype, device="meta").to_empty(device=device)
 
 
 def _norm(hidden: int, dtype: torch.dtype, device: torch.device) -> nn.RMSNorm:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from odc_engine.backends.base import COMM, MAIN
-from odc_engine.decoder.model import Decoder, Layout, layout
+from odc_engine.decoder.attention import Layout, layout
+from odc_engine.decoder.model import Decoder
 from odc_engine.devices.flat import FlatUnit
 from odc_engine.devices.share import Microbatch, Seconds, Share
 from odc_engine.memory.arena import Arena
