@@ -7,17 +7,17 @@ are shared-expert gates and MLP biases, which weigh less than a thousandth of a 
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from odcsim.catalog.hf_families import FAMILIES, Family
+from odcsim.catalog.hf_keys import Config
 from odcsim.checked import Given, shown
 from odcsim.errors import InputError, nearest
 from odcsim.files import reading
 from odcsim.model import Model
 
-LARGEST = 100_000_000  # no size in a config comes near; beyond it a figure is a slip, and byte counts stop being exact
 MOST_LAYERS = 10_000
 
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
@@ -46,7 +46,7 @@ def from_config(data: object, *, name: str, where: str) -> Model:
     text = data.get("text_config")
     inner = text if isinstance(text, dict) else data
     family, kind = _family(inner, data, where)
-    config = _Config(inner, family, kind, where)
+    config = Config(inner, family, kind, where)
     config.require(*BASIC)
     return _build(config, name, _tied(inner, data, family, where))
 
@@ -71,45 +71,7 @@ def _tied(inner: Mapping[str, Any], outer: Mapping[str, Any], family: Family, wh
     return family.tied
 
 
-@dataclass(frozen=True, slots=True)
-class _Config:
-    """Checked access to one config's keys; null counts as absent, as it does for the library."""
-
-    data: Mapping[str, Any]
-    family: Family
-    kind: str
-    where: str
-
-    def has(self, key: str) -> bool:
-        return self.data.get(key) is not None or key in self.family.defaults
-
-    def require(self, *keys: str) -> None:
-        missing = [key for key in keys if not self.has(key)]
-        if missing:
-            fix = f"model_type '{self.kind}' needs it: complete the file, or pick a model of 'odcsim catalog list'"
-            raise InputError(f"lacks {', '.join(missing)}", where=self.where, fix=fix)
-
-    def number(self, key: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:
-        given = self._given(key, self.family.defaults.get(key, default))
-        if given.value is None:
-            self.require(key)
-        return given.whole(least, most)
-
-    def flag(self, key: str, default: bool) -> bool:
-        return self._given(key, default).flag()
-
-    def items(self, key: str) -> list[Any]:
-        return self._given(key, []).values()
-
-    def refuse(self, key: str, fix: str) -> NoReturn:
-        self._given(key, None).refuse(fix)
-
-    def _given(self, key: str, default: Any) -> Given:
-        value = self.data.get(key)
-        return Given(key, default if value is None else value, self.where)
-
-
-def _build(config: _Config, name: str, tied: bool) -> Model:
+def _build(config: Config, name: str, tied: bool) -> Model:
     layers = config.number("num_hidden_layers", most=MOST_LAYERS)
     hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
     parts = _heads(config, hidden, heads) | _mlp(config, layers) | _layout(config, layers)
@@ -119,7 +81,7 @@ def _build(config: _Config, name: str, tied: bool) -> Model:
     return _with_vectors(config, model)
 
 
-def _heads(config: _Config, hidden: int, heads: int) -> dict[str, Any]:
+def _heads(config: Config, hidden: int, heads: int) -> dict[str, Any]:
     if config.family.latent:
         config.require(*LATENT)
         rotary = config.number("qk_rope_head_dim")
@@ -140,7 +102,7 @@ def _heads(config: _Config, hidden: int, heads: int) -> dict[str, Any]:
     return {"kv_heads": shared, "head_dim": config.number("head_dim", max(1, hidden // heads)), "gated": gated}
 
 
-def _mlp(config: _Config, layers: int) -> dict[str, Any]:
+def _mlp(config: Config, layers: int) -> dict[str, Any]:
     key = next((key for key in EXPERTS if config.data.get(key) is not None), "")
     experts = config.number(key, least=0) if key else 0
     size = config.family.expert_size
@@ -162,7 +124,7 @@ def _mlp(config: _Config, layers: int) -> dict[str, Any]:
     }
 
 
-def _dense_layers(config: _Config, layers: int) -> int:
+def _dense_layers(config: Config, layers: int) -> int:
     """Two conventions: the first k and every n-th (DeepSeek), or a list and every n-th counted from one (Qwen)."""
     first = config.number("first_k_dense_replace", 0, least=0, most=layers)
     every, step = config.number("moe_layer_freq", 1), config.number("decoder_sparse_step", 1)
@@ -173,7 +135,7 @@ def _dense_layers(config: _Config, layers: int) -> int:
     return sum(i < first or i % every > 0 or (i + 1) % step > 0 or i in chosen for i in range(layers))
 
 
-def _layout(config: _Config, layers: int) -> dict[str, Any]:
+def _layout(config: Config, layers: int) -> dict[str, Any]:
     windows, linear = _layer_kinds(config, layers)
     parts: dict[str, Any] = {}
     if windows:
@@ -184,7 +146,7 @@ def _layout(config: _Config, layers: int) -> dict[str, Any]:
     return parts
 
 
-def _layer_kinds(config: _Config, layers: int) -> tuple[int, int]:
+def _layer_kinds(config: Config, layers: int) -> tuple[int, int]:
     """How many layers attend in a window, and how many linearly."""
     named = config.items("layer_types")
     if named:
@@ -198,7 +160,7 @@ def _layer_kinds(config: _Config, layers: int) -> tuple[int, int]:
     return _default_kinds(config, layers)
 
 
-def _default_kinds(config: _Config, layers: int) -> tuple[int, int]:
+def _default_kinds(config: Config, layers: int) -> tuple[int, int]:
     layout = config.family.layout
     if layout == "linear":
         return 0, layers - layers // config.number("full_attention_interval")
@@ -213,19 +175,19 @@ def _default_kinds(config: _Config, layers: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _delta(config: _Config) -> tuple[int, int, int]:
+def _delta(config: Config) -> tuple[int, int, int]:
     keys = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
     heads = config.number("linear_num_value_heads")
     return keys, heads * config.number("linear_value_head_dim"), heads
 
 
-def _linear_matmul(config: _Config) -> int:
+def _linear_matmul(config: Config) -> int:
     """Gated delta rule: queries, keys, values, output gate, two scalars per head, and the way out."""
     keys, values, heads = _delta(config)
     return config.number("hidden_size") * (2 * keys + 3 * values + 2 * heads)
 
 
-def _with_vectors(config: _Config, model: Model) -> Model:
+def _with_vectors(config: Config, model: Model) -> Model:
     family, width = config.family, (model.heads + 2 * model.kv_heads) * model.head_dim
     softmax = model.query_rank + model.latent_rank
     if not model.latent_rank:
