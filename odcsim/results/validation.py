@@ -9,16 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.program import EVERY
-from odcsim.results import spans
-from odcsim.results.metrics import PARTS, Usage, usage
+from odcsim.results import traits
+from odcsim.results.metrics import PARTS, usage
 from odcsim.results.pairs import refuse
 from odcsim.timeline import About, Floats, Timeline
 
-KINDS = ("embed", "forward", "head", "backward", "overhead", "gather", "push", "optimizer", "publish", "meeting")
 NAMED = 3  # worst minibatches that are named
 
 
@@ -134,10 +131,12 @@ def validate(predicted: Timeline, measured: Sequence[Timeline]) -> Validation:
     guess, runs = usage(predicted), [usage(run) for run in measured]
     spans = np.array([run.makespan for run in runs])
     truth: Floats = np.median(spans, axis=0)
-    finish = (_finishes(predicted) - np.median([_finishes(run) for run in measured], axis=0)) / truth[:, None]
+    finish = (traits.finishes(predicted) - np.median([traits.finishes(run) for run in measured], axis=0)) / truth[
+        :, None
+    ]
     kinds, differences = _kinds(predicted, measured, truth)
-    idle = 100 * (_idle(guess) - np.median([_idle(run) for run in runs], axis=0))
-    same = np.concatenate([_same_taker(predicted, run) for run in measured])
+    idle = 100 * (traits.idle(guess) - np.median([traits.idle(run) for run in runs], axis=0))
+    same = np.concatenate([traits.same_taker(predicted, run) for run in measured])
     return Validation(
         predicted.about,
         measured[0].about,
@@ -194,46 +193,14 @@ def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
 
 
-def _idle(used: Usage) -> Floats:
-    """Idle of each minibatch."""
-    lost: Floats = np.sum([getattr(used, part) for part in PARTS], axis=0)
-    return lost / (lost + used.compute)
-
-
-def _finishes(timeline: Timeline) -> Floats:
-    """When each device was done with its work and came to the meeting at the end [minibatch, device].
-
-    Of a minibatch with a shared queue, who was done first, second and so on: which device takes an entry hangs on
-    moments, so none has a share that it could be held against, and all end within an entry of each other.
-    """
-    found = np.zeros((len(timeline.samples), timeline.about.devices))
-    for block in timeline.blocks:
-        steps = block.program.steps
-        end = next(i for i, step in enumerate(steps) if step.kind == "meeting" and step.microbatch == EVERY)
-        ended = block.asked[end]
-        found[block.minibatches] = ended if block.takers is None else np.sort(ended, axis=1)
-    return found
-
-
-def _same_taker(predicted: Timeline, measured: Timeline) -> NDArray[np.bool_]:
-    """Of each entry of the shared queues, whether the device that ran it is the predicted one."""
-    found: list[NDArray[np.bool_]] = [np.zeros(0, dtype=bool)]
-    for number in range(len(measured.samples)):
-        (one, i), (other, j) = predicted.block_of(number), measured.block_of(number)
-        if one.takers is not None and other.takers is not None:
-            mine, its = (row[row >= 0] for row in (one.takers[i], other.takers[j]))
-            found.append(mine == its)
-    return np.concatenate(found)
-
-
 def _kinds(
     predicted: Timeline, measured: Sequence[Timeline], makespans: Floats
 ) -> tuple[tuple[Kind, ...], dict[str, Floats]]:
     """The table by kind, and per kind the difference of every minibatch, summed over devices."""
-    guess, runs = _seconds(predicted), [_seconds(run) for run in measured]
+    guess, runs = traits.seconds(predicted), [traits.seconds(run) for run in measured]
     device_time = predicted.about.devices * makespans.sum()
     found, differences = [], {}
-    for kind in KINDS:
+    for kind in traits.KINDS:
         mine, its = guess[kind], np.median([run[kind] for run in runs], axis=0)
         if not (mine.any() or its.any()):
             continue
@@ -243,16 +210,3 @@ def _kinds(
         points = float(100 * (mine - its).sum() / device_time)
         found.append(Kind(kind, float(mine.sum()), float(its.sum()), error, points, each))
     return tuple(found), differences
-
-
-def _seconds(timeline: Timeline) -> dict[str, Floats]:
-    """Seconds of each kind in each minibatch, summed over devices; of a meeting, from when its last device came."""
-    found = {kind: np.zeros(len(timeline.samples)) for kind in KINDS}
-    for block in timeline.blocks:
-        late = spans.delays(block)
-        for i, step in enumerate(block.program.steps):
-            what = block.program.durations[step.duration][0].split()[0]
-            found[what][block.minibatches] += spans.took(block, i).sum(axis=1)
-            if i in late:
-                found["overhead"][block.minibatches] += late[i].sum(axis=1)
-    return found

@@ -19,7 +19,8 @@ from odcsim.questions.setting import plan
 from odcsim.recipe import CHOICES
 from odcsim.results import validation
 from odcsim.results.metrics import PARTS, usage
-from odcsim.results.validation import KINDS, validate
+from odcsim.results.traits import KINDS
+from odcsim.results.validation import validate
 from odcsim.timeline import Block, Timeline
 
 
