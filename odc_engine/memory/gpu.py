@@ -1,5 +1,6 @@
-"""The arena where kernels move its bytes: the same layout, gathers and pushes by addresses, sums by atomics. Under
-hybrid sharding an owner's address is that of its part in the arena that stands for it, and kernels need not know.
+"""The arena of GPUs: the same layout. Gathers are copies where the dtype stays, which leave the SMs to compute; what is
+converted or added up is moved by kernels, which find parts by addresses and make sums by atomics. Under hybrid sharding
+an owner's address is that of its part in the arena that stands for it, and kernels need not know.
 
 Works on whatever memory kernels reach: of GPUs, or (interpreted) of processes. Needs Triton.
 """
@@ -13,6 +14,7 @@ from odc_engine.backends.base import PeerMemory
 from odc_engine.kernels import transfers
 from odc_engine.kernels.transfers import USUAL, Launch, Shards
 from odc_engine.memory.arena import Arena, UnitShape
+from odc_engine.memory.copies import Parts
 from odc_engine.memory.far import FarArena
 
 
@@ -33,6 +35,7 @@ class GpuArena(Arena):
         numbers = range(len(self.units))
         self._published = [self._at([self._weights_at(i, o)[0] for o in self._owners], i, "gather") for i in numbers]
         self._sums = [self._at([self._slot_start(i, memory.rank, o) for o in self._owners], i, "push") for i in numbers]
+        self._copies = [Parts(shards, memory.rank - self._owners.start) for shards in self._shards]
         self._pushed = dict.fromkeys(numbers, False)  # in this minibatch
 
     def _at(self, starts: list[int], unit: int, what: str) -> Shards:
@@ -44,8 +47,11 @@ class GpuArena(Arena):
 
     def gather(self, unit: int, out: Tensor) -> None:
         self.memory.check()
-        shape = self.units[unit]
-        transfers.gather(self._published[unit], self._near_part(out, shape.gather), shape.dtype, self._launch)
+        shape, part = self.units[unit], self._near_part(out, self.units[unit].gather)
+        if part.dtype == shape.dtype:
+            self._copies[unit].collect(part)
+        else:
+            transfers.gather(self._published[unit], part, shape.dtype, self._launch)
 
     def push(self, unit: int, gradients: Tensor) -> None:
         self.memory.check()
