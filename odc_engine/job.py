@@ -1,6 +1,7 @@
 """From a schedule file and options to the job that every device is told. Without torch, so that refusals are quick."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from odc_engine import backends
 from odc_engine.backends.backend import Backend, Use
@@ -23,16 +24,11 @@ class Job:
     """A run, as every device is told."""
 
     schedules: tuple[Schedule, ...]
-    cost: Cost  # sizes, and the seconds that emulated compute waits
-    sync: str
+    cost: Cost  # sizes and the recipe, and the seconds that emulated compute waits
     backend: Backend
-    accumulate: str
-    prefetch: str
     emulate: bool
     timeout: float
     seed: int
-    recompute: bool = True  # layers keep their input alone, and backward computes the rest again
-    dtype: str = "float32"  # of weights on their way, and what is computed in; masters and sums are fp32
     part: str = ""  # of a GPU for each device, as the backend's `part` says it; empty: equal ones
 
     @property
@@ -45,8 +41,7 @@ class Job:
         place = started()
         return Use(
             devices=place.here if place else self.devices,
-            accumulate=self.accumulate,
-            sharding=self.cost.sharded,
+            recipe=self.recipe,
             emulate=self.emulate,
             part=self.part,
         )
@@ -54,11 +49,10 @@ class Job:
     @property
     def recipe(self) -> Recipe:
         """As it is run."""
-        own = ("sync", "prefetch", "recompute", "accumulate", "dtype")
-        return replace(self.cost.ran, **{name: getattr(self, name) for name in own})
+        return self.cost.ran
 
     def program(self, microbatches: int) -> Program:
-        return self.recipe.program(self.cost.model.layers, microbatches)
+        return self.cost.program(microbatches)
 
     def program_of(self, schedule: Schedule) -> Program:
         """Long enough for whoever takes the whole queue."""
@@ -68,54 +62,47 @@ class Job:
 def job_of(
     file: ScheduleFile,
     *,
-    sync: str,
     backend: str = backends.USUAL.name,
-    accumulate: str = "locked",
     emulate: bool = False,
     gpu: str | None = None,
     profile: str | None = None,
     cluster: str | None = None,
-    sharding: str = "full",
     devices_per_node: int | None = None,
     timeout: float = LIMIT,
-    recompute: bool = True,
     device: str = backends.USUAL.device,
-    dtype: str = "float32",
+    **choices: Any,
 ) -> Job:
-    """Emulated compute needs seconds, and takes `cluster`'s luck and slow devices; real compute takes its own."""
+    """Emulated compute needs seconds, and takes `cluster`'s luck and slow devices; real compute takes its own.
+
+    `choices`: of the recipe, `sync="collective"`.
+    """
     _refuse_gangs(file)
-    model = catalog.model(file.header.model)
+    model, recipe = catalog.model(file.header.model), Recipe(**choices)
     devices = file.header.devices
     if emulate and gpu is None and profile is None:
         raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")
-    if (sharding == "hybrid") != (devices_per_node is not None):
+    if (recipe.sharding == "hybrid") != (devices_per_node is not None):
         raise InputError(
-            f"--sharding {sharding} {'without' if devices_per_node is None else 'with'} --devices-per-node",
+            f"--sharding {recipe.sharding} {'without' if devices_per_node is None else 'with'} --devices-per-node",
             fix="hybrid sharding needs to know how many devices stand for a node, full sharding does not",
         )
     machine = replace(_machine(devices, cluster, emulate), devices_per_node=devices_per_node or devices)
-    recipe = Recipe(sync=sync, recompute=recompute, sharding=sharding, accumulate=accumulate, dtype=dtype)
     cost = Cost(model, _profile(model, gpu, devices, profile, recipe), machine, recipe)
     return Job(
         schedules=file.schedules,
         cost=cost,
-        sync=sync,
         backend=backends.chosen(backend, device),
-        accumulate=accumulate,
-        prefetch="fsdp2",
         emulate=emulate,
         timeout=timeout,
         seed=file.header.seed,
-        recompute=recompute,
-        dtype=dtype,
     )
 
 
 def check_job(file: ScheduleFile, job: Job) -> None:
     """Refuse what would hang or cannot run anywhere."""
-    backends.check(job.backend, job.sync, job.cost.sharded)
+    backends.check(job.backend, job.recipe)
     for number, schedule in enumerate(file.schedules):
-        check_counts(job.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
+        check_counts(job.recipe.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
 
 
 def check_model(shape: Model) -> None:

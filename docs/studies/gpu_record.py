@@ -89,15 +89,11 @@ def runs(folder: Path, lengths: str, rows: Sequence[Row], devices: int = DEVICES
         for row, file in files.items():
             job = Job(
                 schedules=file.schedules,
-                cost=costs[row],
-                sync=row.sync,
+                cost=costs[row].by(sync=row.sync, dtype=DTYPE),
                 backend=backends.chosen(row.backend, row.device),
-                accumulate="locked",
-                prefetch="fsdp2",
                 emulate=False,
                 timeout=120.0,
                 seed=SEED,
-                dtype=DTYPE,
             )
             path = folder / f"{lengths}-{row.sync}-{row.backend}-{number}.npz"
             if run(file, job, str(path), quiet=True):

@@ -30,7 +30,7 @@ from odc_engine import backends
 from odc_engine.job import Job
 from odc_engine.measuring import calibration
 from odc_engine.measuring import profile as profiles
-from odc_engine.measuring.plan import DTYPE, Plan
+from odc_engine.measuring.plan import Plan
 from odc_engine.runs.run import run
 from odcsim import balance, catalog, load, timeline
 from odcsim.cluster import Cluster
@@ -150,15 +150,11 @@ def run_once(stage: Stage, cost: Cost, sync: str, file: ScheduleFile, places: li
     mixed = ScheduleFile(file.header, tuple(file.schedules[n] for n in places)).sealed()
     job = Job(
         schedules=mixed.schedules,
-        cost=cost,
-        sync=sync,
+        cost=cost.by(sync=sync),
         backend=backends.chosen(stage.backend),
-        accumulate="locked",
-        prefetch="fsdp2",
         emulate=stage.emulate,
         timeout=60.0,
         seed=SEED,
-        recompute=stage.recompute,
     )
     if run(mixed, job, str(path), quiet=True):
         raise SystemExit("a run failed, see above")
@@ -180,7 +176,7 @@ def held(stage: Stage, known: Measurements, folder: Path) -> list[Case]:
             runs[sync].append(line)
             if sync in backends.chosen(stage.backend).profiled:
                 others = only(line, range(own, total))
-                fresh.append(recorded.rows(others, file.schedules, before.model, DTYPE))
+                fresh.append(recorded.rows(others, file.schedules, before.model, before.recipe.dtype))
             say(f"{stage.name}: {sync}, run {number + 1} of {stage.repeats} done, {own} schedules")
     if not stage.emulate:
         known = renewed(known, fresh)
@@ -262,7 +258,7 @@ def measured(stage: Stage, folder: Path) -> Measurements:
     if not path.exists():
         found = []
         first = plan(stage, SEED + 1)
-        for piece in (p for p in profiles.pieces(first) if p.recompute or not stage.emulate):
+        for piece in (p for p in profiles.pieces(first) if p.recipe.recompute or not stage.emulate):
             found.append(profiles.measure(first, piece))
             say(f"profile of {stage.model} on {stage.backend}: {piece.name} done")
         measurements.write(profiles.together(found), path)

@@ -155,6 +155,7 @@ def profiled(path: Path, devices: int, backend: str, device: str) -> tuple[bool,
     from odc_engine.measuring import profile as profiles
     from odc_engine.measuring.plan import Plan
     from odcsim import catalog
+    from odcsim.recipe import Recipe
 
     plan = Plan(
         model=catalog.model(MODEL),
@@ -162,7 +163,7 @@ def profiled(path: Path, devices: int, backend: str, device: str) -> tuple[bool,
         backend=backends.chosen(backend, device),
         most=LONGEST,
         quick=True,
-        dtype=DTYPE,
+        recipe=Recipe(dtype=DTYPE),
     )
     report = profiles.measured(plan, path)
     return report.good, fenced("\n".join(report.lines()))

@@ -6,7 +6,7 @@ The command lines' choices and what refusals advise follow from the list.
 from odc_engine.backends import cuda_ipc, gloo, nccl, nvshmem, shm, threads
 from odc_engine.backends.backend import Backend, Processes
 from odcsim.errors import InputError, nearest
-from odcsim.program import check_sharding, sync_named
+from odcsim.recipe import Recipe
 
 ROWS: tuple[Backend, ...] = (shm.ROW, threads.CPU, threads.CUDA, gloo.ROW, nccl.ROW, cuda_ipc.ROW, nvshmem.ROW)
 USUAL: Processes = shm.ROW
@@ -65,10 +65,9 @@ def measured() -> dict[str, Processes]:
     return {row.name: row for row in ROWS if isinstance(row, Processes) and row.rival}
 
 
-def check(row: Backend, sync: str, sharding: str) -> None:
+def check(row: Backend, recipe: Recipe) -> None:
     """Refuse what it does not run."""
-    sync_named(sync)
-    check_sharding(sharding)
+    sync, sharding = recipe.sync, recipe.sharding
     if sync not in row.syncs:
         others = next(other.name for other in ROWS if sync in other.syncs)
         raise InputError(

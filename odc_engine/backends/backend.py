@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 from odcsim.program import SHARDINGS, SYNCS, sync_named
+from odcsim.recipe import USUAL, Recipe
 
 if TYPE_CHECKING:
     from odc_engine.backends.base import Collectives, Host, PeerMemory
@@ -24,8 +25,7 @@ class Use:
     """What somebody is about to do with a backend."""
 
     devices: int  # on this machine
-    accumulate: str = "locked"
-    sharding: str = "full"
+    recipe: Recipe = USUAL
     emulate: bool = False
     part: str = ""  # of a GPU for each device, as the backend's `part` says it; empty: equal ones
 

@@ -1,21 +1,21 @@
 """Options that several commands share, and what they mean."""
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from odc_engine import backends
 from odc_engine.backends.patience import LIMIT
 from odc_engine.errors import FOR_ENGINE
+from odcsim.command import add_recipe, chosen
 from odcsim.command import whole as whole
 from odcsim.errors import InputError
-from odcsim.program import SHARDINGS, SYNCS
 
 if TYPE_CHECKING:
     from odc_engine.job import Job
     from odcsim.schedule import ScheduleFile
 
 DAYS = 30 * 24 * 3600.0
-DTYPES = ("float32", "bfloat16")
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -50,27 +50,16 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default=usual, choices=backends.devices(), help=f"{told} ({usual})")
 
 
-def add_dtype(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="to compute in and to move (float32)")
-
-
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def add_job(parser: argparse.ArgumentParser) -> None:
+def add_job(parser: argparse.ArgumentParser, recipe: Iterable[str]) -> None:
+    """`recipe`: the fields of it that are asked for."""
     parser.add_argument("schedule", metavar="SCHEDULE", help="a file that 'odcsim balance' wrote")
-    parser.add_argument("--sync", required=True, choices=SYNCS)
     add_backend(parser, backends.names())
     add_device(parser)
-    parser.add_argument(
-        "--accumulate", default="locked", choices=("locked", "slots"), help="slots: the same bits always"
-    )
-    told = "layers keep their activations, and backward does not run their forward again"
-    parser.add_argument("--no-recompute", dest="recompute", action="store_false", help=told)
-    parser.add_argument(
-        "--sharding", default="full", choices=SHARDINGS, help="hybrid: gathers and pushes stay in a node"
-    )
+    add_recipe(parser, recipe)
     parser.add_argument("--devices-per-node", type=whole, metavar="K", help="how many devices stand for a node")
     parser.add_argument("--profile", metavar="F", help="seconds for emulated compute")
     parser.add_argument("--gpu", metavar="G", help="the same, from the catalogue")
@@ -87,19 +76,15 @@ def job_of(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":
     file = schedule.read(args.schedule)
     job = jobs.job_of(
         file,
-        sync=args.sync,
         backend=args.backend,
-        accumulate=args.accumulate,
         emulate=args.emulate_compute,
         gpu=args.gpu,
         profile=args.profile,
         cluster=args.cluster,
-        sharding=args.sharding,
         devices_per_node=args.devices_per_node,
         timeout=args.timeout,
-        recompute=args.recompute,
         device=args.device,
-        dtype=args.dtype,
+        **chosen(args),
     )
     jobs.check_job(file, job)
     need_torch()

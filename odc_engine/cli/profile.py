@@ -6,6 +6,8 @@ from typing import Any
 
 from odc_engine import backends
 from odc_engine.cli import options
+from odcsim.command import add_recipe, chosen
+from odcsim.recipe import Recipe
 
 
 def add(commands: Any) -> None:
@@ -15,7 +17,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--devices", type=options.numbers, default=(2,), metavar="N,N", help=told)
     options.add_backend(parser, backends.names())
     options.add_device(parser)
-    options.add_dtype(parser)
+    add_recipe(parser, ("dtype",))
     parser.add_argument("--max-tokens", type=int, default=1024, metavar="T", help="of the fullest microbatch (1024)")
     parser.add_argument("--quick", action="store_true", help="about a minute, and less exact")
     parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
@@ -36,7 +38,7 @@ def _run(args: argparse.Namespace) -> int:
         backend=backends.chosen(args.backend, args.device),
         most=args.max_tokens,
         quick=args.quick,
-        dtype=args.dtype,
+        recipe=Recipe(**chosen(args)),
     )
     plan.check()
     check_writable(output)

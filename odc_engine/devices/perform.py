@@ -28,6 +28,7 @@ from odc_engine.places.lanes import Handle, Lane
 from odc_engine.places.place import Buffers, Place
 from odc_engine.record import Clock, MinibatchRecorder
 from odcsim.program import COMPUTE, EVERY, Program, Step, sync_named
+from odcsim.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +41,7 @@ class Parts:
     lanes: dict[str, Lane]
     place: Place
     clock: Clock
-    recompute: bool = True
+    recipe: Recipe
     buffers: Buffers = field(default_factory=Buffers)
 
     def module(self, unit: int) -> nn.Module:
@@ -94,7 +95,7 @@ class Performance:
         self._each = sync_named(program.sync).push_every_microbatch
         self._do: dict[str, Callable[[int], None]] = {
             "embed": self._embed,
-            "forward": self._forward if parts.recompute else self._forward_kept,
+            "forward": self._forward if parts.recipe.recompute else self._forward_kept,
             "head": self._head,
             "backward": self._backward,
             "embed backward": self._embed_backward,

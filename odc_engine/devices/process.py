@@ -37,11 +37,12 @@ class Device(Member):
         self.memory = job.backend.memory(host)
         self._later = 0.0 if host.one_clock else clocks.offset()
         self.clock = self.memory.place.clock()
-        self.sync: Sync = sync_named(job.sync)
-        self.model = Decoder(job.cost.model, recompute=job.recompute, seed=job.seed).to(self.memory.device)
+        self.sync: Sync = sync_named(job.recipe.sync)
+        self.model = Decoder(job.cost.model, recompute=job.recipe.recompute, seed=job.seed).to(self.memory.device)
         self.model.pause_by(self.memory.place.wait, zeros=not packs_zeros())
-        precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.dtype == "bfloat16" else None
-        shard(self.model, list(self.model.layers), prefetch_named(job.prefetch), precision, self._mesh())
+        precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.recipe.dtype == "bfloat16" else None
+        ahead = prefetch_named(job.recipe.prefetch)
+        shard(self.model, list(self.model.layers), ahead, precision=precision, mesh=self._mesh())
         self.recorder = _Switch()
         self.comm = self._communication()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
@@ -58,9 +59,9 @@ class Device(Member):
         return OnDemand(
             self.model,
             memory=self.memory,
-            accumulate=self.job.accumulate,
+            accumulate=self.job.recipe.accumulate,
             meets=self.sync.meets,
-            trail=prefetch_named(self.job.prefetch).trail,
+            trail=prefetch_named(self.job.recipe.prefetch).trail,
             devices_per_node=self.job.cost.holders,
             recorder=self.recorder,
         )

@@ -35,15 +35,17 @@ class Thin(Member):
 
     def __init__(self, job: Job, memory: ThreadMemory) -> None:
         self.job, self.memory, self.rank = job, memory, memory.rank
-        self.sync, place = sync_named(job.sync), memory.place
+        self.sync, place = sync_named(job.recipe.sync), memory.place
         model = Decoder(job.cost.model, recompute=False, device="meta")  # Performance computes again what it wants to
-        units = flat_units(model, memory.size, DTYPES[job.dtype])
-        arena = arena_on(memory, [unit.shape for unit in units], job.accumulate, job.cost.holders)
+        units = flat_units(model, memory.size, DTYPES[job.recipe.dtype])
+        arena = arena_on(memory, [unit.shape for unit in units], job.recipe.accumulate, job.cost.holders)
         self.shards = self._drawn(units)
         self.optimizer = torch.optim.AdamW(self.shards, lr=1e-3)
         lanes = {name: place.lane(name) for name in {self.sync.gather_lane, self.sync.push_lane}}
         clock = place.clock(lambda mark: memory.exchange(mark)[0])
-        self.parts = Parts(model, units, arena, lanes, place, clock, job.recompute)
+        self.parts = Parts(
+            model=model, units=units, arena=arena, lanes=lanes, place=place, clock=clock, recipe=job.recipe
+        )
         self.publish()
 
     def _drawn(self, units: tuple[FlatUnit, ...]) -> list[nn.Parameter]:

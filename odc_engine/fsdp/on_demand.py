@@ -32,12 +32,13 @@ from odc_engine.fsdp.plugs import Gather, Push
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of, versions
 from odc_engine.fsdp.unreached import pack_zeros, spread
 from odc_engine.fsdp.used import Used
-from odc_engine.memory.arena import ACCUMULATE, Arena
+from odc_engine.memory.arena import Arena
 from odc_engine.memory.arenas import arena_on
 from odc_engine.memory.finite import Checks, Microbatches
 from odc_engine.places.lanes import Handle
 from odc_engine.record import Recorder, Silence
 from odcsim.errors import InputError, nearest
+from odcsim.recipe import ACCUMULATE
 
 
 class OnDemand(Communication):

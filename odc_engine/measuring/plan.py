@@ -10,11 +10,11 @@ from odc_engine.measuring import calibration
 from odc_engine.started import started
 from odcsim.errors import InputError
 from odcsim.model import Model
+from odcsim.recipe import USUAL, Recipe
 
 MOST = 256  # devices: more are a slip of the finger, and would bring the machine down
 KEPT = 4096  # tokens on a GPU whose activations fit beside everything else
 LEAST = max(calibration.SPLITS) * calibration.LEAST * 2  # tokens of the fullest microbatch: less leaves little to vary
-DTYPE = "float32"  # weights on their way, where nothing else is asked for
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)  # bytes of the full tensor
 
 
@@ -29,7 +29,7 @@ class Plan:
     quick: bool = False
     seed: int = 0
     timeout: float = 600.0
-    dtype: str = DTYPE
+    recipe: Recipe = USUAL  # of which the pieces choose sync and recompute themselves
 
     def check(self) -> None:
         """What can be told before torch loads, which takes seconds."""
@@ -65,7 +65,7 @@ class Plan:
         devices = ", ".join(map(str, self.devices))
         speed = "quick" if self.quick else "full"
         model = f"{self.model.parameters:,} parameters"
-        backend = f"{self.backend.name} on {self.backend.device}, {self.dtype}"
+        backend = f"{self.backend.name} on {self.backend.device}, {self.recipe.dtype}"
         return f"{speed}; {model}; devices {devices}; backend {backend}; up to {self.most} tokens; seed {self.seed}"
 
 

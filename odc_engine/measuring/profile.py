@@ -50,10 +50,9 @@ class Piece:
 
     name: str
     file: ScheduleFile
-    sync: str
+    recipe: Recipe  # without recompute the layers' two passes are all that is taken from it
     model: Model  # the plan's, or one of another width, whose transfers have other sizes
     emulate: bool = False  # nobody computes: transfers by themselves
-    recompute: bool = True  # else the layers' two passes are all that is taken from it
 
 
 def measured(plan: Plan, output: Path) -> fit.FitReport:
@@ -117,25 +116,26 @@ def together(found: list[Measurements]) -> Measurements:
 
 def pieces(plan: Plan) -> list[Piece]:
     """What there is to do, in an order in which the first results say most."""
-    model, first, syncs = plan.model, plan.devices[0], plan.backend.profiled
+    model, first = plan.model, plan.devices[0]
+    usual, *others = by = [replace(plan.recipe, sync=sync) for sync in plan.backend.profiled]
     found = []
     for number in range(ROUNDS[plan.quick]):
         mixed = calibration.mixed(model, first, plan.most, plan.seed + number)
         # In turn, so that a host whose speed drifts does so for both.
-        found.append(Piece(f"compute-{number}", mixed, syncs[0], model))
+        found.append(Piece(f"compute-{number}", mixed, usual, model))
         if number < KEPT_ROUNDS[plan.quick]:
             kept = calibration.mixed(model, first, plan.kept, plan.seed + number)
-            found.append(Piece(f"kept-{number}", kept, syncs[0], model, recompute=False))
+            found.append(Piece(f"kept-{number}", kept, replace(usual, recompute=False), model))
     other = calibration.mixed(model, first, plan.most, plan.seed + ROUNDS[plan.quick], OTHERS[plan.quick])
-    found += [Piece(f"{sync}-{first}", other, sync, model) for sync in syncs[1:]]
+    found += [Piece(f"{recipe.sync}-{first}", other, recipe, model) for recipe in others]
     one = calibration.mixed(model, 1, plan.most, plan.seed, ALONE[plan.quick])
-    found.append(Piece("alone", one, syncs[0], model))
+    found.append(Piece("alone", one, usual, model))
     for devices in plan.devices:
-        for sync in syncs:
+        for recipe in by:
             for width in SIZES[plan.quick]:
                 unit = replace(model, hidden=int(model.hidden * width), ffn=int(model.ffn * width))
-                name = f"transfers-{sync}-{devices}-{width:g}"
-                found.append(Piece(name, calibration.short(unit, devices), sync, unit, emulate=True))
+                name = f"transfers-{recipe.sync}-{devices}-{width:g}"
+                found.append(Piece(name, calibration.short(unit, devices), recipe, unit, emulate=True))
     return found
 
 
@@ -148,8 +148,8 @@ def measure(plan: Plan, piece: Piece) -> Measurements:
             fix = "what is measured so far is kept: give the same command again"
             raise EngineError(f"a run on {devices} devices failed, see above; {fix}")
         waits = job.cost if piece.emulate else None
-        rows = recorded.rows(timeline.read(path), piece.file.schedules, piece.model, plan.dtype, waits)
-    if not piece.recompute:
+        rows = recorded.rows(timeline.read(path), piece.file.schedules, piece.model, piece.recipe.dtype, waits)
+    if not piece.recipe.recompute:
         return replace(_empty(plan), compute=tuple(row for row in rows.compute if row.kind.endswith(KEPT)))
     # Meetings and the rest are those of real runs where there are any, and of units of the model's own size.
     usual = piece.model == plan.model and (devices == plan.devices[0]) != piece.emulate
@@ -159,21 +159,15 @@ def measure(plan: Plan, piece: Piece) -> Measurements:
 
 def _job(plan: Plan, piece: Piece) -> Job:
     devices = piece.file.header.devices
-    recipe = Recipe(sync=piece.sync, recompute=piece.recompute, dtype=plan.dtype)
-    seconds = replace(STAND_IN, model=piece.model.name, recompute=piece.recompute)
-    cost = Cost(piece.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), recipe)
+    seconds = replace(STAND_IN, model=piece.model.name, recompute=piece.recipe.recompute)
+    cost = Cost(piece.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), piece.recipe)
     return Job(
         schedules=piece.file.schedules,
         cost=cost,
-        sync=piece.sync,
         backend=plan.backend,
-        accumulate="locked",
-        prefetch="fsdp2",
         emulate=piece.emulate,
         timeout=plan.timeout,
         seed=plan.seed,
-        recompute=piece.recompute,
-        dtype=plan.dtype,
         part=plan.use.part,
     )
 
@@ -191,7 +185,7 @@ def _empty(plan: Plan) -> Measurements:
         hardware=_hardware(plan),
         versions=versions,
         date=datetime.date.today().isoformat(),
-        dtype=plan.dtype,
+        dtype=plan.recipe.dtype,
         transport=plan.backend.name,
         notes=plan.told,
     )

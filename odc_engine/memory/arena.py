@@ -12,7 +12,6 @@ from torch import Tensor
 from odc_engine.backends.base import MAIN, Lockable, PeerMemory
 from odcsim.errors import InputError
 
-ACCUMULATE = ("locked", "slots")
 CHUNK = 1 << 20  # bytes that one lock covers, and that one conversion to fp32 takes: small enough for a core's cache
 ALIGN = 64
 NOTES = 1 << 16  # bytes at the end with which a device tells peers which parameters it used

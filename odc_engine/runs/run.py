@@ -101,7 +101,7 @@ def _about(file: ScheduleFile, job: Job) -> About:
         model=file.header.model,
         digest=file.header.digest,
         fidelity="measured",
-        hardware=f"{hardware(job)}; backend {job.backend.name}, {job.accumulate}",
+        hardware=f"{hardware(job)}; backend {job.backend.name}, {job.recipe.accumulate}",
         emulated=job.emulate,
         devices=file.header.devices,
         max_tokens=file.header.max_tokens,

@@ -138,8 +138,8 @@ def test_devices_with_a_gpu_each_run_the_same_samples_over_both_transports(monke
         profile.write(replace(KNOWN, timings=timings), tmp_path / f"{name}.json")
 
     def run(file, job, output, *, quiet):
-        ran.append((job.sync, job.backend, [s.lengths for s in file.schedules], quiet))
-        timeline.write(simulate(file, Simulation(job.cost, job.sync)), output)
+        ran.append((job.recipe.sync, job.backend, [s.lengths for s in file.schedules], quiet))
+        timeline.write(simulate(file, Simulation(job.cost)), output)
         return 0
 
     monkeypatch.setattr("odc_engine.runs.run.run", run)

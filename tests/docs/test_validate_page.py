@@ -240,9 +240,9 @@ def test_what_held_out_minibatches_take_changes_no_prediction(stage, tmp_path, m
 
     def run(file, job, path, quiet):
         assert quiet
-        assert job.recompute == stage.recompute
-        line = ran(cost, file, job.sync)
-        held = [n for n, s in enumerate(file.schedules) if s in plans[job.sync][0].schedules]
+        assert job.recipe.recompute == stage.recompute
+        line = ran(cost, file, job.recipe.sync)
+        held = [n for n, s in enumerate(file.schedules) if s in plans[job.recipe.sync][0].schedules]
         blocks = []
         for block in line.blocks:
             times = np.where(np.isin(block.minibatches, held), factor, 1.0)[None, :, None]

@@ -37,8 +37,10 @@ def file_of(*minibatches: tuple[int, ...]) -> ScheduleFile:
     return ScheduleFile(Header("native", "nano", "", 64, len(minibatches[0]), 0), schedules).sealed()
 
 
-def job_for(file: ScheduleFile, sync: str = "on-demand", backend: str = "shm", *, emulate: bool = False) -> Job:
-    job = job_of(file, sync=sync, backend=backend, timeout=30.0)
+def job_for(
+    file: ScheduleFile, sync: str = "on-demand", backend: str = "shm", *, emulate: bool = False, **choices
+) -> Job:
+    job = job_of(file, sync=sync, backend=backend, timeout=30.0, **choices)
     return replace(job, emulate=emulate, cost=replace(job.cost, profile=SECONDS)) if emulate else job
 
 

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
-from odc_engine.measuring.plan import DTYPE, Plan
+from odc_engine.measuring.plan import Plan
 from odcsim import catalog, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.estimates.recompute import under
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.profile import Passes, Polynomial, Profile, Timing
+from odcsim.recipe import USUAL
 
 TINY = catalog.model("tiny")
 SLOWDOWN, INTERFERENCE = 1.7, 1.25
@@ -32,7 +33,7 @@ MACHINE = Profile(
     backward=Polynomial(5e-4, 1.2e-5, 3.5e-9, 8e-5),
     head=Polynomial(3e-4, 2e-5),
     embed=Polynomial(5e-5, 1e-7),
-    dtype=DTYPE,
+    dtype=USUAL.dtype,
     timings=timings(SLOWDOWN),
     kept=Passes(Polynomial(2.2e-4, 4.4e-6, 1.1e-9, 3e-5), Polynomial(3e-4, 8e-6, 2.5e-9, 5e-5)),
 )
@@ -49,10 +50,12 @@ def run_on_machine(file, job, output: str, *, quiet: bool) -> int:
     assert quiet
     devices, seconds = file.header.devices, MACHINE
     if job.emulate:
-        seconds = replace(job.cost.profile, dtype=DTYPE, timings=timings(1.0, job.cost.model.hidden / TINY.hidden))
+        seconds = replace(
+            job.cost.profile, dtype=USUAL.dtype, timings=timings(1.0, job.cost.model.hidden / TINY.hidden)
+        )
     elif devices == 1:
         seconds = replace(MACHINE, **{name: faster(getattr(MACHINE, name)) for name in TERMS})
-    seconds = under(seconds, job.cost.model, job.recompute)
+    seconds = under(seconds, job.cost.model, job.recipe.recompute)
     cost = Cost(job.cost.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), job.recipe)
     line = simulate(file, Simulation(cost))
     timeline.write(replace(line, about=replace(line.about, executor="engine", emulated=job.emulate)), output)

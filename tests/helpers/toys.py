@@ -1,14 +1,15 @@
-"""A recipe with one field more, as somebody would add it: a line of odcsim/recipe.py, and no other edit."""
+"""A recipe with one field more, as CONTRIBUTING.md says to add it: a line of odcsim/recipe.py, and no other edit."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 from scripts import ROOT
 
-FIELD = (
-    '    toy: str = _chosen("plain", values=("plain", "fancy"), words="in fancy dress", help="nobody acts on it")\n\n'
-)
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+[LINE] = re.findall(r"^ +(toy: str = _chosen.*)$", PAGE, re.MULTILINE)
+FIELD = f"    {LINE}\n\n"
 BEHIND = "    def __post_init__"
 START = """
 import sys

@@ -22,8 +22,8 @@ class _Nvshmem(GpuProcesses):
     def needs(self, use: Use) -> None:
         from odc_engine.backends.nvshmem import library
 
-        place, pushed_afar = started(), use.sharding == "full"
-        if place is not None and not place.one_machine and pushed_afar and use.accumulate != "slots":
+        place, pushed_afar = started(), use.recipe.sharding == "full"
+        if place is not None and not place.one_machine and pushed_afar and use.recipe.accumulate != "slots":
             fix = "use --accumulate slots, or --sharding hybrid"
             raise InputError("a network adds nothing to a sum on another machine", fix=fix)
         library.refuse_without_nvshmem()

@@ -13,12 +13,13 @@ from odc_engine.backends.cuda_ipc.memory import CudaMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.cli import main
 from odc_engine.fsdp import on_demand as fsdp
-from odc_engine.memory.arena import ACCUMULATE, UnitShape
+from odc_engine.memory.arena import UnitShape
 from odc_engine.places.place import HOST, Processor
 from odc_engine.places.streams import StreamLane
 from odc_engine.runs.verify import BOUND
 from odcsim import schedule
 from odcsim.errors import InputError
+from odcsim.recipe import ACCUMULATE
 
 needs_triton = pytest.mark.skipif(
     not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"

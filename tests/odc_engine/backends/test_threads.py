@@ -77,16 +77,15 @@ def test_gradients_equal_one_process_for_any_schedule(data):
     if sync != "on-demand":
         counts = [max(counts)] * len(counts)
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=sum(counts), max_size=sum(counts)))
-    job = job_for(minibatch(counts, lengths), sync=sync, accumulate=accumulate)
-    assert worst(replace(job, prefetch=data.draw(st.sampled_from(["none", "fsdp2", "1", "3"])))) <= BOUND
+    prefetch = data.draw(st.sampled_from(["none", "fsdp2", "1", "3"]))
+    assert worst(job_for(minibatch(counts, lengths), sync=sync, accumulate=accumulate, prefetch=prefetch)) <= BOUND
 
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_gradients_equal_one_process_without_recompute(sync):
     """Several microbatches, so that what one of them kept is gone before the next."""
-    job = job_for(minibatch([2] * 2), sync=sync)
-    assert worst(replace(job, recompute=False)) <= BOUND
-    assert worst(replace(job, recompute=False, prefetch="3")) <= BOUND
+    for prefetch in ("fsdp2", "3"):
+        assert worst(job_for(minibatch([2] * 2), sync=sync, recompute=False, prefetch=prefetch)) <= BOUND
 
 
 def test_weights_do_not_stay_gathered_where_layers_keep_activations(monkeypatch):
@@ -99,7 +98,7 @@ def test_weights_do_not_stay_gathered_where_layers_keep_activations(monkeypatch)
         before(self, unit)
 
     monkeypatch.setattr(Performance, "_head", head)
-    on_threads(replace(job_for(minibatch([1, 1])), recompute=False), gradients)
+    on_threads(job_for(minibatch([1, 1]), recompute=False), gradients)
     assert len(held) == 2
     # Only what backward has asked for already is back.
     assert all(of.count(0) >= 1 for of in held)
@@ -252,7 +251,7 @@ def roundings(name, grads, reference):
 @pytest.mark.parametrize("sync", SYNCS)
 def test_bf16_is_within_its_rounding(sync):
     """Weights, compute and pushes; masters and sums stay fp32. A bf16 has 8 bits."""
-    job = replace(job_for(minibatch((2, 2)), sync=sync), dtype="bfloat16")
+    job = job_for(minibatch((2, 2)), sync=sync, dtype="bfloat16")
     reference = reference_gradients(job, job.schedules[0])
     for mine in on_threads(job, gradients):
         far = {name: roundings(name, mine, reference) for name in mine}

@@ -12,13 +12,14 @@ from odc_engine import backends
 from odc_engine.backends import gpus
 from odc_engine.job import check_job
 from odc_engine.measuring import calibration, profile
-from odc_engine.measuring.plan import DTYPE, KEPT, Plan
+from odc_engine.measuring.plan import KEPT, Plan
 from odc_engine.measuring.profile import measured, partial, pieces
 from odc_engine.places import green
 from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.errors import InputError
 from odcsim.fitting import measurements
+from odcsim.recipe import Recipe
 from odcsim.schedule import Header, ScheduleFile
 
 
@@ -60,7 +61,7 @@ def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
         assert timing.per_byte == pytest.approx(its.per_byte, rel=1e-6), timing
         assert timing.slowdown == pytest.approx(slowdown, rel=1e-6), timing
     assert found.interference == pytest.approx(INTERFERENCE)
-    assert (found.model, found.gpu, found.dtype, found.transport) == ("tiny", "cpu", DTYPE, "shm")
+    assert (found.model, found.gpu, found.dtype, found.transport) == ("tiny", "cpu", "float32", "shm")
     assert (found.longest, found.most_tokens) == (512, 512)
     assert found.hardware
     assert "torch" in found.versions
@@ -74,13 +75,13 @@ def test_pieces_have_names_of_their_own_and_run_what_the_backend_can(backend, qu
     plan = replace(PLAN, backend=backends.chosen(backend), quick=quick)
     found = pieces(plan)
     assert len({piece.name for piece in found}) == len(found)
-    assert {piece.sync for piece in found} == set(plan.backend.profiled)
+    assert {piece.recipe.sync for piece in found} == set(plan.backend.profiled)
     assert {piece.file.header.devices for piece in found} == {1, *COUNTS}
     assert all(piece.emulate or piece.file.header.devices in (1, COUNTS[0]) for piece in found)
     for piece in found:
         job = profile._job(plan, piece)
-        assert (job.backend.name, job.sync, job.emulate) == (backend, piece.sync, piece.emulate)
-        assert job.recompute == (not piece.name.startswith("kept"))
+        assert (job.backend.name, job.recipe, job.emulate) == (backend, piece.recipe, piece.emulate)
+        assert job.recipe.recompute == (not piece.name.startswith("kept"))
 
 
 def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
@@ -105,9 +106,9 @@ def test_groups_of_a_gpu_are_measured_like_any_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(green, "refuse_without", lambda: None)
     monkeypatch.setattr(green, "share", lambda devices: 132 // devices // 8 * 8)
     monkeypatch.setattr(green, "told", lambda sms: f"{sms} SMs of a GPU")
-    plan = replace(PLAN, backend=backends.chosen("threads", "cuda"), dtype="bfloat16")
+    plan = replace(PLAN, backend=backends.chosen("threads", "cuda"), recipe=Recipe(dtype="bfloat16"))
     jobs = [profile._job(plan, piece) for piece in pieces(plan)]
-    assert {(job.backend.device, job.dtype, job.part) for job in jobs} == {("cuda", "bfloat16", "40")}
+    assert {(job.backend.device, job.recipe.dtype, job.part) for job in jobs} == {("cuda", "bfloat16", "40")}
     assert [piece.name for piece in pieces(plan)] == [
         piece.name for piece in pieces(replace(plan, backend=backends.chosen("threads")))
     ]
@@ -131,12 +132,12 @@ def two_gpus(monkeypatch):
 @pytest.mark.usefixtures("machine", "two_gpus")
 def test_gpus_with_a_process_each_are_measured_like_any_machine(tmp_path):
     """The same pieces, transfers by themselves beside emulated compute, and the numbers under the GPU's name."""
-    plan = replace(PLAN, devices=(2,), backend=backends.chosen("cuda_ipc"), dtype="bfloat16")
+    plan = replace(PLAN, devices=(2,), backend=backends.chosen("cuda_ipc"), recipe=Recipe(dtype="bfloat16"))
     jobs = [profile._job(plan, piece) for piece in pieces(plan)]
     for job in jobs:
         check_job(ScheduleFile(Header("", "", "", 0, len(job.schedules[0].devices), 0), job.schedules), job)
     assert {job.emulate for job in jobs} == {True, False}
-    assert {(job.backend.name, job.dtype) for job in jobs} == {("cuda_ipc", "bfloat16")}
+    assert {(job.backend.name, job.recipe.dtype) for job in jobs} == {("cuda_ipc", "bfloat16")}
     measured(plan, tmp_path / "me.json")
     found = profiles.read(tmp_path / "me.json")
     assert found.interference == pytest.approx(INTERFERENCE)

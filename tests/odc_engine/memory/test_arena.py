@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odc_engine.backends.threads.memory import Team, ThreadMemory
-from odc_engine.memory.arena import ACCUMULATE, CHUNK, NOTES, Arena, UnitShape
+from odc_engine.memory.arena import CHUNK, NOTES, Arena, UnitShape
 from odcsim.errors import InputError
+from odcsim.recipe import ACCUMULATE
 
 DTYPES = [torch.float32, torch.bfloat16]
 

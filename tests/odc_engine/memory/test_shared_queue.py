@@ -94,7 +94,7 @@ def test_gradients_of_drawn_schedules_over_shm(pools, minibatches, accumulate):
 @settings(max_examples=8, deadline=None)
 @given(drawn, st.sampled_from(["none", "fsdp2", "3"]))
 def test_gradients_of_drawn_schedules_on_threads(minibatches, prefetch):
-    job = replace(teams.job_for(*minibatches), prefetch=prefetch)
+    job = teams.job_for(*minibatches, prefetch=prefetch)
     check_gradients(job, teams.on_threads(job, gradients)[0])
 
 

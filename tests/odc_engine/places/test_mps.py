@@ -132,7 +132,7 @@ def test_a_process_of_torchrun_s_has_its_share_before_it_touches_cuda(monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: seen.append(os.environ.get(mps.SHARE)) or True)
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    run.check(FILE, replace(job_for(FILE, backend="cuda_ipc"), accumulate="slots"))
+    run.check(FILE, job_for(FILE, backend="cuda_ipc", accumulate="slots"))
     assert seen == ["50"]
     assert os.environ.items() >= QUEUES.items()
 

@@ -192,7 +192,7 @@ def jobs(draw):
 
 def deep(job, prefetch):
     """More layers than a gather may run ahead, so that memory is used again while others still compute."""
-    return replace(job, cost=replace(job.cost, model=replace(job.cost.model, layers=5)), prefetch=prefetch)
+    return replace(job, cost=replace(job.cost.by(prefetch=prefetch), model=replace(job.cost.model, layers=5)))
 
 
 @settings(max_examples=12, deadline=None)

@@ -21,11 +21,12 @@ from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.devices.member import as_block
 from odc_engine.devices.process import Device
 from odc_engine.job import job_of
-from odc_engine.memory.arena import ACCUMULATE, Arena, UnitShape
+from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.runs import run
 from odc_engine.runs.verify import BOUND
 from odcsim.errors import InputError
 from odcsim.program import EVERY
+from odcsim.recipe import ACCUMULATE
 
 UNEVEN, EVEN = Case((4, 1, 2, 0), per_node=2), Case((2, 2, 2, 2), per_node=2)
 HYBRID = {"sharding": "hybrid", "devices_per_node": 2}

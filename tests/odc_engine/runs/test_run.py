@@ -121,7 +121,7 @@ def test_a_recorded_timeline_is_one_of_odcsims(real, tmp_path):
     timeline.write(found, tmp_path / "t.npz")
     again = timeline.read(tmp_path / "t.npz")
     assert again.about == found.about
-    assert (again.about.executor, again.about.recipe.sync, again.about.emulated) == ("engine", job.sync, False)
+    assert (again.about.executor, again.about.recipe.sync, again.about.emulated) == ("engine", job.recipe.sync, False)
     assert sorted(n for block in again.blocks for n in block.minibatches) == [0, 1]
     assert f"backend {job.backend.name}" in again.about.hardware
 

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -99,7 +98,7 @@ def test_what_is_right_passes(pools, sync, backend, counts):
 
 @pytest.mark.parametrize(("sync", "backend"), [("on-demand", "shm"), ("collective", "torch")])
 def test_so_does_what_keeps_its_activations(pools, sync, backend):
-    job = replace(job_for(file_of(EVEN), sync, backend), recompute=False)
+    job = job_for(file_of(EVEN), sync, backend, recompute=False)
     (printed, error), *_ = pools(4).run(verified, job)
     assert (json.loads(printed)["ok"], error) == (True, "")
 

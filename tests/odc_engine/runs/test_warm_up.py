@@ -1,7 +1,5 @@
 """Warming up does everything that a minibatch does, and leaves nothing behind: not a bit of a weight."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from jobs import job_for
@@ -42,7 +40,7 @@ def on_process(rank, job, warm):
 
 
 def weights(pools, backend: str, sync: str, warm: bool, *, emulate: bool = False) -> list[dict]:
-    job = replace(job_for(FILE, sync, backend, emulate=emulate), accumulate="slots")
+    job = job_for(FILE, sync, backend, emulate=emulate, accumulate="slots")
     if backend == "threads":
         return on_threads(job, lambda device: trained(device, warm))[0]
     return pools(2).run(on_process, job, warm)[0]

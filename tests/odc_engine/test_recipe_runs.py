@@ -1,0 +1,55 @@
+"""The engine runs the recipe that is asked for, and a field that nobody knows reaches its devices and its timeline."""
+
+import pytest
+import toys
+from jobs import file_of, written
+
+from odc_engine.job import job_of
+from odcsim.errors import InputError
+from odcsim.recipe import Recipe
+
+FILE = file_of((1, 1))
+
+
+def test_a_job_is_by_the_recipe_that_is_asked_for():
+    asked = {"sync": "collective", "accumulate": "slots", "dtype": "bfloat16", "recompute": False, "prefetch": "none"}
+    assert job_of(FILE, **asked).recipe == Recipe(**asked)
+    assert job_of(FILE).recipe == Recipe()
+    hybrid = job_of(FILE, sharding="hybrid", devices_per_node=2)
+    assert (hybrid.cost.recipe.sharding, hybrid.recipe.sharding) == ("hybrid", "full")
+
+
+@pytest.mark.parametrize(
+    ("choice", "problem"),
+    [({"sync": "colective"}, "unknown sync 'colective'; did you"), ({"dtype": "float16"}, "unknown dtype 'float16'")],
+)
+def test_a_choice_that_there_is_not_is_refused_before_anything_starts(choice, problem):
+    with pytest.raises(InputError, match=problem):
+        job_of(FILE, **choice)
+
+
+def test_a_new_field_is_asked_for_runs_and_is_written_without_another_edit(tmp_path):
+    written(tmp_path, (1, 1))
+    out = toys.run(
+        """
+from odc_engine.cli import main
+from odc_engine.devices.thread import Thin
+from odcsim import timeline
+told, before = [], Thin.minibatch
+def minibatch(self, number):
+    told.append(self.job.recipe.toy)
+    return before(self, number)
+Thin.minibatch = minibatch
+how = "--sync on-demand --backend threads --emulate-compute --profile profile.json"
+for name, words in (("usual", ""), ("asked", "--toy fancy --accumulate slots")):
+    assert not main(f"run schedule.jsonl {how} {words} -o {name}.npz".split())
+    header = timeline.read(f"{name}.npz").about.header()
+    print(told, header["toy"], header.get("accumulate"))
+print("verified", main("verify schedule.jsonl --sync deferred --backend threads --toy fancy".split()))
+""",
+        tmp_path,
+    )
+    lines = out.splitlines()
+    assert "['plain', 'plain'] plain None" in lines
+    assert "['plain', 'plain', 'fancy', 'fancy'] fancy slots" in lines
+    assert lines[-1] == "verified 0"
