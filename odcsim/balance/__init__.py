@@ -98,8 +98,8 @@ def pooled(
 
     `constant`: seconds that a microbatch takes whatever it holds.
     """
-    found = assigned(pool.BALANCER, Work(lengths, weights, devices, max_tokens, constant=constant))
-    return found.devices, found.queue
+    deal = assigned(pool.BALANCER, Work(lengths, weights, devices, max_tokens, constant=constant))
+    return deal.devices, deal.queue
 
 
 def runs_with(name: str, sync: str) -> bool:

@@ -43,8 +43,8 @@ def _traded(owner: Held, devices: int, scaled: Floats) -> tuple[Held, float]:
     if devices < MANY:
         owner = owners(even_out(_groups(owner, devices), scaled.tolist()), len(owner))
         return hold(owner, devices), float(np.bincount(owner, scaled).max())
-    found = settle(hold(owner, devices), scaled)
-    return found.held, found.top
+    settled = settle(hold(owner, devices), scaled)
+    return settled.held, settled.top
 
 
 def _groups(owner: Held, devices: int) -> list[list[int]]:

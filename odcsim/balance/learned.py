@@ -78,8 +78,8 @@ class LearnedCosts:
     def weights(self, lengths: ArrayLike) -> Floats:
         """What each sample brings, in seconds of a device of speed 1; before any measurement, in tokens' worth."""
         length = whole_numbers("length", lengths, 1).astype(np.float64)
-        found: Floats = self.coefficients.linear * length + self.coefficients.quadratic * length * length
-        return found
+        seconds: Floats = self.coefficients.linear * length + self.coefficients.quadratic * length * length
+        return seconds
 
     @property
     def coefficients(self) -> Coefficients:
@@ -109,8 +109,8 @@ def learn(rows: Sequence[tuple[float, ...]], devices: int) -> tuple[Coefficients
     owner, seconds, columns = table[:, 0].astype(np.int64), table[:, 1], table[:, 2:]
     speeds = np.ones(devices)
     for _ in range(ROUNDS):
-        found = _fit(columns, seconds * speeds[owner])
-        logs = np.log(seconds / (columns @ found))
+        coefficients = _fit(columns, seconds * speeds[owner])
+        logs = np.log(seconds / (columns @ coefficients))
         medians = _medians(owner, logs, devices)
         speeds = np.exp(np.median(medians[np.unique(owner)]) - medians)
     speeds = np.where(_certain(owner, logs, speeds), speeds, 1.0)
@@ -124,18 +124,18 @@ def _fit(columns: Floats, seconds: Floats) -> Floats:
     near = start * np.median(seconds / (columns @ start))
     within = FREE * near
     within[0] = CONSTANT * np.median(seconds / columns[:, 0])
-    found = solve_near(columns, seconds, near, within)
+    coefficients = solve_near(columns, seconds, near, within)
     # Seconds that do not grow with length say nothing of samples, and weights of nothing balance nothing.
-    return found if found[1:].any() else np.append(found[0], near[1:])
+    return coefficients if coefficients[1:].any() else np.append(coefficients[0], near[1:])
 
 
 def _medians(owner: NDArray[np.int64], logs: Floats, devices: int) -> Floats:
     """Of each device; of one without measurements, those of the others."""
     order = owner.argsort(kind="stable")
     known, starts = np.unique(owner[order], return_index=True)
-    found = np.array([np.median(own) for own in np.split(logs[order], starts[1:])])
-    medians = np.full(devices, np.median(found))
-    medians[known] = found
+    own_medians = np.array([np.median(own) for own in np.split(logs[order], starts[1:])])
+    medians = np.full(devices, np.median(own_medians))
+    medians[known] = own_medians
     return medians
 
 

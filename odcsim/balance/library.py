@@ -95,9 +95,9 @@ def plan(
     weight = weigh(length) if weights is None else numbers("weight", weights, len(length))
     counted = length - 1 if loss is None else loss_tokens(loss, length)
     speed = None if speeds is None else numbers("speed", speeds, devices, "device")
-    found = balance(balancer, length, weight, devices, max_tokens, speeds=speed)
+    assignment = balance(balancer, length, weight, devices, max_tokens, speeds=speed)
     asked = (balancer, int(devices), int(max_tokens), length, weight, counted, speed)
-    return Plan(found, tuple(counted.tolist()), digest(*asked, found))
+    return Plan(assignment, tuple(counted.tolist()), digest(*asked, assignment))
 
 
 def weigh(lengths: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -33,15 +33,15 @@ def entries(weights: list[float], tokens: list[int], devices: int, max_tokens: i
     Polychronopoulos and Kuck 1987, with the half of factoring, Hummel et al. 1992).
     """
     left = sum(weights)
-    found: list[Microbatch] = []
+    queue: list[Microbatch] = []
     room, space = 0.0, 0  # of the entry that is open
     for i, (weight, size) in enumerate(zip(weights, tokens, strict=True)):
-        if not found or weight > room or size > space:
-            found.append([])
+        if not queue or weight > room or size > space:
+            queue.append([])
             room, space = max(left / (2 * devices), grain), max_tokens
-        found[-1].append(i)
+        queue[-1].append(i)
         room, space, left = room - weight, space - size, left - weight
-    return sorted(found, key=lambda entry: -sum([weights[i] for i in entry]))
+    return sorted(queue, key=lambda entry: -sum([weights[i] for i in entry]))
 
 
 BALANCER = Balancer(

@@ -49,7 +49,7 @@ def split_outliers(
     order = np.lexsort((-lengths, -weights))
     heavy, tokens, positions = weights[order], lengths[order].tolist(), order.tolist()
     alone = np.ones(len(lengths), dtype=np.int64)
-    found, shares = plain, alone
+    best, shares = plain, alone
     last = _last(plain, weights, seconds)
     for gangs in _candidates(heavy, _last(plain, weights, float), devices, overhead, largest, seconds):
         slots = _slots(heavy, tokens, gangs, devices, max_tokens, overhead, seconds)
@@ -58,8 +58,8 @@ def split_outliers(
         sizes[order[: len(gangs)]] = gangs
         parts = weights * [part(g, overhead) for g in sizes.tolist()]
         if (end := _last(assignment, parts, seconds)) < last:
-            found, shares, last = assignment, sizes, end
-    return found, tuple(shares.tolist())
+            best, shares, last = assignment, sizes, end
+    return best, tuple(shares.tolist())
 
 
 def split(work: Work) -> Deal:

@@ -111,14 +111,14 @@ def _best_trade(
     above, below = (sum([weights[i] for i in part]) for part in (heavy, light))
     room_above, room_below = (max_tokens - sum([tokens[i] for i in part]) for part in (heavy, light))
     takes = [([i], weights[i], tokens[i]) for i in light] + [([], 0.0, 0)]
-    best, found = above, None
+    best, trade = above, None
     for give in heavy:
         weight, length = weights[give], tokens[give]
         for take, other, instead in takes:
             worse = max(above - weight + other, below + weight - other)
             if worse < best and -room_above <= length - instead <= room_below:
-                best, found = worse, (give, take)
-    return found
+                best, trade = worse, (give, take)
+    return trade
 
 
 def _by_cost(packed: list[Microbatch], weights: list[float]) -> list[Microbatch]:

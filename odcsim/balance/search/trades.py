@@ -63,11 +63,11 @@ class Relieved(NamedTuple):
 
 def settle(held: Held, scaled: Floats, slow: Floats | None = None) -> Relieved:
     """Rounds of trades in one scenario for as long as they halve what is left above the bound."""
-    found, before = relieve(held, scaled[None], slow), math.inf
-    while not found.ended and ENOUGH < found.top - 1 < (before - 1) / 2:
-        before = found.top
-        found = relieve(found.held, scaled[None], slow)
-    return found
+    relieved, before = relieve(held, scaled[None], slow), math.inf
+    while not relieved.ended and ENOUGH < relieved.top - 1 < (before - 1) / 2:
+        before = relieved.top
+        relieved = relieve(relieved.held, scaled[None], slow)
+    return relieved
 
 
 def relieve(held: Held, scenarios: Floats, slow: Floats | None = None) -> Relieved:
