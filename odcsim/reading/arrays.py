@@ -14,8 +14,8 @@ from odcsim.reading.table import Table
 def open_numpy(path: Path) -> Table:
     """Arrays of numbers; one of objects would have to be unpickled, which can run code, and is refused."""
     with path.open("rb") as file:  # numpy leaves a damaged archive open where it opens the file itself
-        found = _decoded(path, lambda: _arrays(np.load(file, allow_pickle=False)))
-    return of_columns(path, found)
+        columns = _decoded(path, lambda: _arrays(np.load(file, allow_pickle=False)))
+    return of_columns(path, columns)
 
 
 def _arrays(loaded: Any) -> dict[str, Any]:

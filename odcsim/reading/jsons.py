@@ -32,12 +32,12 @@ class LinesTable:
                 kept.extend([_plain(value) for value in values])
             except (TypeError, OverflowError):
                 kept.extend([number(v, name, f"{self.path}:{line}") for v, name in zip(values, wanted, strict=True)])
-        found = np.array(kept, np.float64).reshape(-1, len(wanted))
-        return {name: found[:, i] for i, name in enumerate(wanted)}
+        table = np.array(kept, np.float64).reshape(-1, len(wanted))
+        return {name: table[:, i] for i, name in enumerate(wanted)}
 
     def labels(self, name: str) -> NDArray[np.int64]:
-        found = [values[0] for _, values in self._values((name,))]
-        return np.array(found, np.int64) if ids(found) else factorised(str(value) for value in found)
+        column = [values[0] for _, values in self._values((name,))]
+        return np.array(column, np.int64) if ids(column) else factorised(str(value) for value in column)
 
     def place(self, row: int) -> str:
         line = next((line for i, (line, _) in enumerate(_lines(self.path)) if i == row), row + 1)
@@ -65,8 +65,8 @@ def open_json(path: Path) -> Table:
     if isinstance(value, dict):
         return of_columns(path, value)
     if not isinstance(value, list) or not value:
-        told = "nothing" if value in ([], None) else type(value).__name__
-        raise InputError(f"the file holds {told} where lengths belong", where=str(path), fix=FIX)
+        kind = "nothing" if value in ([], None) else type(value).__name__
+        raise InputError(f"the file holds {kind} where lengths belong", where=str(path), fix=FIX)
     return _rows(path, [as_record(row) for row in value])
 
 

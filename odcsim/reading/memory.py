@@ -39,8 +39,8 @@ class MemoryTable:
             return np.array([number(v, name, self.place(i)) for i, v in enumerate(values)], np.float64)
         if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf":
             return values.astype(np.float64)
-        told = f"a {values.ndim}-D array of {values.dtype}" if isinstance(values, np.ndarray) else "not a list"
-        raise InputError(f"column '{name}' is {told}", where=str(self.path), fix="give one number per sample")
+        kind = f"a {values.ndim}-D array of {values.dtype}" if isinstance(values, np.ndarray) else "not a list"
+        raise InputError(f"column '{name}' is {kind}", where=str(self.path), fix="give one number per sample")
 
 
 def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
@@ -50,8 +50,8 @@ def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
     if not sizes:
         raise InputError("the file holds no columns", where=str(path), fix='give lists, such as {"length": [512]}')
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"'{name}' {size}" for name, size in sizes.items())
-        raise InputError(f"columns differ in length: {told}", where=str(path), fix="give every row the same columns")
+        listed = ", ".join(f"'{name}' {size}" for name, size in sizes.items())
+        raise InputError(f"columns differ in length: {listed}", where=str(path), fix="give every row the same columns")
     return MemoryTable(path, list(lists), lists.__getitem__)
 
 

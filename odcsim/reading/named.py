@@ -36,10 +36,10 @@ def find(text: str) -> str | None:
 
 
 def about(name: str) -> About:
-    found = json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
-    return About(**{field: found[field] for field in About.__slots__})
+    content = json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
+    return About(**{field: content[field] for field in About.__slots__})
 
 
 def load(name: str) -> Trace:
-    told, trace = about(name), files.load(folder() / f"{name}.json")
-    return Trace(name, trace.lengths, trace.counts, trace.loss, origin=f"{told.kind}: {told.origin}")
+    source, trace = about(name), files.load(folder() / f"{name}.json")
+    return Trace(name, trace.lengths, trace.counts, trace.loss, origin=f"{source.kind}: {source.origin}")

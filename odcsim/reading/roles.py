@@ -72,10 +72,10 @@ def _lengths(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _named(names: Sequence[str], column: str, where: str) -> str:
-    found = next((n for n in names if n == column), None) or _first(names, [_plain(column)])
-    if found is None:
+    name = next((n for n in names if n == column), None) or _first(names, [_plain(column)])
+    if name is None:
         raise InputError(f"no column '{column}'", where=where, fix=nearest(column, list(names)))
-    return found
+    return name
 
 
 def _first(names: Sequence[str], known: Sequence[str]) -> str | None:

@@ -31,8 +31,8 @@ class TextTable:
     def numbers(self, wanted: tuple[str, ...]) -> Columns:
         at = [self.names.index(name) for name in wanted]
         bulk = self._bulk(at)
-        found = self._exact(at) if bulk is None else bulk
-        return {name: found[:, i] for i, name in enumerate(wanted)}
+        table = self._exact(at) if bulk is None else bulk
+        return {name: table[:, i] for i, name in enumerate(wanted)}
 
     def labels(self, name: str) -> NDArray[np.int64]:
         at = self.names.index(name)
@@ -53,15 +53,15 @@ class TextTable:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # numpy warns of a file without rows: told below as an error
-                found = np.loadtxt(
+                table = np.loadtxt(
                     str(self.path.absolute()), delimiter=self.delimiter, skiprows=self.header_lines, ndmin=2,
                     comments=None, quotechar='"', encoding="utf-8-sig", usecols=None if every else at,
                 )  # fmt: skip
         except (ValueError, OSError):
             return None
-        if found.shape[1] != len(at) or not len(found):
+        if table.shape[1] != len(at) or not len(table):
             return None
-        return found[:, at] if every else found
+        return table[:, at] if every else table
 
     @cached_property
     def _even(self) -> bool:
@@ -71,8 +71,8 @@ class TextTable:
             for _ in range(self.header_lines):
                 file.readline()
             while block := file.read(BLOCK) + file.readline():
-                found = np.frombuffer(block if block.endswith(b"\n") else block + b"\n", np.uint8)
-                upto = np.cumsum(found == ord(self.delimiter), dtype=np.int32)[found == ord("\n")]
+                characters = np.frombuffer(block if block.endswith(b"\n") else block + b"\n", np.uint8)
+                upto = np.cumsum(characters == ord(self.delimiter), dtype=np.int32)[characters == ord("\n")]
                 if b'"' in block or (np.diff(upto, prepend=0) != len(self.names) - 1).any():
                     return False
                 seen = True
