@@ -39,8 +39,8 @@ def show_comparison(comparison: "Comparison") -> None:
 
     print(_asked(comparison))
     show(comparison.rows)
-    found = answer.answer(comparison)
-    lines = [answer.verdict(found), *answer.sentences(comparison, found), *answer.misfit(comparison, found)]
+    reply = answer.answer(comparison)
+    lines = [answer.verdict(reply), *answer.sentences(comparison, reply), *answer.misfit(comparison, reply)]
     for line in [*lines, f"Cost: {comparison.setting.cost.profile.origin}."]:
         print(line)
 

@@ -33,42 +33,42 @@ def _run(args: argparse.Namespace) -> int:
     from odcsim import timeline
     from odcsim.results.validation import validate
 
-    found = validate(timeline.read(args.predicted), [timeline.read(path) for path in args.measured])
+    validation = validate(timeline.read(args.predicted), [timeline.read(path) for path in args.measured])
     if args.html is not None:
         from odcsim.pages.validation_page import write_validation
 
-        write_validation(found, args.html)
+        write_validation(validation, args.html)
     if args.json:
-        options.print_json(found.as_json())
+        options.print_json(validation.as_json())
     else:
-        _show(found)
-    return _judge(found, args.tolerance)
+        _show(validation)
+    return _judge(validation, args.tolerance)
 
 
-def _show(found: "Validation") -> None:
+def _show(validation: "Validation") -> None:
     from odcsim.cli import table
-    from odcsim.pages import validation_page as told
+    from odcsim.pages import validation_page as words
 
-    print(told.asked(found))
-    for line in told.cautions(found):
+    print(words.asked(validation))
+    for line in words.cautions(validation):
         print(line)
-    table.show_texts(told.ERRORS, told.errors(found))
-    for line in (told.idle(found), *told.queues(found)):
+    table.show_texts(words.ERRORS, words.errors(validation))
+    for line in (words.idle(validation), *words.queues(validation)):
         print(line)
-    table.show_texts(told.KINDS, told.kinds(found))
+    table.show_texts(words.KINDS, words.kinds(validation))
     print("worst minibatches:")
-    table.show_texts(told.WORST, told.worst(found))
+    table.show_texts(words.WORST, words.worst(validation))
 
 
-def _judge(found: "Validation", tolerance: float | None) -> int:
+def _judge(validation: "Validation", tolerance: float | None) -> int:
     """1 where the prediction is further off than tolerated, and a line that says so."""
     import sys
 
-    if tolerance is None or found.makespan.median <= tolerance:
+    if tolerance is None or validation.makespan.median <= tolerance:
         return 0
-    kind = max(found.kinds, key=lambda k: abs(k.error_points))
+    kind = max(validation.kinds, key=lambda k: abs(k.error_points))
     print(
-        f"odcsim validate: FAILED: median makespan error {found.makespan.median:.2%} is over the tolerance of "
+        f"odcsim validate: FAILED: median makespan error {validation.makespan.median:.2%} is over the tolerance of "
         f"{tolerance:.2%}; {kind.kind} is furthest off ({kind.error_points:+.2f} points of device time)",
         file=sys.stderr,
     )

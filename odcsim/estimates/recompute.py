@@ -21,7 +21,7 @@ def under(profile: Profile, model: Model, recompute: bool) -> Profile:
         return profile
     kept = profile.kept
     if not recompute and kept.backward != Polynomial():
-        found = replace(
+        alike = replace(
             profile,
             origin=f"without recompute; {profile.origin}",
             forward=kept.forward,
@@ -30,8 +30,8 @@ def under(profile: Profile, model: Model, recompute: bool) -> Profile:
             backward_error=kept.backward_error,
         )
     else:
-        found = _derived(profile, model)
-    return replace(found, recompute=recompute, kept=Passes())
+        alike = _derived(profile, model)
+    return replace(alike, recompute=recompute, kept=Passes())
 
 
 def _derived(profile: Profile, model: Model) -> Profile:

@@ -64,10 +64,10 @@ STACKS = {
 def matmuls(model: Model) -> tuple[Matmul, ...]:
     """Every matmul of one layer."""
     softmax = (model.layers - model.linear_layers) / model.layers
-    found = [Matmul(m.inner, m.outer, m.times * softmax) for m in _attention(model)]
+    attention = [Matmul(m.inner, m.outer, m.times * softmax) for m in _attention(model)]
     if model.linear_layers:
-        found.append(Matmul(model.hidden, model.linear_parameters / model.hidden, 1 - softmax))
-    return (*found, *_mlp(model))
+        attention.append(Matmul(model.hidden, model.linear_parameters / model.hidden, 1 - softmax))
+    return (*attention, *_mlp(model))
 
 
 def _attention(model: Model) -> Iterator[Matmul]:

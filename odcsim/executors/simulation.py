@@ -148,9 +148,9 @@ def _pieces(schedules: Sequence[Schedule], simulation: Simulation, size: int | N
             yield piece
             continue
         takers = analytic.take(piece.program, piece.durations, simulation.cost.program(1), _entries(piece, simulation))
-        found = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(piece.schedules, takers, strict=True)]
-        for places in _alike(found, simulation, None):
-            part = _piece([numbers[i] for i in places], [found[i] for i in places], simulation)
+        realised = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(piece.schedules, takers, strict=True)]
+        for places in _alike(realised, simulation, None):
+            part = _piece([numbers[i] for i in places], [realised[i] for i in places], simulation)
             yield replace(part, takers=takers[places])
 
 

@@ -45,25 +45,25 @@ class FitReport:
 
     def lines(self) -> list[str]:
         """The fit in words, what speaks against it last."""
-        told = [part.line() for part in self.parts]
+        lines = [part.line() for part in self.parts]
         p = self.profile
-        told.append(f"between repeats: {p.jitter:.1%} (0 where nothing was measured twice)")
+        lines.append(f"between repeats: {p.jitter:.1%} (0 where nothing was measured twice)")
         if p.swing:
-            told.append(f"a device's speed swings by {p.swing:.1%} in spells of {p.spell:.2g} s")
-        told += [f"device {d} takes {factor:.2f} times as long as all on average" for d, factor in enumerate(p.slow)]
+            lines.append(f"a device's speed swings by {p.swing:.1%} in spells of {p.spell:.2g} s")
+        lines += [f"device {d} takes {factor:.2f} times as long as all on average" for d, factor in enumerate(p.slow)]
         if p.interference != 1:
-            told.append(
+            lines.append(
                 f"beside others compute takes {p.interference:.2f} times what it takes alone: in the fit already"
             )
-        told += [
+        lines += [
             f"{t.kind} on {t.devices} devices: {t.slowdown:.2f} times as long beside compute"
             for t in p.timings
             if t.slowdown != 1
         ]
-        told.append(f"valid for samples up to {p.longest:,} tokens, microbatches up to {p.most_tokens:,}")
-        told += [f"doubtful: {line}" for line in self.doubts]
-        told += [f"NOT EXPLAINED: {line}" for line in self.unexplained[:SHOWN]]
-        return told + ([f"NOT EXPLAINED: {left} more"] if (left := len(self.unexplained) - SHOWN) > 0 else [])
+        lines.append(f"valid for samples up to {p.longest:,} tokens, microbatches up to {p.most_tokens:,}")
+        lines += [f"doubtful: {line}" for line in self.doubts]
+        lines += [f"NOT EXPLAINED: {line}" for line in self.unexplained[:SHOWN]]
+        return lines + ([f"NOT EXPLAINED: {left} more"] if (left := len(self.unexplained) - SHOWN) > 0 else [])
 
 
 def fit(measurements: Measurements) -> Profile:
@@ -115,13 +115,13 @@ def _profile(
     bad = sum(len(p.unexplained) for p in parts)
     off = min(float(errors.max() if bad else np.quantile(errors, 0.95)), 0.9)
     count = len(m.compute) + len(m.transfers) + len(m.constants)
-    told = [f"{count} measurements", f" on {m.hardware}" if m.hardware else "", f", {m.date}" if m.date else ""]
+    source = [f"{count} measurements", f" on {m.hardware}" if m.hardware else "", f", {m.date}" if m.date else ""]
     squared = [of for kind, of in rows.items() if kind in SQUARED]
     return Profile(
         model=m.model,
         gpu=m.gpu,
         fidelity="calibrated",
-        origin="".join(told) + (f"; {bad} of them not explained by the fit" if bad else ""),
+        origin="".join(source) + (f"; {bad} of them not explained by the fit" if bad else ""),
         forward=terms["forward"],
         backward=terms["backward"],
         head=terms["head"],
@@ -154,18 +154,18 @@ def _kept(terms: dict[str, Polynomial]) -> dict[str, Polynomial]:
 
 def _interference(m: Measurements, computes: dict[str, Part]) -> float:
     """How many times longer compute took beside other devices and transfers than alone; 1 where that is not known."""
-    found = [
+    factors = [
         (c.constant + c.linear * r.tokens + c.quadratic * r.squares + c.sample * r.samples) / r.seconds
         for r in m.compute
         if r.alone and r.kind in SQUARED and r.kind in computes
         for c in (computes[r.kind].coefficients,)
     ]
-    return float(np.median(found)) if found else 1.0
+    return float(np.median(factors)) if factors else 1.0
 
 
 def _layers(computes: dict[str, Part]) -> dict[str, Polynomial]:
-    found = {kind: part.coefficients for kind, part in computes.items()}
-    return found | {f"{kind}_error": part.errors for kind, part in computes.items()}
+    coefficients = {kind: part.coefficients for kind, part in computes.items()}
+    return coefficients | {f"{kind}_error": part.errors for kind, part in computes.items()}
 
 
 def _whole(part: Part, layers: int, recompute: bool) -> dict[str, Polynomial]:
@@ -176,8 +176,8 @@ def _whole(part: Part, layers: int, recompute: bool) -> dict[str, Polynomial]:
     def share(of: Polynomial, a: float, b: float) -> Polynomial:
         return Polynomial(0.0, a * of.linear / layers, b * of.quadratic / layers)
 
-    found = {"head": Polynomial()}
+    shares = {"head": Polynomial()}
     for suffix, of in (("", part.coefficients), ("_error", part.errors)):
-        found["forward" + suffix] = share(of, linear, quadratic)
-        found["backward" + suffix] = share(of, 1 - linear, 1 - quadratic)
-    return found
+        shares["forward" + suffix] = share(of, linear, quadratic)
+        shares["backward" + suffix] = share(of, 1 - linear, 1 - quadratic)
+    return shares

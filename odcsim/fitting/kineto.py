@@ -18,7 +18,7 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.files import reading
 from odcsim.fitting.fit import FitReport, examine
-from odcsim.fitting.logs import read_lengths, told_split
+from odcsim.fitting.logs import read_lengths, split_in_words
 from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
@@ -87,8 +87,8 @@ def fit_traces(
         for step, seconds in sorted(trace.steps.items()):
             key = (0 if len(traces) == 1 and trace.device not in {d for d, _ in held} else trace.device, step)
             if key not in held:
-                told = f"no lengths of step {step} on device {trace.device}"
-                raise InputError(told, where=str(lengths), fix="give a row for each microbatch of each step traced")
+                problem = f"no lengths of step {step} on device {trace.device}"
+                raise InputError(problem, where=str(lengths), fix="give a row for each microbatch of each step traced")
             if seconds <= 0:
                 raise InputError(f"no kernel ran in step {step}", where=str(lengths), fix="trace whole steps")
             every = [n for microbatch in held[key] for n in microbatch]
@@ -96,11 +96,11 @@ def fit_traces(
             rows.append(Compute("microbatch", sum(every), squares, seconds, max(every), len(held[key])))
     constants = [Constant("optimizer", t.devices, s) for t in traces for s in t.optimizer if s > 0]
     hardware = f"{len(traces)} traces of {max(t.devices for t in traces)} devices"
-    notes = NOTES.format(told_split(recipe))
-    found = Measurements(
+    notes = NOTES.format(split_in_words(recipe))
+    measurements = Measurements(
         model.name, gpu, tuple(rows), _shortest(traces), tuple(constants), hardware, transport="NCCL", notes=notes
     )
-    return examine(found, model.layers, recipe=recipe)
+    return examine(measurements, model.layers, recipe=recipe)
 
 
 def _timed(event: dict[str, Any]) -> bool:
@@ -144,12 +144,12 @@ def _transfer(kernel: dict[str, Any]) -> tuple[str, int, int, float] | None:
 
 def _shortest(traces: list[Trace]) -> tuple[Transfer, ...]:
     """Of each size the kernels that waited least; nothing of a kind that came in one size only."""
-    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    groups: dict[tuple[str, int], dict[int, list[float]]] = {}
     for kind, devices, size, seconds in (t for trace in traces for t in trace.transfers):
-        found.setdefault((kind, devices), {}).setdefault(size, []).append(seconds)
+        groups.setdefault((kind, devices), {}).setdefault(size, []).append(seconds)
     return tuple(
         Transfer(kind, devices, size, s)
-        for (kind, devices), sizes in sorted(found.items())
+        for (kind, devices), sizes in sorted(groups.items())
         if len(sizes) > 1 and sum(min(len(v), SHORTEST) for v in sizes.values()) > 2
         for size, every in sorted(sizes.items())
         for s in sorted(every)[:SHORTEST]

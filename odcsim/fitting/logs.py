@@ -41,11 +41,11 @@ def read_log(path: Path | str) -> Log:
 def read_lengths(path: Path | str, one: bool) -> dict[tuple[int, int], list[tuple[int, ...]]]:
     """What each step of each device held, microbatch by microbatch. With one device the column may be missing."""
     path, needed = Path(path), ("step", "lengths") if one else ("device", "step", "lengths")
-    found: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    held: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for where, row in _rows(path, needed, f"columns {', '.join(needed)}, a row for each microbatch"):
         key = (_whole(row.get("device", "0"), "device", where), _whole(row["step"], "step", where))
-        found.setdefault(key, []).append(_lengths(row["lengths"], where))
-    return found
+        held.setdefault(key, []).append(_lengths(row["lengths"], where))
+    return held
 
 
 def _rows(path: Path, needed: tuple[str, ...], expected: str) -> list[tuple[str, dict[str, str]]]:
@@ -70,25 +70,25 @@ def fit_log(
     for lengths, seconds in zip(log.lengths, log.seconds, strict=True):
         squares = float(model.squares(np.array(lengths)).sum())
         rows.append(Compute("microbatch", sum(lengths), squares, seconds, max(lengths)))
-    told = (
-        f"Fitted to whole microbatches and given to equal layers, {told_split(recipe)}; the head is in the layers, "
+    notes = (
+        f"Fitted to whole microbatches and given to equal layers, {split_in_words(recipe)}; the head is in the layers, "
         "the constant counts as overhead; optimizer and publishing are not in it."
     )
     if devices > 1:
-        told += (
+        notes += (
             f" Logged on {devices} devices: transfers inside the node that were not hidden are in it, and so is "
             "waiting for other devices, which no log of one device's seconds can tell apart."
         )
     where = f"{len(rows)} microbatches{f' of {origin}' if origin else ''}"
-    found = Measurements(model.name, gpu, tuple(rows), hardware=where, notes=told)
-    return examine(found, model.layers, transfers_included=devices > 1, recipe=recipe)
+    measurements = Measurements(model.name, gpu, tuple(rows), hardware=where, notes=notes)
+    return examine(measurements, model.layers, transfers_included=devices > 1, recipe=recipe)
 
 
-def told_split(recipe: Recipe) -> str:
+def split_in_words(recipe: Recipe) -> str:
     """How seconds of both passes are split over them."""
     matmul, attention, counted = ("1:3", "1:3.5", "with") if recipe.recompute else ("1:2", "1:2.5", "without")
-    told = f"matmul split {matmul} and attention {attention} between forward and backward"
-    return f"{told}, as FLOPs {counted} recompute are"
+    split = f"matmul split {matmul} and attention {attention} between forward and backward"
+    return f"{split}, as FLOPs {counted} recompute are"
 
 
 def _whole(text: str, name: str, where: str) -> int:

@@ -69,12 +69,12 @@ def transfers(m: Measurements) -> tuple[tuple[Timing, ...], list[Part]]:
     groups: dict[tuple[str, int], list[Transfer]] = {}
     for row in m.transfers:
         groups.setdefault((row.kind, row.devices), []).append(row)
-    found = [_transfer(kind, devices, rows) for (kind, devices), rows in sorted(groups.items())]
+    fitted = [_transfer(kind, devices, rows) for (kind, devices), rows in sorted(groups.items())]
     fixed: dict[tuple[str, int], list[float]] = {}
     for constant in m.constants:
         fixed.setdefault((constant.kind, constant.devices), []).append(constant.seconds)
     constants = [Timing(kind, n, _mean(np.array(seconds))) for (kind, n), seconds in sorted(fixed.items())]
-    return (*(timing for timing, _ in found), *constants), [part for _, part in found]
+    return (*(timing for timing, _ in fitted), *constants), [part for _, part in fitted]
 
 
 def _transfer(kind: str, devices: int, rows: Sequence[Transfer]) -> tuple[Timing, Part]:
@@ -122,19 +122,19 @@ def _judge(
     medians = np.array([np.median(seconds[places.ravel() == i]) for i in range(len(points))])
     residuals = fitted / medians - 1
     noise = jitter(columns, seconds) or min(solution.spread, WRONG / SIGMAS)
-    told = [
+    unexplained = [
         f"{names[first[i]]}: measured {1e3 * medians[i]:.4g} ms, fitted {1e3 * fitted[i]:.4g} ms ({residuals[i]:+.0%})"
         for i in np.argsort(-np.abs(residuals))
         if abs(residuals[i]) > max(WRONG, SIGMAS * noise)
     ]
-    return residuals, tuple(told)
+    return residuals, tuple(unexplained)
 
 
 def _doubts(name: str, solution: Solution, columns: Floats) -> tuple[str, ...]:
     """A coefficient that may bring a tenth of the time somewhere and is known to no better than half of itself."""
     total = columns @ solution.coefficients
-    told = []
+    doubts = []
     for i, (value, error) in enumerate(zip(solution.coefficients.tolist(), solution.errors.tolist(), strict=True)):
         if error > 0.5 * value and float((columns[:, i] * (value + 2 * error) / total).max()) > 0.1:
-            told.append(f"{name}: its {TERMS[i]} coefficient is {value:.3g} with a standard error of {error:.2g}")
-    return tuple(told)
+            doubts.append(f"{name}: its {TERMS[i]} coefficient is {value:.3g} with a standard error of {error:.2g}")
+    return tuple(doubts)

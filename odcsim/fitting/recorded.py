@@ -67,13 +67,13 @@ def _compute(block: Block, held: Load, schedules: Sequence[Schedule], names: Map
         if step.kind == "compute":
             what = block.program.durations[step.duration][0]
             every.setdefault((names.get(what, what), step.microbatch), []).append(i)
-    found = []
+    computes = []
     for (kind, m), steps in every.items():
         seconds = np.mean(block.had[steps] - block.asked[steps], axis=0)
         middle = np.mean(block.had[steps] + block.asked[steps], axis=0) / 2
         for b, d in zip(*np.nonzero((m < held.counts) & (seconds > 0)), strict=True):
             samples = schedules[b].devices[d][m]
-            found.append(
+            computes.append(
                 Compute(
                     kind,
                     int(held.tokens[m, b, d]),
@@ -87,13 +87,13 @@ def _compute(block: Block, held: Load, schedules: Sequence[Schedule], names: Map
                     alone=block.counts.shape[1] == 1,
                 )
             )
-    return found
+    return computes
 
 
 def _transfers(block: Block, model: Model, gathered: int, computing: bool) -> list[Transfer]:
     """A row for each transfer."""
     one_sided, devices = block.program.one_sided, block.counts.shape[1]
-    found = []
+    transfers = []
     for i, step in enumerate(block.program.steps):
         if step.kind not in ("gather", "push") or devices == 1:
             continue
@@ -102,8 +102,8 @@ def _transfers(block: Block, model: Model, gathered: int, computing: bool) -> li
         if not one_sided:
             kind = "all-gather" if kind == "gather" else "reduce-scatter"
         seconds = took(block, i).ravel()
-        found += [Transfer(kind, devices, size, float(s), computing) for s in seconds if s > 0]
-    return found
+        transfers += [Transfer(kind, devices, size, float(s), computing) for s in seconds if s > 0]
+    return transfers
 
 
 def _beyond(block: Block, late: dict[int, Floats], seconds: Floats) -> dict[int, Floats]:
@@ -115,7 +115,7 @@ def _beyond(block: Block, late: dict[int, Floats], seconds: Floats) -> dict[int,
 def _constants(block: Block, late: dict[int, Floats]) -> list[Constant]:
     """Meetings, the optimizer, publishing, and the work between steps of each microbatch."""
     devices = block.counts.shape[1]
-    found: list[Constant] = []
+    constants: list[Constant] = []
     overhead = np.zeros((block.program.microbatches, *block.counts.shape))
     for i, step in enumerate(block.program.steps):
         if step.lane != COMPUTE:
@@ -123,10 +123,10 @@ def _constants(block: Block, late: dict[int, Floats]) -> list[Constant]:
         if step.kind in ("overhead", "compute"):
             overhead[step.microbatch] += _own(block, i, late)
         elif devices > 1 or step.kind != "meeting":
-            found += [Constant(step.kind, devices, float(s)) for s in _own(block, i, late).ravel() if s > 0]
+            constants += [Constant(step.kind, devices, float(s)) for s in _own(block, i, late).ravel() if s > 0]
     for m, seconds in enumerate(overhead):
-        found += [Constant("overhead", devices, float(s)) for s in seconds[m < block.counts] if s > 0]
-    return found
+        constants += [Constant("overhead", devices, float(s)) for s in seconds[m < block.counts] if s > 0]
+    return constants
 
 
 def _own(block: Block, i: int, late: dict[int, Floats]) -> Floats:

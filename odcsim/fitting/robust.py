@@ -51,8 +51,8 @@ def solve_near(columns: Floats, seconds: Floats, near: Floats, within: Floats) -
     """
     sizes = 1 / within
     pull = (np.eye(len(near)), near * sizes)
-    found: Floats = _reweighted(columns / sizes, seconds, pull)[0] / sizes
-    return found
+    coefficients: Floats = _reweighted(columns / sizes, seconds, pull)[0] / sizes
+    return coefficients
 
 
 def _reweighted(
@@ -72,15 +72,15 @@ def _reweighted(
         if pull is not None:
             strength = max(spread, EXACT)
             rows, values = np.vstack([rows, strength * pull[0]]), np.append(values, strength * pull[1])
-        found = nnls(rows, values)[0]
-        fitted = scaled @ found
+        coefficients = nnls(rows, values)[0]
+        fitted = scaled @ coefficients
         # Relative to the longer of the two, so that neither a far too short call nor a far too long one gains by it.
         base = np.maximum(fitted, seconds)
         residuals = (fitted - seconds) / base
         size = np.abs(residuals)
         spread = max(MAD * float(np.median(size)), FLOOR)
         weights = np.minimum(1.0, HUBER * spread / np.maximum(size, FLOOR * FLOOR))
-        done, best = np.allclose(found, best, rtol=1e-8, atol=0), found
+        done, best = np.allclose(coefficients, best, rtol=1e-8, atol=0), coefficients
         if done:
             break
     return best, fitted, residuals, weights, spread

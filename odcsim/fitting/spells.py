@@ -39,13 +39,13 @@ class Swing:
 
 def swing(rows: Sequence[Compute]) -> Swing:
     """From rows that say when and on which device they were; nothing where too few do, or where nothing swings."""
-    told = _again(_told(rows))
-    usual = slow(told) or (1.0,) * _devices(told)
-    logs = np.log([row.seconds / usual[row.device] for row in told])
-    for alike in _works(told):
+    timed = _again(_timed(rows))
+    usual = slow(timed) or (1.0,) * _devices(timed)
+    logs = np.log([row.seconds / usual[row.device] for row in timed])
+    for alike in _works(timed):
         logs[alike] -= np.median(logs[alike])
     late = np.clip(logs, -MOST, MOST).tolist()
-    lags, halves = _pairs(sorted((row.minibatch, row.device, row.at, x) for row, x in zip(told, late, strict=True)))
+    lags, halves = _pairs(sorted((row.minibatch, row.device, row.at, x) for row, x in zip(timed, late, strict=True)))
     near = lags < np.inf
     if min(near.sum(), (~near).sum()) < LEAST_PAIRS:
         return Swing()
@@ -55,13 +55,13 @@ def swing(rows: Sequence[Compute]) -> Swing:
 def slow(rows: Sequence[Compute]) -> tuple[float, ...]:
     """How many times as long as the mean of all each device takes, in turn. Nothing where devices are alike, or where
     what sets them apart comes and goes, as a swing does."""
-    told = _told(rows)
-    if (devices := _devices(told)) < 2:
+    timed = _timed(rows)
+    if (devices := _devices(timed)) < 2:
         return ()
-    told = _shared(told)
-    late, factors = _polished(told, devices)
-    numbers, places = np.unique([row.minibatch for row in told], return_inverse=True)
-    owners = np.array([row.device for row in told], dtype=int)
+    timed = _shared(timed)
+    late, factors = _polished(timed, devices)
+    numbers, places = np.unique([row.minibatch for row in timed], return_inverse=True)
+    owners = np.array([row.device for row in timed], dtype=int)
     size, cells = len(numbers) * devices, places * devices + owners
     sums = np.bincount(cells, late + factors[owners], size).reshape(-1, devices)
     counts = np.bincount(cells, minlength=size).reshape(-1, devices)
@@ -72,8 +72,8 @@ def slow(rows: Sequence[Compute]) -> tuple[float, ...]:
     gaps = means - means.mean(axis=1, keepdims=True)
     if not (np.abs(gaps.mean(axis=0)) > np.maximum(ALIKE, _by_chance(gaps))).any():
         return ()
-    found = np.exp(factors) / np.exp(factors).mean()
-    return tuple(found.tolist()) if (np.abs(found - 1) > ALIKE).any() else ()
+    times = np.exp(factors) / np.exp(factors).mean()
+    return tuple(times.tolist()) if (np.abs(times - 1) > ALIKE).any() else ()
 
 
 def _by_chance(gaps: Floats) -> Floats:
@@ -91,15 +91,15 @@ def _by_chance(gaps: Floats) -> Floats:
     raw = np.array([(off[lag:] * off[: n - lag]).sum() / (n - lag) for lag in range(n // 2)])
     alike = 1.0  # minibatches that count as one
     for _ in range(2):
-        told = raw / raw[0] + alike / n
-        end = int(np.argmin(told > 0)) or len(told)
-        alike = 1 + 2 * told[1:end].sum() / told[0]
+        correlation = raw / raw[0] + alike / n
+        end = int(np.argmin(correlation > 0)) or len(correlation)
+        alike = 1 + 2 * correlation[1:end].sum() / correlation[0]
     count = n / alike if n / alike >= LEAST_SPELLS else 2.0
     quantile = -stdtrit(count - 1, CHANCE / 2 / gaps.shape[1])
     return np.asarray(quantile * off.std(axis=0) * np.sqrt((1 + 1 / count) / count))
 
 
-def _told(rows: Sequence[Compute]) -> list[Compute]:
+def _timed(rows: Sequence[Compute]) -> list[Compute]:
     """Those that say when they were, and took long enough to say something."""
     return [row for row in rows if row.minibatch and row.kind not in SHORT]
 
@@ -110,10 +110,10 @@ def _devices(rows: Sequence[Compute]) -> int:
 
 def _works(rows: Sequence[Compute]) -> list[list[int]]:
     """Places of the same work."""
-    found: dict[tuple[str, int, float, int], list[int]] = {}
+    groups: dict[tuple[str, int, float, int], list[int]] = {}
     for place, row in enumerate(rows):
-        found.setdefault((row.kind, row.tokens, row.squares, row.samples), []).append(place)
-    return [*found.values()]
+        groups.setdefault((row.kind, row.tokens, row.squares, row.samples), []).append(place)
+    return [*groups.values()]
 
 
 def _again(rows: Sequence[Compute]) -> list[Compute]:
