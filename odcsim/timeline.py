@@ -53,10 +53,10 @@ class Block:
 
     def ran(self, schedules: Sequence[Schedule]) -> list[Schedule]:
         """The schedules of a file's minibatches that are here, without queues: as they came to be."""
-        found = [schedules[n] for n in self.minibatches]
+        planned = [schedules[n] for n in self.minibatches]
         if self.takers is None:
-            return found
-        return [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(found, self.takers, strict=True)]
+            return planned
+        return [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(planned, self.takers, strict=True)]
 
     def taken(self, place: int, device: int) -> dict[int, int]:
         """The entries of the shared queue that a device ran, by the microbatches that they became."""
@@ -115,10 +115,10 @@ class Timeline:
 
 def padded(takers: Sequence[Sequence[int]]) -> Ints:
     """Takers of queues as one array [minibatch, entry], -1 where a minibatch has fewer entries than others."""
-    found = np.full((len(takers), max(map(len, takers), default=0)), -1, dtype=np.int64)
-    for row, of in zip(found, takers, strict=True):
+    rows = np.full((len(takers), max(map(len, takers), default=0)), -1, dtype=np.int64)
+    for row, of in zip(rows, takers, strict=True):
         row[: len(of)] = of
-    return found
+    return rows
 
 
 def shortened(block: Block, program: Program) -> Block:

@@ -73,12 +73,12 @@ class Trace:
 def _shuffled(size: int, samples: int, count: int, seed: int) -> list[NDArray[np.int64]]:
     """Passes over the data without replacement. Only what is needed of a pass is drawn: memory follows the draw."""
     rng = np.random.default_rng(seed)
-    found: list[NDArray[np.int64]] = []
-    while len(found) < count:
-        whole = min(size // samples, count - len(found))
+    minibatches: list[NDArray[np.int64]] = []
+    while len(minibatches) < count:
+        whole = min(size // samples, count - len(minibatches))
         ids = rng.choice(size, whole * samples, replace=False).astype(np.int64, copy=False)
-        found.extend(ids.reshape(whole, samples))
-    return found
+        minibatches.extend(ids.reshape(whole, samples))
+    return minibatches
 
 
 def _recorded(trace: Trace, samples: int, count: int) -> list[NDArray[np.int64]]:

@@ -26,11 +26,11 @@ PAIR = (REFERENCE, (ROBUST, "on-demand"))  # the two that are drawn as Gantt cha
 
 def write_report(comparison: Comparison, path: Path | str, sweep: Sequence[tuple[int, Comparison]] = ()) -> None:
     """`sweep` is what `sweep_max_tokens` returned, where somebody asked for it."""
-    found = answer.answer(comparison)
+    reply = answer.answer(comparison)
     body = [
-        *_opening(comparison, found),
+        *_opening(comparison, reply),
         page.heading("Every balancer under every sync"),
-        _rows(comparison, found),
+        _rows(comparison, reply),
         page.paragraph("In order of speed. Marked: the row to choose, and collective + lb-micro.", "note"),
         plots.embed(plots.speedups(comparison.rows), "speedups"),
         plots.embed(plots.idle(comparison.rows), "idle"),
@@ -69,12 +69,12 @@ def _write(title: str, body: Sequence[str], path: Path | str) -> None:
     write_text(Path(path), page.document(title, body, script=plots.script()))
 
 
-def _opening(comparison: Comparison, found: Answer) -> list[str]:
-    told = "".join(page.paragraph(text) for text in [answer.verdict(found), *answer.misfit(comparison, found)])
-    best, chosen, before = found.best, found.chosen, found.reference
+def _opening(comparison: Comparison, reply: Answer) -> list[str]:
+    words = "".join(page.paragraph(text) for text in [answer.verdict(reply), *answer.misfit(comparison, reply)])
+    best, chosen, before = reply.best, reply.chosen, reply.reference
     figures = [
         (f"{best.speedup:.2f} x", f"{named(best)} over collective + lb-micro, {answer.interval(best)}"),
-        (f"{found.over_rival:.2f} x", f"over the best row without on-demand, {named(found.rival)}"),
+        (f"{reply.over_rival:.2f} x", f"over the best row without on-demand, {named(reply.rival)}"),
         (f"{before.idle:.0%} → {chosen.idle:.0%}", f"idle, from collective + lb-micro to {named(chosen)}"),
         (f"{chosen.gpu_hours:.3g}", f"GPU-hours for {chosen.minibatches} minibatches, {before.gpu_hours:.3g} before"),
     ]
@@ -82,10 +82,10 @@ def _opening(comparison: Comparison, found: Answer) -> list[str]:
         figures.append((money(chosen.dollars), f"for {chosen.minibatches} minibatches, {money(before.dollars)} before"))
     return [
         page.heading(answer.question(comparison), 1),
-        f'<div class="answer{"" if found.pays else " no"}">{told}</div>',
+        f'<div class="answer{"" if reply.pays else " no"}">{words}</div>',
         page.key_figures(figures),
         f"<p>{_badges(comparison)}</p>",
-        *(page.paragraph(sentence) for sentence in answer.sentences(comparison, found)),
+        *(page.paragraph(sentence) for sentence in answer.sentences(comparison, reply)),
     ]
 
 
@@ -94,12 +94,12 @@ def _badges(comparison: Comparison) -> str:
     return " ".join(page.badge(text) for text in [f"seconds: {comparison.fidelity}", *shape])
 
 
-def _rows(comparison: Comparison, found: Answer) -> str:
+def _rows(comparison: Comparison, reply: Answer) -> str:
     priced = comparison.price is not None
     head = ["sync + balancer", "speedup (95 % interval)", "over best collective", "idle", "seconds", "GPU-hours"]
     head += [*(["dollars"] if priced else []), "samples/s per device", "tokens/s", "memory (GB)"]
     ordered = sorted(comparison.rows, key=lambda r: r.makespan_seconds)
-    kinds = ["best" if r is found.chosen else "reference" if r is found.reference else "" for r in ordered]
+    kinds = ["best" if r is reply.chosen else "reference" if r is reply.reference else "" for r in ordered]
     return page.table(head, [_cells(r, priced) for r in ordered], kinds)
 
 
@@ -122,11 +122,11 @@ def _pair(comparison: Comparison) -> list[str]:
     number = _median(spent[PAIR[0]] / spent[PAIR[1]])
     timelines = [_one(comparison, balancer, sync, number) for balancer, sync in PAIR]
     spans = [float(t.blocks[0].had.max()) for t in timelines]
-    told = f"The same {timelines[0].samples[0]} samples twice, on one scale: minibatch {number}, whose speedup of "
-    told += f"{spans[0] / spans[1]:.2f} is the median of all {comparison.setting.minibatches}."
+    words = f"The same {timelines[0].samples[0]} samples twice, on one scale: minibatch {number}, whose speedup of "
+    words += f"{spans[0] / spans[1]:.2f} is the median of all {comparison.setting.minibatches}."
     drawn = [plots.gantt(t, 0, until=max(spans), number=number) for t in timelines]
     charts = [plots.embed(chart, name) for chart, name in zip(drawn, ("gantt-before", "gantt-after"), strict=True)]
-    return [page.heading("One minibatch, device by device"), page.paragraph(told), *charts]
+    return [page.heading("One minibatch, device by device"), page.paragraph(words), *charts]
 
 
 def _one(comparison: Comparison, balancer: str, sync: str, number: int) -> Timeline:
@@ -156,16 +156,16 @@ def _text(value: object) -> str:
 
 def _closing() -> list[str]:
     link = f"<code>{escape(ASSUMPTIONS)}</code> of odcsim's repository"
-    told = f"odcsim {odcsim.__version__}. What the model assumes, and what it leaves out: {link} beside its source."
-    return [f"<footer><p>{told}</p></footer>"]
+    words = f"odcsim {odcsim.__version__}. What the model assumes, and what it leaves out: {link} beside its source."
+    return [f"<footer><p>{words}</p></footer>"]
 
 
 def _digests(timelines: Sequence[Timeline]) -> list[str]:
     if len({t.about.digest for t in timelines}) == 1:
         return []
-    told = "These timelines ran different schedules (their digests differ). Do they hold the same samples? If so, "
-    told += "differences come from sync and balancer together; if not, they say nothing."
-    return [f'<div class="answer no">{page.paragraph(told)}</div>']
+    words = "These timelines ran different schedules (their digests differ). Do they hold the same samples? If so, "
+    words += "differences come from sync and balancer together; if not, they say nothing."
+    return [f'<div class="answer no">{page.paragraph(words)}</div>']
 
 
 def _parts(timelines: Sequence[Timeline]) -> str:
@@ -174,8 +174,8 @@ def _parts(timelines: Sequence[Timeline]) -> str:
     for timeline in timelines:
         usage = metrics.usage(timeline)
         shares = [1 - usage.idle(), usage.idle(), *usage.idle_parts().values()]
-        told = [timeline.about.title, f"{len(timeline.samples):,}", f"{usage.makespan.sum():,.4g}"]
-        rows.append([*told, *(f"{share:.1%}" for share in shares)])
+        cells = [timeline.about.title, f"{len(timeline.samples):,}", f"{usage.makespan.sum():,.4g}"]
+        rows.append([*cells, *(f"{share:.1%}" for share in shares)])
     return page.table(head, rows)
 
 
@@ -185,8 +185,8 @@ def _abouts(timelines: Sequence[Timeline]) -> str:
     for timeline in timelines:
         about = timeline.about
         hardware = f"{about.devices} x {about.hardware}" + (", compute emulated" if about.emulated else "")
-        told = [about.executor, hardware, about.fidelity, about.model, about.trace, about.digest]
-        rows.append([timeline.about.title, *told])
+        cells = [about.executor, hardware, about.fidelity, about.model, about.trace, about.digest]
+        rows.append([timeline.about.title, *cells])
     return page.table(head, rows)
 
 

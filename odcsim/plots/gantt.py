@@ -35,22 +35,22 @@ def gantt(timeline: Timeline, minibatch: int, *, until: float = 0.0, number: int
     block, place = timeline.block_of(minibatch)
     makespan = float(block.had[:, place].max())
     devices = _choose(block, place)
-    found = [bar for device in devices for bar in bars(block, place, device) if bar.seconds > makespan / 10_000]
+    visible = [bar for device in devices for bar in bars(block, place, device) if bar.seconds > makespan / 10_000]
     about = timeline.about
-    told = f"minibatch {minibatch if number is None else number}, {timeline.tokens[minibatch]:,} tokens in "
-    told += f"{timeline.samples[minibatch]:,} samples"
-    if any(bar.kind in ("wait_inside", "gather", "push") for bar in found):
-        told += "; pauses between the layers of a pass are drawn together at its end"
-    if any(bar.entry >= 0 for bar in found):
-        told += "; outlined: taken from the shared queue"
+    words = f"minibatch {minibatch if number is None else number}, {timeline.tokens[minibatch]:,} tokens in "
+    words += f"{timeline.samples[minibatch]:,} samples"
+    if any(bar.kind in ("wait_inside", "gather", "push") for bar in visible):
+        words += "; pauses between the layers of a pass are drawn together at its end"
+    if any(bar.entry >= 0 for bar in visible):
+        words += "; outlined: taken from the shared queue"
     drawn = figure(
         f"{escape(about.title)}: {_seconds(makespan)}, devices idle {idle(block, place):.0%}",
-        told + _left_out(devices, about.devices),
+        words + _left_out(devices, about.devices),
         x=_AXIS,
         height=150 + len(devices) * _pixels(devices),
     )
     for kind in _ORDER:
-        _add(drawn, kind, [bar for bar in found if bar.kind == kind])
+        _add(drawn, kind, [bar for bar in visible if bar.kind == kind])
     drawn.update_layout(barmode="overlay", bargap=0.18)
     drawn.update_xaxes(range=[0, 1.01 * max(until, makespan)])
     return drawn.update_yaxes(autorange="reversed", showgrid=False, tickfont={"size": 12 if len(devices) <= 32 else 9})
@@ -97,10 +97,10 @@ def _passes(slices: Sequence[Slice]) -> list[tuple[int, str]]:
 
 def _carried(keys: Iterable[tuple[int, str] | None]) -> list[tuple[int, str] | None]:
     """Each key, or where there is none the last one."""
-    found: list[tuple[int, str] | None] = []
+    carried: list[tuple[int, str] | None] = []
     for key in keys:
-        found.append(key if key is not None or not found else found[-1])
-    return found
+        carried.append(key if key is not None or not carried else carried[-1])
+    return carried
 
 
 def _totals(members: Sequence[Slice]) -> list[tuple[str, float]]:
@@ -129,30 +129,30 @@ def _left_out(devices: Sequence[int], of: int) -> str:
     return f"; {len(devices)} of {of} devices are drawn, chosen evenly from the busiest to the idlest"
 
 
-def _add(drawn: go.Figure, kind: str, found: Sequence[Bar]) -> None:
-    if not found:
+def _add(drawn: go.Figure, kind: str, bars: Sequence[Bar]) -> None:
+    if not bars:
         return
     drawn.add_bar(
-        y=[f"device {bar.device}" for bar in found],
-        x=[bar.seconds for bar in found],
-        base=[bar.start for bar in found],
+        y=[f"device {bar.device}" for bar in bars],
+        x=[bar.seconds for bar in bars],
+        base=[bar.start for bar in bars],
         orientation="h",
         name=NAMES[kind],
-        marker=_marker(kind, found),
-        customdata=[_told(bar) for bar in found],
+        marker=_marker(kind, bars),
+        customdata=[_hover(bar) for bar in bars],
         hovertemplate="%{y}, %{customdata}<br>%{fullData.name}: %{x:.4g} s<extra></extra>",
     )
 
 
-def _marker(kind: str, found: Sequence[Bar]) -> dict[str, Any]:
+def _marker(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
     """Passes of what came from the shared queue have an outline; pauses are nobody's."""
     plain = marker(kind)
-    if kind not in _PASSES or all(bar.entry < 0 for bar in found):
+    if kind not in _PASSES or all(bar.entry < 0 for bar in bars):
         return plain
-    return {**plain, "line": {"color": INK, "width": [1.5 if bar.entry >= 0 else 0 for bar in found]}}
+    return {**plain, "line": {"color": INK, "width": [1.5 if bar.entry >= 0 else 0 for bar in bars]}}
 
 
-def _told(bar: Bar) -> str:
+def _hover(bar: Bar) -> str:
     if bar.microbatch < 0:
         return "end of minibatch"
     return microbatch_named(bar.microbatch, {bar.microbatch: bar.entry} if bar.entry >= 0 else {})

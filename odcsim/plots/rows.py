@@ -94,15 +94,15 @@ def sweep(points: Sequence[tuple[int, Sequence[Row]]]) -> go.Figure:
     )
     drawn.add_hline(y=1, line={"color": INK, "dash": "dot", "width": 1.5})
     for balancer, sync, colour, dash in _CURVES:
-        found = [(at, r) for at, rows in ordered if (r := find(rows, balancer, sync)) and r.speedup is not None]
+        line = [(at, r) for at, rows in ordered if (r := find(rows, balancer, sync)) and r.speedup is not None]
         drawn.add_scatter(
-            x=[at for at, _ in found],
-            y=[r.speedup for _, r in found],
+            x=[at for at, _ in line],
+            y=[r.speedup for _, r in line],
             error_y={
                 "type": "data",
                 "symmetric": False,
-                "array": [(r.speedup_high or 0) - (r.speedup or 0) for _, r in found],
-                "arrayminus": [(r.speedup or 0) - (r.speedup_low or 0) for _, r in found],
+                "array": [(r.speedup_high or 0) - (r.speedup or 0) for _, r in line],
+                "arrayminus": [(r.speedup or 0) - (r.speedup_low or 0) for _, r in line],
                 "thickness": 1.5,
                 "width": 4,
             },

@@ -68,12 +68,12 @@ def question(comparison: Comparison) -> str:
     )
 
 
-def verdict(found: Answer) -> str:
+def verdict(reply: Answer) -> str:
     """Yes or no, in one or two sentences."""
-    best, name = found.best, named(found.best)
+    best, name = reply.best, named(reply.best)
     gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
-    rival = f"{found.over_rival:.2f} times as fast as the best row without it, {named(found.rival)}"
-    if found.pays:
+    rival = f"{reply.over_rival:.2f} times as fast as the best row without it, {named(reply.rival)}"
+    if reply.pays:
         return f"Yes: {name} runs {gain}, and {rival}."
     if (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
         return f"No: on-demand is slower here. Its best row, {name}, is {gain}."
@@ -82,21 +82,21 @@ def verdict(found: Answer) -> str:
     return f"No: {name} is {gain}, but only {rival}: a better balancer brings as much, and the sync can stay as it is."
 
 
-def sentences(comparison: Comparison, found: Answer) -> list[str]:
+def sentences(comparison: Comparison, reply: Answer) -> list[str]:
     """Where the difference comes from, what it saves, and how far to trust it."""
-    told = [f"{_idle(found)} {_savings(found)}", _trust(comparison, found)]
+    lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply)]
     origin = comparison.setting.trace.origin
     return [
-        *told,
-        *_sharding(comparison, found),
-        *_splitting(comparison, found),
+        *lines,
+        *_sharding(comparison, reply),
+        *_splitting(comparison, reply),
         *([f"Lengths: {origin}."] if origin else []),
     ]
 
 
-def misfit(comparison: Comparison, found: Answer) -> list[str]:
+def misfit(comparison: Comparison, reply: Answer) -> list[str]:
     """A warning where the chosen row is not expected to fit."""
-    chosen, limit = found.chosen, comparison.memory_limit
+    chosen, limit = reply.chosen, comparison.memory_limit
     extra = _in_node(comparison, chosen)
     if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
         return []
@@ -105,42 +105,42 @@ def misfit(comparison: Comparison, found: Answer) -> list[str]:
     return [f"But {named(chosen)} does not fit: it is estimated to need {size}.{full}"]
 
 
-def _idle(found: Answer) -> str:
-    before, after = found.reference, found.chosen
-    told = f"Devices idle {before.idle:.0%} of the time under {named(before)}"
-    told += f" and {after.idle:.0%} under {named(after)}." if after is not before else ", and no row is faster."
-    if found.pays:
+def _idle(reply: Answer) -> str:
+    before, after = reply.reference, reply.chosen
+    words = f"Devices idle {before.idle:.0%} of the time under {named(before)}"
+    words += f" and {after.idle:.0%} under {named(after)}." if after is not before else ", and no row is faster."
+    if reply.pays:
         gains = f"{after.sync_gain:.2f} times comes from the sync, {after.balancer_gain:.2f} times from the balancer"
-        told += f" Of the speedup, {gains}."
-    return told
+        words += f" Of the speedup, {gains}."
+    return words
 
 
-def _savings(found: Answer) -> str:
-    before, after = found.reference, found.chosen
-    told = f"{after.minibatches} minibatches take {after.gpu_hours:.3g} GPU-hours"
+def _savings(reply: Answer) -> str:
+    before, after = reply.reference, reply.chosen
+    words = f"{after.minibatches} minibatches take {after.gpu_hours:.3g} GPU-hours"
     if after is before:
-        return f"{told}."
-    told += f" instead of {before.gpu_hours:.3g}"
+        return f"{words}."
+    words += f" instead of {before.gpu_hours:.3g}"
     if after.dollars is not None and before.dollars is not None:
-        told += f", {money(after.dollars)} instead of {money(before.dollars)}"
-    return f"{told}."
+        words += f", {money(after.dollars)} instead of {money(before.dollars)}"
+    return f"{words}."
 
 
-def _sharding(comparison: Comparison, found: Answer) -> list[str]:
+def _sharding(comparison: Comparison, reply: Answer) -> list[str]:
     """What hybrid sharding brings the chosen row, and what it costs, where somebody asked for it."""
     if comparison.setting.cost.recipe.sharding == "full":
         return []
-    chosen, gain = found.chosen, found.chosen.over_full
+    chosen, gain = reply.chosen, reply.chosen.over_full
     if gain is None:
         return ["Hybrid sharding gains nothing here: there is one node, so it is full sharding."]
     price = f"{_in_node(comparison, chosen) / 1e9:.1f} GB more memory per device"
-    told = f"Hybrid sharding runs {named(chosen)} {gain:.2f} times as fast as full sharding would, for {price}."
+    words = f"Hybrid sharding runs {named(chosen)} {gain:.2f} times as fast as full sharding would, for {price}."
     if round(gain, 2) <= 1:
-        told = f"Hybrid sharding gains {named(chosen)} nothing here ({gain:.2f} times full sharding), for {price}."
+        words = f"Hybrid sharding gains {named(chosen)} nothing here ({gain:.2f} times full sharding), for {price}."
     full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in comparison.rows if r.sync != "on-demand"}
     rival = min(full, key=lambda name: full[name])
     longer = full[rival] / chosen.makespan_seconds
-    return [f"{told} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long."]
+    return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long."]
 
 
 def _in_node(comparison: Comparison, row: Row) -> float:
@@ -149,26 +149,26 @@ def _in_node(comparison: Comparison, row: Row) -> float:
     return memory.in_node(cost.model, cost.cluster.devices, row.recipe, cost.holders)
 
 
-def _splitting(comparison: Comparison, found: Answer) -> list[str]:
+def _splitting(comparison: Comparison, reply: Answer) -> list[str]:
     """What the row would bring that nothing runs yet, where somebody asked for it."""
     row = next((r for r in comparison.rows if r.balancer in SIMULATED), None)
     if row is None:
         return []
-    gain, extra = found.best.makespan_seconds / row.makespan_seconds, comparison.setting.split_overhead
-    told = f"Splitting samples that cost more than a device's share would run {gain:.2f} times as fast as"
-    told += f" {named(found.best)}, at {extra:.0%} more work for each doubling of the devices on one sample."
-    return [f"{told} That row is simulated only: nothing here runs it."]
+    gain, extra = reply.best.makespan_seconds / row.makespan_seconds, comparison.setting.split_overhead
+    words = f"Splitting samples that cost more than a device's share would run {gain:.2f} times as fast as"
+    words += f" {named(reply.best)}, at {extra:.0%} more work for each doubling of the devices on one sample."
+    return [f"{words} That row is simulated only: nothing here runs it."]
 
 
-def _trust(comparison: Comparison, found: Answer) -> str:
-    profile, chosen = comparison.setting.cost.profile, found.chosen
-    told = f"{_TRUST.get(comparison.fidelity, comparison.fidelity)} "
+def _trust(comparison: Comparison, reply: Answer) -> str:
+    profile, chosen = comparison.setting.cost.profile, reply.chosen
+    words = f"{_TRUST.get(comparison.fidelity, comparison.fidelity)} "
     if profile.fidelity == "extrapolated":
-        told += f"WARNING: {profile.origin}. "
-    told += f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
+        words += f"WARNING: {profile.origin}. "
+    words += f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
     if profile.low != profile.high:
-        told += f", and the truth may lie between {_long(chosen.model_low)} and {_long(chosen.model_high)}"
-    return f"{told}. An error that stretches all seconds alike leaves every speedup as it is."
+        words += f", and the truth may lie between {_long(chosen.model_low)} and {_long(chosen.model_high)}"
+    return f"{words}. An error that stretches all seconds alike leaves every speedup as it is."
 
 
 def _long(seconds: float) -> str:

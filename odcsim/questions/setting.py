@@ -133,13 +133,13 @@ class Drawn:
 
 
 def drawn(setting: Setting) -> list[Drawn]:
-    trace, found = setting.trace, []
+    trace, minibatches = setting.trace, []
     for ids in setting.draw():
         lengths = trace.take(ids)
         loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
         unassigned = Schedule(tuple(lengths.tolist()), (), tuple(ids.tolist()), loss)
-        found.append(Drawn(lengths, *setting.cost.sample_parts(lengths), unassigned))
-    return found
+        minibatches.append(Drawn(lengths, *setting.cost.sample_parts(lengths), unassigned))
+    return minibatches
 
 
 def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambda: None) -> ScheduleFile:

@@ -15,14 +15,14 @@ def limits(longest: int, text: str = "") -> tuple[int, ...]:
     since the first few percent of room decide most."""
     if not text:
         return tuple(round(longest * factor) for factor in FACTORS)
-    found = []
+    numbers = []
     for word in text.split(","):
         if not word.strip().isdecimal() or len(word) > 12 or int(word) < longest:
             raise InputError(
                 f"--sweep-max-tokens holds '{word}'", fix=f"give whole numbers from the longest sample, {longest}"
             )
-        found.append(int(word))
-    return tuple(found)
+        numbers.append(int(word))
+    return tuple(numbers)
 
 
 def sweep_max_tokens(
@@ -35,9 +35,9 @@ def sweep_max_tokens(
     advance: Callable[[], None] = lambda: None,
 ) -> tuple[tuple[int, Comparison], ...]:
     """How the comparison moves with the microbatch limit: a setting may sit on a cliff."""
-    found = []
+    comparisons = []
     for point in points:
         at = replace(setting, max_tokens=point)
-        found.append((point, compare(at, executor=executor, price=price, memory_limit=memory_limit)))
+        comparisons.append((point, compare(at, executor=executor, price=price, memory_limit=memory_limit)))
         advance()
-    return tuple(found)
+    return tuple(comparisons)

@@ -26,8 +26,8 @@ def refuse(predicted: Timeline, measured: Timeline, where: str) -> None:
     if shortest <= 0:
         raise InputError("a minibatch takes no time", where=where, fix="a profile must give seconds to compute")
     if other.emulated and other.executor == "engine" and shortest < SHORTEST:
-        told = f"an emulated minibatch takes {1e3 * shortest:.1f} ms, under {1e3 * SHORTEST:.0f}"
-        raise InputError(told, where=where, fix="emulate longer samples: waiting is not that exact")
+        seconds = f"an emulated minibatch takes {1e3 * shortest:.1f} ms, under {1e3 * SHORTEST:.0f}"
+        raise InputError(seconds, where=where, fix="emulate longer samples: waiting is not that exact")
 
 
 def _misfits(predicted: About, run: About) -> Iterator[tuple[str, str]]:

@@ -100,7 +100,7 @@ def kind_of(program: Program, step: Step) -> str:
 
 def _split(seen: View, i: int) -> Iterator[Slice]:
     step = seen.program.steps[i]
-    what = _told(seen.program, step)
+    what = _words(seen.program, step)
     asked, begun, had = float(seen.asked[i]), float(seen.begun[i]), float(seen.had[i])
     if step.meets:
         waiting = "wait_end" if step.microbatch == EVERY and step.lane == COMPUTE else "wait_inside"
@@ -108,7 +108,7 @@ def _split(seen: View, i: int) -> Iterator[Slice]:
     yield Slice(kind_of(seen.program, step), begun, had, step.microbatch, what)
 
 
-def _told(program: Program, step: Step) -> str:
+def _words(program: Program, step: Step) -> str:
     if step.kind == "compute":
         what = program.durations[step.duration][0]
         return f"{what} layer {step.unit}" if step.unit > 0 else what

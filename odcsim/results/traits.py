@@ -23,34 +23,34 @@ def finishes(timeline: Timeline) -> Floats:
     Of a minibatch with a shared queue, who was done first, second and so on: which device takes an entry hangs on
     moments, so none has a share that it could be held against, and all end within an entry of each other.
     """
-    found = np.zeros((len(timeline.samples), timeline.about.devices))
+    ends = np.zeros((len(timeline.samples), timeline.about.devices))
     for block in timeline.blocks:
         steps = block.program.steps
         end = next(i for i, step in enumerate(steps) if step.kind == "meeting" and step.microbatch == EVERY)
         ended = block.asked[end]
-        found[block.minibatches] = ended if block.takers is None else np.sort(ended, axis=1)
-    return found
+        ends[block.minibatches] = ended if block.takers is None else np.sort(ended, axis=1)
+    return ends
 
 
 def same_taker(predicted: Timeline, measured: Timeline) -> NDArray[np.bool_]:
     """Of each entry of the shared queues, whether the device that ran it is the predicted one."""
-    found: list[NDArray[np.bool_]] = [np.zeros(0, dtype=bool)]
+    same: list[NDArray[np.bool_]] = [np.zeros(0, dtype=bool)]
     for number in range(len(measured.samples)):
         (one, i), (other, j) = predicted.block_of(number), measured.block_of(number)
         if one.takers is not None and other.takers is not None:
             mine, its = (row[row >= 0] for row in (one.takers[i], other.takers[j]))
-            found.append(mine == its)
-    return np.concatenate(found)
+            same.append(mine == its)
+    return np.concatenate(same)
 
 
 def seconds(timeline: Timeline) -> dict[str, Floats]:
     """Seconds of each kind in each minibatch, summed over devices; of a meeting, from when its last device came."""
-    found = {kind: np.zeros(len(timeline.samples)) for kind in KINDS}
+    sums = {kind: np.zeros(len(timeline.samples)) for kind in KINDS}
     for block in timeline.blocks:
         late = spans.delays(block)
         for i, step in enumerate(block.program.steps):
             what = block.program.durations[step.duration][0].split()[0]
-            found[what][block.minibatches] += spans.took(block, i).sum(axis=1)
+            sums[what][block.minibatches] += spans.took(block, i).sum(axis=1)
             if i in late:
-                found["overhead"][block.minibatches] += late[i].sum(axis=1)
-    return found
+                sums["overhead"][block.minibatches] += late[i].sum(axis=1)
+    return sums

@@ -125,9 +125,9 @@ def validate(predicted: Timeline, measured: Sequence[Timeline]) -> Validation:
     for number, run in enumerate(measured):
         refuse(predicted, run, f"measured timeline {number + 1}" if len(measured) > 1 else "measured timeline")
     for name in ("executor", "hardware", "emulated"):
-        if len(found := {str(getattr(run.about, name)) for run in measured}) > 1:
-            told = " and ".join(sorted(found))
-            raise InputError(f"runs differ in {name}: {told}", fix="give repeats of one run; validate others apart")
+        if len(values := {str(getattr(run.about, name)) for run in measured}) > 1:
+            listed = " and ".join(sorted(values))
+            raise InputError(f"runs differ in {name}: {listed}", fix="give repeats of one run; validate others apart")
     guess, runs = usage(predicted), [usage(run) for run in measured]
     spans = np.array([run.makespan for run in runs])
     truth: Floats = np.median(spans, axis=0)
@@ -158,10 +158,10 @@ def _minibatches(
     guess: Floats, spans: Floats, idle: Floats, finish: Floats, differences: dict[str, Floats]
 ) -> tuple[Minibatch, ...]:
     truth = np.median(spans, axis=0)
-    found = []
+    minibatches = []
     for b, seconds in enumerate(truth.tolist()):
         kind = max(differences, key=lambda name: abs(differences[name][b]))
-        found.append(
+        minibatches.append(
             Minibatch(
                 minibatch=b,
                 predicted_seconds=float(guess[b]),
@@ -174,7 +174,7 @@ def _minibatches(
                 furthest_seconds=float(differences[kind][b]),
             )
         )
-    return tuple(found)
+    return tuple(minibatches)
 
 
 def _errors(values: Floats) -> Errors:
@@ -189,8 +189,8 @@ def _noise(spans: Floats) -> Errors | None:
     return _errors(np.array(pairs)) if pairs else None
 
 
-def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+def _mean(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([one[name] for one in parts])) for name in parts[0]}
 
 
 def _kinds(
@@ -199,7 +199,7 @@ def _kinds(
     """The table by kind, and per kind the difference of every minibatch, summed over devices."""
     guess, runs = traits.seconds(predicted), [traits.seconds(run) for run in measured]
     device_time = predicted.about.devices * makespans.sum()
-    found, differences = [], {}
+    kinds, differences = [], {}
     for kind in traits.KINDS:
         mine, its = guess[kind], np.median([run[kind] for run in runs], axis=0)
         if not (mine.any() or its.any()):
@@ -208,5 +208,5 @@ def _kinds(
         error = float(mine.sum() / its.sum() - 1) if its.any() else None
         each = _errors(mine[its > 0] / its[its > 0] - 1) if its.any() else None
         points = float(100 * (mine - its).sum() / device_time)
-        found.append(Kind(kind, float(mine.sum()), float(its.sum()), error, points, each))
-    return tuple(found), differences
+        kinds.append(Kind(kind, float(mine.sum()), float(its.sum()), error, points, each))
+    return tuple(kinds), differences
