@@ -19,6 +19,7 @@ from odc_engine.cli import main
 from odc_engine.doctor import abilities
 from odcsim import schedule, timeline
 from odcsim.errors import InputError
+from odcsim.recipe import Recipe
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Add a backend")[2]
 MODULE = textwrap.dedent(re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)[0])
@@ -103,7 +104,7 @@ def test_it_is_advised_where_another_cannot():
     with pytest.raises(
         InputError, match=r"has no hybrid sharding; use --backend shm, threads, cuda_ipc, nvshmem, toy$"
     ):
-        backends.check(backends.chosen("torch"), "collective", "hybrid")
+        backends.check(backends.chosen("torch"), Recipe("collective", sharding="hybrid"))
     assert backends.profiled()[-2:] == ["toy", "torch"]  # which says less
 
 
