@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -52,6 +54,21 @@ class Managed:
         """Elements of every device's shard, padding included."""
         return int(self.own.padded_sharded_param_size.numel())
 
+    def like_the_shard(self, local: Tensor) -> DTensor:
+        """A DTensor that is spread over devices as the parameter is."""
+        of = self.sharded
+        mesh, placements = of.device_mesh, of.placements
+        return DTensor.from_local(local, mesh, placements, run_check=False, shape=of.shape, stride=of.stride())
+
+    @property
+    def kept_back(self) -> bool:
+        """Whether it has a gradient that has not been reduced."""
+        return self.whole.grad is not None or self.own.unsharded_accumulated_grad is not None
+
+    def forget(self) -> None:
+        self.whole.grad = None
+        self.own.unsharded_accumulated_grad = None
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -71,6 +88,44 @@ class Group:
     def ahead(self) -> bool:
         """Whether it was gathered and nobody has taken what came yet."""
         return _known(lambda: self.own._all_gather_result) is not None
+
+    @property
+    def fsdp(self) -> FSDPModule:
+        """A module of it under its other name: `fully_shard` gives it both types."""
+        return cast(FSDPModule, self.modules[0])
+
+    @property
+    def phase(self) -> str:
+        """`IDLE`, `FORWARD`, `PRE_BACKWARD` or `POST_BACKWARD`."""
+        return str(self.own._training_state.name)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the next backward pass reduces gradients (set_requires_gradient_sync)."""
+        return bool(self.own.reduce_grads)
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self.own.is_unsharded)
+
+    def finish_gather(self) -> None:
+        """What was gathered ahead for nothing would be taken for newer weights."""
+        if self.ahead:
+            self.own.wait_for_unshard()
+
+    def before_use(self, look: Callable[[], None]) -> Callable[[], None]:
+        """Have somebody look whenever FSDP2 wants it whole, be it so already or not. Returns what ends that.
+
+        A module's own hooks would do, but for compiled layers: FSDP2's are left out of what is compiled.
+        """
+        usual = self.own.unshard
+
+        def unshard(async_op: bool = False) -> None:
+            look()
+            usual(async_op)
+
+        self.own.unshard = unshard
+        return lambda: self.own.__dict__.pop("unshard", None)
 
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self.own, name) for name in SETTINGS if hasattr(self.own, name)}
@@ -133,4 +188,39 @@ def stock_afterwards(groups: Sequence[Group]) -> Iterator[None]:
     finally:
         for group, settings in zip(groups, before, strict=True):
             group.put_back(settings)
-            cast(FSDPModule, group.modules[0]).reshard()  # what is whole now was gathered otherwise
+            group.fsdp.reshard()  # what is whole now was gathered otherwise
+
+
+def start_anew(model: nn.Module, groups: Sequence[Group]) -> None:
+    """After an exception in a forward or backward pass: nothing of the pass is left, but for what was reduced."""
+    root = cast(FSDPModule, model)
+    if hasattr(root, "reset_iter_state") and root._get_fsdp_state()._is_root is not False:
+        root.reset_iter_state()
+    else:  # torch before 2.13
+        for group in groups:
+            _reset(group)
+    for group in groups:
+        for managed in group.parameters:
+            managed.forget()
+
+
+def _reset(group: Group) -> None:
+    own, state = group.own, cast(Any, group.fsdp._get_fsdp_state())
+    group.finish_gather()
+    own._training_state = state._training_state = type(own._training_state).IDLE
+    own._post_forward_indices.clear()
+    own.comm_ctx.post_forward_order.clear()
+    own.comm_ctx.all_gather_state = None
+    state._state_ctx.iter_forward_root = None
+    state._state_ctx.post_backward_final_callback_queued = False
+    group.fsdp.reshard()
+
+
+def in_backward() -> bool:
+    """Whether this thread is inside a backward pass."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def after_backward(call: Callable[[], None]) -> None:
+    """Call when the backward pass that runs now has done all it has to. Not where it ends in an exception."""
+    cast(Any, Variable)._execution_engine.queue_callback(call)

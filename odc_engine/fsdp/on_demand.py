@@ -18,18 +18,21 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
-from torch.utils.hooks import RemovableHandle
 
 from odc_engine import backends
 from odc_engine.backends.base import COMM, MAIN, PeerMemory
 from odc_engine.backends.patience import LIMIT
 from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.fsdp import agreement
 from odc_engine.fsdp.communication import Communication
+from odc_engine.fsdp.fresh import Fresh
 from odc_engine.fsdp.groups import stock_afterwards
+from odc_engine.fsdp.minibatch import Minibatch
 from odc_engine.fsdp.plugs import Gather, Push
-from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of, versions
+from odc_engine.fsdp.steps import Steps
+from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
 from odc_engine.fsdp.unreached import pack_zeros, spread
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.arena import Arena
@@ -45,10 +48,11 @@ class OnDemand(Communication):
     """Replaces a sharded model's all-gathers and reduce-scatters. Every device makes one, at the same time.
 
     `meets` turns every transfer into a meeting of all devices, one lane for both: FSDP's collectives over the same
-    memory, as the rival to compare with. `trail`: a compute waits for the push that many positions back, since that one
-    still holds a buffer (FSDP2 has 2; 1 waits for every push at once). `devices_per_node`, for hybrid sharding: so many
-    consecutive devices hold all weights and sums of gradients, gathers and pushes stay among them, and nodes exchange
-    both once per minibatch. FSDP2 shards the model over all devices in any case.
+    memory, as the rival to compare with. `average`: gradients are means over devices, as stock FSDP2 gives them, not
+    sums. `trail`: a compute waits for the push that many positions back, since that one still holds a buffer (FSDP2 has
+    2; 1 waits for every push at once). `devices_per_node`, for hybrid sharding: so many consecutive devices hold all
+    weights and sums of gradients, gathers and pushes stay among them, and nodes exchange both once per minibatch. FSDP2
+    shards the model over all devices in any case.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class OnDemand(Communication):
         timeout: float = LIMIT,
         meets: bool = False,
         check_finite: bool = True,
+        average: bool = False,
         trail: int = 2,
         devices_per_node: int | None = None,
         recorder: Recorder | None = None,
@@ -70,6 +75,7 @@ class OnDemand(Communication):
             self.memory = memory or _usual(model, timeout)
             opened.callback(self.memory.close)
             self.rank, self.size = self.memory.rank, self.memory.size
+            self._scale = 1 / self.size if average else 1.0
             self.meets, self.check_finite, self.recorder = meets, check_finite, recorder or Silence()
             groups = sharded_groups(model) if self.size > 1 else []
             opened.enter_context(stock_afterwards(groups))
@@ -84,17 +90,20 @@ class OnDemand(Communication):
             opened.callback(self._gathers.close)
             self._pushes = self._gathers if meets else lane("push")
             opened.callback(self._pushes.close)
-            self._finite = Checks()
+            self._finite, self._trail = Checks(), trail
             self._in_flight: list[Handle] = []
-            self._trail = trail
-            self._versions: list[list[tuple[int, int]]] = []
-            self._stepped = False  # an optimizer has, since the weights were published
             self._settled = True  # nothing is gathered or pushed from here to the meeting in publish()
-            self._used = Used(self.units)
+            self._broken: InputError | None = None  # why all devices have to drop this minibatch
+            self._used, self._fresh = Used(self.units), Fresh(self.units)
             opened.callback(self._used.close)
-            opened.callback(register_optimizer_step_post_hook(self._note_step).remove)
+            self._minibatch = Minibatch(model, self.units)
+            opened.callback(self._minibatch.close)
+            self._steps = Steps(self.units, self._before_step, self._after_step)
+            opened.callback(self._steps.close)
             for unit in self.units:
-                opened.callback(self._plug(unit).remove)
+                opened.callback(self._plug(unit))
+            hook = cast(Any, torch.compiler.disable)(lambda *_: self._minibatch.begin())
+            opened.callback(model.register_forward_pre_hook(hook, prepend=True).remove)
             self.publish()
             self._opened = opened.pop_all()
 
@@ -104,46 +113,70 @@ class OnDemand(Communication):
             raise InputError("this communication is closed", fix="make a new OnDemand of the model")
         return self._arena
 
-    def _plug(self, unit: Unit) -> RemovableHandle:
+    def _plug(self, unit: Unit) -> Callable[[], object]:
         unit.fsdp.set_custom_all_gather(cast(Any, Gather(self, unit)))
         unit.fsdp.set_custom_reduce_scatter(cast(Any, Push(self, unit)))
         unit.fsdp.set_force_sum_reduction_for_comms(True)
         unit.fsdp.set_gradient_divide_factor(1.0)
         pack_zeros(unit)
-        # Registered after FSDP2's own hook, so that it finds the whole parameters in place.
-        # Here too: what is still whole from an earlier pass is not gathered again.
-        return unit.module.register_forward_pre_hook(lambda *_: self._check_fresh(unit))
+        return unit.group.before_use(lambda: self._before_use(unit))
 
-    def _check_fresh(self, unit: Unit) -> None:
-        if self._stepped or self._versions[unit.index] != versions(unit):
-            raise InputError(
-                f"weights of {unit.name} changed since they were published", fix="call publish() on all devices"
-            )
+    def _before_use(self, unit: Unit) -> None:
+        """FSDP2 wants a unit whole. What is so already, from an earlier pass, is not gathered again."""
+        if self._broken:
+            raise self._broken
+        self._fresh.check(unit)
         if self._settled:
             raise InputError(
-                f"forward of {unit.name} between settle() and publish(), when peers may change their weights",
+                f"{_pass(unit)} of {unit.name} between settle() and publish(), when peers may change their weights",
                 fix="evaluate after publish()",
             )
+        if unit.group.is_whole and unit.group.phase == "FORWARD":
+            self._fresh.compare_shard(unit, self.arena.weights(self.rank, unit.index))
+        self._minibatch.use(unit)
 
-    def _note_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:  # noqa: ARG002
-        """Fused optimizers change weights without counting versions."""
-        own = {id(piece.parameter) for unit in self.units for piece in unit.pieces}
-        self._stepped |= any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+    def _before_step(self) -> None:
+        if not self._settled and self._minibatch.pushed:
+            raise InputError("a step with gradients that are on their way to their owners", fix="call settle() first")
+
+    def _after_step(self) -> None:
+        self._fresh.stepped = True
 
     def settle(self) -> None:
         if self.size == 1:
             return
         if self._settled:
             raise InputError("settle() twice for one minibatch", fix="call publish() after the optimizer's step")
+        word = agreement.word(agreement.SETTLES, self._broken or self._problem())
         self._finish_pushes()
-        self.arena.notes(self.rank, count := self._used.count).copy_(self._used.flags())
+        mine = torch.cat([word, self._used.flags()])
+        self.arena.notes(self.rank, len(mine)).copy_(mine)
         with self.recorder.span("meeting"):
             self.arena.meet()
+        every = self.arena.every_note(len(mine))
+        self._agree(every)
         self._settled = True
         self._between_nodes("push", self.arena.sum_nodes)
-        anybody = iter(self.arena.every_note(count).amax(dim=0).tolist())
+        anybody = iter(every[:, len(word) :].amax(dim=0).tolist())
         for unit in self.units:
-            set_grads(unit, self.arena.gradients(unit.index), [next(anybody) for _ in unit.trainable])
+            used = [next(anybody) for _ in unit.trainable]
+            set_grads(unit, self.arena.gradients(unit.index), used, self._scale)
+            unit.fsdp.reshard()  # else model.parameters() are whole ones, without gradients, on who only evaluated
+
+    def _problem(self) -> InputError | None:
+        """Why `.grad` would not be what it is taken for."""
+        try:
+            self._fresh.look()
+        except InputError as error:
+            return error
+        return self._minibatch.problem()
+
+    def _agree(self, words: Tensor) -> None:
+        try:
+            agreement.agree(words)
+        except InputError as error:
+            self._broken = error
+            raise
 
     def _finish_pushes(self) -> None:
         """Nothing of this minibatch's gradients is under way any more, nor remembered of it."""
@@ -152,6 +185,14 @@ class OnDemand(Communication):
         self.arena.complete()
         self._in_flight.clear()
         self._microbatches.clear()
+
+    def _drop(self) -> None:
+        """All devices leave what they have of this minibatch, and nobody evaluates with old weights any more."""
+        self._finish_pushes()  # a late one would add to a sum that its owner has cleared already
+        word = agreement.word(agreement.DROPS)
+        self.arena.notes(self.rank, len(word)).copy_(word)
+        self.memory.meet(MAIN)
+        self._agree(self.arena.every_note(len(word)))
 
     def take(self) -> int:
         if self.meets or (self._settled and self.size > 1):
@@ -166,15 +207,15 @@ class OnDemand(Communication):
             return
         self._gathers.drain()
         if not self._settled:
-            self._finish_pushes()  # a late one would add to a sum that its owner has cleared already
-            self.memory.meet(MAIN)  # a peer may still evaluate with the weights that are about to be overwritten
+            self._drop()
+        self._minibatch.clear()
         if self.rank == 0:
             self.memory.refill()  # all have come to the meeting before, and nobody takes until the one below
         with self.recorder.span("publish"):
             for unit in self.units:
                 self._publish(unit)
-            self._versions = [versions(unit) for unit in self.units]
-            self._stepped = False
+            self._fresh.note()
+            self._steps.note()
             self._used.clear()
         if arena.nodes > 1 and not self.meets:
             with self.recorder.span("meeting"):
@@ -182,7 +223,7 @@ class OnDemand(Communication):
         self._between_nodes("gather", arena.fetch)
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
-        self._settled = False
+        self._settled, self._broken = False, None
 
     def _between_nodes(self, kind: str, move: Callable[[], None]) -> None:
         """What nodes exchange under hybrid sharding. A meeting where transfers are."""
@@ -190,8 +231,7 @@ class OnDemand(Communication):
             self._transfer(self.recorder.given(kind, -1), move)
 
     def _publish(self, unit: Unit) -> None:
-        if unit.group.ahead:
-            unit.fsdp.unshard()  # FSDP2 would keep what was gathered ahead for nothing and take it for the new weights
+        unit.group.finish_gather()
         unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
         pack(unit, self.arena.weights(self.rank, unit.index))
         for piece in unit.pieces:
@@ -200,15 +240,19 @@ class OnDemand(Communication):
         if self.arena.nodes == 1:  # else other nodes may still read the sums
             self.arena.clear(unit.index)
 
-    def gather(self, unit: Unit, out: Tensor) -> Handle:
-        """Start to pull a unit."""
-        self._check_fresh(unit)
+    def gather(self, unit: Unit, mine: Tensor, out: Tensor) -> Handle:
+        """Start to pull a unit. `mine`: this device's shard, as FSDP2 has it now."""
         arena, number = self.arena, self.recorder.given("gather", unit.index)
+        self._fresh.compare(unit, mine, arena.weights(self.rank, unit.index))
         return self._gathers.give(lambda: self._transfer(number, lambda: arena.gather(unit.index, out)))
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
         """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
-        gradients = spread(unit, gradients, self._used.reached(unit.index), self.size)
+        if self._settled:
+            raise InputError(f"backward of {unit.name} after settle()", fix="settle when all backward passes are done")
+        reached = self._used.reached(unit.index)
+        gradients = spread(unit, gradients, reached, self.size)
+        self._minibatch.push(unit, reached=any(reached))
         arena, microbatches = self.arena, self._microbatches.of_push(unit.index)
         number = self.recorder.given("push", unit.index)
 
@@ -250,3 +294,7 @@ def _usual(model: nn.Module, timeout: float) -> PeerMemory:
     memory = backends.usual(device).memory(SharedMemory(timeout=timeout))
     assert isinstance(memory, PeerMemory)
     return memory
+
+
+def _pass(unit: Unit) -> str:
+    return "backward" if "BACKWARD" in unit.group.phase else "forward"

@@ -15,7 +15,7 @@ from odcsim.errors import InputError
 class Mover(Protocol):
     size: int
 
-    def gather(self, unit: Unit, out: Tensor) -> Handle: ...
+    def gather(self, unit: Unit, mine: Tensor, out: Tensor) -> Handle: ...
 
     def push(self, unit: Unit, gradients: Tensor) -> None: ...
 
@@ -39,12 +39,12 @@ class Gather(_Plug):
                 f"unit {self.unit.name} gathers among {group.size()} of {self.mover.size} devices",
                 fix="use reshard_after_forward True or False",
             )
-        del input_tensor, async_op  # the shard is published already; FSDP2 waits for whatever it is given in any case
-        return self.mover.gather(self.unit, output_tensor).awaited
+        del async_op  # FSDP2 waits for whatever it is given in any case
+        return self.mover.gather(self.unit, input_tensor, output_tensor).awaited
 
 
 class Push(_Plug):
-    """Adds the unit's gradients to their owners' sums."""
+    """Adds the unit's gradients to their owners' sums. What FSDP2 finds in the output stays unread (unsettled.py)."""
 
     def __call__(
         self,
@@ -54,6 +54,5 @@ class Push(_Plug):
         op: object,
         async_op: bool = False,
     ) -> None:
-        del group, op, async_op
+        del output_tensor, group, op, async_op
         self.mover.push(self.unit, input_tensor)
-        output_tensor.zero_()  # FSDP2 adds this to .grad at once; the sum takes its place in settle()

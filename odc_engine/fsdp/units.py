@@ -40,12 +40,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What FSDP2 gathers and reduces as one. `trainable` are the pieces that it reduces."""
+    """What FSDP2 gathers and reduces as one. `trainable` and `frozen` are its pieces as they were at first."""
 
     index: int
     group: Group
     pieces: tuple[Piece, ...]
     trainable: tuple[Piece, ...]
+    frozen: tuple[Piece, ...]
     shape: UnitShape
 
     @property
@@ -58,8 +59,7 @@ class Unit:
 
     @property
     def fsdp(self) -> FSDPModule:
-        """The module under its other name: `fully_shard` gives it both types."""
-        return cast(FSDPModule, self.module)
+        return self.group.fsdp
 
 
 def sharded_groups(model: nn.Module) -> list[Group]:
@@ -67,7 +67,7 @@ def sharded_groups(model: nn.Module) -> list[Group]:
         raise InputError("the model is not sharded", fix="call torch.distributed.fsdp.fully_shard on it first")
     groups = groups_of(cast(nn.Module, model))
     for group in groups:
-        cast(FSDPModule, group.modules[0]).reshard()  # an evaluation may have left it whole
+        group.fsdp.reshard()  # an evaluation may have left it whole
     managed = {id(parameter.sharded) for group in groups for parameter in group.parameters}
     for name, parameter in cast(nn.Module, model).named_parameters():
         if id(parameter) not in managed:
@@ -82,12 +82,12 @@ def units_of(groups: Sequence[Group]) -> tuple[Unit, ...]:
 
 def _unit(index: int, group: Group) -> Unit:
     pieces = tuple(Piece(_checked(managed), managed.padded) for managed in group.parameters)
-    trainable = tuple(p for p in pieces if p.parameter.requires_grad)
+    trainable, frozen = (tuple(p for p in pieces if p.parameter.requires_grad is yes) for yes in (True, False))
     if len({p.parameter.dtype for p in trainable}) > 1:
         raise _mixed_dtypes(group.name)
     packed = _packed_by_fsdp(group)
     gather, push = (sum(p.numel for p in some) for some in (pieces, trainable))
-    unit = Unit(index, group, pieces, trainable, UnitShape(group.name, gather, push, packed.dtype))
+    unit = Unit(index, group, pieces, trainable, frozen, UnitShape(group.name, gather, push, packed.dtype))
     mine = torch.empty(gather, dtype=packed.dtype, device=packed.device)
     pack(unit, mine)
     if not torch.equal(mine.view(torch.uint8), packed.view(torch.uint8)):
@@ -136,7 +136,7 @@ class _Look:
 
 def _packed_by_fsdp(group: Group) -> Tensor:
     """Afterwards its whole parameters exist, without memory of their own."""
-    look, module = _Look(), cast(FSDPModule, group.modules[0])
+    look, module = _Look(), group.fsdp
     module.set_custom_all_gather(cast(Any, look))  # FSDP2's base class is not public; it asks for no more than this
     module.unshard()
     module.reshard()
@@ -161,24 +161,15 @@ def pack(unit: Unit, out: Tensor) -> None:
         start += piece.numel
 
 
-def versions(unit: Unit) -> list[tuple[int, int]]:
-    """An operation on a DTensor counts in the DTensor alone, one on its local tensor in that alone."""
-    return [(piece.parameter._version, piece.local._version) for piece in unit.pieces]
+def set_grads(unit: Unit, total: Tensor, used: list[int], scale: float = 1.0) -> None:
+    """Give each parameter its part of the unit's sum of gradients, or none where nobody used it.
 
-
-def set_grads(unit: Unit, total: Tensor, used: list[int]) -> None:
-    """Give each parameter its part of the unit's sum of gradients, or none where nobody used it."""
+    A copy: what a user keeps does not change when others push, and peers' pushes do not change when a user does.
+    """
+    copied = torch.mul(total, scale) if any(used) else total
     start = 0
     for piece, by_anybody in zip(unit.trainable, used, strict=True):
         parameter, local = piece.parameter, piece.local
-        part = total[start : start + local.numel()].view(local.shape).to(parameter.dtype)
+        part = copied[start : start + local.numel()].view(local.shape).to(parameter.dtype)
         start += piece.numel
-        gradient = DTensor.from_local(
-            part,
-            parameter.device_mesh,
-            parameter.placements,
-            run_check=False,
-            shape=parameter.shape,
-            stride=parameter.stride(),
-        )
-        parameter.grad = gradient if by_anybody else None
+        parameter.grad = piece.managed.like_the_shard(part) if by_anybody else None

@@ -1,0 +1,53 @@
+"""What devices tell each other where they meet: what they came for, and why they cannot go on.
+
+So a meeting of which one device has another idea than the others, or a problem, is refused on all of them, in the same
+words, instead of leaving the others to wait.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from odcsim.errors import InputError
+
+SIZE = 512  # bytes of a device's word
+SETTLES, DROPS, REFUSES = range(1, 4)
+_CALLS = {SETTLES: "settle()", DROPS: "publish()"}
+
+
+def word(comes_for: int, refusal: InputError | None = None) -> Tensor:
+    """What a device says: one byte, and the words of its refusal."""
+    if refusal is None:
+        return _bytes(comes_for, b"")
+    parts = b"\0".join(text.encode() for text in (refusal.problem, refusal.fix))
+    return _bytes(REFUSES, parts)
+
+
+def _bytes(first: int, text: bytes) -> Tensor:
+    out = torch.zeros(SIZE, dtype=torch.uint8)
+    out[0] = first
+    kept = text[: SIZE - 2]
+    out[1 : 1 + len(kept)] = torch.frombuffer(bytearray(kept), dtype=torch.uint8) if kept else out[1:1]
+    return out
+
+
+def agree(words: Tensor) -> None:
+    """Raise where devices have not come for the same. `words`: a row of each."""
+    came = words[:, 0].tolist()
+    if len(set(came)) == 1 and came[0] != REFUSES:
+        return
+    for device, first in enumerate(came):
+        if first == REFUSES:
+            raise _told(device, bytes(words[device, 1:].tolist()))
+    raise _disagreement(came)
+
+
+def _told(device: int, text: bytes) -> InputError:
+    problem, _, fix = text.decode(errors="ignore").rstrip("\0").partition("\0")
+    return InputError(f"device {device}: {problem}", fix=fix)
+
+
+def _disagreement(came: Sequence[int]) -> InputError:
+    who = [f"device {device} called {_CALLS.get(first, '?')}" for device, first in enumerate(came)]
+    return InputError(f"{', '.join(who)}", fix="call settle() on all devices, or publish() on all to drop a minibatch")

@@ -1,0 +1,64 @@
+"""Whether the weights are those that were published. Peers read what was laid out, FSDP2 what is in the parameters."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from odc_engine.fsdp.units import Unit, pack
+from odcsim.errors import InputError
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Fresh:
+    """Versions tell of most changes and cost nothing. Some go past them: of `.data`, by a collective into a shard, by a
+    fused optimizer. So what FSDP2 hands over is held against what was laid out, too, bit by bit."""
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self._units = units
+        self._versions: list[list[tuple[int, int, int]]] = [[] for _ in units]
+        self.stepped = False  # an optimizer has, since they were published
+        self._unlike: list[tuple[Tensor, Unit]] = []  # on a GPU, where a look would wait for it
+
+    def note(self) -> None:
+        """They have been published. A backward pass over the former ones is an error, as after any change in place."""
+        increment_version([piece.managed.whole for unit in self._units for piece in unit.pieces])
+        self._versions = [_versions(unit) for unit in self._units]
+        self.stepped = False
+        self._unlike.clear()
+
+    def check(self, unit: Unit) -> None:
+        if self.stepped or self._versions[unit.index] != _versions(unit):
+            raise _changed(unit)
+
+    def compare(self, unit: Unit, packed: Tensor, published: Tensor) -> None:
+        """`packed`: the unit's shard as it is now."""
+        mine, theirs = (each.view(_BITS[each.itemsize]) for each in (packed, published))
+        if packed.is_cuda:
+            self._unlike.append(((mine != theirs).any(), unit))
+        elif not torch.equal(mine, theirs):
+            raise _changed(unit)
+
+    def compare_shard(self, unit: Unit, published: Tensor) -> None:
+        """The same where FSDP2 hands over nothing, since it has kept the unit whole."""
+        packed = torch.empty_like(published)
+        pack(unit, packed)
+        self.compare(unit, packed, published)
+
+    def look(self) -> None:
+        """Refuse what only a look at the GPU could tell."""
+        unlike, self._unlike = self._unlike, []
+        if unlike and torch.stack([flag for flag, _ in unlike]).any():
+            raise _changed(next(unit for flag, unit in unlike if flag))
+
+
+def _versions(unit: Unit) -> list[tuple[int, int, int]]:
+    """An operation on a DTensor counts in the DTensor alone, one on its local tensor in that alone. Loading by
+    assignment puts another DTensor in its place."""
+    return [(id(p := piece.parameter), p._version, piece.local._version) for piece in unit.pieces]
+
+
+def _changed(unit: Unit) -> InputError:
+    return InputError(f"weights of {unit.name} changed since they were published", fix="call publish() on all devices")

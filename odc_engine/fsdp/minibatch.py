@@ -1,0 +1,154 @@
+"""What this device has done since weights were published: what settle() has to find, or says why it does not."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from odc_engine.fsdp.frozen import Frozen, unfrozen
+from odc_engine.fsdp.groups import after_backward, in_backward, start_anew
+from odc_engine.fsdp.units import Piece, Unit
+from odc_engine.fsdp.unsettled import Unsettled
+from odcsim.errors import InputError
+
+DROP = "drop the minibatch with publish() on all devices"
+
+
+class Minibatch:
+    """Gradients come by pushes alone, from backward passes that were not interrupted, of forward passes over weights
+    that are published now; and nobody touches `.grad` before settle()."""
+
+    def __init__(self, model: nn.Module, units: Sequence[Unit]) -> None:
+        self._model, self._units, self._frozen = model, units, Frozen(units)
+        self._forwarded: set[int] = set()
+        self._placed: dict[int, list[Unsettled]] = {}
+        self._pushes = 0
+        self._before: int | None = None  # pushes when the backward pass began that has not ended
+        self._shards = ExitStack()
+        self._deferred = False  # gradients of earlier passes have been kept back
+
+    @property
+    def pushed(self) -> bool:
+        return self._pushes > 0
+
+    def use(self, unit: Unit) -> None:
+        """FSDP2 wants a unit whole."""
+        if unit.group.phase.endswith("BACKWARD"):
+            self._deferred |= not unit.group.reduces
+            if self._before is None and in_backward():
+                self._before = self._pushes
+                after_backward(self._ended)
+            return
+        self._frozen.carry_over(unit)
+        if torch.is_grad_enabled():
+            if unit.index not in self._forwarded:
+                self._forwarded.add(unit.index)
+                _refuse(next(unfrozen(unit), None))
+            _refuse(self._interrupted())
+
+    def _ended(self) -> None:
+        self._before = None
+
+    def _left_a_trace(self) -> bool:
+        """Whether what was interrupted cannot be told apart from what was not."""
+        return self._before is not None and (self._deferred or self._before != self._pushes) and not in_backward()
+
+    def _interrupted(self) -> InputError | None:
+        if not self._left_a_trace():
+            return None
+        problem = "a backward pass was interrupted when a part of its gradients was on the way"
+        return InputError(problem, fix=f"{DROP}, or run microbatches by retry()")
+
+    def begin(self) -> None:
+        """A forward pass of the whole model begins."""
+        _refuse(self._interrupted())
+        self._mend()
+
+    def _mend(self) -> None:
+        """After a backward pass that was interrupted before it left a trace."""
+        if self._before is not None and not in_backward():
+            start_anew(self._model, [unit.group for unit in self._units])
+            self._before = None
+
+    def push(self, unit: Unit, *, reached: bool) -> None:
+        """Gradients of a unit go to their owners."""
+        if reached and unit.index not in self._forwarded:
+            problem = f"backward of a forward pass of {unit.name} over weights that are no longer published"
+            raise InputError(problem, fix="finish backward before publish()")
+        self._pushes += 1
+        made = []
+        for piece in unit.trainable:
+            if piece.parameter.grad is None:
+                piece.parameter.grad = gradient = Unsettled.of(piece.managed)
+                made.append(gradient)
+        self._placed.setdefault(unit.index, made)
+
+    def problem(self) -> InputError | None:
+        """Why sums would not be what a user takes them for."""
+        if interrupted := self._interrupted():
+            return interrupted
+        self._mend()
+        return next(self._problems(), None)
+
+    def _problems(self) -> Iterator[InputError]:
+        for unit in self._units:
+            yield from unfrozen(unit)
+            for piece in unit.trainable:
+                if piece.managed.kept_back:
+                    problem = f"the gradient of {piece.name} was kept back and never pushed"
+                    fix = "set_requires_gradient_sync(True) before the last backward pass of a minibatch"
+                    yield InputError(problem, fix=fix)
+            yield from self._touched(unit)
+
+    def _touched(self, unit: Unit) -> Iterator[InputError]:
+        placed = {id(gradient) for gradient in self._placed.get(unit.index, [])}
+        for piece in unit.trainable:
+            gradient = piece.parameter.grad
+            if gradient is None if not placed else id(gradient) in placed:
+                continue
+            done = "dropped" if gradient is None else "set"
+            yield InputError(
+                f"the gradient of {piece.name} was {done} before settle()",
+                fix=f"zero_grad() and the like after the step, or {DROP}",
+            )
+
+    def clear(self) -> None:
+        """The next one begins; what is left of this one goes."""
+        if self._before is not None:
+            start_anew(self._model, [unit.group for unit in self._units])
+        for unit in self._units:
+            for piece in unit.trainable:
+                piece.managed.forget()
+        self._forwarded.clear()
+        self._placed.clear()
+        self._pushes, self._before, self._deferred = 0, None, False
+        self._watch_shards()
+
+    def _watch_shards(self) -> None:
+        """A gradient that autograd brings to a shard itself is of this device's data alone, and summed by nobody."""
+        self._shards.close()
+        for unit in self._units:
+            for piece in unit.trainable:
+                if piece.parameter.requires_grad:
+                    hook = cast(Any, piece.parameter).register_hook(functools.partial(_bypass, piece))
+                    self._shards.callback(hook.remove)
+
+    def close(self) -> None:
+        """Gradients that never arrived are not to be taken for others."""
+        self._shards.close()
+        for gradients in self._placed.values():
+            for gradient in gradients:
+                gradient.closed = True
+
+
+def _bypass(piece: Piece, _: Tensor) -> None:
+    problem = f"a gradient of {piece.name} went past its unit, since a loss uses the sharded parameter itself"
+    raise InputError(problem, fix="use it in a forward pass, or add to .grad after settle()")
+
+
+def _refuse(error: InputError | None) -> None:
+    if error is not None:
+        raise error

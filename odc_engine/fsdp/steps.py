@@ -1,0 +1,50 @@
+"""Optimizers of the model's parameters, whoever made them: none steps with gradients that are on their way."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from odc_engine.fsdp.units import Unit
+from odcsim.errors import InputError
+
+REMAKE = "make the optimizer of model.parameters() anew"
+
+
+class Steps:
+    """`before` and `after` are called for each step of an optimizer that has one of the units' parameters."""
+
+    def __init__(self, units: Sequence[Unit], before: Callable[[], None], after: Callable[[], None]) -> None:
+        self._units, self._before, self._after = units, before, after
+        self._own: dict[int, object] = {}
+        self._hooks = ExitStack()
+        self._hooks.callback(register_optimizer_step_pre_hook(self._pre).remove)
+        self._hooks.callback(register_optimizer_step_post_hook(self._post).remove)
+
+    def note(self) -> None:
+        """Which parameters there are now: loading by assignment puts others in their place."""
+        now = {id(piece.parameter): piece.parameter for unit in self._units for piece in unit.pieces}
+        for number, former in self._own.items():
+            if number not in now:
+                former.odc_replaced = True  # type: ignore[attr-defined]
+        self._own = dict(now)
+        self._whole = {id(piece.managed.whole) for unit in self._units for piece in unit.pieces}
+
+    def _pre(self, optimizer: Optimizer, args: object, kwargs: object) -> None:  # noqa: ARG002
+        own = False
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                own |= id(parameter) in self._own
+                if id(parameter) in self._whole:
+                    raise InputError("an optimizer holds whole parameters, as an evaluation left them", fix=REMAKE)
+                if hasattr(parameter, "odc_replaced"):
+                    raise InputError("an optimizer holds parameters that others have replaced", fix=REMAKE)
+        if own:
+            self._before()
+
+    def _post(self, optimizer: Optimizer, args: object, kwargs: object) -> None:  # noqa: ARG002
+        if any(id(p) in self._own for group in optimizer.param_groups for p in group["params"]):
+            self._after()
+
+    def close(self) -> None:
+        self._hooks.close()

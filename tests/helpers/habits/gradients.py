@@ -1,0 +1,234 @@
+"""Gradients that come another way than by a unit's push, stay, or are left out."""
+
+import torch
+from nets import loss, tokens_of
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from users import User
+
+from habits import habit
+
+
+class OutsideHead(nn.Module):
+    """The head's weight is used by the loss, not by the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 7)
+        self.layers = nn.ModuleList([nn.Linear(7, 7)])
+        self.head = nn.Linear(7, 11, bias=False)
+
+    def forward(self, tokens, turn):  # noqa: ARG002
+        x = torch.tanh(self.layers[0](self.embedding(tokens)))
+        weight = self.head.weight
+        return F.linear(x, weight.full_tensor() if hasattr(weight, "full_tensor") else weight)
+
+
+def shard_head_apart(model):
+    from torch.distributed.fsdp import fully_shard
+
+    for module in (*model.layers, model.head):
+        fully_shard(module)
+    fully_shard(model)
+
+
+@habit(counts=(1, 1), model=OutsideHead, wrap=shard_head_apart)
+def full_tensor_in_a_loss(user: User) -> None:
+    """`lm_head.weight.full_tensor()` in a loss"""
+    for _ in range(2):
+        user.backward()
+        user.settle()
+        user.look_at_gradients()
+        user.step()
+        user.publish()
+
+
+@habit(counts=(3, 1), model=OutsideHead, wrap=shard_head_apart)
+def full_tensor_in_a_loss_uneven(user: User) -> None:
+    """`lm_head.weight.full_tensor()` in a loss, with unequal numbers of microbatches"""
+    for _ in range(2):
+        user.minibatch()
+
+
+@habit(counts=(1, 1))
+def penalty_on_shards(user: User) -> None:
+    """a penalty computed on the sharded parameters, outside of a forward pass"""
+    user.backward()
+    penalty = sum(p.pow(2).sum() for p in user.model.parameters())
+    (penalty.full_tensor() if hasattr(penalty, "full_tensor") else penalty).backward()
+    user.finish()
+
+
+@habit()
+def sync_left_off(user: User) -> None:
+    """gradient sync off, and left off at the last microbatch"""
+    set_sync(user, False)
+    user.backward()
+    user.settle()
+    user.look_at_gradients()
+    user.step()
+    user.publish()
+
+
+@habit()
+def sync_left_off_then_on(user: User) -> None:
+    """gradient sync left off for a minibatch, on in the next one"""
+    set_sync(user, False)
+    user.backward()
+    user.publish()
+    set_sync(user, True)
+    user.minibatch()
+
+
+@habit(counts=(2, 2))
+def sync_at_the_last(user: User) -> None:
+    """gradient sync off but for the last microbatch"""
+    for _ in range(2):
+        user.number += 1
+        for rank in user.ranks:
+            for m in range(2):
+                set_sync(user, m == 1)
+                loss(user.model, rank, m, user.number).backward()
+        user.settle()
+        user.look_at_gradients()
+        user.step()
+        user.publish()
+
+
+def set_sync(user: User, on: bool) -> None:
+    if user.odc:
+        user.model.set_requires_gradient_sync(on)
+
+
+@habit()
+def kept_over_publish(user: User) -> None:
+    """`.grad` kept over `publish()`"""
+    user.backward()
+    user.settle()
+    kept = {name: p.grad for name, p in user.model.named_parameters()}
+    user.step()
+    user.publish()
+    user.seen.append({name: _whole(value) for name, value in kept.items()})
+    user.minibatch()
+    user.seen.append({name: _whole(value) for name, value in kept.items()})
+
+
+@habit()
+def kept_local_over_publish(user: User) -> None:
+    """`.grad.to_local()` kept over `publish()`"""
+    user.backward()
+    user.settle()
+    kept = [_local(p.grad) for p in user.model.parameters()]
+    before = [value.clone() for value in kept]
+    user.step()
+    user.publish()
+    user.minibatch()
+    user.seen.append(float(sum((a - b).abs().sum() for a, b in zip(kept, before, strict=True))))
+
+
+def _whole(value):
+    return value.full_tensor().clone() if hasattr(value, "full_tensor") else value.clone()
+
+
+def _local(value):
+    return value.to_local() if hasattr(value, "to_local") else value
+
+
+@habit()
+def changed_in_place(user: User) -> None:
+    """gradients scaled in place after `settle()`"""
+    user.backward()
+    user.settle()
+    for p in user.model.parameters():
+        p.grad.mul_(0.5)
+    user.step()
+    user.publish()
+
+
+@habit()
+def set_after_settle(user: User) -> None:
+    """a penalty's gradient added to `.grad` after `settle()`"""
+    user.backward()
+    user.settle()
+    for p in user.model.parameters():
+        p.grad.add_(p.detach(), alpha=0.1)
+    user.step()
+    user.publish()
+
+
+@habit()
+def noise_before_settle(user: User) -> None:
+    """something added to `.grad` before `settle()`"""
+    user.backward()
+    for p in user.model.parameters():
+        if p.grad is not None:
+            p.grad.add_(p.detach(), alpha=0.1)
+    user.finish()
+
+
+@habit()
+def own_gradient_before_settle(user: User) -> None:
+    """`.grad` set by hand before `settle()`"""
+    user.backward()
+    for p in user.model.parameters():
+        p.grad = torch.ones_like(p)
+    user.finish()
+
+
+@habit()
+def own_gradient_after_settle(user: User) -> None:
+    """`.grad` set by hand after `settle()`"""
+    user.backward()
+    user.settle()
+    for p in user.model.parameters():
+        p.grad = torch.full_like(p.detach(), 0.5)
+    user.step()
+    user.publish()
+    user.minibatch()
+
+
+@habit()
+def retained_graph(user: User) -> None:
+    """two backward passes through one graph"""
+    user.number += 1
+    for rank in user.ranks:
+        value = user.loss(rank, 0)
+        value.backward(retain_graph=True)
+        value.backward()
+    user.settle()
+    user.look_at_gradients()
+    user.step()
+    user.publish()
+
+
+@habit()
+def two_losses(user: User) -> None:
+    """two forward passes, then two backward passes"""
+    user.number += 1
+    losses = [user.loss(rank, m) for rank in user.ranks for m in range(2)]
+    for value in losses:
+        value.backward()
+    user.settle()
+    user.look_at_gradients()
+    user.step()
+    user.publish()
+
+
+@habit()
+def one_loss_of_two_passes(user: User) -> None:
+    """two forward passes, one backward pass for both"""
+    user.number += 1
+    sum(user.loss(rank, m) for rank in user.ranks for m in range(2)).backward()
+    user.settle()
+    user.look_at_gradients()
+    user.step()
+    user.publish()
+
+
+@habit()
+def tokens_without_gradient(user: User) -> None:
+    """a loss that needs no gradient at all"""
+    user.number += 1
+    with torch.no_grad():
+        user.seen.append(user.model(tokens_of(0, 0), 0).sum().item())
+    user.finish()

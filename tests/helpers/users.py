@@ -1,0 +1,221 @@
+"""What a user does with a model and its optimizer, in the order of a training loop or in any other; and what is seen of
+it. The same habits are followed by the devices of a pool and by one process that has all the data and knows of no
+engine: what they see has to be the same, or a device has to have refused to go on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import nets
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from work import Case
+
+from odc_engine.errors import EngineError
+from odc_engine.fsdp.on_demand import OnDemand
+from odcsim.errors import InputError
+
+RATE = 0.05
+BOUND = 2e-5
+TIMEOUT = 8.0
+
+Seen = float | dict[str, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Habit:
+    """`counts`: microbatches of each device in each minibatch; `wrap`: how the model is sharded, if not layer by
+    layer; `how`: what OnDemand is told."""
+
+    follow: Callable[["User"], None]
+    counts: tuple[int, ...] = (2, 1)
+    model: Callable[[], nn.Module] = nets.Net
+    wrap: Callable[[nn.Module], None] | None = None
+    how: dict[str, Any] = field(default_factory=dict)
+    bound: float = BOUND
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
+
+    @property
+    def case(self) -> Case:
+        return Case(self.counts, model=self.model)
+
+
+class User:
+    """In the reference, `odc` is None and this process is every device."""
+
+    odc: OnDemand | None = None
+    rank: int | None = None
+
+    def __init__(self, habit: Habit, model: nn.Module) -> None:
+        self.habit, self.model = habit, model
+        self.seen: list[Seen] = []
+        self.number = -1
+        self.optimizer = self.new_optimizer()
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(len(self.habit.counts))) if self.rank is None else [self.rank]
+
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        return self.habit.optimizer(self.model.parameters(), lr=RATE)
+
+    # What every loop does.
+
+    def loss(self, rank: int, microbatch: int) -> Tensor:
+        return nets.loss(self.model, rank, microbatch, self.number)
+
+    def backward(self, counts: tuple[int, ...] | None = None) -> None:
+        """This device's microbatches of another minibatch."""
+        self.number += 1
+        for rank in self.ranks:
+            for microbatch in range((counts or self.habit.counts)[rank]):
+                self.loss(rank, microbatch).backward()
+
+    def settle(self) -> None:
+        if self.odc:
+            self.odc.settle()
+
+    def publish(self) -> None:
+        """As documented, it drops the gradients."""
+        if self.odc:
+            self.odc.publish()
+        else:
+            self.model.zero_grad()
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+    def zero(self, **how: bool) -> None:
+        self.optimizer.zero_grad(**how)
+
+    def finish(self) -> None:
+        """From a minibatch's last backward pass to the next one's first, as documented."""
+        self.settle()
+        self.step()
+        self.zero()
+        self.publish()
+
+    def minibatch(self, counts: tuple[int, ...] | None = None) -> None:
+        self.backward(counts)
+        self.finish()
+
+    def clip(self, most: float = 0.05) -> None:
+        self.seen.append(whole(nn.utils.clip_grad_norm_(self.model.parameters(), most)).item())
+
+    def evaluate(self, context: Callable[[], Any] = torch.no_grad, microbatches: int = 2) -> None:
+        with context():
+            for microbatch in range(microbatches):
+                self.seen.append(nets.loss(self.model, 0, microbatch, 77).item())
+
+    # What is looked at.
+
+    def look_at_gradients(self) -> None:
+        self.seen.append({name: whole(p.grad) for name, p in self.model.named_parameters()})
+
+    def look_at_weights(self) -> None:
+        self.seen.append({name: whole(p) for name, p in self.model.named_parameters()})
+
+    def parameters(self) -> dict[str, Tensor]:
+        return dict(self.model.named_parameters())
+
+
+def whole(value: Tensor | None) -> Tensor | None:
+    value = value.full_tensor() if isinstance(value, DTensor) else value
+    return None if value is None else value.detach().clone()
+
+
+# On a device.
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`refused`: the words, or nothing. `failed`: what should never happen."""
+
+    seen: list[Seen]
+    refused: str = ""
+    lost: str = ""
+    failed: str = ""
+
+
+def follow(rank: int, habit: Habit) -> Outcome:
+    model = habit.case.fresh()
+    (habit.wrap or by_layers)(model)
+    odc, user = None, None
+    try:
+        odc = OnDemand(model, **{"timeout": TIMEOUT} | habit.how)
+        user = User(habit, model)
+        user.odc, user.rank = odc, rank
+        habit.follow(user)
+        user.model.zero_grad()
+        sharded(user.model)
+        user.look_at_weights()
+        return Outcome(user.seen)
+    except InputError as error:
+        return Outcome(user.seen if user else [], refused=str(error))
+    except EngineError as error:
+        return Outcome(user.seen if user else [], lost=str(error))
+    except Exception as error:
+        return Outcome(user.seen if user else [], failed=f"{type(error).__name__}: {error}")
+    finally:
+        if odc:
+            odc.close()
+
+
+def by_layers(model: nn.Module) -> None:
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+
+
+def sharded(model: nn.Module) -> None:
+    for module in model.modules():
+        if hasattr(module, "reshard"):
+            module.reshard()
+
+
+# In one process.
+
+
+def alone(habit: Habit) -> tuple[list[Seen], bool]:
+    """What is seen, and whether it ends in an error of torch's own."""
+    user = User(habit, habit.case.fresh().double())
+    try:
+        habit.follow(user)
+    except RuntimeError:
+        return user.seen, True
+    user.look_at_weights()
+    return user.seen, False
+
+
+def verdict(outcomes: list[Outcome], expected: list[Seen], fails: bool = False, bound: float = BOUND) -> str:
+    """`works`, or the words of the refusal, or what else there was."""
+    for outcome in outcomes:
+        if outcome.failed and not fails:
+            return f"FAILED: {outcome.failed}"
+        # Who waited in vain may have looked at what never came to be.
+        if not agree(outcome.seen[:-1] if outcome.lost else outcome.seen, expected, bound):
+            return "WRONG"
+    told = [words for o in outcomes for words in (o.refused, o.failed)] + [o.lost for o in outcomes]
+    if any(told):
+        return next(words for words in told if words)
+    return "works" if not fails and all(len(o.seen) == len(expected) for o in outcomes) else "WRONG: saw less"
+
+
+def agree(found: list[Seen], expected: list[Seen], bound: float) -> bool:
+    return all(_equal(one, other, bound) for one, other in zip(found, expected, strict=False))
+
+
+def _equal(found: Seen, expected: Seen, bound: float) -> bool:
+    if isinstance(found, float):
+        return abs(found - expected) <= bound * max(1.0, abs(expected))
+    unused = {name for name, value in expected.items() if value is None}
+    if {name for name, value in found.items() if value is None} != unused:
+        return False
+    return all(_close(found[name], expected[name], bound) for name in expected if name not in unused)
+
+
+def _close(found: Tensor, expected: Tensor, bound: float) -> bool:
+    difference = (found.double() - expected.double()).abs().max()
+    return bool(difference <= bound * max(float(expected.abs().max()), 1e-3))
