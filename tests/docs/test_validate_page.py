@@ -9,10 +9,12 @@ import guess
 import numpy as np
 import pytest
 import scatter
+import stages
 import validate as page
 from held import case
+from mixed import order
 
-from odcsim import catalog
+from odcsim import balance, catalog
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.profile import Profile, Timing
@@ -23,7 +25,7 @@ COST = {
         Profile(stage.model, "", "calibrated", "", **{n: page.EMULATED[n] for n in ("forward", "backward", "head")}),
         Cluster(stage.devices, stage.devices, 1.0, 1.0, stage.devices),
     )
-    for stage in page.STAGES
+    for stage in stages.STAGES
 }
 
 
@@ -32,20 +34,20 @@ def test_at_least_forty_schedules_of_every_sync_balancer_and_distribution():
         (stage, sync, *key)
         for stage, cost in COST.items()
         for sync in stage.syncs
-        for key in page.planned(stage, cost, sync)[1]
+        for key in stages.planned(stage, cost, sync)[1]
     ]
-    for stage in page.STAGES:
+    for stage in stages.STAGES:
         mine = [key for key in held if key[0] == stage]
         assert len(mine) >= (40 if stage.recompute else 10)
         assert {sync for _, sync, *_ in mine} == set(stage.syncs)
-        lengths = {*page.TRACES, "one long among short", "all alike", "fewer than devices"}
+        lengths = {*stages.TRACES, "one long among short", "all alike", "fewer than devices"}
         assert {key[2] for key in mine} == lengths
         for sync in stage.syncs:
-            wanted = {b for b in stage.balancers if page.balance.runs_with(b, sync)}
-            wanted &= set(page.DEFERRED) if sync == "deferred" else wanted
+            wanted = {b for b in stage.balancers if balance.runs_with(b, sync)}
+            wanted &= set(stages.DEFERRED) if sync == "deferred" else wanted
             assert {key[4] for key in mine if key[1] == sync} == wanted
-    assert {(s.recompute, s.emulate) for s in page.STAGES} == {(True, False), (False, False), (True, True)}
-    assert all(set(s.syncs) == {"collective", "deferred", "on-demand"} for s in page.STAGES if s.recompute)
+    assert {(s.recompute, s.emulate) for s in stages.STAGES} == {(True, False), (False, False), (True, True)}
+    assert all(set(s.syncs) == {"collective", "deferred", "on-demand"} for s in stages.STAGES if s.recompute)
 
 
 def test_the_page_keeps_what_is_written_by_hand(tmp_path):
@@ -56,7 +58,7 @@ def test_the_page_keeps_what_is_written_by_hand(tmp_path):
 
 
 def test_every_term_left_out_changes_a_prediction(monkeypatch):
-    stage = page.STAGES[0]
+    stage = stages.STAGES[0]
     used = replace(
         COST[stage].profile,
         forward=replace(page.EMULATED["forward"], sample=1e-4),
@@ -82,15 +84,15 @@ def test_every_term_left_out_changes_a_prediction(monkeypatch):
         assert not np.allclose(guess.guess(other, file, "collective").makespan, whole, rtol=1e-4), name
 
 
-def few(stage: page.Stage, cost: Cost) -> page.ScheduleFile:
-    file = page.planned(stage, cost, "collective")[0]
+def few(stage: stages.Stage, cost: Cost) -> page.ScheduleFile:
+    file = stages.planned(stage, cost, "collective")[0]
     return replace(file, schedules=file.schedules[::4]).sealed()
 
 
 def test_a_machine_that_swings_is_guessed_at_by_the_middle_of_its_draws():
-    cost, quick = COST[page.STAGES[0]], ("gather", "push", "all-gather", "reduce-scatter")
+    cost, quick = COST[stages.STAGES[0]], ("gather", "push", "all-gather", "reduce-scatter")
     calm = replace(cost, profile=replace(cost.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in quick)))
-    file = few(page.STAGES[0], calm)
+    file = few(stages.STAGES[0], calm)
     swinging = replace(calm, cluster=replace(calm.cluster, swing=0.1))
     one, other = (guess.guess(cost, file, "collective") for cost in (calm, swinging))
     assert other.makespan.mean() > one.makespan.mean()  # who waits, waits for the slower one
@@ -106,19 +108,19 @@ def test_the_machine_is_measured_piece_by_piece(tmp_path, monkeypatch):
         return page.Measurements("tiny", "cpu", ())
 
     monkeypatch.setattr(page.profiles, "measure", measure)
-    stage = page.STAGES[0]
+    stage = stages.STAGES[0]
     assert page.measured(stage, tmp_path) == page.measured(stage, tmp_path)  # the second reads what the first wrote
     assert len(set(asked)) == len(asked) > 3
 
 
-@pytest.mark.parametrize(("stage", "sync"), [(page.STAGES[0], "on-demand"), (page.STAGES[1], "collective")])
+@pytest.mark.parametrize(("stage", "sync"), [(stages.STAGES[0], "on-demand"), (stages.STAGES[1], "collective")])
 def test_what_is_made_to_be_measured_stands_between_the_rest(stage, sync):
-    file = page.planned(stage, COST[stage], sync)[0]
-    whole, own = page.with_others(stage, file), len(file.schedules)
+    file = stages.planned(stage, COST[stage], sync)[0]
+    whole, own = stages.with_others(stage, file), len(file.schedules)
     assert whole.schedules[:own] == file.schedules
     total = len(whole.schedules)
     assert (total > own) is not stage.emulate
-    every = [page.order(own, total, seed) for seed in range(3)]
+    every = [order(own, total, seed) for seed in range(3)]
     for places in every:
         assert sorted(places) == list(range(total))
         others = [i for i, n in enumerate(places) if n >= own]
@@ -130,7 +132,7 @@ def drifting(speeds, own=12, others=6, runs=5):
     """Minibatches in runs at speeds that follow from place and run; and where each stood."""
     rng = np.random.default_rng(1)
     usual = rng.uniform(0.5, 2.0, own + others)
-    ways = [page.order(own, own + others, run) for run in range(runs)]
+    ways = [order(own, own + others, run) for run in range(runs)]
     spans = np.array([usual * speeds(run, np.argsort(way)) for run, way in enumerate(ways)])
     return usual[:own], spans, ways
 
@@ -156,9 +158,9 @@ def test_the_machine_s_mean_speed_stays_as_it_is():
 
 
 def test_a_run_in_another_order_is_put_back_into_the_files():
-    stage, cost = page.STAGES[0], COST[page.STAGES[0]]
-    file = page.planned(stage, cost, "on-demand")[0]
-    places = page.order(len(file.schedules), len(file.schedules), 3)
+    stage, cost = stages.STAGES[0], COST[stages.STAGES[0]]
+    file = stages.planned(stage, cost, "on-demand")[0]
+    places = order(len(file.schedules), len(file.schedules), 3)
     mixed = page.ScheduleFile(file.header, tuple(file.schedules[n] for n in places)).sealed()
     line, plain = (page.simulate(f, page.Simulation(cost, "on-demand")) for f in (mixed, file))
     back = page.restored(line, places, file.header.digest)
@@ -170,9 +172,9 @@ def test_a_run_in_another_order_is_put_back_into_the_files():
 
 
 def test_no_measurement_is_of_a_schedule_that_is_held_out():
-    stage, cost = page.STAGES[0], COST[page.STAGES[0]]
-    file = page.planned(stage, cost, "collective")[0]
-    whole, others = page.with_others(stage, file), range(len(file.schedules), 10**6)
+    stage, cost = stages.STAGES[0], COST[stages.STAGES[0]]
+    file = stages.planned(stage, cost, "collective")[0]
+    whole, others = stages.with_others(stage, file), range(len(file.schedules), 10**6)
     line = page.only(page.simulate(whole, page.Simulation(cost, "collective")), others)
     line = replace(line, about=replace(line.about, emulated=False))
     made = whole.schedules[len(file.schedules) :]
@@ -221,15 +223,15 @@ def ran(cost: Cost, file: page.ScheduleFile, sync: str) -> page.Timeline:
     return replace(line, about=replace(line.about, executor="engine", emulated=False))
 
 
-@pytest.mark.parametrize("stage", page.STAGES[:2], ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", stages.STAGES[:2], ids=lambda stage: stage.name)
 def test_what_held_out_minibatches_take_changes_no_prediction(stage, tmp_path, monkeypatch):
-    stage = replace(stage, repeats=1, balancers=page.KEPT_BY)
-    usual = COST[page.STAGES[0]]
+    stage = replace(stage, repeats=1, balancers=stages.KEPT_BY)
+    usual = COST[stages.STAGES[0]]
     usual = replace(usual, profile=replace(usual.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in KINDS)))
     seconds = page.under(usual.profile, usual.model, stage.recompute)
     cost = replace(usual, profile=seconds, recipe=replace(usual.recipe, recompute=stage.recompute))
-    plans = {sync: page.planned(stage, cost, sync) for sync in stage.syncs}
-    files = {sync: page.with_others(stage, file) for sync, (file, _) in plans.items()}
+    plans = {sync: stages.planned(stage, cost, sync) for sync in stage.syncs}
+    files = {sync: stages.with_others(stage, file) for sync, (file, _) in plans.items()}
 
     def rows(by: Cost, file: page.ScheduleFile, sync: str) -> page.recorded.Rows:
         return page.recorded.rows(ran(by, file, sync), file.schedules, by.model, "float32")
@@ -266,7 +268,7 @@ def test_cases_of_other_stages_are_kept_and_each_stage_leaves_its_own(tmp_path, 
     seconds = 1.0
 
     def held(stage, *_):
-        if stage == page.STAGES[-1] and seconds > 2:
+        if stage == stages.STAGES[-1] and seconds > 2:
             raise KeyboardInterrupt
         return [case(seconds, (1.0, 1.1), stage=stage.name)]
 
@@ -280,7 +282,7 @@ def test_cases_of_other_stages_are_kept_and_each_stage_leaves_its_own(tmp_path, 
 
     monkeypatch.setattr(page, "measured", lambda *_: None)
     monkeypatch.setattr(page, "held", held)
-    names = [stage.name for stage in page.STAGES]
+    names = [stage.name for stage in stages.STAGES]
     assert main() == dict.fromkeys(names, 1.0)
     assert all(name in (tmp_path / "p.md").read_text() for name in names)
     seconds = 2.0
