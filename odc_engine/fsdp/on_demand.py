@@ -21,10 +21,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from odc_engine import backends
 from odc_engine.backends.base import COMM, MAIN, PeerMemory
 from odc_engine.backends.patience import LIMIT
-from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp import agreement
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.fresh import Fresh
@@ -36,7 +34,7 @@ from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_o
 from odc_engine.fsdp.unreached import pack_zeros, spread
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.arena import Arena
-from odc_engine.memory.arenas import arena_on
+from odc_engine.memory.arenas import arena_on, memory_for
 from odc_engine.memory.finite import Checks, Microbatches
 from odc_engine.places.lanes import Handle
 from odc_engine.record import Recorder, Silence
@@ -72,7 +70,7 @@ class OnDemand(Communication):
         if accumulate not in ACCUMULATE:
             raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
         with ExitStack() as opened:
-            self.memory = memory or _usual(model, timeout)
+            self.memory = memory or memory_for(model, timeout)
             opened.callback(self.memory.close)
             self.rank, self.size = self.memory.rank, self.memory.size
             self._scale = 1 / self.size if average else 1.0
@@ -286,14 +284,6 @@ class OnDemand(Communication):
 
     def _drop_arena(self) -> None:
         self._arena = None  # its views would keep the memory
-
-
-def _usual(model: nn.Module, timeout: float) -> PeerMemory:
-    """Arenas where the parameters are."""
-    device = "cuda" if any(p.is_cuda for p in model.parameters()) else "cpu"
-    memory = backends.usual(device).memory(SharedMemory(timeout=timeout))
-    assert isinstance(memory, PeerMemory)
-    return memory
 
 
 def _pass(unit: Unit) -> str:

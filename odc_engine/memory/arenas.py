@@ -1,10 +1,22 @@
-"""Which arena suits a memory."""
+"""Which memory suits a model, and which arena a memory."""
 
 from collections.abc import Sequence
 
+from torch import nn
+
+from odc_engine import backends
 from odc_engine.backends.base import FarMemory, PeerMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena
+
+
+def memory_for(model: nn.Module, timeout: float) -> PeerMemory:
+    """Arenas where the parameters are, of the usual backend there."""
+    device = "cuda" if any(p.is_cuda for p in model.parameters()) else "cpu"
+    memory = backends.usual(device).memory(SharedMemory(timeout=timeout))
+    assert isinstance(memory, PeerMemory)
+    return memory
 
 
 def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str, per_node: int | None) -> Arena:

@@ -158,6 +158,11 @@ def test_bad_input_is_refused_before_torch_loads(monkeypatch, tmp_path, capsys, 
     assert problem in line
 
 
+def test_help_loads_neither_torch_nor_numpy():
+    code = "import sys, odc_engine.cli as c; c.build_parser(); print({'torch', 'numpy'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
 def test_what_reads_files_does_not_load_torch():
     code = "import sys, odc_engine.cli, odc_engine.job; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
