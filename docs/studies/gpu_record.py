@@ -1,174 +1,238 @@
-"""The runs of docs/studies/validate_gpu.py: schedules before them, and tables with their bounds after them."""
+"""What came home of a ladder (docs/studies/validate_gpu.py), as a page, a line for each probe in docs/gpu.md, and
+profiles for the catalogue.
 
+    python docs/studies/gpu_record.py DIR... [-o docs/validation-gpu.md] [--profiles odcsim/catalog/profiles]
+
+Of several folders the later ones count. Predictions are made here, from the profile that came along.
+"""
+
+import argparse
+import json
+import re
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from agreement import table
+import ours
+from ladder import Entry, reached, unpacked
+from page_table import table
 
+from odc_engine.doctor.probes.every import PROBES
+from odc_engine.measuring import rivals
+from odc_engine.measuring.probes import CONTEST, MEASURED, OVERHEAD, SMALL, WHOLE, contestants
 from odc_engine.measuring.tuning import BOUNDED, FROM, OF_COPY, short
-from odcsim import balance, catalog, load, profile, timeline
-from odcsim.cluster import Cluster
-from odcsim.cost import Cost
+from odcsim import profile, schedule, timeline
+from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
+from odcsim.fitting import fit, measurements
 from odcsim.profile import Profile
 from odcsim.results.metrics import usage
-from odcsim.schedule import Header, Schedule, ScheduleFile
-from odcsim.timeline import Block, Timeline
+from odcsim.timeline import Timeline
 
-MODEL, DEVICES, DTYPE = "r1-distill-qwen-1.5b", 4, "bfloat16"
-LONGEST = 32768  # tokens: LongAlign is scaled down to it, so that four devices' microbatches fit into one GPU
-MINIBATCH, MINIBATCHES, SEED = 4, 3, 20260
-REPEATS = 2
-OVERLAP, OVERHEAD = 0.80, 0.02
-BACKWARD = ("backward", "embed backward")
+PAGE, GPU_PAGE = ours.ROOT / "docs/validation-gpu.md", ours.ROOT / "docs/gpu.md"
+BEGIN, END = "<!-- record -->", "<!-- end of record -->"
+MARKS = {True: "reached", False: "**not reached**", None: "cannot be asked there"}
+RATES = "bytes_per_second_of_"
+Compared = dict[str, tuple[Timeline, list[Timeline]]]  # predicted, and measured in each run
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What is run, and the kept profile that predicts it."""
-
-    sync: str
-    balancer: str
-    backend: str = "threads"
-    device: str = "cuda"
-    known: str = "profile.json"
-
-    @property
-    def name(self) -> str:
-        return f"{self.sync} + {self.balancer}, {'nccl' if self.backend == 'torch' else self.backend}"
+def home(folders: Sequence[Path], into: Path) -> dict[str, Entry]:
+    """All answers by their probes, and all files in one folder."""
+    found: dict[str, Entry] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("answers-*.json")):
+            told = json.loads(path.read_text())
+            found |= {entry["name"]: entry | {"device": told["device"]} for entry in told["answers"]}
+        for path in sorted(folder.glob("logs-*.tar.gz")):
+            unpacked(path, into)
+    return found
 
 
-Compared = tuple[dict[Row, Timeline], dict[Row, list[Timeline]]]  # predicted, and measured in each repeat
+def page(answers: Mapping[str, Entry], files: Path) -> str:
+    """The record. A probe that was not asked is there by name, so that nobody takes what is missing for passed."""
+    parts = [
+        "# Validation on a GPU",
+        "Written by `make validate-gpu` (docs/studies/gpu_record.py). Clocks and limits are as they were found.",
+        _told_of_machine(answers),
+        table(("probe", "question", "result", "took"), [_row(probe, answers.get(probe.name)) for probe in PROBES]),
+    ]
+    for probe in PROBES:
+        if entry := answers.get(probe.name):
+            parts += [f"## {probe.name}", *section(entry, files)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def cost_of(known: Profile, devices: int = DEVICES) -> Cost:
-    return Cost(catalog.model(MODEL), known, Cluster(devices, devices, 1.0, 1.0, devices))
+def _told_of_machine(answers: Mapping[str, Entry]) -> str:
+    entry = answers.get("versions")
+    return f"{entry['found']}. {entry['data'].get('smi') or ''}".strip() if entry else ""
 
 
-def planned(cost: Cost, lengths: str, rows: Sequence[Row]) -> dict[Row, ScheduleFile]:
-    """The same samples in each row, by its balancer."""
-    devices, files = cost.cluster.devices, {}
-    every = drawn(lengths, devices)
-    for row in rows:
-        header = Header(row.balancer, MODEL, "the profile's", LONGEST, devices, SEED)
-        schedules = tuple(
-            Schedule(tuple(of.tolist()), balance.balance(row.balancer, of, cost.sample_seconds(of), devices, LONGEST))
-            for of in every
-        )
-        files[row] = ScheduleFile(header, schedules).sealed()
-    return files
+def _row(probe: Any, entry: Entry | None) -> list[str]:
+    told = [MARKS[reached(entry)], f"{entry['seconds']:.0f} s"] if entry and "seconds" in entry else ["not asked", ""]
+    return [f"`{probe.name}`", probe.asks, *told]
 
 
-def drawn(lengths: str, devices: int) -> list[np.ndarray]:
-    """Minibatches like LongAlign's, or of samples that are all alike."""
-    count = MINIBATCH * devices
-    if lengths == "even":
-        return [np.full(count, LONGEST // 4)] * MINIBATCHES
-    trace = load("longalign")
-    found = trace.minibatches(count, MINIBATCHES, seed=SEED)
-    return [np.maximum(trace.take(ids) * LONGEST // trace.longest, 16) for ids in found]
+def section(entry: Entry, files: Path) -> list[str]:
+    """What a probe said, with the figures that a reader can judge, and what a failed one has left."""
+    parts = [f"{entry['asks'].capitalize()}? {entry['date']}. {entry.get('found', entry['status'])}.", _clocks(entry)]
+    parts += FIGURES.get(entry["name"], lambda _entry, _files: [])(entry, files)
+    if entry.get("xids"):
+        parts.append(fenced("\n".join(entry["xids"])))
+    if said := entry.get("data", {}).get("said"):
+        parts += ["Its last words:", fenced(said[-2000:])]
+    if again := entry.get("again"):
+        parts.append(f"Again, with every kernel waited for: {again['status']}, {again['found']}")
+    return parts
 
 
-def predicted(cost: Cost, row: Row, file: ScheduleFile) -> Timeline:
-    return simulate(file, Simulation(cost, row.sync))
+def _clocks(entry: Entry) -> str:
+    told = [
+        f"{when} {', '.join(f'{k} {v:g}' for k, v in of.items())}" for when, of in entry.get("clocks", {}).items() if of
+    ]
+    return f"Clocks {'; '.join(told)}." if told else ""
 
 
-def runs(folder: Path, lengths: str, rows: Sequence[Row], devices: int = DEVICES) -> Compared:
-    """Each row predicted from its profile, and run, one after the other in each repeat. The first row's profile weighs
-    the samples of all."""
-    from odc_engine import backends
-    from odc_engine.job import Job
-    from odc_engine.runs.run import run
-
-    costs = {row: cost_of(profile.read(folder / row.known), devices) for row in rows}
-    files = planned(costs[rows[0]], lengths, rows)
-    measured: dict[Row, list[Timeline]] = {row: [] for row in rows}
-    for number in range(REPEATS):
-        for row, file in files.items():
-            job = Job(
-                schedules=file.schedules,
-                cost=costs[row].by(sync=row.sync, dtype=DTYPE),
-                backend=backends.chosen(row.backend, row.device),
-                emulate=False,
-                timeout=120.0,
-                seed=SEED,
-            )
-            path = folder / f"{lengths}-{row.sync}-{row.backend}-{number}.npz"
-            if run(file, job, str(path), quiet=True):
-                raise RuntimeError("a run failed, see above")
-            measured[row].append(timeline.read(path))
-    return {row: predicted(costs[row], row, file) for row, file in files.items()}, measured
+def _kernels(entry: Entry, _: Path) -> list[str]:
+    every = {int(re.sub(r"\D", "", name)) << 20: of for name, of in entry["data"].items() if name.startswith(RATES)}
+    return [moved(dict(sorted(every.items())))] if every else []
 
 
-def moved(rates: Mapping[int, Mapping[str, float]]) -> tuple[bool, str]:
+def moved(rates: Mapping[int, Mapping[str, float]]) -> str:
     """Rates by size and way, in bytes read and written in a second."""
     ways = list(next(iter(rates.values())))
     rows = [
         [f"{size >> 20} MB", *(f"{of[way] / 1e9:.0f} ({of[way] / of['copy']:.0%})" for way in ways)]
         for size, of in rates.items()
     ]
-    missed = short(rates)
     told = f"GB/s read and written, and share of a plain copy. Bound: {OF_COPY:.0%} for {' and '.join(BOUNDED)} from"
     told += f" {FROM >> 20} MB on. `add` is the atomic sum, which passes over memory three times; it has no bound."
-    return not missed, "\n\n".join([told, table(("size", *ways), rows), *missed])
+    return "\n\n".join([told, table(("size", *ways), rows), *short(rates)])
 
 
-def seconds(lines: Sequence[Timeline]) -> np.ndarray:
-    """Of all minibatches together, in each run."""
-    return np.array([usage(line).makespan.sum() for line in lines])
+def _beside(entry: Entry, _: Path) -> list[str]:
+    ways = {name: of for name, of in entry["data"].items() if isinstance(of, dict) and "hidden" in of}
+    rows = [
+        [name, priority, f"{of[priority]['gemms']:.2f}", f"{of[priority]['moves']:.2f}"]
+        for name, of in ways.items()
+        for priority in ("same priority", "higher priority")
+    ]
+    return [table(("transfers by", "their stream", "multiplications take", "transfers take"), rows)] if rows else []
 
 
-def compared(told: Mapping[Row, Timeline], measured: Mapping[Row, Sequence[Timeline]]) -> tuple[bool, str]:
-    """Side by side. Reached where on-demand and each collective come in the predicted order."""
+def _fitted(entry: Entry, _: Path) -> list[str]:
+    return [fenced("\n".join(entry["data"]["lines"]))] if "lines" in entry["data"] else []
+
+
+def contested(entry: Entry, files: Path) -> Compared:
+    """Runs that came home, with their predictions where there is a profile to predict by."""
+    contest = SMALL if entry["device"] == "cpu" else CONTEST
+    lengths = "even" if entry["name"] == "even" else "longalign"
+    found: Compared = {}
+    for rival in contestants(entry["name"], entry["device"]):
+        path, known = files / f"{lengths}-{rival.stem}.jsonl", files / rival.known
+        lines = [timeline.read(run) for run in sorted(files.glob(f"{path.stem}-*.npz"))]
+        if lines and known.exists():
+            file = schedule.read(path)
+            cost = rivals.cost_of(replace(contest, devices=file.header.devices), profile.read(known))
+            found[rival.name] = simulate(file, Simulation(cost, rival.sync)), lines
+    return found
+
+
+def _compared(entry: Entry, files: Path) -> list[str]:
+    every = contested(entry, files)
+    return [compared(every)] if every else ["No profile came along to predict by."]
+
+
+def compared(every: Compared) -> str:
+    """Side by side: seconds, idle, and how many times as fast on-demand is as each rival."""
     rows, spans = [], {}
-    for row, lines in measured.items():
-        found, guess = seconds(lines), float(seconds([told[row]])[0])
-        truth = float(np.median(found))
-        spans[row] = guess, truth
+    for name, (guessed, lines) in every.items():
+        took, guess = rivals.seconds(lines), float(rivals.seconds([guessed])[0])
+        truth = float(np.median(took))
+        spans[name] = guess, truth
         idle = float(np.median([usage(line).idle() for line in lines]))
-        numbers = f"{guess:.3f}", f"{truth:.3f}", f"{guess / truth - 1:+.1%}", f"{found.min():.3f} to {found.max():.3f}"
-        rows.append([row.name, *numbers, f"{usage(told[row]).idle():.1%}", f"{idle:.1%}"])
+        numbers = f"{guess:.3f}", f"{truth:.3f}", f"{guess / truth - 1:+.1%}", f"{took.min():.3f} to {took.max():.3f}"
+        rows.append([name, *numbers, f"{usage(guessed).idle():.1%}", f"{idle:.1%}"])
     head = ("", "predicted s", "measured s", "error", "runs", "idle predicted", "idle measured")
-    good, ratios = True, []
-    [ours] = [row for row in spans if row.sync == "on-demand"]
-    for row in [row for row in spans if row != ours]:
-        guess, truth = (spans[row][i] / spans[ours][i] for i in range(2))
-        good = good and (guess > 1) == (truth > 1)
-        ratios.append(f"On-demand is {truth:.3f} times as fast as {row.name}, {guess:.3f} predicted.")
-    return good, "\n\n".join([table(head, rows), *ratios])
+    ratios = []
+    for ours_ in [name for name in spans if name.startswith("on-demand")]:
+        for name in [name for name in spans if not name.startswith("on-demand")]:
+            guess, truth = (spans[name][i] / spans[ours_][i] for i in range(2))
+            ratios.append(f"On-demand is {truth:.3f} times as fast as {name}, {guess:.3f} predicted.")
+    return "\n\n".join([table(head, rows), *ratios])
 
 
-def overlap(lines: Sequence[Timeline]) -> tuple[bool, str]:
-    """How much of the layers' pushes lies beside their device's backward. The root's comes after all of it."""
-    inside, total = np.sum([beside(block) for line in lines for block in line.blocks], axis=0)
-    share = float(inside / total) if total else 0.0
-    told = f"{share:.1%} of the time of layers' pushes lies beside backward, of {total:.3f} s on all devices together."
-    return share >= OVERLAP, f"{told} Bound: {OVERLAP:.0%}."
+def _even(entry: Entry, files: Path) -> list[str]:
+    return [*_compared(entry, files), f"Bound of what on-demand takes beyond collectives: {OVERHEAD:+.0%}."]
 
 
-def beside(block: Block) -> tuple[float, float]:
-    """Seconds of layers' pushes beside backward, and of all of them."""
-    program = block.program
-    named = [program.durations[step.duration][0] for step in program.steps]
-    backward = [i for i, what in enumerate(named) if what in BACKWARD]
-    pushes = [i for i, step in enumerate(program.steps) if step.kind == "push" and step.unit > 0]
-    if not pushes:
-        return 0.0, 0.0
-    asked, had = block.asked[pushes], block.had[pushes]
-    inside = sum(
-        np.maximum(np.minimum(had, block.had[i]) - np.maximum(asked, block.asked[i]), 0.0).sum() for i in backward
-    )
-    return float(inside), float((had - asked).sum())
+FIGURES = {
+    "kernels": _kernels,
+    "beside": _beside,
+    "profile": _fitted,
+    "whole": _fitted,
+    "profile-processes": _fitted,
+    "profile-nccl": _fitted,
+    "longalign": _compared,
+    "against-nccl": _compared,
+    "even": _even,
+}
 
 
-def uniform(told: Mapping[Row, Timeline], measured: Mapping[Row, Sequence[Timeline]]) -> tuple[bool, str]:
-    """What on-demand takes beyond the collectives where all devices do the same."""
-    best = {row.sync: float(seconds(lines).min()) for row, lines in measured.items()}
-    overhead = best["on-demand"] / best["collective"] - 1
-    guess = {row.sync: float(seconds([line])[0]) for row, line in told.items()}
-    rows = [[sync, f"{guess[sync]:.3f}", f"{found:.3f}"] for sync, found in best.items()]
-    line = f"On-demand takes {overhead:+.1%}, {guess['on-demand'] / guess['collective'] - 1:+.1%} predicted."
-    line += f" Bound: {OVERHEAD:+.0%}."
-    return overhead <= OVERHEAD, "\n\n".join([table(("sync", "predicted s", "fastest run s"), rows), line])
+def fenced(text: str) -> str:
+    return f"```text\n{text}\n```"
+
+
+def lines(answers: Mapping[str, Entry]) -> str:
+    """A line for each probe in docs/gpu.md: on what it has run, or that it has not."""
+    rows = []
+    for probe in PROBES:
+        entry = answers.get(probe.name)
+        told = "not yet"
+        if entry and entry["device"] != "cpu" and "seconds" in entry:
+            told = f"{MARKS[reached(entry)]}, {entry['date'].split()[0]}"
+        rows.append([f"`{probe.name}`", probe.asks, told])
+    return table(("probe", "what it asks", "on a GPU"), rows)
+
+
+def with_record(text: str, answers: Mapping[str, Entry]) -> str:
+    """The page with this record between its marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise InputError("no place for the record", where=str(GPU_PAGE), fix=f"put {BEGIN} and {END} into it")
+    return f"{before}{BEGIN}\n\n{lines(answers)}\n\n{END}{after}"
+
+
+def shipped(files: Path) -> Profile | None:
+    """What a whole GPU took, fitted here where that was not done there."""
+    if (files / WHOLE).exists():
+        return profile.read(files / WHOLE)
+    measured = files / (WHOLE + MEASURED)
+    return fit.fit(measurements.read(measured)) if measured.exists() else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
+    parser.add_argument("-o", dest="page", type=Path, default=PAGE, metavar="PAGE")
+    parser.add_argument("--gpu-page", type=Path, default=GPU_PAGE, metavar="PAGE", help="whose record is written anew")
+    parser.add_argument("--profiles", type=Path, metavar="DIR", help="where a profile of the whole GPU goes")
+    args = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="odc-record-") as own:
+        if not (answers := home(args.folders, Path(own))):
+            print("gpu_record: no answers in any of these folders", file=sys.stderr)
+            return 2
+        args.page.write_text(page(answers, Path(own)), encoding="utf-8")
+        args.gpu_page.write_text(with_record(args.gpu_page.read_text(encoding="utf-8"), answers), encoding="utf-8")
+        if args.profiles and (found := shipped(Path(own))):
+            profile.write(found, args.profiles / f"{found.model}-{found.gpu}.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -113,7 +113,7 @@ def _backend(row: Backend, abilities: dict[str, Finding]) -> Finding:
         return Finding("backend", name, found, hooks.ok and not lacks, hooks.advice if not hooks.ok else lacks)
     there = abilities["CUDA"].ok
     advice = lacks if there else "needs an NVIDIA GPU"
-    return Finding("backend", name, f"{found}; not tried on a GPU yet", there and not lacks, advice)
+    return Finding("backend", name, found, there and not lacks, advice)
 
 
 def _ability(name: str, ok: bool, used_for: str, advice: str) -> Finding:

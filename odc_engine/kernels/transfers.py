@@ -18,8 +18,8 @@ _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Elements that a program moves at once, how many programs there are at most, and the warps of each. Not tuned:
-    no GPU has run them yet."""
+    """Elements that a program moves at once, how many programs there are at most, and the warps of each. Guesses,
+    which `odc_engine tune` checks."""
 
     block: int = 4096
     programs: int = 528  # four for each SM of an H100

@@ -84,7 +84,7 @@ class Cpu(Ground):
 
 
 class Gpu(Ground):
-    """All by the GPU's own clock. Not run on a GPU yet."""
+    """All by the GPU's own clock."""
 
     ceiling = "copy, all"
     copied = (ceiling,)

@@ -11,10 +11,13 @@ import datetime
 import platform
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 
+import torch
+
+import odcsim
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
 from odc_engine.measuring import calibration
@@ -67,6 +70,14 @@ def measured(plan: Plan, output: Path) -> fit.FitReport:
         problem = f"cannot be made ({error.strerror})"
         raise InputError(problem, where=str(folder), fix="write to another folder") from None
     warn_if_busy()
+    report = fit.examine(taken(plan, folder))
+    profile.write(report.profile, output)
+    shutil.rmtree(folder)
+    return report
+
+
+def taken(plan: Plan, folder: Path, told: Callable[[str], None] = lambda _: None) -> Measurements:
+    """What is not measured yet is, piece by piece, into the folder; then all of it. `told` hears of each piece."""
     every = pieces(plan)
     found = {piece.name: known for piece in every if (known := _known(plan, _path(folder, piece)))}
     missing = [piece for piece in every if piece.name not in found]
@@ -75,10 +86,8 @@ def measured(plan: Plan, output: Path) -> fit.FitReport:
             found[piece.name] = measure(plan, piece)
             measurements.write(found[piece.name], _path(folder, piece))
             done(piece.name)
-    report = fit.examine(together([found[piece.name] for piece in every]))
-    profile.write(report.profile, output)
-    shutil.rmtree(folder)
-    return report
+            told(piece.name)
+    return together([found[piece.name] for piece in every])
 
 
 def partial(output: Path) -> Path:
@@ -176,14 +185,18 @@ def _hardware(plan: Plan) -> str:
     return with_gpus(plan.backend.hardware(plan.use))
 
 
+def versions() -> str:
+    """Ours by itself: where it is run from a folder nothing is installed of it."""
+    return f"torch {torch.__version__}, Python {platform.python_version()}, odcsim {odcsim.__version__}"
+
+
 def _empty(plan: Plan) -> Measurements:
-    versions = f"torch {version('torch')}, Python {platform.python_version()}, odcsim {version('odcsim')}"
     return Measurements(
         plan.model.name,
         plan.backend.device,
         (),
         hardware=_hardware(plan),
-        versions=versions,
+        versions=versions(),
         date=datetime.date.today().isoformat(),
         dtype=plan.recipe.dtype,
         transport=plan.backend.name,

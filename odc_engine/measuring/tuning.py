@@ -5,8 +5,6 @@ It recommends and changes nothing: the engine launches as `transfers.USUAL` says
 copy, a gather and a slot's first write pass over memory twice, a sum on top three times, a total of W slots W + 1
 times. Up to tens of MB a GPU's cache holds all of it, the copy's bytes as well as the kernels': shares are fair there,
 but rates say nothing of memory.
-
-Not run on a GPU yet.
 """
 
 import datetime
@@ -156,6 +154,13 @@ def rates(size: int, launch: Tried) -> dict[str, float]:
     moved, repeats = {"gather bf16": size // 2, "total": size // DEVICES}, min(16, max(1, 64 * MB // size))
     ways = moves(size, launch).items()
     return {name: PASSES[name] * moved.get(name, size) / fastest(move, repeats) for name, move in ways}
+
+
+def interpreted(size: int, launch: Tried) -> dict[str, float]:
+    """The same calls once each, on a CPU, where they take no time that means anything."""
+    for move in moves(size, launch, "cpu").values():
+        move()
+    return dict.fromkeys(PASSES, 1.0)
 
 
 def moves(size: int, tried: Tried, where: str = "cuda") -> dict[str, Callable[[], Any]]:

@@ -3,8 +3,6 @@
 All groups come out of one split. torch.cuda.green_contexts splits the whole GPU anew for each context and hands out the
 first group each time, so contexts made that way share their SMs. What is not split: memory's bandwidth, the L2 cache
 and the copy engines.
-
-Not run yet: no GPU was here.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
 """MPS, NVIDIA's service by which processes compute on one GPU side by side: whether it is up, and what each one gets.
 
-Its daemon is the user's: nothing here starts, ends or changes one. Not run on a GPU yet.
+Its daemon is the user's: nothing here starts, ends or changes one.
 """
 
 import os

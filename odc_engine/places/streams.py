@@ -1,7 +1,5 @@
 """Places, lanes and times on a GPU: transfers are put on streams and nobody waits for them but other streams, and times
 are marks on streams, read when all is done.
-
-Not run on a GPU yet.
 """
 
 import time

@@ -3,8 +3,6 @@ symmetric memory is not there.
 
 A peer's memory is mapped as memory of this process's own GPU, so that kernels reach it without further ado. The owner
 has to outlive all maps of its arena.
-
-Not run yet: no GPU was here.
 """
 
 from typing import Any

@@ -3,8 +3,6 @@
 The training loops meet as processes of one machine do (shm), when their streams are done. Lanes that meet do so on
 their streams. Several processes may share a GPU, for tests: they take turns then, so their times mean nothing,
 unless MPS gives each a share.
-
-Not run on a GPU yet.
 """
 
 from typing import Any

@@ -2,8 +2,6 @@
 
 Its CUDA backend maps peers' memory through file descriptors that devices pass on over sockets; meeting there takes the
 group's store, so a gloo group is enough. Its NVSHMEM backend is not used: its barriers did nothing in some versions.
-
-Not run yet: no GPU was here.
 """
 
 import os

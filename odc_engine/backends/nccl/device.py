@@ -2,8 +2,6 @@
 
 The training loops meet as processes do (shm, network). Nobody waits for NCCL alone: its kernels wait for a peer that is
 gone without end. So another thread waits for them, while this one looks for who is gone, and gives up in time.
-
-Not run on a GPU yet.
 """
 
 import os

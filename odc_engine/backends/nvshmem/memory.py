@@ -9,7 +9,7 @@ What lies on a stream may wait for a device that is gone, without end and withou
 do together: start, allocate, free, end. So the host never waits for these alone: another thread does, while this one
 looks for who is gone, and gives up in time. What only all can do together is left out then.
 
-Not run on a GPU yet. All that touches NVSHMEM is in `library`.
+All that touches NVSHMEM is in `library`.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,10 +1,12 @@
 """NVIDIA's driver, asked directly: whether there is a GPU is known before anything heavy is imported."""
 
 import ctypes
+import os
 from dataclasses import dataclass
 
 from odc_engine.doctor.probes.base import Absent
 from odc_engine.errors import FOR_GPUS
+from odc_engine.places.queues import queues
 
 _SM_COUNT, _MAJOR, _MINOR = 16, 75, 76  # CU_DEVICE_ATTRIBUTE_...
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -21,6 +23,7 @@ class Gpu:
 
 def first_gpu() -> Gpu:
     """The GPU that probes use. Absent, with the reason, where there is none."""
+    os.environ.update(queues(os.environ))  # cuInit reads it, and whatever runs in this process afterwards needs it
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -3,17 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from odc_engine.doctor.probes.base import FAILED, OK, Answer
-from odc_engine.doctor.probes.driver import need_torch
+from odc_engine.doctor.probes.base import CPU, FAILED, OK, Answer, Hearing
 from odc_engine.doctor.probes.ranks import on_ranks
 
 N = 1 << 20
 
 
-def probe() -> Answer:
-    need_torch()
+def probe(hearing: Hearing) -> Answer:
     try:
-        found = on_ranks(work, 2, 100, "cuda:0")
+        found = on_ranks(work, 2, hearing.patience, hearing.size("cuda:0", CPU))
     except RuntimeError as error:
         return Answer(OK, f"gloo refuses: {error}"[:300], {"refused": True})
     wrong = [name for name in found[0] if not all(each[name][0] for each in found)]
@@ -21,7 +19,7 @@ def probe() -> Answer:
     told = ", ".join(f"{name} {2 * 4 * N / s / 1e9:.2f} GB/s" for name, s in seconds.items())
     if wrong:
         return Answer(FAILED, f"wrong bytes: {', '.join(wrong)}", {"seconds": seconds})
-    return Answer(OK, f"2 processes on one GPU, {8 * N >> 20} MB: {told}", {"seconds": seconds})
+    return Answer(OK, f"2 processes, {8 * N >> 20} MB: {told}", {"seconds": seconds})
 
 
 def work(rank: int, where: str) -> dict[str, tuple[bool, float]]:
@@ -52,5 +50,5 @@ def work(rank: int, where: str) -> dict[str, tuple[bool, float]]:
 def _done(where: str) -> None:
     import torch
 
-    if where != "cpu":
+    if where != CPU:
         torch.cuda.synchronize()

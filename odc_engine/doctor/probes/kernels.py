@@ -1,27 +1,59 @@
 """The Triton kernels on tensors of this GPU: right bytes, and rates beside a plain copy's."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from odc_engine.doctor.probes.base import FAILED, OK, Answer
-from odc_engine.doctor.probes.driver import need, need_torch
-from odc_engine.errors import FOR_GPUS
+from odc_engine.doctor.probes.base import FAILED, OK, Answer, Hearing
 
 MB = 1 << 20
-SIZE, DEVICES, ROUNDS = 256 * MB, 4, 30
-ODD = 10_007  # elements of a shard, of which nothing is aligned
+SIZES, DEVICES, ROUNDS = (256 * MB, 16 * MB, 64 * MB, 1 * MB, 1024 * MB), 4, 30
+CASES, ODD, SMALL = 40, 10_007, 301  # elements of a shard, of which nothing is aligned
 
 
-def probe() -> Answer:
-    need_torch()
-    need("triton", FOR_GPUS)
-    wrong = [name for name, right in checked(ODD, "cuda").items() if not right]
-    if wrong:
+def probe(hearing: Hearing) -> Answer:
+    right = checked(hearing.size(ODD, SMALL), hearing.device)
+    hearing.note(right=right)
+    if wrong := [name for name, good in right.items() if not good]:
         return Answer(FAILED, f"wrong bytes: {', '.join(wrong)}")
-    every = rates(SIZE)
-    told = ", ".join(f"{name} {rate / every['copy']:.0%}" for name, rate in every.items() if name != "copy")
-    found = f"all right; {SIZE // MB} MB: copy {every['copy'] / 1e9:.0f} GB/s (read and written), of which {told}"
-    return Answer(OK, found, {"bytes": SIZE, "bytes_per_second": every})
+    if wrong := _drawn(hearing):
+        return Answer(FAILED, f"wrong: {'; '.join(wrong[:3])}", {"wrong": wrong})
+    if hearing.stands_in:
+        return Answer(OK, "all right")
+    told = []
+    for size in SIZES:
+        every = rates(size)
+        hearing.note(**{f"bytes_per_second_of_{size // MB}_MB": every})
+        shares = ", ".join(f"{name} {rate / every['copy']:.0%}" for name, rate in every.items() if name != "copy")
+        told.append(f"{size // MB} MB: copy {every['copy'] / 1e9:.0f} GB/s (read and written), of which {shares}")
+    return Answer(OK, f"all right; {told[0]}", {"told": told})
+
+
+def _drawn(hearing: Hearing) -> list[str]:
+    """What does not hold of cases that are drawn: odd sizes and places, launches, dtypes."""
+    from odc_engine.doctor.probes import shards
+    from odc_engine.kernels import transfers
+
+    laws: dict[str, Callable[[], None]] = {}
+    for seed in range(hearing.size(CASES, 2)):
+        case = shards.drawn(seed, hearing.device, *hearing.size((20_000, (256, 4096), (1, 600)), (99, (64,), (1, 7))))
+        laws |= {
+            f"gather of {case}": partial(shards.check_gather, transfers, case),
+            f"add of {case}": partial(shards.check_add, transfers, case, seed % 4),
+            f"write of {case}": partial(shards.check_write, transfers, case, 1 + seed % 3),
+            f"total of {case}": partial(shards.check_total, transfers, case, [(1 + seed + i) % 4 for i in range(4)]),
+        }
+    if not hearing.stands_in:
+        laws["many streams"] = partial(shards.check_streams, transfers)
+        laws["rounding"] = partial(shards.check_rounding, transfers)
+    wrong = []
+    for name, law in laws.items():
+        try:
+            law()
+        except AssertionError:
+            wrong.append(name)
+    hearing.note(cases=len(laws), wrong=wrong)
+    return wrong
 
 
 def checked(n: int, where: str) -> dict[str, bool]:

@@ -1,17 +1,15 @@
 """NCCL with two processes on one GPU: refused by most versions, and that must not be a hang."""
 
-from odc_engine.doctor.probes.base import FAILED, OK, Answer
-from odc_engine.doctor.probes.driver import need_torch
+from odc_engine.doctor.probes.base import FAILED, OK, Answer, Hearing
 from odc_engine.doctor.probes.ranks import on_ranks
 
 
-def probe() -> Answer:
-    need_torch()
+def probe(hearing: Hearing) -> Answer:
     import torch
 
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     try:
-        sums = on_ranks(_work, 2, 60)
+        sums = on_ranks(_work, 2, hearing.patience)
     except RuntimeError as error:
         return Answer(OK, f"NCCL {version} refuses: {error}"[:300], {"nccl": version, "refused": True})
     except TimeoutError as error:

@@ -3,33 +3,24 @@
 import os
 from typing import Any
 
-from odc_engine.doctor.probes.base import FAILED, OK, Answer
-from odc_engine.doctor.probes.driver import need, need_torch
+from odc_engine.doctor.probes.base import FAILED, OK, Answer, Hearing
 from odc_engine.doctor.probes.ranks import on_ranks
-from odc_engine.errors import FOR_GPUS
 
 N = 1 << 20
 # One GPU cannot be bound twice to a multicast object, and a machine may have no network card.
 ENVIRONMENT = {"NVSHMEM_DISABLE_NVLS": "1", "NVSHMEM_REMOTE_TRANSPORT": "none", "NVSHMEM_SYMMETRIC_SIZE": "256M"}
 
 
-def probe() -> Answer:
-    ready()
+def probe(hearing: Hearing) -> Answer:
     from odc_engine.backends.nvshmem import library as nvshmem_library
 
     os.environ.update(ENVIRONMENT)
     versions = nvshmem_library.versions()
-    found = on_ranks(_work, 2, 90)
+    found = on_ranks(_work, 2, hearing.patience)
     wrong = [name for name in found[0] if not all(each[name] for each in found)]
     if wrong:
         return Answer(FAILED, f"wrong bytes: {', '.join(wrong)}", {"host": versions.host})
     return Answer(OK, f"NVSHMEM {versions.host}: {', '.join(found[0])} of 2 processes on one GPU, all right")
-
-
-def ready() -> None:
-    """Refuse to start NVSHMEM where it would only end the process."""
-    need_torch()
-    need("nvshmem.core", FOR_GPUS)
 
 
 def _work(rank: int) -> dict[str, bool]:

@@ -2,25 +2,21 @@
 
 import os
 
-from odc_engine.doctor.probes.base import FAILED, OK, Answer
-from odc_engine.doctor.probes.driver import need
-from odc_engine.doctor.probes.nvshmem_host import ENVIRONMENT, N, ready, stopped
+from odc_engine.doctor.probes.base import FAILED, OK, Answer, Hearing
+from odc_engine.doctor.probes.nvshmem_host import ENVIRONMENT, N, stopped
 from odc_engine.doctor.probes.ranks import on_ranks
-from odc_engine.errors import FOR_GPUS
 
 BLOCK = 1 << 16  # bytes that a program moves
 
 
-def probe() -> Answer:
-    ready()
-    need("triton", FOR_GPUS)
+def probe(hearing: Hearing) -> Answer:
     from odc_engine.backends.nvshmem import library as nvshmem_library
 
     os.environ.update(ENVIRONMENT)
     versions = nvshmem_library.versions()
     if not versions.agree:
         return Answer(FAILED, f"bitcode {versions.bitcode or 'of no wheel'} and host library {versions.host} differ")
-    found = on_ranks(_work, 2, 200, versions.path)
+    found = on_ranks(_work, 2, hearing.patience, versions.path)
     wrong = [name for name in found[0] if not all(each[name] for each in found)]
     if wrong:
         return Answer(FAILED, f"wrong: {', '.join(wrong)}")

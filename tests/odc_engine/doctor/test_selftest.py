@@ -1,140 +1,76 @@
-"""`odc_engine doctor --gpu-selftest` where there is no GPU, and whatever a probe does to its process."""
+"""`odc_engine doctor --gpu-selftest`, and the list of probes that it, `pytest -m gpu` and the ladder ask."""
 
+import importlib
 import json
-import os
-import signal
-import time
+from dataclasses import replace
 
 import pytest
 
 from odc_engine.cli import main
-from odc_engine.doctor.probes import selftest
-from odc_engine.doctor.probes.base import ABSENT, FAILED, OK, PROBES, Absent, Answer, Probe
-from odc_engine.doctor.probes.driver import first_gpu
-from odc_engine.doctor.probes.selftest import Result, ask, status
+from odc_engine.doctor.probes import driver, selftest
+from odc_engine.doctor.probes.__main__ import main as one
+from odc_engine.doctor.probes.asking import Result
+from odc_engine.doctor.probes.base import ABSENT, FAILED, OK, Answer
+from odc_engine.doctor.probes.every import HOLDING, PROBES
+from odc_engine.doctor.probes.needs import NEEDS
+from odc_engine.doctor.probes.selftest import gpu, status
 
-
-def gpu() -> bool:
-    try:
-        return bool(first_gpu())
-    except Absent:
-        return False
-
-
-no_gpu = pytest.mark.skipif(gpu(), reason="there is a GPU here")
-
-BODIES = {
-    "good": 'return Answer("ok", "fine", {"rate": 1.5})',
-    "absent": 'raise Absent("nothing to ask")',
-    "wrong": 'raise ValueError("first\\n  second")',
-    "exits": 'print("nvshmem: no transport", flush=True); os._exit(255)',
-    "crashes": "os.kill(os.getpid(), 11)",
-    "hangs": "print(sleeper().pid, flush=True); time.sleep(60)",
-    "leaves": 'return Answer("ok", str(sleeper().pid))',
-}
-MODULE = """
-import os, subprocess, sys, time
-from odc_engine.doctor.probes.base import Absent, Answer
-
-def sleeper():
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-
-def probe():
-    {body}
-"""
-
-
-@pytest.fixture
-def asked(tmp_path, monkeypatch):
-    """The answer of a probe with this body."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-
-    def asked(name: str, seconds: float = 30.0) -> Answer:
-        (tmp_path / f"probe_{name}.py").write_text(MODULE.format(body=BODIES[name]))
-        return ask(Probe(f"probe_{name}", "", seconds))
-
-    return asked
+no_gpu = pytest.mark.skipif(bool(gpu()[0]), reason="there is a GPU here")
+CONTRACT = "versions kernels partitions symmetric legacy-ipc nvshmem-host nvshmem-triton gloo nccl".split()
 
 
 @no_gpu
 def test_without_a_gpu_every_probe_says_so_in_a_line(capsys):
     assert main(["doctor", "--gpu-selftest"]) == selftest.NO_GPU == 3
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines] == [["--", probe.name] for probe in PROBES]
+    assert [line.split()[:2] for line in lines] == [["--", probe.name] for probe in HOLDING]
     assert all("no GPU: " in line for line in lines)
 
 
 @no_gpu
-def test_json_tells_the_same(capsys, monkeypatch):
-    monkeypatch.setattr(selftest, "PROBES", PROBES[:2])
-    assert selftest.selftest(True, PROBES[:2]) == 3
+def test_json_tells_the_same(capsys):
+    assert selftest.selftest(True, HOLDING[:2]) == 3
     printed = json.loads(capsys.readouterr().out)
     assert (printed["schema"], printed["gpu"]) == (1, None)
-    assert [each["name"] for each in printed["probes"]] == ["versions", "kernels"]
+    assert [each["name"] for each in printed["probes"]] == [probe.name for probe in HOLDING[:2]]
     for each in printed["probes"]:
         assert set(each) == {"name", "asks", "seconds", "status", "found", "data"}
         assert each["status"] == ABSENT
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("good", Answer(OK, "fine", {"rate": 1.5})),
-        ("absent", Answer(ABSENT, "nothing to ask")),
-    ],
-)
-def test_what_a_probe_answers_is_told(asked, name, expected):
-    assert asked(name) == expected
+def test_probes_have_a_name_a_function_and_needs_that_can_be_looked_for():
+    assert len({probe.name for probe in PROBES}) == len(PROBES)
+    assert {probe.name for probe in HOLDING} >= set(CONTRACT)
+    for probe in PROBES:
+        module, _, function = probe.call.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+        assert set(probe.needs) <= set(NEEDS)
+        assert probe.needs[0] == "a GPU"  # first what is told without loading anything
 
 
-def test_what_a_failed_probe_has_said_is_told_with_its_answer(asked):
-    answer = asked("wrong")
-    assert (answer.status, answer.found) == (FAILED, "ValueError: first second")
-    assert selftest._words(Result(PROBES[0], answer, 0.0))[-2:] == ["    ValueError: first", "      second"]
+class Library:
+    """NVIDIA's driver, which keeps what it found in its environment when it was started."""
+
+    def __getattr__(self, name):
+        return lambda *_: 100 if name == "cuInit" and self.started() else 0
+
+    def started(self):
+        import os
+
+        self.found = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")
+        return True
 
 
-def test_a_library_that_ends_the_process_is_a_failure_with_its_last_words(asked):
-    answer = asked("exits")
-    assert answer.status == FAILED
-    assert answer.found == "ended with exit status 255 and no answer; its last words: nvshmem: no transport"
-
-
-def test_a_probe_that_crashes_is_a_failure(asked):
-    assert asked("crashes").found == "ended with exit status -11 and no answer; its last words: nothing"
-
-
-def runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
-        return stat.read().rpartition(")")[2].split()[0] not in "ZX"
-
-
-def gone(pid: int) -> bool:
-    for _ in range(100):
-        if not runs(pid):
-            return True
-        time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-    return False
-
-
-def test_a_probe_that_hangs_is_ended_with_everything_it_started(asked):
-    start = time.monotonic()
-    answer = asked("hangs", 1.5)
-    assert time.monotonic() - start < 20
-    assert answer.found.startswith("no answer within 1.5 s; its last words: ")
-    assert gone(int(answer.found.rpartition(" ")[2]))
-
-
-def test_nothing_of_a_probe_is_left_behind(asked):
-    assert gone(int(asked("leaves").found))
+def test_queues_are_settled_before_the_driver_starts(monkeypatch):
+    library = Library()
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    monkeypatch.setattr(driver.ctypes, "CDLL", lambda _: library)
+    assert gpu() == (None, "no GPU: the driver sees none")
+    assert library.found == "32"
 
 
 @pytest.mark.parametrize(
-    ("found", "gpu", "code"),
+    ("answers", "gpu", "code"),
     [
         ([OK, OK], "a GPU", 0),
         ([OK, ABSENT], "a GPU", 0),
@@ -143,15 +79,32 @@ def test_nothing_of_a_probe_is_left_behind(asked):
         ([ABSENT, FAILED], None, 1),
     ],
 )
-def test_the_exit_status_tells_what_was_found(found, gpu, code):
-    assert status([Result(PROBES[0], Answer(each, ""), 0.0) for each in found], gpu) == code
+def test_the_exit_status_tells_how_it_went(answers, gpu, code):
+    assert status([Result(PROBES[0], Answer(each, ""), 0.0) for each in answers], gpu) == code
 
 
 def test_a_single_probe_runs_by_itself(capsys):
-    from odc_engine.doctor.probes.__main__ import main as one
+    with pytest.raises(SystemExit) as left:
+        one(["--help"])
+    assert left.value.code == 0
+    usage = capsys.readouterr().out
+    assert all(probe.name in usage and probe.asks in usage for probe in PROBES)
+    assert one(["versions"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] in (OK, ABSENT)
+    with pytest.raises(SystemExit):
+        one(["nothing"])
+    assert "no probe is called 'nothing'" in capsys.readouterr().err
 
-    assert one([]) == 2
-    usage = capsys.readouterr().err
-    assert all(probe.module in usage and probe.asks in usage for probe in PROBES)
-    assert one(["odc_engine.doctor.probes.versions"]) == 0
-    assert json.loads(capsys.readouterr().out)["status"] in (OK, ABSENT)
+
+def test_a_cpu_stands_in_where_it_can(capsys):
+    assert one(["versions", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] == OK
+    assert not next(probe for probe in PROBES if probe.name == "nccl").stands_in
+    assert one(["nccl", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] == ABSENT
+
+
+def test_what_a_failed_probe_has_said_is_told_with_its_answer():
+    said = "\n".join(str(i) for i in range(50))
+    result = Result(replace(PROBES[0]), Answer(FAILED, "?", {"said": said}), 0.0)
+    assert selftest.words(result) == [f"    {i}" for i in range(38, 50)]

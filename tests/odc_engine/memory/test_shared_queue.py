@@ -64,14 +64,6 @@ def test_gradients_equal_one_process(pools):
         check_gradients(job, found)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_gradients_equal_one_process_on_gpus(pools):
-    """Not run yet. Devices may share a GPU."""
-    job = replace(teams.job_for(*UNLIKE), backend=backends.chosen("cuda_ipc"))
-    check_gradients(job, pools(3).run(gradients_in_a_process, job)[0])
-
-
 @pytest.mark.parametrize("backend", ["shm", "threads"])
 def test_one_device_takes_all(pools, backend):
     job = teams.job_for(queued(1, queue=3), queued(0, queue=2))

@@ -1,0 +1,95 @@
+"""A matrix multiplication with a transfer beside it: by programs on SMs, many or few, and by the copy engine; each from
+a stream of the same priority, and from one of a higher one. How much longer either takes says what may hide what."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from odc_engine.doctor.probes.base import CPU, OK, Answer, Hearing
+from odc_engine.doctor.probes.together import Work, ends
+
+SIDE, SMALL = 8192, 192
+MB = 1 << 20
+MOVED, DEVICES = 256 * MB, 4
+FEW = 16  # programs
+ROUNDS = 3
+GEMMS, MOVES = 6, 40
+
+
+def probe(hearing: Hearing) -> Answer:
+    gemm = _gemm(hearing)
+    usual, high = _streams(hearing)
+    alone = _best([usual], [(gemm, GEMMS)])[0]
+    hearing.note(gemms=GEMMS, moves=MOVES, bytes=hearing.size(MOVED, MB), gemms_alone=alone)
+    told = []
+    for name, move in _moves(hearing).items():
+        by_itself = _best([high], [(move, MOVES)])[0]
+        found: dict[str, Any] = {"moves_alone": by_itself}
+        for priority, stream in (("same priority", _another(hearing)), ("higher priority", high)):
+            gemms, moves = _best([usual, stream], [(gemm, GEMMS), (move, MOVES)])
+            found[priority] = {"gemms": gemms / alone, "moves": moves / by_itself, "both": max(gemms, moves)}
+        # One after the other would take the sum; side by side at no cost the longer of the two.
+        found["hidden"] = _hidden(alone, by_itself, found["higher priority"]["both"])
+        hearing.note(**{name: found})
+        told.append(f"{name} {found['hidden']:.0%} hidden, gemm x{found['higher priority']['gemms']:.2f}")
+    return Answer(OK, "at a higher priority: " + "; ".join(told))
+
+
+def _hidden(gemms: float, moves: float, both: float) -> float:
+    """Share of the shorter of the two that lies beside the other."""
+    return (gemms + moves - both) / min(gemms, moves)
+
+
+def _best(streams: list[Any], works: list[tuple[Work, int]]) -> list[float]:
+    return min((ends(streams, works) for _ in range(ROUNDS)), key=max)
+
+
+def _gemm(hearing: Hearing) -> Work:
+    import torch
+
+    side = hearing.size(SIDE, SMALL)
+    kind = hearing.size(torch.bfloat16, torch.float32)
+    one, other = torch.randn(2, side, side, device=hearing.device, dtype=kind)
+    out = torch.empty_like(one)
+    return lambda: torch.mm(one, other, out=out)
+
+
+def _moves(hearing: Hearing) -> dict[str, Work]:
+    """Ways to gather as much, of which a CPU has the copy alone."""
+    import torch
+
+    n = hearing.size(MOVED, MB) // 4 // DEVICES
+    whole, spare = torch.randn(2, DEVICES * n, device=hearing.device)
+    ways: dict[str, Work] = {"copy engine": lambda: spare.copy_(whole)}
+    if hearing.device == CPU:
+        return ways
+    from odc_engine.kernels import transfers
+
+    arenas = list(torch.randn(DEVICES, n, device="cuda"))
+    place = transfers.Shards(transfers.table([arena.data_ptr() for arena in arenas], "cuda"), 0, 0, n)
+
+    def gather(launch: transfers.Launch) -> Callable[[], object]:
+        def move() -> object:
+            transfers.gather(place, spare, torch.float32, launch)
+            return arenas  # known to kernels by address alone, so somebody has to keep them
+
+        return move
+
+    usual = transfers.USUAL
+    ways[f"{usual.programs} programs"] = gather(usual)
+    ways[f"{FEW} programs"] = gather(replace(usual, programs=FEW))
+    return ways
+
+
+def _streams(hearing: Hearing) -> tuple[Any, Any]:
+    """For compute, and one whose work the GPU prefers."""
+    if hearing.stands_in:
+        return None, None
+    import torch
+
+    stream: Any = torch.cuda.Stream  # torch has no types for it
+    return stream(), stream(priority=-1)
+
+
+def _another(hearing: Hearing) -> Any:
+    return _streams(hearing)[0]

@@ -1,0 +1,212 @@
+"""All probes, rung by rung of the ladder, and in each what says most first.
+
+`odc_engine doctor --gpu-selftest` and `pytest -m gpu` ask those that hold or do not, `make validate-gpu` all of them. A
+rung is one command, whose limits together leave it under nine minutes. What is asked on the fourth takes a GPU for each
+device.
+"""
+
+from odc_engine.doctor.probes.base import Probe
+
+HERE, MEASURED = "odc_engine.doctor.probes", "odc_engine.measuring.probes"
+GPU = ("a GPU", "torch")
+TRITON, NVSHMEM, SEVERAL = (*GPU, "Triton"), (*GPU, "nvshmem4py", "Triton"), (*GPU, "several GPUs")
+PARTS = (*TRITON, "cuda-bindings")
+FIRST = (
+    Probe("versions", "what is installed: driver, GPU, packages, MPS", 30, f"{HERE}.versions:probe", ("a GPU",)),
+    Probe(
+        "one-stream",
+        "does a thread on one plain stream get the gradients of one process",
+        50,
+        f"{HERE}.threads:one_stream",
+        TRITON,
+    ),
+    Probe("four-streams", "do four threads on four plain streams", 40, f"{HERE}.threads:four_streams", TRITON),
+    Probe(
+        "green-contexts", "do four threads on four groups of the GPU's SMs", 45, f"{HERE}.threads:green_contexts", PARTS
+    ),
+    Probe(
+        "bf16",
+        "does a whole minibatch in bf16 come to its end, and to about the same",
+        35,
+        f"{HERE}.threads:half",
+        PARTS,
+    ),
+    Probe("kernels", "do the Triton kernels move the right bytes, and how fast", 65, f"{HERE}.kernels:probe", TRITON),
+    Probe(
+        "partitions",
+        "are green contexts of one split disjoint, and do they run at the same time",
+        45,
+        f"{HERE}.partitions:probe",
+        PARTS,
+    ),
+    Probe(
+        "beside",
+        "what do a matrix multiplication and transfers cost each other, by SMs, copy engine and priority",
+        60,
+        f"{HERE}.beside:probe",
+        TRITON,
+    ),
+    Probe(
+        "every-way",
+        "do all syncs, sums and shardings, and a shared queue, give the gradients of one process",
+        65,
+        f"{HERE}.threads:every",
+        PARTS,
+    ),
+    Probe("times", "does every step begin after what it needs", 40, f"{HERE}.threads:times", PARTS),
+)
+SECOND = (
+    Probe(
+        "profile", "what this GPU takes, in four groups of its SMs", 245, f"{MEASURED}:profile_of_parts", PARTS, 2, True
+    ),
+    Probe("whole", "what all of it takes for a microbatch", 40, f"{MEASURED}:whole", TRITON, 2, True),
+    Probe("longalign", "uneven lengths: on-demand against collectives", 145, f"{MEASURED}:longalign", PARTS, 2, True),
+    Probe("pushes", "how much of pushes lies beside backward", 10, f"{MEASURED}:pushes", ("a GPU",), 2, True),
+    Probe("even", "what on-demand costs where nothing is to be gained", 85, f"{MEASURED}:even", PARTS, 2, True),
+)
+THIRD = (
+    Probe(
+        "symmetric",
+        "do processes on one GPU reach each other through torch symmetric memory",
+        45,
+        f"{HERE}.peers:symmetric",
+        TRITON,
+        rung=3,
+    ),
+    Probe(
+        "legacy-ipc",
+        "do they through CUDA IPC handles",
+        30,
+        f"{HERE}.peers:legacy",
+        TRITON,
+        rung=3,
+        stands_in=False,
+    ),
+    Probe(
+        "cuda-ipc",
+        "do two processes over cuda_ipc get the gradients of one",
+        45,
+        f"{HERE}.processes:two",
+        TRITON,
+        rung=3,
+    ),
+    Probe("cuda-ipc-4", "do four, in all ways to add up and in nodes", 50, f"{HERE}.processes:four", TRITON, rung=3),
+    Probe(
+        "nvshmem-host",
+        "does NVSHMEM start with two processes on one GPU, and copy on a stream",
+        30,
+        f"{HERE}.nvshmem_host:probe",
+        NVSHMEM,
+        rung=3,
+        stands_in=False,
+    ),
+    Probe(
+        "nvshmem-triton",
+        "do Triton kernels get and put through NVSHMEM",
+        45,
+        f"{HERE}.nvshmem_triton:probe",
+        NVSHMEM,
+        rung=3,
+        stands_in=False,
+    ),
+    Probe(
+        "nvshmem",
+        "do two processes over nvshmem get the gradients of one, near and far",
+        60,
+        f"{HERE}.processes:near_and_far",
+        NVSHMEM,
+        rung=3,
+        stands_in=False,
+    ),
+    Probe(
+        "queue",
+        "do processes that share a queue get the gradients of one",
+        25,
+        f"{HERE}.processes:queue",
+        TRITON,
+        rung=3,
+    ),
+    Probe(
+        "pauses", "does emulated compute take its seconds on the stream", 25, f"{HERE}.processes:pauses", TRITON, rung=3
+    ),
+    Probe("gloo", "does gloo move CUDA tensors", 20, f"{HERE}.gloo:probe", GPU, rung=3),
+    Probe(
+        "nccl",
+        "does NCCL take two processes on one GPU, or refuse",
+        30,
+        f"{HERE}.nccl:probe",
+        GPU,
+        rung=3,
+        stands_in=False,
+    ),
+    Probe(
+        "sanitizer",
+        "do kernels touch nothing but what they may",
+        40,
+        f"{HERE}.checked:probe",
+        (*TRITON, "compute-sanitizer"),
+        rung=3,
+        stands_in=False,
+    ),
+    Probe(
+        "tune",
+        "which launch of the kernels reaches most of a copy",
+        65,
+        f"{MEASURED}:tuning",
+        TRITON,
+        rung=3,
+        measures=True,
+    ),
+)
+FOURTH = (
+    Probe(
+        "rival",
+        "do processes with a GPU each get the gradients of one over NCCL",
+        60,
+        f"{HERE}.processes:rival",
+        SEVERAL,
+        rung=4,
+    ),
+    Probe(
+        "exchange",
+        "how fast GPUs gather and push, against NCCL and their own copy",
+        70,
+        f"{MEASURED}:exchange",
+        (*SEVERAL, "Triton"),
+        rung=4,
+        measures=True,
+        stands_in=False,
+    ),
+    Probe(
+        "profile-processes",
+        "what a GPU takes as a device by itself, beside others of its machine",
+        140,
+        f"{MEASURED}:profile_of_processes",
+        (*SEVERAL, "Triton"),
+        rung=4,
+        measures=True,
+        stands_in=False,
+    ),
+    Probe(
+        "profile-nccl",
+        "what NCCL takes between the same GPUs",
+        110,
+        f"{MEASURED}:profile_of_nccl",
+        (*SEVERAL, "Triton"),
+        rung=4,
+        measures=True,
+        stands_in=False,
+    ),
+    Probe(
+        "against-nccl",
+        "uneven lengths with a GPU for each device, and NCCL for a rival",
+        140,
+        f"{MEASURED}:against_nccl",
+        (*SEVERAL, "Triton"),
+        rung=4,
+        measures=True,
+        stands_in=False,
+    ),
+)
+PROBES = (*FIRST, *SECOND, *THIRD, *FOURTH)
+HOLDING = tuple(probe for probe in PROBES if not probe.measures)
