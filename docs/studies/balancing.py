@@ -29,6 +29,7 @@ from textbook import textbook
 from odcsim.balance import NAMES, Assignment, balance, runs_with
 from odcsim.balance.search.bound import lower_bound
 from odcsim.balance.search.scenarios import scenarios
+from odcsim.files import write_text
 from odcsim.questions.setting import cost_of
 from odcsim.reading import draw, load
 
@@ -270,7 +271,7 @@ def main() -> None:
     for name, measure in parts.items():
         page = put(page, name, measure())
         print(f"{name}: done", file=sys.stderr, flush=True)
-    args.output.write_text(page, encoding="utf-8")
+    write_text(args.output, page)
 
 
 if __name__ == "__main__":

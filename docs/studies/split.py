@@ -14,6 +14,7 @@ import page_table
 
 from odcsim.balance import SPLIT
 from odcsim.executors.simulation import Simulation
+from odcsim.files import write_text
 from odcsim.progress import progress
 from odcsim.questions.comparison import measure
 from odcsim.questions.setting import ask, plan
@@ -112,7 +113,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("-o", dest="output", default=str(Path(__file__).parents[1] / "split.md"))
     args = parser.parse_args()
-    Path(args.output).write_text(section(args.draws, "#"), encoding="utf-8")
+    write_text(Path(args.output), section(args.draws, "#"))
 
 
 if __name__ == "__main__":

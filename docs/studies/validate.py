@@ -37,7 +37,7 @@ from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.estimates.recompute import under
 from odcsim.executors.simulation import Simulation, simulate
-from odcsim.files import check_writable
+from odcsim.files import check_writable, write_text
 from odcsim.fitting import fit, measurements, recorded
 from odcsim.fitting.measurements import Measurements
 from odcsim.profile import Polynomial
@@ -201,7 +201,7 @@ def one_machine(devices: int) -> Cluster:
 def write(page: Path, text: str) -> None:
     """Put the results where they belong, and leave what is written around them."""
     before, _, rest = page.read_text().partition(BEGIN) if page.exists() else ("", "", "")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2] or chr(10)}")
+    write_text(page, f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2] or chr(10)}")
 
 
 def main() -> None:
@@ -221,7 +221,7 @@ def main() -> None:
         cases = [case for case in kept(old) if case.stage not in {stage.name for stage in chosen}]
         for stage in chosen:
             cases += held(stage, measured(stage, folder), folder)
-            old.write_text(json.dumps([asdict(case) for case in cases], indent=1))
+            write_text(old, json.dumps([asdict(case) for case in cases], indent=1))
     write(args.page, results(cases))
     picture = args.page.parent / PICTURE
     picture.parent.mkdir(exist_ok=True)
