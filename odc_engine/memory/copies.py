@@ -1,7 +1,7 @@
 """Copies between a whole tensor and its parts elsewhere, where the dtype does not change: by a GPU's copy engines.
 
 The driver takes them as one batch, with the hint that they shall run beside compute. A driver that takes none is given
-one copy after the other, and so is a processor. Not run on a GPU yet.
+one copy after the other, and so is a processor.
 """
 
 from collections.abc import Sequence

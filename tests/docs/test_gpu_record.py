@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import gpu_record as record
 import pytest
-from gpu_record import BEGIN, END, GPU_PAGE
+from gpu_record import BEGIN, END
 from ladder import pack
-from scripts import ROOT
 
 from odc_engine.backends import threads
 from odc_engine.doctor.probes.base import ABSENT, FAILED, OK
@@ -196,19 +195,6 @@ def test_what_multiplications_and_transfers_cost_each_other_is_told():
     way = {"gemms": 1.25, "moves": 3.0}
     text = record._beside({"data": {"copy": {"same priority": way, "higher priority": way, "hidden": 0.9}}}, None)[0]
     assert text.count("| 1.25 | 3.00 |") == 2
-
-
-def test_one_page_alone_says_what_has_not_run_on_a_gpu_and_has_every_probe():
-    text = GPU_PAGE.read_text(encoding="utf-8")
-    names = re.findall(r"^\| `([\w-]+)` \| ", text.partition(BEGIN)[2].partition(END)[0], re.MULTILINE)
-    assert names == [probe.name for probe in PROBES]
-    told = re.compile(
-        r"not run (on a gpu )?yet|not (been )?(tried|run) on a gpu|no gpu (has run|was here)|has not run (on|yet)",
-        re.IGNORECASE,
-    )
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("odc*/**/*.py"), *ROOT.glob("tests/**/*.py")]
-    mine = {GPU_PAGE, ROOT / "docs/log.md", ROOT / "tests/docs/test_gpu_record.py"}
-    assert [path for path in pages if path not in mine and told.search(" ".join(path.read_text("utf-8").split()))] == []
 
 
 def test_even_samples_have_their_bound_beside_them(files):
