@@ -30,7 +30,7 @@ from stages import LONGEST, SEED, STAGES, Stage, planned, way, with_others
 from odc_engine import backends
 from odc_engine.job import Job
 from odc_engine.measuring import profile as profiles
-from odc_engine.measuring.plan import Plan
+from odc_engine.measuring.survey import Survey
 from odc_engine.runs.run import run
 from odcsim import catalog, timeline
 from odcsim.cluster import Cluster
@@ -158,9 +158,9 @@ def judged(
     ]
 
 
-def plan(stage: Stage, seed: int) -> Plan:
+def survey(stage: Stage, seed: int) -> Survey:
     others = tuple(s.devices for s in STAGES if s.emulate and s.backend == stage.backend)
-    return Plan(
+    return Survey(
         model=catalog.model(stage.model),
         devices=(2, *others),
         backend=backends.chosen(stage.backend),
@@ -175,7 +175,7 @@ def measured(stage: Stage, folder: Path) -> Measurements:
     path = folder / f"{stage.model}-{stage.backend}.json"
     if not path.exists():
         found = []
-        first = plan(stage, SEED + 1)
+        first = survey(stage, SEED + 1)
         for piece in (p for p in profiles.pieces(first) if p.recipe.recompute or not stage.emulate):
             found.append(profiles.measure(first, piece))
             say(f"profile of {stage.model} on {stage.backend}: {piece.name} done")

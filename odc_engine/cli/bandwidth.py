@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from odc_engine.measuring.plan import SIZES, check_rates
+    from odc_engine.measuring.survey import SIZES, check_rates
 
     sizes = args.bytes or SIZES
     check_rates(args.devices, sizes)

@@ -27,12 +27,12 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from odc_engine.measuring.plan import Plan
+    from odc_engine.measuring.survey import Survey
     from odcsim import catalog
     from odcsim.files import check_writable
 
     model, output = catalog.model(args.model), Path(args.output)
-    plan = Plan(
+    survey = Survey(
         model=model,
         devices=args.devices,
         backend=backends.chosen(args.backend, args.device),
@@ -40,13 +40,13 @@ def _run(args: argparse.Namespace) -> int:
         quick=args.quick,
         recipe=Recipe(**chosen(args)),
     )
-    plan.check()
+    survey.check()
     check_writable(output)
     options.need_torch()
     from odc_engine.measuring import profile
 
     try:
-        report = profile.measured(plan, output)
+        report = profile.measured(survey, output)
     except KeyboardInterrupt:
         kept = "what is measured is kept, the same command goes on"
         print(f"odc_engine: stopped; {kept} ({profile.partial(output)})", file=sys.stderr)

@@ -36,7 +36,7 @@ def layout(lengths: tuple[int, ...], head_dim: int, like: Tensor) -> Layout:
     return Layout(lengths, torch.cat([cos[:n] for n in lengths]), torch.cat([sin[:n] for n in lengths]))
 
 
-class Attention(nn.Module):
+class PackedAttention(nn.Module):
     """Causal within each sample, blind across samples."""
 
     def __init__(self, shape: Model, dtype: torch.dtype, device: torch.device) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
-from odc_engine.decoder.attention import Attention, Layout, layout, linear
+from odc_engine.decoder.attention import Layout, PackedAttention, layout, linear
 from odc_engine.decoder.loss import log_probs, weighted_loss
 from odc_engine.decoder.marks import BACKWARD, EMBED, EMBED_BACKWARD, FORWARD, HEAD, ROOT, Emulate, Listener, Watch
 from odc_engine.job import check_model
@@ -57,7 +57,7 @@ class Embedding(nn.Embedding):
         return self._watch.wait_backward(x, EMBED_BACKWARD, ROOT)
 
 
-class Block(nn.Module):
+class DecoderLayer(nn.Module):
     """One layer. `unit` is its number, from 1."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Block(nn.Module):
         super().__init__()
         self.unit, self.recompute, self._watch = unit, recompute, watch
         self.attention_norm = _norm(shape.hidden, dtype, device)
-        self.attention = Attention(shape, dtype, device)
+        self.attention = PackedAttention(shape, dtype, device)
         self.mlp_norm = _norm(shape.hidden, dtype, device)
         self.gate_up = linear(shape.hidden, 2 * shape.ffn, dtype, device)
         self.down = linear(shape.ffn, shape.hidden, dtype, device)
@@ -149,7 +149,7 @@ class Decoder(nn.Module):
         place = torch.get_default_device() if device is None else torch.device(device)
         self.embedding = Embedding(shape.vocab, shape.hidden, self._watch, dtype, place)
         self.layers = nn.ModuleList(
-            Block(shape, unit, self._watch, recompute=recompute, dtype=dtype, device=place)
+            DecoderLayer(shape, unit, self._watch, recompute=recompute, dtype=dtype, device=place)
             for unit in range(1, shape.layers + 1)
         )
         own = None if shape.tied else nn.Parameter(torch.empty_like(self.embedding.weight))

@@ -20,7 +20,7 @@ from odc_engine.backends.base import COMM, MAIN
 from odc_engine.decoder.attention import Layout, layout
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices.flat import FlatUnit
-from odc_engine.devices.share import Microbatch, Seconds, Share
+from odc_engine.devices.workload import Microbatch, Seconds, Workload
 from odc_engine.memory.arena import Arena
 from odc_engine.memory.finite import Checks
 from odc_engine.packed import Packed
@@ -32,7 +32,7 @@ from odcsim.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class Equipment:
     """What one device works with, minibatch after minibatch. The model is code and shapes; its weights are gathered."""
 
     model: Decoder
@@ -50,7 +50,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Layer:
+class _Kept:
     """A layer's forward, kept for its backward: input and weights by their names in the layer, and the output."""
 
     x: Tensor
@@ -67,7 +67,7 @@ class _Pass:
     x: Tensor = field(default_factory=lambda: torch.empty(0))  # on the way forward; then the loss's gradient to it
     place: Layout | None = None
     inputs: dict[int, Tensor] = field(default_factory=dict)  # of each layer, which backward computes anew from there
-    kept: dict[int, _Layer] = field(default_factory=dict)  # layers, where it does not
+    kept: dict[int, _Kept] = field(default_factory=dict)  # layers, where it does not
     head: dict[str, Tensor] = field(default_factory=dict)  # its gradients, until the embedding's join them
 
 
@@ -77,8 +77,8 @@ class Performance:
     def __init__(
         self,
         program: Program,
-        parts: Parts,
-        share: Share,
+        parts: Equipment,
+        share: Workload,
         update: Callable[[], None],
         publish: Callable[[], None],
     ) -> None:
@@ -246,7 +246,7 @@ class Performance:
         module, now = self.parts.module(unit), self._pass
         x, weights = now.x.requires_grad_(), _leaves(self._lent(module, unit))
         output = functional_call(module, weights, (x, now.place))
-        now.kept[unit], now.x = _Layer(x, weights, output), output.detach()
+        now.kept[unit], now.x = _Kept(x, weights, output), output.detach()
         self._empty[unit] = self._whole.pop(unit)
         self._empty[unit].untyped_storage().resize_(0)
 

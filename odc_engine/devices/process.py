@@ -15,7 +15,7 @@ from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices import clocks
 from odc_engine.devices.member import Member, Recorded, idle_step
-from odc_engine.devices.share import Share, share_of
+from odc_engine.devices.workload import Workload, workload_of
 from odc_engine.fsdp.collective import Collective, all_gather
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.on_demand import OnDemand
@@ -86,10 +86,10 @@ class Device(Member):
         idle_step(self.optimizer)
         self.publish()
 
-    def _share(self, schedule: Schedule, number: int | None) -> Share:
-        return share_of(self.job, schedule, self.rank, self.comm.take, number, self.memory.device)
+    def _share(self, schedule: Schedule, number: int | None) -> Workload:
+        return workload_of(self.job, schedule, self.rank, self.comm.take, number, self.memory.device)
 
-    def _sum_gradients(self, share: Share, recorder: MinibatchRecorder | None) -> None:
+    def _sum_gradients(self, share: Workload, recorder: MinibatchRecorder | None) -> None:
         for m, microbatch in enumerate(share):
             if recorder is not None:
                 recorder.open_microbatch(m)

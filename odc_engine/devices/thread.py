@@ -20,8 +20,8 @@ from odc_engine.backends.threads.memory import ThreadMemory
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices.flat import FlatUnit, flat_units
 from odc_engine.devices.member import Member, Recorded, drawn, idle_step
-from odc_engine.devices.perform import Parts, Performance
-from odc_engine.devices.share import share_of
+from odc_engine.devices.perform import Equipment, Performance
+from odc_engine.devices.workload import workload_of
 from odc_engine.job import Job
 from odc_engine.memory.arenas import arena_on
 from odcsim.program import sync_named
@@ -43,7 +43,7 @@ class Thin(Member):
         self.optimizer = torch.optim.AdamW(self.shards, lr=1e-3)
         lanes = {name: place.lane(name) for name in {self.sync.gather_lane, self.sync.push_lane}}
         clock = place.clock(lambda mark: memory.exchange(mark)[0])
-        self.parts = Parts(
+        self.parts = Equipment(
             model=model, units=units, arena=arena, lanes=lanes, place=place, clock=clock, recipe=job.recipe
         )
         self.publish()
@@ -82,7 +82,7 @@ class Thin(Member):
             self._settle(schedule)
             self.optimizer.step()
 
-        share = share_of(self.job, schedule, self.rank, self.memory.take, number, self.memory.device)
+        share = workload_of(self.job, schedule, self.rank, self.memory.take, number, self.memory.device)
         return Performance(self.job.program_of(schedule), self.parts, share, update, self._lay_out)
 
     def _settle(self, schedule: Schedule) -> None:

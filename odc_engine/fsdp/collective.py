@@ -49,7 +49,7 @@ class Collective(Communication):
             self._opened = opened.pop_all()
 
     def _plug(self, unit: Unit) -> None:
-        unit.fsdp.set_custom_all_gather(cast(Any, _Gather(self, unit)))
+        unit.fsdp.set_custom_all_gather(cast(Any, _CollectiveGather(self, unit)))
         unit.fsdp.set_custom_reduce_scatter(cast(Any, _Reduce(self, unit)))
         unit.fsdp.set_force_sum_reduction_for_comms(True)
         unit.fsdp.set_gradient_divide_factor(1.0)
@@ -118,7 +118,7 @@ class _Timed:
         return torch.empty(size, dtype=dtype, device=device)
 
 
-class _Gather(_Timed):
+class _CollectiveGather(_Timed):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:

@@ -22,7 +22,7 @@ from odc_engine import backends
 from odc_engine.backends.backend import Processes, Use
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.measuring.ground import GROUNDS, Bench, Ground
-from odc_engine.measuring.plan import check_rates
+from odc_engine.measuring.survey import check_rates
 from odc_engine.runs import launch
 from odc_engine.runs.run import with_gpus
 from odcsim import tables

@@ -61,7 +61,7 @@ def named(copies: tuple[str, ...], rival: str) -> tuple[str, ...]:
     return (*copies, *gathers, "push, locked", "push, slots", "push, lockstep", f"push, {rival}")
 
 
-class Cpu(Ground):
+class CpuGround(Ground):
     ceiling = "memcpy, all"
     copied = ("memcpy, one", ceiling, "torch copy, all")
     moved, slow, rounds = 16 << 20, SLOW, 100
@@ -83,7 +83,7 @@ class Cpu(Ground):
         return (time.perf_counter() - start) / repeats
 
 
-class Gpu(Ground):
+class GpuGround(Ground):
     """All by the GPU's own clock."""
 
     ceiling = "copy, all"
@@ -97,7 +97,7 @@ class Gpu(Ground):
         return lasted(move, repeats)
 
 
-GROUNDS: dict[str, type[Ground]] = {"cpu": Cpu, "cuda": Gpu}  # by what computes
+GROUNDS: dict[str, type[Ground]] = {"cpu": CpuGround, "cuda": GpuGround}  # by what computes
 
 
 def ways(backend: Processes) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from odc_engine.backends.backend import Backend
 from odc_engine.doctor.probes.base import CPU, FAILED, OK, Absent, Answer, Hearing
 from odc_engine.job import Job
 from odc_engine.measuring import rivals
-from odc_engine.measuring.plan import Plan
 from odc_engine.measuring.rivals import Contest, Rival, Runs
+from odc_engine.measuring.survey import Survey
 from odcsim import catalog, profile, timeline
 from odcsim.catalog import fits
 from odcsim.errors import InputError
@@ -158,7 +158,7 @@ def _profiled(hearing: Hearing, name: str, contest: Contest, row: Backend, devic
     """Goes on where an earlier call was ended."""
     from odc_engine.measuring import profile as profiles
 
-    plan = Plan(
+    survey = Survey(
         model=catalog.model(contest.model),
         devices=(devices,),
         backend=row,
@@ -166,11 +166,11 @@ def _profiled(hearing: Hearing, name: str, contest: Contest, row: Backend, devic
         quick=True,
         recipe=Recipe(dtype=contest.dtype),
     )
-    plan.check()
-    plan.check_here()
+    survey.check()
+    survey.check_here()
     folder = profiles.partial(hearing.folder / name)
     folder.mkdir(exist_ok=True)
-    found = profiles.taken(plan, folder, lambda piece: hearing.note(piece=piece))
+    found = profiles.taken(survey, folder, lambda piece: hearing.note(piece=piece))
     measurements.write(found, hearing.folder / (name + MEASURED))
     return _fitted(hearing, found, name)
 

@@ -3,7 +3,7 @@
 All of it is read off runs of the engine itself, whose devices compute and communicate as they will. To tell what
 disturbs what, some runs do one thing without the other: transfers while compute is emulated, and one device alone.
 
-Each piece of work leaves a file of measurements in a folder beside the profile. An interrupted run finds those of its
+Each leg of work leaves a file of measurements in a folder beside the profile. An interrupted run finds those of its
 own settings there and goes on; the folder goes when the profile is written.
 """
 
@@ -21,7 +21,7 @@ import odcsim
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
 from odc_engine.measuring import calibration
-from odc_engine.measuring.plan import Plan
+from odc_engine.measuring.survey import Survey
 from odc_engine.runs.run import run, warn_if_busy, with_gpus
 from odcsim import profile, timeline
 from odcsim.cluster import Cluster
@@ -48,20 +48,20 @@ STAND_IN = Profile("", "", "calibrated", "", Polynomial(0.01), Polynomial(0.02),
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Leg:
     """One run of the engine: minutes of work at most, with a name of its own."""
 
     name: str
     file: ScheduleFile
     recipe: Recipe  # without recompute the layers' two passes are all that is taken from it
-    model: Model  # the plan's, or one of another width, whose transfers have other sizes
+    model: Model  # the survey's, or one of another width, whose transfers have other sizes
     emulate: bool = False  # nobody computes: transfers by themselves
 
 
-def measured(plan: Plan, output: Path) -> fit.FitReport:
+def measured(survey: Survey, output: Path) -> fit.FitReport:
     """Measure what is not measured yet, fit, and write the profile."""
-    plan.check()
-    plan.check_here()
+    survey.check()
+    survey.check_here()
     check_writable(output)
     folder = partial(output)
     try:
@@ -70,24 +70,24 @@ def measured(plan: Plan, output: Path) -> fit.FitReport:
         problem = f"cannot be made ({error.strerror})"
         raise InputError(problem, where=str(folder), fix="write to another folder") from None
     warn_if_busy()
-    report = fit.examine(taken(plan, folder))
+    report = fit.examine(taken(survey, folder))
     profile.write(report.profile, output)
     shutil.rmtree(folder)
     return report
 
 
-def taken(plan: Plan, folder: Path, told: Callable[[str], None] = lambda _: None) -> Measurements:
-    """What is not measured yet is, piece by piece, into the folder; then all of it. `told` hears of each piece."""
-    every = pieces(plan)
-    found = {piece.name: known for piece in every if (known := _known(plan, _path(folder, piece)))}
-    missing = [piece for piece in every if piece.name not in found]
+def taken(survey: Survey, folder: Path, told: Callable[[str], None] = lambda _: None) -> Measurements:
+    """What is not measured yet is, leg by leg, into the folder; then all of it. `told` hears of each leg."""
+    every = legs(survey)
+    found = {leg.name: known for leg in every if (known := _known(survey, _path(folder, leg)))}
+    missing = [leg for leg in every if leg.name not in found]
     with progress("profile", len(missing)) as done:
-        for piece in missing:
-            found[piece.name] = measure(plan, piece)
-            measurements.write(found[piece.name], _path(folder, piece))
-            done(piece.name)
-            told(piece.name)
-    return together([found[piece.name] for piece in every])
+        for leg in missing:
+            found[leg.name] = measure(survey, leg)
+            measurements.write(found[leg.name], _path(folder, leg))
+            done(leg.name)
+            told(leg.name)
+    return together([found[leg.name] for leg in every])
 
 
 def partial(output: Path) -> Path:
@@ -95,18 +95,18 @@ def partial(output: Path) -> Path:
     return output.with_name(output.name + ".partial")
 
 
-def _path(folder: Path, piece: Piece) -> Path:
-    return folder / f"{piece.name}.json"
+def _path(folder: Path, leg: Leg) -> Path:
+    return folder / f"{leg.name}.json"
 
 
-def _known(plan: Plan, path: Path) -> Measurements | None:
+def _known(survey: Survey, path: Path) -> Measurements | None:
     """What an earlier call with the same settings has measured on the same machine with the same software."""
     try:
         found = measurements.read(path)
     except InputError:  # there is none, or none that could be used
         return None
     said = replace(found, compute=(), transfers=(), constants=(), date="")
-    return found if said == replace(_empty(plan), date="") else None
+    return found if said == replace(_empty(survey), date="") else None
 
 
 def together(found: list[Measurements]) -> Measurements:
@@ -123,66 +123,66 @@ def together(found: list[Measurements]) -> Measurements:
     )
 
 
-def pieces(plan: Plan) -> list[Piece]:
+def legs(survey: Survey) -> list[Leg]:
     """What there is to do, in an order in which the first results say most."""
-    model, first = plan.model, plan.devices[0]
-    usual, *others = by = [replace(plan.recipe, sync=sync) for sync in plan.backend.profiled]
+    model, first = survey.model, survey.devices[0]
+    usual, *others = by = [replace(survey.recipe, sync=sync) for sync in survey.backend.profiled]
     found = []
-    for number in range(ROUNDS[plan.quick]):
-        mixed = calibration.mixed(model, first, plan.most, plan.seed + number)
+    for number in range(ROUNDS[survey.quick]):
+        mixed = calibration.mixed(model, first, survey.most, survey.seed + number)
         # In turn, so that a host whose speed drifts does so for both.
-        found.append(Piece(f"compute-{number}", mixed, usual, model))
-        if number < KEPT_ROUNDS[plan.quick]:
-            kept = calibration.mixed(model, first, plan.kept, plan.seed + number)
-            found.append(Piece(f"kept-{number}", kept, replace(usual, recompute=False), model))
-    other = calibration.mixed(model, first, plan.most, plan.seed + ROUNDS[plan.quick], OTHERS[plan.quick])
-    found += [Piece(f"{recipe.sync}-{first}", other, recipe, model) for recipe in others]
-    one = calibration.mixed(model, 1, plan.most, plan.seed, ALONE[plan.quick])
-    found.append(Piece("alone", one, usual, model))
-    for devices in plan.devices:
+        found.append(Leg(f"compute-{number}", mixed, usual, model))
+        if number < KEPT_ROUNDS[survey.quick]:
+            kept = calibration.mixed(model, first, survey.kept, survey.seed + number)
+            found.append(Leg(f"kept-{number}", kept, replace(usual, recompute=False), model))
+    other = calibration.mixed(model, first, survey.most, survey.seed + ROUNDS[survey.quick], OTHERS[survey.quick])
+    found += [Leg(f"{recipe.sync}-{first}", other, recipe, model) for recipe in others]
+    one = calibration.mixed(model, 1, survey.most, survey.seed, ALONE[survey.quick])
+    found.append(Leg("alone", one, usual, model))
+    for devices in survey.devices:
         for recipe in by:
-            for width in SIZES[plan.quick]:
+            for width in SIZES[survey.quick]:
                 unit = replace(model, hidden=int(model.hidden * width), ffn=int(model.ffn * width))
                 name = f"transfers-{recipe.sync}-{devices}-{width:g}"
-                found.append(Piece(name, calibration.short(unit, devices), recipe, unit, emulate=True))
+                found.append(Leg(name, calibration.short(unit, devices), recipe, unit, emulate=True))
     return found
 
 
-def measure(plan: Plan, piece: Piece) -> Measurements:
-    """Run a piece and read off its timeline what it is for."""
-    devices, job = piece.file.header.devices, _job(plan, piece)
+def measure(survey: Survey, leg: Leg) -> Measurements:
+    """Run a leg and read off its timeline what it is for."""
+    devices, job = leg.file.header.devices, _job(survey, leg)
     with tempfile.TemporaryDirectory(prefix="odc-") as folder:
         path = Path(folder) / "timeline.npz"
-        if run(piece.file, job, str(path), quiet=True):
+        if run(leg.file, job, str(path), quiet=True):
             fix = "what is measured so far is kept: give the same command again"
             raise EngineError(f"a run on {devices} devices failed, see above; {fix}")
-        waits = job.cost if piece.emulate else None
-        rows = recorded.rows(timeline.read(path), piece.file.schedules, piece.model, piece.recipe.dtype, waits)
-    if not piece.recipe.recompute:
-        return replace(_empty(plan), compute=tuple(row for row in rows.compute if row.kind.endswith(KEPT)))
+        waits = job.cost if leg.emulate else None
+        rows = recorded.rows(timeline.read(path), leg.file.schedules, leg.model, leg.recipe.dtype, waits)
+    if not leg.recipe.recompute:
+        return replace(_empty(survey), compute=tuple(row for row in rows.compute if row.kind.endswith(KEPT)))
     # Meetings and the rest are those of real runs where there are any, and of units of the model's own size.
-    usual = piece.model == plan.model and (devices == plan.devices[0]) != piece.emulate
+    usual = leg.model == survey.model and (devices == survey.devices[0]) != leg.emulate
     constants = rows.constants if usual else ()
-    return replace(_empty(plan), compute=rows.compute, transfers=rows.transfers, constants=constants)
+    return replace(_empty(survey), compute=rows.compute, transfers=rows.transfers, constants=constants)
 
 
-def _job(plan: Plan, piece: Piece) -> Job:
-    devices = piece.file.header.devices
-    seconds = replace(STAND_IN, model=piece.model.name, recompute=piece.recipe.recompute)
-    cost = Cost(piece.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), piece.recipe)
+def _job(survey: Survey, leg: Leg) -> Job:
+    devices = leg.file.header.devices
+    seconds = replace(STAND_IN, model=leg.model.name, recompute=leg.recipe.recompute)
+    cost = Cost(leg.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), leg.recipe)
     return Job(
-        schedules=piece.file.schedules,
+        schedules=leg.file.schedules,
         cost=cost,
-        backend=plan.backend,
-        emulate=piece.emulate,
-        timeout=plan.timeout,
-        seed=plan.seed,
-        part=plan.use.part,
+        backend=survey.backend,
+        emulate=leg.emulate,
+        timeout=survey.timeout,
+        seed=survey.seed,
+        part=survey.use.part,
     )
 
 
-def _hardware(plan: Plan) -> str:
-    return with_gpus(plan.backend.hardware(plan.use))
+def _hardware(survey: Survey) -> str:
+    return with_gpus(survey.backend.hardware(survey.use))
 
 
 def versions() -> str:
@@ -190,15 +190,15 @@ def versions() -> str:
     return f"torch {torch.__version__}, Python {platform.python_version()}, odcsim {odcsim.__version__}"
 
 
-def _empty(plan: Plan) -> Measurements:
+def _empty(survey: Survey) -> Measurements:
     return Measurements(
-        plan.model.name,
-        plan.backend.device,
+        survey.model.name,
+        survey.backend.device,
         (),
-        hardware=_hardware(plan),
+        hardware=_hardware(survey),
         versions=versions(),
         date=datetime.date.today().isoformat(),
-        dtype=plan.recipe.dtype,
-        transport=plan.backend.name,
-        notes=plan.told,
+        dtype=survey.recipe.dtype,
+        transport=survey.backend.name,
+        notes=survey.told,
     )

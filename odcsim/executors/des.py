@@ -60,7 +60,7 @@ def run_shared(
     rows, given = [step.duration for step in program.steps], iter(queues)
     for b in range(shape[1]):
         factors = _jitter(program, cluster, rngs[b]) if cluster is not None and cluster.jitter and rngs else None
-        minibatch = _Minibatch(program, durations[rows, b], cluster, factors, next(given, None))
+        minibatch = _Run(program, durations[rows, b], cluster, factors, next(given, None))
         if cluster is not None and cluster.swing and rngs:
             minibatch.speeds = [_Speed(cluster.swing, cluster.spell, rng) for rng in rngs[b].spawn(shape[2])]
         asked[:, b], had[:, b] = minibatch.run()
@@ -81,14 +81,14 @@ def _jitter(program: Program, cluster: Cluster, rng: np.random.Generator) -> Flo
 
 
 @dataclass(slots=True)
-class _Meeting:
+class _MeetingPoint:
     """Where all devices wait for the last one."""
 
     event: simpy.Event
     missing: int
 
 
-class _Minibatch:
+class _Run:
     """One minibatch under simulation: its clock, its processes, and what they have recorded."""
 
     def __init__(
@@ -104,7 +104,7 @@ class _Minibatch:
         self.asked = [[0.0] * len(program.steps) for _ in range(self.devices)]
         self.had = [[-1.0] * len(program.steps) for _ in range(self.devices)]
         self.waiting: list[dict[int, simpy.Event]] = [{} for _ in range(self.devices)]
-        self.meetings: dict[int, _Meeting] = {}
+        self.meetings: dict[int, _MeetingPoint] = {}
         self.cluster = cluster if cluster is not None and cluster.shared_links and program.one_sided else None
         self.links: dict[tuple[int, str], _Link] = {}
         self.speeds: list[_Speed] = []
@@ -159,11 +159,11 @@ class _Minibatch:
             seconds = seconds * self.factors[steps, device]
         self.seconds[device][steps] = seconds.tolist()
 
-    def _meeting(self, i: int) -> _Meeting:
+    def _meeting(self, i: int) -> _MeetingPoint:
         """Join the meeting of step i."""
         meeting = self.meetings.get(i)
         if meeting is None:
-            meeting = self.meetings[i] = _Meeting(self.env.event(), self.devices)
+            meeting = self.meetings[i] = _MeetingPoint(self.env.event(), self.devices)
         meeting.missing -= 1
         return meeting
 

@@ -1,4 +1,4 @@
-"""Run schedules through an executor: all of them to a timeline, or piece by piece to the usage alone."""
+"""Run schedules through an executor: all of them to a timeline, or group by group to the usage alone."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
 
 EXECUTORS = ("analytic", "des")
-PIECE = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
+GROUP = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -89,15 +89,15 @@ def simulate(file: ScheduleFile, simulation: Simulation) -> Timeline:
         nodes=cost.cluster.devices // cost.holders,
     )
     simulation.check(file.schedules)
-    blocks = tuple(_execute(piece, simulation) for piece in _pieces(file.schedules, simulation, None))
+    blocks = tuple(_execute(group, simulation) for group in _groups(file.schedules, simulation, None))
     return Timeline(about, blocks, *carried(file.schedules))
 
 
 def usage(schedules: Sequence[Schedule], simulation: Simulation) -> metrics.Usage:
-    """What `metrics.usage(simulate(...))` says, without ever holding the spans of more than a piece."""
+    """What `metrics.usage(simulate(...))` says, without ever holding the spans of more than a group."""
     simulation.check(schedules)
-    pieces = ((p.minibatches, _usage_of(p, simulation)) for p in _pieces(schedules, simulation, PIECE))
-    return metrics.assemble(pieces, len(schedules))
+    groups = ((p.minibatches, _usage_of(p, simulation)) for p in _groups(schedules, simulation, GROUP))
+    return metrics.assemble(groups, len(schedules))
 
 
 def carried(schedules: Sequence[Schedule]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -121,7 +121,7 @@ def _too_full(most: int, schedules: Sequence[Schedule]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Alike:
     """Minibatches that share a program, and their durations. `takers`: of shared queues, where the scan has told."""
 
     program: Program
@@ -137,20 +137,20 @@ class _Piece:
         return bool(self.schedules[0].queue)
 
 
-def _pieces(schedules: Sequence[Schedule], simulation: Simulation, size: int | None) -> Iterator[_Piece]:
+def _groups(schedules: Sequence[Schedule], simulation: Simulation, size: int | None) -> Iterator[_Alike]:
     """Group minibatches by their shape, at most `size` of their devices together.
 
     Where the scan tells who takes which entry of a queue, what comes of it is grouped anew; des runs queues itself.
     """
     for numbers in _alike(schedules, simulation, size):
-        piece = _piece(numbers, [schedules[n] for n in numbers], simulation)
-        if simulation.executor != "analytic" or not piece.queued:
-            yield piece
+        group = _group(numbers, [schedules[n] for n in numbers], simulation)
+        if simulation.executor != "analytic" or not group.queued:
+            yield group
             continue
-        takers = analytic.take(piece.program, piece.durations, simulation.cost.program(1), _entries(piece, simulation))
-        realised = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(piece.schedules, takers, strict=True)]
+        takers = analytic.take(group.program, group.durations, simulation.cost.program(1), _entries(group, simulation))
+        realised = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(group.schedules, takers, strict=True)]
         for places in _alike(realised, simulation, None):
-            part = _piece([numbers[i] for i in places], [realised[i] for i in places], simulation)
+            part = _group([numbers[i] for i in places], [realised[i] for i in places], simulation)
             yield replace(part, takers=takers[places])
 
 
@@ -164,66 +164,66 @@ def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | No
             yield numbers[first : first + stride]
 
 
-def _piece(numbers: list[int], schedules: Sequence[Schedule], simulation: Simulation) -> _Piece:
+def _group(numbers: list[int], schedules: Sequence[Schedule], simulation: Simulation) -> _Alike:
     cost = simulation.cost
     luck = cost.luck(schedules, numbers, simulation.seed)
     load = cost.load(schedules, luck)
     steps = simulation.cost.program(len(load.tokens))
     durations = cost.durations(steps, load)
-    return _Piece(steps, np.array(numbers, dtype=np.int64), tuple(schedules), load, durations, luck)
+    return _Alike(steps, np.array(numbers, dtype=np.int64), tuple(schedules), load, durations, luck)
 
 
-def _entries(piece: _Piece, simulation: Simulation) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+def _entries(group: _Alike, simulation: Simulation) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
     """For each entry of the queues: which minibatches have it, and its seconds as a microbatch of any device."""
     cost, entry = simulation.cost, simulation.cost.program(1)
-    load = cost.load(piece.schedules, piece.luck, queues=True)
+    load = cost.load(group.schedules, group.luck, queues=True)
     for e in range(len(load.tokens)):
         yield load.counts[:, 0] > e, cost.durations(entry, load.only(e))
 
 
-def _execute(piece: _Piece, simulation: Simulation) -> Block:
+def _execute(group: _Alike, simulation: Simulation) -> Block:
     if simulation.executor == "analytic":
-        asked, had = analytic.run(piece.program, piece.durations)
-        return Block(piece.program, piece.minibatches, piece.load.counts, asked, had, piece.takers)
+        asked, had = analytic.run(group.program, group.durations)
+        return Block(group.program, group.minibatches, group.load.counts, asked, had, group.takers)
     from odcsim.executors import des  # SimPy loads only where it is used: sweeps start without it
 
-    if piece.queued:
-        return _share(piece, simulation)
-    asked, had = des.run(piece.program, piece.durations, simulation.cost.cluster, simulation.rngs(piece.minibatches))
-    return Block(piece.program, piece.minibatches, piece.load.counts, asked, had)
+    if group.queued:
+        return _share(group, simulation)
+    asked, had = des.run(group.program, group.durations, simulation.cost.cluster, simulation.rngs(group.minibatches))
+    return Block(group.program, group.minibatches, group.load.counts, asked, had)
 
 
-def _share(piece: _Piece, simulation: Simulation) -> Block:
+def _share(group: _Alike, simulation: Simulation) -> Block:
     """Run minibatches with queues. How long a program they need shows when they have run."""
     from odcsim.executors import des
 
     cost = simulation.cost
     # Room for a device that takes twice its share.
-    most = piece.program.microbatches + 2 + 2 * max(len(s.queue) for s in piece.schedules) // cost.cluster.devices
+    most = group.program.microbatches + 2 + 2 * max(len(s.queue) for s in group.schedules) // cost.cluster.devices
     while True:
         steps = simulation.cost.program(most)
-        queues = (des.Queue(counts, seconds) for counts, seconds in _queues(piece, simulation))
-        durations, rngs = cost.durations(steps, piece.load), simulation.rngs(piece.minibatches)
+        queues = (des.Queue(counts, seconds) for counts, seconds in _queues(group, simulation))
+        durations, rngs = cost.durations(steps, group.load), simulation.rngs(group.minibatches)
         asked, had, takers = des.run_shared(steps, durations, queues, cost.cluster, rngs)
-        counts = piece.load.counts + np.array([np.bincount(t, minlength=cost.cluster.devices) for t in takers])
+        counts = group.load.counts + np.array([np.bincount(t, minlength=cost.cluster.devices) for t in takers])
         if counts.max() < most:  # else one that came to the end may have wanted more
             break
         most *= 2
-    block = Block(steps, piece.minibatches, counts, asked, had, padded(takers))
+    block = Block(steps, group.minibatches, counts, asked, had, padded(takers))
     return shortened(block, simulation.cost.program(int(counts.max())))
 
 
-def _queues(piece: _Piece, simulation: Simulation) -> Iterator[tuple[Ints, Floats]]:
+def _queues(group: _Alike, simulation: Simulation) -> Iterator[tuple[Ints, Floats]]:
     """For each minibatch the microbatches that devices have of their own, and its queue's seconds."""
-    for b, (schedule, counts) in enumerate(zip(piece.schedules, piece.load.counts, strict=True)):
-        alone = replace(piece, schedules=(schedule,), luck=piece.luck[b : b + 1])
+    for b, (schedule, counts) in enumerate(zip(group.schedules, group.load.counts, strict=True)):
+        alone = replace(group, schedules=(schedule,), luck=group.luck[b : b + 1])
         yield counts, np.array([seconds[:, 0] for _, seconds in _entries(alone, simulation)])
 
 
-def _usage_of(piece: _Piece, simulation: Simulation) -> metrics.Usage:
+def _usage_of(group: _Alike, simulation: Simulation) -> metrics.Usage:
     if simulation.executor != "analytic":
-        return metrics.measure(_execute(piece, simulation))
-    steps = piece.program
-    asked, had = analytic.recycled_rows(steps, metrics.uses(steps), piece.durations.shape[1:])
-    order = analytic.scan(steps, analytic.laid_out(piece.durations), asked, had)
+        return metrics.measure(_execute(group, simulation))
+    steps = group.program
+    asked, had = analytic.recycled_rows(steps, metrics.uses(steps), group.durations.shape[1:])
+    order = analytic.scan(steps, analytic.laid_out(group.durations), asked, had)
     return metrics.measure_rows(steps, asked, had, order, simulated=True)

@@ -36,7 +36,7 @@ NOTES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class DeviceTrace:
     """What one device's trace tells."""
 
     device: int
@@ -46,7 +46,7 @@ class Trace:
     optimizer: tuple[float, ...]
 
 
-def read_trace(path: Path | str) -> Trace:
+def read_trace(path: Path | str) -> DeviceTrace:
     path = Path(path)
     missing, expected = "give a trace of torch.profiler", "a Chrome trace in JSON"
     with reading(path, EOFError, zlib.error, missing=missing, expected=expected):
@@ -68,7 +68,7 @@ def read_trace(path: Path | str) -> Trace:
     busy = [piece for begin, end in busy for piece in _without(begin, end, [o[1:] for o in optimizer])]
     about = content.get("distributedInfo")
     who = [about.get(key) if isinstance(about, dict) else None for key in ("rank", "world_size")]
-    return Trace(
+    return DeviceTrace(
         device=who[0] if type(who[0]) is int else 0,
         devices=who[1] if type(who[1]) is int else 1,
         steps={_number(name, path): MICRO * _overlap(busy, begin, end) for name, begin, end in steps},
@@ -78,7 +78,7 @@ def read_trace(path: Path | str) -> Trace:
 
 
 def fit_traces(
-    traces: list[Trace], lengths: Path | str, model: Model, gpu: str, *, recipe: Recipe = USUAL
+    traces: list[DeviceTrace], lengths: Path | str, model: Model, gpu: str, *, recipe: Recipe = USUAL
 ) -> FitReport:
     """A profile from traces of one or more devices of a run, and a CSV file of what each step held."""
     held = read_lengths(lengths, one=len(traces) == 1)
@@ -142,7 +142,7 @@ def _transfer(kernel: dict[str, Any]) -> tuple[str, int, int, float] | None:
     return kind, numbers[2], size * max(numbers[:2]), MICRO * float(kernel["dur"])
 
 
-def _shortest(traces: list[Trace]) -> tuple[Transfer, ...]:
+def _shortest(traces: list[DeviceTrace]) -> tuple[Transfer, ...]:
     """Of each size the kernels that waited least; nothing of a kind that came in one size only."""
     groups: dict[tuple[str, int], dict[int, list[float]]] = {}
     for kind, devices, size, seconds in (t for trace in traces for t in trace.transfers):

@@ -13,7 +13,7 @@ from odcsim.executors.simulation import Simulation, simulate
 from odcsim.files import write_text
 from odcsim.pages import page
 from odcsim.questions import answer
-from odcsim.questions.answer import ROBUST, Answer, money, named
+from odcsim.questions.answer import ROBUST, Basis, money, named
 from odcsim.questions.comparison import Comparison, inputs
 from odcsim.questions.setting import plan
 from odcsim.results import metrics
@@ -69,7 +69,7 @@ def _write(title: str, body: Sequence[str], path: Path | str) -> None:
     write_text(Path(path), page.document(title, body, script=plots.script()))
 
 
-def _opening(comparison: Comparison, reply: Answer) -> list[str]:
+def _opening(comparison: Comparison, reply: Basis) -> list[str]:
     words = "".join(page.paragraph(text) for text in [answer.verdict(reply), *answer.misfit(comparison, reply)])
     best, chosen, before = reply.best, reply.chosen, reply.reference
     figures = [
@@ -94,7 +94,7 @@ def _badges(comparison: Comparison) -> str:
     return " ".join(page.badge(text) for text in [f"seconds: {comparison.fidelity}", *shape])
 
 
-def _rows(comparison: Comparison, reply: Answer) -> str:
+def _rows(comparison: Comparison, reply: Basis) -> str:
     priced = comparison.price is not None
     head = ["sync + balancer", "speedup (95 % interval)", "over best collective", "idle", "seconds", "GPU-hours"]
     head += [*(["dollars"] if priced else []), "samples/s per device", "tokens/s", "memory (GB)"]

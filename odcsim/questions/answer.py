@@ -23,7 +23,7 @@ NEAR = 1.01  # of the fastest row's time: costs that are a little off decide who
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Basis:
     """The rows that the answer rests on. `pays`: on-demand is faster, by more than chance and than any rival."""
 
     reference: Row  # collective + lb-micro
@@ -40,7 +40,7 @@ class Answer:
         return self.rival.makespan_seconds / self.best.makespan_seconds
 
 
-def answer(comparison: Comparison) -> Answer:
+def answer(comparison: Comparison) -> Basis:
     reference = comparison.row(*REFERENCE)
 
     def slowness(row: Row) -> tuple[float, bool]:
@@ -55,7 +55,7 @@ def answer(comparison: Comparison) -> Answer:
         best = robust
     rival = min((r for r in comparison.rows if r.sync != "on-demand"), key=slowness)
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
-    return Answer(reference, rival, best, ahead and (best.speedup_low or 0) > 1)
+    return Basis(reference, rival, best, ahead and (best.speedup_low or 0) > 1)
 
 
 def question(comparison: Comparison) -> str:
@@ -68,7 +68,7 @@ def question(comparison: Comparison) -> str:
     )
 
 
-def verdict(reply: Answer) -> str:
+def verdict(reply: Basis) -> str:
     """Yes or no, in one or two sentences."""
     best, name = reply.best, named(reply.best)
     gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
@@ -82,7 +82,7 @@ def verdict(reply: Answer) -> str:
     return f"No: {name} is {gain}, but only {rival}: a better balancer brings as much, and the sync can stay as it is."
 
 
-def sentences(comparison: Comparison, reply: Answer) -> list[str]:
+def sentences(comparison: Comparison, reply: Basis) -> list[str]:
     """Where the difference comes from, what it saves, and how far to trust it."""
     lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply)]
     origin = comparison.setting.trace.origin
@@ -94,7 +94,7 @@ def sentences(comparison: Comparison, reply: Answer) -> list[str]:
     ]
 
 
-def misfit(comparison: Comparison, reply: Answer) -> list[str]:
+def misfit(comparison: Comparison, reply: Basis) -> list[str]:
     """A warning where the chosen row is not expected to fit."""
     chosen, limit = reply.chosen, comparison.memory_limit
     extra = _in_node(comparison, chosen)
@@ -105,7 +105,7 @@ def misfit(comparison: Comparison, reply: Answer) -> list[str]:
     return [f"But {named(chosen)} does not fit: it is estimated to need {size}.{full}"]
 
 
-def _idle(reply: Answer) -> str:
+def _idle(reply: Basis) -> str:
     before, after = reply.reference, reply.chosen
     words = f"Devices idle {before.idle:.0%} of the time under {named(before)}"
     words += f" and {after.idle:.0%} under {named(after)}." if after is not before else ", and no row is faster."
@@ -115,7 +115,7 @@ def _idle(reply: Answer) -> str:
     return words
 
 
-def _savings(reply: Answer) -> str:
+def _savings(reply: Basis) -> str:
     before, after = reply.reference, reply.chosen
     words = f"{after.minibatches} minibatches take {after.gpu_hours:.3g} GPU-hours"
     if after is before:
@@ -126,7 +126,7 @@ def _savings(reply: Answer) -> str:
     return f"{words}."
 
 
-def _sharding(comparison: Comparison, reply: Answer) -> list[str]:
+def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
     """What hybrid sharding brings the chosen row, and what it costs, where somebody asked for it."""
     if comparison.setting.cost.recipe.sharding == "full":
         return []
@@ -149,7 +149,7 @@ def _in_node(comparison: Comparison, row: Row) -> float:
     return memory.in_node(cost.model, cost.cluster.devices, row.recipe, cost.holders)
 
 
-def _splitting(comparison: Comparison, reply: Answer) -> list[str]:
+def _splitting(comparison: Comparison, reply: Basis) -> list[str]:
     """What the row would bring that nothing runs yet, where somebody asked for it."""
     row = next((r for r in comparison.rows if r.balancer in SIMULATED), None)
     if row is None:
@@ -160,7 +160,7 @@ def _splitting(comparison: Comparison, reply: Answer) -> list[str]:
     return [f"{words} That row is simulated only: nothing here runs it."]
 
 
-def _trust(comparison: Comparison, reply: Answer) -> str:
+def _trust(comparison: Comparison, reply: Basis) -> str:
     profile, chosen = comparison.setting.cost.profile, reply.chosen
     words = f"{_TRUST.get(comparison.fidelity, comparison.fidelity)} "
     if profile.fidelity == "extrapolated":

@@ -9,7 +9,7 @@ from odcsim.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class Origin:
     """Where a named trace comes from. `kind` says whether it is data or only a shape."""
 
     kind: str
@@ -35,9 +35,9 @@ def find(text: str) -> str | None:
     return next((name for name in names() if name == text.lower()), None)
 
 
-def about(name: str) -> About:
+def about(name: str) -> Origin:
     content = json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
-    return About(**{field: content[field] for field in About.__slots__})
+    return Origin(**{field: content[field] for field in Origin.__slots__})
 
 
 def load(name: str) -> Trace:

@@ -16,7 +16,7 @@ Draw = Callable[[Values, int, np.random.Generator], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Shape:
     """A shape: the keys it must have, those it may have, and how samples are drawn."""
 
     needs: tuple[str, ...]
@@ -79,10 +79,10 @@ def exponential_quantiles(q: NDArray[np.float64], mean: float, low: float, high:
 
 
 KINDS = {
-    "lognormal": Kind(("median", "sigma"), ("min", "max", "spike"), _lognormal),
-    "uniform": Kind(("min", "max"), (), _uniform),
-    "fixed": Kind(("length",), (), _fixed),
-    "exponential": Kind(("mean", "min", "max"), (), _exponential),
+    "lognormal": Shape(("median", "sigma"), ("min", "max", "spike"), _lognormal),
+    "uniform": Shape(("min", "max"), (), _uniform),
+    "fixed": Shape(("length",), (), _fixed),
+    "exponential": Shape(("mean", "min", "max"), (), _exponential),
 }
 _RANGES: dict[str, tuple[float, float]] = {
     "sigma": (0, 10), "spike": (0, 1), "seed": (0, MOST_SEED), "samples": (1, MOST_SAMPLES)

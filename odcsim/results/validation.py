@@ -42,7 +42,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Minibatch:
+class MinibatchErrors:
     """One minibatch: its makespan as predicted and as the median of the runs."""
 
     minibatch: int
@@ -72,7 +72,7 @@ class Validation:
     queued: int  # entries of shared queues, all minibatches together
     same_taker: float | None  # share of them that the predicted device ran; None without queues
     kinds: tuple[Kind, ...]
-    minibatches: tuple[Minibatch, ...]
+    minibatches: tuple[MinibatchErrors, ...]
 
     @property
     def idle_error(self) -> float:
@@ -84,7 +84,7 @@ class Validation:
         """Whether compute was a wait: such a run tells how a schedule is executed, not how long compute takes."""
         return self.measured.emulated
 
-    def worst(self, count: int = NAMED) -> list[Minibatch]:
+    def worst(self, count: int = NAMED) -> list[MinibatchErrors]:
         return sorted(self.minibatches, key=lambda m: -abs(m.error))[:count]
 
     def as_json(self) -> dict[str, Any]:
@@ -156,13 +156,13 @@ def validate(predicted: Timeline, measured: Sequence[Timeline]) -> Validation:
 
 def _minibatches(
     guess: Floats, spans: Floats, idle: Floats, finish: Floats, differences: dict[str, Floats]
-) -> tuple[Minibatch, ...]:
+) -> tuple[MinibatchErrors, ...]:
     truth = np.median(spans, axis=0)
     minibatches = []
     for b, seconds in enumerate(truth.tolist()):
         kind = max(differences, key=lambda name: abs(differences[name][b]))
         minibatches.append(
-            Minibatch(
+            MinibatchErrors(
                 minibatch=b,
                 predicted_seconds=float(guess[b]),
                 measured_seconds=seconds,

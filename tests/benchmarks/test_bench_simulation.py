@@ -13,7 +13,7 @@ import pytest
 
 from odcsim.balance import NAMES
 from odcsim.executors import analytic, des
-from odcsim.executors.simulation import PIECE
+from odcsim.executors.simulation import GROUP
 from odcsim.program import program
 from odcsim.results import metrics
 
@@ -58,7 +58,7 @@ def scan(steps, table, *, measured: bool) -> float:
     """All minibatches in pieces whose rows stay in the cache, as `simulation.usage` runs them. Gives
     the seconds of all devices' compute where that is measured, and else those of all minibatches."""
     seconds = 0.0
-    size = max(1, PIECE // table.shape[2])
+    size = max(1, GROUP // table.shape[2])
     for first in range(0, table.shape[1], size):
         piece = table[:, first : first + size]
         asked, had = analytic.recycled_rows(steps, metrics.uses(steps), piece.shape[1:])

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from odc_engine.measuring.plan import Plan
+from odc_engine.measuring.survey import Survey
 from odcsim import catalog, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
@@ -38,7 +38,7 @@ MACHINE = Profile(
     kept=Passes(Polynomial(2.2e-4, 4.4e-6, 1.1e-9, 3e-5), Polynomial(3e-4, 8e-6, 2.5e-9, 5e-5)),
 )
 TERMS = ("forward", "backward", "head", "embed")
-PLAN = Plan(TINY, COUNTS, most=512, quick=True)
+SURVEY = Survey(TINY, COUNTS, most=512, quick=True)
 
 
 def faster(p: Polynomial) -> Polynomial:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from odc_engine.backends.base import Host, PeerMemory
 
 
-class _Nvshmem(GpuProcesses):
+class _NvshmemGpus(GpuProcesses):
     def memory(self, host: "Host") -> "PeerMemory":
         from odc_engine.backends import gpus
         from odc_engine.backends.nvshmem import library
@@ -29,7 +29,7 @@ class _Nvshmem(GpuProcesses):
         library.refuse_without_nvshmem()
 
 
-ROW = _Nvshmem(
+ROW = _NvshmemGpus(
     name="nvshmem",
     device="cuda",
     says="a process per GPU of one node or many, every sync",

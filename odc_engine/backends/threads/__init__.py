@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from odc_engine.places.place import Place
 
 
-class _Threads(backend.Threads):
+class _ThreadsHere(backend.Threads):
     def needs(self, use: Use) -> None:  # noqa: ARG002
         refuse_started()
 
@@ -22,7 +22,7 @@ class _Threads(backend.Threads):
         return [HOST] * use.devices
 
 
-class _OnGpu(_Threads):
+class _OnGpu(_ThreadsHere):
     def needs(self, use: Use) -> None:
         super().needs(use)
         self.check_timed(use.devices)
@@ -64,5 +64,5 @@ def refuse_started() -> None:
         )
 
 
-CPU = _Threads(name="threads", says="one process, a thread per device, every sync", profiled=BOTH)
+CPU = _ThreadsHere(name="threads", says="one process, a thread per device, every sync", profiled=BOTH)
 CUDA = _OnGpu(name="threads", device="cuda", help="threads make devices of one GPU's SMs", profiled=BOTH)

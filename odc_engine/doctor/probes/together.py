@@ -14,7 +14,8 @@ GIVEN = 5e-3  # seconds in which threads have come to where they give their work
 
 def ends(streams: Sequence[Any], works: Sequence[tuple[Work, int]]) -> list[float]:
     """Seconds from a common start until each stream has done its work so many times. A stream is None on a CPU."""
-    started = _Processor() if streams[0] is None else _Gpu(streams[0], sum(repeats for _, repeats in works))
+    kernels = sum(repeats for _, repeats in works)
+    started = _ThreadsTogether() if streams[0] is None else _StreamsTogether(streams[0], kernels)
     ready = threading.Barrier(len(streams))
     found = [0.0] * len(streams)
 
@@ -35,7 +36,7 @@ def ends(streams: Sequence[Any], works: Sequence[tuple[Work, int]]) -> list[floa
     return found
 
 
-class _Processor:
+class _ThreadsTogether:
     """A thread begins when all are there."""
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class _Processor:
         return time.perf_counter() - self._began
 
 
-class _Gpu:
+class _StreamsTogether:
     """Streams wait for a mark behind a pause, in which all of their work is given: giving a kernel takes longer than a
     small one runs."""
 

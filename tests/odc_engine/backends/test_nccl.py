@@ -23,7 +23,7 @@ from odc_engine.errors import BadGradient, EngineError, PeerLost
 from odc_engine.fsdp.collective import Collective
 from odc_engine.measuring import bandwidth as measure
 from odc_engine.measuring import ground as bench
-from odc_engine.measuring.ground import Gpu, ways
+from odc_engine.measuring.ground import GpuGround, ways
 from odc_engine.places import streams
 from odc_engine.places.streams import StreamLane
 from odc_engine.runs.verify import BOUND, reference_gradients, relative_errors
@@ -94,7 +94,7 @@ def moved(_, size):
         patch.setattr("odc_engine.backends.cuda_ipc.memory.CudaMemory", lambda shared: shared)
         patch.setattr(bench, "lasted", lambda move, repeats: (move(), repeats * 1e-3)[1])
         patch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
-        ground = Gpu(cuda_ipc.ROW, SharedMemory(timeout=30.0))
+        ground = GpuGround(cuda_ipc.ROW, SharedMemory(timeout=30.0))
         found = measure.measured(size, ground)
         ground.close()
         return found

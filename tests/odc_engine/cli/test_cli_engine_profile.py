@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from machine import COUNTS, KINDS, PLAN, run_on_machine
+from machine import COUNTS, KINDS, SURVEY, run_on_machine
 
 from odc_engine.cli import main
 from odc_engine.measuring import profile
-from odc_engine.measuring.profile import measured, partial, pieces
+from odc_engine.measuring.profile import legs, measured, partial
 from odcsim import profile as profiles
 from odcsim.errors import InputError
 
@@ -84,7 +84,7 @@ def test_torchrun_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="profile starts its devices itself; start it without torchrun"):
-        measured(PLAN, tmp_path / "me.json")
+        measured(SURVEY, tmp_path / "me.json")
 
 
 @pytest.mark.usefixtures("machine")
@@ -100,7 +100,7 @@ def test_the_command_tells_the_fit_and_each_piece(tmp_path, capsys):
     assert lines[-2] == "valid for samples up to 512 tokens, microbatches up to 512"
     assert lines[-1] == f"{output}: {found.origin}"
     told = printed.err.splitlines()
-    names = [piece.name for piece in pieces(replace(PLAN, devices=COUNTS))]
+    names = [leg.name for leg in legs(replace(SURVEY, devices=COUNTS))]
     assert [line.split()[1] for line in told] == names
     assert re.fullmatch(r"profile: compute-0 done, 1 of \d+, about \d+ s left", told[0])
     assert told[-1].endswith(f"done, {len(names)} of {len(names)}, about 0 s left")
@@ -111,10 +111,10 @@ def test_a_fit_that_does_not_explain_is_said(tmp_path, capsys, monkeypatch):
     """From some size on everything takes three times as long, as where a cache is full."""
     before = profile.measure
 
-    def busy(plan, piece):
-        found = before(plan, piece)
+    def busy(plan, leg):
+        found = before(plan, leg)
         slow = tuple(replace(r, seconds=r.seconds * (3 if r.tokens > 300 else 1)) for r in found.compute)
-        return found if piece.name == "alone" else replace(found, compute=slow)
+        return found if leg.name == "alone" else replace(found, compute=slow)
 
     monkeypatch.setattr(profile, "measure", busy)
     assert code_of([*ARGS, "-o", str(tmp_path / "me.json")]) == 0
@@ -177,7 +177,7 @@ def test_a_real_call_is_stopped_and_goes_on(tmp_path):
     heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeding)
     assert any("compute-0 done, 1 of 7" in line for line in process.stderr)  # after a word on the load, maybe
-    time.sleep(1.0)  # into the second piece
+    time.sleep(1.0)  # into the second leg
     started = devices_of(process.pid)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

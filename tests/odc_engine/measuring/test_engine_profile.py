@@ -6,14 +6,14 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, PLAN, SLOWDOWN, TERMS, TINY, run_on_machine
+from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, SLOWDOWN, SURVEY, TERMS, TINY, run_on_machine
 
 from odc_engine import backends
 from odc_engine.backends import gpus
 from odc_engine.job import check_job
 from odc_engine.measuring import calibration, profile
-from odc_engine.measuring.plan import KEPT, Plan
-from odc_engine.measuring.profile import measured, partial, pieces
+from odc_engine.measuring.profile import legs, measured, partial
+from odc_engine.measuring.survey import KEPT, Survey
 from odc_engine.places import green
 from odcsim import catalog
 from odcsim import profile as profiles
@@ -29,9 +29,9 @@ def machine(monkeypatch):
     asked = []
     real = profile.measure
 
-    def measure(plan, piece):
-        asked.append(piece.name)
-        return real(plan, piece)
+    def measure(survey, leg):
+        asked.append(leg.name)
+        return real(survey, leg)
 
     monkeypatch.setattr(profile, "run", run_on_machine)
     monkeypatch.setattr(profile, "measure", measure)
@@ -41,7 +41,7 @@ def machine(monkeypatch):
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
     """Compute beside others and what that costs it, transfers by themselves and beside compute, and all the rest."""
-    report = measured(replace(PLAN, quick=quick), tmp_path / "me.json")
+    report = measured(replace(SURVEY, quick=quick), tmp_path / "me.json")
     found = profiles.read(tmp_path / "me.json")
     assert report.good
     assert found == report.profile
@@ -66,28 +66,28 @@ def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
     assert found.hardware
     assert "torch" in found.versions
     assert [path.name for path in tmp_path.iterdir()] == ["me.json"]
-    assert machine == [piece.name for piece in pieces(replace(PLAN, quick=quick))]
+    assert machine == [leg.name for leg in legs(replace(SURVEY, quick=quick))]
 
 
 @pytest.mark.parametrize("backend", ["shm", "threads", "torch", "cuda_ipc"])
 @pytest.mark.parametrize("quick", [True, False])
-def test_pieces_have_names_of_their_own_and_run_what_the_backend_can(backend, quick):
-    plan = replace(PLAN, backend=backends.chosen(backend), quick=quick)
-    found = pieces(plan)
-    assert len({piece.name for piece in found}) == len(found)
-    assert {piece.recipe.sync for piece in found} == set(plan.backend.profiled)
-    assert {piece.file.header.devices for piece in found} == {1, *COUNTS}
-    assert all(piece.emulate or piece.file.header.devices in (1, COUNTS[0]) for piece in found)
-    for piece in found:
-        job = profile._job(plan, piece)
-        assert (job.backend.name, job.recipe, job.emulate) == (backend, piece.recipe, piece.emulate)
-        assert job.recipe.recompute == (not piece.name.startswith("kept"))
+def test_legs_have_names_of_their_own_and_run_what_the_backend_can(backend, quick):
+    survey = replace(SURVEY, backend=backends.chosen(backend), quick=quick)
+    found = legs(survey)
+    assert len({leg.name for leg in found}) == len(found)
+    assert {leg.recipe.sync for leg in found} == set(survey.backend.profiled)
+    assert {leg.file.header.devices for leg in found} == {1, *COUNTS}
+    assert all(leg.emulate or leg.file.header.devices in (1, COUNTS[0]) for leg in found)
+    for leg in found:
+        job = profile._job(survey, leg)
+        assert (job.backend.name, job.recipe, job.emulate) == (backend, leg.recipe, leg.emulate)
+        assert job.recipe.recompute == (not leg.name.startswith("kept"))
 
 
 def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
     """The fit's own rounds are whole. What is there for a ratio, or for its transfers, is not."""
-    runs = {piece.name: sum(sum(s.microbatches) for s in piece.file.schedules) for piece in pieces(PLAN)}
-    every = len(calibration.packings(PLAN.most))
+    runs = {leg.name: sum(sum(s.microbatches) for s in leg.file.schedules) for leg in legs(SURVEY)}
+    every = len(calibration.packings(SURVEY.most))
     assert runs["compute-0"] == runs["compute-1"] == runs["kept-0"] == 2 * every
     assert runs["collective-2"] == 2 * -(-every // 2)
     assert runs["alone"] == -(-every // 4)
@@ -95,24 +95,24 @@ def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
 
 def test_layers_that_keep_all_get_fewer_tokens_on_a_gpu():
     for device, most in (("cpu", 32768), ("cuda", KEPT)):
-        plan = replace(PLAN, backend=backends.chosen("threads", device), most=32768)
-        longest = {piece.name: max(max(s.lengths) for s in piece.file.schedules) for piece in pieces(plan)}
+        survey = replace(SURVEY, backend=backends.chosen("threads", device), most=32768)
+        longest = {leg.name: max(max(s.lengths) for s in leg.file.schedules) for leg in legs(survey)}
         assert (longest["compute-0"], longest["kept-0"]) == (32768, most)
 
 
 @pytest.mark.usefixtures("machine")
 def test_groups_of_a_gpu_are_measured_like_any_machine(monkeypatch, tmp_path):
-    """The same pieces, every device with as many SMs, and the numbers under the GPU's name and dtype."""
+    """The same legs, every device with as many SMs, and the numbers under the GPU's name and dtype."""
     monkeypatch.setattr(green, "refuse_without", lambda: None)
     monkeypatch.setattr(green, "share", lambda devices: 132 // devices // 8 * 8)
     monkeypatch.setattr(green, "told", lambda sms: f"{sms} SMs of a GPU")
-    plan = replace(PLAN, backend=backends.chosen("threads", "cuda"), recipe=Recipe(dtype="bfloat16"))
-    jobs = [profile._job(plan, piece) for piece in pieces(plan)]
+    survey = replace(SURVEY, backend=backends.chosen("threads", "cuda"), recipe=Recipe(dtype="bfloat16"))
+    jobs = [profile._job(survey, leg) for leg in legs(survey)]
     assert {(job.backend.device, job.recipe.dtype, job.part) for job in jobs} == {("cuda", "bfloat16", "40")}
-    assert [piece.name for piece in pieces(plan)] == [
-        piece.name for piece in pieces(replace(plan, backend=backends.chosen("threads")))
+    assert [leg.name for leg in legs(survey)] == [
+        leg.name for leg in legs(replace(survey, backend=backends.chosen("threads")))
     ]
-    measured(plan, tmp_path / "me.json")
+    measured(survey, tmp_path / "me.json")
     found = profiles.read(tmp_path / "me.json")
     assert found.interference == pytest.approx(INTERFERENCE)
     assert (found.gpu, found.dtype, found.transport) == ("cuda", "bfloat16", "threads")
@@ -131,14 +131,14 @@ def two_gpus(monkeypatch):
 
 @pytest.mark.usefixtures("machine", "two_gpus")
 def test_gpus_with_a_process_each_are_measured_like_any_machine(tmp_path):
-    """The same pieces, transfers by themselves beside emulated compute, and the numbers under the GPU's name."""
-    plan = replace(PLAN, devices=(2,), backend=backends.chosen("cuda_ipc"), recipe=Recipe(dtype="bfloat16"))
-    jobs = [profile._job(plan, piece) for piece in pieces(plan)]
+    """The same legs, transfers by themselves beside emulated compute, and the numbers under the GPU's name."""
+    survey = replace(SURVEY, devices=(2,), backend=backends.chosen("cuda_ipc"), recipe=Recipe(dtype="bfloat16"))
+    jobs = [profile._job(survey, leg) for leg in legs(survey)]
     for job in jobs:
         check_job(ScheduleFile(Header("", "", "", 0, len(job.schedules[0].devices), 0), job.schedules), job)
     assert {job.emulate for job in jobs} == {True, False}
     assert {(job.backend.name, job.recipe.dtype) for job in jobs} == {("cuda_ipc", "bfloat16")}
-    measured(plan, tmp_path / "me.json")
+    measured(survey, tmp_path / "me.json")
     found = profiles.read(tmp_path / "me.json")
     assert found.interference == pytest.approx(INTERFERENCE)
     assert (found.gpu, found.dtype, found.transport) == ("cuda", "bfloat16", "cuda_ipc")
@@ -148,36 +148,36 @@ def test_gpus_with_a_process_each_are_measured_like_any_machine(tmp_path):
 @pytest.mark.usefixtures("two_gpus")
 def test_devices_that_would_take_turns_on_a_gpu_are_not_measured(tmp_path):
     with pytest.raises(InputError, match="3 devices on 2 GPUs take turns, so that their times mean nothing; at most"):
-        measured(replace(PLAN, devices=(2, 3), backend=backends.chosen("cuda_ipc")), tmp_path / "me.json")
+        measured(replace(SURVEY, devices=(2, 3), backend=backends.chosen("cuda_ipc")), tmp_path / "me.json")
     assert gpus.told(3) == "3 processes that take turns on 2 x a GPU"
 
 
-def stopped_after(monkeypatch, count: int, error: BaseException, plan: Plan, output: Path) -> None:
-    """A call that ends by the error when so many pieces are measured."""
+def stopped_after(monkeypatch, count: int, error: BaseException, survey: Survey, output: Path) -> None:
+    """A call that ends by the error when so many legs are measured."""
     before, left = profile.measure, iter(range(count))
 
-    def measure(plan, piece):
+    def measure(survey, leg):
         if next(left, None) is None:
             raise error
-        return before(plan, piece)
+        return before(survey, leg)
 
     with monkeypatch.context() as patched:
         patched.setattr(profile, "measure", measure)
         with pytest.raises(type(error)):
-            measured(plan, output)
+            measured(survey, output)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)], ids=repr)
 def test_a_stopped_call_goes_on_where_it_was(machine, monkeypatch, tmp_path, error):
-    output, names = tmp_path / "me.json", [piece.name for piece in pieces(PLAN)]
-    stopped_after(monkeypatch, 3, error, PLAN, output)
+    output, names = tmp_path / "me.json", [leg.name for leg in legs(SURVEY)]
+    stopped_after(monkeypatch, 3, error, SURVEY, output)
     assert machine == names[:3]
     assert not output.exists()
     assert sorted(path.name for path in partial(output).iterdir()) == sorted(f"{name}.json" for name in names[:3])
-    resumed = measured(PLAN, output)
+    resumed = measured(SURVEY, output)
     assert machine == names
     assert not partial(output).exists()
-    whole = measured(PLAN, tmp_path / "other.json")
+    whole = measured(SURVEY, tmp_path / "other.json")
     assert resumed.profile == whole.profile
 
 
@@ -195,21 +195,21 @@ OTHER = {
 
 @pytest.mark.parametrize("changes", OTHER.values(), ids=OTHER)
 def test_what_was_measured_with_other_settings_is_measured_anew(machine, monkeypatch, tmp_path, changes):
-    output, other = tmp_path / "me.json", replace(PLAN, **changes)
-    stopped_after(monkeypatch, 3, KeyboardInterrupt(), PLAN, output)
+    output, other = tmp_path / "me.json", replace(SURVEY, **changes)
+    stopped_after(monkeypatch, 3, KeyboardInterrupt(), SURVEY, output)
     machine.clear()
     stopped_after(monkeypatch, 2, KeyboardInterrupt(), other, output)
-    assert machine == [piece.name for piece in pieces(other)][:2]
+    assert machine == [leg.name for leg in legs(other)][:2]
 
 
 def test_so_is_what_other_software_measured_and_what_cannot_be_read(machine, monkeypatch, tmp_path):
-    output, names = tmp_path / "me.json", [piece.name for piece in pieces(PLAN)]
-    stopped_after(monkeypatch, 4, KeyboardInterrupt(), PLAN, output)
+    output, names = tmp_path / "me.json", [leg.name for leg in legs(SURVEY)]
+    stopped_after(monkeypatch, 4, KeyboardInterrupt(), SURVEY, output)
     older, damaged, foreign, kept = (partial(output) / f"{name}.json" for name in names[:4])
     measurements.write(replace(measurements.read(older), versions="torch 1.0"), older)
     damaged.write_text("{")
     foreign.write_text(json.dumps({"mine": 1}))
     measurements.write(replace(measurements.read(kept), date="1999-12-31"), kept)  # begun before midnight
     machine.clear()
-    measured(PLAN, output)
+    measured(SURVEY, output)
     assert machine == [*names[:3], *names[4:]]

@@ -11,7 +11,7 @@ from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.cli import main
 from odc_engine.errors import EngineError
 from odc_engine.measuring import bandwidth as measure
-from odc_engine.measuring.ground import Bench, Cpu, named, same, ways
+from odc_engine.measuring.ground import Bench, CpuGround, named, same, ways
 from odc_engine.memory.arena import CHUNK, Arena, UnitShape
 from odcsim import plots
 
@@ -27,7 +27,7 @@ def test_the_command_measures_every_way(capfd):
     for rate in report["rates"]:
         assert (rate["devices"], rate["bytes"]) == (2, SIZE)
         assert rate["gb_per_second"] == pytest.approx(SIZE / rate["seconds"] / 1e9)
-    ceiling = next(r for r in report["rates"] if r["way"] == Cpu.ceiling)
+    ceiling = next(r for r in report["rates"] if r["way"] == CpuGround.ceiling)
     assert ceiling["of_memcpy"] == 1
     assert all(r["of_memcpy"] == pytest.approx(ceiling["seconds"] / r["seconds"]) for r in report["rates"])
 

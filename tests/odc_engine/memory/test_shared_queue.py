@@ -15,7 +15,7 @@ from odc_engine import backends
 from odc_engine.cli import main
 from odc_engine.devices.member import Recorded
 from odc_engine.devices.process import Device
-from odc_engine.devices.share import share_of
+from odc_engine.devices.workload import workload_of
 from odc_engine.errors import EngineError
 from odc_engine.runs import run
 from odc_engine.runs.verify import BOUND, reference_gradients, relative_errors
@@ -159,7 +159,7 @@ def test_emulated_seconds_are_those_of_the_realised_schedule(drawn_schedule, num
     table = job.cost.durations(steps, job.cost.load([ran], job.cost.luck([ran], [number], job.seed)))
     for rank in range(3):
         mine = iter([entry for entry, taker in enumerate(takers) if taker == rank])
-        share = share_of(
+        share = workload_of(
             job, drawn_schedule, rank, lambda mine=mine: next(mine, len(takers)), number, torch.device("cpu")
         )
         for m, microbatch in enumerate(share):

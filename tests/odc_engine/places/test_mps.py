@@ -15,7 +15,7 @@ from odc_engine.doctor import abilities as doctor
 from odc_engine.doctor import environment
 from odc_engine.doctor.environment import Facts
 from odc_engine.measuring import profile
-from odc_engine.measuring.plan import Plan
+from odc_engine.measuring.survey import Survey
 from odc_engine.places import mps
 from odc_engine.places.queues import QUEUES
 from odc_engine.runs import launch, run, verify
@@ -159,7 +159,7 @@ def writes_its_share(_memory, path: str) -> None:
 
 @pytest.mark.usefixtures("daemon")
 def test_a_profile_s_devices_have_the_same_share_in_every_run():
-    plan = Plan(catalog.model("tiny"), (2, 4), backends.chosen("cuda_ipc"), quick=True)
+    plan = Survey(catalog.model("tiny"), (2, 4), backends.chosen("cuda_ipc"), quick=True)
     plan.check_here()
     jobs = [profile._job(plan, piece) for piece in profile.pieces(plan)]
     assert {len(job.schedules[0].devices) for job in jobs} == {1, 2, 4}

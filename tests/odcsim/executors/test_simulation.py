@@ -37,7 +37,7 @@ def test_usage_alone_is_the_usage_of_the_timeline_to_the_last_bit(setting, found
     whole = metrics.usage(simulate(a_file(found), how))
     assert same(whole, usage(found, how))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulation, "PIECE", size.draw(st.integers(1, 12)))
+        patch.setattr(simulation, "GROUP", size.draw(st.integers(1, 12)))
         assert same(whole, usage(found, how))
 
 
@@ -76,7 +76,7 @@ def test_jitter_of_a_minibatch_depends_on_its_number_and_the_seed_alone(setting,
     assert same(whole, again)
     assert (whole.makespan != other.makespan).all()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulation, "PIECE", 1)
+        patch.setattr(simulation, "GROUP", 1)
         assert same(whole, usage(schedules.schedules, Simulation(cost, "on-demand", seed=1)))
     alike = usage([schedules.schedules[0]] * 3, Simulation(cost, "on-demand", seed=1))
     assert len(set(alike.makespan.tolist())) == 3

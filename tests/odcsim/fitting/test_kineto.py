@@ -86,7 +86,7 @@ def files(tmp_path):
 def read(tmp_path_factory):
     path = tmp_path_factory.mktemp("traces") / "t.json"
 
-    def written(content) -> kineto.Trace:
+    def written(content) -> kineto.DeviceTrace:
         path.write_text(json.dumps(content))
         return kineto.read_trace(path)
 
@@ -166,6 +166,6 @@ def test_changed_traces_are_refused_or_read(read, data):
     except InputError as error:
         line = str(error)
     else:
-        assert isinstance(found, kineto.Trace)
+        assert isinstance(found, kineto.DeviceTrace)
         return
     assert "\n" not in line

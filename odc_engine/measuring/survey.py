@@ -19,7 +19,7 @@ SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)  
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Survey:
     """What to measure. Compute is real on the first number of devices and emulated on the others."""
 
     model: Model
@@ -29,7 +29,7 @@ class Plan:
     quick: bool = False
     seed: int = 0
     timeout: float = 600.0
-    recipe: Recipe = USUAL  # of which the pieces choose sync and recompute themselves
+    recipe: Recipe = USUAL  # of which the legs choose sync and recompute themselves
 
     def check(self) -> None:
         """What can be told before torch loads, which takes seconds."""

@@ -21,7 +21,7 @@ class Microbatch:
     seconds: Seconds | None
 
 
-class Share:
+class Workload:
     """Iterate once. An entry is taken when the loop asks for a microbatch: when the device is done with all before."""
 
     def __init__(self, own: Sequence[Microbatch], queue: Sequence[Microbatch], take: Callable[[], int]) -> None:
@@ -35,16 +35,18 @@ class Share:
             yield self._queue[entry]
 
 
-def share_of(
+def workload_of(
     job: Job, schedule: Schedule, rank: int, take: Callable[[], int], number: int | None, device: torch.device
-) -> Share:
+) -> Workload:
     """All microbatches that this device may come to run, ready as a data loader has them.
 
     `number` is that of the minibatch, where it is one of the job's: what its samples' luck is drawn by.
     """
     own, queue = schedule.devices[rank], schedule.queue
     seconds = _emulated(job, schedule, rank, number) if job.emulate else (None, None)
-    return Share(_made(job, schedule, own, seconds[0], device), _made(job, schedule, queue, seconds[1], device), take)
+    return Workload(
+        _made(job, schedule, own, seconds[0], device), _made(job, schedule, queue, seconds[1], device), take
+    )
 
 
 def _made(

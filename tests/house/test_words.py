@@ -1,0 +1,48 @@
+"""One word, one meaning: no class shares its name with another, and the nouns of the contracts are in the glossary."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from scripts import ROOT
+from sources import ENGINE, ODCSIM
+
+PAGE = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+GLOSSARY = {word.lower() for word in re.findall(r"^\| ([\w -]+) \| ", PAGE, re.MULTILINE)}
+PLAIN = {"About", "BalancedBatches", "Given", "Parser", "Passes", "Polynomial", "Silence", "Started"}  # say it all
+ERRORS = re.compile(r"Error$|Lost$|^Bad")
+
+
+def classes(path: Path) -> list[str]:
+    return [
+        node.name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ClassDef)
+    ]
+
+
+def test_no_two_classes_share_a_name():
+    homes = defaultdict(list)
+    for module, path in (ODCSIM | ENGINE).items():
+        for name in classes(path):
+            homes[name.lstrip("_")].append(module)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def words(name: str) -> str:
+    return " ".join(re.findall(r"[A-Z]+(?=[A-Z][a-z]|$)|[A-Z][a-z]+", name)).lower()
+
+
+def test_the_nouns_of_the_contracts_are_in_the_glossary():
+    """A compound such as ScheduleFile is known by its first or its last word."""
+    missing = []
+    for module, path in (ODCSIM | ENGINE).items():
+        for name in classes(path) if module.count(".") == 1 and path.name != "__init__.py" else []:
+            parts = words(name).split()
+            if not (
+                name.startswith("_")
+                or name in PLAIN
+                or ERRORS.search(name)
+                or {" ".join(parts), parts[0], parts[-1]} & GLOSSARY
+            ):
+                missing.append(f"{module}.{name}")
+    assert missing == []
