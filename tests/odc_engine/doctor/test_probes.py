@@ -95,9 +95,9 @@ def test_gradients_that_are_off_fail_and_stop_no_other(hearing, monkeypatch):
     wrong = {"collective": 1.001, "deferred": None}
 
     def off(job, schedule):
-        if wrong.get(job.sync, 1.0) is None:
+        if wrong.get(job.recipe.sync, 1.0) is None:
             raise RuntimeError("no memory")
-        return {name: g * wrong.get(job.sync, 1.0) for name, g in true(job, schedule).items()}
+        return {name: g * wrong.get(job.recipe.sync, 1.0) for name, g in true(job, schedule).items()}
 
     monkeypatch.setattr(verify, "reference_gradients", off)
     answer = threads.four_streams(hearing)
