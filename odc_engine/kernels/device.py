@@ -113,6 +113,61 @@ def total(slots, out, stride, n, writers: tl.constexpr, block: tl.constexpr):
             tl.store(out + start + within, value, mask=left)
 
 
+@triton.jit
+def _came(slot, half, count, elements, left, block: tl.constexpr, masked: tl.constexpr):
+    """What a writer has left in its slot: nothing, one or two gradients of 16 bits, or (-1) an fp32 sum."""
+    value = tl.full((block,), 0.0, tl.float32)
+    whole = tl.multiple_of(slot.to(tl.pointer_type(tl.float32)), 16) + elements
+    lower = tl.multiple_of(slot.to(tl.pointer_type(tl.bfloat16)), 16) + elements
+    upper = tl.multiple_of((slot + half).to(tl.pointer_type(tl.bfloat16)), 16) + elements
+    if count < 0:
+        value = tl.load(whole, mask=left) if masked else tl.load(whole)
+    if count > 0:
+        value = (tl.load(lower, mask=left) if masked else tl.load(lower)).to(tl.float32)
+    if count > 1:
+        value += (tl.load(upper, mask=left) if masked else tl.load(upper)).to(tl.float32)
+    return value
+
+
+@triton.jit
+def _merged(
+    slots,
+    counts,
+    across,
+    half,
+    stride,
+    elements,
+    left,
+    rank,
+    writers: tl.constexpr,
+    block: tl.constexpr,
+    masked: tl.constexpr,
+):
+    value = _came(slots, half, tl.load(counts + (rank == 0)), elements, left, block, masked)
+    for writer in tl.static_range(1, writers):
+        count = tl.load(counts + writer * across + (rank == writer))
+        value += _came(slots + writer * stride, half, count, elements, left, block, masked)
+    return value
+
+
+@triton.jit(do_not_specialize=ANY)
+def merge(slots, counts, across, half, stride, n, rank, writers: tl.constexpr, block: tl.constexpr):
+    """Add up what writers have left in the slots of a unit, which lie `stride` bytes apart, in their order, as `total`
+    does. `counts`: of each writer, `across` apart, what lies in its slots at others and, next to it, at itself. The sum
+    takes the place of this device's own, which is one: elsewhere it would lie over what programs still have to read."""
+    within = tl.arange(0, block)
+    out = tl.multiple_of((slots + rank.to(tl.int64) * stride).to(tl.pointer_type(tl.float32)), 16)
+    for turn in range(tl.program_id(0), _chunks(n, block), tl.num_programs(0)):
+        elements = turn * block + within
+        left = elements < n
+        if turn * block + block <= n:
+            value = _merged(slots, counts, across, half, stride, elements, left, rank, writers, block, False)
+            tl.store(out + elements, value)
+        else:
+            value = _merged(slots, counts, across, half, stride, elements, left, rank, writers, block, True)
+            tl.store(out + elements, value, mask=left)
+
+
 @triton.jit(do_not_specialize=ANY)
 def meet(table, offset, rank, devices, count, tries, missing):
     """Tell every device that this one has come for the count-th time, and wait until all have. Who has not come after

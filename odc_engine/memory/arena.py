@@ -71,7 +71,7 @@ class Arena:
             end += aligned(unit.gather * unit.dtype.itemsize) * self.nodes
         for unit in self.units:
             self._grads.append(end)
-            end += aligned(4 * unit.push) * self._slots * self.nodes
+            end += self._slot_size(unit) * self._slots * self.nodes
         self._notes = end
         self._spare = aligned(end + NOTES)
         memory.allocate(self._spare + self._spare_size())
@@ -131,10 +131,11 @@ class Arena:
 
     def _slot_start(self, unit: int, writer: int, owner: int = 0) -> int:
         number = owner // self.per_node * self._slots + (writer % self.per_node if self._slots > 1 else 0)
-        return self._grads[unit] + self._slot_size(unit) * number
+        return self._grads[unit] + self._slot_size(self.units[unit]) * number
 
-    def _slot_size(self, unit: int) -> int:
-        return aligned(4 * self.units[unit].push)
+    @staticmethod
+    def _slot_size(unit: UnitShape) -> int:
+        return aligned(4 * unit.push)
 
     def notes(self, device: int, count: int) -> Tensor:
         """A byte for each of `count` parameters that a device may have used."""

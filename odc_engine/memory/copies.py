@@ -16,11 +16,13 @@ _cuda: Any = torch.cuda  # torch has no types for most of it
 
 class Parts:
     """Tensors of one size and dtype that stand, end to end, for a whole one. `first`: which is copied first, so that
-    devices do not all ask the same one at once."""
+    devices do not all ask the same one at once. `others`: it is not copied at all."""
 
-    def __init__(self, parts: Sequence[Tensor], first: int = 0) -> None:
-        self._order = [(first + i) % len(parts) for i in range(len(parts))]
+    def __init__(self, parts: Sequence[Tensor], first: int = 0, *, others: bool = False) -> None:
+        self._count = len(parts)
+        self._order = [(first + i) % self._count for i in range(others, self._count)]
         self._parts = [parts[i] for i in self._order]
+        self._size, self._dtype = parts[0].nbytes, parts[0].dtype
         self._addresses = [part.data_ptr() for part in self._parts]
 
     def collect(self, whole: Tensor) -> None:
@@ -32,15 +34,15 @@ class Parts:
         self._move(whole, self._addresses, into_whole=False)
 
     def _move(self, whole: Tensor, addresses: list[int], *, into_whole: bool) -> None:
-        size = self._parts[0].nbytes
-        if whole.dtype != self._parts[0].dtype or not whole.is_contiguous() or whole.nbytes != size * len(addresses):
-            raise ValueError(f"{whole.numel()} of {whole.dtype} for {len(addresses)} parts of {size} bytes")
-        if size == 0:
+        size, count = self._size, self._count
+        if whole.dtype != self._dtype or not whole.is_contiguous() or whole.nbytes != size * count:
+            raise ValueError(f"{whole.numel()} of {whole.dtype} for {count} parts of {size} bytes")
+        if size == 0 or not addresses:
             return
         places = [whole.data_ptr() + size * i for i in self._order]
         targets, sources = (places, addresses) if into_whole else (addresses, places)
         if not batch(targets, sources, size, _stream(whole)):
-            chunks = whole.view(len(addresses), -1)
+            chunks = whole.view(count, -1)
             for i, part in zip(self._order, self._parts, strict=True):
                 (chunks[i] if into_whole else part).copy_(part if into_whole else chunks[i])
 

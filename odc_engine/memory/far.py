@@ -59,7 +59,7 @@ class FarArena(Arena):
             raise InputError(f"nodes of {k}: {told}", fix=f"use --devices-per-node {whole}")
 
     def _spare_size(self) -> int:
-        return self._largest + 2 * self._longest + NOTES
+        return self._largest + 2 * self._longest + NOTES + super()._spare_size()
 
     def gather(self, unit: int, out: Tensor) -> None:
         super().gather(unit, out)

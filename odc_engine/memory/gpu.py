@@ -10,18 +10,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from odc_engine.backends.base import PeerMemory
+from odc_engine.backends.base import FarMemory, PeerMemory
 from odc_engine.kernels import transfers
 from odc_engine.kernels.transfers import USUAL, Launch, Shards
-from odc_engine.memory.arena import Arena, UnitShape
+from odc_engine.memory.arena import Arena, UnitShape, aligned
 from odc_engine.memory.copies import Parts
 from odc_engine.memory.far import FarArena
+from odc_engine.memory.pushes import AsTheyCame, Atomic, Pushes, Sums
+
+_COUNTS = 8  # bytes for each unit: two numbers
 
 
 class GpuArena(Arena):
-    """With `slots`, the first push of a minibatch overwrites what was there, so nothing has to be cleared before it;
-    `complete` does that for units that this device pushed nothing of."""
-
     def __init__(
         self,
         memory: PeerMemory,
@@ -34,9 +34,8 @@ class GpuArena(Arena):
         self._launch = launch
         numbers = range(len(self.units))
         self._published = [self._at([self._weights_at(i, o)[0] for o in self._owners], i, "gather") for i in numbers]
-        self._sums = [self._at([self._slot_start(i, memory.rank, o) for o in self._owners], i, "push") for i in numbers]
         self._copies = [Parts(shards, memory.rank - self._owners.start) for shards in self._shards]
-        self._pushed = dict.fromkeys(numbers, False)  # in this minibatch
+        self._pushes = [self._pushes_of(unit) for unit in numbers]
 
     def _at(self, starts: list[int], unit: int, what: str) -> Shards:
         """A unit's shards, each at its place in the arena of who stands for its owner."""
@@ -44,6 +43,31 @@ class GpuArena(Arena):
         addresses = [view.data_ptr() + start for view, start in zip(views, starts, strict=True)]
         table = transfers.table(addresses, views[0].device)
         return Shards(table, self.memory.rank - self._owners.start, 0, getattr(self.units[unit], what))
+
+    def _pushes_of(self, unit: int) -> Pushes:
+        rank, size = self.memory.rank, self._slot_size(self.units[unit])
+        slots = self._at([self._slot_start(unit, rank, o) for o in self._owners], unit, "push")
+        if self._slots == 1:
+            return Atomic(slots, self.slot(rank, unit, 0), self._launch)
+        taken = self._bytes(rank, self._slot_start(unit, 0, rank), self._slots * size)
+        if self.nodes > 1 or not _all_near(self.memory):  # what goes on to others has to be a sum
+            given = [self.slot(self._stand_in(o), unit, rank, o) for o in self._owners]
+            return Sums(slots, given, taken.view(torch.float32), self._slots, self._launch)
+        given = [self._bytes(o, self._slot_start(unit, rank), size) for o in self._owners]
+        told = [self._bytes(o, self._counts_at(unit), _COUNTS).view(torch.int32) for o in self._owners]
+        return AsTheyCame(slots, given, taken, told, self._launch)
+
+    @staticmethod
+    def _slot_size(unit: UnitShape) -> int:
+        """With room for an fp32 sum, and for two gradients of 16 bits."""
+        return 2 * aligned(2 * unit.push)
+
+    def _spare_size(self) -> int:
+        return super()._spare_size() + aligned(_COUNTS) * len(self.units)
+
+    def _counts_at(self, unit: int) -> int:
+        """Where a device tells what lies in its slots: at the end."""
+        return self._spare + self._spare_size() - aligned(_COUNTS) * (1 + unit)
 
     def gather(self, unit: int, out: Tensor) -> None:
         self.memory.check()
@@ -55,32 +79,23 @@ class GpuArena(Arena):
 
     def push(self, unit: int, gradients: Tensor) -> None:
         self.memory.check()
-        part = self._near_part(gradients, self.units[unit].push)
-        if self._slots > 1:
-            transfers.write(self._sums[unit], part, first=not self._pushed[unit], launch=self._launch)
-        else:
-            transfers.add(self._sums[unit], part, self._launch)
-        self._pushed[unit] = True
+        self._pushes[unit].push(self._near_part(gradients, self.units[unit].push))
 
     def complete(self) -> None:
-        """Before devices meet: slots of units that nothing was pushed of hold the last minibatch's gradients."""
-        for unit, pushed in self._pushed.items():
-            if self._slots > 1 and not pushed:
-                for owner in self._owners:
-                    self.slot(self._stand_in(owner), unit, self.memory.rank, owner).zero_()
-            self._pushed[unit] = False
+        for pushes in self._pushes:
+            pushes.complete()
 
     def gradients(self, unit: int) -> Tensor:
-        total = self.slot(self.memory.rank, unit, 0)
-        if self._slots > 1:
-            start, stride = self._slot_start(unit, 0, self.memory.rank), self._slot_size(unit)
-            slots = self._bytes(self.memory.rank, start, self._slots * stride).view(torch.float32)
-            transfers.total(slots, self._slots, self.units[unit].push, total, self._launch)
-        return total
+        return self._pushes[unit].total()
 
     def clear(self, unit: int) -> None:
+        """Slots are overwritten by the next minibatch."""
         if self._slots == 1:
             super().clear(unit)
+
+
+def _all_near(memory: PeerMemory) -> bool:
+    return not isinstance(memory, FarMemory) or memory.all_near
 
 
 class FarGpuArena(FarArena, GpuArena):

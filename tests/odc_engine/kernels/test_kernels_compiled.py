@@ -12,6 +12,8 @@ from odc_engine.kernels import device
 from odc_engine.kernels.transfers import USUAL
 
 TYPES = {"table": "*i64", "offset": "i64", "stride": "i64", "slots": "*fp32", "n": "i32", "rank": "i32"}
+TYPES |= {"counts": "*i32", "across": "i32", "half": "i64"}
+COUNT = "ld.global.b32"  # of gradients in a slot
 LOAD, STORE, ATOMIC = "ld.global.v4.b32", "st.global.v4.b32", "atom.global.sys.relaxed.add.v4.f32"
 DENSE = ("*fp32", "*bf16")
 VARIANTS = {
@@ -19,11 +21,12 @@ VARIANTS = {
     **{f"add {d}": ("add", {"gradients": d}, {}) for d in DENSE},
     **{f"write {d} first={f}": ("write", {"gradients": d}, {"first": f}) for d in DENSE for f in (True, False)},
     **{f"total of {w}": ("total", {"out": "*fp32"}, {"writers": w}) for w in (1, 4)},
+    "merge of 4": ("merge", {"slots": "*u8"}, {"writers": 4}),
 }
 
 
 @cache
-def compiled(name: str, *, whole_chunks: bool):
+def compiled(name: str, *, whole_chunks: bool, capability: int = 90):
     """`whole_chunks`: a shard's elements are a multiple of 16, so that every part of a dense tensor is aligned."""
     kernel, types, constants = VARIANTS[name]
     function = getattr(device, kernel)
@@ -33,7 +36,7 @@ def compiled(name: str, *, whole_chunks: bool):
     if "dtype" in constants:
         constants["dtype"] = {"fp32": triton.language.float32, "bf16": triton.language.bfloat16}[constants["dtype"]]
     signature = {p: "constexpr" if p in constants else {**TYPES, "devices": "i32", **types}[p] for p in arguments(name)}
-    aligned = [p for p, kind in signature.items() if kind.startswith("*") or p in ("offset", "stride")]
+    aligned = [p for p, kind in signature.items() if kind.startswith("*") or p in ("offset", "stride", "half")]
     aligned += ["n"] if whole_chunks else []
     source = ASTSource(
         function,
@@ -41,7 +44,7 @@ def compiled(name: str, *, whole_chunks: bool):
         {(arguments(name).index(p),): value for p, value in constants.items()},
         {(arguments(name).index(p),): [["tt.divisibility", 16]] for p in aligned},
     )
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": USUAL.warps})
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": USUAL.warps})
 
 
 def arguments(name: str) -> list[str]:
@@ -63,7 +66,7 @@ def instructions(name: str, *, whole_chunks: bool) -> list[str]:
 
 def expected(name: str) -> set[str]:
     kernel = VARIANTS[name][0]
-    return {LOAD, ATOMIC if kernel == "add" else STORE}
+    return {LOAD, ATOMIC if kernel == "add" else STORE} | ({COUNT} if kernel == "merge" else set())
 
 
 def test_a_pause_looks_at_the_clock_again_and_again():
@@ -86,6 +89,14 @@ def test_every_kernel_becomes_code_for_a_gpu_that_is_not_here(name):
     assert ".target sm_90" in made.asm["ptx"]
 
 
+@pytest.mark.parametrize("capability", [80, 100])
+@pytest.mark.parametrize("name", ["gather bf16 to *fp32", "add *bf16", "write *bf16 first=False", "merge of 4"])
+def test_other_generations_get_code_too(name, capability):
+    made = compiled(name, whole_chunks=True, capability=capability)
+    assert made.asm["cubin"][:4] == b"\x7fELF"
+    assert f".target sm_{capability}" in made.asm["ptx"]
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_sixteen_bytes_at_a_time(name):
     """Nothing else but the table's addresses is loaded by itself, where a shard's elements are a multiple of 16."""
@@ -96,7 +107,7 @@ def test_sixteen_bytes_at_a_time(name):
 def test_arenas_are_read_and_written_sixteen_bytes_at_a_time_even_where_a_shard_ends_anywhere(name):
     """The dense tensor's parts begin anywhere then, and the last chunk has a mask. All other accesses stay wide."""
     wide = {i for i in instructions(name, whole_chunks=False) if ".v4." in i}
-    in_arenas = {"gather": {LOAD}, "add": {ATOMIC}, "write": {STORE}, "total": {LOAD, STORE}}
+    in_arenas = {"gather": {LOAD}, "add": {ATOMIC}, "write": {STORE}, "total": {LOAD, STORE}, "merge": {LOAD, STORE}}
     assert wide >= in_arenas[VARIANTS[name][0]]
 
 
