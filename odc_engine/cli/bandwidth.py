@@ -1,10 +1,12 @@
 """`odc_engine bandwidth`: how fast devices gather and push here."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from odc_engine import backends
 from odc_engine.cli import options
+from odcsim.files import check_writable
 
 
 def add(commands: Any) -> None:
@@ -14,6 +16,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--bytes", type=options.numbers, default=(), metavar="B,B", help=told)
     options.add_backend(parser, tuple(backends.measured()))
     options.add_json(parser)
+    parser.add_argument("--html", metavar="FILE", help="also write a page with the picture")
     parser.set_defaults(run=_run)
 
 
@@ -22,7 +25,10 @@ def _run(args: argparse.Namespace) -> int:
 
     sizes = args.bytes or SIZES
     check_rates(args.devices, sizes)
+    page = Path(args.html) if args.html else None
+    if page:
+        check_writable(page)
     options.need_torch()
     from odc_engine.measuring import bandwidth
 
-    return bandwidth.bandwidth(args.devices, sizes, args.json, backends.measured()[args.backend])
+    return bandwidth.bandwidth(args.devices, sizes, args.json, backends.measured()[args.backend], page)

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from odc_engine.measuring.survey import check_rates
 from odc_engine.runs import launch
 from odc_engine.runs.run import with_gpus
 from odcsim import tables
+from odcsim.files import write_text
 
 TIMEOUT = 600.0
 LEAST = 5  # rounds; a machine with something else to do interrupts most of them, so the best one counts
@@ -44,8 +46,14 @@ class Rate:
     of_memcpy: float  # over the rate at which all devices copy at once, in the same run
 
 
-def bandwidth(devices: Sequence[int], sizes: Sequence[int], as_json: bool, backend: Processes = backends.USUAL) -> int:
-    """Measure and print. Not 0 where a device failed."""
+def bandwidth(
+    devices: Sequence[int],
+    sizes: Sequence[int],
+    as_json: bool,
+    backend: Processes = backends.USUAL,
+    page: Path | None = None,
+) -> int:
+    """Measure, print, and draw where a page is asked for. Not 0 where a device failed."""
     check_rates(devices, sizes)
     use = Use(max(devices))
     for needed in (backend, backend.rival):
@@ -59,10 +67,22 @@ def bandwidth(devices: Sequence[int], sizes: Sequence[int], as_json: bool, backe
         if found and not as_json:
             print(as_text(found), flush=True)
         every += found
+    report = {"schema": 1, "hardware": with_gpus(backend.hardware(use)), "rates": [asdict(r) for r in every]}
     if every and as_json:
-        where = with_gpus(backend.hardware(use))
-        print(json.dumps({"schema": 1, "hardware": where, "rates": [asdict(r) for r in every]}, indent=2))
+        print(json.dumps(report, indent=2))
+    if every and page:
+        write_page(report, page)
     return 0
+
+
+def write_page(report: dict[str, Any], path: Path) -> None:
+    """The picture of what was measured, in one file."""
+    from odcsim import plots  # plotly comes with it
+    from odcsim.pages.page import document, heading
+
+    title = "How fast devices gather and push"
+    body = [heading(title, 1), plots.embed(plots.bandwidth(report["rates"], report["hardware"]), "bandwidth")]
+    write_text(path, document(title, body, script=plots.script()))
 
 
 def rates(devices: int, sizes: Sequence[int], backend: Processes = backends.USUAL) -> tuple[int, list[Rate]]:

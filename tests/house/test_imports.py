@@ -46,6 +46,8 @@ def test_the_engine_imports_the_contract_the_catalogue_the_balancers_and_the_fit
     allowed = CONTRACT | {"odcsim", "odcsim.balance", "odcsim.catalog", "odcsim.catalog.fits"}
     fitting = {f"odcsim.fitting{module}" for module in ("", ".measurements", ".recorded", ".fit")}
     allowed |= {"odcsim.balance.library"} | fitting
+    if name == "odc_engine.measuring.bandwidth":
+        allowed |= {"odcsim.plots", "odcsim.pages", "odcsim.pages.page"}
     assert inside(ENGINE[name], ODCSIM) <= allowed
 
 

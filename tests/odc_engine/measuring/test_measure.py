@@ -19,9 +19,12 @@ SIZE = 64 << 10
 WAYS = ways(backends.USUAL)
 
 
-def test_the_command_measures_every_way(capfd):
-    assert main(["bandwidth", "--devices", "2", "--bytes", str(SIZE), "--json"]) == 0
+def test_the_command_measures_every_way_and_draws_them(capfd, tmp_path):
+    page = tmp_path / "rates.html"
+    assert main(["bandwidth", "--devices", "2", "--bytes", str(SIZE), "--json", "--html", str(page)]) == 0
     report = json.loads(capfd.readouterr().out)
+    assert "How fast devices gather and push" in (text := page.read_text(encoding="utf-8"))
+    assert '"gather, lockstep"' in text
     assert report["schema"] == 1
     assert [r["way"] for r in report["rates"]] == list(WAYS)
     for rate in report["rates"]:
