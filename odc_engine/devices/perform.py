@@ -9,7 +9,6 @@ until the one that allocates has come past the other: whole units in place.Buffe
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,58 +16,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from odc_engine.backends.base import COMM, MAIN
-from odc_engine.decoder.attention import Layout, layout
-from odc_engine.decoder.model import Decoder
-from odc_engine.devices.flat import FlatUnit
-from odc_engine.devices.workload import Microbatch, Seconds, Workload
-from odc_engine.memory.arena import Arena
+from odc_engine.decoder.attention import layout
+from odc_engine.devices.equipment import Equipment, Kept, Pass
+from odc_engine.devices.workload import Microbatch, Workload
 from odc_engine.memory.finite import Checks
-from odc_engine.packed import Packed
-from odc_engine.places.lanes import Handle, Lane
-from odc_engine.places.place import Buffers, Place
-from odc_engine.record import Clock, MinibatchRecorder
+from odc_engine.places.lanes import Handle
+from odc_engine.record import MinibatchRecorder
 from odcsim.program import COMPUTE, EVERY, Program, Step, sync_named
-from odcsim.recipe import Recipe
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Equipment:
-    """What one device works with, minibatch after minibatch. The model is code and shapes; its weights are gathered."""
-
-    model: Decoder
-    units: tuple[FlatUnit, ...]
-    arena: Arena
-    lanes: dict[str, Lane]
-    place: Place
-    clock: Clock
-    recipe: Recipe
-    buffers: Buffers = field(default_factory=Buffers)
-
-    def module(self, unit: int) -> nn.Module:
-        layer: nn.Module = self.model.layers[unit - 1]
-        return layer
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """A layer's forward, kept for its backward: input and weights by their names in the layer, and the output."""
-
-    x: Tensor
-    weights: Mapping[str, Tensor]
-    output: Tensor
-
-
-@dataclass(slots=True, eq=False)
-class _Pass:
-    """What a microbatch's later steps need of its earlier ones."""
-
-    batch: Packed
-    seconds: Seconds | None
-    x: Tensor = field(default_factory=lambda: torch.empty(0))  # on the way forward; then the loss's gradient to it
-    place: Layout | None = None
-    inputs: dict[int, Tensor] = field(default_factory=dict)  # of each layer, which backward computes anew from there
-    kept: dict[int, _Kept] = field(default_factory=dict)  # layers, where it does not
-    head: dict[str, Tensor] = field(default_factory=dict)  # its gradients, until the embedding's join them
 
 
 class Performance:
@@ -130,7 +84,7 @@ class Performance:
         """Begin a microbatch, where there is one. The engine has no constant of its own beside compute."""
         if microbatch is None:
             return False
-        self._pass = _Pass(microbatch.batch, microbatch.seconds)
+        self._pass = Pass(microbatch.batch, microbatch.seconds)
         now = self.recorder.tick()
         self.recorder.done(number, now, now)
         return True
@@ -246,7 +200,7 @@ class Performance:
         module, now = self.parts.module(unit), self._pass
         x, weights = now.x.requires_grad_(), _leaves(self._lent(module, unit))
         output = functional_call(module, weights, (x, now.place))
-        now.kept[unit], now.x = _Kept(x, weights, output), output.detach()
+        now.kept[unit], now.x = Kept(x, weights, output), output.detach()
         self._empty[unit] = self._whole.pop(unit)
         self._empty[unit].untyped_storage().resize_(0)
 

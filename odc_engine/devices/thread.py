@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.threads.memory import ThreadMemory
 from odc_engine.decoder.model import Decoder
+from odc_engine.devices.equipment import Equipment
 from odc_engine.devices.flat import FlatUnit, flat_units
 from odc_engine.devices.member import Member, Recorded, drawn, idle_step
-from odc_engine.devices.perform import Equipment, Performance
+from odc_engine.devices.perform import Performance
 from odc_engine.devices.workload import workload_of
 from odc_engine.job import Job
 from odc_engine.memory.arenas import arena_on
