@@ -6,7 +6,6 @@ while a probe is under way.
 """
 
 import json
-import os
 import tarfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from odc_engine.doctor.probes import asking
 from odc_engine.doctor.probes.asking import SLOWLY, Result
 from odc_engine.doctor.probes.base import ABSENT, FAILED, OK, Probe, noted
 from odc_engine.doctor.probes.every import PROBES
+from odcsim.files import replacing, write_text
 
 BUDGET = 540.0  # seconds of a rung
 OVERHEAD = 2.0  # around a probe
@@ -106,13 +106,13 @@ class Ladder:
         return min(usual, left) if left >= LEAST * usual else None
 
     def _keep(self, name: str, entry: Entry) -> None:
-        _replace(self.keep / "entries.json", json.dumps(self.entries() | {name: entry}, indent=1))
+        write_text(self.keep / "entries.json", json.dumps(self.entries() | {name: entry}, indent=1))
 
     def _bring_home(self, rung: int) -> None:
         answers = [entry for entry in self.entries().values() if entry["rung"] == rung]
         left_out = pack(self._files(rung), self.keep, self.out / f"logs-{rung}.tar.gz")
         told = {"schema": 1, "rung": rung, "device": self.device, "left_out": left_out, "answers": answers}
-        _replace(self.out / f"answers-{rung}.json", json.dumps(told, indent=1))
+        write_text(self.out / f"answers-{rung}.json", json.dumps(told, indent=1))
 
     def _files(self, rung: int) -> list[Path]:
         """Those that a probe of the rung has left under its name; what has no probe's name was measured."""
@@ -156,23 +156,15 @@ def as_line(result: Result) -> str:
 def pack(files: Sequence[Path], base: Path, to: Path) -> list[str]:
     """As one archive that may come home, small files first. What does not fit any more, by its name."""
     left_out: list[str] = []
-    new = to.with_suffix(".new")
-    with new.open("wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+    with replacing(to) as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
         for path in sorted(files, key=lambda path: path.stat().st_size):
             if raw.tell() + path.stat().st_size // 2 > LARGEST - (1 << 20):
                 left_out.append(str(path.relative_to(base)))
                 continue
             archive.add(path, arcname=str(path.relative_to(base)))
-    new.replace(to)
     return left_out
 
 
 def unpacked(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
-
-
-def _replace(path: Path, text: str) -> None:
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    new.write_text(text)
-    new.replace(path)

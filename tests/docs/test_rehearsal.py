@@ -1,5 +1,7 @@
 """The ladder on a CPU, with faults in every probe in turn."""
 
+import os
+
 import ladder
 import probing
 import pytest
@@ -23,7 +25,7 @@ def test_each_probe_has_each_fault_once():
 
 def test_a_rehearsal_of_quick_probes(tmp_path, monkeypatch):
     probing.written(tmp_path, monkeypatch)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path) + ":" + ladder.os.environ["PYTHONPATH"])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path) + ":" + os.environ["PYTHONPATH"])
     probes = [probe("good", name=f"good-{i}", rung=1 + i % 2) for i in range(3)]
     assert rehearse.rehearsed(probes, tmp_path / "fine") == []
     probes = [probe("exits", name="alone")]
