@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow oldest bench bench-once validate validate-gpu notebook balancing reproduce-paper clean
+.PHONY: demo test slow oldest bench bench-once validate validate-gpu notebook balancing reproduce-paper published clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -41,6 +41,9 @@ validate: .venv/dev
 validate-gpu: .venv/dev
 	$(BIN)/python docs/studies/validate_gpu.py; code=$$?; \
 	if [ $$code -ne 3 ]; then $(BIN)/python docs/studies/gpu_record.py validation-gpu; fi; exit $$code
+
+published: .venv/core
+	$(BIN)/python docs/studies/published.py
 
 notebook: .venv/dev
 	$(PIP) -e '.[dev,notebook]'

@@ -22,6 +22,7 @@ class GPU:
     link_bandwidth: float  # bytes/s to the peers of the node, all of them together
     nic_bandwidth: float  # bytes/s of the network share that one GPU typically has
     devices_per_node: int = 8
+    family: str = ""  # whose rates inside a step it is known by
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,10 @@ class Cluster:
     sample_noise: float = 0.0  # standard deviation of what a sample's compute takes over what was planned
     swing: float = 0.0  # standard deviation of a device's speed from one spell to the next; des draws it
     spell: float = 1.0  # seconds for which a device keeps its speed
-    link_share: float = (
-        0.8  # of the link's rate that transfers inside a node reach: NCCL's bus bandwidth on A100 and H100
-    )
-    nic_share: float = 0.6  # of the cards' line rate that a collective between nodes reaches (docs/published.md)
+    link_share: float = 0.8  # of the link's rate that transfers inside a node reach: as NCCL's do on A100 and H100
+    nic_share: float = 0.55  # of the cards' line rate that a collective between nodes reaches (docs/published.md)
     hop: float = 2e-6  # seconds in which a ring between nodes passes one device, however little it brings
+    peak_flops: float = 0.0  # of one device, by its datasheet; 0: not known
 
     @property
     def nodes(self) -> int:
@@ -61,7 +61,7 @@ class Cluster:
 def cluster_of(gpu: GPU, devices: int, devices_per_node: int | None = None) -> Cluster:
     """The usual cluster of this GPU: full nodes, a NIC for each device."""
     per_node = devices_per_node or gpu.devices_per_node
-    return Cluster(devices, per_node, gpu.link_bandwidth, gpu.nic_bandwidth, per_node)
+    return Cluster(devices, per_node, gpu.link_bandwidth, gpu.nic_bandwidth, per_node, peak_flops=gpu.peak_flops)
 
 
 # Key of a cluster file, field of Cluster, factor to the field's unit (none: a whole number), least value.

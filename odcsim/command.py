@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from odcsim.errors import InputError
-from odcsim.recipe import CHOICES, flag
+from odcsim.recipe import CHOICES, RECOMPUTE, flag
 
 # What a path that somebody gave can be wrong in, wherever it is looked at.
 _PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
@@ -53,6 +53,17 @@ def add_recipe(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
             how |= {"type": kind, "choices": choice.values or None}
             how |= {"required": True} if choice.compared else {"default": choice.usual}
         parser.add_argument(flag(name), **how)
+        if name == "selective":
+            parser.add_argument("--recompute", action=_Words, choices=RECOMPUTE, help="all of a layer, or less")
+        if name == "stack":
+            parser.add_argument("--compile", dest=name, action="store_const", const="compiled", help="--stack compiled")
+
+
+class _Words(argparse.Action):
+    """One word for several fields of a recipe."""
+
+    def __call__(self, _: Any, args: argparse.Namespace, values: Any, __: Any = None) -> None:
+        vars(args).update(RECOMPUTE[values])
 
 
 def chosen(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.cluster import GPU, Cluster
+from odcsim import network
+from odcsim.cluster import Cluster
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing
@@ -19,8 +20,7 @@ from odcsim.schedule import Assignment, Schedule
 Floats = NDArray[np.float64]
 # Parameters travel in bf16 where a profile does not say otherwise, gradients in fp32: FSDP2's usual mixed precision.
 GATHER_BYTES, PUSH_BYTES = 2, 4
-OPTIMIZER_BYTES = 28  # AdamW in fp32 reads weight, gradient and two moments, and writes three of them
-PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
+REDUCED = {"fp32": PUSH_BYTES, "bf16": 2}
 _LUCK = 1  # tells the draws of samples' luck from those of jitter
 
 
@@ -94,8 +94,8 @@ class Cost:
 
     @property
     def ran(self) -> Recipe:
-        """The recipe as it is run: on one node hybrid sharding is full."""
-        return self.recipe if self.cluster.nodes > 1 else replace(self.recipe, sharding="full")
+        """The recipe as it is run on so many nodes."""
+        return self.recipe.on(self.cluster.nodes)
 
     @property
     def sharded(self) -> str:
@@ -125,7 +125,7 @@ class Cost:
 
     def microbatch_seconds(self) -> float:
         """What a microbatch under on-demand takes beside its samples: constants, and the root's transfers."""
-        p, fixed = self.profile, self._fixed(one_sided=True)
+        p, fixed = self.profile, self.transfers(one_sided=True)
         layer = p.forward.constant + p.backward.constant
         compute = self.model.layers * layer + p.head.constant + 2 * p.embed.constant + p.microbatch
         return compute + fixed["overhead"] + fixed["gather root"] + fixed["push root"]
@@ -135,7 +135,7 @@ class Cost:
 
         Layers' transfers run beside compute; a pass takes as long as they do where that is longer.
         """
-        p, fixed, layers = self.profile, self._fixed(one_sided=True), self.model.layers
+        p, fixed, layers = self.profile, self.transfers(one_sided=True), self.model.layers
         shown, gather, push = self.microbatch_seconds(), layers * fixed["gather layer"], layers * fixed["push layer"]
         both = p.forward.linear + p.backward.linear
         first = p.forward.linear / both if both else 0.25  # the forward's share of the samples' work
@@ -163,7 +163,8 @@ class Cost:
         slow = np.ones(self.cluster.devices)
         for device, factor in self.cluster.slow:
             slow[device] = factor
-        fixed = self._fixed(program.one_sided)
+        fixed = self.transfers(program.one_sided)
+        beside = self._beside(fixed)
         for row, (what, m) in enumerate(program.durations):
             if m < 0:
                 table[row] = fixed[what]
@@ -178,8 +179,19 @@ class Cost:
                 seconds = fit.constant + fit.linear * load.tokens[m] + fit.quadratic * load.squares[m]
                 if fit.sample:
                     seconds += fit.sample * load.samples[m]
+                if fit.floor:
+                    np.maximum(seconds, fit.floor, out=seconds)
+                if busy := beside.get(what, 0.0):
+                    seconds += self.profile.copying * np.minimum(seconds, busy)
                 table[row] = np.where(present, seconds * slow, 0.0)
         return table
+
+    def _beside(self, fixed: dict[str, float]) -> dict[str, float]:
+        """Seconds for which kernels that move a layer run beside its compute, where they take a part of the device."""
+        if not self.profile.copying:
+            return {}
+        gather = 0.0 if self.recipe.copies == "engines" else fixed["gather layer"]
+        return {"forward": gather, "backward": gather + fixed["push layer"]}
 
     def _fits(self) -> dict[str, Polynomial]:
         p = self.profile
@@ -192,20 +204,24 @@ class Cost:
             "embed backward": p.embed,
         }
 
-    def _fixed(self, one_sided: bool) -> dict[str, float]:
+    def transfers(self, one_sided: bool) -> dict[str, float]:
+        """Seconds of what a program names and no microbatch changes: transfers, meetings, steps of the optimizer."""
         root, layer = self.model.root_parameters, self.model.layer_parameters
-        gathered = DTYPES.get(self.profile.dtype, GATHER_BYTES)
+        pushed, alone = (self.profile.adapters, 0.0) if self.profile.adapters else (layer, root)
+        gathered, reduced = DTYPES.get(self.profile.dtype, GATHER_BYTES), REDUCED[self.recipe.reduce]
         gather, push = ("gather", "push") if one_sided else ("all-gather", "reduce-scatter")
         meeting = self._constant("meeting", self.cluster.latency) if self.cluster.devices > 1 else 0.0
         return {
             "overhead": self._constant("overhead", self.profile.overhead),
             "gather root": self._transfer(gather, gathered * root, one_sided),
             "gather layer": self._transfer(gather, gathered * layer, one_sided),
-            "push root": self._transfer(push, PUSH_BYTES * root, one_sided),
-            "push layer": self._transfer(push, PUSH_BYTES * layer, one_sided),
-            "push between nodes": self._between(PUSH_BYTES * self.model.parameters, one_sided),
+            "push root": self._transfer(push, reduced * alone, one_sided),
+            "push layer": self._transfer(push, reduced * pushed, one_sided),
+            "push between nodes": self._between(reduced * (self.model.layers * pushed + alone), one_sided),
+            "sum layer": self._summed(reduced * pushed),
+            "sum root": self._summed(reduced * alone),
             "gather between nodes": self._between(gathered * self.model.parameters, one_sided),
-            "optimizer": self._constant("optimizer", self.profile.optimizer),
+            "optimizer": self._constant("optimizer", self.profile.optimizer) * self._states,
             "publish": self._constant("publish", self.profile.publish),
             "meeting": meeting,
         }
@@ -221,62 +237,23 @@ class Cost:
         return otherwise if found is None else found.constant
 
     def _transfer(self, kind: str, size: float, one_sided: bool) -> float:
-        """Seconds to gather or push a unit of `size` bytes: as measured, else by the cluster's rates.
-
-        Inside a node both kinds take the same (measured so by the paper). Between nodes a ring brings the other nodes'
-        part into each node once, over all its NICs. The factor for one-sided transfers was measured with every device
-        pulling at once and a NIC for each: where NICs are fewer, des makes the transfers share them, and one that is
-        alone cannot outrun the ring.
-        """
-        c = self.cluster
-        if c.devices == 1:
+        """Seconds to gather or push a unit of `size` bytes: as measured, else by the cluster's rates."""
+        if self.cluster.devices == 1:
             return 0.0
         if (found := self._measured(kind, self.holders)) is not None:
             return (found.constant + found.per_byte * size) * found.slowdown
-        inside = size * (self.holders - 1) / self.holders / c.link_bandwidth
-        if self.profile.node_transfers_included:
-            inside = 0.0
-        if c.nodes == 1 or self.sharded == "hybrid":
-            return c.latency + inside if inside else 0.0
-        remote = size * (c.nodes - 1) / c.nodes / c.nic_bandwidth
-        between = remote / c.nics_per_node
-        if one_sided:
-            between = max(between, c.one_sided_slowdown * remote / c.devices_per_node)
-        return c.latency + max(inside, between)
+        by_rate = network.one_sided if one_sided else network.collective
+        return by_rate(self.cluster, size, self.holders, inside=not self.profile.node_transfers_included)
+
+    @property
+    def _states(self) -> int:
+        """How many times its share of the states a device steps: every node has all of them where all get the sums."""
+        return self.cluster.nodes if self.ran.exchange == "layers" else 1
+
+    def _summed(self, size: float) -> float:
+        """Seconds in which all nodes get the sums of a unit: reduced between them, and gathered again."""
+        return 2 * network.exchange(self.cluster, size, collective=True) if self.cluster.nodes > 1 else 0.0
 
     def _between(self, size: float, one_sided: bool) -> float:
-        """Seconds in which all devices of a node take in their parts of `size` bytes that other nodes have.
-
-        No two devices of a node want the same bytes, so a one-sided pull moves no more than a ring: neither has the
-        factor of those of units. It has one NIC, where a ring uses them all.
-        """
-        c = self.cluster
-        remote = size * (c.nodes - 1) / c.nodes / c.nic_bandwidth
-        return c.latency + remote / (c.devices_per_node if one_sided else c.nics_per_node)
-
-
-def estimate(model: Model, gpu: GPU, devices: int, recipe: Recipe = USUAL) -> Profile:
-    """A profile from FLOPs over the best matmul rate anybody measured: no calibration, so a range and not a point.
-
-    The two published fits take 1.3 to 1.8 times these seconds (a test computes it), since attention, small matmuls and
-    what is not a matmul run below that rate; nothing can run above it.
-    """
-    rate = gpu.matmul_flops
-    shard = model.parameters / devices / gpu.memory_bandwidth
-    again = recipe.recompute
-    counted = f"FLOPs {'with' if again else 'without'} recompute"
-    linear, quadratic = (model.layer_backward(*of, recompute=again) / rate for of in ((1.0, 0.0), (0.0, 1.0)))
-    return Profile(
-        model=model.name,
-        gpu=gpu.name,
-        fidelity="catalogue",
-        origin=f"{counted} over {rate / 1e12:.0f} TFLOP/s, the best bf16 matmul known of {gpu.name}",
-        forward=Polynomial(0.0, model.layer_forward(1.0, 0.0) / rate, model.layer_forward(0.0, 1.0) / rate),
-        backward=Polynomial(0.0, linear, quadratic),
-        head=Polynomial(0.0, (model.head_forward(1.0) + model.head_backward(1.0)) / rate),
-        recompute=again,
-        optimizer=OPTIMIZER_BYTES * shard,
-        publish=PUBLISH_BYTES * shard,
-        low=1.0,
-        high=1.9,
-    )
+        """Seconds in which all devices of a node take in their parts of `size` bytes that other nodes have."""
+        return network.exchange(self.cluster, size, collective=not one_sided)

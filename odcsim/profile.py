@@ -80,9 +80,11 @@ class Profile:
     overhead: float = 0.0  # constant per microbatch that is not: work between layers, or what a fit cannot tell apart
     optimizer: float = 0.0  # per minibatch, on this device's shard
     publish: float = 0.0  # per minibatch, one-sided syncs only
+    copying: float = 0.0  # share of compute that goes to transfers of layers while they are under way
+    adapters: float = 0.0  # parameters of one layer's adapters where nothing else is trained; 0: all is
     node_transfers_included: bool = False  # the fit was made on a node whose transfers are in its numbers
     longest: int = 0  # tokens of the longest sample that the numbers were made from; 0: no limit known
-    low: float = 1.0  # the true seconds may be this many times the ones above ...
+    low: float = 1.0  # nine times in ten the true seconds are from this many times the ones above ...
     high: float = 1.0  # ... up to this many
     # What a measured profile adds; nothing below is needed.
     timings: tuple[Timing, ...] = ()  # they take the place of the cluster's rates, and of optimizer and publish

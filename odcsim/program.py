@@ -11,7 +11,8 @@ positions back, because that push still holds the buffer it needs.
 
 Under hybrid sharding gathers and pushes stay inside a node. Between nodes each device deals with those that have its
 place in the other nodes, once per minibatch: before the optimizer it takes in what they have summed of its gradients,
-after it their new parameters.
+after it their new parameters. Or, as FSDP2 does it, layer by layer: in the last microbatch the sums of a layer go round
+between nodes beside the backward of the layers before it, and every node has all of them for an optimizer of its own.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from odcsim.errors import InputError, nearest
 
 SYNCS = ("collective", "deferred", "on-demand")
 SHARDINGS = ("full", "hybrid")
-COMPUTE, COMM, GATHER, PUSH = "compute", "comm", "gather", "push"  # lanes
+EXCHANGES = ("end", "layers")
+COMPUTE, COMM, GATHER, PUSH, NODES = "compute", "comm", "gather", "push", "nodes"  # lanes
 ROOT = 0  # unit; layers are 1..L
 EVERY = -1  # the microbatch of a step, or of a duration, that belongs to none
 
@@ -93,6 +95,7 @@ class Program:
     steps: tuple[Step, ...]
     durations: tuple[tuple[str, int], ...]  # (what is timed, microbatch or EVERY)
     sharding: str = "full"
+    exchange: str = "end"
 
     def __str__(self) -> str:
         width = len(str(len(self.steps)))
@@ -115,7 +118,8 @@ class Program:
 
     def leaves_node(self, step: Step) -> bool:
         """Whether a step moves bytes between nodes, where there are several."""
-        return step.kind in ("gather", "push") and (self.sharding == "full" or step.microbatch == EVERY)
+        inside = self.sharding == "hybrid" and step.microbatch != EVERY and step.lane != NODES
+        return step.kind in ("gather", "push") and not inside
 
     def previous_in_lane(self) -> list[int]:
         """For each step the one before it in its lane, or -1."""
@@ -167,31 +171,43 @@ def check_counts(sync: str, microbatches: tuple[int, ...], queued: int = 0, wher
 
 
 @lru_cache(maxsize=256)
-def program(layers: int, microbatches: int, sync: str, prefetch: str = "fsdp2", sharding: str = "full") -> Program:
+def program(
+    layers: int,
+    microbatches: int,
+    sync: str,
+    prefetch: str = "fsdp2",
+    sharding: str = "full",
+    exchange: str = "end",
+) -> Program:
     """Lower the shape of a minibatch to steps: how many microbatches at most, of how many layers, under which sync.
 
-    `hybrid` is for several nodes: on one it is full sharding.
+    `hybrid` is for several nodes: on one it is full sharding. Layer by layer only those exchange who meet.
     """
     check_sharding(sharding)
     if layers < 1 or microbatches < 0:
         raise InputError(f"{layers} layers and {microbatches} microbatches", fix="at least one layer is needed")
-    writer = _Writer(sync_named(sync))
+    hybrid = sharding == "hybrid"
+    layered = hybrid and exchange == "layers" and sync_named(sync).meets
+    writer = _Writer(sync_named(sync), layered)
     ahead = prefetch_named(prefetch)
     for m in range(microbatches):
         _microbatch(writer, m, layers, ahead, last=m == microbatches - 1)
-    _minibatch_end(writer, hybrid=sharding == "hybrid")
-    return Program(sync, layers, microbatches, prefetch, tuple(writer.steps), tuple(writer.rows), sharding)
+    _minibatch_end(writer, hybrid=hybrid and not layered)
+    steps, rows, ran = tuple(writer.steps), tuple(writer.rows), "layers" if layered else "end"
+    return Program(sync, layers, microbatches, prefetch, steps, rows, sharding, ran)
 
 
 class _Writer:
     """Appends steps and remembers the few that later ones refer to."""
 
-    def __init__(self, sync: Sync) -> None:
+    def __init__(self, sync: Sync, layered: bool) -> None:
         self.sync = sync
+        self.layered = layered  # nodes exchange a layer's gradients as soon as they are pushed
         self.steps: list[Step] = []
         self.rows: dict[tuple[str, int], int] = {}
         self.compute = -1  # the latest step of the compute lane
         self.push = -1
+        self.summed = -1  # the latest exchange between nodes
 
     def _add(self, kind: str, lane: str, m: int, unit: int, what: str, after: tuple[int, ...], meets: bool) -> int:
         timed = (what, m if kind in ("compute", "overhead", "gather", "push") else EVERY)
@@ -213,6 +229,10 @@ class _Writer:
         self.push = self._add("push", self.sync.push_lane, m, unit, what, (self.compute,), self.sync.meets)
         return self.push
 
+    def sum_nodes(self, m: int, unit: int) -> None:
+        what = "sum root" if unit == ROOT else "sum layer"
+        self.summed = self._add("push", NODES, m, unit, what, (self.push,), self.sync.meets)
+
     def exchange(self, kind: str) -> int:
         """What passes between nodes: gradients (push) or parameters (gather)."""
         lane = self.sync.push_lane if kind == "push" else self.sync.gather_lane
@@ -223,7 +243,8 @@ def _microbatch(writer: _Writer, m: int, layers: int, ahead: Prefetch, last: boo
     start = writer.on_compute("overhead", "overhead", m, -1, (writer.push,))
     root = writer.gather(m, ROOT, start)
     ends = _forward(writer, m, layers, ahead.forward, root)
-    _backward(writer, m, layers, ahead, ends, pushes=last or writer.sync.push_every_microbatch)
+    pushes = last or writer.sync.push_every_microbatch
+    _backward(writer, m, layers, ahead, ends, pushes=pushes, sums=last and writer.layered)
 
 
 def _forward(writer: _Writer, m: int, layers: int, ahead: int, root: int) -> list[int]:
@@ -249,7 +270,9 @@ def _run_ahead(gather_for: Callable[[int], None], first: int, ahead: int) -> Non
         gather_for(position)
 
 
-def _backward(writer: _Writer, m: int, layers: int, ahead: Prefetch, ends: list[int], pushes: bool) -> None:
+def _backward(
+    writer: _Writer, m: int, layers: int, ahead: Prefetch, ends: list[int], *, pushes: bool, sums: bool
+) -> None:
     """Positions 0 (head), 1..L (layers, last first) and L + 1 (embedding), each position's push trailing behind it."""
     gathers: dict[int, int] = {}
     pushed: list[int] = []
@@ -271,9 +294,13 @@ def _backward(writer: _Writer, m: int, layers: int, ahead: Prefetch, ends: list[
         ends.append(writer.on_compute("compute", "backward", m, layer, (gathers[position], freed(position))))
         if pushes:
             pushed.append(writer.push_out(m, layer))
+        if sums:
+            writer.sum_nodes(m, layer)
     writer.on_compute("compute", "embed backward", m, ROOT, (freed(layers + 1),))
     if pushes:
         writer.push_out(m, ROOT)
+    if sums:
+        writer.sum_nodes(m, ROOT)
 
 
 def _minibatch_end(writer: _Writer, hybrid: bool) -> None:
@@ -282,7 +309,7 @@ def _minibatch_end(writer: _Writer, hybrid: bool) -> None:
     Hybrid sharding has them learn it twice: when a shard may be fetched by other nodes, and when a node has them all.
     """
     writer.on_compute("meeting", "meeting", EVERY, -1, (writer.push,), meets=True)
-    summed = writer.exchange("push") if hybrid else -1
+    summed = writer.exchange("push") if hybrid else writer.summed
     writer.on_compute("optimizer", "optimizer", EVERY, -1, (summed,))
     if writer.sync.publishes:
         writer.on_compute("publish", "publish", EVERY, -1, ())

@@ -4,14 +4,29 @@ Both command lines, `odcsim.ask`, the header of a timeline and the inputs of a c
 new choice is a field, and the place that acts on it.
 """
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from odcsim.errors import InputError, nearest
-from odcsim.program import SHARDINGS, SYNCS, Program, program
+from odcsim.program import EXCHANGES, SHARDINGS, SYNCS, Program, program, sync_named
 
 ACCUMULATE = ("locked", "slots")
 DTYPES = ("float32", "bfloat16")
+SELECTIVE = ("no", "operators", "layers")
+RECOMPUTE: Mapping[str, Mapping[str, Any]] = {  # what one word asks for
+    "full": {"recompute": True, "selective": "no"},
+    "selective": {"recompute": True, "selective": "operators"},
+    "layers": {"recompute": True, "selective": "layers"},
+    "none": {"recompute": False, "selective": "no"},
+}
+ATTENTION = ("usual", "fa2", "fa3", "cudnn", "sdpa", "eager", "triton")
+STACKS = ("tuned", "compiled", "plain")
+PRECISIONS = ("bf16", "fp8")
+LOSSES = ("chunked", "whole")
+OPTIMIZERS = ("fp32", "bf16", "8bit")
+COPIES = ("kernels", "engines")
+REDUCE = ("fp32", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +36,11 @@ class Choice:
     usual: Any
     help: str = ""
     values: tuple[str, ...] = ()  # of a text; none: whatever the place that acts on it takes
-    words: str = ""  # what follows a model's name where the value is not the usual one
+    words: str = ""  # what follows a model's name where the value is not the usual one; {} is the value
     flag: bool = True  # command lines ask for it
     compared: bool = False  # a comparison tries every value; who runs but one has to say which
     engine: bool = False  # the engine's alone: predictions do not know it
+    estimated: bool = False  # estimates know it; seconds that were measured hold what was chosen when they were
 
 
 def _chosen(usual: Any, **how: Any) -> Any:
@@ -50,23 +66,76 @@ class Recipe:
     accumulate: str = _chosen("locked", values=ACCUMULATE, engine=True, help="slots: the same bits always")
     # Of weights on their way, and what is computed in; masters and sums are fp32. A prediction takes its profile's.
     dtype: str = _chosen("float32", values=DTYPES, engine=True, help="to compute in and to move (float32)")
+    selective: str = _chosen(
+        "no",
+        values=SELECTIVE,
+        help="backward runs again what is quick alone (operators), or every second layer",
+        words="with recompute of {} alone",
+        estimated=True,
+    )
+    attention: str = _chosen(
+        "usual",
+        values=ATTENTION,
+        help="kernel of attention; usual: what most people run on the GPU",
+        words="with attention by {}",
+        estimated=True,
+    )
+    stack: str = _chosen(
+        "tuned",
+        values=STACKS,
+        help="compiled: by torch.compile; plain: a trainer as it comes, which fuses nothing",
+        words="on a {} stack",
+        estimated=True,
+    )
+    precision: str = _chosen("bf16", values=PRECISIONS, help="of layers' matmuls", words="in {}", estimated=True)
+    loss: str = _chosen(
+        "chunked",
+        values=LOSSES,
+        help="whole: logits of all of a microbatch's tokens at once",
+        words="with a {} loss",
+        estimated=True,
+    )
+    optimizer: str = _chosen(
+        "fp32", values=OPTIMIZERS, help="what AdamW keeps its moments in", words="with moments in {}", estimated=True
+    )
+    lora: int = _chosen(
+        0, help="train adapters of this rank, and nothing else", words="with adapters of rank {}", estimated=True
+    )
+    copies: str = _chosen(
+        "kernels",
+        values=COPIES,
+        help="who gathers: kernels that take a part of compute, or copy engines that take none",
+        words="with copy {}",
+        estimated=True,
+    )
+
+    exchange: str = _chosen("end", values=EXCHANGES, flag=False)
+    reduce: str = _chosen("fp32", values=REDUCE, help="what gradients travel in", words="with gradients sent in {}")
 
     def __post_init__(self) -> None:
         for name, choice in CHOICES.items():
             value = getattr(self, name)
-            if type(value) is not type(choice.usual):
+            if type(value) is not type(choice.usual) or (type(value) is int and value < 0):
                 raise InputError(f"{name} is {value!r}", fix=f"give a value such as {choice.usual!r}")
             if choice.values and value not in choice.values:
                 raise InputError(f"unknown {name} '{value}'", fix=nearest(value, list(choice.values)))
 
     def program(self, layers: int, microbatches: int) -> Program:
         """The steps of a minibatch by this recipe."""
-        return program(layers, microbatches, self.sync, self.prefetch, self.sharding)
+        return program(layers, microbatches, self.sync, self.prefetch, self.sharding, self.exchange)
+
+    def on(self, nodes: int) -> "Recipe":
+        """As it is run: on one node hybrid sharding is full, and only who meets exchanges by layer."""
+        if nodes == 1:
+            return replace(self, sharding="full", exchange="end")
+        layered = self.sharding == "hybrid" and sync_named(self.sync).meets
+        return self if layered else replace(self, exchange="end")
 
     @property
     def words(self) -> str:
         """What is not as usual, behind a model's name."""
-        return "".join(f" {CHOICES[name].words}" for name in self._unusual() if CHOICES[name].words)
+        told = ((CHOICES[name].words, getattr(self, name)) for name in self._unusual())
+        return "".join(f" {words.format(value)}" for words, value in told if words)
 
     def inputs(self) -> dict[str, Any]:
         """What a comparison was asked, by the names of the command line."""
@@ -80,6 +149,11 @@ class Recipe:
     def differs(self, other: "Recipe") -> list[str]:
         """The names of what a prediction by one would say falsely of the other."""
         return [n for n, c in CHOICES.items() if not c.engine and getattr(self, n) != getattr(other, n)]
+
+    @property
+    def estimated(self) -> list[str]:
+        """The names of what is not as usual and what no measured seconds know."""
+        return [name for name in self._unusual() if CHOICES[name].estimated]
 
     def _unusual(self) -> list[str]:
         return [name for name, choice in CHOICES.items() if getattr(self, name) != choice.usual]

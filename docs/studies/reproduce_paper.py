@@ -16,7 +16,8 @@ from typing import Any
 
 import paper_page
 
-from odcsim import catalog, cost
+from odcsim import catalog
+from odcsim.catalog import fits
 from odcsim.executors.simulation import Simulation
 from odcsim.progress import progress
 from odcsim.questions.comparison import measure
@@ -34,7 +35,7 @@ PAIRS = (
     ("lb-micro", "on-demand"),
     ("lb-mini", "on-demand"),
 )
-SLOWDOWNS = (3.0, 4.0)  # ends of what the paper measured between nodes; the tool assumes 3.5
+SLOWDOWNS = (3.0, 4.0)  # ends of what the paper measured between nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,9 @@ class Place:
     minibatch: int
     max_tokens: int
     gpu: str = "a100"
-    slowdown: float = 0.0  # of one-sided transfers between nodes; 0: as the cluster says
+    slowdown: float = 0.0  # how many times a collective's a one-sided transfer takes; 0: as the cluster says
     overhead: float | None = None  # the fit's constant; None: as published
-    catalog: bool = False  # seconds from FLOPs even where a fit ships
+    catalog: bool = False  # the catalogue's seconds even where a fit ships
 
     @property
     def nodes(self) -> int:
@@ -127,11 +128,13 @@ def setting(place: Place, draws: int) -> Setting:
     )
     seconds, cluster = found.cost.profile, found.cost.cluster
     if place.catalog:
-        seconds = cost.estimate(found.cost.model, catalog.gpu(place.gpu), place.devices)
+        seconds = fits.estimate(found.cost.model, catalog.gpu(place.gpu), place.devices)
     if place.overhead is not None:
         seconds = replace(seconds, overhead=place.overhead)
     if place.slowdown:
-        cluster = replace(cluster, one_sided_slowdown=place.slowdown)
+        # A one-sided transfer takes as long as its card: so the collective is the one that reaches more or less.
+        share = place.slowdown / cluster.devices_per_node
+        cluster = replace(cluster, one_sided_slowdown=place.slowdown, nic_share=share)
     return replace(found, cost=replace(found.cost, profile=seconds, cluster=cluster))
 
 

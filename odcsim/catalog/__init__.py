@@ -1,6 +1,6 @@
 """The shipped catalogue: GPUs and models by name, each figure with its kind, source and date.
 
-The data are the two TOML files beside this one; nothing is fetched. A model may also be a path to a `config.json`,
+The data are the TOML files beside this one; nothing is fetched. A model may also be a path to a `config.json`,
 a GPU one to a TOML file of the user's own.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from odcsim.catalog.hf_config import from_config, read_config
+from odcsim.catalog.rates import family_of
 from odcsim.checked import Given
 from odcsim.cluster import GPU, read_toml
 from odcsim.errors import InputError, nearest
@@ -109,7 +110,7 @@ def _own_gpu(path: Path) -> tuple[str, Mapping[str, Any]]:
     like, title = (Given(key, content.pop(key, ""), where).text() for key in ("like", "title"))
     if like and like.lower() not in gpu_names():
         raise InputError(f"like is '{_short(like)}'", where=where, fix=hint(like, gpu_names()))
-    row = dict(_gpu_row(like)[1]) if like else {}
+    row = dict(_gpu_row(like)[1]) | {"like": like.lower()} if like else {}
     known = {entry: None if entry == "devices_per_node" else 1e-6 for entry, *_ in _GPU_FIGURES}
     for key, value in content.items():
         if key not in known:
@@ -126,7 +127,7 @@ def gpu(name: str) -> GPU:
     """A GPU of the catalogue (case does not matter), or of a TOML file."""
     key, row = _gpu_row(name)
     values = {field: row[entry][0] * factor for entry, field, factor, _ in _GPU_FIGURES}
-    return GPU(name=key, **values)
+    return GPU(name=key, **values, family=family_of(row.get("like", key)))
 
 
 def gpu_name(name: str) -> str:

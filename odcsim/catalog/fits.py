@@ -1,30 +1,44 @@
 """Which seconds to use for a model on a GPU: a given profile, else a published fit, else the catalogue's rates."""
 
+from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from odcsim import catalog
 from odcsim import profile as profiles
+from odcsim.catalog.rates import rates
 from odcsim.cluster import GPU
-from odcsim.cost import estimate
 from odcsim.errors import InputError
+from odcsim.estimates import compute
 from odcsim.estimates.recompute import under
 from odcsim.estimates.scaling import scaled
 from odcsim.model import Model
 from odcsim.profile import Profile
-from odcsim.recipe import USUAL, Recipe
+from odcsim.recipe import USUAL, Recipe, flag
 
 
 def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None, recipe: Recipe = USUAL) -> Profile:
-    """One order everywhere: the profile at `path`, a fit shipped for exactly this model and GPU, the catalogue."""
+    """One order everywhere: the profile at `path`, a fit shipped for this shape and GPU, the catalogue.
+
+    What was measured or fitted holds the choices that it was made with: other ones are the catalogue's.
+    """
     if path is not None:
+        if recipe.estimated:
+            asked = ", ".join(flag(name) for name in recipe.estimated)
+            raise InputError(f"{asked} with a profile", where=path, fix="its seconds hold what it was measured with")
         profile = profiles.read(path)
         known = profile if profile.model == model.name else _of_another(profile, model, path)
         return under(known, model, recipe.recompute)
     if gpu is None:
         raise InputError("neither --gpu nor --profile given", fix="name a GPU ('odcsim catalog list') or a profile")
-    fit = published(model.name, gpu.name)
+    fit = None if recipe.estimated else _of_shape(model, gpu.name)
     return under(fit, model, recipe.recompute) if fit else estimate(model, gpu, devices, recipe)
+
+
+def estimate(model: Model, gpu: GPU, devices: int, recipe: Recipe = USUAL) -> Profile:
+    """A profile by what the GPU's family reaches inside a step."""
+    return compute.estimate(model, gpu, rates(gpu.family), devices, recipe)
 
 
 def _of_another(profile: Profile, model: Model, path: str) -> Profile:
@@ -37,5 +51,24 @@ def _of_another(profile: Profile, model: Model, path: str) -> Profile:
 
 def published(model: str, gpu: str) -> Profile | None:
     """The published fit for exactly this model and GPU, if one ships."""
-    path = files("odcsim.catalog") / "profiles" / f"{model}-{gpu}.json"
+    path = _PROFILES / f"{model}-{gpu}.json"
     return profiles.read(Path(str(path))) if path.is_file() else None
+
+
+def _of_shape(model: Model, gpu: str) -> Profile | None:
+    """The published fit for this GPU and any model of this shape. A tied head computes as another does."""
+    for name in _fitted(gpu):
+        if replace(catalog.model(name), name=model.name, tied=model.tied) == model:
+            fit = published(name, gpu)
+            return fit and replace(fit, model=model.name)
+    return None
+
+
+_PROFILES = files("odcsim.catalog") / "profiles"
+
+
+@cache
+def _fitted(gpu: str) -> tuple[str, ...]:
+    """The models that fits ship for."""
+    ending = f"-{gpu}.json"
+    return tuple(sorted(f.name.removesuffix(ending) for f in _PROFILES.iterdir() if f.name.endswith(ending)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from odcsim.estimates.rates import Attention, Rates
 
-OTHER = "cdna3"  # of a GPU that is in no family: the widest spread there is
+OTHER = "cdna4"  # of a GPU that is in no family: the widest spread there is
 
 
 @cache

@@ -6,36 +6,29 @@ kernel's own rate of attention, and what is computed again.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from odcsim.cluster import GPU
 from odcsim.errors import InputError, nearest
 from odcsim.estimates.rates import Attention, Rates
 from odcsim.estimates.work import BACKWARD_MOVES, LAUNCH, STACKS, Stack, matmuls, moved
 from odcsim.model import ATTENTION_BACKWARD, BYTES_BF16, LINEAR_BACKWARD, Model
-from odcsim.profile import Polynomial
+from odcsim.profile import Polynomial, Profile
+from odcsim.recipe import USUAL, Recipe
 
-RECOMPUTE = ("full", "selective", "layer", "none")
-OPTIMIZERS = {"fp32": 28, "bf16": 20, "8bit": 16}  # bytes of AdamW's step: fp32 weights and gradients, moments as named
-PRECISIONS = ("bf16", "fp8")
-LOSSES = ("chunked", "whole")
+OPTIMIZER_BYTES = {
+    "fp32": 28,
+    "bf16": 20,
+    "8bit": 16,
+}  # AdamW reads weights, gradients, moments, and writes all but one
+PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
 # An adapter reads its input and adds to its output beside the matmul that it adapts: passes over the two, forward.
 ADAPTER_IN, ADAPTER_OUT = 1.0, 3.0
-# Of the part of a forward that recompute by operator runs again: every second matmul is kept, and attention is.
+# Of the matmuls of a forward that recompute by operator runs again: every second one is kept, and attention is.
 SELECTIVE = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """How a step is run, as far as its compute goes."""
-
-    stack: str = "tuned"
-    attention: str = ""  # empty: what most people run on the GPU
-    recompute: str = "full"
-    precision: str = "bf16"
-    loss: str = "chunked"
-    optimizer: str = "fp32"
-    lora: int = 0  # rank of adapters on every matmul of a layer, with all else frozen; 0: everything is trained
+# What of a forward backward runs again: of its matmuls, of what it moves, of its attention.
+AGAIN = {"no": (1.0, 1.0, 1.0), "operators": (SELECTIVE, 1.0, 0.0), "layers": (0.5, 0.5, 0.5)}
+INTERVAL = 1.645  # standard deviations on either side of the median that hold 90 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +44,47 @@ class Seconds:
     publish: float
 
 
+def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe = USUAL) -> Profile:
+    """A profile of medians, with the interval that holds nine runs of ten."""
+    found = seconds(model, gpu, rates, recipe, model.parameters / devices)
+    off = math.exp(INTERVAL * spread(rates, model, recipe))
+    return Profile(
+        model=model.name,
+        gpu=gpu.name,
+        fidelity="catalogue",
+        origin=_origin(gpu, rates, recipe),
+        forward=found.forward,
+        backward=found.backward,
+        head=found.head,
+        embed=found.embed,
+        recompute=recipe.recompute,
+        microbatch=found.microbatch,
+        optimizer=found.optimizer,
+        publish=found.publish,
+        copying=rates.copying,
+        adapters=adapter_parameters(model, recipe.lora) if recipe.lora else 0.0,
+        low=1 / off,
+        high=off,
+    )
+
+
+def _origin(gpu: GPU, rates: Rates, recipe: Recipe) -> str:
+    rate = f"matmuls at {rates.matmul:.0%} of {gpu.matmul_flops / 1e12:.0f} TFLOP/s"
+    again = "with" if recipe.recompute else "without"
+    name = rates.usual if recipe.attention == "usual" else recipe.attention
+    told = f"rates of {rates.family} in published runs: {rate}, attention by {name}"
+    return f"{told}, a {recipe.stack} stack, {again} recompute"
+
+
 def kernel(rates: Rates, name: str) -> Attention:
     """The attention kernel of this name, or the usual one."""
-    if (found := rates.attention.get(name or rates.usual)) is not None:
+    if (found := rates.attention.get(rates.usual if name == "usual" else name)) is not None:
         return found
-    known = list(rates.attention)
+    known = ["usual", *rates.attention]
     raise InputError(f"no rate of attention '{name}' is known on {rates.family}", fix=nearest(name, known))
 
 
-def seconds(model: Model, gpu: GPU, rates: Rates, chosen: Choices, shard: float) -> Seconds:
+def seconds(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, shard: float) -> Seconds:
     """`shard`: parameters whose states this device holds."""
     stack = STACKS[chosen.stack]
     layer = _layer(model, gpu, rates, chosen, stack)
@@ -67,16 +92,13 @@ def seconds(model: Model, gpu: GPU, rates: Rates, chosen: Choices, shard: float)
     trained = shard * trained_share(model, chosen.lora)
     return Seconds(
         forward=layer.forward(),
-        backward=layer.backward(chosen.recompute),
+        backward=layer.backward(AGAIN[chosen.selective] if chosen.recompute else (0.0, 0.0, 0.0)),
         head=Polynomial(linear=_head(model, gpu, rates, chosen, stack)),
         embed=Polynomial(linear=2 * BYTES_BF16 * model.hidden / bandwidth),
         microbatch=stack.host,
-        optimizer=stack.optimizer * OPTIMIZERS[chosen.optimizer] * trained / bandwidth,
+        optimizer=stack.optimizer * OPTIMIZER_BYTES[chosen.optimizer] * trained / bandwidth,
         publish=PUBLISH_BYTES * trained / bandwidth,
     )
-
-
-PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
 
 
 def trained_share(model: Model, lora: int) -> float:
@@ -106,24 +128,16 @@ class _Layer:
         square, token = self.attention
         return Polynomial(0.0, self.matmul + self.moved + token, square, floor=self.launches)
 
-    def backward(self, recompute: str) -> Polynomial:
-        square, token = self.attention_back
-        linear = self.weights * self.matmul + BACKWARD_MOVES * self.moved + token
-        back = Polynomial(0.0, linear, square, floor=2 * self.launches)
-        again = self._again(recompute)
-        return Polynomial(
-            0.0, back.linear + again.linear, back.quadratic + again.quadratic, floor=back.floor + again.floor
-        )
-
-    def _again(self, recompute: str) -> Polynomial:
-        first = self.forward()
-        if recompute == "selective":
-            return Polynomial(linear=SELECTIVE * self.matmul + self.moved, floor=first.floor)
-        share = {"full": 1.0, "layer": 0.5, "none": 0.0}[recompute]
-        return replace(first, linear=share * first.linear, quadratic=share * first.quadratic, floor=share * first.floor)
+    def backward(self, again: tuple[float, float, float]) -> Polynomial:
+        """`again`: the parts of a forward's matmuls, moving and attention that are run once more."""
+        matmul, moving, attention = again
+        linear = (self.weights + matmul) * self.matmul + (BACKWARD_MOVES + moving) * self.moved
+        linear += self.attention_back[1] + attention * self.attention[1]
+        square = self.attention_back[0] + attention * self.attention[0]
+        return Polynomial(0.0, linear, square, floor=(2 + max(again)) * self.launches)
 
 
-def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Choices, stack: Stack) -> _Layer:
+def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -> _Layer:
     rate = gpu.matmul_flops * rates.matmul
     work = sum(m.flops * (1 + rates.narrow / m.narrowest) for m in matmuls(model))
     carried = moved(model, stack)
@@ -144,7 +158,7 @@ def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Choices, stack: Stack) 
     )
 
 
-def _fp8(rates: Rates, chosen: Choices) -> float:
+def _fp8(rates: Rates, chosen: Recipe) -> float:
     if chosen.precision == "bf16":
         return 1.0
     if not rates.fp8:
@@ -152,7 +166,7 @@ def _fp8(rates: Rates, chosen: Choices) -> float:
     return rates.fp8
 
 
-def _head(model: Model, gpu: GPU, rates: Rates, chosen: Choices, stack: Stack) -> float:
+def _head(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -> float:
     """Seconds per token of logits and loss, both ways."""
     weights = LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD
     flops = (1 + weights) * model.head_forward(1.0) * (1 + rates.narrow / model.hidden)
@@ -160,7 +174,7 @@ def _head(model: Model, gpu: GPU, rates: Rates, chosen: Choices, stack: Stack) -
     return flops / (gpu.matmul_flops * rates.matmul) + carried / (gpu.memory_bandwidth * rates.moved)
 
 
-def spread(rates: Rates, model: Model, chosen: Choices) -> float:
+def spread(rates: Rates, model: Model, chosen: Recipe) -> float:
     """Standard deviation of the logarithm of a step's seconds: what cells left out showed, wider for what none covers.
 
     Experts and linear attention lean on kernels that differ more than matmuls do. Rates that nobody held against a

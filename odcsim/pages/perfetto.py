@@ -19,7 +19,7 @@ from odcsim.timeline import Timeline
 
 WINDOW = 3  # minibatches written unless asked for more: viewers give up on large files
 Event = dict[str, Any]
-_TRACKS = {COMPUTE: 0, "comm": 1, "gather": 2, "push": 3}
+_TRACKS = {COMPUTE: 0, "comm": 1, "gather": 2, "push": 3, "nodes": 4}
 
 
 def write(timeline: Timeline, path: Path | str, minibatches: Sequence[int] = ()) -> int:

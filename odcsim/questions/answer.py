@@ -11,7 +11,7 @@ from odcsim.results.summary import REFERENCE, Row
 _TRUST = {
     "calibrated": "Seconds come from a profile measured on this hardware.",
     "published fit": "Seconds come from a published fit to measurements, not from measurements of yours.",
-    "catalogue": "Seconds are estimated from FLOPs and published rates, not measured: read the range, not the point.",
+    "catalogue": "Seconds are estimated by what GPUs reach in published runs, not measured.",
     "extrapolated": "Some of this is beyond what the seconds were made from (longer samples, fuller microbatches, "
     "other devices, another model, or the same with another recompute) and is extrapolated.",
 }
@@ -167,7 +167,7 @@ def _trust(comparison: Comparison, reply: Basis) -> str:
         words += f"WARNING: {profile.origin}. "
     words += f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
     if profile.low != profile.high:
-        words += f", and the truth may lie between {_long(chosen.model_low)} and {_long(chosen.model_high)}"
+        words += f", nine times in ten {_long(chosen.model_low)} to {_long(chosen.model_high)}"
     return f"{words}. An error that stretches all seconds alike leaves every speedup as it is."
 
 

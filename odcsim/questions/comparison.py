@@ -15,6 +15,8 @@ from odcsim.results.metrics import Usage
 from odcsim.results.summary import Measured, Row
 from odcsim.schedule import ScheduleFile
 
+RIVAL = "layers"  # nodes exchange as FSDP2's collectives do under hybrid sharding, which is the rival at its best
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -67,7 +69,7 @@ def compare(
             other = setting.cost.sharded != "full" and balance.named(balancer).weighs_transfers
             fully[balancer] = assign(full, balancer, minibatches) if other else file
             largest[balancer] = max(s.tokens(microbatch) for s in file.schedules for microbatch in s.contents())
-        how = Simulation(setting.cost, sync, executor, seed=setting.seed)
+        how = Simulation(setting.cost, sync, executor, seed=setting.seed, exchange=RIVAL)
         measured = measure(plans[balancer], how)
         row = summary.row(measured, profile.low, profile.high, price)
         row = replace(row, over_full=_over_full(measured, fully[balancer], how))

@@ -94,5 +94,5 @@ def test_what_the_page_says_of_its_misses_holds_in_its_tables():
     higher = re.search(r"^\| limit: a tenth higher .*? \| (\S+) \| (\S+) \|", PAGE, re.MULTILINE)
     ours = re.search(r"^\| nothing: ours \| (\S+) \| (\S+) \|", PAGE, re.MULTILINE)
     assert float(ours[2]) - float(higher[2]) >= 1.34 - float(ours[2])
-    assert float(re.search(r"two nodes takes (\S+) times", PAGE)[1]) > 1.9
+    assert float(re.search(r"On two nodes on-demand still took (\S+) times", PAGE)[1]) > 1.1
     assert float(re.search(r"\| on-demand, best balancer \| speedup \| 1.10 \| (\S+) \|", PAGE)[1]) > 1.10

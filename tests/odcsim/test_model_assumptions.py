@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from odcsim import catalog
+from odcsim.catalog.fits import estimate
+from odcsim.catalog.rates import rates
 from odcsim.cluster import cluster_of
-from odcsim.cost import Cost, estimate
+from odcsim.cost import Cost
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.profile import Polynomial, Profile
 from odcsim.program import program
@@ -57,5 +59,5 @@ def test_the_constant_of_a_microbatch_does_not_grow_with_its_tokens():
 
 def test_the_catalogue_moves_an_optimizer_step_through_memory():
     profile = estimate(MODEL, A100, 8)
-    shard = MODEL.parameters / 8 / A100.memory_bandwidth
+    shard = MODEL.parameters / 8 / (A100.memory_bandwidth * rates("ampere").moved)
     assert (profile.optimizer, profile.publish) == (pytest.approx(28 * shard), pytest.approx(6 * shard))

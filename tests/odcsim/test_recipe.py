@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from odcsim import catalog
 from odcsim import timeline as timelines
+from odcsim.catalog.fits import estimate
 from odcsim.cluster import cluster_of
 from odcsim.command import Parser, add_recipe, chosen
-from odcsim.cost import Cost, estimate
+from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation
 from odcsim.questions.setting import ask
@@ -29,6 +30,8 @@ def recipes(draw):
         choice = CHOICES[name]
         if isinstance(choice.usual, bool):
             return draw(st.booleans())
+        if isinstance(choice.usual, int):
+            return draw(st.integers(0, 512))
         return draw(st.sampled_from(choice.values or (choice.usual, "none")))
 
     return Recipe(**{name: value(name) for name in CHOICES})
@@ -40,7 +43,7 @@ def words_for(recipe: Recipe, names: tuple[str, ...]) -> list[str]:
     for name in names:
         value = getattr(recipe, name)
         if not isinstance(value, bool):
-            words += [flag(name), value]
+            words += [flag(name), str(value)]
         elif value != CHOICES[name].usual:
             words.append(flag(name))
     return words
@@ -69,8 +72,10 @@ def test_a_timeline_carries_any_recipe(recipe, timeline, tmp_path_factory):
 
 def test_keys_of_a_header_and_of_inputs_are_as_ever(timeline, setting):
     header = timeline.about.header()
-    assert {"sync", "prefetch", "recompute", "sharding"} == set(header) & set(CHOICES)
-    assert setting.cost.recipe.inputs() == {"recompute": True, "sharding": "full"}
+    assert {"sync", "prefetch", "recompute", "sharding"} < set(header) & set(CHOICES)
+    asked = setting.cost.recipe.inputs()
+    assert list(asked)[:2] == ["recompute", "sharding"]
+    assert (asked["recompute"], asked["sharding"]) == (True, "full")
     assert replace(timeline.about, recipe=Recipe(accumulate="slots")).header()["accumulate"] == "slots"
 
 
@@ -82,6 +87,8 @@ def test_keys_of_a_header_and_of_inputs_are_as_ever(timeline, setting):
         ({"accumulate": "lock"}, "unknown accumulate 'lock'; did you mean 'locked'"),
         ({"recompute": "no"}, "recompute is 'no'; give a value such as True"),
         ({"dtype": None}, "dtype is None; give a value such as 'float32'"),
+        ({"lora": -1}, "lora is -1; give a value such as 0"),
+        ({"attention": "fa4"}, "unknown attention 'fa4'; did you mean 'fa"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused(choice, problem):
@@ -122,6 +129,28 @@ def test_every_field_says_of_itself_what_the_command_line_needs():
         assert choice.flag or not choice.help
         assert not choice.values or choice.usual in choice.values
         assert not choice.compared or choice.values
+
+
+@pytest.mark.parametrize(
+    ("word", "recompute", "selective"),
+    [("full", True, "no"), ("selective", True, "operators"), ("layers", True, "layers"), ("none", False, "no")],
+)
+def test_one_word_says_what_is_computed_again(word, recompute, selective):
+    parser = Parser()
+    add_recipe(parser, flags())
+    asked = Recipe(**chosen(parser.parse_args(["--sync", "on-demand", "--recompute", word])))
+    assert asked == Recipe(recompute=recompute, selective=selective)
+
+
+def test_compile_is_the_compiled_stack():
+    parser = Parser()
+    add_recipe(parser, flags())
+    assert Recipe(**chosen(parser.parse_args(["--sync", "on-demand", "--compile"]))).stack == "compiled"
+
+
+def test_what_is_not_as_usual_is_told_behind_the_models_name():
+    assert Recipe(lora=16, attention="fa3").words == " with attention by fa3 with adapters of rank 16"
+    assert Recipe(lora=16, sync="collective").estimated == ["lora"]
 
 
 def test_a_choice_of_yes_and_no_that_is_usually_no_is_asked_for_by_its_name():

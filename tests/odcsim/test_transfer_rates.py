@@ -64,7 +64,7 @@ def test_its_latency_grows_with_the_devices_where_nodes_are_many():
 
 def test_shares_of_rates_are_what_collectives_reach():
     size = 1e9
-    assert collective(TWO, size, 16) == pytest.approx(size / 2 / (8 * 12.5e9 * 0.6))
+    assert collective(TWO, size, 16) == pytest.approx(size / 2 / (8 * 12.5e9 * TWO.nic_share))
     near = replace(TWO, nic_bandwidth=1e15)
     assert collective(near, size, 16) == pytest.approx(size * 15 / 16 / (300e9 * 0.8))
     assert collective(near, size, 16, inside=False) < 1e-6
@@ -93,5 +93,5 @@ def test_what_a_fit_holds_already_is_not_counted_twice(kind):
 
 def test_an_exchange_between_nodes_uses_one_card_alone_and_all_of_them_together():
     size = 1e9
-    assert exchange(TWO, size, collective=True) == pytest.approx(size / 2 / (8 * 12.5e9 * 0.6))
-    assert exchange(TWO, size, collective=False) == pytest.approx(size / 2 / 12.5e9 / 8)
+    assert exchange(TWO, size, collective=True) == pytest.approx(size / 2 / (8 * 12.5e9 * TWO.nic_share))
+    assert exchange(TWO, size, collective=False) == pytest.approx(size / 2 / 12.5e9 / TWO.nic_share / 8)

@@ -130,7 +130,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_gpu_of_ones_own_has_the_figures_of_its_file(file: Path) -> None:
     file.write_text(ALL)
-    assert catalog.gpu(str(file)) == GPU("g1", 400e12, 300.5e12, 96e9, 3e12, 200e9, 12.5e9, 4)
+    assert catalog.gpu(str(file)) == GPU("g1", 400e12, 300.5e12, 96e9, 3e12, 200e9, 12.5e9, 4, "cdna4")
     assert catalog.gpu_title(str(file)) == "Acme G1"
     assert {(f.kind, f.source.title) for f in catalog.gpu_figures(str(file))} == {("given", str(file))}
 

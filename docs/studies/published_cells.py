@@ -1,0 +1,148 @@
+"""The runs in published.csv: others measured and published them, and nobody here tuned to them.
+
+One row is one run of FSDP at one sequence length: the model's sizes, the machine, how it was run, tokens per second and
+GPU, and the peak of memory where it was told. `recompute` and what follows it are choices of a recipe.
+"""
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from odcsim import catalog
+from odcsim.cluster import GPU, Cluster, cluster_of
+from odcsim.model import Model
+from odcsim.recipe import Recipe
+
+FILE = Path(__file__).with_name("published.csv")
+SOURCES = {
+    "llm-foundry": "https://github.com/mosaicml/llm-foundry/blob/061f2c7/scripts/train/benchmarking/README.md",
+    "fms-fsdp": "https://github.com/foundation-model-stack/fms-fsdp/blob/0d31998/README.md",
+    "KempnerForge": "https://github.com/KempnerInstitute/KempnerForge/tree/9f3f03a/benchmarks",
+    "YaFSDP": "https://github.com/yandex/YaFSDP",
+    "torchtitan A100": "https://github.com/pytorch/torchtitan/blob/0413364/docs/performance.md",
+    "torchtitan H100": "https://github.com/pytorch/torchtitan/blob/31a17bf/benchmarks/llama3_h100_202412_torchtitan.md",
+    "torchtitan H200": "https://github.com/pytorch/torchtitan/tree/1af2937/benchmarks",
+}
+WATTS = 700  # of an H100 that nobody limits; below it clocks fall about as the cube root of the power
+_RECOMPUTE = {
+    "none": {"recompute": False},
+    "full": {},
+    "selective-op": {"selective": "operators"},
+    "selective-layer": {"selective": "layers"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One published run."""
+
+    source: str
+    model: Model
+    gpu: GPU
+    cluster: Cluster
+    recipe: Recipe
+    sequence: int
+    sequences: int  # of a microbatch
+    microbatches: int
+    tokens_per_second: float  # and GPU
+    peak: float | None  # bytes
+    note: str
+
+    @property
+    def tokens(self) -> int:
+        """Of one microbatch."""
+        return self.sequence * self.sequences
+
+    @property
+    def seconds(self) -> float:
+        """Of one step."""
+        return self.tokens * self.microbatches / self.tokens_per_second
+
+    @property
+    def size(self) -> str:
+        """A band of sizes, in parameters."""
+        billions = self.model.parameters / 1e9
+        return next(name for name, most in _SIZES if billions < most)
+
+    @property
+    def length(self) -> str:
+        return next(name for name, most in _LENGTHS if self.sequence <= most)
+
+
+_SIZES = (("below 1B", 1), ("1B to 5B", 5), ("5B to 20B", 20), ("above 20B", 1e9))
+_LENGTHS = (("to 1K", 1024), ("2K", 2048), ("4K", 4096), ("8K", 8192), ("above 8K", 1 << 30))
+
+
+def read(path: Path = FILE) -> list[Cell]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        return [_cell(row) for row in csv.DictReader(lines)]
+
+
+def sources(cells: Iterable[Cell]) -> list[str]:
+    return sorted({cell.source for cell in cells})
+
+
+def _cell(row: dict[str, str]) -> Cell:
+    gpu = _gpu(row)
+    cluster = cluster_of(gpu, int(row["devices"]), int(row["devices_per_node"]))
+    return Cell(
+        source=row["source"],
+        model=_model(row),
+        gpu=gpu,
+        cluster=replace(cluster, nic_bandwidth=_nic(row, gpu)),
+        recipe=_recipe(row),
+        sequence=int(row["sequence"]),
+        sequences=int(row["sequences_per_microbatch"]),
+        microbatches=int(row["microbatches"]),
+        tokens_per_second=float(row["tokens_per_second_per_gpu"]),
+        peak=float(row["peak_memory_gb"]) * 1e9 if row["peak_memory_gb"] else None,
+        note=row["note"],
+    )
+
+
+def _gpu(row: dict[str, str]) -> GPU:
+    """The catalogue's, with what the source says otherwise of its own."""
+    gpu = catalog.gpu(row["gpu"])
+    if row["memory_tb_s"]:
+        gpu = replace(gpu, memory_bandwidth=float(row["memory_tb_s"]) * 1e12)
+    if row["watts"]:
+        gpu = replace(gpu, matmul_flops=gpu.matmul_flops * (float(row["watts"]) / WATTS) ** (1 / 3))
+    return gpu
+
+
+def _nic(row: dict[str, str], gpu: GPU) -> float:
+    stated = row["nic_gbit_s"]
+    return float(stated) * 1e9 / 8 if stated else gpu.nic_bandwidth
+
+
+def _model(row: dict[str, str]) -> Model:
+    layers, hidden, heads = (int(row[name]) for name in ("layers", "hidden", "heads"))
+    return Model(
+        name=row["model"],
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=int(row["kv_heads"]),
+        head_dim=hidden // heads,
+        ffn=int(row["ffn"]),
+        vocab=int(row["vocab"]),
+        tied=row["tied"] == "1",
+        plain_mlp=row["gated"] == "0",
+        vectors=2 * hidden,
+    )
+
+
+def _recipe(row: dict[str, str]) -> Recipe:
+    """As the source says; the loss of all of them is taken over all logits at once."""
+    return Recipe(
+        sync="collective",
+        sharding=row["sharding"],
+        exchange="layers",
+        stack="compiled" if row["compile"] == "1" else "tuned",
+        attention=row["attention"],
+        precision=row["precision"],
+        reduce=row["reduce"],
+        loss="whole",
+        **_RECOMPUTE[row["recompute"]],
+    )
