@@ -56,10 +56,18 @@ class PackedAttention(nn.Module):
     def _attend(self, *sample: Tensor) -> Tensor:
         """One sample's queries, keys and values [s, heads, head_dim] to [s, heads * head_dim]."""
         queries, keys, values = (part.transpose(0, 1)[None] for part in sample)
-        seen = F.scaled_dot_product_attention(
-            queries, keys, values, is_causal=True, enable_gqa=self.heads[0] != self.heads[1]
-        )
+        grouped = self.heads[0] != self.heads[1]
+        if grouped and knows_no_groups(queries):
+            keys, values = (part.repeat_interleave(self.heads[0] // self.heads[1], dim=1) for part in (keys, values))
+            grouped = False
+        seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
         return seen[0].transpose(0, 1).flatten(1)
+
+
+def knows_no_groups(queries: Tensor) -> bool:
+    """Whether key heads have to be repeated. In float32 torch has two kernels on a GPU: one that takes no groups of
+    query heads, and one that keeps the scores of all pairs of tokens."""
+    return queries.is_cuda and queries.dtype == torch.float32
 
 
 def linear(inputs: int, outputs: int, dtype: torch.dtype, device: torch.device) -> nn.Linear:

@@ -171,13 +171,14 @@ def merge(slots, counts, across, half, stride, n, rank, writers: tl.constexpr, b
 @triton.jit(do_not_specialize=ANY)
 def meet(table, offset, rank, devices, count, tries, missing):
     """Tell every device that this one has come for the count-th time, and wait until all have. Who has not come after
-    so many looks is noted in `missing`. One program: flags are 32 bits, one for each device, in everybody's arena."""
+    so many looks is noted in `missing`, and not looked for by meetings that follow. One program: flags are 32 bits,
+    one for each device, in everybody's arena."""
     for peer in range(devices):
         tl.atomic_xchg(_shard(table, peer, offset, tl.int32) + rank, count, sem="release", scope="sys")
     for peer in range(devices):
         flag = _shard(table, rank, offset, tl.int32) + peer
         seen = tl.atomic_add(flag, 0, sem="acquire", scope="sys")
-        left = tries
+        left = tl.where(tl.load(missing + peer) == 0, tries, 0)
         while (seen < count) & (left > 0):
             seen = tl.atomic_add(flag, 0, sem="acquire", scope="sys")
             left -= 1

@@ -17,6 +17,8 @@ import triton.language as tl
 from triton.language import core
 
 LIBRARY = "libnvshmem_device"
+# Triton would compile and link anew for device 1, and for sizes that are no multiple of 16.
+ANY = ["nbytes", "device"]
 _STATE = "nvshmemi_device_state"  # what a module has in it that calls the library
 _MOVE = (core.int64, core.int64, core.int64, core.int32)  # addresses here and there, bytes, device
 
@@ -41,7 +43,7 @@ def _quiet(_semantic=None):
     return core.extern_elementwise("", "", [], call, is_pure=False, _semantic=_semantic)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def get(target, source, nbytes, device, block: tl.constexpr):
     """Copy bytes of another device's arena, which lie where `source` does in the own one, to an address here."""
     start = tl.program_id(0).to(tl.int64) * block
@@ -50,7 +52,7 @@ def get(target, source, nbytes, device, block: tl.constexpr):
     _quiet()
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def put(target, source, nbytes, device, block: tl.constexpr):
     """Copy bytes from here to where `target` lies in another device's arena."""
     start = tl.program_id(0).to(tl.int64) * block

@@ -171,7 +171,7 @@ def moves(size: int, tried: Tried, where: str = "cuda") -> dict[str, Callable[[]
 
     launch, n = transfers.Launch(tried.block, tried.programs, tried.warps), size // 4 // DEVICES
     whole, spare = torch.randn(2, DEVICES * n, device=where)
-    half, arenas = spare.bfloat16(), list(torch.zeros(DEVICES, n, device=where))
+    half, arenas = spare.bfloat16(), list(torch.randn(DEVICES, n, device=where))  # a GPU moves zeros faster
     slots = torch.randn(DEVICES * n, device=where)
     table = transfers.table([arena.data_ptr() for arena in arenas], where)
     place = transfers.Shards(table, 0, 0, n)

@@ -87,8 +87,8 @@ def rates(size: int) -> dict[str, float]:
     from odc_engine.kernels import transfers
 
     n = size // 4 // DEVICES
-    whole, spare = torch.zeros(2, DEVICES * n, device="cuda")
-    arenas = torch.zeros(DEVICES, n, device="cuda")
+    whole, spare = torch.randn(2, DEVICES * n, device="cuda")
+    arenas = torch.randn(DEVICES, n, device="cuda")  # a GPU moves zeros faster
     place = transfers.Shards(transfers.table([a.data_ptr() for a in arenas], "cuda"), 0, 0, n)
     moves: dict[str, tuple[int, Callable[[], Any]]] = {
         "copy": (2, lambda: spare.copy_(whole)),

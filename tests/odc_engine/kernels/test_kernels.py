@@ -127,12 +127,15 @@ def meetings(rank, rounds, absent):
     memory.meet(MAIN)
     if rank != absent:
         transfers.meet(flags, rounds + 1, 50, missing)
+        for count in range(rounds + 2, rounds + 5):  # so many looks would take days
+            transfers.meet(flags, count, 2**31 - 1, missing)
     memory.meet(MAIN)
     memory.close()
     return found, on_time, missing.tolist()
 
 
 def test_devices_meet_on_their_streams_and_notice_who_does_not_come(pools):
+    """Once: meetings that were given already wait for nobody who is gone."""
     rounds = 40
     for rank, (found, on_time, missing) in enumerate(pools(2).run(meetings, rounds, 1)):
         # It had come, and may have told of the next round meanwhile.
