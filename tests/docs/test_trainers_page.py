@@ -7,6 +7,7 @@ whether gradients are summed over devices or averaged. Devices take turns here, 
 import re
 
 import numpy as np
+import programs
 import pytest
 import torch
 from jobs import torchrun
@@ -28,7 +29,7 @@ SAMPLES = [
 
 
 def program(name):
-    return re.search(rf"^```python {name}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[1]
+    return programs.program("trainers.md", name)
 
 
 def run(name, **names):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from odc_engine.devices.thread import Thin
 from odc_engine.job import job_of
 from odc_engine.runs import launch_threads
+from odc_engine.runs.verify import reference_gradients, relative_errors
 from odcsim.schedule import Header, Schedule, ScheduleFile
 
 
@@ -38,3 +39,24 @@ def on_threads(job, work, devices=None):
 
     assert launch_threads.run(perform, devices, 20.0) == 0
     return [found[rank] for rank in range(devices)]
+
+
+def gradients(device):
+    device.gradients(device.job.schedules[0])
+    return device.whole_gradients()
+
+
+def trained(device):
+    for number in range(len(device.job.schedules)):
+        device.minibatch(number)
+    return device.whole_weights()
+
+
+def recorded(device):
+    return [device.minibatch(number) for number in range(len(device.job.schedules))]
+
+
+def worst(job):
+    every = on_threads(job, gradients)
+    reference = reference_gradients(job, job.schedules[0])
+    return max(max(relative_errors(mine, reference).values()) for mine in every)

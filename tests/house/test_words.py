@@ -46,3 +46,11 @@ def test_the_nouns_of_the_contracts_are_in_the_glossary():
             ):
                 missing.append(f"{module}.{name}")
     assert missing == []
+
+
+def test_no_test_imports_another():
+    """What several need is a helper, so that a folder of tests runs by itself."""
+    files = {p: p.read_text(encoding="utf-8") for p in (ROOT / "tests").rglob("test_*.py")}
+    assert [
+        str(p.relative_to(ROOT)) for p, text in files.items() if re.search(r"^(from|import) test_", text, re.MULTILINE)
+    ] == []

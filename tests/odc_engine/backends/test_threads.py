@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from teams import file_of, job_for, minibatch, on_threads
+from teams import file_of, gradients, job_for, minibatch, on_threads, recorded, trained, worst
 
 from odc_engine import backends
 from odc_engine.backends.base import MAIN
@@ -27,33 +27,12 @@ from odc_engine.devices.perform import Performance
 from odc_engine.devices.process import Device
 from odc_engine.memory.arena import CHUNK, Arena, UnitShape
 from odc_engine.runs import launch_threads
-from odc_engine.runs.verify import reference_gradients, relative_errors
+from odc_engine.runs.verify import reference_gradients
 from odcsim import schedule, timeline
 from odcsim.profile import Polynomial
 
 BOUND = 1e-5
 SYNCS = ("collective", "deferred", "on-demand")
-
-
-def gradients(device):
-    device.gradients(device.job.schedules[0])
-    return device.whole_gradients()
-
-
-def trained(device):
-    for number in range(len(device.job.schedules)):
-        device.minibatch(number)
-    return device.whole_weights()
-
-
-def recorded(device):
-    return [device.minibatch(number) for number in range(len(device.job.schedules))]
-
-
-def worst(job):
-    every = on_threads(job, gradients)
-    reference = reference_gradients(job, job.schedules[0])
-    return max(max(relative_errors(mine, reference).values()) for mine in every)
 
 
 @pytest.mark.parametrize("accumulate", ["locked", "slots"])

@@ -7,13 +7,12 @@ import nets
 import pytest
 import torch
 import work
+from arenas import on_every_device, units
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import file_of, minibatch
 from jobs import job_for as shm_job
-from teams import job_for, on_threads
-from test_arena import on_every_device, units
-from test_threads import recorded, trained, worst
+from teams import job_for, on_threads, recorded, trained, worst
 from work import Case
 
 from odc_engine import backends
