@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow oldest bench bench-once validate validate-gpu notebook balancing reproduce-paper published clean
+.PHONY: demo test slow oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper published clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -44,6 +44,9 @@ validate-gpu: .venv/dev
 
 published: .venv/core
 	$(BIN)/python docs/studies/published.py
+
+gpu-kit: .venv/dev
+	$(BIN)/python docs/studies/gpu_kit.py
 
 notebook: .venv/dev
 	$(PIP) -e '.[dev,notebook]'

@@ -23,7 +23,7 @@ from odc_engine.doctor.probes.every import PROBES
 from odc_engine.doctor.probes.selftest import NO_GPU
 
 OUT = Path("validation-gpu")
-KEEP = "validation-gpu.partial"
+KEEP = Path("validation-gpu.partial")
 RUNGS = (1, 2, 3, 4)
 
 
@@ -34,12 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Absent as absent:
         print(f"validate-gpu: {absent}", file=sys.stderr)
         return NO_GPU
-    keep = args.keep or args.out.with_name(KEEP)
-    for folder in (args.out, keep):
+    for folder in (args.out, args.keep):
         folder.mkdir(parents=True, exist_ok=True)
     asked = args.rung or [rung for rung in RUNGS if rung <= 3 or count > 1]
     probes = [probe for probe in PROBES if args.only == probe.name or (not args.only and probe.rung in asked)]
-    ladder = Ladder(keep, args.out, probes, CPU if args.cpu else "cuda", say=_say)
+    ladder = Ladder(args.keep, args.out, probes, CPU if args.cpu else "cuda", say=_say)
     if args.only:
         ladder.one(probes[0])
     for rung in () if args.only else asked:
@@ -57,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     names = [probe.name for probe in PROBES]
     parser.add_argument("--only", choices=names, metavar="PROBE", help=f"one of {', '.join(names)}; asked anew")
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"what comes home ({OUT})")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help=f"what is known so far ({KEEP} beside it)")
+    parser.add_argument("--keep", type=Path, default=KEEP, metavar="DIR", help=f"what is known so far ({KEEP})")
     parser.add_argument("--cpu", action="store_true", help="a CPU stands in, with small sizes: shows the ladder itself")
     return parser
 

@@ -95,7 +95,7 @@ def even(hearing: Hearing) -> Answer:
     collective, on_demand = (float(np.median(of)) for of in answer.data["runs"].values())
     overhead = on_demand / collective - 1
     told = f"on-demand takes {overhead:+.1%}, bound {OVERHEAD:+.0%}"
-    return Answer(OK, told, answer.data | {"overhead": overhead, "reached": overhead <= OVERHEAD})
+    return Answer(OK, told, answer.data | {"overhead": overhead} | _judged(hearing, overhead <= OVERHEAD))
 
 
 def pushes(hearing: Hearing) -> Answer:
@@ -107,7 +107,9 @@ def pushes(hearing: Hearing) -> Answer:
     lines = [timeline.read(path) for path in paths]
     share, total = rivals.hidden(lines)
     told = f"{share:.1%} of the time of layers' pushes lies beside backward, of {total:.3f} s on all devices together"
-    return Answer(OK, f"{told}; bound {OVERLAP:.0%}", {"share": share, "seconds": total, "reached": share >= OVERLAP})
+    return Answer(
+        OK, f"{told}; bound {OVERLAP:.0%}", {"share": share, "seconds": total} | _judged(hearing, share >= OVERLAP)
+    )
 
 
 def against_nccl(hearing: Hearing) -> Answer:
@@ -151,7 +153,12 @@ def tuning(hearing: Hearing) -> Answer:
     pick = launches.chosen(usual, every)
     missed = launches.short(every[pick])
     told = "; ".join(missed) or f"gathers and slots reach {launches.OF_COPY:.0%} of a copy"
-    return Answer(OK, f"{pick} of {len(every)} launches: {told}", {"chosen": str(pick), "reached": not missed})
+    return Answer(OK, f"{pick} of {len(every)} launches: {told}", {"chosen": str(pick)} | _judged(hearing, not missed))
+
+
+def _judged(hearing: Hearing, reached: bool) -> dict[str, bool]:
+    """Whether a bound is. Those are a GPU's: a CPU that stands in has none."""
+    return {} if hearing.stands_in else {"reached": reached}
 
 
 def _profiled(hearing: Hearing, name: str, contest: Contest, row: Backend, devices: int) -> Answer:
@@ -185,7 +192,7 @@ def _fitted(hearing: Hearing, found: measurements.Measurements, name: str) -> An
     profile.write(report.profile, hearing.folder / name)
     lines = report.lines()
     told = f"{count} measurements, {len(report.unexplained)} of them not explained by the fit"
-    return Answer(OK, told, {"lines": lines, "reached": report.good})
+    return Answer(OK, told, {"lines": lines} | _judged(hearing, report.good))
 
 
 def _known(hearing: Hearing, rival: Rival, contest: Contest) -> Profile:

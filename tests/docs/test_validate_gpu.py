@@ -195,6 +195,7 @@ def here(monkeypatch, tmp_path):
 
     monkeypatch.setattr(validate_gpu, "first_gpu", lambda: Gpu("a GPU", 132, (9, 0), (13, 0), 1))
     monkeypatch.setattr(ladder.asking, "ask", ask)
+    monkeypatch.chdir(tmp_path)
     return asked, tmp_path / "out"
 
 
@@ -206,6 +207,7 @@ def names(*rungs):
 def test_the_command_asks_the_rungs_that_it_is_told(here, rungs, asked):
     assert validate_gpu.main([*map(str, rungs), "--out", str(here[1])]) == 0
     assert here[0] == names(*asked)
+    assert Path("validation-gpu.partial/entries.json").exists()
     assert len(list(here[1].iterdir())) == 2 * len(asked)
 
 

@@ -10,7 +10,7 @@ from odc_engine.doctor.probes.base import Probe
 HERE, MEASURED = "odc_engine.doctor.probes", "odc_engine.measuring.probes"
 GPU = ("a GPU", "torch")
 TRITON, NVSHMEM, SEVERAL = (*GPU, "Triton"), (*GPU, "nvshmem4py", "Triton"), (*GPU, "several GPUs")
-PARTS = (*TRITON, "cuda-bindings")
+PARTS, KERNELS = (*TRITON, "cuda-bindings"), (*GPU, "kernels")
 FIRST = (
     Probe("versions", "what is installed: driver, GPU, packages, MPS", 30, f"{HERE}.versions:probe", ("a GPU",)),
     Probe(
@@ -31,7 +31,7 @@ FIRST = (
         f"{HERE}.threads:half",
         PARTS,
     ),
-    Probe("kernels", "do the Triton kernels move the right bytes, and how fast", 65, f"{HERE}.kernels:probe", TRITON),
+    Probe("kernels", "do the Triton kernels move the right bytes, and how fast", 65, f"{HERE}.kernels:probe", KERNELS),
     Probe(
         "partitions",
         "are green contexts of one split disjoint, and do they run at the same time",
@@ -70,7 +70,7 @@ THIRD = (
         "do processes on one GPU reach each other through torch symmetric memory",
         45,
         f"{HERE}.peers:symmetric",
-        TRITON,
+        KERNELS,
         rung=3,
     ),
     Probe(
@@ -153,7 +153,7 @@ THIRD = (
         "which launch of the kernels reaches most of a copy",
         65,
         f"{MEASURED}:tuning",
-        TRITON,
+        KERNELS,
         rung=3,
         measures=True,
     ),

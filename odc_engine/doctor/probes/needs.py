@@ -9,7 +9,7 @@ from pathlib import Path
 
 from odc_engine.doctor.probes.base import CPU, Absent, Probe
 from odc_engine.doctor.probes.driver import first_gpu, need, need_torch
-from odc_engine.errors import FOR_GPUS
+from odc_engine.errors import FOR_ENGINE, FOR_GPUS
 
 SANITIZER = "compute-sanitizer"
 
@@ -53,9 +53,10 @@ NEEDS: dict[str, Callable[[], object]] = {
     "a GPU": first_gpu,
     "torch": need_torch,
     "Triton": lambda: need("triton", FOR_GPUS),
+    "kernels": lambda: need("triton", FOR_GPUS),
     "cuda-bindings": lambda: need("cuda.bindings.driver", FOR_GPUS),
     "nvshmem4py": lambda: need("nvshmem.core", FOR_GPUS),
     "compute-sanitizer": sanitizer,
     "several GPUs": _several,
 }
-STANDING_IN: dict[str, Callable[[], object]] = {"torch": lambda: need("torch", FOR_GPUS), "Triton": _interpreter}
+STANDING_IN: dict[str, Callable[[], object]] = {"torch": lambda: need("torch", FOR_ENGINE), "kernels": _interpreter}
