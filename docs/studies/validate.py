@@ -176,9 +176,9 @@ def measured(stage: Stage, folder: Path) -> Measurements:
     if not path.exists():
         found = []
         first = survey(stage, SEED + 1)
-        for piece in (p for p in profiles.pieces(first) if p.recipe.recompute or not stage.emulate):
-            found.append(profiles.measure(first, piece))
-            say(f"profile of {stage.model} on {stage.backend}: {piece.name} done")
+        for leg in (leg for leg in profiles.legs(first) if leg.recipe.recompute or not stage.emulate):
+            found.append(profiles.measure(first, leg))
+            say(f"profile of {stage.model} on {stage.backend}: {leg.name} done")
         measurements.write(profiles.together(found), path)
     return measurements.read(path)
 

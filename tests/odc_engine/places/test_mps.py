@@ -161,7 +161,7 @@ def writes_its_share(_memory, path: str) -> None:
 def test_a_profile_s_devices_have_the_same_share_in_every_run():
     plan = Survey(catalog.model("tiny"), (2, 4), backends.chosen("cuda_ipc"), quick=True)
     plan.check_here()
-    jobs = [profile._job(plan, piece) for piece in profile.pieces(plan)]
+    jobs = [profile._job(plan, leg) for leg in profile.legs(plan)]
     assert {len(job.schedules[0].devices) for job in jobs} == {1, 2, 4}
     assert [variables(job) for job in jobs] == [{mps.SHARE: "50"} | QUEUES] * len(jobs)
     assert profile._hardware(plan).startswith("4 processes on 2 x a GPU, with 50 % of one each by MPS; ")
