@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper published clean
+.PHONY: demo test slow trainers oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper published clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -16,6 +16,11 @@ test: .venv/dev
 
 slow: .venv/dev
 	$(BIN)/pytest -m "slow and not gpu"
+
+# The engine in trainers that others wrote, whose packages are an extra.
+TRAINERS := tests/odc_engine/trainers tests/docs/test_trl.py
+trainers: .venv/trainers
+	$(BIN)/pytest -m "slow and not gpu" $(TRAINERS)
 
 # The engine with the oldest torch that it is promised for, in a venv of its own.
 OLDEST := tests/odc_engine/fsdp tests/odc_engine/runs/test_parity.py tests/odc_engine/backends tests/odc_engine/kernels
@@ -71,3 +76,7 @@ clean:
 .venv/dev: .venv/bin/python pyproject.toml
 	$(PIP) -e '.[dev]'
 	@touch .venv/core $@
+
+.venv/trainers: .venv/dev
+	$(PIP) -e '.[dev,trainers]'
+	@touch $@

@@ -44,6 +44,7 @@ class Share:
     weights: tuple[float, ...]  # what to multiply each microbatch's mean loss with
     token_weight: float  # or its summed loss
     tokens: int  # that the loss counts in the whole minibatch, for trainers that divide by such a number themselves
+    samples: int  # of the whole minibatch
     digest: str  # alike on all devices, as their plans are
 
 
@@ -203,7 +204,7 @@ class _Epoch:
         microbatches = tuple(tuple(listed[i] for i in part) for part in found.devices[b.rank])
         weights = found.mean_weights(averaged=b.averaged)[b.rank]
         token = found.token_weight(averaged=b.averaged)
-        return Share(number, microbatches, weights, token, found.tokens, digest(found.digest, listed))
+        return Share(number, microbatches, weights, token, found.tokens, len(listed), digest(found.digest, listed))
 
 
 def _next(loaded: Iterator[Batch], count: int) -> Iterator[Batch]:

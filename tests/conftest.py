@@ -22,6 +22,7 @@ NEEDS = {
     "nvshmem": ["odc_engine/backends/test_nvshmem.py"],
     "cuda": ["odc_engine/places/test_green.py"],
     "pyarrow": ["odcsim/reading/test_files.py"],
+    "transformers": ["odc_engine/trainers/test_hugging_face*.py"],
     "trl": ["docs/test_trl.py"],
 }
 ABSENT = [package for package in NEEDS if find_spec(package) is None]

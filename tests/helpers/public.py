@@ -19,6 +19,7 @@ PUBLIC = {
     "odc_engine": "BalancedBatches OnDemand Packed agree loss_tokens pack sample_mean token_mean",
     "odc_engine.fsdp": "OnDemand",
     "odc_engine.packed": "NO_TARGET Packed loss_tokens pack sample_mean token_mean",
+    "odc_engine.trainers": "OnDemandMixin",
     "odc_engine.sampler": "BalancedBatches Share agree",
 }
 NAMES = {module: set(names.split()) for module, names in PUBLIC.items()}

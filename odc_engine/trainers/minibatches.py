@@ -1,0 +1,106 @@
+"""A DataLoader whose every item is what this device runs of one minibatch, for trainers that know nothing smaller.
+
+Such a trainer steps once for each item, so that devices step alike whatever they run in between.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from odc_engine.sampler import BalancedBatches
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """A microbatch to be loaded. One that counts for 0 stands in for a device that has nothing to run."""
+
+    places: tuple[int, ...]  # in the dataset
+    share: float  # of the minibatch's samples, times the number of devices
+
+
+Loaded = tuple[Any, float]  # what the trainer's own collate function made of a portion, and its share
+
+
+def freely_balanced(lengths: Sequence[int], **asked: Any) -> BalancedBatches:
+    """Plans that leave every device its own number of microbatches."""
+    return BalancedBatches(lengths, sync="on-demand", **asked)
+
+
+class MinibatchSampler(Sampler[list[Portion]]):
+    """A batch for each minibatch: this device's portions. `padded`: a portion's samples get as long as its longest."""
+
+    def __init__(self, batches: BalancedBatches, padded: bool) -> None:
+        self.batches, self.padded = batches, padded
+
+    def set_epoch(self, epoch: int) -> None:
+        """Here, too, since a loader that skips batches passes it on to its sampler's sampler."""
+        self.batches.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self.batches.minibatches_per_epoch
+
+    def __iter__(self) -> Iterator[list[Portion]]:
+        for share in self.batches.minibatches():
+            yield self._portions(share.microbatches, share.samples)
+
+    def _portions(self, microbatches: Sequence[tuple[int, ...]], samples: int) -> list[Portion]:
+        filled = [part for part in microbatches if part]
+        if self.padded:
+            filled = padded_parts([i for part in filled for i in part], self.batches.lengths, self.batches.max_tokens)
+        return [Portion(part, len(part) * self.batches.devices / samples) for part in filled] or [Portion((0,), 0.0)]
+
+
+def padded_parts(places: Sequence[int], lengths: NDArray[np.int64], max_tokens: int) -> list[tuple[int, ...]]:
+    """The same samples in microbatches of at most `max_tokens`, padding included, those of like length together."""
+    parts: list[list[int]] = []
+    longest = 0
+    for place in sorted(places, key=lambda i: -lengths[i]):
+        if not parts or (len(parts[-1]) + 1) * longest > max_tokens:
+            parts.append([])
+            longest = int(lengths[place])
+        parts[-1].append(place)
+    return [tuple(part) for part in parts]
+
+
+class MinibatchLoader(DataLoader[Any]):
+    """Loads with another loader's dataset, collate function and workers."""
+
+    def __init__(self, usual: DataLoader[Any], sampler: MinibatchSampler, seal: Callable[[list[Loaded]], Any]) -> None:
+        self.minibatches = sampler
+        super().__init__(
+            _Collated(usual.dataset, usual.collate_fn),
+            batch_sampler=sampler,  # its batches are lists of portions, not of places
+            collate_fn=seal,
+            num_workers=usual.num_workers,
+            pin_memory=usual.pin_memory,
+            timeout=usual.timeout,
+            worker_init_fn=usual.worker_init_fn,
+            multiprocessing_context=usual.multiprocessing_context,
+            prefetch_factor=usual.prefetch_factor,
+            persistent_workers=usual.persistent_workers,
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        self.minibatches.set_epoch(epoch)
+
+
+class _Collated(Dataset[Loaded]):
+    """A dataset of microbatches, by their portions."""
+
+    def __init__(self, dataset: Any, collate: Collate) -> None:
+        self._dataset, self._collate = dataset, collate
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, part: Portion) -> Loaded:
+        places = list(part.places)
+        many = getattr(self._dataset, "__getitems__", None)
+        samples = many(places) if many else [self._dataset[i] for i in places]
+        return self._collate(samples), part.share

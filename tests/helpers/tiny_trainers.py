@@ -1,0 +1,126 @@
+"""Trainers of Hugging Face on two processes without GPUs: a model, samples, and the same training stock and on demand.
+
+accelerate shards over CPUs only if it takes them for GPUs, which `arguments` has it do.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils.data import Dataset, Sampler
+
+SEED, WORDS = 42, 50
+IGNORED = -100
+FSDP = {"version": 2, "transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}
+
+
+def lengths(count: int) -> list[int]:
+    return np.random.default_rng(1).integers(3, 60, count).tolist()
+
+
+class Texts(Dataset):
+    """Random tokens. The first third of a text is a prompt, which no loss counts."""
+
+    def __init__(self, count: int) -> None:
+        rng = np.random.default_rng(2)
+        self.texts = [rng.integers(1, WORDS, length).tolist() for length in lengths(count)]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, i: int) -> dict[str, list[int]]:
+        text = self.texts[i]
+        return {"input_ids": text, "labels": [IGNORED] * (len(text) // 3) + text[len(text) // 3 :]}
+
+
+def collate(samples: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+    longest = max(len(sample["input_ids"]) for sample in samples)
+    fill = {"input_ids": 0, "labels": IGNORED, "attention_mask": 0}
+    full = [sample | {"attention_mask": [1] * len(sample["input_ids"])} for sample in samples]
+    return {k: torch.tensor([s[k] + [own] * (longest - len(s[k])) for s in full]) for k, own in fill.items()}
+
+
+def llama(**changed: object):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": WORDS}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    return LlamaForCausalLM(LlamaConfig(**sizes | heads | {"attn_implementation": "eager"} | changed))
+
+
+def tied():
+    return llama(tie_word_embeddings=True)
+
+
+def adapted():
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(llama(), LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+
+
+def started(rank: int) -> None:
+    """This process as accelerate wants to find it, without what an earlier test left behind."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "HF_HUB_OFFLINE": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}  # a group is there already
+    for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))]:
+        del os.environ[name]
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def arguments(rank: int, folder: Path, kind: type | None = None, **changed: object):
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+    from transformers import TrainingArguments
+
+    started(rank)
+    usual = {"use_cpu": True, "report_to": [], "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True}
+    sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "learning_rate": 1e-2, "max_steps": 6}
+    fsdp = {"fsdp": True, "fsdp_config": dict(FSDP)}
+    own = (kind or TrainingArguments)(output_dir=str(folder), **usual | sizes | fsdp | {"seed": SEED} | changed)
+    assert own.device.type == "cpu"  # which makes the state that is changed next
+    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    return own
+
+
+class InOrder(Sampler):
+    """Samples as `BalancedBatches` shuffles them: each minibatch has the same ones, whoever runs them."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.epoch = count, 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self):
+        self.epoch += 1
+        return iter(np.random.default_rng((SEED, self.epoch - 1)).permutation(self.count).tolist())
+
+
+@dataclass
+class Trained:
+    weights: dict[str, Tensor]
+    logs: list[dict[str, float]]
+
+    def column(self, name: str) -> list[float]:
+        return [line[name] for line in self.logs if name in line]
+
+    def furthest(self, other: "Trained") -> float:
+        assert self.weights.keys() == other.weights.keys()
+        return max((own - other.weights[name]).abs().max().item() for name, own in self.weights.items())
+
+
+def outcome(trainer) -> Trained:
+    weights = {name: whole(parameter) for name, parameter in trainer.model.named_parameters()}
+    return Trained(weights, trainer.state.log_history)
+
+
+def whole(parameter: Tensor) -> Tensor:
+    return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach().clone()
