@@ -12,7 +12,7 @@ class PeerLost(EngineError):
     """A device died or stopped answering. Names the device; nothing of this minibatch can be saved."""
 
     def __init__(self, devices: list[int], what: str) -> None:
-        self.devices = devices
+        self.devices, self.what = devices, what
         names = ", ".join(map(str, devices))
         super().__init__(f"device {names} {what}" if len(devices) == 1 else f"devices {names} {what}")
 

@@ -5,12 +5,17 @@ calls that may never return (`aside`). On a GPU a kernel counts instead (`cuda_i
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from odc_engine.errors import PeerLost
 
 LIMIT = 60.0  # seconds that a peer may be silent, where nobody says otherwise: --timeout
 LOOK = 0.05  # seconds between looks for who is gone
 LOOK_AFAR = 0.1  # and between those that ask a store over the network
 REPORTED = 1.0  # seconds in which a kernel reports a death whose broken connections are seen already
 NOTICED = 5.0  # seconds that devices of other machines get at least to notice a failure, and to read whose it was
+LATE = "did not come to a meeting"
 LONGER = "wait longer with --timeout"
 
 
@@ -30,4 +35,13 @@ class Patience:
 
 
 def did_not_come(limit: float) -> str:
-    return f"did not come to a meeting within {limit:g} s"
+    return f"{LATE} within {limit:g} s"
+
+
+@contextmanager
+def hinting(hint: str) -> Iterator[None]:
+    """Say more where peers have not come to a meeting."""
+    try:
+        yield
+    except PeerLost as lost:
+        raise PeerLost(lost.devices, f"{lost.what}; {hint}") if LATE in lost.what else lost from None

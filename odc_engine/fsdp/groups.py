@@ -19,10 +19,11 @@ from torch.distributed.tensor import DTensor
 from odcsim.errors import InputError
 
 Result = TypeVar("Result")
-# What OnDemand changes of a group, and gives back as it was.
+# How a group communicates: what OnDemand changes of it, and gives back as it was.
 SETTINGS = (
     "_all_gather_comm",
     "_reduce_scatter_comm",
+    "_all_reduce_hook",
     "force_sum_reduction_for_comms",
     "gradient_divide_factor",
     "reduce_scatter_unused_params",
@@ -126,6 +127,11 @@ class Group:
 
         self.own.unshard = unshard
         return lambda: self.own.__dict__.pop("unshard", None)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether somebody communicates in FSDP2's place."""
+        return hasattr(self.own._all_gather_comm, "unit")
 
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self.own, name) for name in SETTINGS if hasattr(self.own, name)}

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from odc_engine.fsdp.frozen import Frozen, unfrozen
 from odc_engine.fsdp.groups import after_backward, in_backward, start_anew
-from odc_engine.fsdp.units import Piece, Unit
+from odc_engine.fsdp.reduction import Settings
+from odc_engine.fsdp.units import HOOKS, Piece, Unit
 from odc_engine.fsdp.unsettled import Unsettled
 from odcsim.errors import InputError
 
@@ -27,7 +28,8 @@ class Minibatch:
         self._placed: dict[int, list[Unsettled]] = {}
         self._pushes = 0
         self._before: int | None = None  # pushes when the backward pass began that has not ended
-        self._shards = ExitStack()
+        self._shards, self._told = ExitStack(), Settings(units)
+        self._watched: set[int] = set()  # parameters of which a hook is ours
         self._deferred = False  # gradients of earlier passes have been kept back
 
     @property
@@ -46,7 +48,7 @@ class Minibatch:
         if torch.is_grad_enabled():
             if unit.index not in self._forwarded:
                 self._forwarded.add(unit.index)
-                _refuse(next(unfrozen(unit), None))
+                _refuse(next(self._altered(unit), None))
             _refuse(self._interrupted())
 
     def _ended(self) -> None:
@@ -65,13 +67,14 @@ class Minibatch:
     def begin(self) -> None:
         """A forward pass of the whole model begins."""
         _refuse(self._interrupted())
-        self._mend()
+        if self._before is not None and not in_backward():
+            self._mend()
 
     def _mend(self) -> None:
-        """After a backward pass that was interrupted before it left a trace."""
-        if self._before is not None and not in_backward():
+        """After a pass that was interrupted before it left a trace: FSDP2 would go on in the middle of it."""
+        if self._before is not None or any(unit.group.phase != "IDLE" for unit in self._units):
             start_anew(self._model, [unit.group for unit in self._units])
-            self._before = None
+        self._before = None
 
     def push(self, unit: Unit, *, reached: bool) -> None:
         """Gradients of a unit go to their owners."""
@@ -90,18 +93,32 @@ class Minibatch:
         """Why sums would not be what a user takes them for."""
         if interrupted := self._interrupted():
             return interrupted
-        self._mend()
-        return next(self._problems(), None)
+        if self._before is not None:
+            self._mend()  # what it has left whole is not kept back
+        problem = next(self._problems(), None)
+        if problem is None:
+            self._mend()
+        return problem
 
     def _problems(self) -> Iterator[InputError]:
         for unit in self._units:
-            yield from unfrozen(unit)
+            yield from self._altered(unit)
             for piece in unit.trainable:
                 if piece.managed.kept_back:
                     problem = f"the gradient of {piece.name} was kept back and never pushed"
                     fix = "set_requires_gradient_sync(True) before the last backward pass of a minibatch"
                     yield InputError(problem, fix=fix)
             yield from self._touched(unit)
+
+    def _altered(self, unit: Unit) -> Iterator[InputError]:
+        """What was laid out otherwise when this OnDemand was made."""
+        yield from unfrozen(unit)
+        yield from self._told.otherwise(unit)
+        for piece in unit.trainable:
+            hooks = getattr(piece.parameter, "_backward_hooks", None) or ()
+            if len(hooks) > (id(piece.parameter) in self._watched):
+                problem = f"parameter {piece.name} was given a hook on its gradient, which FSDP2 never calls"
+                yield InputError(problem, fix=HOOKS)
 
     def _touched(self, unit: Unit) -> Iterator[InputError]:
         placed = {id(gradient) for gradient in self._placed.get(unit.index, [])}
@@ -117,8 +134,7 @@ class Minibatch:
 
     def clear(self) -> None:
         """The next one begins; what is left of this one goes."""
-        if self._before is not None:
-            start_anew(self._model, [unit.group for unit in self._units])
+        self._mend()
         for unit in self._units:
             for piece in unit.trainable:
                 piece.managed.forget()
@@ -130,11 +146,13 @@ class Minibatch:
     def _watch_shards(self) -> None:
         """A gradient that autograd brings to a shard itself is of this device's data alone, and summed by nobody."""
         self._shards.close()
+        self._watched.clear()
         for unit in self._units:
             for piece in unit.trainable:
                 if piece.parameter.requires_grad:
                     hook = cast(Any, piece.parameter).register_hook(functools.partial(_bypass, piece))
                     self._shards.callback(hook.remove)
+                    self._watched.add(id(piece.parameter))
 
     def close(self) -> None:
         """Gradients that never arrived are not to be taken for others."""

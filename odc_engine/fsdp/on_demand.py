@@ -21,25 +21,28 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from odc_engine.backends.base import COMM, MAIN, PeerMemory
-from odc_engine.backends.patience import LIMIT
+from odc_engine.backends.base import MAIN, PeerMemory
+from odc_engine.backends.patience import LIMIT, hinting
 from odc_engine.fsdp import agreement
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.fresh import Fresh
 from odc_engine.fsdp.groups import stock_afterwards
 from odc_engine.fsdp.minibatch import Minibatch
 from odc_engine.fsdp.plugs import Gather, Push
+from odc_engine.fsdp.reduction import scale
 from odc_engine.fsdp.steps import Steps
+from odc_engine.fsdp.transfers import Transfers
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
 from odc_engine.fsdp.unreached import pack_zeros, spread
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.arena import Arena
 from odc_engine.memory.arenas import arena_on, memory_for
-from odc_engine.memory.finite import Checks, Microbatches
 from odc_engine.places.lanes import Handle
 from odc_engine.record import Recorder, Silence
 from odcsim.errors import InputError, nearest
 from odcsim.recipe import ACCUMULATE
+
+COLLECTIVES = "if it waits in a collective for each microbatch, as of metrics, call that once, after settle()"
 
 
 class OnDemand(Communication):
@@ -73,33 +76,26 @@ class OnDemand(Communication):
             self.memory = memory or memory_for(model, timeout)
             opened.callback(self.memory.close)
             self.rank, self.size = self.memory.rank, self.memory.size
-            self._scale = 1 / self.size if average else 1.0
-            self.meets, self.check_finite, self.recorder = meets, check_finite, recorder or Silence()
+            self.meets, self.recorder = meets, recorder or Silence()
             groups = sharded_groups(model) if self.size > 1 else []
             opened.enter_context(stock_afterwards(groups))
+            self._scales = [scale(group, self.size, average=average) for group in groups]
             self.units = units_of(groups)
-            self._microbatches = Microbatches(model, len(self.units))
-            opened.callback(self._microbatches.close)
             shapes = [unit.shape for unit in self.units]
-            self._arena: Arena | None = arena_on(self.memory, shapes, accumulate, devices_per_node)
-            opened.callback(self._drop_arena)
-            lane = self.memory.place.lane
-            self._gathers = lane("gather")
-            opened.callback(self._gathers.close)
-            self._pushes = self._gathers if meets else lane("push")
-            opened.callback(self._pushes.close)
-            self._finite, self._trail = Checks(), trail
-            self._in_flight: list[Handle] = []
+            arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
+            how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite}
+            self._transfers = Transfers(model, arena, self.recorder, **how)
+            opened.callback(self._transfers.close)
             self._settled = True  # nothing is gathered or pushed from here to the meeting in publish()
             self._broken: InputError | None = None  # why all devices have to drop this minibatch
             self._used, self._fresh = Used(self.units), Fresh(self.units)
             opened.callback(self._used.close)
-            self._minibatch = Minibatch(model, self.units)
-            opened.callback(self._minibatch.close)
             self._steps = Steps(self.units, self._before_step, self._after_step)
             opened.callback(self._steps.close)
             for unit in self.units:
                 opened.callback(self._plug(unit))
+            self._minibatch = Minibatch(model, self.units)
+            opened.callback(self._minibatch.close)
             hook = cast(Any, torch.compiler.disable)(lambda *_: self._minibatch.begin())
             opened.callback(model.register_forward_pre_hook(hook, prepend=True).remove)
             self.publish()
@@ -107,9 +103,7 @@ class OnDemand(Communication):
 
     @property
     def arena(self) -> Arena:
-        if self._arena is None:
-            raise InputError("this communication is closed", fix="make a new OnDemand of the model")
-        return self._arena
+        return self._transfers.arena
 
     def _plug(self, unit: Unit) -> Callable[[], object]:
         unit.fsdp.set_custom_all_gather(cast(Any, Gather(self, unit)))
@@ -143,22 +137,23 @@ class OnDemand(Communication):
     def settle(self) -> None:
         if self.size == 1:
             return
+        arena = self.arena
         if self._settled:
             raise InputError("settle() twice for one minibatch", fix="call publish() after the optimizer's step")
         word = agreement.word(agreement.SETTLES, self._broken or self._problem())
-        self._finish_pushes()
+        self._transfers.finish_pushes()
         mine = torch.cat([word, self._used.flags()])
-        self.arena.notes(self.rank, len(mine)).copy_(mine)
-        with self.recorder.span("meeting"):
-            self.arena.meet()
-        every = self.arena.every_note(len(mine))
+        arena.notes(self.rank, len(mine)).copy_(mine)
+        with self.recorder.span("meeting"), hinting(COLLECTIVES):
+            arena.meet()
+        every = arena.every_note(len(mine))
         self._agree(every)
         self._settled = True
-        self._between_nodes("push", self.arena.sum_nodes)
+        self._transfers.between_nodes("push", arena.sum_nodes)
         anybody = iter(every[:, len(word) :].amax(dim=0).tolist())
         for unit in self.units:
             used = [next(anybody) for _ in unit.trainable]
-            set_grads(unit, self.arena.gradients(unit.index), used, self._scale)
+            set_grads(unit, arena.gradients(unit.index), used, self._scales[unit.index])
             unit.fsdp.reshard()  # else model.parameters() are whole ones, without gradients, on who only evaluated
 
     def _problem(self) -> InputError | None:
@@ -176,17 +171,9 @@ class OnDemand(Communication):
             self._broken = error
             raise
 
-    def _finish_pushes(self) -> None:
-        """Nothing of this minibatch's gradients is under way any more, nor remembered of it."""
-        self._pushes.drain()
-        self._finite.settle()
-        self.arena.complete()
-        self._in_flight.clear()
-        self._microbatches.clear()
-
     def _drop(self) -> None:
         """All devices leave what they have of this minibatch, and nobody evaluates with old weights any more."""
-        self._finish_pushes()  # a late one would add to a sum that its owner has cleared already
+        self._transfers.finish_pushes()  # a late one would add to a sum that its owner has cleared already
         word = agreement.word(agreement.DROPS)
         self.arena.notes(self.rank, len(word)).copy_(word)
         self.memory.meet(MAIN)
@@ -203,7 +190,7 @@ class OnDemand(Communication):
         if self.size == 1:
             self.memory.refill()
             return
-        self._gathers.drain()
+        self._transfers.finish_gathers()
         if not self._settled:
             self._drop()
         self._minibatch.clear()
@@ -218,15 +205,10 @@ class OnDemand(Communication):
         if arena.nodes > 1 and not self.meets:
             with self.recorder.span("meeting"):
                 self.memory.meet(MAIN)  # all shards are laid out, and all sums read
-        self._between_nodes("gather", arena.fetch)
+        self._transfers.between_nodes("gather", arena.fetch)
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
         self._settled, self._broken = False, None
-
-    def _between_nodes(self, kind: str, move: Callable[[], None]) -> None:
-        """What nodes exchange under hybrid sharding. A meeting where transfers are."""
-        if self.arena.nodes > 1:
-            self._transfer(self.recorder.given(kind, -1), move)
 
     def _publish(self, unit: Unit) -> None:
         unit.group.finish_gather()
@@ -239,51 +221,24 @@ class OnDemand(Communication):
             self.arena.clear(unit.index)
 
     def gather(self, unit: Unit, mine: Tensor, out: Tensor) -> Handle:
-        """Start to pull a unit. `mine`: this device's shard, as FSDP2 has it now."""
-        arena, number = self.arena, self.recorder.given("gather", unit.index)
-        self._fresh.compare(unit, mine, arena.weights(self.rank, unit.index))
-        return self._gathers.give(lambda: self._transfer(number, lambda: arena.gather(unit.index, out)))
+        """`mine`: this device's shard, as FSDP2 has it now."""
+        self._fresh.compare(unit, mine, self.arena.weights(self.rank, unit.index))
+        return self._transfers.gather(unit, out)
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
-        """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
         if self._settled:
             raise InputError(f"backward of {unit.name} after settle()", fix="settle when all backward passes are done")
         reached = self._used.reached(unit.index)
         gradients = spread(unit, gradients, reached, self.size)
         self._minibatch.push(unit, reached=any(reached))
-        arena, microbatches = self.arena, self._microbatches.of_push(unit.index)
-        number = self.recorder.given("push", unit.index)
-
-        def add() -> None:
-            if self.check_finite:
-                self._finite.check(gradients, unit.name, self.rank, microbatches)
-            arena.push(unit.index, gradients)
-
-        self._in_flight.append(self._pushes.give(lambda: self._transfer(number, add)))
-        while len(self._in_flight) >= self._trail:
-            self._in_flight.pop(0).wait()
+        self._transfers.push(unit, gradients)
 
     def drain(self) -> None:
-        self._gathers.drain()
-        self._pushes.drain()
-
-    def _transfer(self, number: int, move: Callable[[], None]) -> None:
-        """In a lane: meet the others first where transfers are meetings."""
-        asked = self.recorder.tick()
-        if self.meets:
-            self.memory.meet(COMM)
-        move()
-        self.recorder.done(number, asked, self.recorder.tick())
+        self._transfers.wait_for_all()
 
     def close(self) -> None:
-        """Stop the lanes, give the memory back, and put stock communication back. The model can be given to another.
-
-        On a CPU, gradients that are still in `.grad` keep their arena until they are dropped.
-        """
+        """Stop the lanes, give the memory back, and put stock communication back. The model can be given to another."""
         self._opened.close()
-
-    def _drop_arena(self) -> None:
-        self._arena = None  # its views would keep the memory
 
 
 def _pass(unit: Unit) -> str:

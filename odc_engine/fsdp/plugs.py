@@ -25,7 +25,8 @@ class _Plug:
         self.mover, self.unit = mover, unit
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(size, dtype=dtype, device=device)
+        with torch.inference_mode(False):  # a lane may not write to what is allocated inside it, nor training later
+            return torch.empty(size, dtype=dtype, device=device)
 
 
 class Gather(_Plug):

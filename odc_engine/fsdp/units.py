@@ -17,6 +17,8 @@ from odc_engine.fsdp.groups import Group, Managed, groups_of
 from odc_engine.memory.arena import UnitShape
 from odcsim.errors import InputError
 
+HOOKS = "change .grad after settle() instead"
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -67,6 +69,8 @@ def sharded_groups(model: nn.Module) -> list[Group]:
         raise InputError("the model is not sharded", fix="call torch.distributed.fsdp.fully_shard on it first")
     groups = groups_of(cast(nn.Module, model))
     for group in groups:
+        if group.replaced:
+            raise InputError(f"unit {group.name} has an OnDemand already", fix="close() that one first")
         group.fsdp.reshard()  # an evaluation may have left it whole
     managed = {id(parameter.sharded) for group in groups for parameter in group.parameters}
     for name, parameter in cast(nn.Module, model).named_parameters():
@@ -112,6 +116,8 @@ def _checked(managed: Managed) -> Managed:
             f"parameter {name} has a hook that steps in backward",
             fix="step after settle(): before it gradients are zeros",
         )
+    if getattr(parameter, "_backward_hooks", None):
+        raise InputError(f"parameter {name} has a hook on its gradient, which FSDP2 never calls", fix=HOOKS)
     return managed
 
 

@@ -2,6 +2,7 @@
 it. The same habits are followed by the devices of a pool and by one process that has all the data and knows of no
 engine: what they see has to be the same, or a device has to have refused to go on."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,10 @@ class User:
         self.seen: list[Seen] = []
         self.number = -1
         self.optimizer = self.new_optimizer()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
 
     @property
     def ranks(self) -> list[int]:
@@ -112,10 +117,10 @@ class User:
     # What is looked at.
 
     def look_at_gradients(self) -> None:
-        self.seen.append({name: whole(p.grad) for name, p in self.model.named_parameters()})
+        self.seen.append({name: mine(p.grad) for name, p in self.model.named_parameters()})
 
     def look_at_weights(self) -> None:
-        self.seen.append({name: whole(p) for name, p in self.model.named_parameters()})
+        self.seen.append({name: mine(p) for name, p in self.model.named_parameters()})
 
     def parameters(self) -> dict[str, Tensor]:
         return dict(self.model.named_parameters())
@@ -126,6 +131,15 @@ def whole(value: Tensor | None) -> Tensor | None:
     return None if value is None else value.detach().clone()
 
 
+def local(value: Tensor) -> Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def mine(value: Tensor | None) -> Tensor | None:
+    """This device's part, which nobody has to be asked for."""
+    return None if value is None else local(value).detach().clone()
+
+
 # On a device.
 
 
@@ -133,6 +147,7 @@ def whole(value: Tensor | None) -> Tensor | None:
 class Outcome:
     """`refused`: the words, or nothing. `failed`: what should never happen."""
 
+    rank: int
     seen: list[Seen]
     refused: str = ""
     lost: str = ""
@@ -151,13 +166,13 @@ def follow(rank: int, habit: Habit) -> Outcome:
         user.model.zero_grad()
         sharded(user.model)
         user.look_at_weights()
-        return Outcome(user.seen)
+        return Outcome(rank, user.seen)
     except InputError as error:
-        return Outcome(user.seen if user else [], refused=str(error))
+        return Outcome(rank, user.seen if user else [], refused=str(error))
     except EngineError as error:
-        return Outcome(user.seen if user else [], lost=str(error))
+        return Outcome(rank, user.seen if user else [], lost=str(error))
     except Exception as error:
-        return Outcome(user.seen if user else [], failed=f"{type(error).__name__}: {error}")
+        return Outcome(rank, user.seen if user else [], failed=f"{type(error).__name__}: {error}")
     finally:
         if odc:
             odc.close()
@@ -191,31 +206,43 @@ def alone(habit: Habit) -> tuple[list[Seen], bool]:
 
 def verdict(outcomes: list[Outcome], expected: list[Seen], fails: bool = False, bound: float = BOUND) -> str:
     """`works`, or the words of the refusal, or what else there was."""
+    ends = [o for o in outcomes if o.refused or o.failed or o.lost]
+    # Who waits in vain for a device that has refused may have looked at what never came to be.
+    last = min((len(o.seen) for o in ends), default=len(expected))
     for outcome in outcomes:
         if outcome.failed and not fails:
             return f"FAILED: {outcome.failed}"
-        # Who waited in vain may have looked at what never came to be.
-        if not agree(outcome.seen[:-1] if outcome.lost else outcome.seen, expected, bound):
+        if not agree(outcome, expected[:last], len(outcomes), bound):
             return "WRONG"
-    told = [words for o in outcomes for words in (o.refused, o.failed)] + [o.lost for o in outcomes]
-    if any(told):
-        return next(words for words in told if words)
+    if ends:  # who names a way out first
+        every = [o.refused or o.failed for o in ends] + [o.lost for o in ends]
+        return re.sub(r" \(pid \d+\)", "", max(filter(None, every), key=lambda words: ";" in words))
     return "works" if not fails and all(len(o.seen) == len(expected) for o in outcomes) else "WRONG: saw less"
 
 
-def agree(found: list[Seen], expected: list[Seen], bound: float) -> bool:
-    return all(_equal(one, other, bound) for one, other in zip(found, expected, strict=False))
+def agree(outcome: Outcome, expected: list[Seen], devices: int, bound: float) -> bool:
+    pairs = zip(outcome.seen, expected, strict=False)
+    return all(_equal(one, other, outcome.rank, devices, bound) for one, other in pairs)
 
 
-def _equal(found: Seen, expected: Seen, bound: float) -> bool:
+def _equal(found: Seen, expected: Seen, rank: int, devices: int, bound: float) -> bool:
     if isinstance(found, float):
         return abs(found - expected) <= bound * max(1.0, abs(expected))
     unused = {name for name, value in expected.items() if value is None}
     if {name for name, value in found.items() if value is None} != unused:
         return False
-    return all(_close(found[name], expected[name], bound) for name in expected if name not in unused)
+    parts = {name: _part(value, found[name], rank, devices) for name, value in expected.items() if name not in unused}
+    return all(_close(found[name], part, bound) for name, part in parts.items())
+
+
+def _part(whole: Tensor, like: Tensor, rank: int, devices: int) -> Tensor:
+    """A device's rows, unless it has seen all."""
+    rows = -(-len(whole) // devices)
+    return whole if like.shape == whole.shape else whole[rank * rows : (rank + 1) * rows]
 
 
 def _close(found: Tensor, expected: Tensor, bound: float) -> bool:
-    difference = (found.double() - expected.double()).abs().max()
-    return bool(difference <= bound * max(float(expected.abs().max()), 1e-3))
+    if found.shape != expected.shape:
+        return False
+    difference = (found.double() - expected.double()).abs()
+    return bool((difference <= bound * max(float(expected.abs().amax() if expected.numel() else 0), 1e-3)).all())

@@ -15,6 +15,10 @@ ROOMS = {
     "forgotten": "What is forgotten, and what is looked at too early",
     "gradients": "Gradients that come another way, stay, or are left out",
     "frozen": "Frozen parameters",
+    "weights": "Weights that change otherwise than by a step",
+    "training": "Modes of training",
+    "settings": "Settings of FSDP2, and other hands in it",
+    "interrupted": "What is interrupted, and who comes late",
 }
 
 

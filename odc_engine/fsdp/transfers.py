@@ -1,0 +1,101 @@
+"""A device's transfers: gathers and pushes of units, each kind in a lane of its own, recorded."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from torch import Tensor, nn
+
+from odc_engine.backends.base import COMM, PeerMemory
+from odc_engine.fsdp.units import Unit
+from odc_engine.memory.arena import Arena
+from odc_engine.memory.finite import Checks, Microbatches
+from odc_engine.places.lanes import Handle
+from odc_engine.record import Recorder
+from odcsim.errors import InputError
+
+
+class Transfers:
+    """`meets`: every transfer is a meeting of all devices, one lane for both. `trail`: a compute waits for the push so
+    many positions back. `check_finite`: gradients are looked at before they reach a sum."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        arena: Arena,
+        recorder: Recorder,
+        *,
+        meets: bool,
+        trail: int,
+        check_finite: bool,
+    ) -> None:
+        self._open_arena: Arena | None = arena  # its views would keep the memory
+        self._recorder, self._meets, self._trail = recorder, meets, trail
+        self._memory: PeerMemory = arena.memory
+        self._check_finite, self._finite = check_finite, Checks()
+        self._in_flight: list[Handle] = []
+        with ExitStack() as opened:
+            self._microbatches = Microbatches(model, len(arena.units))
+            opened.callback(self._microbatches.close)
+            lane = self._memory.place.lane
+            self._gathers = lane("gather")
+            opened.callback(self._gathers.close)
+            self._pushes = self._gathers if meets else lane("push")
+            opened.callback(self._pushes.close)
+            self._opened = opened.pop_all()
+
+    @property
+    def arena(self) -> Arena:
+        if self._open_arena is None:
+            raise InputError("this communication is closed", fix="make a new OnDemand of the model")
+        return self._open_arena
+
+    def gather(self, unit: Unit, out: Tensor) -> Handle:
+        """Start to pull a unit."""
+        arena, number = self.arena, self._recorder.given("gather", unit.index)
+        return self._gathers.give(lambda: self._move(number, lambda: arena.gather(unit.index, out)))
+
+    def push(self, unit: Unit, gradients: Tensor) -> None:
+        """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
+        arena, microbatches = self.arena, self._microbatches.of_push(unit.index)
+        number = self._recorder.given("push", unit.index)
+
+        def add() -> None:
+            if self._check_finite:
+                self._finite.check(gradients, unit.name, self._memory.rank, microbatches)
+            arena.push(unit.index, gradients)
+
+        self._in_flight.append(self._pushes.give(lambda: self._move(number, add)))
+        while len(self._in_flight) >= self._trail:
+            self._in_flight.pop(0).wait()
+
+    def finish_pushes(self) -> None:
+        """Nothing of this minibatch's gradients is under way any more, nor remembered of it."""
+        self._pushes.drain()
+        self._finite.settle()
+        self.arena.complete()
+        self._in_flight.clear()
+        self._microbatches.clear()
+
+    def finish_gathers(self) -> None:
+        self._gathers.drain()
+
+    def wait_for_all(self) -> None:
+        self._gathers.drain()
+        self._pushes.drain()
+
+    def between_nodes(self, kind: str, move: Callable[[], None]) -> None:
+        """What nodes exchange under hybrid sharding. A meeting where transfers are."""
+        if self.arena.nodes > 1:
+            self._move(self._recorder.given(kind, -1), move)
+
+    def _move(self, number: int, move: Callable[[], None]) -> None:
+        """In a lane: meet the others first where transfers are meetings."""
+        asked = self._recorder.tick()
+        if self._meets:
+            self._memory.meet(COMM)
+        move()
+        self._recorder.done(number, asked, self._recorder.tick())
+
+    def close(self) -> None:
+        self._opened.close()
+        self._open_arena = None

@@ -1,0 +1,216 @@
+"""Settings of FSDP2, and other hands in it."""
+
+import torch
+from nets import Dropping
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from users import User
+
+from habits import habit
+
+
+def _keep_whole(model: nn.Module) -> None:
+    for layer in model.layers:
+        fully_shard(layer, reshard_after_forward=False)
+    fully_shard(model, reshard_after_forward=False)
+
+
+def _not_after_backward(model: nn.Module) -> None:
+    _keep_whole(model)
+    model.set_reshard_after_backward(False)
+
+
+@habit(wrap=_keep_whole)
+def kept_whole(user: User) -> None:
+    """`reshard_after_forward=False`"""
+    user.minibatch()
+    user.evaluate()
+    user.minibatch()
+
+
+@habit(wrap=_not_after_backward)
+def kept_whole_after_backward(user: User) -> None:
+    """`set_reshard_after_backward(False)`"""
+    user.minibatch()
+    user.evaluate()
+    user.minibatch()
+
+
+@habit()
+def not_last_backward(user: User) -> None:
+    """`set_is_last_backward(False)` for all but the last microbatch"""
+    for _ in range(2):
+        user.number += 1
+        for rank in user.ranks:
+            for m in range(user.habit.counts[rank]):
+                if user.odc:
+                    user.model.set_is_last_backward(m == user.habit.counts[rank] - 1)
+                user.loss(rank, m).backward()
+        user.finish()
+
+
+@habit()
+def never_last_backward(user: User) -> None:
+    """`set_is_last_backward(False)`, left so"""
+    if user.odc:
+        user.model.set_is_last_backward(False)
+    user.minibatch()
+    user.minibatch()
+
+
+@habit(how={"average": True})
+def averaged(user: User) -> None:
+    """`OnDemand(average=True)`, losses weighed for stock FSDP2's means"""
+    for _ in range(2):
+        user.number += 1
+        for rank in user.ranks:
+            for m in range(user.habit.counts[rank]):
+                value = user.loss(rank, m)
+                (2 * value if user.odc else value).backward()
+        user.settle()
+        user.look_at_gradients()
+        user.step()
+        user.publish()
+
+
+@habit()
+def divide_factor_later(user: User) -> None:
+    """`set_gradient_divide_factor` after `OnDemand`"""
+    if user.odc:
+        user.model.set_gradient_divide_factor(4.0)
+    user.minibatch()
+    user.minibatch()
+
+
+def _divide(model: nn.Module) -> None:
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    for module in (*model.layers, model):
+        module.set_gradient_divide_factor(4.0)
+
+
+@habit(wrap=_divide)
+def divide_factor_before(user: User) -> None:
+    """`set_gradient_divide_factor` before `OnDemand`"""
+    user.minibatch()
+
+
+def _divide_by_one(model: nn.Module) -> None:
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    for module in (*model.layers, model):
+        module.set_gradient_divide_factor(1.0)
+
+
+@habit(wrap=_divide_by_one)
+def divide_factor_one(user: User) -> None:
+    """`set_gradient_divide_factor(1.0)` before `OnDemand`, as torchtitan does"""
+    user.minibatch()
+
+
+@habit(model=Dropping)
+def unused_off_later(user: User) -> None:
+    """`set_reduce_scatter_unused_params(False)` after `OnDemand`"""
+    if user.odc:
+        user.model.set_reduce_scatter_unused_params(False)
+    user.minibatch()
+
+
+@habit()
+def own_communication_later(user: User) -> None:
+    """`set_custom_reduce_scatter` after `OnDemand`"""
+    if user.odc:
+        from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+
+        user.model.set_custom_reduce_scatter(DefaultReduceScatter())
+    user.minibatch()
+
+
+def _hooked(model: nn.Module) -> None:
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    model.set_all_reduce_hook(lambda reduced: reduced.mul_(0.5))
+
+
+@habit(wrap=_hooked)
+def all_reduce_hook(user: User) -> None:
+    """`set_all_reduce_hook`"""
+    user.minibatch()
+
+
+def _offloaded(model: nn.Module) -> None:
+    for layer in model.layers:
+        fully_shard(layer, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    fully_shard(model, offload_policy=CPUOffloadPolicy(pin_memory=False))
+
+
+@habit(wrap=_offloaded)
+def offloaded(user: User) -> None:
+    """`CPUOffloadPolicy`"""
+    user.minibatch()
+    user.minibatch()
+
+
+@habit()
+def step_in_backward(user: User) -> None:
+    """a hook that steps inside backward, made after `OnDemand`"""
+    for p in user.model.parameters():
+        p.register_post_accumulate_grad_hook(_step_at_once)
+    user.backward((1, 0))
+    user.settle()
+    user.publish()
+
+
+def _step_at_once(parameter: nn.Parameter) -> None:
+    with torch.no_grad():
+        parameter.add_(parameter.grad, alpha=-0.1)
+    parameter.grad = None
+
+
+@habit()
+def gradient_hooks(user: User) -> None:
+    """tensor hooks on parameters that change gradients"""
+    for p in user.model.parameters():
+        p.register_hook(lambda g: 2 * g)
+    user.minibatch()
+
+
+@habit()
+def another_on_demand(user: User) -> None:
+    """a second `OnDemand` of the same model"""
+    if user.odc:
+        from odc_engine.fsdp.on_demand import OnDemand
+
+        OnDemand(user.model, timeout=5)
+    user.minibatch()
+
+
+@habit()
+def closed_inside(user: User) -> None:
+    """`close()` between backward and the step, stock training on"""
+    user.backward((1, 1))
+    if user.odc:
+        user.odc.close()
+        user.odc = None
+    user.step()
+
+
+@habit(counts=(1, 1))
+def closed_then_stock(user: User) -> None:
+    """`close()`, stock training on"""
+    user.minibatch()
+    if user.odc:
+        user.odc.close()
+        user.odc = None
+        for module in user.model.modules():
+            if hasattr(module, "set_gradient_divide_factor"):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+    user.evaluate()
+    user.backward()
+    user.step()
+    user.zero()
+    user.evaluate()

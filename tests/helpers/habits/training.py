@@ -1,0 +1,149 @@
+"""Modes of training, and settings of FSDP2."""
+
+from functools import partial
+
+import nets
+import torch
+from nets import Dropping, Net
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from users import User
+
+from habits import habit
+
+
+@habit(counts=(1, 1))
+def inference_mode(user: User) -> None:
+    """evaluation under `inference_mode`, before and after steps"""
+    user.evaluate(torch.inference_mode)
+    user.minibatch()
+    user.evaluate(torch.inference_mode)
+    user.minibatch()
+
+
+@habit()
+def inference_mode_first(user: User) -> None:
+    """`inference_mode` before anything else, with unequal numbers of microbatches"""
+    user.evaluate(torch.inference_mode, 3)
+    user.minibatch()
+
+
+@habit()
+def eval_mode(user: User) -> None:
+    """`eval()` and `train()` around evaluations"""
+    for _ in range(2):
+        user.model.eval()
+        user.evaluate()
+        user.model.train()
+        user.minibatch()
+
+
+@habit()
+def evaluation_with_gradients(user: User) -> None:
+    """an evaluation that forgets `no_grad`"""
+    user.evaluate(torch.enable_grad)
+    user.minibatch()
+    user.evaluate(torch.enable_grad)
+    user.minibatch()
+
+
+def _compile(model: nn.Module) -> None:
+    for layer in model.layers:
+        fully_shard(layer)
+        layer.compile(backend="aot_eager", fullgraph=True)
+    fully_shard(model)
+
+
+@habit(wrap=_compile)
+def compiled_layers(user: User) -> None:
+    """layers compiled with `fullgraph=True`"""
+    user.minibatch()
+    user.evaluate()
+    user.minibatch()
+
+
+def _compile_whole(model: nn.Module) -> None:
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    model.compile(backend="aot_eager")
+
+
+@habit(wrap=_compile_whole)
+def compiled_model(user: User) -> None:
+    """the whole model compiled"""
+    user.minibatch()
+    user.evaluate()
+    user.minibatch()
+
+
+@habit(model=partial(Net, recompute="plain"))
+def recomputed(user: User) -> None:
+    """activation checkpointing inside layers"""
+    user.minibatch()
+    user.minibatch()
+
+
+@habit(model=partial(Net, around="plain"))
+def recomputed_around(user: User) -> None:
+    """activation checkpointing around layers"""
+    user.minibatch()
+    user.minibatch()
+
+
+@habit(model=partial(Net, around="reentrant"))
+def recomputed_reentrant(user: User) -> None:
+    """reentrant activation checkpointing"""
+    user.minibatch()
+    user.minibatch()
+
+
+@habit(model=Dropping)
+def dropped_layers(user: User) -> None:
+    """layers that are left out by some microbatches"""
+    user.minibatch()
+    user.minibatch()
+
+
+@habit(optimizer=partial(torch.optim.LBFGS, max_iter=2))
+def closure(user: User) -> None:
+    """an optimizer that calls a closure"""
+
+    def again():
+        user.zero()
+        user.backward((1, 1))
+        return torch.zeros(())
+
+    user.optimizer.step(again)
+    user.publish()
+
+
+@habit()
+def fused(user: User) -> None:
+    """a fused optimizer, `publish()` forgotten"""
+    user.optimizer = torch.optim.AdamW(user.model.parameters(), lr=0.01, fused=True)
+    user.backward()
+    user.settle()
+    user.step()
+    user.evaluate()
+
+
+@habit()
+def scheduler(user: User) -> None:
+    """a schedule of learning rates"""
+    schedule = torch.optim.lr_scheduler.LambdaLR(user.optimizer, lambda n: 1 / (1 + n))
+    for _ in range(3):
+        user.backward()
+        user.settle()
+        user.step()
+        schedule.step()
+        user.publish()
+
+
+@habit()
+def submodule_alone(user: User) -> None:
+    """a forward pass of a part of the model, without the rest"""
+    user.minibatch()
+    with torch.no_grad():
+        user.seen.append(user.model.layers[1](torch.ones(2, nets.WIDTH, dtype=user.dtype)).sum().item())
+    user.minibatch()
