@@ -3,7 +3,7 @@
 A profile is one small JSON file. It knows layers and microbatches, not schedules: odcsim.cost turns it into durations.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -128,6 +128,23 @@ class Profile:
         """Whether this many devices lie within those that timings were measured with."""
         counts = [t.devices for t in self.timings]
         return not counts or min(counts) <= devices <= max(counts)
+
+
+def stretched(profile: Profile, factor: float) -> Profile:
+    """The profile with so many times the seconds of compute; what moves bytes stays as it is."""
+
+    def longer(fit: Polynomial) -> Polynomial:
+        return Polynomial(*(factor * value for value in astuple(fit)))
+
+    return replace(
+        profile,
+        forward=longer(profile.forward),
+        backward=longer(profile.backward),
+        head=longer(profile.head),
+        embed=longer(profile.embed),
+        microbatch=factor * profile.microbatch,
+        overhead=factor * profile.overhead,
+    )
 
 
 def write(profile: Profile, path: Path | str) -> None:

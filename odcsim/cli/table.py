@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from odcsim.questions.comparison import Comparison
     from odcsim.results.summary import Row
 
-WIDE = 200  # columns when nobody's terminal sets a limit
+WIDE = 240  # columns when nobody's terminal sets a limit
 BAR = 40
 
 
@@ -23,14 +23,29 @@ def show(rows: "Sequence[Row]") -> None:
     compared = any(r.speedup is not None for r in rows)
     priced = any(r.dollars is not None for r in rows)
     head = ["balancer", "sync", "idle", "waiting", "transfers", "other", "samples/s/GPU", "GPU-hours"]
-    head += ["dollars"] if priced else []
+    doubted = [] if all(r.certain for r in rows) else ["90 %"]
+    head += [*doubted, *(["dollars", *doubted] if priced else []), "MFU"]
     hybrid = ["over full sharding"] if any(r.over_full is not None for r in rows) else []
     head += ["speedup", "95 %", "over best collective", *hybrid, "memory"] if compared else []
     cells = []
     for r in sorted(rows, key=lambda r: -(r.speedup or 0)):
-        price = [f"{r.dollars:,.2f}"] if priced else []
-        cells.append([r.balancer, r.sync, *_cells(r), *price, *(_compared(r) if compared else [])])
+        price = [f"{r.dollars:,.2f}", *_between(doubted, r.dollars_low, r.dollars_high, ",.2f")] if priced else []
+        hours = _between(doubted, r.gpu_hours_low, r.gpu_hours_high, ".3g")
+        used = "" if r.mfu is None else f"{100 * r.mfu:.1f} %"
+        cells.append([r.balancer, r.sync, *_cells(r), *hours, *price, used, *(_compared(r) if compared else [])])
+    if not any(row[head.index("MFU")] for row in cells):
+        head, cells = _without("MFU", head, cells)
     show_texts(head, cells, names=2)
+
+
+def _between(wanted: list[str], low: float | None, high: float | None, form: str) -> list[str]:
+    return [f"{low or 0:{form}} - {high or 0:{form}}"] if wanted else []
+
+
+def _without(name: str, head: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """A table without a column that says nothing."""
+    at = head.index(name)
+    return head[:at] + head[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
 
 
 def show_comparison(comparison: "Comparison") -> None:

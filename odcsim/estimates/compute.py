@@ -174,6 +174,19 @@ def _head(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) ->
     return flops / (gpu.matmul_flops * rates.matmul) + carried / (gpu.memory_bandwidth * rates.moved)
 
 
+def flops(model: Model, recipe: Recipe, tokens: float, squares: float) -> tuple[float, float]:
+    """Of a step on so many tokens: the model's own, and those of what backward computes again."""
+    forward = model.layer_forward(tokens, squares)
+    backward = model.layer_backward(tokens, squares, recompute=False)
+    head = model.head_forward(tokens) + model.head_backward(tokens)
+    if recipe.lora:  # no gradients of weights
+        linear = 2 * model.layer_matmul_parameters * tokens
+        backward, head = backward - linear, head - model.head_forward(tokens)
+    matmul, _, attention = AGAIN[recipe.selective] if recipe.recompute else (0.0, 0.0, 0.0)
+    again = matmul * model.layer_forward(tokens, 0.0) + attention * model.layer_forward(0.0, squares)
+    return model.layers * (forward + backward) + head, model.layers * again
+
+
 def spread(rates: Rates, model: Model, chosen: Recipe) -> float:
     """Standard deviation of the logarithm of a step's seconds: what cells left out showed, wider for what none covers.
 

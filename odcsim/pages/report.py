@@ -13,8 +13,8 @@ from odcsim.executors.simulation import Simulation, simulate
 from odcsim.files import write_text
 from odcsim.pages import page
 from odcsim.questions import answer
-from odcsim.questions.answer import ROBUST, Basis, money, named
-from odcsim.questions.comparison import Comparison, inputs
+from odcsim.questions.answer import ROBUST, Basis, dollars_between, hours_between, money, named
+from odcsim.questions.comparison import RIVAL, Comparison, inputs
 from odcsim.questions.setting import plan
 from odcsim.results import metrics
 from odcsim.results.summary import REFERENCE, Row
@@ -76,10 +76,11 @@ def _opening(comparison: Comparison, reply: Basis) -> list[str]:
         (f"{best.speedup:.2f} x", f"{named(best)} over collective + lb-micro, {answer.interval(best)}"),
         (f"{reply.over_rival:.2f} x", f"over the best row without on-demand, {named(reply.rival)}"),
         (f"{before.idle:.0%} → {chosen.idle:.0%}", f"idle, from collective + lb-micro to {named(chosen)}"),
-        (f"{chosen.gpu_hours:.3g}", f"GPU-hours for {chosen.minibatches} minibatches, {before.gpu_hours:.3g} before"),
+        (f"{chosen.gpu_hours:.3g}", _spent("GPU-hours ", chosen, hours_between(chosen), f"{before.gpu_hours:.3g}")),
     ]
     if chosen.dollars is not None and before.dollars is not None:
-        figures.append((money(chosen.dollars), f"for {chosen.minibatches} minibatches, {money(before.dollars)} before"))
+        paid = _spent("", chosen, dollars_between(chosen), money(before.dollars))
+        figures.append((money(chosen.dollars), paid))
     return [
         page.heading(answer.question(comparison), 1),
         f'<div class="answer{"" if reply.pays else " no"}">{words}</div>',
@@ -87,6 +88,10 @@ def _opening(comparison: Comparison, reply: Basis) -> list[str]:
         f"<p>{_badges(comparison)}</p>",
         *(page.paragraph(sentence) for sentence in answer.sentences(comparison, reply)),
     ]
+
+
+def _spent(what: str, chosen: Row, between: str, before: str) -> str:
+    return f"{what}for {chosen.minibatches} minibatches{between}, {before} before"
 
 
 def _badges(comparison: Comparison) -> str:
@@ -97,7 +102,7 @@ def _badges(comparison: Comparison) -> str:
 def _rows(comparison: Comparison, reply: Basis) -> str:
     priced = comparison.price is not None
     head = ["sync + balancer", "speedup (95 % interval)", "over best collective", "idle", "seconds", "GPU-hours"]
-    head += [*(["dollars"] if priced else []), "samples/s per device", "tokens/s", "memory (GB)"]
+    head += [*(["dollars"] if priced else []), "MFU", "samples/s per device", "tokens/s", "memory (GB)"]
     ordered = sorted(comparison.rows, key=lambda r: r.makespan_seconds)
     kinds = ["best" if r is reply.chosen else "reference" if r is reply.reference else "" for r in ordered]
     return page.table(head, [_cells(r, priced) for r in ordered], kinds)
@@ -106,7 +111,8 @@ def _rows(comparison: Comparison, reply: Basis) -> str:
 def _cells(row: Row, priced: bool) -> list[str]:
     cells = [named(row), f"{row.speedup:.2f} ({row.speedup_low:.2f} to {row.speedup_high:.2f})"]
     cells += [f"{row.speedup_best_collective:.2f}", f"{row.idle:.1%}", f"{row.makespan_seconds:,.1f}"]
-    cells += [f"{row.gpu_hours:.3g}", *([money(row.dollars or 0.0)] if priced else [])]
+    price = [f"{money(row.dollars or 0.0)}{dollars_between(row)}"] if priced else []
+    cells += [f"{row.gpu_hours:.3g}{hours_between(row)}", *price, "" if row.mfu is None else f"{row.mfu:.1%}"]
     memory = "" if row.memory_bytes is None else f"{row.memory_bytes / 1e9:.0f}"
     too_much = " (too much)" if row.memory_fits is False else ""
     return [*cells, f"{row.samples_per_second_per_device:.3g}", f"{row.tokens_per_second:,.0f}", memory + too_much]
@@ -134,7 +140,7 @@ def _one(comparison: Comparison, balancer: str, sync: str, number: int) -> Timel
     setting = comparison.setting
     file = plan(setting, balancer)
     alone = replace(file, schedules=file.schedules[number : number + 1])
-    return simulate(alone, Simulation(setting.cost, sync, comparison.executor, seed=setting.seed))
+    return simulate(alone, Simulation(setting.cost, sync, comparison.executor, seed=setting.seed, exchange=RIVAL))
 
 
 def _median(values: Floats) -> int:

@@ -1,5 +1,6 @@
 """What a comparison comes to, in sentences for somebody who will decide by them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from odcsim import balance
@@ -30,6 +31,7 @@ class Basis:
     rival: Row  # the best without on-demand
     best: Row  # the best with it
     pays: bool
+    flips: str = ""  # where in the interval of the seconds the answer would be another
 
     @property
     def chosen(self) -> Row:
@@ -47,15 +49,45 @@ def answer(comparison: Comparison) -> Basis:
         """Rows as fast as others to 0.01 % make no better choice than the usual balancers."""
         return round(row.makespan_seconds / reference.makespan_seconds, 4), row.balancer not in _USUAL
 
+    ours, theirs = _candidates(comparison)
+    best, robust = min(ours, key=slowness), comparison.row(ROBUST, "on-demand")
+    if robust in ours and robust.makespan_seconds <= NEAR * best.makespan_seconds:
+        best = robust
+    rival = min(theirs, key=slowness)
+    ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
+    pays = ahead and (best.speedup_low or 0) > 1
+    return Basis(reference, rival, best, pays, _flips(comparison, ours, theirs, pays))
+
+
+def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
+    """The rows to choose from, with on-demand and without: those that fit, where any does."""
     fits = comparison.fidelity == "calibrated"  # else a tight plan fits costs that may well be wrong
     ours = [r for r in comparison.rows if r.sync == "on-demand" and r.balancer not in SIMULATED]
-    best = min((r for r in ours if fits or not balance.named(r.balancer).tight), key=slowness)
-    robust = comparison.row(ROBUST, "on-demand")
-    if robust.makespan_seconds <= NEAR * best.makespan_seconds:
-        best = robust
-    rival = min((r for r in comparison.rows if r.sync != "on-demand"), key=slowness)
-    ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
-    return Basis(reference, rival, best, ahead and (best.speedup_low or 0) > 1)
+    ours = [r for r in ours if fits or not balance.named(r.balancer).tight]
+    theirs = [r for r in comparison.rows if r.sync != "on-demand"]
+    return tuple([r for r in rows if r.memory_fits is not False] or rows for rows in (ours, theirs))  # type: ignore[return-value]
+
+
+def _flips(comparison: Comparison, ours: Sequence[Row], theirs: Sequence[Row], pays: bool) -> str:
+    """Whether the answer holds at both ends of the interval, of seconds that come with one."""
+    if comparison.ends is None:
+        return ""
+
+    def lead(seconds: Mapping[tuple[str, str], float]) -> float:
+        pairs = ([(r.balancer, r.sync) for r in rows] for rows in (theirs, ours))
+        rival, best = (min(seconds[pair] for pair in some if pair in seconds) for some in pairs)
+        return rival / best
+
+    if (lead(comparison.ends.middle) >= NOTABLE) != pays:  # too near to tell
+        return ""
+    profile, ends = comparison.setting.cost.profile, comparison.ends
+    for factor, seconds in ((profile.low, ends.low), (profile.high, ends.high)):
+        if ((at := lead(seconds)) >= NOTABLE) != pays:
+            other = "No" if pays else "Yes"
+            return (
+                f" {other} if compute takes {factor:.2f} times these seconds: {at:.2f} times the best row without it."
+            )
+    return ""
 
 
 def question(comparison: Comparison) -> str:
@@ -74,12 +106,13 @@ def verdict(reply: Basis) -> str:
     gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
     rival = f"{reply.over_rival:.2f} times as fast as the best row without it, {named(reply.rival)}"
     if reply.pays:
-        return f"Yes: {name} runs {gain}, and {rival}."
+        return f"Yes: {name} runs {gain}, and {rival}.{reply.flips}"
     if (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
-        return f"No: on-demand is slower here. Its best row, {name}, is {gain}."
+        return f"No: on-demand is slower here. Its best row, {name}, is {gain}.{reply.flips}"
     if (best.speedup_low or 0) <= 1:
-        return f"No: on-demand brings nothing here. Its best row, {name}, is {gain}."
-    return f"No: {name} is {gain}, but only {rival}: a better balancer brings as much, and the sync can stay as it is."
+        return f"No: on-demand brings nothing here. Its best row, {name}, is {gain}.{reply.flips}"
+    words = f"No: {name} is {gain}, but only {rival}: a better balancer brings as much"
+    return f"{words}, and the sync can stay as it is.{reply.flips}"
 
 
 def sentences(comparison: Comparison, reply: Basis) -> list[str]:
@@ -117,13 +150,32 @@ def _idle(reply: Basis) -> str:
 
 def _savings(reply: Basis) -> str:
     before, after = reply.reference, reply.chosen
-    words = f"{after.minibatches} minibatches take {after.gpu_hours:.3g} GPU-hours"
+    words = f"{after.minibatches} minibatches take {after.gpu_hours:.3g} GPU-hours{hours_between(after)}"
     if after is before:
         return f"{words}."
     words += f" instead of {before.gpu_hours:.3g}"
     if after.dollars is not None and before.dollars is not None:
-        words += f", {money(after.dollars)} instead of {money(before.dollars)}"
+        words += f", {money(after.dollars)}{dollars_between(after)} instead of {money(before.dollars)}"
     return f"{words}."
+
+
+def hours_between(row: Row) -> str:
+    """The interval of a row's GPU-hours in brackets, where there is one."""
+    return "" if row.certain else f" ({row.gpu_hours_low:.3g} to {row.gpu_hours_high:.3g})"
+
+
+def dollars_between(row: Row) -> str:
+    if row.certain or row.dollars_low is None or row.dollars_high is None:
+        return ""
+    return f" ({money(row.dollars_low)} to {money(row.dollars_high)})"
+
+
+def utilization(row: Row) -> str:
+    """What engineers see at once whether it is plausible."""
+    if row.tflops_per_device is None:
+        return ""
+    shares = "" if row.mfu is None or row.hfu is None else f", {row.mfu:.0%} MFU, {row.hfu:.0%} HFU"
+    return f" Each device reaches {row.tflops_per_device:.0f} TFLOP/s{shares}."
 
 
 def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
@@ -168,7 +220,7 @@ def _trust(comparison: Comparison, reply: Basis) -> str:
     words += f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
     if profile.low != profile.high:
         words += f", nine times in ten {_long(chosen.model_low)} to {_long(chosen.model_high)}"
-    return f"{words}. An error that stretches all seconds alike leaves every speedup as it is."
+    return f"{words}.{utilization(chosen)} An error that stretches all seconds alike leaves every speedup as it is."
 
 
 def _long(seconds: float) -> str:

@@ -1,15 +1,16 @@
 """Every balancer under every sync that can run it, on the same minibatches: balance, simulate, compare."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from odcsim import balance
-from odcsim.estimates import memory
+from odcsim.estimates import compute, memory
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
 from odcsim.program import SYNCS
-from odcsim.questions.setting import Setting, assign, drawn
+from odcsim.questions.ends import Ends, ends
+from odcsim.questions.setting import Drawn, Setting, assign, drawn
 from odcsim.results import summary
 from odcsim.results.metrics import Usage
 from odcsim.results.summary import Measured, Row
@@ -29,6 +30,7 @@ class Comparison:
     usages: tuple[Usage, ...] = field(repr=False)
     price: float | None = None
     memory_limit: float | None = None  # bytes of one GPU, where known
+    ends: Ends | None = field(default=None, repr=False)  # where seconds come with an interval
 
     def row(self, balancer: str, sync: str) -> Row:
         return next(r for r in self.rows if (r.balancer, r.sync) == (balancer, sync))
@@ -62,7 +64,8 @@ def compare(
     fully: dict[str, ScheduleFile] = {}  # the same for full sharding, under which some plan otherwise
     largest: dict[str, int] = {}
     rows, usages, minibatches = [], [], drawn(setting)
-    profile, full = setting.cost.profile, replace(setting, cost=setting.cost.by(sharding="full"))
+    profile, work = setting.cost.profile, flops(setting, minibatches)
+    full = replace(setting, cost=setting.cost.by(sharding="full"))
     for balancer, sync in pairs(setting):
         if balancer not in plans:
             plans[balancer] = file = assign(setting, balancer, minibatches)
@@ -72,13 +75,23 @@ def compare(
         how = Simulation(setting.cost, sync, executor, seed=setting.seed, exchange=RIVAL)
         measured = measure(plans[balancer], how)
         row = summary.row(measured, profile.low, profile.high, price)
+        row = summary.used(row, *work, measured.devices, setting.cost.cluster.peak_flops)
         row = replace(row, over_full=_over_full(measured, fully[balancer], how))
         rows.append(_with_memory(row, setting, largest[balancer], memory_limit))
         usages.append(measured.usage)
         advance()
     compared = summary.compared(rows, [u.makespan for u in usages], setting.seed)
     fidelity = simulation.fidelity(setting.cost, plans["native"].schedules)
-    return Comparison(setting, executor, fidelity, compared, tuple(usages), price, memory_limit)
+    known = price, memory_limit, ends(setting, plans, {(r.balancer, r.sync): r.recipe for r in compared})
+    return Comparison(setting, executor, fidelity, compared, tuple(usages), *known)
+
+
+def flops(setting: Setting, minibatches: Sequence[Drawn]) -> tuple[float, float]:
+    """Of the model on all samples, and of what is computed again."""
+    model, recipe = setting.cost.model, setting.cost.recipe
+    tokens = float(sum(m.lengths.sum() for m in minibatches))
+    squares = float(sum(model.squares(m.lengths).sum() for m in minibatches))
+    return compute.flops(model, recipe, tokens, squares)
 
 
 def measure(file: ScheduleFile, how: Simulation) -> Measured:

@@ -28,9 +28,13 @@ class Row:
     samples_per_second_per_device: float
     tokens_per_second: float
     gpu_hours: float
-    model_low: float  # makespan if everything takes as little as the cost's uncertainty allows
+    model_low: float  # makespan at the ends of the interval that the cost's seconds come with
     model_high: float
+    gpu_hours_low: float = 0.0  # the same of GPU-hours, and of dollars
+    gpu_hours_high: float = 0.0
     dollars: float | None = None
+    dollars_low: float | None = None
+    dollars_high: float | None = None
     speedup: float | None = None  # over collective + lb-micro
     speedup_low: float | None = None  # 95 % interval over which minibatches were drawn
     speedup_high: float | None = None
@@ -40,6 +44,14 @@ class Row:
     memory_bytes: float | None = None
     memory_fits: bool | None = None
     over_full: float | None = None  # speedup of hybrid over full sharding
+    tflops_per_device: float | None = None  # the model's own FLOPs, of attention what a causal mask leaves
+    mfu: float | None = None  # they over the datasheet's; None where that is not known
+    hfu: float | None = None  # with what is computed again
+
+    @property
+    def certain(self) -> bool:
+        """Whether the seconds come without an interval."""
+        return self.model_low == self.model_high
 
     @property
     def sync(self) -> str:
@@ -73,6 +85,7 @@ def row(measured: Measured, low: float, high: float, price: float | None) -> Row
     usage = measured.usage
     seconds = float(usage.makespan.sum())
     hours = seconds * measured.devices / 3600
+    paid = (None, None, None) if price is None else tuple(hours * price * factor for factor in (1.0, low, high))
     return Row(
         balancer=measured.balancer,
         recipe=measured.recipe,
@@ -85,8 +98,22 @@ def row(measured: Measured, low: float, high: float, price: float | None) -> Row
         gpu_hours=hours,
         model_low=seconds * low,
         model_high=seconds * high,
-        dollars=None if price is None else hours * price,
+        gpu_hours_low=hours * low,
+        gpu_hours_high=hours * high,
+        dollars=paid[0],
+        dollars_low=paid[1],
+        dollars_high=paid[2],
     )
+
+
+def used(row: Row, flops: float, again: float, devices: int, peak: float) -> Row:
+    """The row with what its devices reach: `flops` are the model's, `again` what is computed once more."""
+    spent = row.makespan_seconds * devices
+    if not spent:
+        return row
+    known = peak * spent
+    shares = (flops / known, (flops + again) / known) if peak else (None, None)
+    return replace(row, tflops_per_device=flops / spent / 1e12, mfu=shares[0], hfu=shares[1])
 
 
 def compared(rows: Sequence[Row], makespans: Sequence[Floats], seed: int) -> tuple[Row, ...]:
