@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from odc_engine import backends
 from odc_engine.backends.patience import LIMIT
 from odc_engine.errors import FOR_ENGINE
-from odcsim.command import add_recipe, chosen
+from odcsim.command import TIMES, add_recipe, chosen, human
 from odcsim.command import whole as whole
 from odcsim.errors import InputError
 
@@ -27,13 +27,10 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def seconds(text: str) -> float:
     """More than none, and fewer than clocks can count."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found <= DAYS:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0, such as 60")
-    return found
+    value = float(human(text, TIMES) or 0)
+    if not 0 < value <= DAYS:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0, such as 60 or 2min")
+    return value
 
 
 def add_backend(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:

@@ -51,3 +51,5 @@ def _run(args: argparse.Namespace) -> None:
     else:
         spread += " microbatches a device"
     print(f"{args.output}: {len(file.schedules)} minibatches, {spread}, digest {file.header.digest}")
+    if args.truncate or args.drop_over:
+        print(f"Lengths: {setting.trace.origin}.")

@@ -2,15 +2,16 @@
 
 import argparse
 import json
-import math
 from typing import TYPE_CHECKING, Any
 
 from odcsim.command import add_recipe, chosen
+from odcsim.command import amount as amount
 from odcsim.command import whole as whole
 from odcsim.recipe import USUAL
 
 if TYPE_CHECKING:
     from odcsim.questions.setting import Setting
+    from odcsim.trace import Trace
 
 EXECUTORS = ("analytic", "des")
 
@@ -19,16 +20,6 @@ def seed(text: str) -> int:
     if not text.isdecimal() or len(text) > 12:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 0")
     return int(text)
-
-
-def amount(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value < 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0")
-    return value
 
 
 def fraction(text: str) -> float:
@@ -44,9 +35,29 @@ def add_hardware(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", metavar="FILE", help="TOML: devices_per_node, nics_per_node, nic_gbit_s, ...")
 
 
-def add_setting(parser: argparse.ArgumentParser) -> None:
+def add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="a file of lengths, a name ('odcsim trace list') or a spec")
     parser.add_argument("--column", metavar="C", help="the file's column that holds the lengths")
+    add_limit(parser)
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """What trainers do with samples that are too long: some shorten them, some leave them out."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--truncate", type=whole, metavar="T", help="shorten samples over T tokens to T")
+    either.add_argument(
+        "--drop-over", type=whole, metavar="T", help="leave out samples over T tokens; ids count the rest"
+    )
+
+
+def trace_of(args: argparse.Namespace) -> "Trace":
+    from odcsim.reading import load
+
+    return load(args.trace, column=args.column, truncate=args.truncate, drop_over=args.drop_over)
+
+
+def add_setting(parser: argparse.ArgumentParser) -> None:
+    add_trace(parser)
     parser.add_argument("--model", required=True, metavar="M", help="a name ('odcsim catalog list') or a config.json")
     add_hardware(parser)
     add_recipe(parser, USUAL.inputs())
@@ -69,10 +80,9 @@ def add_setting(parser: argparse.ArgumentParser) -> None:
 
 def setting_of(args: argparse.Namespace) -> "Setting":
     from odcsim.questions.setting import ask
-    from odcsim.reading import load
 
     return ask(
-        load(args.trace, column=args.column),
+        trace_of(args),
         args.model,
         gpu=args.gpu,
         profile=args.profile,

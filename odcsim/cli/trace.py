@@ -4,6 +4,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from odcsim.cli import options
+
 if TYPE_CHECKING:
     from odcsim.reading.stats import Cut, TraceStats
     from odcsim.trace import Trace
@@ -25,7 +27,8 @@ def _add_info(actions: Any) -> None:
     info = actions.add_parser("info", help="count, mean, percentiles, histogram, what a cut-off loses")
     info.add_argument("trace", metavar="TRACE", help=SOURCE)
     info.add_argument("--column", metavar="C", help="the file's column of lengths (default: found by name)")
-    info.add_argument("--cutoff", metavar="T", type=int, help="also tell what a limit of T tokens loses")
+    options.add_limit(info)
+    info.add_argument("--cutoff", metavar="T", type=options.whole, help="only tell what a limit of T tokens loses")
     info.add_argument("--json", action="store_true", help="print JSON instead")
     info.set_defaults(run=_info)
 
@@ -33,20 +36,17 @@ def _add_info(actions: Any) -> None:
 def _add_make(actions: Any) -> None:
     make = actions.add_parser("make", help="draw lengths into a file")
     make.add_argument("source", metavar="NAME-or-SPEC", help=SOURCE)
-    make.add_argument("--samples", metavar="N", type=int, default=10_000, help="how many (default: 10000)")
+    make.add_argument("--samples", metavar="N", type=options.whole, default=10_000, help="how many (default: 10000)")
     make.add_argument("--seed", metavar="S", type=int, default=0, help="the same seed draws the same (default: 0)")
+    options.add_limit(make)
     make.add_argument("-o", dest="output", metavar="FILE", required=True, help="FILE.csv, .jsonl, .npy or .parquet")
     make.set_defaults(run=_make)
 
 
 def _info(args: argparse.Namespace) -> None:
-    from odcsim.errors import InputError
-    from odcsim.reading import load
     from odcsim.reading.stats import cut, describe
 
-    if args.cutoff is not None and args.cutoff < 1:
-        raise InputError(f"--cutoff {args.cutoff} is not a length", fix="give a number of tokens from 1")
-    trace = load(args.trace, column=args.column)
+    trace = options.trace_of(args)
     stats, lost = describe(trace), None if args.cutoff is None else cut(trace, args.cutoff)
     print(_json(trace, stats, lost) if args.json else _text(trace, stats, lost))
 
@@ -111,11 +111,13 @@ def _bar(share: float) -> str:
 def _make(args: argparse.Namespace) -> None:
     from pathlib import Path
 
-    from odcsim.reading import draw
+    from odcsim.reading import draw, limits
     from odcsim.reading.saving import save
 
-    save(draw(args.source, args.samples, args.seed), Path(args.output))
-    print(f"wrote {args.samples:,} lengths to {args.output}")
+    drawn = draw(args.source, args.samples, args.seed)
+    lengths, cost = limits.lengths_within(args.source, drawn, args.truncate, args.drop_over)
+    save(lengths, Path(args.output))
+    print(f"wrote {len(lengths):,} lengths to {args.output}{f' ({cost})' if cost else ''}")
 
 
 def _list(_args: argparse.Namespace) -> None:

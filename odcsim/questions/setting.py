@@ -51,7 +51,7 @@ class Setting:
         raise InputError(
             f"sample {row} has {self.trace.lengths[row]} tokens, over --max-tokens {self.limit}",
             where=self.trace.name,
-            fix=f"raise the limit to {self.trace.longest}, or cut or drop such samples",
+            fix=f"raise the limit to {self.trace.longest}, or see --truncate and --drop-over",
         )
 
     def draw(self) -> list[NDArray[np.int64]]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from odcsim.command import human
 from odcsim.errors import InputError
 from odcsim.questions.comparison import Comparison, compare
 from odcsim.questions.setting import Setting
@@ -17,11 +18,12 @@ def limits(longest: int, text: str = "") -> tuple[int, ...]:
         return tuple(round(longest * factor) for factor in FACTORS)
     numbers = []
     for word in text.split(","):
-        if not word.strip().isdecimal() or len(word) > 12 or int(word) < longest:
+        number = human(word)
+        if number is None or number.denominator > 1 or not longest <= number < 10**12:
             raise InputError(
                 f"--sweep-max-tokens holds '{word}'", fix=f"give whole numbers from the longest sample, {longest}"
             )
-        numbers.append(int(word))
+        numbers.append(int(number))
     return tuple(numbers)
 
 

@@ -1,19 +1,30 @@
 """Reading traces: a file of lengths, a named trace, or a spec such as `lognormal:median=700,sigma=0.9`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError, nearest
-from odcsim.reading import files, named, specs
+from odcsim.reading import files, limits, named, specs
 from odcsim.trace import Trace
 
 __all__ = ["draw", "load"]
 
 
-def load(source: str | Path, *, column: str | None = None) -> Trace:
-    """The trace in a file, under a name of `traces/`, or drawn from a spec. `column` picks a file's column."""
+def load(
+    source: str | Path, *, column: str | None = None, truncate: int | None = None, drop_over: int | None = None
+) -> Trace:
+    """The trace in a file, under a name of `traces/`, or drawn from a spec. `column` picks a file's column.
+
+    Samples over `truncate` tokens are shortened, those over `drop_over` left out; the trace's origin says what it cost.
+    """
+    trace, cost = limits.within(_whole(source, column), truncate, drop_over)
+    return replace(trace, origin=f"{trace.origin}; {cost}") if cost else trace
+
+
+def _whole(source: str | Path, column: str | None) -> Trace:
     text = str(source)
     kind, name = (specs.kind_of(text), named.find(text)) if isinstance(source, str) else (None, None)
     if column is not None and (kind or name):
@@ -34,6 +45,6 @@ def draw(source: str | Path, samples: int, seed: int) -> NDArray[np.int64]:
     specs.in_range(str(source), "seed", seed, 0, specs.MOST_SEED)
     if isinstance(source, str) and (kind := specs.kind_of(source)):
         return specs.load(source, kind, samples=samples, seed=seed).lengths
-    trace, rng = load(source), np.random.default_rng(seed)
+    trace, rng = _whole(source, None), np.random.default_rng(seed)
     passes = [min(trace.size, samples - done) for done in range(0, samples, trace.size)]
     return np.concatenate([trace.take(rng.choice(trace.size, part, replace=False)) for part in passes])

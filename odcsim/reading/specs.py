@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.command import human
 from odcsim.errors import InputError, nearest
 from odcsim.trace import MAX_LENGTH, Trace
 
@@ -119,7 +120,7 @@ _EXAMPLES = {
 
 def _value(text: str, key: str, value: str) -> float:
     try:
-        number = float(value)
+        number = float(human(value) or value)
     except ValueError:
         raise InputError(f"{key}='{value}' is not a number", where=text, fix=f"write {key}=NUMBER") from None
     low, high = _RANGES.get(key, (1, MAX_LENGTH))

@@ -37,19 +37,19 @@ class Cut:
 
 
 def describe(trace: Trace) -> TraceStats:
-    weights = _weights(trace)
-    tokens, lengths = int(weights @ trace.lengths), trace.lengths.astype(np.float64)
+    weight = weights(trace)
+    tokens, lengths = int(weight @ trace.lengths), trace.lengths.astype(np.float64)
     mean = tokens / trace.size
-    spread = float(np.sqrt(weights @ (lengths - mean) ** 2 / trace.size))
+    spread = float(np.sqrt(weight @ (lengths - mean) ** 2 / trace.size))
     return TraceStats(
         count=trace.size,
         tokens=tokens,
         mean=mean,
         cv=spread / mean,
-        shortest=int(trace.lengths[weights > 0].min()),
+        shortest=int(trace.lengths[weight > 0].min()),
         longest=trace.longest,
         percentiles=tuple(quantiles(trace, np.array(PERCENTILES) / 100).tolist()),
-        loss_share=None if trace.loss is None else int(weights @ trace.loss) / tokens,
+        loss_share=None if trace.loss is None else int(weight @ trace.loss) / tokens,
         steps=None if trace.step is None else len(np.unique(trace.step)),
         groups=None if trace.group is None else _groups(trace, trace.group),
     )
@@ -58,7 +58,7 @@ def describe(trace: Trace) -> TraceStats:
 def quantiles(trace: Trace, q: ArrayLike) -> NDArray[np.float64]:
     """As numpy's default over every single sample: straight between the two nearest in order."""
     order = np.argsort(trace.lengths, kind="stable")
-    ordered, upto = trace.lengths[order], np.cumsum(_weights(trace)[order])
+    ordered, upto = trace.lengths[order], np.cumsum(weights(trace)[order])
     at = np.asarray(q, np.float64) * (trace.size - 1)
     low = np.floor(at)
     below, above = (ordered[np.searchsorted(upto, side, side="right")] for side in (low, np.ceil(at)))
@@ -67,21 +67,21 @@ def quantiles(trace: Trace, q: ArrayLike) -> NDArray[np.float64]:
 
 def cut(trace: Trace, at: int) -> Cut:
     over = trace.lengths > at
-    weights, lengths = _weights(trace)[over], trace.lengths[over]
-    return Cut(at, int(weights.sum()), int(weights @ (lengths - at)), int(weights @ lengths))
+    weight, lengths = weights(trace)[over], trace.lengths[over]
+    return Cut(at, int(weight.sum()), int(weight @ (lengths - at)), int(weight @ lengths))
 
 
 def histogram(trace: Trace, bins: int = 16) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Edges, each a constant factor above the last and rounded, and samples between them (upper edge not included)."""
-    weights = _weights(trace)
-    shortest = int(trace.lengths[weights > 0].min())
+    weight = weights(trace)
+    shortest = int(trace.lengths[weight > 0].min())
     edges = np.unique(np.rint(np.geomspace(shortest, trace.longest + 1, bins + 1)).astype(np.int64))
-    upto = np.concatenate(([0], np.cumsum(weights[np.argsort(trace.lengths, kind="stable")])))
+    upto = np.concatenate(([0], np.cumsum(weight[np.argsort(trace.lengths, kind="stable")])))
     counts = np.diff(upto[np.searchsorted(np.sort(trace.lengths), edges)])
     return edges, counts.astype(np.int64)
 
 
-def _weights(trace: Trace) -> NDArray[np.int64]:
+def weights(trace: Trace) -> NDArray[np.int64]:
     return np.ones(len(trace.lengths), np.int64) if trace.counts is None else trace.counts
 
 

@@ -87,8 +87,6 @@ def test_make_of_a_spec_follows_the_flags(tmp_path):
     ("argv", "message"),
     [
         (("info", "longalgn"), "did you mean 'longalign'"),
-        (("info", "longalign", "--cutoff", 0), "--cutoff 0 is not a length"),
-        (("make", "longalign", "--samples", 0, "-o", "a.csv"), "samples=0 is out of range"),
         (("make", "longalign", "--seed", -1, "-o", "a.csv"), "seed=-1 is out of range"),
         (("make", "longalign", "-o", "a.xls"), r"cannot tell the format from '\.xls'; known: \.csv"),
         (("make", "longalign", "-o", "no/such/folder/a.csv"), "its folder does not exist"),
@@ -122,3 +120,15 @@ def test_trace_alone_asks_for_an_action(capsys):
     with pytest.raises(SystemExit):
         run()
     assert "ACTION" in capsys.readouterr().err
+
+
+def test_make_and_info_say_what_a_limit_costs(rl, tmp_path, capsys):
+    run("info", rl, "--truncate", 100)
+    assert "origin      file rl.csv; 1 samples over 100 tokens shortened, 25.00%; 100 tokens lost, 25.00%" in (
+        capsys.readouterr().out
+    )
+    run("make", "uniform:min=1,max=2", "--samples", "1k", "--drop-over", 1, "-o", tmp_path / "a.npy")
+    kept = load(tmp_path / "a.npy")
+    assert kept.longest == 1
+    assert f"wrote {kept.size:,} lengths" in capsys.readouterr().out
+    assert 0 < kept.size < 1000
