@@ -55,11 +55,11 @@ def test_a_probe_that_ends_its_process_is_a_failure_with_its_last_words(folder, 
 @pytest.mark.parametrize("how", ["hangs", "hangs_deaf"])
 def test_a_hang_leaves_where_it_was_and_nothing_else(folder, how):
     start = time.monotonic()
-    result = ask(probe(how), folder, seconds=2.0)
-    assert time.monotonic() - start < 20
-    assert result.answer.found.startswith(f"no answer within 2 s, in {how} (written_probes.py:")
+    result = ask(probe(how), folder, seconds=6.0)  # Python takes two to start on a busy machine
+    assert time.monotonic() - start < 30
+    assert result.answer.found.startswith(f"no answer within 6 s, in {how} (written_probes.py:")
     log = (folder / f"{how}.log").read_text()
-    assert "Timeout (0:00:01" in log  # before time is up
+    assert "Timeout (0:00:0" in log  # before time is up
     assert "Fatal Python error: Aborted" in log  # and when it is
     assert log.count('written_probes.py", line ') >= 2
     assert f" in {how}" in log
