@@ -5,12 +5,14 @@ are marks on streams, read when all is done.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from odc_engine.places.lanes import Handle, Lane
+from odc_engine.places.milestones import Milestones
 from odc_engine.places.place import HOST, Place, own
 from odc_engine.record import Clock
 from odcsim.timeline import Floats
@@ -46,8 +48,9 @@ class StreamLane(Lane):
     a device without streams a transfer is done when it has been given.
     """
 
-    def __init__(self, device: torch.device, stream: Any = None) -> None:
-        self._stream = stream
+    def __init__(self, device: torch.device, stream: Any = None, heard: Callable[[Any], None] = lambda _: None) -> None:
+        """`heard`: told of every transfer's mark."""
+        self._stream, self._heard = stream, heard
         self._marks = device.type == "cuda" or stream is not None
         self._last_event: Any = None
 
@@ -60,6 +63,7 @@ class StreamLane(Lane):
             transfer()
             if self._marks:
                 self._last_event = _cuda.current_stream().record_event()
+                self._heard(self._last_event)
         return StreamHandle(self._last_event)
 
     def drain(self) -> None:
@@ -162,22 +166,24 @@ class StreamPlace(Place):
     def __init__(self, device: torch.device, streams: Sequence[Any], keep: Any = None) -> None:
         self.device, self.streams, self._keep = device, tuple(streams), keep
         self._lanes: dict[str, Any] = {}
+        self._milestones = Milestones()
 
     def working(self) -> AbstractContextManager[Any]:
         entered: AbstractContextManager[Any] = _cuda.stream(self.streams[0])
         return entered
 
     def mark(self) -> Handle:
-        return StreamHandle(_cuda.current_stream().record_event())
+        event = _cuda.current_stream().record_event()
+        self._milestones.add("compute", event)
+        return StreamHandle(event)
 
     def finish(self) -> None:
         # Not torch.cuda.synchronize: that waits for other devices' streams too, and so would undo their difference.
-        for stream in self.streams:
-            stream.synchronize()
+        self._milestones.follow(self.streams)
 
     def lane(self, name: str) -> Lane:
         stream = self._lanes.setdefault(name, self.streams[1 + len(self._lanes)])
-        return StreamLane(self.device, stream)
+        return StreamLane(self.device, stream, partial(self._milestones.add, name))
 
     def clock(self, share: Callable[[Any], Any] = own) -> Clock:
         return SharedClock(self.finish, share)

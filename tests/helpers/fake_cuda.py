@@ -28,6 +28,9 @@ class Event:
     def record(self):
         self.known, self.at = current().known, time.perf_counter()
 
+    def query(self):
+        return True
+
     def elapsed_time(self, other):
         return 1000 * (other.at - self.at)
 
@@ -57,6 +60,9 @@ class Stream:
         event = Event()
         event.known, event.at = self.known, time.perf_counter()
         return event
+
+    def query(self):
+        return True
 
     def synchronize(self):
         host.known = merged(host.known, self.known)

@@ -86,7 +86,7 @@ def test_one_place_knows_the_package(package, home):
 
 
 KERNELS = {name for name in ENGINE if name.startswith("odc_engine.kernels.")}
-CALLERS = {"odc_engine.memory.gpu"}  # of kernels; loaded where there is a GPU
+CALLERS = {"odc_engine.memory.gpu", "odc_engine.memory.pushes"}  # of kernels; loaded where there is a GPU
 LIBRARIES = {"triton", "nvshmem", "cuda"}
 
 
