@@ -22,7 +22,7 @@ class Launch:
     which `odc_engine tune` checks."""
 
     block: int = 4096
-    programs: int = 528  # four for each SM of an H100
+    programs: int = 16  # each keeps an SM from the matrix products beside it
     warps: int = 8
 
     def grid(self, n: int, devices: int = 1) -> tuple[int]:
@@ -34,6 +34,7 @@ class Launch:
 
 
 USUAL = Launch()
+ALONE = Launch(programs=528)  # four for each SM of an H100, where nothing runs beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def write(shards: Shards, gradients: Tensor, *, first: bool, launch: Launch = US
     call(device.write, grid, *shards.beside(gradients), first=first, **launch.options())
 
 
-def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = USUAL) -> None:
+def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = ALONE) -> None:
     """The sum of so many slots of n elements, which lie at equal distances in `slots`, in the order of writers. `out`
     may be the first of them."""
     stride = slots.numel() // writers
@@ -98,7 +99,7 @@ def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = USU
     call(device.total, launch.grid(n), slots, out, stride, n, writers=writers, **launch.options())
 
 
-def merge(slots: Tensor, counts: Tensor, n: int, rank: int, launch: Launch = USUAL) -> None:
+def merge(slots: Tensor, counts: Tensor, n: int, rank: int, launch: Launch = ALONE) -> None:
     """The sum of what writers have left of n elements each, in their order, in the slot of the writer `rank`. `slots`:
     bytes, each writer's as many, with room for two gradients of 16 bits. `counts`: a row for each writer."""
     writers, across = counts.shape[0], counts.stride(0)

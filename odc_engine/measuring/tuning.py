@@ -3,7 +3,9 @@ copy of as many bytes in the same run: `odc_engine tune`.
 
 It recommends and changes nothing: the engine launches as `transfers.USUAL` says. Rates count bytes read and written. A
 copy, a gather and a slot's first write pass over memory twice, a sum on top three times, a total of W slots W + 1
-times. Up to tens of MB a GPU's cache holds all of it, the copy's bytes as well as the kernels': shares are fair there,
+times. Gathers and first writes that do not convert are batches of copies, the same under every launch. `beside
+products` are bytes that are gathered in a second by which matrix products take longer for it: what is recommended goes
+by that. Up to tens of MB a GPU's cache holds all of it, the copy's bytes as well as the kernels': shares are fair,
 but rates say nothing of memory.
 """
 
@@ -26,9 +28,12 @@ from odcsim.files import check_writable, write_text
 
 MB = 1 << 20
 SIZES = (1 * MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB)
-BLOCKS, PER_SM, WARPS = (2048, 4096, 8192), (1, 2, 4), (4, 8)
+BLOCKS, PER_PROGRAM, WARPS = (4096, 8192), (16, 8, 4, 2, 1), (8, 16)
 DEVICES = 4  # arenas in one GPU's memory: this is about the kernels and not about links
-PASSES = {"copy": 2, "gather": 2, "gather bf16": 2, "write": 2, "write on top": 3, "add": 3, "total": DEVICES + 1}
+CONVERTING, BESIDE = "gather to bf16", "beside products"
+PASSES = {"copy": 2, "gather": 2, CONVERTING: 3 / 2, "write": 2, "write on top": 3, "add": 3, "total": DEVICES + 1}
+SIDE, PRODUCTS, ROUNDS = 8192, 6, 3  # of matrices that are multiplied meanwhile, how many, and how often all of it
+NOISE = 0.01  # of the products' time: a transfer that costs them less is told to cost as much
 BOUNDED = ("gather", "write")  # these shall reach OF_COPY of the copy, from FROM bytes on
 OF_COPY, FROM = 0.85, 16 * MB
 ALIKE = 0.02  # launches that differ by less are taken as equally fast: the smaller one leaves more to compute
@@ -66,8 +71,8 @@ def tune(output: Path) -> int:
 
 
 def grid(sms: int) -> list[Tried]:
-    """As many programs as there are SMs, and some times as many."""
-    return [Tried(sms * times, warps, block) for block, times, warps in product(BLOCKS, PER_SM, WARPS)]
+    """One program for each SM, or for some SMs together: those that have one do not multiply matrices meanwhile."""
+    return [Tried(sms // every, warps, block) for block, every, warps in product(BLOCKS, PER_PROGRAM, WARPS)]
 
 
 def timed(
@@ -90,8 +95,11 @@ def share(rates: Rates, way: str) -> float:
 
 
 def score(by_size: Mapping[int, Rates]) -> float:
-    """The geometric mean of all kernels' shares of the copy, over all sizes."""
-    shares = [share(rates, way) for rates in by_size.values() for way in rates if way != "copy"]
+    """The geometric mean of shares of the copy, over all sizes: of what a transfer costs compute beside it, where that
+    is known, else of all kernels alone."""
+    ways = next(iter(by_size.values()))
+    kept = {BESIDE} if BESIDE in ways else set(ways) - {"copy"}
+    shares = [share(rates, way) for rates in by_size.values() for way in kept]
     return math.exp(sum(map(math.log, shares)) / len(shares))
 
 
@@ -148,12 +156,34 @@ def as_json(usual: Tried, found: Found, hardware: str) -> dict[str, Any]:
 
 
 def rates(size: int, launch: Tried) -> dict[str, float]:
-    """Bytes that each way reads and writes in a second, moving `size` bytes of fp32 (half of it in bf16)."""
+    """Bytes that each way reads and writes in a second, moving `size` bytes of fp32."""
     from odc_engine.doctor.probes.kernels import fastest
 
-    moved, repeats = {"gather bf16": size // 2, "total": size // DEVICES}, min(16, max(1, 64 * MB // size))
-    ways = moves(size, launch).items()
-    return {name: PASSES[name] * moved.get(name, size) / fastest(move, repeats) for name, move in ways}
+    moved, repeats, ways = {"total": size // DEVICES}, min(16, max(1, 64 * MB // size)), moves(size, launch)
+    told = {name: PASSES[name] * moved.get(name, size) / fastest(move, repeats) for name, move in ways.items()}
+    return {**told, BESIDE: beside(ways[CONVERTING], PASSES[CONVERTING] * size)}
+
+
+def beside(move: Callable[[], Any], moved: float) -> float:
+    """Bytes that are moved in a second by which matrix products take longer for it, on a stream that goes before
+    theirs. Half of their time could hide it."""
+    import torch
+
+    from odc_engine.doctor.probes.kernels import fastest
+    from odc_engine.doctor.probes.together import ends
+
+    stream: Any = torch.cuda.Stream  # torch has no types for it
+    one, other = torch.randn(2, SIDE, SIDE, device="cuda", dtype=torch.bfloat16)
+    out, usual, first = torch.empty_like(one), stream(), stream(priority=-1)
+    products = (lambda: torch.mm(one, other, out=out), PRODUCTS)
+    alone = min(ends([usual], [products])[0] for _ in range(ROUNDS))
+    times = max(1, round(alone / 2 / fastest(move)))
+    both = min(max(ends([usual, first], [products, (move, times)])) for _ in range(ROUNDS))
+    return per_second_lost(times * moved, alone, both)
+
+
+def per_second_lost(moved: float, alone: float, both: float) -> float:
+    return moved / max(both - alone, NOISE * alone)
 
 
 def interpreted(size: int, launch: Tried) -> dict[str, float]:
@@ -168,6 +198,7 @@ def moves(size: int, tried: Tried, where: str = "cuda") -> dict[str, Callable[[]
     import torch
 
     from odc_engine.kernels import transfers
+    from odc_engine.kernels.copies import Parts
 
     launch, n = transfers.Launch(tried.block, tried.programs, tried.warps), size // 4 // DEVICES
     whole, spare = torch.randn(2, DEVICES * n, device=where)
@@ -183,11 +214,12 @@ def moves(size: int, tried: Tried, where: str = "cuda") -> dict[str, Callable[[]
 
         return move
 
+    parts = Parts(arenas)
     return {
         "copy": lambda: spare.copy_(whole),
-        "gather": call(transfers.gather, place, spare, torch.float32, launch),
-        "gather bf16": call(transfers.gather, place, half, torch.bfloat16, launch),
-        "write": call(transfers.write, place, whole, first=True, launch=launch),
+        "gather": lambda: parts.collect(spare),
+        CONVERTING: call(transfers.gather, place, half, torch.float32, launch),
+        "write": lambda: parts.spread(whole),
         "write on top": call(transfers.write, place, whole, first=False, launch=launch),
         "add": call(transfers.add, place, whole, launch),
         "total": call(transfers.total, slots, DEVICES, n, spare[:n], launch),

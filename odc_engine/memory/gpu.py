@@ -12,9 +12,9 @@ from torch import Tensor
 
 from odc_engine.backends.base import FarMemory, PeerMemory
 from odc_engine.kernels import transfers
+from odc_engine.kernels.copies import Parts
 from odc_engine.kernels.transfers import USUAL, Launch, Shards
 from odc_engine.memory.arena import Arena, UnitShape, aligned
-from odc_engine.memory.copies import Parts
 from odc_engine.memory.far import FarArena
 from odc_engine.memory.pushes import AsTheyCame, Atomic, Pushes, Sums
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from odc_engine.kernels import transfers
+from odc_engine.kernels.copies import Parts
 from odc_engine.kernels.transfers import Launch, Shards
-from odc_engine.memory.copies import Parts
 
 SUM = -1  # what a slot holds instead of so many gradients as they came
 
@@ -62,7 +62,7 @@ class Sums(Pushes):
 
     def total(self) -> Tensor:
         total = self._taken[: self._slots.n]
-        transfers.total(self._taken, self._writers, self._slots.n, total, self._launch)
+        transfers.total(self._taken, self._writers, self._slots.n, total)
         return total
 
 
@@ -119,5 +119,5 @@ class AsTheyCame(Pushes):
 
     def total(self) -> Tensor:
         self._hears.collect(self._counts.view(-1))
-        transfers.merge(self._taken, self._counts, self._own.n, self._slots.rank, self._launch)
+        transfers.merge(self._taken, self._counts, self._own.n, self._slots.rank)
         return self._sums[self._slots.rank]

@@ -7,7 +7,7 @@ import random
 import pytest
 from cuda.bindings import driver as real
 
-from odc_engine.memory import copies
+from odc_engine.kernels import copies
 
 
 class FakeCopies:

@@ -2,7 +2,6 @@
 a stream of the same priority, and from one of a higher one. How much longer either takes says what may hide what."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from odc_engine.doctor.probes.base import CPU, OK, Answer, Hearing
@@ -11,7 +10,6 @@ from odc_engine.doctor.probes.together import Work, ends
 SIDE, SMALL = 8192, 192
 MB = 1 << 20
 MOVED, DEVICES = 256 * MB, 4
-FEW = 16  # programs
 ROUNDS = 3
 GEMMS, MOVES = 6, 40
 
@@ -75,9 +73,8 @@ def _moves(hearing: Hearing) -> dict[str, Work]:
 
         return move
 
-    usual = transfers.USUAL
-    ways[f"{usual.programs} programs"] = gather(usual)
-    ways[f"{FEW} programs"] = gather(replace(usual, programs=FEW))
+    for launch in (transfers.ALONE, transfers.USUAL):
+        ways[f"{launch.programs} programs"] = gather(launch)
     return ways
 
 

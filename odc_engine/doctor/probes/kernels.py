@@ -85,15 +85,17 @@ def rates(size: int) -> dict[str, float]:
     import torch
 
     from odc_engine.kernels import transfers
+    from odc_engine.kernels.copies import Parts
 
     n = size // 4 // DEVICES
     whole, spare = torch.randn(2, DEVICES * n, device="cuda")
     arenas = torch.randn(DEVICES, n, device="cuda")  # a GPU moves zeros faster
     place = transfers.Shards(transfers.table([a.data_ptr() for a in arenas], "cuda"), 0, 0, n)
+    parts = Parts(list(arenas))
     moves: dict[str, tuple[int, Callable[[], Any]]] = {
         "copy": (2, lambda: spare.copy_(whole)),
-        "gather": (2, lambda: transfers.gather(place, spare, torch.float32)),
-        "write": (2, lambda: transfers.write(place, whole, first=True)),
+        "gather": (2, lambda: parts.collect(spare)),
+        "write": (2, lambda: parts.spread(whole)),
         "add": (3, lambda: transfers.add(place, whole)),
     }
     return {name: passes * size / fastest(move) for name, (passes, move) in moves.items()}

@@ -17,7 +17,7 @@ from odc_engine.measuring.tuning import MB, Tried
 needs_triton = pytest.mark.skipif(
     not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"
 )
-USUAL, SMALL, LARGE = Tried(528, 8, 4096), Tried(132, 4, 4096), Tried(528, 8, 8192)
+USUAL, SMALL, LARGE = Tried(16, 8, 4096), Tried(8, 8, 4096), Tried(66, 8, 8192)
 WAYS = [way for way in tuning.PASSES if way != "copy"]
 
 
@@ -36,6 +36,20 @@ def test_the_usual_launch_stays_where_none_is_clearly_faster():
 def test_of_launches_that_are_alike_the_smallest_is_chosen():
     assert tuning.chosen(USUAL, made_up({USUAL: 0.80, SMALL: 0.93, LARGE: 0.94})) == SMALL
     assert tuning.chosen(USUAL, made_up({USUAL: 0.80, SMALL: 0.90, LARGE: 0.94})) == LARGE
+
+
+def test_what_a_transfer_costs_compute_decides_where_it_is_known():
+    """A large launch is faster alone, and takes the SMs."""
+    found = made_up({USUAL: 0.5, SMALL: 0.4, LARGE: 0.9})
+    for launch, part in ((USUAL, 3.0), (SMALL, 2.0), (LARGE, 0.5)):
+        for rates in found[launch].values():
+            rates[tuning.BESIDE] = 4e12 * part
+    assert tuning.chosen(LARGE, found) == USUAL
+
+
+def test_what_is_hidden_costs_no_less_than_can_be_measured():
+    assert tuning.per_second_lost(6.0, 10.0, 12.0) == 3.0
+    assert tuning.per_second_lost(6.0, 10.0, 9.9) == tuning.per_second_lost(6.0, 10.0, 10.0) == 60.0
 
 
 @given(st.lists(st.floats(0.05, 1.1), min_size=3, max_size=3))
@@ -68,14 +82,14 @@ def test_the_command_prints_shares_and_writes_a_recommendation(tmp_path, capsys)
     path = tmp_path / "launch.json"
     assert main(["tune", "-o", str(path)]) == 0
     told = json.loads(path.read_text())
-    assert (told["hardware"], told["chosen"]) == ("a GPU", {"programs": 132, "warps": 4, "block": 4096})
-    assert told["usual"] == {"programs": 528, "warps": 8, "block": 4096}
+    assert (told["hardware"], told["chosen"]) == ("a GPU", {"programs": 8, "warps": 8, "block": 4096})
+    assert told["usual"] == {"programs": 16, "warps": 8, "block": 4096}
     assert len(told["rates"]) == 3 * len(tuning.SIZES)
     assert tuning.reached(path)
     head, *rows = capsys.readouterr().out.splitlines()
-    assert "usual 4096 x 528 x 8  chosen 4096 x 132 x 4" in head
+    assert "usual 4096 x 16 x 8  chosen 4096 x 8 x 8" in head
     assert len(rows) == len(WAYS) * len(tuning.SIZES) + 2
-    assert rows[0].split() == ["gather", "1", "MB", "4000", "80%", "93%", "94%", "8192", "x", "528", "x", "8"]
+    assert rows[0].split() == ["gather", "1", "MB", "4000", "80%", "93%", "94%", "8192", "x", "66", "x", "8"]
     path.write_text(json.dumps({**told, "chosen": told["usual"]}))
     assert not tuning.reached(path)
 
@@ -108,4 +122,4 @@ def test_every_way_can_be_called(pools):
 def test_the_grid_is_small_and_has_more_than_the_usual():
     found = tuning.grid(132)
     assert len(set(found)) == len(found) <= 20
-    assert {launch.programs for launch in found} == {132, 264, 528}
+    assert {launch.programs for launch in found} == {8, 16, 33, 66, 132}

@@ -8,8 +8,8 @@ from fake_copies import FakeCopies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odc_engine.memory import copies
-from odc_engine.memory.copies import Parts
+from odc_engine.kernels import copies
+from odc_engine.kernels.copies import Parts
 
 REFUSING = real.CUresult.CUDA_ERROR_NOT_SUPPORTED
 
