@@ -60,7 +60,10 @@ def token_mean(loss_tokens: Sequence[int]) -> tuple[float, ...]:
 
 
 def sample_mean(loss_tokens: Sequence[int]) -> tuple[float, ...]:
-    """The same for the mean over samples of each sample's mean; samples without loss are not counted."""
+    """What each loss token of each sample counts for, so that the sum is the mean over samples of each one's mean.
+
+    Samples without loss are not counted.
+    """
     carrying = sum(1 for own in loss_tokens if own)
     return tuple(1 / (carrying * own) if own else 0.0 for own in loss_tokens)
 

@@ -72,7 +72,7 @@ def _first_host(env: Mapping[str, str]) -> str:
 
 
 def _port(env: Mapping[str, str]) -> int:
-    """The same for all tasks of a step, another one for the next."""
+    """The store's port: one for all tasks of a step, another one for the next step."""
     if "MASTER_PORT" in env:
         return _number(env, "MASTER_PORT")
     return 20000 + (_number(env, "SLURM_JOB_ID", 0) * 61 + _number(env, "SLURM_STEP_ID", 0)) % 12000

@@ -116,7 +116,7 @@ class Cost:
         return linear + quadratic
 
     def sample_parts(self, lengths: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """The same in two: what grows with the square of the length, last, and all else."""
+        """Seconds of each sample in two parts: what grows with its length or not at all, and what with its square."""
         p, layers = self.profile, self.model.layers
         linear = layers * (p.forward.linear + p.backward.linear) + p.head.linear + 2 * p.embed.linear
         quadratic = layers * (p.forward.quadratic + p.backward.quadratic) + p.head.quadratic + 2 * p.embed.quadratic

@@ -21,7 +21,7 @@ def collective(cluster: Cluster, size: float, holders: int, *, inside: bool = Tr
 
 
 def one_sided(cluster: Cluster, size: float, holders: int, *, inside: bool = True) -> float:
-    """The same for one device that gathers or pushes without the others.
+    """Seconds in which one device gathers or pushes a unit of `size` bytes without the others.
 
     Inside a node it takes as long (measured so by the paper). Between nodes all devices are at it at the same time,
     each with a card of its own: as long as its line rate takes, or as many times a collective's as somebody has

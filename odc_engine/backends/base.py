@@ -55,7 +55,7 @@ class Counting(Meeting):
 
 
 class Host(Counting):
-    """The same devices as processes: shm on one machine, network on several."""
+    """Devices as processes that can meet: by shared memory on one machine, by a network on several."""
 
     group: dist.ProcessGroup | None
     timeout: float  # seconds after which a silent peer is reported
@@ -118,7 +118,7 @@ class Lockable(PeerMemory):
 
     @abstractmethod
     def try_lock(self, device: int, start: int, stop: int) -> bool:
-        """The same until `unlock`, but only if nobody else holds them now."""
+        """Hold the bytes until `unlock`, but only if nobody else holds them now."""
 
     @abstractmethod
     def unlock(self, device: int, start: int, stop: int) -> None: ...

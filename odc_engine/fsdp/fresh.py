@@ -42,7 +42,7 @@ class Fresh:
             raise _changed(unit)
 
     def compare_shard(self, unit: Unit, published: Tensor) -> None:
-        """The same where FSDP2 hands over nothing, since it has kept the unit whole."""
+        """Compare a shard that FSDP2 does not hand over, since it has kept the unit whole."""
         packed = torch.empty_like(published)
         pack(unit, packed)
         self.compare(unit, packed, published)

@@ -187,7 +187,7 @@ def per_second_lost(moved: float, alone: float, both: float) -> float:
 
 
 def interpreted(size: int, launch: Tried) -> dict[str, float]:
-    """The same calls once each, on a CPU, where they take no time that means anything."""
+    """Each way's calls once, interpreted on a CPU, where they take no time that means anything."""
     for move in moves(size, launch, "cpu").values():
         move()
     return dict.fromkeys(PASSES, 1.0)

@@ -112,7 +112,7 @@ class StreamClock(Clock):
 
 
 class SharedClock(StreamClock):
-    """The same for devices that share a GPU: marks are read against one mark of device 0, made for each minibatch.
+    """Times of devices that share a GPU: marks are read against one mark of device 0, made for each minibatch.
 
     Marks of all streams are stamped by the GPU's one clock, to about half a microsecond. The time between two is told
     in milliseconds of 32 bits, which is 4 microseconds after a minute: so each minibatch has a first mark of its own.

@@ -50,7 +50,7 @@ def run_shared(
     cluster: Cluster | None = None,
     rngs: Sequence[np.random.Generator] = (),
 ) -> tuple[Floats, Floats, list[list[int]]]:
-    """The same, and who took each entry of the minibatches' queues.
+    """`asked` and `had` of all steps, and who took each entry of the minibatches' queues.
 
     A device that has run all microbatches of the program takes no more: where there is one, it may have been too short.
     """

@@ -150,7 +150,7 @@ def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambd
 def assign(
     setting: Setting, balancer: str, minibatches: Sequence[Drawn], *, advance: Callable[[], None] = lambda: None
 ) -> ScheduleFile:
-    """The same of minibatches that were drawn already, and without the digest, which no simulation needs."""
+    """The schedules of one balancer for drawn minibatches, without the digest, which no simulation needs."""
     schedules = []
     for minibatch in minibatches:
         schedules.append(_assign(setting, named(balancer), minibatch))

@@ -97,7 +97,7 @@ class _Spare(NamedTuple):
 
 
 def _over_devices(seconds: Floats) -> Floats:
-    """The same sum to the last bit, however the rows lie in memory."""
+    """Seconds summed over devices, to the same last bit however the rows lie in memory."""
     return np.asarray(np.ascontiguousarray(seconds).sum(axis=1))
 
 

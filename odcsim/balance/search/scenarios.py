@@ -19,7 +19,7 @@ def scenarios(linear: Floats, quadratic: Floats) -> Floats:
 
 
 def guessed(weights: Floats, lengths: NDArray[np.int64]) -> Floats:
-    """The same where only the sums are known: the quadratic part is what fits them best as a s + b s^2.
+    """Weights [scenario, sample] from sums alone: the quadratic part is what fits them best as a s + b s^2.
 
     Weights that grow no faster than lengths have no such part, and all scenarios are alike.
     """
