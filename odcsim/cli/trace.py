@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from odcsim.reading.stats import Cut, TraceStats
     from odcsim.trace import Trace
 
-SOURCE = "a file (csv, tsv, txt, json, jsonl, npy, npz, parquet), a named trace, or a spec such as fixed:length=4096"
+SOURCE = (
+    "a file (csv, tsv, txt, json, jsonl, npy, npz, parquet, arrow, idx), a folder of save_to_disk, a named trace, or a "
+    "spec such as fixed:length=4096"
+)
 BAR = 40
 
 

@@ -1,5 +1,6 @@
-"""NPY, NPZ and Parquet. Their decoders raise nearly anything on damaged bytes: all of it means one thing to a user."""
+"""NPY, NPZ and Megatron's index. Decoders raise nearly anything on damaged bytes: all of it is one thing to users."""
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.reading.memory import MemoryTable, of_columns
+from odcsim.reading.memory import of_columns
 from odcsim.reading.table import Table
 
 
 def open_numpy(path: Path) -> Table:
     """Arrays of numbers; one of objects would have to be unpickled, which can run code, and is refused."""
     with path.open("rb") as file:  # numpy leaves a damaged archive open where it opens the file itself
-        columns = _decoded(path, lambda: _arrays(np.load(file, allow_pickle=False)))
+        columns = decoded(path, lambda: _arrays(np.load(file, allow_pickle=False)))
     return of_columns(path, columns)
 
 
@@ -26,28 +27,23 @@ def _arrays(loaded: Any) -> dict[str, Any]:
     return {"length": columns["arr_0"]} if list(columns) == ["arr_0"] else columns
 
 
-def open_parquet(path: Path) -> Table:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError(
-            "Parquet needs pyarrow", where=str(path), fix="install it with: pip install 'odcsim[data]'"
-        ) from None
-    names = _decoded(path, lambda: parquet.ParquetFile(path).schema_arrow.names)
-    return MemoryTable(path, list(names), lambda name: _decoded(path, lambda: _column(path, name)))
+MEGATRON = b"MMIDIDX\x00\x00"
+_HEAD = struct.Struct("<9sQBQQ")  # magic, version, code of the tokens' type, sequences, documents + 1
 
 
-def _column(path: Path, name: str) -> Any:
-    from pyarrow import parquet, types
+def open_megatron(path: Path) -> Table:
+    """The `.idx` beside a `.bin` of tokens holds the length of every sequence, right behind its head."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD.size)
+        magic, version, _, count, _ = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0, 0, 0)
+        if magic != MEGATRON or version != 1:
+            raise InputError("is no index of Megatron's, version 1", where=str(path), fix="name the .idx beside a .bin")
+        if _HEAD.size + 4 * count > path.stat().st_size:
+            raise InputError(f"is cut short of its {count:,} lengths", where=str(path), fix="copy the file again")
+        return of_columns(path, {"length": np.fromfile(file, np.dtype("<i4"), count)})
 
-    table = parquet.ParquetFile(path).read(columns=[name], use_threads=False)
-    column = table.column(name)
-    if column.null_count == 0 and (types.is_integer(column.type) or types.is_floating(column.type)):
-        return column.to_numpy()
-    return column.to_pylist()
 
-
-def _decoded(path: Path, read: Callable[[], Any]) -> Any:
+def decoded(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except Exception as error:

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.reading.arrays import open_numpy, open_parquet
+from odcsim.reading.arrays import open_megatron, open_numpy
+from odcsim.reading.arrow import is_saved, open_arrow, open_parquet, open_saved
 from odcsim.reading.jsons import open_json, open_jsonl
 from odcsim.reading.roles import Roles, assign
 from odcsim.reading.table import EXACT, Columns, Table, lengths_of, whole
@@ -22,6 +23,8 @@ OPENERS: dict[str, Callable[[Path], Table]] = {
     ".npy": open_numpy,
     ".npz": open_numpy,
     ".parquet": open_parquet,
+    ".arrow": open_arrow,
+    ".idx": open_megatron,
 }
 SUFFIXES = ", ".join(OPENERS)
 QUANTILE_SAMPLES = 10_000
@@ -34,7 +37,7 @@ def looks_like_one(text: str) -> bool:
 def load(path: Path, column: str | None = None) -> Trace:
     """A trace from a file of lengths, a count table or a quantile table."""
     table = _open(path)
-    roles = assign(table.names, column, str(path))
+    roles = assign(table.names, column, str(path), table.lists)
     columns = table.numbers(roles.numbers)
     if len(columns[roles.parts[0]]) == 0:
         raise InputError("holds no rows", where=str(path), fix="give one row per sample")
@@ -46,6 +49,8 @@ def load(path: Path, column: str | None = None) -> Trace:
 
 def _open(path: Path) -> Table:
     if path.is_dir():
+        if is_saved(path):
+            return open_saved(path)
         raise InputError("is a folder", where=str(path), fix="name one file inside it")
     if not path.exists():
         raise InputError("no such file", where=str(path), fix="check the path, or see 'odcsim trace list'")

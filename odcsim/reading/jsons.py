@@ -14,6 +14,7 @@ from odcsim.errors import InputError
 from odcsim.reading.memory import MemoryTable, number, of_columns
 from odcsim.reading.table import Columns, Table, factorised, ids
 from odcsim.reading.text import opened
+from odcsim.reading.tokens import is_list
 
 FIX = 'give one number, or one object such as {"length": 512}, per row'
 
@@ -24,6 +25,7 @@ class LinesTable:
 
     path: Path
     names: list[str]
+    lists: frozenset[str]
 
     def numbers(self, wanted: tuple[str, ...]) -> Columns:
         kept = array("d")
@@ -55,7 +57,8 @@ class LinesTable:
 
 def open_jsonl(path: Path) -> LinesTable:
     for _, row in _lines(path):
-        return LinesTable(path, list(as_record(row)))
+        record = as_record(row)
+        return LinesTable(path, list(record), frozenset(n for n, value in record.items() if is_list(value)))
     raise InputError("the file is empty", where=str(path), fix=FIX)
 
 

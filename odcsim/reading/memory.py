@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
+from odcsim.reading import tokens
 from odcsim.reading.table import Columns, are_ids, factorised, ids
 
 
@@ -19,6 +20,7 @@ class MemoryTable:
     path: Path
     names: list[str]
     read: Callable[[str], Any]
+    lists: frozenset[str] = frozenset()
 
     def numbers(self, wanted: tuple[str, ...]) -> Columns:
         return {name: self._number(name) for name in wanted}
@@ -46,22 +48,25 @@ class MemoryTable:
 def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
     """A table of columns that are all there. What is no list (a note beside them) is no column."""
     lists = {name: values for name, values in columns.items() if isinstance(values, list | np.ndarray)}
-    sizes = {name: len(values) if np.ndim(values) else 0 for name, values in lists.items()}
+    sizes = {name: len(v) if isinstance(v, list) or v.ndim else 0 for name, v in lists.items()}
     if not sizes:
         raise InputError("the file holds no columns", where=str(path), fix='give lists, such as {"length": [512]}')
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"'{name}' {size}" for name, size in sizes.items())
         raise InputError(f"columns differ in length: {listed}", where=str(path), fix="give every row the same columns")
-    return MemoryTable(path, list(lists), lists.__getitem__)
+    of_tokens = frozenset(name for name, v in lists.items() if isinstance(v, list) and v and tokens.is_list(v[0]))
+    return MemoryTable(path, list(lists), lists.__getitem__, of_tokens)
 
 
 def number(value: object, column: str, where: str) -> float:
-    """One value of a JSON file as a float; true and false are not numbers here."""
+    """One value of a JSON file as a float, of a list of tokens how many count; true and false are not numbers here."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
             return float("inf")
+    if tokens.is_list(value):
+        return float(tokens.count(column, cast(list[int], value)))
     text = repr(value)
     shown = text if len(text) <= 40 else text[:37] + "..."
     raise InputError(f"column '{column}' holds {shown}", where=where, fix="it takes whole numbers")

@@ -1,24 +1,27 @@
 """Which column of a file means what, by the names people use."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from odcsim.errors import InputError, nearest
+from odcsim.reading.tokens import LABELS, MASKS
 
 LENGTH = (
     "length lengths len seqlen seqlens seq_len seq_length seq_lengths sequence_length num_tokens n_tokens ntokens "
     "token_count tokens total total_tokens total_length"
 ).split()
+IDS = ("input_ids", "token_ids")
 PROMPT = (
     "prompt prompt_length prompt_len prompt_tokens num_prompt_tokens prompt_lengths input input_length input_len "
-    "input_tokens num_input_tokens contexttokens context_tokens"
+    "input_tokens num_input_tokens contexttokens context_tokens prompt_ids"
 ).split()
 RESPONSE = (
     "response response_length response_len response_tokens num_response_tokens response_lengths completion "
     "completion_length completion_len completion_tokens output output_length output_len output_tokens "
-    "num_output_tokens generatedtokens generated_tokens"
+    "num_output_tokens generatedtokens generated_tokens response_ids completion_ids"
 ).split()
 LOSS = "loss loss_tokens num_loss_tokens loss_length loss_len".split()
+LOSS_LISTS = (*LABELS, *(mask for mask in MASKS if mask != "attention_mask"))
 GROUP = "prompt_id group group_id uid prompt_uid prompt_idx prompt_index".split()
 STEP = "step rl_step global_step training_step".split()
 COUNT = "count counts frequency".split()
@@ -43,16 +46,20 @@ class Roles:
         return tuple(dict.fromkeys([*self.parts, *(name for name in extra if name)]))
 
 
-def assign(names: Sequence[str], column: str | None, where: str) -> Roles:
+def assign(names: Sequence[str], column: str | None, where: str, lists: Collection[str] = ()) -> Roles:
     """The roles of a file's columns; an error lists them where no lengths can be told."""
-    parts = (_named(names, column, where),) if column is not None else _lengths(names)
+    parts = (_named(names, column, where),) if column is not None else _lengths(names, lists)
     if not parts:
         raise InputError(
             f"no column of lengths among {', '.join(repr(n) for n in names)}",
             where=where,
             fix="choose one with --column, or call it 'length'",
         )
-    loss = _first(names, LOSS) or (_first(names, RESPONSE) if len(parts) == 2 else None)
+    loss = (
+        _first(names, LOSS)
+        or _first([n for n in names if n in lists], LOSS_LISTS)
+        or (_first(names, RESPONSE) if len(parts) == 2 else None)
+    )
     others = {"group": GROUP, "step": STEP, "count": COUNT, "quantile": QUANTILE}
     roles = Roles(parts, loss, **{role: _first(names, known) for role, known in others.items()})
     clash = roles.quantile and (roles.count or roles.group or roles.step or roles.loss)
@@ -64,8 +71,8 @@ def assign(names: Sequence[str], column: str | None, where: str) -> Roles:
     return roles
 
 
-def _lengths(names: Sequence[str]) -> tuple[str, ...]:
-    if whole := _first(names, LENGTH):
+def _lengths(names: Sequence[str], lists: Collection[str]) -> tuple[str, ...]:
+    if whole := _first(names, LENGTH) or _first([n for n in names if n in lists], IDS):
         return (whole,)
     prompt, response = _first(names, PROMPT), _first(names, RESPONSE)
     return (prompt, response) if prompt and response else ()

@@ -19,6 +19,10 @@ class Table(Protocol):
     @property
     def names(self) -> list[str]: ...
 
+    @property
+    def lists(self) -> frozenset[str]:
+        """Columns of a list of tokens for each sample, whose numbers are how many of them count."""
+
     def numbers(self, wanted: tuple[str, ...]) -> Columns: ...
 
     def labels(self, name: str) -> NDArray[np.int64]: ...

@@ -27,6 +27,7 @@ class TextTable:
     delimiter: str
     names: list[str]
     header_lines: int
+    lists: frozenset[str] = frozenset()
 
     def numbers(self, wanted: tuple[str, ...]) -> Columns:
         at = [self.names.index(name) for name in wanted]

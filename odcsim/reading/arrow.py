@@ -1,0 +1,119 @@
+"""Parquet, Arrow and folders that `save_to_disk` wrote: by pyarrow alone, a piece at a time."""
+
+import json
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from odcsim.errors import InputError
+from odcsim.reading import tokens
+from odcsim.reading.arrays import decoded
+from odcsim.reading.memory import MemoryTable
+from odcsim.reading.table import Table
+
+STATE, SPLITS = "state.json", "dataset_dict.json"
+BLOCK = 8192  # rows at a time: of lists, only what is counted stays
+
+
+def open_parquet(path: Path) -> Table:
+    _pyarrow(path, "Parquet")
+    schema = decoded(path, lambda: _parquet(path).schema_arrow)
+    return _table(path, schema, lambda name: (b.column(0) for b in _parquet(path).iter_batches(BLOCK, columns=[name])))
+
+
+def open_arrow(path: Path) -> Table:
+    return _streams(path, [path])
+
+
+def open_saved(folder: Path) -> Table:
+    """A dataset of Hugging Face: its state names the files, in order."""
+    state = decoded(folder / STATE, lambda: json.loads((folder / STATE).read_text(encoding="utf-8")))
+    names = decoded(folder / STATE, lambda: [Path(file["filename"]).name for file in state["_data_files"]])
+    missing = next((name for name in names if not (folder / name).is_file()), None)
+    if not names or missing is not None:
+        problem = f"has no {missing}" if missing else "names no files"
+        raise InputError(problem, where=str(folder), fix="save the dataset again")
+    return _streams(folder, [folder / name for name in names])
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether it is a dataset; one of several splits is an error that names them."""
+    if (folder / SPLITS).is_file():
+        splits = sorted(path.parent.name for path in folder.glob(f"*/{STATE}"))
+        fix = f"name one: {folder / splits[0]}" if splits else "save the dataset again"
+        raise InputError(f"holds the splits {', '.join(splits) or 'of nothing'}", where=str(folder), fix=fix)
+    return (folder / STATE).is_file()
+
+
+def _streams(path: Path, files: list[Path]) -> Table:
+    _pyarrow(path, "Arrow")
+    schema = decoded(path, lambda: _reader(files[0])[0])
+    return _table(path, schema, lambda name: (b.column(name) for file in files for b in _reader(file)[1]))
+
+
+def _reader(file: Path) -> tuple[Any, Iterator[Any]]:
+    """Mapped into memory, so that tokens that nobody counts are never read. A stream, or a file with a footer."""
+    import pyarrow
+
+    source = pyarrow.memory_map(str(file))
+    if source.read(6) == b"ARROW1":
+        reader = pyarrow.ipc.open_file(source)
+        return reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+    source.seek(0)
+    stream = pyarrow.ipc.open_stream(source)
+    return stream.schema, iter(stream)
+
+
+def _table(path: Path, schema: Any, columns: Any) -> MemoryTable:
+    lists = frozenset(field.name for field in schema if _of_tokens(field.type))
+    return MemoryTable(
+        path, list(schema.names), lambda name: decoded(path, lambda: _joined(name, columns(name))), lists
+    )
+
+
+def _joined(name: str, columns: Iterator[Any]) -> Any:
+    """An array where every piece is one; else a list, whose odd values are told by their row."""
+    pieces = [_values(name, column) for column in columns]
+    if all(isinstance(piece, np.ndarray) for piece in pieces):
+        return np.concatenate(pieces) if pieces else np.array([], np.int64)
+    return [value for piece in pieces for value in (piece.tolist() if isinstance(piece, np.ndarray) else piece)]
+
+
+def _values(name: str, column: Any) -> Any:
+    from pyarrow import compute, types
+
+    if _of_tokens(column.type):
+        lengths = compute.list_value_length(column)
+        if column.null_count or name.lower() not in (*tokens.LABELS, *tokens.MASKS):
+            column = lengths
+        else:
+            flat = compute.fill_null(column.flatten(), tokens.UNSEEN if name.lower() in tokens.LABELS else 0)
+            return tokens.counts(name, lengths.to_numpy(zero_copy_only=False).astype(np.int64), flat.to_numpy())
+    if column.null_count == 0 and (types.is_integer(column.type) or types.is_floating(column.type)):
+        return column.to_numpy(zero_copy_only=False)
+    return column.to_pylist()
+
+
+def _of_tokens(kind: Any) -> bool:
+    from pyarrow import types
+
+    nested = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return nested and bool(types.is_integer(kind.value_type))
+
+
+def _parquet(path: Path) -> Any:
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(path)
+
+
+def _pyarrow(path: Path, what: str) -> None:
+    try:
+        import_module("pyarrow")
+    except ImportError:
+        raise InputError(
+            f"{what} needs pyarrow", where=str(path), fix="install it with: pip install 'odcsim[data]'"
+        ) from None
