@@ -146,6 +146,16 @@ def groups_of(model: nn.Module) -> list[Group]:
     return _known(lambda: list(_groups(model)))
 
 
+def devices_of(model: nn.Module) -> dist.ProcessGroup | None:
+    """Over which a model is sharded, where that is a part of all."""
+    groups = groups_of(model) if isinstance(model, FSDPModule) else []
+    ranks = {tuple(dist.get_process_group_ranks(group.devices)) for group in groups}
+    if len(ranks) > 1:
+        raise InputError("units are sharded over different devices", fix="give every fully_shard the same mesh")
+    whole = not groups or len(next(iter(ranks))) == dist.get_world_size()
+    return None if whole else groups[0].devices
+
+
 def _groups(model: nn.Module) -> Iterator[Group]:
     names = {module: name for name, module in model.named_modules()}
     seen: set[int] = set()

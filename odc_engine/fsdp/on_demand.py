@@ -26,7 +26,7 @@ from odc_engine.backends.patience import LIMIT, hinting
 from odc_engine.fsdp import agreement
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.fresh import Fresh
-from odc_engine.fsdp.groups import stock_afterwards
+from odc_engine.fsdp.groups import devices_of, stock_afterwards
 from odc_engine.fsdp.minibatch import Minibatch
 from odc_engine.fsdp.plugs import Gather, Push
 from odc_engine.fsdp.reduction import scale
@@ -73,7 +73,7 @@ class OnDemand(Communication):
         if accumulate not in ACCUMULATE:
             raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
         with ExitStack() as opened:
-            self.memory = memory or memory_for(model, timeout)
+            self.memory = memory or memory_for(model, timeout, devices_of(model))
             opened.callback(self.memory.close)
             self.rank, self.size = self.memory.rank, self.memory.size
             self.meets, self.recorder = meets, recorder or Silence()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch.distributed as dist
 from torch import nn
 
 from odc_engine import backends
@@ -11,10 +12,10 @@ from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena
 
 
-def memory_for(model: nn.Module, timeout: float) -> PeerMemory:
-    """Arenas where the parameters are, of the usual backend there."""
+def memory_for(model: nn.Module, timeout: float, group: dist.ProcessGroup | None) -> PeerMemory:
+    """Arenas where the parameters are, of the usual backend there. `group`: of these devices, not of all."""
     device = "cuda" if any(p.is_cuda for p in model.parameters()) else "cpu"
-    memory = backends.usual(device).memory(SharedMemory(timeout=timeout))
+    memory = backends.usual(device).memory(SharedMemory(group, timeout))
     assert isinstance(memory, PeerMemory)
     return memory
 

@@ -215,7 +215,7 @@ def verdict(outcomes: list[Outcome], expected: list[Seen], fails: bool = False, 
         if not agree(outcome, expected[:last], len(outcomes), bound):
             return "WRONG"
     if ends:  # who names a way out first
-        every = [o.refused or o.failed for o in ends] + [o.lost for o in ends]
+        every = [o.refused or o.failed.partition(": [")[0] for o in ends] + [o.lost for o in ends]
         return re.sub(r" \(pid \d+\)", "", max(filter(None, every), key=lambda words: ";" in words))
     return "works" if not fails and all(len(o.seen) == len(expected) for o in outcomes) else "WRONG: saw less"
 
@@ -246,3 +246,8 @@ def _close(found: Tensor, expected: Tensor, bound: float) -> bool:
         return False
     difference = (found.double() - expected.double()).abs()
     return bool((difference <= bound * max(float(expected.abs().amax() if expected.numel() else 0), 1e-3)).all())
+
+
+def found(pools, habit: Habit) -> str:
+    """What a habit comes to."""
+    return verdict(pools(len(habit.counts)).run(follow, habit), *alone(habit), habit.bound)

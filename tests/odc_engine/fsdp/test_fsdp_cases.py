@@ -8,6 +8,7 @@ import pytest
 import torch
 import work
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from work import Case
@@ -82,6 +83,25 @@ def grouped(rank, case, group):
     model = case.fresh()
     group(model)
     comm = OnDemand(fully_shard(model))
+    work.minibatch(case, rank, model, comm)
+    found = work.whole_gradients(model)
+    comm.close()
+    return found
+
+
+def test_a_model_on_a_part_of_all_devices(pools):
+    """As beside tensor parallelism, or with another model on the others: pairs of four devices, each for itself."""
+    halves = [UNEVEN.but(counts=(4, 1)), Case((0, 0, 2, 0))]
+    for rank, found in enumerate(pools(4).run(on_a_submesh, UNEVEN)):
+        assert work.error(found, work.reference(halves[rank // 2])) <= BOUND
+
+
+def on_a_submesh(rank, case):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("part", "shard"))["shard"]
+    model = case.fresh()
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    comm = OnDemand(fully_shard(model, mesh=mesh))
     work.minibatch(case, rank, model, comm)
     found = work.whole_gradients(model)
     comm.close()
