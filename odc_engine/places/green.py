@@ -38,10 +38,14 @@ class Partition:
 
 def share(devices: int, gpu: int = 0) -> int:
     """SMs of each device where so many have equal groups."""
-    every = torch.cuda.get_device_properties(gpu).multi_processor_count
-    if (own := every // devices // PIECE * PIECE) == 0:
-        raise InputError(f"{devices} devices on {every} SMs", fix=f"use at most {every // PIECE} devices")
+    if (own := every(gpu) // devices // PIECE * PIECE) == 0:
+        raise InputError(f"{devices} devices on {every(gpu)} SMs", fix=f"use at most {every(gpu) // PIECE} devices")
     return own
+
+
+def every(gpu: int = 0) -> int:
+    """SMs of the whole GPU."""
+    return int(torch.cuda.get_device_properties(gpu).multi_processor_count)
 
 
 def told(sms: int, gpu: int = 0) -> str:

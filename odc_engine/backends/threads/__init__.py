@@ -35,10 +35,11 @@ class _OnGpu(_ThreadsHere):
     def places(self, use: Use) -> Sequence["Place"]:
         import torch
 
-        from odc_engine.places import green
+        from odc_engine.places import green, products
         from odc_engine.places.streams import StreamPlace
 
         parts = green.partitions(use.devices, self._sms(use))
+        products.plan_for(parts[0].sms, green.every())
         return [StreamPlace(torch.device("cuda", 0), part.streams, part) for part in parts]
 
     def part(self, devices: int) -> str:

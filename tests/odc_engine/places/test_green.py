@@ -6,7 +6,9 @@ import pytest
 from cuda import bindings
 from cuda.bindings import driver as real
 
-from odc_engine.places import green
+from odc_engine.backends import threads
+from odc_engine.backends.backend import Use
+from odc_engine.places import green, products
 from odcsim.errors import InputError
 
 SMS, PIECE = 132, 8
@@ -96,6 +98,14 @@ def test_transfers_go_before_compute_in_each_group():
     """As under FSDP2, whose streams for transfers have priority -1."""
     green.partitions(4, 32)
     assert bindings.driver.priorities == [0, -1, -1] * 4
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_run_plans_its_products_for_a_group(monkeypatch):
+    told = []
+    monkeypatch.setattr(products, "plan_for", lambda *sms: told.append(sms))
+    assert len(threads.CUDA.places(Use(4))) == 4
+    assert told == [(32, SMS)]
 
 
 @pytest.mark.usefixtures("gpu")
