@@ -103,13 +103,18 @@ def chosen(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in CHOICES if hasattr(args, name)}
 
 
+def printable(text: str) -> str:
+    """In one line, and without what a terminal would obey: a message may quote a file."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+
+
 def status(name: str, run: Callable[[], int | None], *failures: type[Exception]) -> int:
     """Run a command and give its exit status. What is among `failures` is told in one line too, with status 1."""
     told: tuple[type[Exception], ...] = (InputError, *failures)
     try:
         return int(run() or 0)
     except told as error:
-        print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{name}: error: {printable(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
     except OSError as error:
         if error.errno not in _PATHS or error.filename is None:

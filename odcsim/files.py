@@ -5,7 +5,7 @@ import secrets
 import signal
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -37,6 +37,17 @@ def check_writable(path: Path) -> None:
     folder = (_behind_links(path) if path.is_symlink() else path).parent
     if not folder.is_dir():
         raise InputError("its folder does not exist", where=str(path), fix=f"make {folder} first")
+
+
+def check_apart(output: Path, inputs: Iterable[str]) -> None:
+    """No command writes over what it reads, by whatever name or link it is named."""
+    mode = _mode(output)
+    if mode is None or not stat.S_ISREG(mode):
+        return
+    for name in inputs:
+        with suppress(OSError, ValueError):  # a name of the catalog, or a file that is missed where it is read
+            if output.samefile(name):
+                raise InputError("is what this command reads", where=str(output), fix="write to another file")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -21,9 +21,10 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from odcsim.files import check_writable
+    from odcsim.files import check_apart, check_writable
 
     check_writable(Path(args.output))
+    check_apart(Path(args.output), [path for path in (args.schedule, args.profile, args.gpu) if path])
     file, job = options.job_of(args)
     from odc_engine.runs.run import run
 

@@ -10,6 +10,12 @@ from odcsim.command import Parser, status
 
 COMMANDS = ("demo", "trace", "compare", "balance", "simulate", "report", "trace_json", "fit", "validate", "catalog")
 
+# What arguments that may name a file to read are called, in any command.
+INPUTS = tuple(
+    "trace source sources schedule timeline timelines predicted measured name model gpu profile cluster lengths".split()
+)
+PAGES = ("", ".html", ".htm")  # without a suffix it may be a pipe
+
 
 def build_parser() -> Parser:
     parser = Parser(prog="odcsim", description="Predict what uneven sequence lengths cost in data-parallel training.")
@@ -43,10 +49,19 @@ def _run(args: Namespace) -> int | None:
     """What cannot be written is refused before the work whose result it would be."""
     from pathlib import Path
 
-    from odcsim.files import check_writable
+    from odcsim.errors import InputError
+    from odcsim.files import check_apart, check_writable
 
+    read = [path for name in INPUTS for path in _listed(getattr(args, name, None))]
     for name in ("output", "html"):
         if (path := getattr(args, name, None)) is not None:
             check_writable(Path(path))
+            check_apart(Path(path), read)
+    if (page := getattr(args, "html", None)) and Path(page).suffix.lower() not in PAGES:
+        raise InputError("is no name of a page", where=page, fix="pages are HTML: name it FILE.html")
     code: int | None = args.run(args)
     return code
+
+
+def _listed(value: str | list[str] | None) -> list[str]:
+    return value if isinstance(value, list) else [value] if value else []
