@@ -18,7 +18,7 @@ slow: .venv/dev
 	$(BIN)/pytest -m "slow and not gpu"
 
 # The engine in trainers that others wrote, whose packages are an extra.
-TRAINERS := tests/odc_engine/trainers tests/docs/test_trl.py
+TRAINERS := tests/odc_engine/trainers tests/docs/test_trl.py tests/docs/test_trainer_programs.py
 trainers: .venv/trainers
 	$(BIN)/pytest -m "slow and not gpu" $(TRAINERS)
 

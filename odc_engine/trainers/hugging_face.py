@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from odc_engine.fsdp import OnDemand
 from odc_engine.sampler import agree
 from odc_engine.trainers import refusals
+from odc_engine.trainers.metrics import noted_by, own_alone
 from odc_engine.trainers.minibatches import Loaded, MinibatchLoader, MinibatchSampler, freely_balanced
 
 IGNORED = -100  # a label that no loss counts
@@ -101,14 +102,21 @@ class OnDemandMixin:
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward of all microbatches of this device, then the one meeting of the minibatch."""
         model.train()
-        loss = torch.zeros((), device=self._trainer.args.device)
-        for batch, share in zip(inputs["microbatches"], inputs["shares"], strict=True):
-            if share:
+        loss, noted = torch.zeros((), device=self._trainer.args.device), noted_by(self._trainer)
+        with own_alone(self._trainer.accelerator):
+            for batch, share in zip(inputs["microbatches"], inputs["shares"], strict=True):
+                if not share:
+                    continue
                 # What the Trainer divides a mean loss by. Shares of all devices add up to the number of devices.
                 self._trainer.current_gradient_accumulation_steps = 1 / share
+                counted = _loss_tokens(batch)
                 loss += self._stock.training_step(model, batch, num_items_in_batch)
+                if noted:
+                    noted.weigh(share if counted is None else counted)
         if self._odc is not None:
             self._odc.settle()
+        if noted:
+            noted.combine()
         return loss
 
 
@@ -140,6 +148,10 @@ def _sealed(loaded: list[Loaded]) -> dict[str, Any]:
     run = [batch for batch, share in loaded if share]
     counted = {name: torch.cat([batch[name].flatten() for batch in run]) for name in _counted(run)}
     return {**counted, "microbatches": [batch for batch, _ in loaded], "shares": [share for _, share in loaded]}
+
+
+def _loss_tokens(batch: Any) -> int | None:
+    return int((batch["labels"][..., 1:] != IGNORED).sum()) if "labels" in batch else None
 
 
 def _counted(run: list[Any]) -> list[str]:

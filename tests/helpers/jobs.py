@@ -44,12 +44,12 @@ def job_for(
     return replace(job, emulate=emulate, cost=replace(job.cost, profile=SECONDS)) if emulate else job
 
 
-def torchrun(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def torchrun(folder: Path, *arguments: str, warnings: str = "error") -> "subprocess.CompletedProcess[str]":
     """What torchrun does with a program, in a folder, on devices of one thread each."""
     return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONWARNINGS": warnings, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=240,

@@ -124,3 +124,27 @@ def outcome(trainer) -> Trained:
 
 def whole(parameter: Tensor) -> Tensor:
     return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach().clone()
+
+
+def in_order(base: type) -> type:
+    """A trainer that draws its samples as `BalancedBatches` does."""
+    return type("Stock", (base,), {"_get_train_sampler": _ordered})
+
+
+def _ordered(self, train_dataset=None):
+    return InOrder(len(train_dataset if train_dataset is not None else self.train_dataset))
+
+
+def words():
+    """A tokenizer that knows numbers."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    known = {"<pad>": 0, **{str(i): i for i in range(1, WORDS)}}
+    whole_words = Tokenizer(models.WordLevel(known, unk_token="<pad>"))
+    return PreTrainedTokenizerFast(tokenizer_object=whole_words, pad_token="<pad>", eos_token=str(WORDS - 1))
+
+
+def both(pools, work, *args):
+    """On both devices; the first call imports transformers there."""
+    return pools(2).run(work, *args, timeout=300.0)

@@ -2,7 +2,20 @@
 
 import pytest
 import torch
-from tiny_trainers import FSDP, IGNORED, InOrder, Texts, Trained, adapted, arguments, collate, llama, outcome, tied
+from tiny_trainers import (
+    FSDP,
+    IGNORED,
+    Texts,
+    Trained,
+    adapted,
+    arguments,
+    both,
+    collate,
+    in_order,
+    llama,
+    outcome,
+    tied,
+)
 from torch.nn import functional
 from transformers import Trainer, TrainerCallback
 
@@ -14,21 +27,11 @@ from odcsim.errors import InputError
 pytestmark = pytest.mark.slow
 
 
-class Stock(Trainer):
-    def _get_train_sampler(self, train_dataset=None):
-        return InOrder(len(train_dataset or self.train_dataset))
-
-
 class OnDemand(OnDemandMixin, Trainer):
     max_tokens = 64
 
 
-KINDS = {"stock": Stock, "on-demand": OnDemand}
-
-
-def both(pools, work, *args):
-    """On both devices; the first call imports transformers there."""
-    return pools(2).run(work, *args, timeout=300.0)
+KINDS = {"stock": in_order(Trainer), "on-demand": OnDemand}
 
 
 def trainer_of(kind, rank, folder, samples=48, model=llama, **changed):
