@@ -103,7 +103,7 @@ def pushes(hearing: Hearing) -> Answer:
     ours = rivals.one_sided(contestants("longalign", hearing.device))
     paths = sorted(hearing.folder.glob(f"longalign-{ours.stem}-*.npz"))
     if not paths:
-        return Answer(FAILED, "the probe `longalign` has left no timelines")
+        raise Absent("the probe `longalign` has left no timelines")  # whatever it failed by is told there
     lines = [timeline.read(path) for path in paths]
     share, total = rivals.hidden(lines)
     told = f"{share:.1%} of the time of layers' pushes lies beside backward, of {total:.3f} s on all devices together"

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from odc_engine.backends import threads
+from odc_engine.doctor.probes.base import Absent, Hearing
 from odc_engine.job import Job
 from odc_engine.measuring import rivals
-from odc_engine.measuring.probes import COLLECTIVE, CONTEST, ON_DEMAND, SORTED, contestants
+from odc_engine.measuring.probes import COLLECTIVE, CONTEST, ON_DEMAND, SORTED, contestants, pushes
 from odc_engine.measuring.rivals import REPEATS, Runs, cost_of, planned, turns
 from odcsim import timeline
 from odcsim.executors.simulation import Simulation, simulate
@@ -148,3 +149,13 @@ def test_pushes_lie_beside_backward_but_for_the_last_of_a_microbatch():
     assert total > 0
     late = tuple(replace(b, asked=b.asked + 1e6 * push(b), had=b.had + 1e6 * push(b)) for b in line.blocks)
     assert rivals.hidden([replace(line, blocks=late)])[0] < 0.1
+
+
+@pytest.mark.usefixtures("ran")
+def test_where_nothing_ran_nothing_can_be_said_of_pushes(tmp_path):
+    """A probe that failed is told once."""
+    hearing = Hearing(tmp_path, name="pushes")
+    with pytest.raises(Absent, match="left no timelines"):
+        pushes(hearing)
+    perform(tmp_path)
+    assert pushes(hearing).data["reached"]
