@@ -20,7 +20,7 @@ _PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOT
 # As SI has it, so that nobody has to guess what a number comes to: 16k is 16,000 of anything, 16Ki is 16,384.
 SIZES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "ki": 2**10, "mi": 2**20}
 TIMES = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
-_NUMBER = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,12}(?:\.\d{1,12})?) ?([a-z]*)", re.ASCII)
+_NUMBER = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,12}(?:\.\d{1,20})?) ?([a-z]*)", re.ASCII)
 
 
 def human(text: str, units: Mapping[str, int] = SIZES) -> Fraction | None:

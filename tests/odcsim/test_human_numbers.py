@@ -50,6 +50,7 @@ def test_times():
         None,
     ]
     assert human("0.1") == Fraction(1, 10)
+    assert human(str(0.1 + 0.2)) == Fraction(str(0.1 + 0.2))
 
 
 def test_they_hold_wherever_numbers_are_typed():

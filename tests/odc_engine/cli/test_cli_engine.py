@@ -84,7 +84,7 @@ def test_torchrun_launches_it_too(tmp_path):
     assert timeline.read(output).about.devices == 2
 
 
-BAD_TIMES = ("0", "-1", "nan", "inf", "1h")
+BAD_TIMES = ("0", "-1", "nan", "inf", "1w")
 REFUSED = {
     "unequal counts": (["--sync", "collective"], "minibatch 0: devices run different numbers of microbatches"),
     "unequal counts, deferred": (["--sync", "deferred"], "minibatch 0: devices run different numbers"),
