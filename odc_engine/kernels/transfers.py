@@ -90,6 +90,16 @@ def write(shards: Shards, gradients: Tensor, *, first: bool, launch: Launch = US
     call(device.write, grid, *shards.beside(gradients), first=first, **launch.options())
 
 
+def compile_writes(n: int, dtype: torch.dtype, where: torch.device, launch: Launch = USUAL) -> None:
+    """Have all code that writes of n elements each will need, by writing a few: a run is not to compile while timed."""
+    few, spare = (ALIGN, [0]) if n % ALIGN == 0 else (3, [0, 1])  # where parts of odd sizes begin, anything goes
+    room, gradients = torch.zeros(few, device=where), torch.zeros(few + 1, dtype=dtype, device=where)
+    place = Shards(table([room.data_ptr()], where), 0, 0, few)
+    for start in spare:
+        for first in (True, False):
+            write(place, gradients[start : start + few], first=first, launch=launch)
+
+
 def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = ALONE) -> None:
     """The sum of so many slots of n elements, which lie at equal distances in `slots`, in the order of writers. `out`
     may be the first of them."""

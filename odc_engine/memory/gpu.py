@@ -49,6 +49,9 @@ class GpuArena(Arena):
         slots = self._at([self._slot_start(unit, rank, o) for o in self._owners], unit, "push")
         if self._slots == 1:
             return Atomic(slots, self.slot(rank, unit, 0), self._launch)
+        shape = self.units[unit]
+        for dtype in dict.fromkeys((shape.dtype, torch.float32)):
+            transfers.compile_writes(shape.push, dtype, self.memory.device, self._launch)
         taken = self._bytes(rank, self._slot_start(unit, 0, rank), self._slots * size)
         if self.nodes > 1 or not _all_near(self.memory):  # what goes on to others has to be a sum
             given = [self.slot(self._stand_in(o), unit, rank, o) for o in self._owners]

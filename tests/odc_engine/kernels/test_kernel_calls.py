@@ -49,6 +49,22 @@ def test_all_devices_and_meetings_have_the_same_code():
     assert gpu.launched == ["gather"] * 5 + ["meet"] * 4
 
 
+@pytest.mark.parametrize("n", [64, 37])
+def test_nothing_is_left_to_compile_for_a_later_push(n):
+    """Of any microbatch, to all owners or to itself, wherever its part begins."""
+    with fake_gpu(*KERNELS) as gpu:
+        transfers.compile_writes(n, torch.bfloat16, torch.device("cpu"))
+        known = list(gpu.loaded)
+        arenas, gradients = [torch.zeros(n) for _ in range(3)], torch.zeros(3 * n, dtype=torch.bfloat16)
+        addresses = [arena.data_ptr() for arena in arenas]
+        for first in (True, False):
+            everybody, own = (transfers.Shards(transfers.table(some), 0, 0, n) for some in (addresses, addresses[:1]))
+            transfers.write(everybody, gradients, first=first)
+            for owner in range(3):
+                transfers.write(own, gradients[owner * n :][:n], first=first)
+    assert gpu.loaded == known
+
+
 def test_a_kernel_that_is_being_loaded_is_waited_for():
     """By a thread that comes meanwhile. Triton itself lets it launch nothing."""
     loading, tried = threading.Event(), threading.Event()
