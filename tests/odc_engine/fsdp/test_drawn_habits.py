@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import pytest
 import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -66,4 +67,11 @@ def check(pools, names, data) -> None:
 @settings(max_examples=60)
 @given(sequences, st.data())
 def test_a_drawn_sequence_is_right_or_refused(pools, names, data):
+    check(pools, names, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(sequences, st.data())
+def test_a_thousand_drawn_sequences_are_right_or_refused(pools, names, data):
     check(pools, names, data)
