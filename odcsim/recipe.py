@@ -24,7 +24,7 @@ ATTENTION = ("usual", "fa2", "fa3", "cudnn", "sdpa", "eager", "triton")
 STACKS = ("tuned", "compiled", "plain")
 PRECISIONS = ("bf16", "fp8")
 LOSSES = ("chunked", "whole")
-OPTIMIZERS = ("fp32", "bf16", "8bit")
+OPTIMIZERS = ("fp32", "bf16", "8bit", "pure")
 COPIES = ("kernels", "engines")
 REDUCE = ("fp32", "bf16")
 
@@ -96,7 +96,14 @@ class Recipe:
         estimated=True,
     )
     optimizer: str = _chosen(
-        "fp32", values=OPTIMIZERS, help="what AdamW keeps its moments in", words="with moments in {}", estimated=True
+        "fp32",
+        values=OPTIMIZERS,
+        help="what AdamW keeps its moments in; pure: weights and gradients in bf16, too",
+        words="with moments in {}",
+        estimated=True,
+    )
+    offload: bool = _chosen(
+        False, help="the optimizer's states lie in the host's memory", words="with states offloaded", estimated=True
     )
     lora: int = _chosen(
         0, help="train adapters of this rank, and nothing else", words="with adapters of rank {}", estimated=True

@@ -50,6 +50,16 @@ class Cell:
     note: str
 
     @property
+    def how(self) -> str:
+        """What was chosen beside the usual, in words."""
+        again = {"no": "full recompute", "operators": "selective", "layers": "every 2nd layer"}[self.recipe.selective]
+        words = [again if self.recipe.recompute else "no recompute"]
+        words += [self.recipe.stack] if self.recipe.stack != "tuned" else []
+        words += [self.recipe.precision] if self.recipe.precision != "bf16" else []
+        words += ["hybrid"] if self.cluster.nodes > 1 and self.recipe.sharding == "hybrid" else []
+        return ", ".join(words)
+
+    @property
     def tokens(self) -> int:
         """Of one microbatch."""
         return self.sequence * self.sequences
@@ -136,7 +146,8 @@ def _model(row: dict[str, str]) -> Model:
 def _recipe(row: dict[str, str]) -> Recipe:
     """As the source says; the loss of all of them is taken over all logits at once."""
     return Recipe(
-        sync="collective",
+        sync=row["sync"],
+        optimizer=row["optimizer"],
         sharding=row["sharding"],
         exchange="layers",
         stack="compiled" if row["compile"] == "1" else "tuned",

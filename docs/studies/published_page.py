@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from page_table import table
 from published_cells import SOURCES
+from published_peaks import peaks, section
 
 from odcsim.catalog.rates import families, figures
 
@@ -27,7 +28,8 @@ def page(found: Sequence["Judged"], day: date) -> str:
     parts += [summary(found), "", JUDGED]
     for name, key in GROUPS:
         parts += [groups(found, name, key), ""]
-    parts += [COEFFICIENTS, coefficients(), "", FINDINGS, "## Every run, worst first\n", EVERY, runs(found), ""]
+    parts += [COEFFICIENTS, coefficients(), "", FINDINGS, section(peaks([j.cell for j in found]))]
+    parts += ["## Every run, worst first\n", EVERY, runs(found), ""]
     parts += ["## Sources\n", *(f"- {name}: <{link}>" for name, link in SOURCES.items())]
     return "\n".join(parts) + "\n"
 
@@ -88,17 +90,7 @@ def _run(j: "Judged") -> tuple[str, ...]:
     tokens = f"{c.microbatches} x {c.sequences} x {c.sequence:,}"
     interval = f"{j.low:.3g} to {j.high:.3g}{'' if j.inside else ' (missed)'}"
     times = (f"{c.seconds:.3g} s", f"{j.seconds:.3g} s", interval, f"{j.error:+.1%}")
-    return (c.source, c.model.name, where, tokens, _how(j), *times)
-
-
-def _how(j: "Judged") -> str:
-    recipe = j.cell.recipe
-    again = {"no": "full recompute", "operators": "selective", "layers": "every 2nd layer"}[recipe.selective]
-    words = [again if recipe.recompute else "no recompute"]
-    words += [recipe.stack] if recipe.stack != "tuned" else []
-    words += [recipe.precision] if recipe.precision != "bf16" else []
-    words += ["hybrid"] if j.cell.cluster.nodes > 1 and recipe.sharding == "hybrid" else []
-    return ", ".join(words)
+    return (c.source, c.model.name, where, tokens, c.how, *times)
 
 
 INTRO = """# The catalogue beside published runs

@@ -14,6 +14,7 @@ from odcsim.estimates import compute
 from odcsim.estimates.rates import Rates
 from odcsim.executors.simulation import Simulation, usage
 from odcsim.profile import Polynomial
+from odcsim.program import sync_named
 from odcsim.schedule import Schedule
 
 
@@ -45,24 +46,31 @@ def simulated(cell: Cell, rates: Rates, network: Network | None = None) -> float
         for d in range(devices)
     ]
     schedule = Schedule((cell.sequence,) * (devices * each), tuple(map(tuple, microbatches)))
-    return float(usage([schedule], Simulation(cost(cell, rates, network), "collective", "analytic")).makespan[0])
+    return float(usage([schedule], Simulation(cost(cell, rates, network), executor="analytic")).makespan[0])
 
 
 def closed(cell: Cell, rates: Rates, network: Network | None = None) -> float:
     how = cost(cell, rates, network)
+    fixed, layers = how.transfers(one_sided=False), cell.model.layers
+    last, back = _microbatch(cell, how, pushes=True)
+    before = _microbatch(cell, how, pushes=sync_named(how.ran.sync).push_every_microbatch)[0]
+    summed = layers * fixed["sum layer"] if how.ran.exchange == "layers" else 0.0
+    after = max(0.0, summed - back) + (fixed["sum layer"] + fixed["sum root"] if summed else 0.0)
+    optimizer = how.profile.optimizer * (how.cluster.nodes if summed else 1)
+    return (cell.microbatches - 1) * before + last + after + optimizer + fixed["meeting"]
+
+
+def _microbatch(cell: Cell, how: Cost, *, pushes: bool) -> tuple[float, float]:
+    """Its seconds, and those of its backward through all layers."""
     fixed, p = how.transfers(one_sided=False), how.profile
-    gather, push = fixed["gather layer"], fixed["push layer"]
+    gather, push = fixed["gather layer"], fixed["push layer"] if pushes else 0.0
     forward, backward = (_takes(fit, cell) for fit in (p.forward, p.backward))
     forward += p.copying * min(forward, gather)
     backward += p.copying * min(backward, gather + push)
-    layers = cell.model.layers
-    back = layers * max(backward, gather + push)
+    back = cell.model.layers * max(backward, gather + push)
     rest = _takes(p.head, cell) + 2 * _takes(p.embed, cell) + p.microbatch
-    shown = fixed["gather root"] + gather + push + fixed["push root"]
-    microbatch = layers * max(forward, gather) + back + shown + rest
-    summed = layers * fixed["sum layer"] if how.ran.exchange == "layers" else 0.0
-    last = max(0.0, summed - back) + (fixed["sum layer"] + fixed["sum root"] if summed else 0.0)
-    return cell.microbatches * microbatch + last + p.optimizer * (how.cluster.nodes if summed else 1) + fixed["meeting"]
+    shown = fixed["gather root"] + gather + push + (fixed["push root"] if pushes else 0.0)
+    return cell.model.layers * max(forward, gather) + back + shown + rest, back
 
 
 def _takes(fit: Polynomial, cell: Cell) -> float:

@@ -27,6 +27,7 @@ def add(commands: Any) -> None:
         metavar="T,T,...",
         help="compare at several limits of a microbatch; default: 1 to 8 times the longest sample",
     )
+    parser.add_argument("--memory", action="store_true", help="print what the memory of the chosen rows is for, too")
     parser.add_argument("--json", action="store_true", help="print inputs, fidelity and rows as JSON")
     parser.add_argument("--html", metavar="FILE", help="write a report with pictures, too")
     parser.set_defaults(run=_run)
@@ -45,11 +46,16 @@ def _run(args: argparse.Namespace) -> None:
         points = limits(setting.trace.longest, args.sweep_max_tokens)
         with progress("sweeping", len(points)) as advance:
             swept = sweep_max_tokens(setting, points, **known, advance=advance)
-    show(comparison, swept, as_json=args.json, html=args.html)
+    show(comparison, swept, as_json=args.json, html=args.html, terms=args.memory)
 
 
 def show(
-    comparison: "Comparison", swept: "Sequence[tuple[int, Comparison]]", *, as_json: bool, html: str | None
+    comparison: "Comparison",
+    swept: "Sequence[tuple[int, Comparison]]",
+    *,
+    as_json: bool,
+    html: str | None,
+    terms: bool = False,
 ) -> None:
     """Print the comparison, and write the report where one is wanted."""
     from odcsim.cli import table
@@ -65,6 +71,8 @@ def show(
         options.print_json(content)
         return
     table.show_comparison(comparison)
+    if terms:
+        table.show_memory(comparison)
     if swept:
         table.show_sweep(swept)
     if html is not None:

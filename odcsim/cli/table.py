@@ -19,7 +19,7 @@ BAR = 40
 
 
 def show(rows: "Sequence[Row]") -> None:
-    """One line per row, best first where they compare."""
+    """One line per row, best first where they compare; below them those that do not fit, with what most of it is."""
     compared = any(r.speedup is not None for r in rows)
     priced = any(r.dollars is not None for r in rows)
     head = ["balancer", "sync", "idle", "waiting", "transfers", "other", "samples/s/GPU", "GPU-hours"]
@@ -28,7 +28,7 @@ def show(rows: "Sequence[Row]") -> None:
     hybrid = ["over full sharding"] if any(r.over_full is not None for r in rows) else []
     head += ["speedup", "95 %", "over best collective", *hybrid, "memory"] if compared else []
     cells = []
-    for r in sorted(rows, key=lambda r: -(r.speedup or 0)):
+    for r in sorted(rows, key=lambda r: (r.memory_fits is False, -(r.speedup or 0))):
         price = [f"{r.dollars:,.2f}", *_between(doubted, r.dollars_low, r.dollars_high, ",.2f")] if priced else []
         hours = _between(doubted, r.gpu_hours_low, r.gpu_hours_high, ".3g")
         used = "" if r.mfu is None else f"{100 * r.mfu:.1f} %"
@@ -110,7 +110,23 @@ def _compared(r: "Row") -> list[str]:
 
 
 def _memory(r: "Row") -> str:
-    return f"{(r.memory_bytes or 0) / 1e9:.0f} GB{' (too much)' if r.memory_fits is False else ''}"
+    too_much = f" (too much: {r.largest_term})" if r.memory_fits is False else ""
+    return f"{(r.memory_bytes or 0) / 1e9:.0f} GB{too_much}"
+
+
+def show_memory(comparison: "Comparison") -> None:
+    """The memory of the rows that the answer rests on, term by term."""
+    from odcsim.questions import answer
+
+    reply = answer.answer(comparison)
+    rows = {answer.named(r): r.memory_terms or {} for r in (reply.reference, reply.rival, reply.best)}
+    names = [name for name in reply.reference.memory_terms or {} if any(terms[name] for terms in rows.values())]
+    head = ["memory per device, GB", *names, "together"]
+    cells = [
+        [row, *(f"{terms[n] / 1e9:.1f}" for n in names), f"{sum(terms.values()) / 1e9:.1f}"]
+        for row, terms in rows.items()
+    ]
+    show_texts(head, cells)
 
 
 def _console() -> Console:

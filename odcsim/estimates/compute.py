@@ -16,12 +16,12 @@ from odcsim.model import ATTENTION_BACKWARD, BYTES_BF16, LINEAR_BACKWARD, Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.recipe import USUAL, Recipe
 
-OPTIMIZER_BYTES = {
-    "fp32": 28,
-    "bf16": 20,
-    "8bit": 16,
-}  # AdamW reads weights, gradients, moments, and writes all but one
+# AdamW reads weights, gradients and moments, and writes all but the gradients.
+OPTIMIZER_BYTES = {"fp32": 28, "bf16": 20, "8bit": 16, "pure": 14}
 PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
+# With the optimizer's states in the host's memory gradients go there and weights come back, over a link of PCIe 4 and
+# at what a processor's share of its memory gives AdamW: bytes/s of one device.
+HOST_LINK, HOST_MEMORY = 25e9, 20e9
 # An adapter reads its input and adds to its output beside the matmul that it adapts: passes over the two, forward.
 ADAPTER_IN, ADAPTER_OUT = 1.0, 3.0
 # Of the matmuls of a forward that recompute by operator runs again: every second one is kept, and attention is.
@@ -96,9 +96,17 @@ def seconds(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, shard: float) 
         head=Polynomial(linear=_head(model, gpu, rates, chosen, stack)),
         embed=Polynomial(linear=2 * BYTES_BF16 * model.hidden / bandwidth),
         microbatch=stack.host,
-        optimizer=stack.optimizer * OPTIMIZER_BYTES[chosen.optimizer] * trained / bandwidth,
+        optimizer=_step(chosen, stack, trained, bandwidth),
         publish=PUBLISH_BYTES * trained / bandwidth,
     )
+
+
+def _step(chosen: Recipe, stack: Stack, trained: float, bandwidth: float) -> float:
+    """Seconds of the optimizer on so many parameters."""
+    moved = OPTIMIZER_BYTES[chosen.optimizer] * trained
+    if chosen.offload:
+        return moved / HOST_MEMORY + PUBLISH_BYTES * trained / HOST_LINK
+    return stack.optimizer * moved / bandwidth
 
 
 def trained_share(model: Model, lora: int) -> float:

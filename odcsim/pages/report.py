@@ -35,6 +35,7 @@ def write_report(comparison: Comparison, path: Path | str, sweep: Sequence[tuple
         plots.embed(plots.speedups(comparison.rows), "speedups"),
         plots.embed(plots.idle(comparison.rows), "idle"),
         *_sweep(sweep),
+        *_memory(reply),
         page.heading("Your lengths"),
         plots.embed(plots.lengths(comparison.setting.trace), "lengths"),
         *_pair(comparison),
@@ -114,8 +115,17 @@ def _cells(row: Row, priced: bool) -> list[str]:
     price = [f"{money(row.dollars or 0.0)}{dollars_between(row)}"] if priced else []
     cells += [f"{row.gpu_hours:.3g}{hours_between(row)}", *price, "" if row.mfu is None else f"{row.mfu:.1%}"]
     memory = "" if row.memory_bytes is None else f"{row.memory_bytes / 1e9:.0f}"
-    too_much = " (too much)" if row.memory_fits is False else ""
+    too_much = f" (too much: {row.largest_term})" if row.memory_fits is False else ""
     return [*cells, f"{row.samples_per_second_per_device:.3g}", f"{row.tokens_per_second:,.0f}", memory + too_much]
+
+
+def _memory(reply: Basis) -> list[str]:
+    """What the memory of the rows that count is for."""
+    rows = {named(r): r.memory_terms for r in (reply.reference, reply.rival, reply.best) if r.memory_terms}
+    names = [name for name in next(iter(rows.values()), {}) if any(terms[name] for terms in rows.values())]
+    cells = [[row, *(f"{terms[name] / 1e9:.1f}" for name in names)] for row, terms in rows.items()]
+    words = "GB of one device at the fullest moment of a minibatch, by what they are for."
+    return [page.heading("Memory"), page.table(["GB", *names], cells), page.paragraph(words, "note")] if rows else []
 
 
 def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:

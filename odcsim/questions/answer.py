@@ -130,12 +130,13 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
 def misfit(comparison: Comparison, reply: Basis) -> list[str]:
     """A warning where the chosen row is not expected to fit."""
     chosen, limit = reply.chosen, comparison.memory_limit
-    extra = _in_node(comparison, chosen)
+    extra = _over_full(comparison, chosen)
     if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
         return []
     size = f"{chosen.memory_bytes / 1e9:.0f} GB of memory per device, and one has {limit / 1e9:.0f} GB"
     full = f" Full sharding would need {(chosen.memory_bytes - extra) / 1e9:.0f} GB." if extra else ""
-    return [f"But {named(chosen)} does not fit: it is estimated to need {size}.{full}"]
+    most = f" Most of it is {chosen.largest_term}." if chosen.largest_term else ""
+    return [f"But {named(chosen)} does not fit: it is estimated to need {size}.{full}{most}"]
 
 
 def _idle(reply: Basis) -> str:
@@ -185,7 +186,7 @@ def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
     chosen, gain = reply.chosen, reply.chosen.over_full
     if gain is None:
         return ["Hybrid sharding gains nothing here: there is one node, so it is full sharding."]
-    price = f"{_in_node(comparison, chosen) / 1e9:.1f} GB more memory per device"
+    price = f"{_over_full(comparison, chosen) / 1e9:.1f} GB more memory per device"
     words = f"Hybrid sharding runs {named(chosen)} {gain:.2f} times as fast as full sharding would, for {price}."
     if round(gain, 2) <= 1:
         words = f"Hybrid sharding gains {named(chosen)} nothing here ({gain:.2f} times full sharding), for {price}."
@@ -195,10 +196,10 @@ def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
     return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long."]
 
 
-def _in_node(comparison: Comparison, row: Row) -> float:
+def _over_full(comparison: Comparison, row: Row) -> float:
     """Bytes of a row's memory that full sharding would not need."""
     cost = comparison.setting.cost
-    return memory.in_node(cost.model, cost.cluster.devices, row.recipe, cost.holders)
+    return memory.over_full(cost.model, cost.cluster.devices, row.recipe, cost.holders)
 
 
 def _splitting(comparison: Comparison, reply: Basis) -> list[str]:

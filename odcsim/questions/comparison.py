@@ -112,9 +112,10 @@ def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float
 
 def _with_memory(row: Row, setting: Setting, tokens: int, limit: float | None) -> Row:
     """`tokens` of the largest microbatch."""
-    cost = setting.cost
-    estimate = memory.estimate(cost.model, cost.cluster.devices, tokens, row.recipe, cost.holders)
-    return replace(row, memory_bytes=estimate.total, memory_fits=None if limit is None else estimate.total <= limit)
+    cost, longest = setting.cost, min(tokens, setting.trace.longest)
+    found = memory.estimate(cost.model, cost.cluster.devices, tokens, row.recipe, cost.holders, longest)
+    fits = None if limit is None else found.total <= limit
+    return replace(row, memory_bytes=found.total, memory_fits=fits, memory_terms=found.terms)
 
 
 def inputs(comparison: Comparison) -> dict[str, Any]:

@@ -43,10 +43,17 @@ class Row:
     balancer_gain: float | None = None  # then the balancer
     memory_bytes: float | None = None
     memory_fits: bool | None = None
+    memory_terms: dict[str, float] | None = None  # bytes by what they are for
     over_full: float | None = None  # speedup of hybrid over full sharding
     tflops_per_device: float | None = None  # the model's own FLOPs, of attention what a causal mask leaves
     mfu: float | None = None  # they over the datasheet's; None where that is not known
     hfu: float | None = None  # with what is computed again
+
+    @property
+    def largest_term(self) -> str:
+        """What most of its memory is for."""
+        terms = self.memory_terms or {}
+        return max(terms, key=lambda name: terms[name], default="")
 
     @property
     def certain(self) -> bool:

@@ -35,6 +35,16 @@ def test_every_run_is_on_the_page_and_the_worst_is_first():
     assert errors == sorted(errors, reverse=True)
 
 
+def test_peaks_of_memory_are_as_near_as_was_aimed_at():
+    found = study.published_page.peaks(CELLS)
+    errors = np.abs([p.error for p in found])
+    assert len(errors) > 10
+    assert np.median(errors) <= 0.10
+    assert errors.max() <= 0.25
+    for peak in found:
+        assert f"| {peak.predicted.allocated / 1e9:.1f} GB |" in PAGE
+
+
 def test_every_source_is_named_with_its_place():
     assert set(cells.SOURCES) == set(cells.sources(CELLS))
     for name, link in cells.SOURCES.items():

@@ -151,11 +151,25 @@ def test_its_price_in_memory(nodes, per_node, sync):
     """Parameters in bf16 and fp32 sums of gradients over a node alone; optimizer states stay where they are."""
     devices = nodes * per_node
     full, hybrid = (memory.estimate(MODEL, devices, 1000, Recipe(sync), holders) for holders in (devices, per_node))
-    assert hybrid.states == full.states == 12 * MODEL.parameters / devices
+    assert hybrid.weights + hybrid.moments == full.weights + full.moments == 12 * MODEL.parameters / devices
     share = MODEL.parameters / per_node - MODEL.parameters / devices
     # Under collectives nobody publishes: the parameters of a node come anew.
     anew = 0 if sync == "on-demand" or nodes == 1 else 2 * MODEL.parameters / devices
     assert hybrid.total - full.total == pytest.approx(6 * share + anew)
+    assert memory.over_full(MODEL, devices, Recipe(sync), per_node) == pytest.approx(6 * share + anew)
+
+
+@given(st.integers(1, 4), st.sampled_from([1, 2, 8]))
+def test_states_are_whole_in_every_node_where_nodes_exchange_layer_by_layer(nodes, per_node):
+    """Twelve bytes of a parameter, and four of its gradient's sum; nothing beside them."""
+    recipe = Recipe("collective", exchange="layers")
+    full, hybrid = (memory.estimate(MODEL, nodes * per_node, 1000, recipe, holders) for holders in (0, per_node))
+    share = MODEL.parameters / per_node - MODEL.parameters / (nodes * per_node)
+    states = [m.weights + m.moments for m in (full, hybrid)]
+    assert states[1] - states[0] == pytest.approx(12 * share)
+    assert hybrid.gradients - full.gradients == pytest.approx(4 * share)
+    assert hybrid.in_node == 0
+    assert hybrid.total - full.total == pytest.approx(16 * share + memory.SLACK * 4 * share)
 
 
 def test_what_is_no_hybrid_sharding_is_refused():
@@ -216,8 +230,9 @@ def test_full_sharding_is_held_against_with_the_plans_for_it(on_two_nodes):
 def test_the_answer_tells_what_it_buys_and_what_it_costs(on_two_nodes, capsys):
     found = answer.answer(on_two_nodes)
     [told] = [s for s in answer.sentences(on_two_nodes, found) if "Hybrid" in s]
-    parameters = catalog.model(NAMES[0]).parameters
-    price = (6 / 16 if found.pays else 6 / 16 + 2 / 16) * parameters / 1e9
+    here = on_two_nodes.setting.cost
+    price = memory.over_full(here.model, 16, found.chosen.recipe, 8) / 1e9
+    assert price > 6 / 16 * here.model.parameters / 1e9 - 0.01
     gain = (
         f"{found.chosen.over_full:.2f} times as fast as full sharding would, for {price:.1f} GB more memory per device."
     )

@@ -1,14 +1,18 @@
 """The arena's arithmetic, for any unit shapes and number of devices, in memory that threads share."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from arenas import DTYPES, on_every_device, units
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odc_engine.memory.arena import CHUNK, NOTES, Arena, UnitShape
+from odc_engine.memory.arena import ALIGN, CHUNK, NOTES, Arena, UnitShape
+from odcsim import catalog
 from odcsim.errors import InputError
-from odcsim.recipe import ACCUMULATE
+from odcsim.estimates.memory import estimate
+from odcsim.recipe import ACCUMULATE, Recipe
 
 
 @given(st.integers(1, 4), units, st.sampled_from(ACCUMULATE), st.integers(0, 3))
@@ -40,6 +44,23 @@ def test_gather_concatenates_and_push_adds(devices, shapes, accumulate, times):
             assert torch.equal(got, expected.to(shape.dtype))
             own = torch.arange(rank * shape.push, (rank + 1) * shape.push, dtype=torch.float32)
             assert torch.equal(total, times * (devices * own + sum(range(devices))))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_it_takes_the_bytes_that_the_memory_estimate_says(devices):
+    model = replace(catalog.model("qwen2.5-0.5b"), layers=3, hidden=64, ffn=128, vocab=1000)
+    of_units = [model.root_parameters, *[model.layer_parameters] * model.layers]
+    shapes = [
+        UnitShape(f"unit {n}", -(-p // devices), -(-p // devices), torch.bfloat16) for n, p in enumerate(of_units)
+    ]
+
+    def work(memory):
+        Arena(memory, shapes, "locked")
+        return memory.view(memory.rank).numel()
+
+    estimated = estimate(model, devices, 1000, Recipe("on-demand")).arena
+    for taken in on_every_device(devices, work):
+        assert 0 <= taken - NOTES - estimated <= 2 * (ALIGN + 6) * len(shapes) + ALIGN
 
 
 @pytest.mark.parametrize("accumulate", ACCUMULATE)

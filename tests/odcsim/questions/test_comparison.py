@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from odcsim import balance, schedule, timeline
+from odcsim.cli import table
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.program import SYNCS
+from odcsim.questions import answer
 from odcsim.questions.comparison import Comparison, compare, measure, pairs
 from odcsim.questions.setting import ask, plan
 from odcsim.results import metrics
@@ -117,3 +119,29 @@ def test_the_usages_are_those_of_the_rows(compared):
     for one, used in zip(compared.rows, compared.usages, strict=True):
         assert np.sum(used.makespan) == one.makespan_seconds
         assert len(used.makespan) == one.minibatches
+
+
+def test_rows_that_do_not_fit_come_last_and_say_what_most_of_it_is_for(setting, capsys):
+    peaks = [r.memory_bytes for r in compare(setting).rows]
+    tight = compare(setting, memory_limit=(min(peaks) + max(peaks)) / 2)
+    table.show_comparison(tight)
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = {(r.balancer, r.sync): r for r in tight.rows}
+    too_much = ["(too" in line for line in words if tuple(line[:2]) in rows]
+    assert len(too_much) == len(rows)
+    assert any(too_much)
+    for line in words:
+        if "(too" in line:
+            assert line[-1] == f"{rows[line[0], line[1]].largest_term})"
+    assert too_much == sorted(too_much)
+
+
+def test_terms_of_a_row_add_up_to_its_memory_and_are_printed(compared, capsys):
+    for one in compared.rows:
+        assert sum(one.memory_terms.values()) == one.memory_bytes
+        assert one.memory_terms[one.largest_term] == max(one.memory_terms.values())
+    table.show_memory(compared)
+    told = capsys.readouterr().out
+    for one in (answer.answer(compared).reference, answer.answer(compared).best):
+        [line] = [line for line in told.splitlines() if answer.named(one) in line]
+        assert line.split()[-1] == f"{one.memory_bytes / 1e9:.1f}"
