@@ -8,7 +8,16 @@ from odc_engine.backends.backend import Backend, Processes
 from odcsim.errors import InputError, nearest
 from odcsim.recipe import Recipe
 
-ROWS: tuple[Backend, ...] = (shm.ROW, threads.CPU, threads.CUDA, gloo.ROW, nccl.ROW, cuda_ipc.ROW, nvshmem.ROW)
+ROWS: tuple[Backend, ...] = (
+    shm.ROW,
+    threads.CPU,
+    threads.CUDA,
+    gloo.ROW,
+    nccl.ROW,
+    cuda_ipc.ROW,
+    nvshmem.ROW,
+    nvshmem.KERNELS,
+)
 USUAL: Processes = shm.ROW
 
 

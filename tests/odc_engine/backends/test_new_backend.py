@@ -35,7 +35,7 @@ def house(tmp_path_factory):
     (home / "mine/__init__.py").write_text(MODULE)
     text = (home / "__init__.py").read_text()
     text = text.replace("from odc_engine.backends import ", "from odc_engine.backends import mine, ", 1)
-    (home / "__init__.py").write_text(text.replace("shm.ROW, ", "shm.ROW, mine.ROW, ", 1))
+    (home / "__init__.py").write_text(text.replace("shm.ROW,", "shm.ROW, mine.ROW,", 1))
     return folder
 
 
@@ -94,7 +94,7 @@ def test_gradients_are_verified_through_it(toy, tmp_path):
 def test_it_is_a_choice_of_the_command_line(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
-    assert ",nvshmem,toy}" in capsys.readouterr().out
+    assert ",nvshmem_kernels,toy}" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("toy")
@@ -102,7 +102,8 @@ def test_it_is_advised_where_another_cannot():
     with pytest.raises(InputError, match="did you mean 'toy'"):
         backends.chosen("toyy")
     with pytest.raises(
-        InputError, match=r"has no hybrid sharding; use --backend shm, threads, cuda_ipc, nvshmem, toy$"
+        InputError,
+        match=r"has no hybrid sharding; use --backend shm, threads, cuda_ipc, nvshmem, nvshmem_kernels, toy$",
     ):
         backends.check(backends.chosen("torch"), Recipe("collective", sharding="hybrid"))
     assert backends.profiled()[-2:] == ["toy", "torch"]  # which says less
