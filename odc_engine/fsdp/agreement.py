@@ -33,13 +33,13 @@ def _bytes(first: int, text: bytes) -> Tensor:
 
 
 def agree(words: Tensor) -> None:
-    """Raise where devices have not come for the same. `words`: a row of each."""
+    """Raise where devices have not come for the same. `words`: a row of each, with whatever follows."""
     came = words[:, 0].tolist()
     if len(set(came)) == 1 and came[0] != REFUSES:
         return
     for device, first in enumerate(came):
         if first == REFUSES:
-            raise _told(device, bytes(words[device, 1:].tolist()))
+            raise _told(device, bytes(words[device, 1:SIZE].tolist()))
     raise _disagreement(came)
 
 

@@ -62,7 +62,7 @@ class Minibatch:
         if not self._left_a_trace():
             return None
         problem = "a backward pass was interrupted when a part of its gradients was on the way"
-        return InputError(problem, fix=f"{DROP}, or run microbatches by retry()")
+        return InputError(problem, fix=DROP)
 
     def begin(self) -> None:
         """A forward pass of the whole model begins."""
