@@ -1,12 +1,9 @@
 """What habits of training loops come to under on-demand, as the table of docs/habits.md.
 
-    python docs/studies/habits.py > docs/habits.md
+    python tests/helpers/habits_page.py > docs/habits.md
 
 Each is followed by two devices and by one process (tests/helpers/habits, tests/odc_engine/fsdp/test_habits.py).
 """
-
-import sys
-from pathlib import Path
 
 HEAD = """# Habits of training loops
 
@@ -14,7 +11,7 @@ What people do between two minibatches, and what comes of it under `OnDemand`: i
 all the data, or it is refused in the words on the right. There is no third column: the tests follow every habit on two
 devices and in one process, and hold this page to what they find
 (`tests/odc_engine/fsdp/test_habits.py::test_right_or_refused_as_the_page_says`).
-`python docs/studies/habits.py > docs/habits.md` writes it anew.
+`python tests/helpers/habits_page.py > docs/habits.md` writes it anew.
 """
 
 
@@ -32,7 +29,6 @@ def page(rooms: dict[str, str], verdicts: dict[str, dict[str, str]]) -> str:
 
 
 def main() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests/helpers"))
     from habits import EVERY, ROOMS, sentence
     from pool import Pools
     from users import found
