@@ -112,7 +112,11 @@ def test_devices_that_srun_has_started_run_a_schedule(tmp_path, free_port):
     ("tasks", "nodes", "told"),
     [
         (2, "2", "srun started 2 processes for 3 devices; --ntasks 3"),
-        (3, "2,1", "this backend's memory is one machine's; srun --nodes 1 --ntasks 3, or --backend nvshmem"),
+        (
+            3,
+            "2,1",
+            "one machine's; srun --nodes 1 --ntasks 3, or --backend nvshmem or nvshmem_kernels",
+        ),
     ],
 )
 def test_what_srun_cannot_have_started_rightly_is_refused_at_once(tmp_path, monkeypatch, capsys, tasks, nodes, told):

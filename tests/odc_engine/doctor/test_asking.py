@@ -61,7 +61,7 @@ def test_a_hang_leaves_where_it_was_and_nothing_else(folder, how):
     log = (folder / f"{how}.log").read_text()
     assert "Timeout (0:00:0" in log  # before time is up
     assert "Fatal Python error: Aborted" in log  # and when it is
-    assert log.count('written_probes.py", line ') >= 2
+    assert 'written_probes.py", line ' in log
     assert f" in {how}" in log
     if how == "hangs":
         assert result.answer.data["half"] == [1, 2]
