@@ -17,6 +17,7 @@ class Steps:
     def __init__(self, units: Sequence[Unit], before: Callable[[], None], after: Callable[[], None]) -> None:
         self._units, self._before, self._after = units, before, after
         self._own: dict[int, object] = {}
+        self._whole: set[int] = set()
         self._hooks = ExitStack()
         self._hooks.callback(register_optimizer_step_pre_hook(self._pre).remove)
         self._hooks.callback(register_optimizer_step_post_hook(self._post).remove)
