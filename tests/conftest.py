@@ -23,6 +23,7 @@ NEEDS = {
     "cuda": ["odc_engine/places/test_green.py"],
     "pyarrow": ["odcsim/reading/test_files.py"],
     "transformers": ["odc_engine/trainers/test_hugging_face*.py"],
+    "torchtitan": ["odc_engine/trainers/test_titan.py"],
     "trl": ["docs/test_trl.py", "docs/test_trainer_programs.py", "odc_engine/trainers/test_trl_trainers.py"],
 }
 ABSENT = [package for package in NEEDS if find_spec(package) is None]

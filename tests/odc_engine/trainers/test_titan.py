@@ -1,0 +1,56 @@
+"""torchtitan's own trainer: on demand it learns what it learns stock."""
+
+from dataclasses import dataclass
+
+import pytest
+from tiny_titan import balanced_data, config_of, on_processors, stock_data, trained
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 300.0  # seconds; the first call imports torchtitan there
+
+
+def on_demand_trainer():
+    from torchtitan.trainer import Trainer
+
+    from odc_engine.trainers.titan import TitanMixin
+
+    class OnDemandTrainer(TitanMixin, Trainer):
+        @dataclass(kw_only=True, slots=True)
+        class Config(Trainer.Config):
+            pass
+
+    return OnDemandTrainer
+
+
+def compared(rank, folder, chunked, steps):
+    on_processors(rank)
+    from torchtitan.trainer import Trainer
+
+    asked = {"chunked": chunked, "steps": steps, "minibatch": 4}
+    stock = trained(config_of(Trainer, folder / "stock", stock_data(25, 4), **asked))
+    return stock, trained(config_of(on_demand_trainer(), folder / "own", balanced_data(25, 4), **asked))
+
+
+@pytest.mark.parametrize(("chunked", "steps"), [(False, 20), (True, 5)])
+def test_weights_losses_and_norms_are_those_of_stock_training(pools, tmp_path, chunked, steps):
+    """Each fourth minibatch is a single sample, so that one device has nothing to run."""
+    for stock, on_demand in pools(2).run(compared, tmp_path, chunked, steps, timeout=LIMIT):
+        assert stock.furthest(on_demand) < 1e-6
+        assert on_demand.losses == pytest.approx(stock.losses, rel=1e-5)
+        assert on_demand.norms == pytest.approx(stock.norms, rel=1e-4)
+        assert len(on_demand.losses) == steps
+
+
+def resumed(rank, folder):
+    on_processors(rank)
+    asked = {"chunked": False, "minibatch": 4, "saved": 3}
+    whole = trained(config_of(on_demand_trainer(), folder / "whole", balanced_data(25, 4), steps=6, **asked))
+    trained(config_of(on_demand_trainer(), folder / "parts", balanced_data(25, 4), steps=3, **asked))
+    return whole, trained(config_of(on_demand_trainer(), folder / "parts", balanced_data(25, 4), steps=6, **asked))
+
+
+def test_a_checkpoint_is_where_training_goes_on(pools, tmp_path):
+    for whole, rest in pools(2).run(resumed, tmp_path, timeout=LIMIT):
+        assert rest.losses == pytest.approx(whole.losses[3:], rel=1e-5)
+        assert whole.furthest(rest) < 1e-6

@@ -1,0 +1,78 @@
+"""Data for torchtitan, and what is refused, without torchtitan."""
+
+from types import SimpleNamespace
+
+import pytest
+from tiny_titan import balanced_data, texts
+
+from odc_engine.trainers.titan import IGNORED, _check
+from odcsim.errors import InputError
+
+GIVEN = {"dp_world_size": 2, "tokenizer": None, "seq_len": 64, "local_batch_size": 1, "snapshot_every_n_steps": None}
+
+
+def data(rank=0, **changed):
+    return balanced_data(25, 4, **changed).build(dp_rank=rank, **GIVEN)
+
+
+def minibatches(loader, count):
+    batches = iter(loader)
+    return [[next(batches) for _ in range(loader.begin())] for _ in range(count)]
+
+
+def test_an_epoch_holds_every_token_once_as_input_and_as_label():
+    expected = sorted(tuple(text) for text in texts(25))
+    found = []
+    for rank in range(2):
+        for minibatch in minibatches(data(rank), 4):
+            for inputs, labels in minibatch:
+                assert inputs["input"].shape == labels.shape == inputs["positions"].shape
+                assert inputs["input"].numel() <= 64
+                assert inputs["input"].shape[1] % 8 == 0
+                assert inputs["positions"][0].tolist() == list(range(labels.shape[1]))
+                for row, target in zip(inputs["input"], labels, strict=True):
+                    known = int((target != IGNORED).sum())
+                    found += [(*row[:known].tolist(), target[known - 1].item())] if known else []
+                    assert row[1:known].tolist() == target[: max(known - 1, 0)].tolist()
+    assert sorted(found) == expected
+
+
+def test_a_device_without_samples_has_one_microbatch_that_counts_nothing():
+    last = [minibatches(data(rank), 4)[3] for rank in range(2)]
+    assert [len(minibatch) for minibatch in last] == [1, 1]
+    assert sorted(bool((minibatch[0][1] != IGNORED).any()) for minibatch in last) == [False, True]
+
+
+def test_it_goes_on_behind_the_minibatch_that_was_given_out_last():
+    one, other = data(), data()
+    minibatches(one, 3)
+    other.load_state_dict(one.state_dict())
+    for mine, its in zip(minibatches(one, 4), minibatches(other, 4), strict=True):
+        assert [labels.tolist() for _, labels in mine] == [labels.tolist() for _, labels in its]
+
+
+def test_a_loop_that_begins_no_minibatch_is_refused():
+    with pytest.raises(InputError, match="a minibatch that has not begun; train by a TitanMixin"):
+        next(iter(data()))
+
+
+def trainer(graphs=False, dataloader=None, **degrees):
+    dims = SimpleNamespace(**{"tp": 1, "cp": 1, "pp": 1, "ep": 1} | degrees)
+    training = SimpleNamespace(disable_cuda_graphs=not graphs)
+    return SimpleNamespace(
+        config=SimpleNamespace(training=training), parallel_dims=dims, dataloader=dataloader or data()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"graphs": True}, "CUDA graphs.*; set training.disable_cuda_graphs"),
+        ({"tp": 2, "pp": 4}, r"run together \(tp, pp\); use data parallelism alone"),
+        ({"dataloader": object()}, "object does not say how many .*; make it a BalancedTexts"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_the_way_out(changed, words):
+    _check(trainer())
+    with pytest.raises(InputError, match=words):
+        _check(trainer(**changed))
