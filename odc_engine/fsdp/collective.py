@@ -45,16 +45,16 @@ class Collective(Communication):
             self.microbatches = Microbatches(model, len(self.units))
             opened.callback(self.microbatches.close)
             for unit in self.units:
-                self._plug(unit)
+                opened.callback(self._plug(unit))
             self._opened = opened.pop_all()
 
-    def _plug(self, unit: Unit) -> None:
+    def _plug(self, unit: Unit) -> Callable[[], object]:
         unit.fsdp.set_custom_all_gather(cast(Any, _CollectiveGather(self, unit)))
         unit.fsdp.set_custom_reduce_scatter(cast(Any, _Reduce(self, unit)))
         unit.fsdp.set_force_sum_reduction_for_comms(True)
         unit.fsdp.set_gradient_divide_factor(1.0)
         # Devices that use different parameters would otherwise reduce different sizes, and gloo ends the process.
-        pack_zeros(unit)
+        return pack_zeros(unit, meets=True)
 
     def drain(self) -> None:
         self._lane.drain()

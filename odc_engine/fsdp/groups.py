@@ -66,6 +66,11 @@ class Managed:
         """Whether it has a gradient that has not been reduced."""
         return self.whole.grad is not None or self.own.unsharded_accumulated_grad is not None
 
+    def reach_by_zeros(self) -> None:
+        """As if a gradient had come."""
+        if self.whole.requires_grad:
+            self.whole.grad = torch.zeros_like(self.whole)
+
     def forget(self) -> None:
         self.whole.grad = None
         self.own.unsharded_accumulated_grad = None
@@ -127,6 +132,17 @@ class Group:
 
         self.own.unshard = unshard
         return lambda: self.own.__dict__.pop("unshard", None)
+
+    def before_reduction(self, look: Callable[[], None]) -> Callable[[], None]:
+        """Have somebody look whenever FSDP2 takes the gradients of a backward pass. Returns what ends that."""
+        usual = self.own.post_backward
+
+        def post_backward(*unused: Any) -> None:
+            look()
+            usual(*unused)
+
+        self.own.post_backward = post_backward
+        return lambda: self.own.__dict__.pop("post_backward", None)
 
     @property
     def replaced(self) -> bool:

@@ -14,7 +14,6 @@ Gathers pull peers' shards, pushes add to the owner's sum; neither needs the pee
 not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
 """
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -93,7 +92,7 @@ class OnDemand(Communication):
             self._steps = Steps(self.units, self._before_step, self._after_step)
             opened.callback(self._steps.close)
             for unit in self.units:
-                opened.callback(self._plug(unit))
+                self._plug(unit, opened)
             self._minibatch = Minibatch(model, self.units)
             opened.callback(self._minibatch.close)
             hook = cast(Any, torch.compiler.disable)(lambda *_: self._minibatch.begin())
@@ -105,13 +104,13 @@ class OnDemand(Communication):
     def arena(self) -> Arena:
         return self._transfers.arena
 
-    def _plug(self, unit: Unit) -> Callable[[], object]:
+    def _plug(self, unit: Unit, opened: ExitStack) -> None:
         unit.fsdp.set_custom_all_gather(cast(Any, Gather(self, unit)))
         unit.fsdp.set_custom_reduce_scatter(cast(Any, Push(self, unit)))
         unit.fsdp.set_force_sum_reduction_for_comms(True)
         unit.fsdp.set_gradient_divide_factor(1.0)
-        pack_zeros(unit)
-        return unit.group.before_use(lambda: self._before_use(unit))
+        opened.callback(pack_zeros(unit, meets=self.meets))
+        opened.callback(unit.group.before_use(lambda: self._before_use(unit)))
 
     def _before_use(self, unit: Unit) -> None:
         """FSDP2 wants a unit whole. What is so already, from an earlier pass, is not gathered again."""

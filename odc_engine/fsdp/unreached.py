@@ -2,10 +2,11 @@
 
 FSDP2 packs what has a gradient: a parameter used in some microbatches only would shift all that follow it. From torch
 2.13 on it can be told to pack zeros for the others. Before that it is known here which ones it has packed, and the
-zeros are put between them.
+zeros are put between them. A unit of which it would pack nothing it does not reduce at all: where transfers meet the
+others would wait, so there all of the unit's gradients are zeros.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,10 +24,19 @@ def packs_zeros() -> bool:
     return hasattr(FSDPModule, SETTER)
 
 
-def pack_zeros(unit: Unit) -> None:
-    """Have FSDP2 do so where it can."""
+def pack_zeros(unit: Unit, *, meets: bool) -> Callable[[], object]:
+    """Have FSDP2 do so where it can. Returns what ends it, where that is not a setting."""
     if packs_zeros():
         unit.fsdp.set_reduce_scatter_unused_params(True)
+    elif meets:
+        return unit.group.before_reduction(lambda: _reach(unit))
+    return lambda: None
+
+
+def _reach(unit: Unit) -> None:
+    if unit.group.reduces and not any(piece.managed.kept_back for piece in unit.trainable):
+        for piece in unit.trainable:
+            piece.managed.reach_by_zeros()
 
 
 def spread(unit: Unit, packed: Tensor, reached: Sequence[bool], devices: int) -> Tensor:

@@ -29,6 +29,7 @@ SYNCS = [
     EVEN.but(sync="deferred", backend="torch"),
 ]
 CHOOSY = [case.but(model=nets.Choosy) for case in SYNCS]
+PASSING = [case.but(model=nets.Passing, hides=hides) for case in SYNCS for hides in ("", SETTER)]
 OLDER = [case.but(hides=SETTER) for case in CHOOSY]
 
 
@@ -53,6 +54,12 @@ def test_parameters_used_in_some_microbatches_only(pools, case):
     the setter by which FSDP2 packs zeros for them."""
     unused = {name for name, gradient in work.reference(case).items() if gradient is None}
     assert {"layers.0.never", "layers.1.never"} <= unused
+    assert max(errors(pools, case)) <= BOUND
+
+
+@pytest.mark.parametrize("case", PASSING, ids=label)
+def test_units_that_no_gradient_reaches_in_some_microbatches(pools, case):
+    """Where transfers meet, the others wait for this device to reduce the unit, too."""
     assert max(errors(pools, case)) <= BOUND
 
 
