@@ -49,10 +49,18 @@ __all__ = [
     "sweep_max_tokens",
     "write_report",
 ]
+_MODULES = ("balance", "catalog", "plots", "reading", "timeline")  # what they offer is public, too
 
 
 def __getattr__(name: str) -> Any:
     """Public names load when first used, so that `import odcsim` and `odcsim --help` stay quick."""
     if name in _HOME:
         return getattr(import_module(f"odcsim.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"odcsim.{name}")
     raise AttributeError(f"module 'odcsim' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """What may be used, loaded or not."""
+    return sorted([*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))])

@@ -47,6 +47,7 @@ class Cluster:
     nic_share: float = 0.55  # of the cards' line rate that a collective between nodes reaches (docs/published.md)
     hop: float = 2e-6  # seconds in which a ring between nodes passes one device, however little it brings
     peak_flops: float = 0.0  # of one device, by its datasheet; 0: not known
+    memory_bytes: float | None = None  # of one device, where known
 
     @property
     def nodes(self) -> int:
@@ -61,7 +62,8 @@ class Cluster:
 def cluster_of(gpu: GPU, devices: int, devices_per_node: int | None = None) -> Cluster:
     """The usual cluster of this GPU: full nodes, a NIC for each device."""
     per_node = devices_per_node or gpu.devices_per_node
-    return Cluster(devices, per_node, gpu.link_bandwidth, gpu.nic_bandwidth, per_node, peak_flops=gpu.peak_flops)
+    cluster = Cluster(devices, per_node, gpu.link_bandwidth, gpu.nic_bandwidth, per_node)
+    return replace(cluster, peak_flops=gpu.peak_flops, memory_bytes=gpu.memory_bytes)
 
 
 # Key of a cluster file, field of Cluster, factor to the field's unit (none: a whole number), least value.

@@ -10,6 +10,8 @@ from odcsim.progress import progress
 if TYPE_CHECKING:
     from odcsim.questions.comparison import Comparison
 
+    Swept = Sequence[tuple[int, Comparison]]
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
@@ -28,7 +30,10 @@ def add(commands: Any) -> None:
         help="compare at several limits of a microbatch; default: 1 to 8 times the longest sample",
     )
     parser.add_argument("--memory", action="store_true", help="print what the memory of the chosen rows is for, too")
-    parser.add_argument("--json", action="store_true", help="print inputs, fidelity and rows as JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--wide", action="store_true", help="print every column, not the five that decide")
+    form.add_argument("--csv", action="store_true", help="print every figure of every row as CSV")
+    form.add_argument("--json", action="store_true", help="print inputs, fidelity and rows as JSON")
     parser.add_argument("--html", metavar="FILE", help="write a report with pictures, too")
     parser.set_defaults(run=_run)
 
@@ -38,7 +43,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.questions.sweep import limits, sweep_max_tokens
 
     setting = options.setting_of(args)
-    known = {"executor": args.executor, "price": args.price, "memory_limit": memory_limit(args.gpu)}
+    known = {"executor": args.executor, "price": args.price}
     with progress("comparing", len(pairs(setting))) as advance:
         comparison = compare(setting, **known, advance=advance)
     swept: tuple[tuple[int, Comparison], ...] = ()
@@ -46,40 +51,39 @@ def _run(args: argparse.Namespace) -> None:
         points = limits(setting.trace.longest, args.sweep_max_tokens)
         with progress("sweeping", len(points)) as advance:
             swept = sweep_max_tokens(setting, points, **known, advance=advance)
-    show(comparison, swept, as_json=args.json, html=args.html, terms=args.memory)
+    if args.html is not None:
+        from odcsim.pages.report import write_report
+
+        write_report(comparison, args.html, swept)
+    if args.json or args.csv:
+        print_rows(comparison, swept, as_csv=args.csv)
+    else:
+        show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide)
+
+
+def print_rows(comparison: "Comparison", swept: "Swept", *, as_csv: bool) -> None:
+    """For programs."""
+    if as_csv:
+        from odcsim.cli import csvs
+
+        csvs.print_rows([(comparison.setting.limit, comparison), *swept])
+        return
+    content = comparison.as_json()
+    if swept:
+        content["sweep"] = [{"max_tokens": t, "rows": [r.as_json() for r in c.rows]} for t, c in swept]
+    options.print_json(content)
 
 
 def show(
-    comparison: "Comparison",
-    swept: "Sequence[tuple[int, Comparison]]",
-    *,
-    as_json: bool,
-    html: str | None,
-    terms: bool = False,
+    comparison: "Comparison", swept: "Swept" = (), *, html: str | None, terms: bool = False, wide: bool = False
 ) -> None:
-    """Print the comparison, and write the report where one is wanted."""
+    """Print the comparison. `html`: the report that was written of it."""
     from odcsim.cli import table
 
-    if html is not None:
-        from odcsim.pages.report import write_report
-
-        write_report(comparison, html, swept)
-    if as_json:
-        content = comparison.as_json()
-        if swept:
-            content["sweep"] = [{"max_tokens": t, "rows": [r.as_json() for r in c.rows]} for t, c in swept]
-        options.print_json(content)
-        return
-    table.show_comparison(comparison)
+    table.show_comparison(comparison, wide=wide)
     if terms:
         table.show_memory(comparison)
     if swept:
         table.show_sweep(swept)
     if html is not None:
         print(f"\nreport with pictures: {html}")
-
-
-def memory_limit(gpu: str | None) -> float | None:
-    from odcsim import catalog
-
-    return catalog.gpu(gpu).memory_bytes if gpu else None

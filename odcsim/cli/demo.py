@@ -21,12 +21,14 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.cli.compare import memory_limit, show
+    from odcsim.cli.compare import show
+    from odcsim.pages.report import write_report
     from odcsim.questions.comparison import compare, pairs
     from odcsim.questions.setting import ask
 
     setting = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=8, minibatch=4, max_tokens=65536)
     with progress("comparing", len(pairs())) as advance:
-        comparison = compare(setting, memory_limit=memory_limit("a100"), advance=advance)
-    show(comparison, (), as_json=False, html=args.html)
+        comparison = compare(setting, advance=advance)
+    write_report(comparison, args.html)
+    show(comparison, html=args.html)
     print(f"the same with your own lengths: {COMMAND.replace('longalign', 'YOUR-LENGTHS.csv')}")

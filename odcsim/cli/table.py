@@ -1,7 +1,7 @@
 """Tables for people. Columns keep their width when piped; colours and lines only on a terminal."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -19,7 +19,8 @@ BAR = 40
 
 
 def show(rows: "Sequence[Row]") -> None:
-    """One line per row, best first where they compare; below them those that do not fit, with what most of it is."""
+    """All columns: one line per row, best first where they compare; below them those that do not fit, with what most of
+    it is."""
     compared = any(r.speedup is not None for r in rows)
     priced = any(r.dollars is not None for r in rows)
     head = ["balancer", "sync", "idle", "waiting", "transfers", "other", "samples/s/GPU", "GPU-hours"]
@@ -28,7 +29,7 @@ def show(rows: "Sequence[Row]") -> None:
     hybrid = ["over full sharding"] if any(r.over_full is not None for r in rows) else []
     head += ["speedup", "95 %", "over best collective", *hybrid, "memory"] if compared else []
     cells = []
-    for r in sorted(rows, key=lambda r: (r.memory_fits is False, -(r.speedup or 0))):
+    for r in best_first(rows):
         price = [f"{r.dollars:,.2f}", *_between(doubted, r.dollars_low, r.dollars_high, ",.2f")] if priced else []
         hours = _between(doubted, r.gpu_hours_low, r.gpu_hours_high, ".3g")
         used = "" if r.mfu is None else f"{100 * r.mfu:.1f} %"
@@ -36,6 +37,44 @@ def show(rows: "Sequence[Row]") -> None:
     if not any(row[head.index("MFU")] for row in cells):
         head, cells = _without("MFU", head, cells)
     show_texts(head, cells, names=2)
+
+
+def show_few(rows: "Sequence[Row]", limit: float | None) -> None:
+    """The five columns by which somebody decides, in 80 characters. `limit`: bytes of one GPU."""
+    priced = any(r.dollars is not None for r in rows)
+    head = [
+        "balancer",
+        "sync",
+        "idle",
+        "dollars" if priced else "GPU-hours",
+        "speedup",
+        "over best\ncollective",
+        "memory",
+    ]
+    cells = []
+    for r in best_first(rows):
+        paid = _short(r.dollars or 0.0, ",.2f") if priced else _short(r.gpu_hours, ".3g")
+        ratios = (f"{ratio:.2f}" for ratio in (r.speedup or 0, r.speedup_best_collective or 0))
+        cells.append([r.balancer, r.sync, f"{100 * r.idle:.1f} %", paid, *ratios, _memory_of(r, limit)])
+    show_texts(head, cells, names=2, padding=(0, 0, 0, 1))
+
+
+def best_first(rows: "Iterable[Row]") -> "list[Row]":
+    """Those that do not fit last."""
+    return sorted(rows, key=lambda r: (r.memory_fits is False, -(r.speedup or 0)))
+
+
+def _short(value: float, form: str) -> str:
+    return f"{value:{form}}" if value < 1000 else f"{value:,.0f}"
+
+
+def _memory_of(r: "Row", limit: float | None) -> str:
+    """`96 > 86 GB` where a GPU has 86."""
+    used = (r.memory_bytes or 0) / 1e9
+    if r.memory_fits is not False or limit is None:
+        return f"{used:.0f} GB"
+    digits = 0 if round(used) > round(limit / 1e9) else 1
+    return f"{used:.{digits}f} > {limit / 1e9:.{digits}f} GB"
 
 
 def _between(wanted: list[str], low: float | None, high: float | None, form: str) -> list[str]:
@@ -48,21 +87,29 @@ def _without(name: str, head: list[str], rows: list[list[str]]) -> tuple[list[st
     return head[:at] + head[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
 
 
-def show_comparison(comparison: "Comparison") -> None:
+def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
     """What was asked, the rows, and the answer that the report gives in the same words."""
     from odcsim.questions import answer
 
     print(_asked(comparison))
-    show(comparison.rows)
+    if wide:
+        show(comparison.rows)
+    else:
+        show_few(comparison.rows, comparison.memory_limit)
     reply = answer.answer(comparison)
     lines = [answer.verdict(reply), *answer.sentences(comparison, reply), *answer.misfit(comparison, reply)]
     for line in [*lines, f"Cost: {comparison.setting.cost.profile.origin}."]:
         print(line)
 
 
-def show_texts(head: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> None:
+def show_texts(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    names: int = 1,
+    padding: tuple[int, int, int, int] = (0, 1, 0, 1),
+) -> None:
     """Cells that are text already; so many columns name their row."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
     for number, name in enumerate(head):
         table.add_column(name, justify="left" if number < names else "right", no_wrap=number < names)
     for row in rows:

@@ -59,7 +59,10 @@ def compare(
     memory_limit: float | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> Comparison:
-    """`advance` is called once for each (balancer, sync) that is done."""
+    """`price` of a GPU-hour, unless the setting's; `memory_limit`: bytes of one GPU, unless what is known of it.
+    `advance` is called once for each (balancer, sync) that is done."""
+    price = setting.price if price is None else price
+    memory_limit = setting.cost.cluster.memory_bytes if memory_limit is None else memory_limit
     plans: dict[str, ScheduleFile] = {}
     fully: dict[str, ScheduleFile] = {}  # the same for full sharding, under which some plan otherwise
     largest: dict[str, int] = {}

@@ -1,18 +1,21 @@
 """A question in full: these lengths, this model on this cluster, minibatches of this size. And its schedules."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from odcsim import catalog
 from odcsim.balance import named
 from odcsim.balance.balancer import Balancer, Work, assigned
 from odcsim.balance.search.scenarios import scenarios
 from odcsim.catalog import fits
+from odcsim.checked import whole_numbers
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
@@ -37,6 +40,7 @@ class Setting:
     seed: int = 0
     in_order: bool = False
     split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
+    price: float | None = None  # of one GPU-hour, in dollars
 
     @property
     def limit(self) -> int:
@@ -62,7 +66,7 @@ class Setting:
 
 
 def ask(
-    trace: Trace | str,
+    trace: Trace | str | os.PathLike[str] | ArrayLike,
     model: str,
     *,
     gpu: str | None = None,
@@ -76,18 +80,30 @@ def ask(
     devices_per_node: int | None = None,
     cluster: str | None = None,
     split_overhead: float | None = None,
+    price: float | None = None,
     **choices: Any,
 ) -> Setting:
-    """A setting by names and paths, as the command line takes them. `choices`: of the recipe, `sharding="hybrid"`."""
+    """A setting by names and paths, as the command line takes them, or by lengths. `choices`: of the recipe,
+    `sharding="hybrid"`."""
     wanted = {"devices": devices, "minibatch": minibatch, "minibatches": minibatches}
     for name, value in wanted.items():
         if value < 1:
             raise InputError(f"--{name} is {value}", fix="give at least 1")
     if split_overhead is not None and not 0 <= split_overhead <= 1:
         raise InputError(f"--split-overhead is {split_overhead}", fix="give a fraction from 0 to 1, such as 0.05")
+    if price is not None and not 0 <= price < math.inf:
+        raise InputError(f"--price is {price}", fix="give dollars for a GPU-hour, such as 2.5")
     cost = cost_of(model, gpu, profile, devices, devices_per_node, cluster, recipe=Recipe(**choices))
-    trace = load(trace) if isinstance(trace, str) else trace
-    return Setting(trace, cost, minibatch, max_tokens, minibatches, seed, in_order, split_overhead)
+    return Setting(trace_of(trace), cost, minibatch, max_tokens, minibatches, seed, in_order, split_overhead, price)
+
+
+def trace_of(given: Trace | str | os.PathLike[str] | ArrayLike) -> Trace:
+    """A trace, by its name or as the lengths themselves."""
+    if isinstance(given, Trace):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return load(given if isinstance(given, str) else Path(given))
+    return Trace("lengths", whole_numbers("length", given, 1))
 
 
 def cost_of(

@@ -36,6 +36,13 @@ def test_importing_a_package_and_its_command_loads_nothing_slow(start):
     assert not {"numpy", "torch", "scipy", "simpy", "plotly"} & set(loaded)
 
 
+def test_public_names_are_listed_before_they_are_loaded():
+    code = "import odcsim; print(*dir(odcsim)); odcsim.balance.plan, odcsim.plots.idle"
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    rooms = {name.removeprefix("odcsim.") for name in NAMES if name.startswith("odcsim.")}
+    assert {name for name in listed if not name.startswith("__")} == NAMES["odcsim"] | rooms
+
+
 @pytest.mark.parametrize("package", ["odcsim", "odcsim.balance", "odc_engine", "odc_engine.fsdp"])
 def test_a_name_that_is_not_there_is_no_attribute(package):
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):

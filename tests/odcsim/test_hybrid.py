@@ -248,7 +248,7 @@ def test_the_answer_tells_what_it_buys_and_what_it_costs(on_two_nodes, capsys):
     assert (
         f"{needs:.0f} GB of memory per device, and one has 1 GB. Full sharding would need {needs - price:.0f}" in misfit
     )
-    table.show_comparison(on_two_nodes)
+    table.show_comparison(on_two_nodes, wide=True)
     printed = capsys.readouterr().out
     assert "16 x h100 in 2 nodes, hybrid sharding" in printed
     assert "over full sharding" in printed

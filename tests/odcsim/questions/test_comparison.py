@@ -1,5 +1,7 @@
 """The comparison is its parts: plan, then simulate, row by row on the same samples."""
 
+import csv
+import io
 import json
 from dataclasses import replace
 
@@ -7,12 +9,13 @@ import numpy as np
 import pytest
 
 from odcsim import balance, schedule, timeline
-from odcsim.cli import table
+from odcsim.cli import csvs, table
+from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.program import SYNCS
 from odcsim.questions import answer
 from odcsim.questions.comparison import Comparison, compare, measure, pairs
-from odcsim.questions.setting import ask, plan
+from odcsim.questions.setting import ask, cost_of, plan
 from odcsim.results import metrics
 from odcsim.results.summary import REFERENCE, row
 
@@ -112,7 +115,68 @@ def test_price_memory_and_progress(setting):
     by_sync = {sync: found.row("lb-micro", sync).memory_bytes for sync in SYNCS}
     assert by_sync["collective"] < by_sync["on-demand"]
     assert by_sync["collective"] < by_sync["deferred"]
-    assert all(r.memory_fits is None for r in compare(setting).rows)
+
+
+def test_price_and_memory_are_known_where_one_looks_for_them(setting):
+    """A price is asked with the question, and the GPU's memory is that of the catalog."""
+    asked = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=2, minibatch=2, minibatches=1, price=2)
+    found = compare(asked)
+    assert {r.memory_fits for r in found.rows} == {True}
+    assert [r.dollars for r in found.rows] == [2 * r.gpu_hours for r in found.rows]
+    assert [r.dollars for r in compare(asked, price=3).rows] == [3 * r.gpu_hours for r in found.rows]
+    by_profile = compare(replace(setting, cost=cost_of("r1-distill-qwen-7b", "a100", None, 4)))
+    assert None not in {r.memory_fits for r in by_profile.rows}
+    unknown = replace(setting.cost.cluster, memory_bytes=None)
+    blind = replace(setting, cost=replace(setting.cost, cluster=unknown))
+    assert {r.memory_fits for r in compare(blind).rows} == {None}
+
+
+@pytest.mark.parametrize("price", [-1, float("nan"), float("inf")])
+def test_a_price_that_is_none_is_refused(price):
+    with pytest.raises(InputError, match="--price is"):
+        ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", price=price)
+
+
+@pytest.mark.parametrize("given", [[512, 2048, 900, 64], np.array([512, 2048, 900, 64]), (512, 2048, 900, 64)])
+def test_lengths_themselves_are_a_trace(given):
+    setting = ask(given, "r1-distill-qwen-1.5b", gpu="a100", devices=2, minibatch=2, minibatches=1)
+    assert setting.trace.lengths.tolist() == [512, 2048, 900, 64]
+
+
+def test_a_path_is_a_trace(tmp_path):
+    (tmp_path / "a.csv").write_text("length\n5\n6\n")
+    asked = ask(tmp_path / "a.csv", "r1-distill-qwen-1.5b", gpu="a100", devices=1, minibatch=2, minibatches=1)
+    assert asked.trace.lengths.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("given", [[1, [2]], [1.5, 2], [0], [[1, 2]], [], ["a"], None, 5, [2**70]])
+def test_what_is_no_row_of_lengths_is_refused(given):
+    with pytest.raises(InputError):
+        ask(given, "r1-distill-qwen-1.5b", gpu="a100")
+
+
+def test_the_table_reads_at_80_columns(setting, capsys):
+    peaks = [r.memory_bytes for r in compare(setting).rows]
+    tight = compare(setting, price=1e6, memory_limit=(min(peaks) + max(peaks)) / 2)
+    table.show_comparison(tight)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" ")]
+    assert max(map(len, lines)) <= 80
+    words = [line.split() for line in lines if "%" in line]
+    assert [tuple(w[:2]) for w in words] == [(r.balancer, r.sync) for r in table.best_first(tight.rows)]
+    over = [">" in w for w in words]
+    assert any(over)
+    assert over == sorted(over)
+
+
+def test_every_figure_of_every_row_is_a_column_of_the_csv(compared, capsys):
+    csvs.print_rows([(1000, compared), (2000, compared)])
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [line["max_tokens"] for line in lines] == ["1000"] * 16 + ["2000"] * 16
+    for line, one in zip(lines, [*compared.rows] * 2, strict=True):
+        figures = csvs.flat(one.as_json())
+        assert {name: "" if value is None else str(value) for name, value in figures.items()} == {
+            name: value for name, value in line.items() if name != "max_tokens"
+        }
 
 
 def test_the_usages_are_those_of_the_rows(compared):
@@ -124,7 +188,7 @@ def test_the_usages_are_those_of_the_rows(compared):
 def test_rows_that_do_not_fit_come_last_and_say_what_most_of_it_is_for(setting, capsys):
     peaks = [r.memory_bytes for r in compare(setting).rows]
     tight = compare(setting, memory_limit=(min(peaks) + max(peaks)) / 2)
-    table.show_comparison(tight)
+    table.show_comparison(tight, wide=True)
     words = [line.split() for line in capsys.readouterr().out.splitlines()]
     rows = {(r.balancer, r.sync): r for r in tight.rows}
     too_much = ["(too" in line for line in words if tuple(line[:2]) in rows]
