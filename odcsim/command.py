@@ -31,6 +31,14 @@ def human(text: str, units: Mapping[str, int] = SIZES) -> Fraction | None:
     return Fraction(match[1].replace(",", "")) * units[match[2]]
 
 
+def duration(seconds: float) -> str:
+    """A time as people say it: 42 s, 12 min, 4 h 05 min, 123 h 00 min."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
 def whole(text: str) -> int:
     """A whole number from 1, as people write it."""
     value = human(text)

@@ -40,6 +40,7 @@ class Choice:
     flag: bool = True  # command lines ask for it
     compared: bool = False  # a comparison tries every value; who runs but one has to say which
     engine: bool = False  # the engine's alone: predictions do not know it
+    searched: bool = False  # an advice chooses it
     estimated: bool = False  # estimates know it; seconds that were measured hold what was chosen when they were
 
 
@@ -57,11 +58,13 @@ class Recipe:
         True,
         help="layers keep their activations, and backward does not run their forward again",
         words="without recompute",
+        searched=True,
     )
     sharding: str = _chosen(
         "full",
         values=SHARDINGS,
         help="hybrid: every node holds all parameters, so that layers' transfers stay inside it",
+        searched=True,
     )
     accumulate: str = _chosen("locked", values=ACCUMULATE, engine=True, help="slots: the same bits always")
     # Of weights on their way, and what is computed in; masters and sums are fp32. A prediction takes its profile's.
@@ -71,6 +74,7 @@ class Recipe:
         values=SELECTIVE,
         help="backward runs again what is quick alone (operators), or every second layer",
         words="with recompute of {} alone",
+        searched=True,
         estimated=True,
     )
     attention: str = _chosen(

@@ -8,7 +8,19 @@ from importlib import import_module
 
 from odcsim.command import Parser, status
 
-COMMANDS = ("demo", "trace", "compare", "balance", "simulate", "report", "trace_json", "fit", "validate", "catalog")
+COMMANDS = (
+    "demo",
+    "trace",
+    "advise",
+    "compare",
+    "balance",
+    "simulate",
+    "report",
+    "trace_json",
+    "fit",
+    "validate",
+    "catalog",
+)
 
 # What arguments that may name a file to read are called, in any command.
 INPUTS = tuple(

@@ -14,8 +14,8 @@ from sources import ENGINE, ODCSIM
 
 from odcsim.recipe import CHOICES
 
-CEILINGS = {"sync": 24, "prefetch": 3, "recompute": 19, "sharding": 11, "accumulate": 13}
-CEILINGS["exchange"] = 7  # one of them what threads of a process do
+CEILINGS = {"sync": 25, "prefetch": 3, "recompute": 19, "sharding": 12, "accumulate": 13}
+CEILINGS["exchange"] = 8  # one of them what threads of a process do, one what an advice searches
 NEW = 6
 # What else is called so: what torch calls its own, and what every training step has.
 ELSEWHERE = {"dtype", "attention", "loss", "optimizer", "stack"}

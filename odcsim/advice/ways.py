@@ -1,0 +1,134 @@
+"""The ways in which so many devices may run a step: sharding, recompute, sync, balancer and token limit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from odcsim import balance, catalog
+from odcsim.advice.wish import Wish
+from odcsim.balance import SIMULATED
+from odcsim.cost import Cost
+from odcsim.program import SYNCS
+from odcsim.questions import room
+from odcsim.questions.comparison import RIVAL
+from odcsim.questions.ends import UNBALANCED
+from odcsim.questions.setting import Drawn, Setting, assign, cost_of, drawn
+from odcsim.recipe import RECOMPUTE, Recipe
+from odcsim.schedule import ScheduleFile
+
+# What screening balances with: of each sync those that nobody beats by much. The others are tried where it matters.
+SCREENED = {"collective": ("sorted-slice", "lb-micro"), "deferred": ("sorted-slice",), "on-demand": ("lb-mini",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run: the setting has the recipe and the limit."""
+
+    setting: Setting
+    sync: str
+    balancer: str
+
+    @property
+    def cost(self) -> Cost:
+        """As compared elsewhere: where nodes exchange, collectives do as FSDP2's."""
+        return self.setting.cost.by(sync=self.sync, exchange=RIVAL)
+
+    @property
+    def on_demand(self) -> bool:
+        return self.sync == "on-demand"
+
+    @property
+    def name(self) -> str:
+        return f"{self.sync} + {self.balancer}"
+
+    @property
+    def words(self) -> str:
+        """What it chooses of the recipe."""
+        words = self.cost.recipe.words.removeprefix(" ") or "with full recompute"
+        return f"{self.cost.sharded} sharding, {words}" if self.cost.cluster.nodes > 1 else words
+
+    def others(self) -> list["Way"]:
+        """The same by other balancers that somebody might want; tight ones fit costs that nobody has measured."""
+        beside = (self.balancer, *UNBALANCED, *SIMULATED)
+        names = [b.name for b in balance.BALANCERS if b.name not in beside and not b.tight]
+        return [replace(self, balancer=name) for name in names if balance.runs_with(name, self.sync)]
+
+    def as_json(self) -> dict[str, Any]:
+        known = {"sync": self.sync, "balancer": self.balancer, "max_tokens": self.setting.limit}
+        return {**known, "minibatch": self.setting.minibatch, **self.cost.ran.inputs()}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """So many GPUs of a kind, with the minibatches that every way on them runs, and the plans made so far."""
+
+    wish: Wish
+    gpu: str
+    devices: int
+    memory: float  # bytes of one
+    settings: tuple[Setting, ...]  # by recipe
+    _drawn: dict[Recipe, list[Drawn]] = field(default_factory=dict)
+    _plans: dict[tuple[Recipe, str, int, int], ScheduleFile] = field(default_factory=dict)
+
+    def plan(self, way: Way, minibatches: int) -> ScheduleFile:
+        """The way's schedules. Syncs share them, and so do shardings where the balancer does not ask for transfers."""
+        recipe = way.setting.cost.recipe
+        if not balance.named(way.balancer).weighs_transfers:
+            recipe = replace(recipe, sharding="full")
+        key = (recipe, way.balancer, way.setting.limit, minibatches)
+        if key not in self._plans:
+            if recipe not in self._drawn:
+                self._drawn[recipe] = drawn(way.setting)
+            self._plans[key] = assign(way.setting, way.balancer, self._drawn[recipe][:minibatches])
+        return self._plans[key]
+
+    def ways(self) -> list[Way]:
+        """Every way to screen that fits memory with something to spare, or without where none does."""
+        return self._filling(room.FILLED) or self._filling(1.0)
+
+    def _filling(self, share: float) -> list[Way]:
+        return [
+            Way(replace(setting, max_tokens=limit), sync, balancer)
+            for setting, sync in product(self.settings, SYNCS)
+            for limit, balancer in product(self.limits(setting, sync, share), SCREENED[sync])
+        ]
+
+    def limits(self, setting: Setting, sync: str, share: float) -> tuple[int, ...]:
+        trace, cost = self.wish.trace, Way(setting, sync, "").cost
+        device = trace_tokens(self.wish) * setting.minibatch
+        most = int(max(trace.longest, room.ENOUGH * device))
+        return room.limits(trace.longest, room.fullest(cost, trace.longest, share * self.memory, most), device)
+
+
+def trace_tokens(wish: Wish) -> float:
+    """Of a sample, on average."""
+    lengths, counts = wish.trace.lengths, wish.trace.counts
+    return float(lengths.mean() if counts is None else lengths @ counts / counts.sum())
+
+
+def site(wish: Wish, gpu: str, devices: int) -> Site:
+    hardware = catalog.gpu(gpu)
+    return Site(wish, hardware.name, devices, hardware.memory_bytes, tuple(_settings(wish, gpu, devices)))
+
+
+def _settings(wish: Wish, gpu: str, devices: int) -> Iterator[Setting]:
+    """By recompute, and where there are several nodes by sharding. Where seconds are a fit to measurements, only what
+    they can be derived for: beside them, estimates would compare two sources and not two ways."""
+
+    def cost(words: str, sharding: str = "full") -> Cost:
+        recipe = Recipe(**{**wish.choices, **RECOMPUTE[words], "sharding": sharding})
+        return cost_of(wish.model, gpu, None, devices, cluster=wish.cluster, recipe=recipe)
+
+    usual = cost("full")
+    derived = usual.profile.fidelity != "catalogue"
+    whole_nodes = usual.cluster.nodes > 1 and not devices % usual.cluster.devices_per_node
+    for words in ("full", "none") if derived else RECOMPUTE:
+        for sharding in ("full", "hybrid") if whole_nodes else ("full",):
+            yield Setting(
+                wish.trace,
+                cost(words, sharding),
+                wish.global_batch // devices,
+                minibatches=wish.minibatches,
+                seed=wish.seed,
+            )

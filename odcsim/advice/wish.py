@@ -1,0 +1,49 @@
+"""What somebody wants trained, what they could rent for it, and what they have."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from odcsim import catalog
+from odcsim.errors import InputError
+from odcsim.trace import Trace
+
+MINIBATCHES = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A dataset, a model and a global batch; GPUs and how many of them; hours and dollars, where there is an end."""
+
+    trace: Trace
+    model: str
+    gpus: tuple[str, ...]
+    devices: tuple[int, ...]
+    global_batch: int  # samples between two optimizer steps, on all devices together
+    epochs: float = 1.0
+    prices: Mapping[str, float] = field(default_factory=dict)  # of an hour of one GPU, by its name
+    deadline: float | None = None  # seconds
+    budget: float | None = None  # dollars
+    minibatches: int = MINIBATCHES  # that stand for all of the run's
+    seed: int = 0
+    choices: Mapping[str, Any] = field(default_factory=dict)  # of the recipe: what the search may not choose
+    cluster: str | None = None  # a file: the network in which each GPU is rented
+
+    def __post_init__(self) -> None:
+        for name in self.gpus:
+            catalog.gpu(name)
+        if self.epochs <= 0:
+            raise InputError(f"--epochs is {self.epochs:g}", fix="give more than 0")
+        if self.global_batch > self.trace.size:
+            problem = f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {self.trace.size:,} samples"
+            raise InputError(problem, fix="give a smaller batch, or more samples")
+        if unknown := set(self.prices) - set(self.gpus):
+            raise InputError(f"--price of {min(unknown)}", fix=f"give prices of {', '.join(self.gpus)}")
+        if self.budget is not None and (missing := [name for name in self.gpus if name not in self.prices]):
+            raise InputError(f"a budget, and no price of {missing[0]}", fix=f"--price {missing[0]}=2.5, or no --budget")
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run; the last one may have fewer samples."""
+        return math.ceil(self.trace.size * self.epochs / self.global_batch)

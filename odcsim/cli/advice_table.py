@@ -1,0 +1,53 @@
+"""An advice for people: what was asked, a table of 80 columns, and the answer in words."""
+
+from typing import TYPE_CHECKING
+
+from odcsim import tables
+from odcsim.command import duration
+
+if TYPE_CHECKING:
+    from odcsim.advice.offers import Advice, Offer
+
+HEAD = ("GPUs", "time", "nine times in ten", "dollars", "nine times in ten")
+UNPRICED = ("GPUs", "time", "nine times in ten", "GPU-hours", "nine times in ten")
+WIDTHS = (-16, 13, 20, 11, 19)
+
+
+def show(advice: "Advice") -> None:
+    from odcsim.advice import reply
+
+    wish = advice.wish
+    print(
+        f"{wish.model}, {wish.trace.name} ({wish.trace.size:,} samples, longest {wish.trace.longest:,} tokens), "
+        f"{wish.epochs:g} epochs of batches of {wish.global_batch:,}: {wish.steps:,} steps, "
+        f"{advice.ways:,} ways to run\n"
+    )
+    if advice.offers:
+        priced = all(offer.dollars is not None for offer in advice.offers)
+        print(*tables.lines([HEAD if priced else UNPRICED], WIDTHS), sep="\n")
+        for offer in advice.offers:
+            print(*_lines(offer, "" if offer.within(wish) else "  *"), sep="\n")
+        if any(not offer.within(wish) for offer in advice.offers):
+            print(f"* not{reply.limits(wish)}")
+    for refused in advice.refused:
+        print(f"{refused.name}: {refused.why}")
+    print()
+    print(*reply.sentences(advice), sep="\n")
+
+
+def _lines(offer: "Offer", mark: str) -> list[str]:
+    """Two for each: what it comes to, and how it runs."""
+    low, high = offer.factors
+    paid, form = (offer.gpu_hours, ",.1f") if offer.dollars is None else (offer.dollars, ",.0f")
+    times = f"{_short(offer.seconds * low)} - {_short(offer.seconds * high)}"
+    money = f"{paid * low:{form}} - {paid * high:{form}}"
+    row = (f"{offer.name}{mark}", duration(offer.seconds), times, f"{paid:{form}}", money)
+    way = offer.chosen.way
+    how = f"    {way.name}, {way.setting.limit:,} tokens, {way.words}"
+    return [*tables.lines([row], WIDTHS), how[:79]]
+
+
+def _short(seconds: float) -> str:
+    """Hours and minutes as a clock has them."""
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else duration(seconds)

@@ -1,0 +1,101 @@
+"""`odcsim advise`: from a dataset to what to rent for how long, how to run it, and what it costs."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from odcsim.cli import options
+from odcsim.command import TIMES, add_recipe, chosen, human
+from odcsim.recipe import CHOICES, USUAL
+
+if TYPE_CHECKING:
+    from odcsim.advice.wish import Wish
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "advise",
+        help="what to rent for a whole training run, how long it takes and what it costs",
+        description="Search what GPUs, how many of them and which way to run come to in hours and dollars, and say "
+        "which to rent. Sync, balancer, token limit, sharding and recompute are chosen for each, of what fits memory.",
+    )
+    options.add_trace(parser)
+    parser.add_argument("--model", required=True, metavar="M", help="a name ('odcsim catalog list') or a config.json")
+    parser.add_argument("--gpus", type=_words, required=True, metavar="G,G", help="kinds to rent: h100,a100")
+    parser.add_argument("--devices", type=_numbers, required=True, metavar="N,N", help="how many of them: 8,16,64")
+    parser.add_argument("--epochs", type=options.amount, default=1.0, metavar="E", help="passes over the data (1)")
+    parser.add_argument("--global-batch", type=options.whole, required=True, metavar="B", help="samples of a step")
+    parser.add_argument("--price", type=_words, default=(), metavar="G=P,G=P", help="of a GPU-hour: h100=2.5,a100=1.3")
+    parser.add_argument("--deadline", type=_time, metavar="T", help="such as 12h or 90min")
+    parser.add_argument("--budget", type=options.amount, metavar="P", help="dollars")
+    parser.add_argument("--cluster", metavar="FILE", help="TOML: the network between nodes, nic_gbit_s and others")
+    parser.add_argument("--minibatches", type=options.whole, default=96, metavar="B", help="to simulate (96)")
+    parser.add_argument("--seed", type=options.seed, default=0, metavar="S", help="of the shuffle (0)")
+    add_recipe(parser, [name for name in USUAL.inputs() if not CHOICES[name].searched])
+    parser.add_argument("--json", action="store_true", help="print what was asked and every row as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from odcsim.advice.offers import advise
+    from odcsim.cli import advice_table
+    from odcsim.progress import progress
+
+    wish = _wish(args)
+    with progress("searching", len(wish.gpus) * len(wish.devices)) as advance:
+        advice = advise(wish, advance=lambda _: advance())
+    if args.json:
+        options.print_json(advice.as_json())
+    else:
+        advice_table.show(advice)
+
+
+def _wish(args: argparse.Namespace) -> "Wish":
+    from odcsim.advice.wish import Wish
+
+    return Wish(
+        options.trace_of(args),
+        args.model,
+        tuple(dict.fromkeys(args.gpus)),
+        tuple(dict.fromkeys(args.devices)),
+        args.global_batch,
+        args.epochs,
+        _prices(args.price, args.gpus),
+        args.deadline,
+        args.budget,
+        args.minibatches,
+        args.seed,
+        {name: value for name, value in chosen(args).items() if not CHOICES[name].searched},
+        args.cluster,
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(options.whole(word) for word in _words(text))
+
+
+def _time(text: str) -> float:
+    value = human(text, TIMES)
+    if not value:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a time, such as 12h or 90min")
+    return float(value)
+
+
+def _prices(words: tuple[str, ...], gpus: tuple[str, ...]) -> dict[str, float]:
+    """`h100=2.5,a100=1.3`, or one price for all."""
+    from odcsim.errors import InputError
+
+    prices: dict[str, float] = {}
+    for word in words:
+        name, equals, price = word.rpartition("=")
+        try:
+            value = options.amount(price)
+        except argparse.ArgumentTypeError as error:
+            raise InputError(f"--price holds '{word}': {error}", fix="write h100=2.5,a100=1.3") from None
+        if not equals and len(words) > 1:
+            raise InputError(f"--price holds '{word}' beside others", fix="write h100=2.5,a100=1.3")
+        prices |= {name: value} if equals else dict.fromkeys(gpus, value)
+    return prices

@@ -1,0 +1,183 @@
+"""What an advice rests on: every way fits, the best is the best of those tried, and money follows from hours."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil
+
+import numpy as np
+import pytest
+
+from odcsim import Trace, catalog
+from odcsim.advice import reply, search, ways
+from odcsim.advice.offers import Offer, Refused, advise, offer
+from odcsim.advice.wish import Wish
+from odcsim.cli import main
+from odcsim.command import duration
+from odcsim.errors import InputError
+from odcsim.executors import simulation
+from odcsim.executors.simulation import Simulation
+from odcsim.questions import room
+
+LENGTHS = np.minimum(np.random.default_rng(0).lognormal(7.3, 0.9, 2000), 8192).astype(np.int64) + 1
+WISH = Wish(Trace("chat", LENGTHS), "qwen2.5-1.5b", ("h100", "a100"), (4, 8), 32, 3, {"h100": 2.5, "a100": 1.3})
+WISH = replace(WISH, minibatches=12)
+ADVICE = advise(WISH)
+
+
+def test_every_way_fits_memory_with_something_to_spare():
+    site = ways.site(WISH, "a100", 8)
+    for way in site.ways():
+        full = max(s.tokens(m) for s in site.plan(way, 6).schedules for m in s.contents())
+        need = room.needed(way.cost, way.setting.limit, WISH.trace.longest).total
+        assert full <= way.setting.limit
+        assert need <= room.FILLED * catalog.gpu("a100").memory_bytes
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
+def test_the_fullest_microbatch_fits_and_one_token_more_does_not(share):
+    cost = ways.site(WISH, "h100", 8).settings[0].cost
+    memory = share * 80e9
+    most = room.fullest(cost, 8192, memory, 10**7)
+    assert room.needed(cost, most, 8192).total <= memory < room.needed(cost, most + 1, 8192).total
+
+
+def test_limits_start_at_the_longest_sample_and_end_where_memory_does():
+    tried = room.limits(8192, 30_000, 1e9)
+    assert tried[0] == 8192
+    assert 30_000 - room.ROUND < tried[-1] <= 30_000
+    assert all(b <= a * room.EACH + 2 * room.ROUND for a, b in pairwise(tried))
+    assert room.limits(8192, 8191, 1e9) == ()
+
+
+def test_hours_and_dollars_are_of_the_whole_run():
+    for one in ADVICE.offers:
+        way = one.chosen.way
+        site = ways.site(WISH, one.gpu, one.devices)
+        how = Simulation(way.cost, executor="analytic")
+        mean = simulation.usage(site.plan(way, 12).schedules, how).makespan.mean()
+        assert one.seconds == pytest.approx(ceil(2000 * 3 / 32) * mean)
+        assert one.dollars == pytest.approx(one.seconds / 3600 * one.devices * WISH.prices[one.gpu])
+        assert way.setting.minibatch * one.devices == 32
+        assert one.microbatches >= 1
+
+
+def test_offers_are_in_the_order_of_their_dollars():
+    paid = [one.dollars for one in ADVICE.offers]
+    assert len(paid) == 4
+    assert paid == sorted(paid)
+
+
+def test_what_is_rented_is_as_cheap_as_any_and_within_what_was_asked():
+    for deadline in sorted(one.seconds for one in ADVICE.offers):
+        some = replace(ADVICE, wish=replace(WISH, deadline=deadline))
+        rent = reply.rented(some)
+        allowed = [one for one in some.offers if one.seconds <= deadline]
+        assert rent in allowed
+        assert rent.dollars <= 1.01 * min(one.dollars for one in allowed)
+        assert f"Rent {rent.name}" in reply.sentences(some)[0]
+
+
+def test_where_nothing_is_within_both_it_says_what_would_be():
+    some = replace(ADVICE, wish=replace(WISH, deadline=min(o.seconds for o in ADVICE.offers) / 2, budget=1e6))
+    said = reply.sentences(some)
+    assert said[0].startswith("Nothing of this is done within")
+    assert "a deadline of" in said[1]
+    assert "1.50 epochs instead of 3" in said[1]
+
+
+def test_longer_intervals_for_seconds_of_fewer_minibatches():
+    seconds = np.random.default_rng(1).normal(10, 1, 4000)
+    assert search.spread(seconds[:10]) > search.spread(seconds)
+    off = [
+        abs(seconds[i : i + 10].mean() / seconds.mean() - 1) > search.spread(seconds[i : i + 10]) for i in range(3990)
+    ]
+    assert 0.05 < np.mean(off) < 0.2
+
+
+def test_on_demand_is_chosen_where_it_leads_by_what_is_worth_it():
+    for one in ADVICE.offers:
+        best = one.best
+        assert one.chosen is (best.with_it if best.gain >= 1.02 else best.without)
+        assert ("pays" in reply.on_demand(one)) == (best.gain >= 1.02)
+
+
+def test_a_model_too_large_is_refused_with_what_it_needs():
+    refused = offer(replace(WISH, model="llama-3.1-70b"), "a100", 4)
+    assert isinstance(refused, Refused)
+    assert "GB of" in refused.why
+
+
+def test_devices_that_do_not_divide_the_batch_are_refused_by_name():
+    assert "do not divide by 5" in offer(WISH, "a100", 5).why
+
+
+def test_it_is_the_same_again():
+    again = offer(WISH, "a100", 8)
+    assert isinstance(again, Offer)
+    assert again.as_json() in [one.as_json() for one in ADVICE.offers]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"epochs": 0}, "--epochs is 0"),
+        ({"global_batch": 4000}, "has 2,000 samples"),
+        ({"prices": {"h200": 3.0}}, "--price of h200"),
+        ({"prices": {}, "budget": 5.0}, "no price of h100"),
+        ({"gpus": ("h1000",)}, "unknown GPU"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        replace(WISH, **change)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (4.2, "4.2 s"),
+        (99, "99 s"),
+        (754, "13 min"),
+        (3599, "1 h 00 min"),
+        (14_700, "4 h 05 min"),
+        (4e6, "1,111 h 07 min"),
+    ],
+)
+def test_durations_read_as_people_say_them(seconds, words):
+    assert duration(seconds) == words
+
+
+ARGS = "--model qwen2.5-1.5b --gpus h100,a100 --devices 4,8 --global-batch 32 --minibatches 6".split()
+
+
+def test_the_command_shows_all_within_80_columns(tmp_path, capsys):
+    file = tmp_path / "lengths.csv"
+    file.write_text("length\n" + "\n".join(map(str, LENGTHS[:500])))
+    assert main(["advise", str(file), *ARGS, "--price", "h100=$2.5,a100=1.3", "--deadline", "2min"]) == 0
+    printed = capsys.readouterr().out
+    table = printed.split("\n\n")[1].splitlines()
+    assert max(map(len, table)) <= 80
+    assert len([line for line in table if " x " in line]) == 4
+    assert "Rent " in printed
+    assert main(["advise", str(file), *ARGS, "--price", "2", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["inputs"]["prices"] == {"h100": 2.0, "a100": 2.0}
+    assert [row["within"] for row in content["rows"]] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--price", "h100=cheap"], "--price holds 'h100=cheap'"),
+        (["--price", "h100=2,3"], "beside others"),
+        (["--deadline", "soon"], "is not a time"),
+    ],
+)
+def test_a_mistyped_wish_is_one_line(more, words, capsys):
+    try:
+        code = main(["advise", "longalign", *ARGS, *more])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2
+    assert words in capsys.readouterr().err
