@@ -27,6 +27,8 @@ from odc_engine.fsdp import OnDemand
 from odc_engine.trainers.minibatches import MinibatchSampler, Portion, freely_balanced
 from odcsim.errors import InputError
 
+__all__ = ["BalancedTexts", "TitanMixin"]
+
 IGNORED = -100  # torchtitan's label that no loss counts
 Batch = tuple[dict[str, Tensor], Tensor]
 
@@ -49,9 +51,8 @@ class TitanMixin:
     def train_step(self, data_iterator: Iterator[Batch]) -> None:
         if self._odc is None:
             _check(self._trainer)  # here, since a checkpoint has been loaded by now
-            self._odc = OnDemand(
-                self._trainer.model_parts[0], average=True
-            )  # which is what torchtitan told FSDP2: sums
+            # As FSDP2 divides, whom torchtitan told not to: gradients are sums.
+            self._odc = OnDemand(self._trainer.model_parts[0], average=True)
         self._left = self._trainer.gradient_accumulation_steps = self._trainer.dataloader.begin()
         self._stock.train_step(data_iterator)
         self._odc.publish()

@@ -1,4 +1,4 @@
-"""The programs of docs/trainers.md: loops on real devices, and trainers' hooks in stand-ins that call them as they do.
+"""The programs of the pages on trainers and plans: loops on real devices, and hooks in stand-ins of trainers.
 
 A stand-in is what the page says of its trainer: which hook is called with what, what the loss is divided by, and
 whether gradients are summed over devices or averaged. Devices take turns here, so a stand-in adds up gradients itself.
@@ -19,7 +19,14 @@ from torch.utils.data import DataLoader
 from odc_engine.sampler import BalancedBatches
 from odcsim.balance import LearnedCosts
 
-TEXT = (ROOT / "docs/trainers.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/own-loop.md").read_text(encoding="utf-8")
+PAGES = {
+    "loop.py": "own-loop.md",
+    "balanced_titan.py": "torchtitan.md",
+    "balanced_trl.py": "trl.md",
+    "verl_plan.py": "verl.md",
+    "exchange.py": "plans.md",
+}
 SHOWN = re.search(r"^torchrun .* --on-demand\n```\n.*?```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[1]
 IGNORED = -100
 LENGTHS = np.random.default_rng(3).integers(2, 40, 24).tolist()
@@ -29,7 +36,7 @@ SAMPLES = [
 
 
 def program(name):
-    return programs.program("trainers.md", name)
+    return programs.program(PAGES[name], name)
 
 
 def run(name, **names):

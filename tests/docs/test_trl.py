@@ -1,4 +1,4 @@
-"""The trainer of docs/trainers.md in TRL itself, where that is installed: two devices learn what one process does."""
+"""The balanced trainer of docs/trl.md in TRL itself, where that is installed: two devices learn what one does."""
 
 import os
 import subprocess
@@ -62,9 +62,7 @@ if arguments.process_index == 0:
 
 @pytest.mark.slow
 def test_trl_on_two_devices_learns_what_one_process_does(tmp_path):
-    (tmp_path / "train.py").write_text(
-        SCRIPT.format(trainer=program("trainers.md", "balanced_trl.py")), encoding="utf-8"
-    )
+    (tmp_path / "train.py").write_text(SCRIPT.format(trainer=program("trl.md", "balanced_trl.py")), encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)

@@ -1,0 +1,81 @@
+"""The tables of docs/trainers.md: lines as programs number them, refusals in the words they come in."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from scripts import ROOT
+from torch import nn
+
+from odc_engine.trainers import refusals, titan
+from odcsim.errors import InputError
+
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "trainers.md").read_text(encoding="utf-8")
+LINES = dict(re.findall(r"^\| .*? \| \[(.*?)\]\(.*?\) \| (\d+) \|", PAGE, re.MULTILINE))
+REFUSED = re.findall(r"^\| ([^|]*?) \| ([^|]*?) \| ([^|]*; [^|]*?) \|$", PAGE, re.MULTILINE)
+
+
+def test_the_lines_of_the_table_are_those_that_programs_number():
+    assert len(LINES) == 4
+    for page, lines in LINES.items():
+        code = re.search(r"^```python \w+\.py\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+        assert [int(n) for n in re.findall(r"  # (\d)\b", code[1])] == [*range(1, int(lines) + 1)], page
+
+
+def trainer(dataset=(1,), tp=1, **changed):
+    usual = {"world_size": 2, "average_tokens_across_devices": True, "train_sampling_strategy": "random"}
+    own = SimpleNamespace(**usual | {"fp16": False, "auto_find_batch_size": False} | changed)
+    sizes = {f"get_{name}_size": lambda size=size: size for name, size in (("tp", tp), ("cp", 1), ("sp", 1))}
+    refusals.check(SimpleNamespace(args=own, train_dataset=dataset, **sizes))
+
+
+class Loader:
+    def begin(self):
+        return 1
+
+
+class Texts(titan.BalancedTexts):
+    def samples(self):
+        return [[1, 2, 3]]
+
+
+def titans(graphs=False, dataloader=None, **degrees):
+    dims = SimpleNamespace(**{"tp": 1, "cp": 1, "pp": 1, "ep": 1} | degrees)
+    config = SimpleNamespace(training=SimpleNamespace(disable_cuda_graphs=not graphs))
+    titan._check(SimpleNamespace(config=config, parallel_dims=dims, dataloader=dataloader or Loader()))
+
+
+HF, TITAN = "Trainer, SFTTrainer", "torchtitan"
+CASES = {
+    (HF, "`average_tokens_across_devices=False`"): lambda: trainer(average_tokens_across_devices=False),
+    (HF, '`train_sampling_strategy="group_by_length"`'): lambda: trainer(train_sampling_strategy="group_by_length"),
+    (HF, "`fp16=True`"): lambda: trainer(fp16=True),
+    (HF, "`auto_find_batch_size=True`"): lambda: trainer(auto_find_batch_size=True),
+    (HF, "a dataset without `__len__`"): lambda: trainer(dataset=iter(())),
+    (HF, "tensor parallelism"): lambda: trainer(tp=2),
+    (HF, "a model that FSDP2 does not shard"): lambda: refusals.check_model(nn.Linear(2, 2)),
+    (HF, "a dataset without `input_ids`"): lambda: refusals.lengths_of([{"text": "one"}], "length"),
+    (TITAN, "CUDA graphs"): lambda: titans(graphs=True),
+    (TITAN, "tensor and pipeline parallelism"): lambda: titans(tp=2, pp=2),
+    (TITAN, "a data loader of its own"): lambda: titans(dataloader=type("Loader", (), {})()),
+    (TITAN, "`BalancedTexts` in the trainer without the mixin"): lambda: next(
+        iter(Texts.Config(minibatch=1).build(dp_world_size=1, dp_rank=0, tokenizer=None))
+    ),
+}
+
+
+def test_every_refusal_of_the_table_has_its_case():
+    assert [(trainer, habit) for trainer, habit, _ in REFUSED] == list(CASES)
+
+
+@pytest.mark.parametrize(("trainers", "habit", "words"), REFUSED)
+def test_what_is_refused_is_refused_in_the_words_of_the_table(trainers, habit, words):
+    with pytest.raises(InputError) as refused:
+        CASES[trainers, habit]()
+    assert str(refused.value).removeprefix("SimpleNamespace: ") == words
+
+
+def test_what_is_supported_is_not_refused():
+    trainer()
+    titans()
