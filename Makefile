@@ -18,7 +18,8 @@ slow: .venv/dev
 	$(BIN)/pytest -m "slow and not gpu"
 
 # The engine in trainers that others wrote, whose packages are an extra.
-TRAINERS := tests/odc_engine/trainers tests/docs/test_trl.py tests/docs/test_trainer_programs.py
+TRAINERS := tests/odc_engine/trainers tests/docs/test_trl.py tests/docs/test_trainer_programs.py \
+	tests/odcsim/reading/test_tokenizing_alike.py
 trainers: .venv/trainers
 	$(BIN)/pytest -m "slow and not gpu" $(TRAINERS)
 

@@ -16,7 +16,10 @@ _FIELDS = ("lengths", "counts", "loss", "group", "step")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Trace:
-    """Lengths of samples in tokens. With `counts`, row i stands for counts[i] samples and order means nothing."""
+    """Lengths of samples in tokens. With `counts`, row i stands for counts[i] samples and order means nothing.
+
+    Where only a part of a dataset was counted, `drawn_from` says of how many samples; 0: these are all.
+    """
 
     name: str
     lengths: NDArray[np.int64]
@@ -25,6 +28,7 @@ class Trace:
     group: NDArray[np.int64] | None = None
     step: NDArray[np.int64] | None = None
     origin: str = ""
+    drawn_from: int = 0
 
     def __post_init__(self) -> None:
         for field in _FIELDS:

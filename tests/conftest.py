@@ -22,7 +22,8 @@ NEEDS = {
     "nvshmem": ["odc_engine/backends/test_nvshmem.py"],
     "cuda": ["odc_engine/places/test_green.py"],
     "pyarrow": ["odcsim/reading/test_files.py"],
-    "transformers": ["odc_engine/trainers/test_hugging_face*.py"],
+    "tokenizers": ["odcsim/reading/test_tokenizing*.py"],
+    "transformers": ["odc_engine/trainers/test_hugging_face*.py", "odcsim/reading/test_tokenizing_alike.py"],
     "torchtitan": ["odc_engine/trainers/test_titan.py"],
     "trl": ["docs/test_trl.py", "docs/test_trainer_programs.py", "odc_engine/trainers/test_trl_trainers.py"],
 }

@@ -24,7 +24,8 @@ COMMANDS = (
 
 # What arguments that may name a file to read are called, in any command.
 INPUTS = tuple(
-    "trace source sources schedule timeline timelines predicted measured name model gpu profile cluster lengths".split()
+    "trace source sources schedule timeline timelines predicted measured name model gpu profile cluster lengths "
+    "tokenizer".split()
 )
 PAGES = ("", ".html", ".htm")  # without a suffix it may be a pipe
 

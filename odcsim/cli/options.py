@@ -38,7 +38,15 @@ def add_hardware(parser: argparse.ArgumentParser) -> None:
 def add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="a file of lengths, a name ('odcsim trace list') or a spec")
     parser.add_argument("--column", metavar="C", help="the file's column that holds the lengths")
+    add_tokenizer(parser)
     add_limit(parser)
+
+
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tokenizer", metavar="DIR", help="count texts and conversations by the tokenizer.json and template in DIR"
+    )
+    parser.add_argument("--sample", type=whole, default=0, metavar="N", help="count N rows of texts, drawn at random")
 
 
 def add_limit(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +61,8 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 def trace_of(args: argparse.Namespace) -> "Trace":
     from odcsim.reading import load
 
-    return load(args.trace, column=args.column, truncate=args.truncate, drop_over=args.drop_over)
+    counting = {"tokenizer": args.tokenizer, "sample": args.sample}
+    return load(args.trace, column=args.column, truncate=args.truncate, drop_over=args.drop_over, **counting)
 
 
 def add_setting(parser: argparse.ArgumentParser) -> None:

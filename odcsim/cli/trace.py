@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SOURCE = (
     "a file (csv, tsv, txt, json, jsonl, npy, npz, parquet, arrow, idx), a folder of save_to_disk, a named trace, or a "
-    "spec such as fixed:length=4096"
+    "spec such as fixed:length=4096; texts with --tokenizer"
 )
 BAR = 40
 
@@ -30,6 +30,7 @@ def _add_info(actions: Any) -> None:
     info = actions.add_parser("info", help="count, mean, percentiles, histogram, what a cut-off loses")
     info.add_argument("trace", metavar="TRACE", help=SOURCE)
     info.add_argument("--column", metavar="C", help="the file's column of lengths (default: found by name)")
+    options.add_tokenizer(info)
     options.add_limit(info)
     info.add_argument("--cutoff", metavar="T", type=options.whole, help="only tell what a limit of T tokens loses")
     info.add_argument("--json", action="store_true", help="print JSON instead")

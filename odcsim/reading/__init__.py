@@ -8,33 +8,50 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError, nearest
 from odcsim.reading import files, limits, named, specs
+from odcsim.reading.counted import TextCounting
 from odcsim.trace import Trace
 
 __all__ = ["draw", "load"]
 
 
 def load(
-    source: str | Path, *, column: str | None = None, truncate: int | None = None, drop_over: int | None = None
+    source: str | Path,
+    *,
+    column: str | None = None,
+    truncate: int | None = None,
+    drop_over: int | None = None,
+    tokenizer: str | Path | None = None,
+    sample: int = 0,
 ) -> Trace:
     """The trace in a file, under a name of `traces/`, or drawn from a spec. `column` picks a file's column.
 
     Samples over `truncate` tokens are shortened, those over `drop_over` left out; the trace's origin says what it cost.
+    Texts and conversations are counted by the `tokenizer` in a folder: all of them, or a `sample` of so many rows.
     """
-    trace, cost = limits.within(_whole(source, column), truncate, drop_over)
+    trace, cost = limits.within(_whole(source, column, _asked(source, tokenizer, sample)), truncate, drop_over)
     return replace(trace, origin=f"{trace.origin}; {cost}") if cost else trace
 
 
-def _whole(source: str | Path, column: str | None) -> Trace:
+def _asked(source: str | Path, tokenizer: str | Path | None, sample: int) -> TextCounting | None:
+    if tokenizer is not None:
+        return TextCounting(tokenizer, sample)
+    if sample:
+        raise InputError(f"--sample {sample} without --tokenizer", where=str(source), fix="lengths are read in full")
+    return None
+
+
+def _whole(source: str | Path, column: str | None, asked: TextCounting | None = None) -> Trace:
     text = str(source)
     kind, name = (specs.kind_of(text), named.find(text)) if isinstance(source, str) else (None, None)
-    if column is not None and (kind or name):
-        raise InputError(f"'{text}' has no columns to choose from", fix="leave out --column")
+    if (column is not None or asked is not None) and (kind or name):
+        what, flag = ("columns to choose from", "column") if asked is None else ("text to count", "tokenizer")
+        raise InputError(f"'{text}' has no {what}", fix=f"leave out --{flag}")
     if kind:
         return specs.load(text, kind)
     if name:
         return named.load(name)
     if isinstance(source, Path) or files.looks_like_one(text) or Path(text).exists():
-        return files.load(Path(source), column)
+        return files.load(Path(source), column, asked)
     hint = nearest(text.partition(":")[0], [*named.names(), *specs.KINDS])
     raise InputError(f"no trace is called '{text}'", fix=f"{hint} Or give a file ({files.SUFFIXES})")
 

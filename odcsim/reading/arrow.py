@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from odcsim.reading.table import Table
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 BLOCK = 8192  # rows at a time: of lists, only what is counted stays
+ROWS = 512  # at a time, where texts are looked at
 
 
 def open_parquet(path: Path) -> Table:
@@ -30,13 +32,17 @@ def open_arrow(path: Path) -> Table:
 
 def open_saved(folder: Path) -> Table:
     """A dataset of Hugging Face: its state names the files, in order."""
+    return _streams(folder, saved_files(folder))
+
+
+def saved_files(folder: Path) -> list[Path]:
     state = decoded(folder / STATE, lambda: json.loads((folder / STATE).read_text(encoding="utf-8")))
     names = decoded(folder / STATE, lambda: [Path(file["filename"]).name for file in state["_data_files"]])
     missing = next((name for name in names if not (folder / name).is_file()), None)
     if not names or missing is not None:
         problem = f"has no {missing}" if missing else "names no files"
         raise InputError(problem, where=str(folder), fix="save the dataset again")
-    return _streams(folder, [folder / name for name in names])
+    return [folder / name for name in names]
 
 
 def is_saved(folder: Path) -> bool:
@@ -46,6 +52,20 @@ def is_saved(folder: Path) -> bool:
         fix = f"name one: {folder / splits[0]}" if splits else "save the dataset again"
         raise InputError(f"holds the splits {', '.join(splits) or 'of nothing'}", where=str(folder), fix=fix)
     return (folder / STATE).is_file()
+
+
+def batches(path: Path, columns: list[str] | None) -> Iterator[Any]:
+    """Rows in pieces, with these columns of them; none is enough to count rows."""
+    if path.suffix.lower() == ".parquet" and path.is_file():
+        _pyarrow(path, "Parquet")
+        yield from decoded(path, lambda: _parquet(path)).iter_batches(ROWS, columns=columns)
+        return
+    _pyarrow(path, "Arrow")
+    for file in saved_files(path) if path.is_dir() else [path]:
+        for batch in decoded(file, partial(_reader, file))[1]:
+            for start in range(0, batch.num_rows, ROWS):
+                piece = batch.slice(start, ROWS)
+                yield piece if columns is None else piece.select(columns)
 
 
 def _streams(path: Path, files: list[Path]) -> Table:

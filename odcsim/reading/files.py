@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from odcsim.errors import InputError
+from odcsim.reading import counted
 from odcsim.reading.arrays import open_megatron, open_numpy
 from odcsim.reading.arrow import is_saved, open_arrow, open_parquet, open_saved
+from odcsim.reading.counted import TextCounting
 from odcsim.reading.jsons import open_json, open_jsonl
 from odcsim.reading.roles import Roles, assign
 from odcsim.reading.table import EXACT, Columns, Table, lengths_of, whole
@@ -34,8 +36,19 @@ def looks_like_one(text: str) -> bool:
     return "/" in text or "\\" in text or Path(text).suffix.lower() in OPENERS
 
 
-def load(path: Path, column: str | None = None) -> Trace:
-    """A trace from a file of lengths, a count table or a quantile table."""
+def load(path: Path, column: str | None = None, asked: TextCounting | None = None) -> Trace:
+    """A trace from a file of lengths, a count table or a quantile table; or of texts, counted as is asked."""
+    if asked is not None:
+        return counted.load(path, _open(path), column, asked)
+    try:
+        return _measured(path, column)
+    except InputError:
+        if path.exists() and counted.has_text(path, column):
+            raise InputError("holds texts, and no lengths", where=str(path), fix=counted.FLAG) from None
+        raise
+
+
+def _measured(path: Path, column: str | None) -> Trace:
     table = _open(path)
     roles = assign(table.names, column, str(path), table.lists)
     columns = table.numbers(roles.numbers)

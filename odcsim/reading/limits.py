@@ -47,7 +47,8 @@ def without(trace: Trace, limit: int) -> Trace:
     counts, loss, group, step = (
         None if values is None else values[kept] for values in (trace.counts, trace.loss, trace.group, trace.step)
     )
-    return Trace(trace.name, trace.lengths[kept], counts, loss, group, step, trace.origin)
+    drawn_from = round(trace.drawn_from * float(kept.mean()))
+    return Trace(trace.name, trace.lengths[kept], counts, loss, group, step, trace.origin, drawn_from)
 
 
 def _cost(lost: Cut, samples: int, tokens: int, *, dropped: bool) -> str:

@@ -56,12 +56,12 @@ def assign(names: Sequence[str], column: str | None, where: str, lists: Collecti
             fix="choose one with --column, or call it 'length'",
         )
     loss = (
-        _first(names, LOSS)
-        or _first([n for n in names if n in lists], LOSS_LISTS)
-        or (_first(names, RESPONSE) if len(parts) == 2 else None)
+        first_of(names, LOSS)
+        or first_of([n for n in names if n in lists], LOSS_LISTS)
+        or (first_of(names, RESPONSE) if len(parts) == 2 else None)
     )
     others = {"group": GROUP, "step": STEP, "count": COUNT, "quantile": QUANTILE}
-    roles = Roles(parts, loss, **{role: _first(names, known) for role, known in others.items()})
+    roles = Roles(parts, loss, **{role: first_of(names, known) for role, known in others.items()})
     clash = roles.quantile and (roles.count or roles.group or roles.step or roles.loss)
     clash = clash or (roles.count and (roles.group or roles.step))
     if clash:
@@ -72,20 +72,20 @@ def assign(names: Sequence[str], column: str | None, where: str, lists: Collecti
 
 
 def _lengths(names: Sequence[str], lists: Collection[str]) -> tuple[str, ...]:
-    if whole := _first(names, LENGTH) or _first([n for n in names if n in lists], IDS):
+    if whole := first_of(names, LENGTH) or first_of([n for n in names if n in lists], IDS):
         return (whole,)
-    prompt, response = _first(names, PROMPT), _first(names, RESPONSE)
+    prompt, response = first_of(names, PROMPT), first_of(names, RESPONSE)
     return (prompt, response) if prompt and response else ()
 
 
 def _named(names: Sequence[str], column: str, where: str) -> str:
-    name = next((n for n in names if n == column), None) or _first(names, [_plain(column)])
+    name = next((n for n in names if n == column), None) or first_of(names, [_plain(column)])
     if name is None:
         raise InputError(f"no column '{column}'", where=where, fix=nearest(column, list(names)))
     return name
 
 
-def _first(names: Sequence[str], known: Sequence[str]) -> str | None:
+def first_of(names: Sequence[str], known: Sequence[str]) -> str | None:
     plain = {_plain(name): name for name in reversed(names)}
     return next((plain[word] for word in known if word in plain), None)
 

@@ -1,0 +1,130 @@
+"""A trace of texts and conversations: counted by a tokenizer, once for the same content."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.errors import InputError
+from odcsim.progress import progress
+from odcsim.reading.records import RecordFile
+from odcsim.reading.roles import GROUP, LENGTH, STEP, first_of
+from odcsim.reading.table import Table
+from odcsim.reading.tokenizing import kept
+from odcsim.reading.tokenizing.counting import Counted, counted
+from odcsim.reading.tokenizing.folder import TokenizerFolder, open_folder
+from odcsim.reading.tokenizing.forms import Form, form_of
+from odcsim.trace import Trace
+
+SURE = 1.96  # standard errors, for 95 %
+FORMS = "messages, conversations (ShareGPT), prompt + completion, instruction + output (Alpaca) or text"
+FLAG = "count it with --tokenizer FOLDER, which holds the model's tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TextCounting:
+    """What to count with, and of how many rows; 0 stands for all."""
+
+    tokenizer: str | Path
+    sample: int = 0
+
+
+def has_text(path: Path, column: str | None) -> bool:
+    """Whether there is text where lengths were looked for."""
+    try:
+        file = RecordFile(path)
+        first = file.first() if file.readable else {}
+        form = form_of(first, column, chat=True)
+    except (InputError, ValueError, OSError, ArithmeticError):  # damage, which whoever looked for lengths has told
+        return False
+    if form is None or not any(_is_text(first.get(name)) for name in form.columns):
+        return False
+    return column is not None or first_of(list(first), LENGTH) is None
+
+
+def _is_text(value: object) -> bool:
+    """In CSV numbers are texts, too."""
+    try:
+        return isinstance(value, list) or (isinstance(value, str) and not math.isfinite(float(value or 0)))
+    except ValueError:
+        return True
+
+
+def load(path: Path, table: Table, column: str | None, asked: TextCounting) -> Trace:
+    """Lengths in tokens; of rollouts, which say their step, the groups of one prompt, too."""
+    file, folder = RecordFile(path), open_folder(asked.tokenizer)
+    form = _form(file, column, folder)
+    size = file.size() if asked.sample else 0
+    chosen = _drawn(size, asked.sample) if asked.sample and asked.sample < size else None
+    lengths, loss = _once(file, form, folder, chosen)
+    group, step = _rollouts(table, form, chosen)
+    drawn_from = 0 if chosen is None else size
+    trace = Trace(path.name, lengths, None, loss, group, step, drawn_from=drawn_from)
+    return _told(trace, form, folder)
+
+
+def _form(file: RecordFile, column: str | None, folder: TokenizerFolder) -> Form:
+    first = file.first() if file.readable else {}
+    form = form_of(first, column, chat=folder.template is not None)
+    where = str(file.path)
+    if form is None:
+        listed = f"column '{column}'" if column else ", ".join(map(repr, first)) or "its rows"
+        raise InputError(f"no text to count in {listed}", where=where, fix=f"give {FORMS}, or leave out --tokenizer")
+    if not form.plain and folder.template is None:
+        fix = "name a folder with the template in tokenizer_config.json or chat_template.jinja"
+        raise InputError(f"{form.words} need a chat template, and none lies beside it", where=str(folder.path), fix=fix)
+    return form
+
+
+def _drawn(size: int, sample: int) -> NDArray[np.int64]:
+    """Without replacement, and the same ones every time."""
+    rows = np.random.default_rng(0).choice(size, sample, replace=False)
+    return np.sort(rows).astype(np.int64)
+
+
+def _once(file: RecordFile, form: Form, folder: TokenizerFolder, chosen: NDArray[np.int64] | None) -> Counted:
+    rows = 0 if chosen is None else len(chosen)
+    key = kept.key(file.files, form.words, form.columns, form.plain, rows, folder.digest, file.path.suffix.lower())
+    if (known := kept.recall(key)) is None:
+
+        def place(row: int) -> str:
+            return file.place(row if chosen is None else int(chosen[row]))
+
+        with progress("counting tokens", rows or file.size()) as advance:
+            known = counted(file.rows(form.columns, chosen), form, folder, place, advance)
+        kept.keep(key, known)
+    if not len(known[0]):
+        raise InputError("holds no rows", where=str(file.path), fix="give one row per sample")
+    return known
+
+
+def _rollouts(
+    table: Table, form: Form, chosen: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    """The group and the step of each row, where it is a rollout."""
+    step = first_of(table.names, STEP)
+    if step is None or not form.groups:
+        return None, None
+    steps, groups = table.labels(step), table.labels(first_of(table.names, GROUP) or form.groups)
+    return (groups, steps) if chosen is None else (groups[chosen], steps[chosen])
+
+
+def _told(trace: Trace, form: Form, folder: TokenizerFolder) -> Trace:
+    from dataclasses import replace
+
+    origin = f"{form.words} of {trace.name}, counted by {folder.path.parent.name}/{folder.path.name}"
+    return replace(trace, origin=f"{origin}; {band(trace)}" if trace.drawn_from else origin)
+
+
+def band(trace: Trace) -> str:
+    """How sure a drawn part is of the whole: its mean, and what it cannot have seen."""
+    lengths, whole = trace.lengths, trace.drawn_from
+    mean, rest = float(lengths.mean()), 1 - trace.size / whole
+    off = SURE * float(lengths.std()) * float(np.sqrt(rest / trace.size)) / mean
+    unseen = min(1.0, 3 / trace.size)  # what none of so many draws has shown, at 95 %
+    return (
+        f"{trace.size:,} of {whole:,} rows drawn: mean {mean:,.0f} tokens, within {off:.1%} of the whole's (95 %); "
+        f"up to {unseen:.2%} of rows may be longer than the longest here"
+    )

@@ -1,0 +1,113 @@
+"""Rows of files that may hold text, in order, with the columns that are asked for and nothing else."""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.errors import InputError
+from odcsim.reading import jsons
+from odcsim.reading.arrays import decoded
+from odcsim.reading.arrow import STATE, batches, saved_files
+from odcsim.reading.text import opened
+
+TABLES = (".parquet", ".arrow")
+READABLE = (".jsonl", ".json", ".csv", ".tsv", *TABLES)
+
+Record = dict[str, Any]
+Chosen = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """A file, or a folder of save_to_disk, as rows."""
+
+    path: Path
+
+    @property
+    def readable(self) -> bool:
+        return self.path.is_dir() or self.path.suffix.lower() in READABLE
+
+    @property
+    def files(self) -> list[Path]:
+        """What lies on disk: all of it decides what is counted."""
+        return [self.path / STATE, *saved_files(self.path)] if self.path.is_dir() else [self.path]
+
+    def first(self) -> Record:
+        return next(self.rows(), {})
+
+    def size(self) -> int:
+        if self._columnar:
+            return int(decoded(self.path, lambda: sum(batch.num_rows for batch in batches(self.path, []))))
+        return sum(1 for _ in self._lines())
+
+    def rows(self, columns: tuple[str, ...] | None = None, chosen: Chosen | None = None) -> Iterator[Record]:
+        """All rows, or those whose numbers are chosen, in rising order."""
+        return self._batched(columns, chosen) if self._columnar else self._parsed(columns, chosen)
+
+    def place(self, row: int) -> str:
+        if self._columnar or self.path.suffix.lower() == ".json":
+            return f"{self.path}, row {row + 1}"
+        return f"{self.path}:{next((n for i, (n, _) in enumerate(self._lines()) if i == row), row + 1)}"
+
+    @property
+    def _columnar(self) -> bool:
+        return self.path.is_dir() or self.path.suffix.lower() in TABLES
+
+    def _batched(self, columns: tuple[str, ...] | None, chosen: Chosen | None) -> Iterator[Record]:
+        names, start = None if columns is None else list(columns), 0
+        for batch in batches(self.path, names):
+            size = batch.num_rows
+            if chosen is not None:
+                batch = batch.take(chosen[(chosen >= start) & (chosen < start + size)] - start)
+            start += size
+            yield from batch.to_pylist()
+
+    def _parsed(self, columns: tuple[str, ...] | None, chosen: Chosen | None) -> Iterator[Record]:
+        """Lines that nobody chose are not parsed."""
+        wanted = None if chosen is None else set(chosen.tolist())
+        for i, (number, line) in enumerate(self._lines()):
+            if wanted is None or i in wanted:
+                row = self._record(line, number)
+                yield row if columns is None else {name: row.get(name) for name in columns}
+
+    def _lines(self) -> Iterator[tuple[int, Any]]:
+        """Rows as they stand in the file, with the line that each begins or ends at."""
+        with opened(self.path) as file:
+            if self.path.suffix.lower() == ".jsonl":
+                yield from ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
+            elif self.path.suffix.lower() == ".json":
+                yield from enumerate(_objects(jsons.parsed(file.read(), str(self.path))), 1)
+            else:
+                yield from _delimited(
+                    csv.DictReader(file, delimiter="\t" if self.path.suffix.lower() == ".tsv" else ","), self.path
+                )
+
+    def _record(self, line: Any, number: int) -> Record:
+        row = jsons.parsed(line, f"{self.path}:{number}") if isinstance(line, str) else line
+        if not isinstance(row, dict):
+            raise InputError("is no object", where=f"{self.path}:{number}", fix='give rows such as {"messages": [...]}')
+        return row
+
+
+def _objects(content: Any) -> list[Any]:
+    """A list of objects, or one object of columns."""
+    if isinstance(content, dict):
+        columns = {name: values for name, values in content.items() if isinstance(values, list)}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)]
+    return content if isinstance(content, list) else []
+
+
+def _delimited(reader: "csv.DictReader[str]", path: Path) -> Iterator[tuple[int, Record]]:
+    most = csv.field_size_limit(2**31 - 1)  # texts are longer than csv takes by itself
+    try:
+        yield from ((reader.line_num, row) for row in reader)
+    except csv.Error as error:
+        where = f"{path}:{reader.line_num}"
+        raise InputError(f"is not delimited text ({error})", where=where, fix="save it as CSV") from None
+    finally:
+        csv.field_size_limit(most)

@@ -1,0 +1,114 @@
+"""A tokenizer as it lies on disk: `tokenizer.json`, and beside it the chat template and the special tokens."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from odcsim.errors import InputError
+from odcsim.files import reading
+from odcsim.reading.tokenizing.template import ChatTemplate
+
+MODEL, CONFIG, TEMPLATE, OTHERS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "additional_chat_templates",
+)
+SPECIAL = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token".split()
+GIVE = f"give a folder with a {MODEL}, as save_pretrained writes it; nothing is fetched"
+
+
+@dataclass(frozen=True)
+class TokenizerFolder:
+    """What is needed to count as a trainer does."""
+
+    path: Path  # of tokenizer.json
+    special: Mapping[str, str]  # token by what it is for: eos_token and the like
+    template: ChatTemplate | None
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Whole texts are counted, whatever the file says of cutting and padding."""
+        try:
+            tokenizer = import_module("tokenizers").Tokenizer.from_file(str(self.path))
+        except Exception as error:  # whatever a decoder in another language raises
+            reason = " ".join(str(error).split())[:120]
+            raise InputError(f"is no tokenizer ({reason})", where=str(self.path), fix=GIVE) from None
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    @property
+    def eos(self) -> str:
+        return self.special.get("eos_token", "")
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that a count depends on."""
+        sources = dict(self.template.sources) if self.template else {}
+        sha = hashlib.sha256(json.dumps([sources, dict(self.special)], sort_keys=True).encode())
+        sha.update(import_module("tokenizers").__version__.encode())
+        sha.update(self.path.read_bytes())
+        return sha.hexdigest()
+
+
+def open_folder(given: str | Path) -> TokenizerFolder:
+    path = Path(given)
+    path = path / MODEL if path.is_dir() else path
+    if not path.is_file():
+        raise InputError("no such tokenizer", where=str(path), fix=GIVE)
+    _needed(path)
+    folder = path.parent
+    config = _json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    special = {name: token for name in SPECIAL if (token := _token(config.get(name)))}
+    sources = _templates(folder, config)
+    return TokenizerFolder(path, special, ChatTemplate(sources, special) if sources else None)
+
+
+def _needed(path: Path) -> None:
+    for package in ("tokenizers", "jinja2"):
+        try:
+            import_module(package)
+        except ImportError:
+            raise InputError(
+                f"counting tokens needs {package}",
+                where=str(path),
+                fix="install it with: pip install 'odcsim[tokenize]'",
+            ) from None
+
+
+def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Files of their own win over the config, in which there is one template, or a list of named ones."""
+    told = config.get("chat_template")
+    sources = {"default": told} if isinstance(told, str) else {}
+    if isinstance(told, list):
+        sources = {
+            str(t["name"]): str(t["template"]) for t in told if isinstance(t, dict) and {"name", "template"} <= {*t}
+        }
+    if (folder / TEMPLATE).is_file():
+        others = sorted((folder / OTHERS).glob("*.jinja"))
+        sources = {"default": _text(folder / TEMPLATE)} | {path.stem: _text(path) for path in others}
+    return sources if "default" in sources else {}
+
+
+def _token(value: Any) -> str:
+    """A token, or an object that holds one."""
+    return str(value.get("content", "")) if isinstance(value, dict) else value if isinstance(value, str) else ""
+
+
+def _text(path: Path) -> str:
+    with reading(path, missing=GIVE, expected="a chat template"):
+        return path.read_text(encoding="utf-8")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    with reading(path, missing=GIVE, expected="a JSON object"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("no object")
+        return content

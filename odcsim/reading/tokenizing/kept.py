@@ -1,0 +1,49 @@
+"""Counts are kept where a user's caches belong, by the content of what was counted; never in the way.
+
+What cannot be written is counted anew next time; what cannot be read was never there.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from odcsim.errors import InputError
+from odcsim.files import replacing
+from odcsim.reading.tokenizing.counting import Counted
+
+VERSION = 1  # of the way of counting
+
+
+def folder() -> Path:
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (given if given.is_absolute() else Path.home() / ".cache") / "odcsim" / "lengths"
+
+
+def key(files: Iterable[Path], *asked: object) -> str:
+    """Of all bytes of the files, and of what was asked of them."""
+    sha = hashlib.sha256(repr((VERSION, *asked)).encode())
+    for file in files:
+        with file.open("rb") as opened:
+            sha.update(hashlib.file_digest(opened, "sha256").digest())
+    return sha.hexdigest()
+
+
+def recall(name: str) -> Counted | None:
+    with suppress(Exception), (folder() / f"{name}.npz").open("rb") as file:  # a damaged one raises nearly anything
+        arrays = np.load(file, allow_pickle=False)
+        lengths, loss = arrays["lengths"], arrays["loss"]
+        if lengths.dtype == np.int64 and loss.dtype == np.int64 and len(loss) in (0, len(lengths)):
+            return lengths, loss if len(loss) else None
+    return None
+
+
+def keep(name: str, counted: Counted) -> None:
+    lengths, loss = counted
+    with suppress(OSError, InputError):
+        folder().mkdir(parents=True, exist_ok=True)
+        with replacing(folder() / f"{name}.npz") as file:
+            np.savez(file, lengths=lengths, loss=np.array([], np.int64) if loss is None else loss)

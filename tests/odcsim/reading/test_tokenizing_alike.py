@@ -1,0 +1,85 @@
+"""Counts are those of transformers' own `apply_chat_template`, token for token, and of TRL's own masks."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from texts import CHATML, UNMARKED, WORDS, tokenizer_in
+from transformers import AutoTokenizer
+
+from odcsim.reading import load
+
+pytestmark = pytest.mark.slow
+
+TOOLS = (
+    "{{- bos_token }}{%- if tools %}{{ tools | tojson(indent=2) }}{% endif %}{%- for m in messages -%}\n"
+    "  [{{ m['role'] | upper }}] {{ m.content | trim }}{%- if m.thinking %}({{ m.thinking }}){% endif %}\n"
+    "  {%- if loop.last %}{% break %}{% endif %}\n{%- endfor %}{{ eos_token }}"
+)
+SAID = st.sampled_from(WORDS) | st.text(max_size=40).filter(lambda t: "\x00" not in t)
+TALKS = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["system", "user", "assistant"]), "content": SAID}, optional={"reasoning": SAID}
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def written(folder, rows):
+    path = folder / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("template", [CHATML, UNMARKED, TOOLS], ids=["marked", "unmarked", "tools"])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(talks=st.lists(TALKS, min_size=1, max_size=4))
+def test_conversations_are_as_long_as_transformers_has_them(tmp_path, template, talks):
+    folder = tokenizer_in(tmp_path / "tokenizer", template)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    tools = [{"type": "function", "function": {"name": "add", "description": "ä", "parameters": {}}}]
+    trace = load(written(tmp_path, [{"messages": talk, "tools": tools} for talk in talks]), tokenizer=folder)
+    assert trace.lengths.tolist() == [
+        len(theirs.apply_chat_template(t, tools=tools, return_dict=True)["input_ids"]) for t in talks
+    ]
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(talks=st.lists(TALKS.filter(lambda t: any(m["role"] == "assistant" for m in t)), min_size=1, max_size=4))
+def test_the_assistants_tokens_are_those_of_transformers_mask(tmp_path, talks):
+    folder = tokenizer_in(tmp_path / "tokenizer", CHATML)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    trace = load(written(tmp_path, [{"messages": talk} for talk in talks]), tokenizer=folder)
+    masks = [theirs.apply_chat_template(t, return_dict=True, return_assistant_tokens_mask=True) for t in talks]
+    assert trace.loss.tolist() == [sum(mask["assistant_masks"]) for mask in masks]
+
+
+@pytest.mark.filterwarnings("default")  # theirs
+@pytest.mark.parametrize("bos", [False, True])
+@pytest.mark.parametrize("talk", [False, True])
+def test_prompts_and_completions_are_as_long_as_trl_has_them(tmp_path, bos, talk):
+    """TRL's own dataset, prepared by the trainer itself."""
+    from datasets import Dataset
+    from tiny_trainers import llama
+    from trl import SFTConfig, SFTTrainer
+
+    folder = tokenizer_in(tmp_path / "tokenizer", UNMARKED, bos=bos, pad_token="<s>")
+    rows = [{"prompt": f"{a} q", "completion": f"{b} end"} for a in WORDS for b in WORDS]
+    if talk:
+        rows = [
+            {"prompt": [{"role": "user", "content": r["prompt"]}],
+             "completion": [{"role": "assistant", "content": r["completion"]}]} for r in rows
+        ]  # fmt: skip
+    config = SFTConfig(str(tmp_path / "out"), max_length=None, report_to="none", bf16=False, use_cpu=True)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    prepared = SFTTrainer(llama(), config, train_dataset=Dataset.from_list(rows), processing_class=theirs).train_dataset
+    trace = load(written(tmp_path, rows), tokenizer=folder)
+    assert trace.lengths.tolist() == [len(row["input_ids"]) for row in prepared]
+    assert trace.loss.tolist() == [sum(label != -100 for label in row["labels"]) for row in prepared]
