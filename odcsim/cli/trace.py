@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from odcsim.trace import Trace
 
 SOURCE = (
-    "a file (csv, tsv, txt, json, jsonl, npy, npz, parquet, arrow, idx), a folder of save_to_disk, a named trace, or a "
-    "spec such as fixed:length=4096; texts with --tokenizer"
+    "a file (csv, tsv, txt, json, jsonl, npy, npz, parquet, arrow, idx; packed as .gz, or - for stdin), a folder of "
+    "save_to_disk, of shards or of rollouts, a named trace, or a spec such as fixed:length=4096"
 )
 BAR = 40
 

@@ -13,6 +13,7 @@ from odcsim.errors import InputError
 from odcsim.reading import tokens
 from odcsim.reading.arrays import decoded
 from odcsim.reading.memory import MemoryTable
+from odcsim.reading.nested import head
 from odcsim.reading.table import Table
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -23,7 +24,11 @@ ROWS = 512  # at a time, where texts are looked at
 def open_parquet(path: Path) -> Table:
     _pyarrow(path, "Parquet")
     schema = decoded(path, lambda: _parquet(path).schema_arrow)
-    return _table(path, schema, lambda name: (b.column(0) for b in _parquet(path).iter_batches(BLOCK, columns=[name])))
+    return _table(
+        path,
+        schema,
+        lambda name: (_field(batch, name) for batch in _parquet(path).iter_batches(BLOCK, columns=[name])),
+    )
 
 
 def open_arrow(path: Path) -> Table:
@@ -71,7 +76,16 @@ def batches(path: Path, columns: list[str] | None) -> Iterator[Any]:
 def _streams(path: Path, files: list[Path]) -> Table:
     _pyarrow(path, "Arrow")
     schema = decoded(path, lambda: _reader(files[0])[0])
-    return _table(path, schema, lambda name: (b.column(name) for file in files for b in _reader(file)[1]))
+    return _table(path, schema, lambda name: (_field(b, name) for file in files for b in _reader(file)[1]))
+
+
+def _field(batch: Any, name: str) -> Any:
+    """A column, or of a column of objects the field that the name leads to."""
+    from pyarrow import compute
+
+    top = head(name, batch.schema.names)
+    column = batch.column(top)
+    return column if name == top else compute.struct_field(column, name.removeprefix(f"{top}.").split("."))
 
 
 def _reader(file: Path) -> tuple[Any, Iterator[Any]]:

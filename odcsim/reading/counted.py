@@ -1,7 +1,7 @@
 """A trace of texts and conversations: counted by a tokenizer, once for the same content."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.progress import progress
-from odcsim.reading.records import RecordFile
+from odcsim.reading.nested import head
+from odcsim.reading.records import Record, RecordFile
 from odcsim.reading.roles import GROUP, LENGTH, STEP, first_of
 from odcsim.reading.table import Table
 from odcsim.reading.tokenizing import kept
@@ -30,15 +31,23 @@ class TextCounting:
     tokenizer: str | Path
     sample: int = 0
 
+    def share(self, files: int) -> "TextCounting":
+        """Of the sample what each of several files gives."""
+        return replace(self, sample=-(-self.sample // files))
 
-def has_text(path: Path, column: str | None) -> bool:
-    """Whether there is text where lengths were looked for."""
+
+def first_row(path: Path) -> Record:
+    """Nothing where the file is damaged, which whoever looked for lengths has told."""
+    file = RecordFile(path)
     try:
-        file = RecordFile(path)
-        first = file.first() if file.readable else {}
-        form = form_of(first, column, chat=True)
-    except (InputError, ValueError, OSError, ArithmeticError):  # damage, which whoever looked for lengths has told
-        return False
+        return file.first() if path.exists() and file.readable else {}
+    except (InputError, ValueError, OSError, ArithmeticError):
+        return {}
+
+
+def has_text(first: Record, column: str | None) -> bool:
+    """Whether there is text where lengths were looked for."""
+    form = form_of(first, column, chat=True)
     if form is None or not any(_is_text(first.get(name)) for name in form.columns):
         return False
     return column is not None or first_of(list(first), LENGTH) is None
@@ -93,7 +102,8 @@ def _once(file: RecordFile, form: Form, folder: TokenizerFolder, chosen: NDArray
             return file.place(row if chosen is None else int(chosen[row]))
 
         with progress("counting tokens", rows or file.size()) as advance:
-            known = counted(file.rows(form.columns, chosen), form, folder, place, advance)
+            columns = tuple(dict.fromkeys(head(name, file.first()) for name in form.columns))
+            known = counted(file.rows(columns, chosen), form, folder, place, advance)
         kept.keep(key, known)
     if not len(known[0]):
         raise InputError("holds no rows", where=str(file.path), fix="give one row per sample")
@@ -112,8 +122,6 @@ def _rollouts(
 
 
 def _told(trace: Trace, form: Form, folder: TokenizerFolder) -> Trace:
-    from dataclasses import replace
-
     origin = f"{form.words} of {trace.name}, counted by {folder.path.parent.name}/{folder.path.name}"
     return replace(trace, origin=f"{origin}; {band(trace)}" if trace.drawn_from else origin)
 

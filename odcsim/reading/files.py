@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.reading import counted
+from odcsim.reading import counted, steplogs, unpacked
 from odcsim.reading.arrays import open_megatron, open_numpy
 from odcsim.reading.arrow import is_saved, open_arrow, open_parquet, open_saved
 from odcsim.reading.counted import TextCounting
 from odcsim.reading.jsons import open_json, open_jsonl
 from odcsim.reading.roles import Roles, assign
+from odcsim.reading.shards import joined, shards
 from odcsim.reading.table import EXACT, Columns, Table, lengths_of, whole
 from odcsim.reading.text import open_text
 from odcsim.trace import MAX_LENGTH, Trace
@@ -33,24 +34,36 @@ QUANTILE_SAMPLES = 10_000
 
 
 def looks_like_one(text: str) -> bool:
-    return "/" in text or "\\" in text or Path(text).suffix.lower() in OPENERS
+    suffix = Path(text).suffix.lower()
+    return "/" in text or "\\" in text or suffix in OPENERS or suffix == unpacked.PACKED or text == unpacked.PIPE
 
 
 def load(path: Path, column: str | None = None, asked: TextCounting | None = None) -> Trace:
     """A trace from a file of lengths, a count table or a quantile table; or of texts, counted as is asked."""
+    with unpacked.plain(path) as file:
+        if file.is_dir() and not is_saved(file) and (files := shards(file)):
+            share = None if asked is None else asked.share(len(files))
+            return joined(file, files, lambda part: _one(part, column, share))
+        return _one(file, column, asked)
+
+
+def _one(path: Path, column: str | None, asked: TextCounting | None) -> Trace:
     if asked is not None:
         return counted.load(path, _open(path), column, asked)
     try:
         return _measured(path, column)
     except InputError:
-        if path.exists() and counted.has_text(path, column):
+        first = counted.first_row(path)
+        if counted.has_text(first, column):
             raise InputError("holds texts, and no lengths", where=str(path), fix=counted.FLAG) from None
+        steplogs.refuse_means(first, str(path))
         raise
 
 
 def _measured(path: Path, column: str | None) -> Trace:
     table = _open(path)
     roles = assign(table.names, column, str(path), table.lists)
+    steplogs.refuse(table, roles, str(path))
     columns = table.numbers(roles.numbers)
     if len(columns[roles.parts[0]]) == 0:
         raise InputError("holds no rows", where=str(path), fix="give one row per sample")

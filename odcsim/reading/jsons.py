@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.reading.memory import MemoryTable, number, of_columns
+from odcsim.reading.nested import is_inside, picked
 from odcsim.reading.table import Columns, Table, factorised, ids
 from odcsim.reading.text import opened
 from odcsim.reading.tokens import is_list
@@ -46,10 +47,11 @@ class LinesTable:
         return f"{self.path}:{line}"
 
     def _values(self, wanted: tuple[str, ...]) -> Iterator[tuple[int, list[Any]]]:
+        inside = any(is_inside(name, self.names) for name in wanted)
         for line, row in _lines(self.path):
             try:
                 record = as_record(row)
-                yield line, [record[name] for name in wanted]
+                yield line, [picked(record, name) if inside else record[name] for name in wanted]
             except KeyError as error:
                 problem = f"has no {error.args[0]!r}"
                 raise InputError(problem, where=f"{self.path}:{line}", fix="give every row the same keys") from None

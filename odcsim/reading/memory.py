@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.reading import tokens
+from odcsim.reading.nested import picked
 from odcsim.reading.table import Columns, are_ids, factorised, ids
 
 
@@ -55,7 +56,23 @@ def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
         listed = ", ".join(f"'{name}' {size}" for name, size in sizes.items())
         raise InputError(f"columns differ in length: {listed}", where=str(path), fix="give every row the same columns")
     of_tokens = frozenset(name for name, v in lists.items() if isinstance(v, list) and v and tokens.is_list(v[0]))
-    return MemoryTable(path, list(lists), lists.__getitem__, of_tokens)
+    return MemoryTable(path, list(lists), lambda name: _column(lists, name, path), of_tokens)
+
+
+def _column(lists: Mapping[str, Any], name: str, path: Path) -> Any:
+    """A column, or a field inside one's objects."""
+    if name in lists:
+        return lists[name]
+    top, _, rest = name.partition(".")
+    values = []
+    for row, value in enumerate(lists[top], 1):
+        try:
+            values.append(picked(value if isinstance(value, dict) else {}, rest))
+        except KeyError:
+            raise InputError(
+                f"has no '{name}'", where=f"{path}, row {row}", fix="give every row the same keys"
+            ) from None
+    return values
 
 
 def number(value: object, column: str, where: str) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from odcsim.errors import InputError, nearest
+from odcsim.reading.nested import is_inside
 from odcsim.reading.tokens import LABELS, MASKS
 
 LENGTH = (
@@ -80,6 +81,8 @@ def _lengths(names: Sequence[str], lists: Collection[str]) -> tuple[str, ...]:
 
 def _named(names: Sequence[str], column: str, where: str) -> str:
     name = next((n for n in names if n == column), None) or first_of(names, [_plain(column)])
+    if name is None and is_inside(column, names):
+        return column
     if name is None:
         raise InputError(f"no column '{column}'", where=where, fix=nearest(column, list(names)))
     return name

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from odcsim.reading.nested import picked
 from odcsim.reading.tokenizing.folder import TokenizerFolder
 from odcsim.reading.tokenizing.template import Spans
 
@@ -54,7 +55,7 @@ def form_of(record: Record, column: str | None, *, chat: bool) -> Form | None:
     """The form of a file by its first row; `chat`: there is a template."""
     beside = tuple(name for name in BESIDE if name in record)
     if column is not None:
-        return _of_column(record.get(column), column, beside)
+        return _of_column(_value(record, column), column, beside)
     if name := next((n for n in CHATS if _talk(record.get(n)) is not None), None):
         return _conversations(name, beside)
     if "instruction" in record and "output" in record and isinstance(record["instruction"], str):
@@ -74,7 +75,7 @@ def _of_column(value: Any, column: str, beside: tuple[str, ...]) -> Form | None:
 
 
 def _conversations(name: str, beside: tuple[str, ...]) -> Form:
-    return Form("conversations", (name, *beside), False, lambda row, by: _chat(row, row.get(name), by))
+    return Form("conversations", (name, *beside), False, lambda row, by: _chat(row, _value(row, name), by))
 
 
 def _texts(name: str) -> Form:
@@ -173,8 +174,16 @@ def _written(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and bool(value) and _talk(value) is not None)
 
 
+def _value(row: Record, name: str) -> Any:
+    """Also of a field inside another: `meta.text`."""
+    try:
+        return picked(row, name)
+    except KeyError:
+        return None
+
+
 def _text(row: Record, name: str) -> str:
-    value = row.get(name)
+    value = _value(row, name)
     if not isinstance(value, str):
         raise UnfitRow(f"has no text in '{name}'")
     return value
