@@ -43,6 +43,11 @@ class Trace:
         return len(self.lengths) if self.counts is None else int(self.counts.sum())
 
     @property
+    def whole(self) -> int:
+        """Samples of the dataset, where only a part of it was counted."""
+        return self.drawn_from or self.size
+
+    @property
     def longest(self) -> int:
         return int(self.lengths.max() if self.counts is None else self.lengths[self.counts > 0].max())
 

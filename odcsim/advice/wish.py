@@ -35,8 +35,8 @@ class Wish:
             catalog.gpu(name)
         if self.epochs <= 0:
             raise InputError(f"--epochs is {self.epochs:g}", fix="give more than 0")
-        if self.global_batch > self.trace.size:
-            problem = f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {self.trace.size:,} samples"
+        if self.global_batch > self.trace.whole:
+            problem = f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {self.trace.whole:,} samples"
             raise InputError(problem, fix="give a smaller batch, or more samples")
         if unknown := set(self.prices) - set(self.gpus):
             raise InputError(f"--price of {min(unknown)}", fix=f"give prices of {', '.join(self.gpus)}")
@@ -46,4 +46,4 @@ class Wish:
     @property
     def steps(self) -> int:
         """Optimizer steps of the whole run; the last one may have fewer samples."""
-        return math.ceil(self.trace.size * self.epochs / self.global_batch)
+        return math.ceil(self.trace.whole * self.epochs / self.global_batch)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from odcsim.command import add_recipe, chosen
@@ -56,13 +57,24 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
     either.add_argument(
         "--drop-over", type=whole, metavar="T", help="leave out samples over T tokens; ids count the rest"
     )
+    parser.add_argument("--cutoff", metavar="T", type=whole, help="only tell what a limit of T tokens loses")
 
 
-def trace_of(args: argparse.Namespace) -> "Trace":
+def trace_of(args: argparse.Namespace, *, tell: bool = True) -> "Trace":
     from odcsim.reading import load
 
     counting = {"tokenizer": args.tokenizer, "sample": args.sample}
-    return load(args.trace, column=args.column, truncate=args.truncate, drop_over=args.drop_over, **counting)
+    trace = load(args.trace, column=args.column, truncate=args.truncate, drop_over=args.drop_over, **counting)
+    tell_cutoff(trace, args.cutoff if tell else None)
+    return trace
+
+
+def tell_cutoff(trace: "Trace", at: int | None) -> None:
+    """On stderr, so that results stay what they are."""
+    if at is not None:
+        from odcsim.reading.stats import cut_lines
+
+        print(*cut_lines(trace, at), sep="\n", file=sys.stderr)
 
 
 def add_setting(parser: argparse.ArgumentParser) -> None:

@@ -32,7 +32,6 @@ def _add_info(actions: Any) -> None:
     info.add_argument("--column", metavar="C", help="the file's column of lengths (default: found by name)")
     options.add_tokenizer(info)
     options.add_limit(info)
-    info.add_argument("--cutoff", metavar="T", type=options.whole, help="only tell what a limit of T tokens loses")
     info.add_argument("--json", action="store_true", help="print JSON instead")
     info.set_defaults(run=_info)
 
@@ -50,7 +49,7 @@ def _add_make(actions: Any) -> None:
 def _info(args: argparse.Namespace) -> None:
     from odcsim.reading.stats import cut, describe
 
-    trace = options.trace_of(args)
+    trace = options.trace_of(args, tell=False)
     stats, lost = describe(trace), None if args.cutoff is None else cut(trace, args.cutoff)
     print(_json(trace, stats, lost) if args.json else _text(trace, stats, lost))
 
@@ -69,7 +68,7 @@ def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
 
 
 def _text(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
-    from odcsim.reading.stats import PERCENTILES
+    from odcsim.reading.stats import PERCENTILES, cut_lines
 
     rows = [("trace", trace.name), ("origin", trace.origin), ("samples", f"{stats.count:,}")]
     rows += [("tokens", f"{stats.tokens:,}"), ("mean", f"{stats.mean:,.1f}"), ("shortest", f"{stats.shortest:,}")]
@@ -82,15 +81,7 @@ def _text(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
     if stats.groups is not None:
         rows.append(("RL groups", f"{stats.groups:,}  ({stats.count / stats.groups:.3g} samples each)"))
     lines = [f"{name:<10}  {value}" for name, value in rows]
-    return "\n".join([*lines, *([] if lost is None else _cutoff(stats, lost)), "", *_histogram(trace)])
-
-
-def _cutoff(stats: "TraceStats", lost: "Cut") -> list[str]:
-    return [
-        f"over {lost.at:,} tokens: {lost.samples:,} samples ({lost.samples / stats.count:.2%})",
-        f"  cut to it, they lose {lost.tokens_if_cut:,} tokens ({lost.tokens_if_cut / stats.tokens:.2%} of all)",
-        f"  dropped, {lost.tokens_if_dropped:,} tokens ({lost.tokens_if_dropped / stats.tokens:.2%} of all)",
-    ]
+    return "\n".join([*lines, *([] if lost is None else cut_lines(trace, lost.at)), "", *_histogram(trace)])
 
 
 def _histogram(trace: "Trace") -> list[str]:
@@ -117,8 +108,10 @@ def _make(args: argparse.Namespace) -> None:
 
     from odcsim.reading import draw, limits
     from odcsim.reading.saving import save
+    from odcsim.trace import Trace
 
     drawn = draw(args.source, args.samples, args.seed)
+    options.tell_cutoff(Trace(args.source, drawn), args.cutoff)
     lengths, cost = limits.lengths_within(args.source, drawn, args.truncate, args.drop_over)
     save(lengths, Path(args.output))
     print(f"wrote {len(lengths):,} lengths to {args.output}{f' ({cost})' if cost else ''}")

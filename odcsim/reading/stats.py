@@ -71,6 +71,15 @@ def cut(trace: Trace, at: int) -> Cut:
     return Cut(at, int(weight.sum()), int(weight @ (lengths - at)), int(weight @ lengths))
 
 
+def cut_lines(trace: Trace, at: int) -> list[str]:
+    lost, tokens = cut(trace, at), int(weights(trace) @ trace.lengths)
+    return [
+        f"over {at:,} tokens: {lost.samples:,} samples ({lost.samples / trace.size:.2%})",
+        f"  cut to it, they lose {lost.tokens_if_cut:,} tokens ({lost.tokens_if_cut / tokens:.2%} of all)",
+        f"  dropped, {lost.tokens_if_dropped:,} tokens ({lost.tokens_if_dropped / tokens:.2%} of all)",
+    ]
+
+
 def histogram(trace: Trace, bins: int = 16) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Edges, each a constant factor above the last and rounded, and samples between them (upper edge not included)."""
     weight = weights(trace)

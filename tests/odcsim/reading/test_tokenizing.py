@@ -10,6 +10,7 @@ import pytest
 from texts import CHATML, UNMARKED, WORDS, tokenizer_in
 from tokenizers import Tokenizer
 
+from odcsim.advice.wish import Wish
 from odcsim.errors import InputError
 from odcsim.reading import counted, load
 from odcsim.reading.tokenizing import counting, kept
@@ -211,3 +212,12 @@ def test_a_tokenizer_that_is_none_is_one_line(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
     with pytest.raises(InputError, match="is no tokenizer"):
         load(written(tmp_path / "a.jsonl", [{"text": "a"}]), tokenizer=tmp_path)
+
+
+def test_epochs_are_of_the_whole_dataset_and_not_of_the_sample(tmp_path, folder):
+    path = written(tmp_path / "a.jsonl", [{"text": "a " * i} for i in range(1, 61)])
+    part = load(path, tokenizer=folder, sample=20)
+    assert (part.size, part.whole) == (20, 60)
+    assert Wish(part, "qwen3-0.6b", ("a100",), (2,), 6, epochs=2.0).steps == 20
+    halved = load(path, tokenizer=folder, sample=20, drop_over=int(np.median(part.lengths)))
+    assert halved.whole == round(60 * halved.size / 20)
