@@ -14,9 +14,10 @@
 # %% [markdown]
 # # What do uneven lengths cost you?
 #
-# In data-parallel training with FSDP all devices meet at every layer, so the device with the most work sets the pace of
-# all of them. With on-demand communication they meet once per minibatch. This notebook predicts what that is worth for
-# your lengths, before you rent anything. It needs no GPU and runs in seconds.
+# In data-parallel training with FSDP all devices meet at every layer, so the device with the most work sets the pace
+# of all of them. With on-demand communication they meet once per minibatch. This notebook predicts what that is worth
+# for your lengths, before you rent anything. It needs no GPU and runs in seconds. It is the short way through; each
+# of the [other notebooks](README.md) takes one question further.
 #
 # Nothing is installed yet? `pip install "odcsim[notebook]"`, or `make notebook` in a clone.
 
@@ -24,11 +25,14 @@
 import odcsim
 from odcsim import plots
 
+plots.notebook()
+
 # %% [markdown]
 # ## Your lengths
 #
-# Put the path of your own file in place of `longalign`: CSV, JSONL, NPY or Parquet with a column of lengths in tokens,
-# or a table of `length,count`. `longalign` is a shape, not data: it is made from published moments of LongAlign-10k.
+# Put the path of your own file in place of `longalign`: CSV, JSONL, NPY or Parquet with a column of lengths in
+# tokens, or a table of `length,count`. `longalign` is a shape, not data: it is made from published moments of
+# LongAlign-10k.
 
 # %%
 trace = odcsim.load("longalign")
@@ -47,8 +51,8 @@ comparison = odcsim.compare(setting)
 plots.speedups(comparison.rows)
 
 # %% [markdown]
-# The dots compare with `collective + lb-micro`, the paper's rival; the diamonds with the best collective row, which is
-# the more honest one: before changing how devices talk, one can change who gets which sample.
+# The dots compare with `collective + lb-micro`, the paper's rival; the diamonds with the best collective row, which
+# is the more honest one: before changing how devices talk, one can change who gets which sample.
 
 # %%
 for row in sorted(comparison.rows, key=lambda row: row.makespan_seconds):
@@ -61,23 +65,20 @@ plots.idle(comparison.rows)
 # %% [markdown]
 # ## One minibatch, device by device
 #
-# The same 32 samples under both. A hatched bar is a device that waits for others.
+# The same 32 samples under both, in the minibatch where the difference shows best. A hatched bar is a device that
+# waits for others.
 
 # %%
-minibatch = 3
-before = odcsim.simulate(odcsim.plan(setting, "lb-micro"), odcsim.Simulation(setting.cost, "collective"))
-after = odcsim.simulate(odcsim.plan(setting, "lb-mini"), odcsim.Simulation(setting.cost, "on-demand"))
-plots.gantt(before, minibatch)
-
-# %%
-block, place = before.block_of(minibatch)
-plots.gantt(after, minibatch, until=block.had[:, place].max())  # on the scale of the chart above
+today, proposed = ("lb-micro", "collective"), ("lb-robust", "on-demand")
+minibatch = comparison.clearest(today, proposed)
+before, after = (comparison.timeline(*row, minibatch) for row in (today, proposed))
+plots.pair(before, after, number=minibatch)
 
 # %% [markdown]
 # ## Does the answer hang on the token limit?
 #
-# More tokens in a microbatch leave fewer meetings, and more room to balance; they cost memory. An answer that
-# changes much from one limit to the next should be used with care.
+# More tokens in a microbatch leave fewer meetings, and more room to balance; they cost memory. An answer that changes
+# much from one limit to the next should be used with care.
 
 # %%
 swept = odcsim.sweep_max_tokens(setting, (65536, 72000, 82000, 98304, 131072))
@@ -92,6 +93,6 @@ plots.sweep([(limit, found.rows) for limit, found in swept])
 # odcsim.write_report(comparison, "report.html", swept)
 # ```
 #
-# Things to try next: another model (`odcsim catalog list` names them, or give the path of a `config.json`), other GPUs,
-# `devices=16`, `minibatch=1` (where nothing helps, since there is nothing to balance), or your own rollouts with
-# `in_order=True`.
+# Things to try next: another model (`odcsim catalog list` names them, or give the path of a `config.json`), other
+# GPUs, `devices=16`, `minibatch=1` (where nothing helps, since there is nothing to balance), or your own rollouts
+# with `in_order=True`.

@@ -5,6 +5,8 @@ from odcsim.plots.engine import bandwidth, convergence
 from odcsim.plots.gantt import gantt
 from odcsim.plots.html import embed, script
 from odcsim.plots.lengths import lengths
+from odcsim.plots.notebook import notebook, slide
+from odcsim.plots.pair import pair
 from odcsim.plots.rows import idle, speedups, sweep
 from odcsim.plots.style import NAMES
 
@@ -17,7 +19,10 @@ __all__ = [
     "gantt",
     "idle",
     "lengths",
+    "notebook",
+    "pair",
     "script",
+    "slide",
     "speedups",
     "sweep",
 ]

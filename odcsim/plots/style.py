@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from odcsim.results.summary import Row
 
 INK = "#767676"  # 4.5 : 1 on white, 4.2 : 1 on #111
+HEAD = 112  # pixels above a figure: its title, what it says beneath, and a legend
 GRID = "rgba(128, 128, 128, 0.22)"
 BLUE, SKY, GREY = "#0072B2", "#56B4E9", "#9A9A9A"
 
@@ -43,23 +44,35 @@ HATCHED = {"wait_inside": "/", "wait_end": "\\"}
 
 
 AXIS: dict[str, Any] = {"automargin": True, "gridcolor": GRID, "zeroline": False, "linecolor": GRID}
+_LOOK = go.layout.Template(layout={"xaxis": AXIS, "yaxis": AXIS})  # of every axis, those of further panels too
 
 
 def figure(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> go.Figure:
     """An empty figure with axes named. Text from outside is escaped by the caller."""
     drawn = go.Figure()
     drawn.update_layout(
-        title={"text": title, "subtitle": {"text": subtitle}, "x": 0, "xanchor": "left", "xref": "container"},
-        height=height,
-        margin={"l": 10, "r": 20, "t": 80, "b": 10},
+        template=_LOOK,
+        title={
+            "text": title,
+            "font": {"size": 15},
+            "subtitle": {"text": subtitle, "font": {"size": 12}},
+            "x": 0,
+            "xanchor": "left",
+            "xref": "container",
+            "y": 1,
+            "yanchor": "top",
+            "pad": {"t": 10},
+        },
+        height=height + HEAD - 80,
+        margin={"l": 10, "r": 20, "t": HEAD, "b": 10},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif", "color": INK, "size": 13},
         legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
         hoverlabel={"align": "left"},
     )
-    drawn.update_xaxes(title=x, **AXIS)
-    drawn.update_yaxes(title=y, **AXIS)
+    drawn.update_xaxes(title=x)
+    drawn.update_yaxes(title=y)
     return drawn
 
 

@@ -9,12 +9,14 @@ from odcsim.estimates import compute, memory
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
 from odcsim.program import SYNCS
-from odcsim.questions.ends import Ends, ends
+from odcsim.questions import examples
+from odcsim.questions.ends import Ends, Pair, ends
 from odcsim.questions.setting import Drawn, Setting, assign, drawn
 from odcsim.results import summary
 from odcsim.results.metrics import Usage
 from odcsim.results.summary import Measured, Row
 from odcsim.schedule import ScheduleFile
+from odcsim.timeline import Timeline
 
 RIVAL = "layers"  # nodes exchange as FSDP2's collectives do under hybrid sharding, which is the rival at its best
 
@@ -34,6 +36,26 @@ class Comparison:
 
     def row(self, balancer: str, sync: str) -> Row:
         return next(r for r in self.rows if (r.balancer, r.sync) == (balancer, sync))
+
+    def usage(self, balancer: str, sync: str) -> Usage:
+        """The seconds of each minibatch that a row sums up."""
+        pairs = zip(self.rows, self.usages, strict=True)
+        return next(usage for row, usage in pairs if (row.balancer, row.sync) == (balancer, sync))
+
+    def clearest(self, before: Pair, after: Pair) -> int:
+        """The minibatch in which the second (balancer, sync) gains most over the first."""
+        return examples.clearest(*(self.usage(*pair) for pair in (before, after)))
+
+    def typical(self, *rows: Pair) -> int:
+        """The minibatch whose idle is nearest to the table's under each (balancer, sync)."""
+        return examples.typical([self.usage(*pair) for pair in rows])
+
+    def timeline(self, balancer: str, sync: str, minibatch: int) -> Timeline:
+        """One minibatch of a row, device by device: its number in the timeline is 0."""
+        file = assign(self.setting, balancer, [drawn(self.setting)[minibatch]]).sealed()
+        cost = self.setting.cost
+        how = Simulation(cost, sync, self.executor, seed=self.setting.seed, exchange=RIVAL)
+        return simulation.simulate(file, how)
 
     def as_json(self) -> dict[str, Any]:
         return {

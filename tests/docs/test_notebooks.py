@@ -24,10 +24,20 @@ def test_the_pair_agrees_and_holds_no_outputs(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_it_runs(name):
+def test_it_runs_and_ends_with_an_answer(name):
     from nbclient import NotebookClient
 
     notebook = jupytext.read(HERE / f"{name}.py")
-    NotebookClient(notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(HERE)}}).execute()
-    kinds = {kind for cell in notebook.cells for output in cell.get("outputs", []) for kind in output.get("data", {})}
-    assert "application/vnd.plotly.v1+json" in kinds
+    assert "?" in notebook.cells[0].source.splitlines()[0]
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(HERE)}}).execute()
+    shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    figures = [data for data in shown if "application/vnd.plotly.v1+json" in data]
+    assert figures
+    assert all("text/html" in data for data in figures)
+    last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
+    assert name == "explore" or any(output.output_type == "stream" for output in last.outputs)
+
+
+def test_the_list_of_notebooks_has_each():
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"({name}.ipynb)" not in text] == []

@@ -13,7 +13,8 @@ PUBLIC = {
         write_report""",
     "odcsim.balance": "ALL NAMES POOL SPLIT Assignment LearnedCosts Plan balance plan pooled runs_with",
     "odcsim.catalog": "Figure Source gpu gpu_figures gpu_names gpu_title model model_names model_source",
-    "odcsim.plots": "NAMES agreement bandwidth convergence embed gantt idle lengths script speedups sweep",
+    "odcsim.plots": """NAMES agreement bandwidth convergence embed gantt idle lengths notebook pair script slide
+        speedups sweep""",
     "odcsim.reading": "draw load",
     "odcsim.timeline": "About Block Timeline read write",
     "odc_engine": "BalancedBatches OnDemand Packed agree loss_tokens pack sample_mean token_mean",

@@ -10,7 +10,7 @@ from strategies import cases
 from odcsim import plots
 from odcsim.executors import analytic
 from odcsim.plots.gantt import MOST_DEVICES, bars, idle
-from odcsim.plots.style import COLOURS, HATCHED, INK, NAMES
+from odcsim.plots.style import COLOURS, GRID, HATCHED, INK, NAMES
 from odcsim.questions.comparison import compare
 from odcsim.results import metrics
 from odcsim.timeline import About, Block, Timeline
@@ -200,3 +200,22 @@ def test_agreement_has_a_dot_for_each_minibatch_and_the_line_of_no_error():
     assert dots.customdata[1][1] == pytest.approx(-20)
     assert list(dots.error_x.array) == pytest.approx([0.05, 0.25, 0.2])
     assert named(plots.agreement([1.0], [2.0]))["minibatches"].error_x.array is None
+
+
+def test_a_pair_has_both_on_one_scale_and_each_kind_once_in_the_legend(timeline):
+    figure = plots.pair(timeline, timeline, 1, number=41)
+    assert {bars.yaxis for bars in figure.data} == {"y", "y2"}
+    assert figure.layout.xaxis.range == figure.layout.xaxis2.range
+    named = [bars.name for bars in figure.data if bars.showlegend]
+    assert sorted(named) == sorted({bars.name for bars in figure.data})
+    assert "1.00 times as fast" in figure.layout.title.text
+    assert "minibatch 41" in figure.layout.title.subtitle.text
+
+
+def test_no_axis_has_a_grid_of_another_look(timeline, rows):
+    """Panels that were added later, too: white lines would show on a dark page."""
+    trace = Trace("x", np.array([10, 20, 30]))
+    figures = [plots.pair(timeline, timeline), plots.lengths(trace), plots.idle(rows), plots.sweep([(9, rows)])]
+    for figure in figures:
+        look = figure.layout.template.layout
+        assert (look.xaxis.gridcolor, look.yaxis.gridcolor, look.yaxis.zeroline) == (GRID, GRID, False)

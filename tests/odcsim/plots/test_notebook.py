@@ -1,0 +1,81 @@
+"""Figures in a notebook have a form for every viewer, and sliders leave a picture."""
+
+import json
+import re
+import sys
+
+import plotly.io as pio
+import pytest
+
+from odcsim import plots
+from odcsim.errors import InputError
+
+IPython = pytest.importorskip("IPython")
+
+
+@pytest.fixture
+def displayed(monkeypatch):
+    """What was displayed, and updated."""
+    shown = []
+
+    class Handle:
+        def update(self, content, **_):
+            shown.append(content)
+
+    def display(*contents, **_):
+        shown.extend(contents)
+        return Handle()
+
+    before = pio.renderers.default
+    monkeypatch.setattr(IPython.display, "display", display)
+    yield shown
+    pio.renderers.default = before
+
+
+def bar(height):
+    from plotly import graph_objects
+
+    return graph_objects.Figure(graph_objects.Bar(y=[height])).update_layout(title={"text": f"<b>{height}</b> & high"})
+
+
+def test_a_figure_has_plotlys_form_and_html_that_needs_the_page_alone(displayed):
+    plots.notebook()
+    assert 'id="plotly-packed"' in displayed[0].data
+    bundle = bar(3)._repr_mimebundle_()
+    assert bundle["application/vnd.plotly.v1+json"]["data"][0]["y"] == [3]
+    html = bundle["text/html"]
+    assert 'aria-label="3 &amp; high"' in html
+    name, text = re.search(r'data-figure="([\w-]+)">([^<]*)</script>', html).groups()
+    assert json.loads(text)["data"][0]["y"] == [3]
+    assert f'id="{name}"' in html
+    assert "src=" not in html
+
+
+@pytest.mark.usefixtures("displayed")
+def test_two_figures_of_a_page_have_names_of_their_own():
+    plots.notebook()
+    names = [re.search(r'id="([\w-]+)"', bar(3)._repr_mimebundle_()["text/html"])[1] for _ in range(2)]
+    assert names[0] != names[1]
+
+
+def test_a_slider_moves_the_picture(displayed):
+    pytest.importorskip("ipywidgets")
+    plots.notebook()
+    plots.slide(bar, height=(2, 1, 3))
+    slider, first = displayed[1:]
+    assert (list(slider.options), slider.value) == ([1, 2, 3], 2)
+    slider.value = 3
+    assert [shown["application/vnd.plotly.v1+json"]["data"][0]["y"] for shown in (first, displayed[-1])] == [[2], [3]]
+
+
+def test_without_sliders_the_picture_stays(displayed, monkeypatch):
+    monkeypatch.setattr(sys.modules["odcsim.plots.notebook"], "find_spec", lambda _: None)
+    plots.notebook()
+    plots.slide(bar, height=(2, 1, 3))
+    assert len(displayed) == 2
+
+
+def test_images_need_what_makes_them(monkeypatch):
+    monkeypatch.setattr(sys.modules["odcsim.plots.notebook"], "find_spec", lambda _: None)
+    with pytest.raises(InputError, match="kaleido"):
+        plots.notebook(image=True)
