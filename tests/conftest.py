@@ -25,7 +25,12 @@ NEEDS = {
     "tokenizers": ["odcsim/reading/test_tokenizing*.py"],
     "transformers": ["odc_engine/trainers/test_hugging_face*.py", "odcsim/reading/test_tokenizing_alike.py"],
     "torchtitan": ["odc_engine/trainers/test_titan.py"],
-    "trl": ["docs/test_trl.py", "docs/test_trainer_programs.py", "odc_engine/trainers/test_trl_trainers.py"],
+    "trl": [
+        "docs/test_trl.py",
+        "docs/test_trainer_programs.py",
+        "odc_engine/trainers/test_trl_trainers.py",
+        "odcsim/checking/test_check_trl.py",
+    ],
 }
 ABSENT = [package for package in NEEDS if find_spec(package) is None]
 collect_ignore_glob = [str(Path(__file__).parent / pattern) for package in ABSENT for pattern in NEEDS[package]]

@@ -14,6 +14,7 @@ COMMANDS = (
     "advise",
     "compare",
     "balance",
+    "check",
     "simulate",
     "report",
     "trace_json",
@@ -25,7 +26,7 @@ COMMANDS = (
 # What arguments that may name a file to read are called, in any command.
 INPUTS = tuple(
     "trace source sources schedule timeline timelines predicted measured name model gpu profile cluster lengths "
-    "tokenizer".split()
+    "tokenizer plan".split()
 )
 PAGES = ("", ".html", ".htm")  # without a suffix it may be a pipe
 

@@ -1,0 +1,136 @@
+"""Minibatches as whoever planned them wrote them: index lists, batches of lengths, or a schedule file."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from odcsim.checked import Given
+from odcsim.errors import InputError
+
+DEEP = 4  # lists in lists: minibatches, devices, microbatches, samples
+FORM = "give index lists: [device][microbatch][sample], a list around several minibatches, or batches with --devices"
+MOST = 2**31 - 1
+
+Lists = Sequence[Sequence[Sequence[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One minibatch: `devices[d][m]` holds samples by number. `lengths` and `loss` are by sample, where known."""
+
+    devices: Lists
+    lengths: Mapping[int, int] | Sequence[int] | None = None
+    loss: Mapping[int, int] | Sequence[int] | None = None
+    queue: Sequence[Sequence[int]] = ()
+    gangs: Sequence[int] = ()
+    own: int = 0  # samples that it lists itself, where it does
+
+    @property
+    def samples(self) -> list[int]:
+        every = [*(mb for device in self.devices for mb in device), *self.queue]
+        return [sample for microbatch in every for sample in microbatch]
+
+    def tokens(self, microbatch: Sequence[int]) -> int:
+        """What a device holds at once: of a split sample its part."""
+        lengths = self.lengths or ()
+        return sum(-(-lengths[i] // (self.gangs[i] if self.gangs else 1)) for i in microbatch)
+
+
+@dataclass(frozen=True, slots=True)
+class Dealing:
+    """How batches in a row come to devices: in turn, so many for each device and step."""
+
+    devices: int = 0
+    each: int = 1
+
+
+def of_lists(value: Any, where: str, dealing: Dealing) -> list[Batch]:
+    """Index lists of any known depth."""
+    depth = _depth(value, where)
+    if depth == 2 and dealing.devices:
+        return _dealt([list(batch) for batch in value], dealing)
+    if dealing.devices and depth == 1:
+        raise InputError("is one list of samples", where=where, fix=FORM)
+    if depth == 2:  # a list for each device, as of verl's get_seqlen_balanced_partitions
+        return [Batch([[list(device)] if device else [] for device in value])]
+    minibatches = [value] if depth == 3 else value
+    return [Batch(minibatch) for minibatch in minibatches]
+
+
+def _depth(value: Any, where: str) -> int:
+    """How many lists lie in each other, the same everywhere; samples are whole numbers from 0."""
+    depths = set(_depths(value, where, 0))
+    if not depths or len(depths) > 1 or not 2 <= max(depths) <= DEEP:
+        raise InputError("is no plan: its lists are of different depths, or empty", where=where, fix=FORM)
+    return max(depths)
+
+
+def _depths(value: Any, where: str, depth: int) -> Iterator[int]:
+    if depth > DEEP:
+        raise InputError(f"is no plan: more than {DEEP} lists lie in each other", where=where, fix=FORM)
+    if isinstance(value, list):
+        for item in value:
+            yield from _depths(item, where, depth + 1)
+    elif type(value) is int and 0 <= value <= MOST:
+        yield depth
+    else:
+        Given("a sample", value, where).whole(0, MOST)
+
+
+def of_lengths(rows: Sequence[Sequence[int]], where: str, dealing: Dealing) -> list[Batch]:
+    """Packs of lengths in a row, as TRL's `seq_lengths` has them: each is a microbatch."""
+    if not dealing.devices:
+        raise InputError("batches of lengths, and nobody said for how many", where=where, fix="give --devices")
+    lengths = [length for row in rows for length in row]
+    numbers = iter(range(len(lengths)))
+    packs = [[next(numbers) for _ in row] for row in rows]
+    return [Batch(batch.devices, lengths) for batch in _dealt(packs, dealing)]
+
+
+def _dealt(batches: list[list[int]], dealing: Dealing) -> list[Batch]:
+    """Batch j is device j mod N's; what is left at the end makes the last, shorter minibatch."""
+    size, count = dealing.devices * dealing.each, dealing.devices
+    minibatches = [batches[start : start + size] for start in range(0, len(batches), size)]
+    return [Batch([part[device::count] for device in range(count)]) for part in minibatches]
+
+
+def of_object(given: Given, dealing: Dealing) -> list[Batch]:
+    """An object with `devices`, and beside it what is known of its samples; a line of a schedule file is one."""
+    content = given.mapping()
+    if "seq_lengths" in content:
+        rows = given.key("seq_lengths").values()
+        nested = rows if rows and isinstance(rows[0], list) else [rows]
+        return of_lengths(
+            [Given("seq_lengths", row, given.where).wholes(1, MOST) for row in nested], given.where, dealing
+        )
+    if "devices" not in content:
+        raise InputError("has neither devices nor seq_lengths", where=given.where, fix=FORM)
+    known = {name: _known(given, name, least) for name, least in (("lengths", 1), ("loss", 0))}
+    gangs, queue = given.key("gangs", []).wholes(1, MOST), given.key("queue", []).values()
+    own = len(known["lengths"] or ())
+    plain = of_lists(content["devices"], given.where, Dealing())
+    batches = [Batch(batch.devices, known["lengths"], known["loss"], queue, gangs, own) for batch in plain]
+    last = max((sample for batch in batches for sample in batch.samples), default=0)
+    if any(values and last >= len(values) for values in (*known.values(), gangs)):
+        raise InputError(f"sample {last} is not among the {own} lengths", where=given.where, fix="number them from 0")
+    return batches
+
+
+def _known(given: Given, name: str, least: int) -> tuple[int, ...] | None:
+    return given.key(name).wholes(least, MOST) if given.mapping().get(name) else None
+
+
+def with_lengths(batches: Sequence[Batch], length: Callable[[int], tuple[int, int | None]], where: str) -> list[Batch]:
+    """The same batches, whose samples are rows of a dataset."""
+    known = []
+    for batch in batches:
+        try:
+            rows = {sample: length(sample) for sample in batch.samples}
+        except IndexError as error:
+            raise InputError(
+                f"sample {error.args[0]} is not among the lengths", where=where, fix="give those of the plan"
+            ) from None
+        loss = {i: loss for i, (_, loss) in rows.items() if loss is not None}
+        lengths = {i: length for i, (length, _) in rows.items()}
+        known.append(Batch(batch.devices, lengths, loss or None, batch.queue, batch.gangs))
+    return known
