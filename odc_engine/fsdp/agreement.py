@@ -12,8 +12,8 @@ from torch import Tensor
 from odcsim.errors import InputError
 
 SIZE = 512  # bytes of a device's word
-SETTLES, DROPS, REFUSES = range(1, 4)
-_CALLS = {SETTLES: "settle()", DROPS: "publish()"}
+SETTLES, DROPS, REFUSES, LOOKS = range(1, 5)
+_CAME = {SETTLES: "called settle()", DROPS: "called publish()", LOOKS: "looked at gradients"}
 
 
 def word(comes_for: int, refusal: InputError | None = None) -> Tensor:
@@ -49,5 +49,5 @@ def _told(device: int, text: bytes) -> InputError:
 
 
 def _disagreement(came: Sequence[int]) -> InputError:
-    who = [f"device {device} called {_CALLS.get(first, '?')}" for device, first in enumerate(came)]
+    who = [f"device {device} {_CAME.get(first, '?')}" for device, first in enumerate(came)]
     return InputError(f"{', '.join(who)}", fix="call settle() on all devices, or publish() on all to drop a minibatch")

@@ -1,7 +1,7 @@
 """What this device has done since weights were published: what settle() has to find, or says why it does not."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ class Minibatch:
         self._shards, self._told = ExitStack(), Settings(units)
         self._watched: set[int] = set()  # parameters of which a hook is ours
         self._deferred = False  # gradients of earlier passes have been kept back
+        self.look: Callable[[], None] | None = None  # what settles where somebody reads a gradient (attached.py)
 
     @property
     def pushed(self) -> bool:
@@ -81,13 +82,41 @@ class Minibatch:
         if reached and unit.index not in self._forwarded:
             problem = f"backward of a forward pass of {unit.name} over weights that are no longer published"
             raise InputError(problem, fix="finish backward before publish()")
+        if self.look is not None:
+            _refuse(next(self._left(unit), None))
+            if not self._pushes:
+                self.lay()
         self._pushes += 1
+        self._lay(unit)
+
+    def lay(self) -> None:
+        """Say of every gradient that it is on its way, also of those that this device has no part in."""
+        for unit in self._units:
+            self._lay(unit)
+            grads = [piece.parameter.grad for piece in unit.trainable]
+            self._placed[unit.index] = [gradient for gradient in grads if isinstance(gradient, Unsettled)]
+
+    def _lay(self, unit: Unit) -> None:
         made = []
         for piece in unit.trainable:
             if piece.parameter.grad is None:
-                piece.parameter.grad = gradient = Unsettled.of(piece.managed)
+                piece.parameter.grad = gradient = Unsettled.of(piece.managed, self.look)
                 made.append(gradient)
         self._placed.setdefault(unit.index, made)
+
+    @staticmethod
+    def _left(unit: Unit) -> Iterator[InputError]:
+        for piece in unit.trainable:
+            if piece.parameter.grad is not None and not isinstance(piece.parameter.grad, Unsettled):
+                problem = f"the gradient of {piece.name} is still there when the next minibatch has one"
+                yield InputError(problem, fix="call zero_grad() after each step")
+
+    def arrive(self) -> None:
+        """Gradients are there."""
+        for gradients in self._placed.values():
+            for gradient in gradients:
+                if gradient.look is not None:
+                    gradient.arrive()
 
     def problem(self) -> InputError | None:
         """Why sums would not be what a user takes them for."""
@@ -138,10 +167,16 @@ class Minibatch:
         for unit in self._units:
             for piece in unit.trainable:
                 piece.managed.forget()
+        self._forget_placed()
         self._forwarded.clear()
-        self._placed.clear()
         self._pushes, self._before, self._deferred = 0, None, False
         self._watch_shards()
+
+    def _forget_placed(self) -> None:
+        for gradients in self._placed.values():
+            for gradient in gradients:
+                gradient.look = None
+        self._placed.clear()
 
     def _watch_shards(self) -> None:
         """A gradient that autograd brings to a shard itself is of this device's data alone, and summed by nobody."""
@@ -157,9 +192,11 @@ class Minibatch:
     def close(self) -> None:
         """Gradients that never arrived are not to be taken for others."""
         self._shards.close()
-        for gradients in self._placed.values():
-            for gradient in gradients:
+        for unit in self._units:
+            for gradient in self._placed.get(unit.index, []):
                 gradient.closed = True
+                if not self._pushes and gradient.managed.sharded.grad is gradient:
+                    gradient.managed.sharded.grad = None
 
 
 def _bypass(piece: Piece, _: Tensor) -> None:

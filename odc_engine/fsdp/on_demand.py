@@ -10,6 +10,8 @@
         optimizer.zero_grad()
         odc.publish()                         # meeting: the new weights are there for everybody
 
+After `odc.attach(optimizer)` its steps settle and publish by themselves (attached.py).
+
 Gathers pull peers' shards, pushes add to the owner's sum; neither needs the peer to do anything. Gradients are sums,
 not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
 """
@@ -19,10 +21,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
 
 from odc_engine.backends.base import MAIN, PeerMemory
 from odc_engine.backends.patience import LIMIT, hinting
 from odc_engine.fsdp import agreement
+from odc_engine.fsdp.attached import Attached
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.fresh import Fresh
 from odc_engine.fsdp.groups import devices_of, stock_afterwards
@@ -33,6 +37,7 @@ from odc_engine.fsdp.steps import Steps
 from odc_engine.fsdp.transfers import Transfers
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
 from odc_engine.fsdp.unreached import pack_zeros, spread
+from odc_engine.fsdp.unsettled import Unsettled
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.arena import Arena
 from odc_engine.memory.arenas import arena_on, memory_for
@@ -85,7 +90,7 @@ class OnDemand(Communication):
             how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite}
             self._transfers = Transfers(model, arena, self.recorder, **how)
             opened.callback(self._transfers.close)
-            self._settled = True  # nothing is gathered or pushed from here to the meeting in publish()
+            self.settled = True  # nothing is gathered or pushed from here to the meeting in publish()
             self._broken: InputError | None = None  # why all devices have to drop this minibatch
             self._used, self._fresh = Used(self.units), Fresh(self.units)
             opened.callback(self._used.close)
@@ -95,6 +100,8 @@ class OnDemand(Communication):
                 self._plug(unit, opened)
             self._minibatch = Minibatch(model, self.units)
             opened.callback(self._minibatch.close)
+            self._attached = Attached(model, self.units, self._minibatch, self)
+            opened.callback(self._attached.close)
             hook = cast(Any, torch.compiler.disable)(lambda *_: self._minibatch.begin())
             opened.callback(model.register_forward_pre_hook(hook, prepend=True).remove)
             self.publish()
@@ -117,7 +124,7 @@ class OnDemand(Communication):
         if self._broken:
             raise self._broken
         self._fresh.check(unit)
-        if self._settled:
+        if self.settled:
             raise InputError(
                 f"{_pass(unit)} of {unit.name} between settle() and publish(), when peers may change their weights",
                 fix="evaluate after publish()",
@@ -126,20 +133,31 @@ class OnDemand(Communication):
             self._fresh.compare_shard(unit, self.arena.weights(self.rank, unit.index))
         self._minibatch.use(unit)
 
-    def _before_step(self) -> None:
-        if not self._settled and self._minibatch.pushed:
+    def attach(self, *optimizers: Optimizer) -> None:
+        """From now on their steps settle before, where nobody has, and publish after the last of them. Who looks at
+        gradients first, to clip them, settles. Loading into the model publishes. `.grad` stays until zero_grad()."""
+        if self.size > 1:
+            self._attached.attach(optimizers)
+
+    def _before_step(self, optimizer: Optimizer, closure: object) -> None:
+        attached = self._attached.before_step(optimizer, closure)
+        if not attached and not self.settled and self._minibatch.pushed:
             raise InputError("a step with gradients that are on their way to their owners", fix="call settle() first")
 
-    def _after_step(self) -> None:
+    def _after_step(self, optimizer: Optimizer) -> None:
         self._fresh.stepped = True
+        self._attached.after_step(optimizer)
 
     def settle(self) -> None:
-        if self.size == 1:
-            return
+        if self.size > 1 and not (self.settled and self._attached.looked):
+            self.meet_to_settle(by_a_look=False)
+
+    def meet_to_settle(self, *, by_a_look: bool) -> None:
         arena = self.arena
-        if self._settled:
+        if self.settled:
             raise InputError("settle() twice for one minibatch", fix="call publish() after the optimizer's step")
-        word = agreement.word(agreement.SETTLES, self._broken or self._problem())
+        comes_for = agreement.LOOKS if by_a_look else agreement.SETTLES
+        word = agreement.word(comes_for, self._broken or self._problem())
         self._transfers.finish_pushes()
         mine = torch.cat([word, self._used.flags()])
         arena.notes(self.rank, len(mine)).copy_(mine)
@@ -147,13 +165,14 @@ class OnDemand(Communication):
             arena.meet()
         every = arena.every_note(len(mine))
         self._agree(every)
-        self._settled = True
+        self.settled = True
         self._transfers.between_nodes("push", arena.sum_nodes)
         anybody = iter(every[:, len(word) :].amax(dim=0).tolist())
         for unit in self.units:
             used = [next(anybody) for _ in unit.trainable]
             set_grads(unit, arena.gradients(unit.index), used, self._scales[unit.index])
             unit.fsdp.reshard()  # else model.parameters() are whole ones, without gradients, on who only evaluated
+        self._minibatch.arrive()
 
     def _problem(self) -> InputError | None:
         """Why `.grad` would not be what it is taken for."""
@@ -179,43 +198,46 @@ class OnDemand(Communication):
         self._agree(self.arena.every_note(len(word)))
 
     def take(self) -> int:
-        if self.meets or (self._settled and self.size > 1):
+        if self.meets or (self.settled and self.size > 1):
             return super().take()
         return self.arena.memory.take()
 
     def publish(self) -> None:
         """Lay this device's weights out for peers, drop the gradients, and meet when everybody has."""
+        self.renew(keep=False)
+
+    def renew(self, *, keep: bool) -> None:
+        """`keep`: `.grad` stays what it is."""
         arena = self.arena
         if self.size == 1:
             self.memory.refill()
             return
         self._transfers.finish_gathers()
-        if not self._settled:
+        if not self.settled:
             self._drop()
         self._minibatch.clear()
         if self.rank == 0:
             self.memory.refill()  # all have come to the meeting before, and nobody takes until the one below
         with self.recorder.span("publish"):
             for unit in self.units:
-                self._publish(unit)
+                self._publish(unit, keep)
             self._fresh.note()
             self._steps.note()
             self._used.clear()
+            self._attached.forget()
         if arena.nodes > 1 and not self.meets:
             with self.recorder.span("meeting"):
                 self.memory.meet(MAIN)  # all shards are laid out, and all sums read
         self._transfers.between_nodes("gather", arena.fetch)
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
-        self._settled, self._broken = False, None
+        self.settled, self._broken = False, None
 
-    def _publish(self, unit: Unit) -> None:
+    def _publish(self, unit: Unit, keep: bool) -> None:
         unit.group.finish_gather()
         unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
         pack(unit, self.arena.weights(self.rank, unit.index))
-        for piece in unit.pieces:
-            # FSDP2 would add to it in backward, without a lock, in the memory that peers add to.
-            piece.parameter.grad = None
+        _drop_grads(unit, keep)
         if self.arena.nodes == 1:  # else other nodes may still read the sums
             self.arena.clear(unit.index)
 
@@ -225,7 +247,7 @@ class OnDemand(Communication):
         return self._transfers.gather(unit, out)
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
-        if self._settled:
+        if self.settled:
             raise InputError(f"backward of {unit.name} after settle()", fix="settle when all backward passes are done")
         reached = self._used.reached(unit.index)
         gradients = spread(unit, gradients, reached, self.size)
@@ -238,6 +260,13 @@ class OnDemand(Communication):
     def close(self) -> None:
         """Stop the lanes, give the memory back, and put stock communication back. The model can be given to another."""
         self._opened.close()
+
+
+def _drop_grads(unit: Unit, keep: bool) -> None:
+    """FSDP2 would add to them in backward. `keep`: only those that never came."""
+    for piece in unit.pieces:
+        if not keep or isinstance(piece.parameter.grad, Unsettled):
+            piece.parameter.grad = None
 
 
 def _pass(unit: Unit) -> str:

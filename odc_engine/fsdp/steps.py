@@ -12,9 +12,12 @@ REMAKE = "make the optimizer of model.parameters() anew"
 
 
 class Steps:
-    """`before` and `after` are called for each step of an optimizer that has one of the units' parameters."""
+    """`before` and `after` are called for each step of an optimizer that has one of the units' parameters; `before` is
+    given the step's closure, too."""
 
-    def __init__(self, units: Sequence[Unit], before: Callable[[], None], after: Callable[[], None]) -> None:
+    def __init__(
+        self, units: Sequence[Unit], before: Callable[[Optimizer, object], None], after: Callable[[Optimizer], None]
+    ) -> None:
         self._units, self._before, self._after = units, before, after
         self._own: dict[int, object] = {}
         self._whole: set[int] = set()
@@ -31,7 +34,7 @@ class Steps:
         self._own = dict(now)
         self._whole = {id(piece.managed.whole) for unit in self._units for piece in unit.pieces}
 
-    def _pre(self, optimizer: Optimizer, args: object, kwargs: object) -> None:  # noqa: ARG002
+    def _pre(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         own = False
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -41,11 +44,11 @@ class Steps:
                 if hasattr(parameter, "odc_replaced"):
                     raise InputError("an optimizer holds parameters that others have replaced", fix=REMAKE)
         if own:
-            self._before()
+            self._before(optimizer, kwargs.get("closure") or next(iter(args[1:]), None))
 
     def _post(self, optimizer: Optimizer, args: object, kwargs: object) -> None:  # noqa: ARG002
         if any(id(p) in self._own for group in optimizer.param_groups for p in group["params"]):
-            self._after()
+            self._after(optimizer)
 
     def close(self) -> None:
         self._hooks.close()

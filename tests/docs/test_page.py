@@ -9,12 +9,24 @@ from scripts import ROOT
 PAGE = ROOT / "docs/engine.md"
 
 
+PROGRAM = re.compile(r"^```python train.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"^torchrun .* train.py\n```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def attached(program: str) -> str:
+    """The loop with its optimizer attached, as the page has it further down."""
+    made, *meetings = ["odc = OnDemand(model)  # 1\n", "    odc.settle()  # 3\n", "    odc.publish()  # 4\n"]
+    for line in meetings:
+        assert line in program
+        program = program.replace(line, "")
+    return program.replace(made, f"{made}odc.attach(optimizer)\n")
+
+
 @pytest.mark.slow
-def test_the_loop_of_the_page_prints_what_the_page_says(tmp_path):
+@pytest.mark.parametrize("change", [str, attached])
+def test_the_loop_of_the_page_prints_what_the_page_says(tmp_path, change):
     text = PAGE.read_text(encoding="utf-8")
-    program = re.search(r"^```python train.py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    shown = re.search(r"^torchrun .* train.py\n```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    (tmp_path / "train.py").write_text(program[1])
+    (tmp_path / "train.py").write_text(change(PROGRAM.search(text)[1]))
     done = torchrun(tmp_path, "--nproc-per-node", "2", "train.py")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == shown[1]
+    assert done.stdout == SHOWN.search(text)[1]

@@ -12,6 +12,7 @@ from users import Habit, User
 EVERY: dict[str, Habit] = {}
 ROOMS = {
     "order": "The order of backward, settle, clip, step and publish",
+    "attached": "Loops that know nothing of the engine: `odc.attach(optimizer)`",
     "forgotten": "What is forgotten, and what is looked at too early",
     "gradients": "Gradients that come another way, stay, or are left out",
     "frozen": "Frozen parameters",

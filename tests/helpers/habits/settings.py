@@ -205,12 +205,17 @@ def closed_then_stock(user: User) -> None:
     if user.odc:
         user.odc.close()
         user.odc = None
-        for module in user.model.modules():
-            if hasattr(module, "set_gradient_divide_factor"):
-                module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)
+        to_sums(user.model)
     user.evaluate()
     user.backward()
     user.step()
     user.zero()
     user.evaluate()
+
+
+def to_sums(model: nn.Module) -> None:
+    """Stock FSDP2 told to add up as one process does."""
+    for module in model.modules():
+        if hasattr(module, "set_gradient_divide_factor"):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)

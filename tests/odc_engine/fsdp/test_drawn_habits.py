@@ -45,10 +45,13 @@ ACTIONS = {
 USUAL = [
     ["backward", "settle", "clip", "step", "zero", "publish"],
     ["backward", "backward", "settle", "step", "publish"],
+    ["backward", "clip", "step", "zero"],  # enough where the optimizer is attached
 ]
 
 
-def drawn(user: User, steps: list[tuple[str, tuple[int, int]]]) -> None:
+def drawn(user: User, steps: list[tuple[str, tuple[int, int]]], attached: bool = False) -> None:
+    if user.odc and attached:
+        user.odc.attach(user.optimizer)
     for name, counts in steps:
         user.backward(counts) if name == "backward" else ACTIONS[name](user)
 
@@ -59,9 +62,10 @@ sequences = st.lists(parts, min_size=1, max_size=6).map(lambda lists: [name for 
 
 def check(pools, names, data) -> None:
     steps = [(name, data.draw(st.sampled_from(COUNTS)) if name == "backward" else (0, 0)) for name in names]
-    came_to = found(pools, Habit(partial(drawn, steps=steps)))
-    event("right" if came_to == "works" else "refused")
-    assert not came_to.startswith(("FAILED", "WRONG")), steps
+    attached = data.draw(st.booleans())
+    came_to = found(pools, Habit(partial(drawn, steps=steps, attached=attached)))
+    event(f"{'attached, ' if attached else ''}{'right' if came_to == 'works' else 'refused'}")
+    assert not came_to.startswith(("FAILED", "WRONG")), (steps, attached)
 
 
 @settings(max_examples=60)

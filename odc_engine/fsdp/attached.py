@@ -1,0 +1,120 @@
+"""Optimizers of a loop that nobody wrote for on-demand: their steps settle before and publish after.
+
+    odc.attach(optimizer)
+    for minibatch in data:
+        for batch in my_share(minibatch):
+            loss(model, batch).backward()
+        clip_grad_norm_(model.parameters(), 1.0)   # whoever looks at gradients settles, too
+        optimizer.step()
+        optimizer.zero_grad()
+
+Gradients stay until zero_grad(), as without any engine, and are not added to those of the next minibatch.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Protocol, cast
+
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from odc_engine.fsdp.groups import in_backward
+from odc_engine.fsdp.minibatch import Minibatch
+from odc_engine.fsdp.units import Unit
+from odc_engine.fsdp.unsettled import Unsettled
+from odcsim.errors import InputError
+
+
+class Meetings(Protocol):
+    """What an OnDemand does where all devices meet."""
+
+    settled: bool
+
+    def meet_to_settle(self, *, by_a_look: bool) -> None: ...
+
+    def renew(self, *, keep: bool) -> None:
+        """Publish."""
+
+
+class Attached:
+    """The optimizers attached, and where in a minibatch their steps are."""
+
+    def __init__(self, model: nn.Module, units: Sequence[Unit], minibatch: Minibatch, meetings: Meetings) -> None:
+        self._model, self._units, self._minibatch, self._meetings = model, units, minibatch, meetings
+        self._optimizers: list[Optimizer] = []
+        self._stepped: set[int] = set()
+        self.looked = False  # somebody has settled by reading a gradient
+        self._opened = ExitStack()
+
+    def attach(self, optimizers: Sequence[Optimizer]) -> None:
+        self._check(optimizers)
+        if not self._optimizers:
+            loading = cast(Any, self._model).register_load_state_dict_post_hook(self._loaded)
+            self._opened.callback(loading.remove)
+            self._minibatch.look = self._look
+        for optimizer in optimizers:
+            self._optimizers.append(optimizer)
+            usual = optimizer.zero_grad
+            optimizer.zero_grad = partial(self._zero, usual)  # type: ignore[method-assign]
+            self._opened.callback(partial(optimizer.__dict__.pop, "zero_grad", None))
+
+    def _check(self, optimizers: Sequence[Optimizer]) -> None:
+        own = {id(piece.parameter) for unit in self._units for piece in unit.pieces}
+        for optimizer in optimizers:
+            if any(optimizer is each for each in self._optimizers):
+                raise InputError("an optimizer is attached twice", fix="attach it once, where it is made")
+            if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+                raise InputError("an optimizer has none of the model's parameters", fix="attach the model's own")
+
+    def before_step(self, optimizer: Optimizer, closure: object) -> bool:
+        """Whether it is attached: then gradients are there now."""
+        if not any(optimizer is each for each in self._optimizers):
+            return False
+        if closure is not None:
+            raise InputError("an attached optimizer is given a closure", fix="call backward before step()")
+        if not self._meetings.settled and (self._minibatch.pushed or not self._has_gradients(optimizer)):
+            self._meetings.meet_to_settle(by_a_look=False)
+        return True
+
+    def _has_gradients(self, optimizer: Optimizer) -> bool:
+        """Whether it steps with those of the step before, or with what somebody has laid there."""
+        every = (p.grad for group in optimizer.param_groups for p in group["params"])
+        return any(gradient is not None and not isinstance(gradient, Unsettled) for gradient in every)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The last of them publishes."""
+        if any(optimizer is each for each in self._optimizers):
+            self._stepped.add(id(optimizer))
+            if len(self._stepped) == len(self._optimizers):
+                self._meetings.renew(keep=True)
+
+    def forget(self) -> None:
+        """Weights are published."""
+        self._stepped.clear()
+        self.looked = False
+
+    def _loaded(self, *_: object) -> None:
+        """Into the whole model. In the middle of a minibatch the step that ends it publishes."""
+        if not self._meetings.settled and not self._minibatch.pushed:
+            self._meetings.renew(keep=True)
+
+    def _zero(self, usual: Callable[..., None], set_to_none: bool = True, **how: Any) -> None:
+        if not set_to_none:
+            problem = "zero_grad(set_to_none=False) of an attached optimizer, which has zeros for gradients of nobody"
+            raise InputError(problem, fix="zero_grad()")
+        usual(set_to_none=True, **how)
+        if self._meetings.settled:  # a minibatch without a step
+            self._meetings.renew(keep=True)
+        if not self._minibatch.pushed:
+            self._minibatch.lay()
+
+    def _look(self) -> None:
+        """Somebody reads a gradient that is on its way. Everybody does, or they disagree where they meet."""
+        if not in_backward() and not self._meetings.settled:
+            self._meetings.meet_to_settle(by_a_look=True)
+            self.looked = True
+
+    def close(self) -> None:
+        self._opened.close()
+        self._optimizers.clear()
