@@ -1,8 +1,15 @@
 """What a training loop asks of a model's communication, be it one-sided (OnDemand) or FSDP2's own (Collective)."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
 
+from torch import Tensor
+
+from odc_engine.fsdp.halves import halved
 from odcsim.errors import InputError
+
+Batch = TypeVar("Batch")
 
 
 class Communication(ABC):
@@ -24,6 +31,16 @@ class Communication(ABC):
         `settle()` is where devices have all taken what they wanted, and `publish()` starts anew from 0.
         """
         raise InputError("take() where devices meet", fix="take between publish() and settle(), without `meets`")
+
+    def retry(
+        self,
+        loss: Callable[[Batch], Tensor],  # noqa: ARG002 - for who can
+        batch: Batch,  # noqa: ARG002
+        halve: Callable[[Batch], tuple[Batch, Batch]] = halved,  # noqa: ARG002
+    ) -> Tensor:
+        """Forward and backward of a microbatch, in halves where memory runs out. `loss`: a sum over samples."""
+        problem = "retry() where devices meet for every layer: others would wait for a microbatch that is not theirs"
+        raise InputError(problem, fix="use OnDemand without `meets`")
 
     @abstractmethod
     def close(self) -> None:

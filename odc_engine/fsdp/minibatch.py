@@ -30,7 +30,7 @@ class Minibatch:
         self._before: int | None = None  # pushes when the backward pass began that has not ended
         self._shards, self._told = ExitStack(), Settings(units)
         self._watched: set[int] = set()  # parameters of which a hook is ours
-        self._deferred = False  # gradients of earlier passes have been kept back
+        self.deferred = False  # gradients of earlier passes have been kept back
         self.look: Callable[[], None] | None = None  # what settles where somebody reads a gradient (attached.py)
 
     @property
@@ -40,7 +40,7 @@ class Minibatch:
     def use(self, unit: Unit) -> None:
         """FSDP2 wants a unit whole."""
         if unit.group.phase.endswith("BACKWARD"):
-            self._deferred |= not unit.group.reduces
+            self.deferred |= not unit.group.reduces
             if self._before is None and in_backward():
                 self._before = self._pushes
                 after_backward(self._ended)
@@ -57,7 +57,7 @@ class Minibatch:
 
     def _left_a_trace(self) -> bool:
         """Whether what was interrupted cannot be told apart from what was not."""
-        return self._before is not None and (self._deferred or self._before != self._pushes) and not in_backward()
+        return self._before is not None and (self.deferred or self._before != self._pushes) and not in_backward()
 
     def _interrupted(self) -> InputError | None:
         if not self._left_a_trace():
@@ -75,6 +75,11 @@ class Minibatch:
         """After a pass that was interrupted before it left a trace: FSDP2 would go on in the middle of it."""
         if self._before is not None or any(unit.group.phase != "IDLE" for unit in self._units):
             start_anew(self._model, [unit.group for unit in self._units])
+        self._before = None
+
+    def start_anew(self) -> None:
+        """After an exception in a forward or backward pass."""
+        start_anew(self._model, [unit.group for unit in self._units])
         self._before = None
 
     def push(self, unit: Unit, *, reached: bool) -> None:
@@ -169,7 +174,7 @@ class Minibatch:
                 piece.managed.forget()
         self._forget_placed()
         self._forwarded.clear()
-        self._pushes, self._before, self._deferred = 0, None, False
+        self._pushes, self._before, self.deferred = 0, None, False
         self._watch_shards()
 
     def _forget_placed(self) -> None:

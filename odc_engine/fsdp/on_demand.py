@@ -16,6 +16,7 @@ Gathers pull peers' shards, pushes add to the owner's sum; neither needs the pee
 not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -27,12 +28,14 @@ from odc_engine.backends.base import MAIN, PeerMemory
 from odc_engine.backends.patience import LIMIT, hinting
 from odc_engine.fsdp import agreement
 from odc_engine.fsdp.attached import Attached
-from odc_engine.fsdp.communication import Communication
+from odc_engine.fsdp.communication import Batch, Communication
 from odc_engine.fsdp.fresh import Fresh
 from odc_engine.fsdp.groups import devices_of, stock_afterwards
+from odc_engine.fsdp.halves import halved
 from odc_engine.fsdp.minibatch import Minibatch
 from odc_engine.fsdp.plugs import Gather, Push
 from odc_engine.fsdp.reduction import scale
+from odc_engine.fsdp.retried import Retried, backward
 from odc_engine.fsdp.steps import Steps
 from odc_engine.fsdp.transfers import Transfers
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
@@ -100,6 +103,7 @@ class OnDemand(Communication):
                 self._plug(unit, opened)
             self._minibatch = Minibatch(model, self.units)
             opened.callback(self._minibatch.close)
+            self._retried = Retried(model, self.units, self._minibatch, self._transfers, self._used)
             self._attached = Attached(model, self.units, self._minibatch, self)
             opened.callback(self._attached.close)
             hook = cast(Any, torch.compiler.disable)(lambda *_: self._minibatch.begin())
@@ -132,6 +136,7 @@ class OnDemand(Communication):
         if unit.group.is_whole and unit.group.phase == "FORWARD":
             self._fresh.compare_shard(unit, self.arena.weights(self.rank, unit.index))
         self._minibatch.use(unit)
+        self._retried.use(unit)
 
     def attach(self, *optimizers: Optimizer) -> None:
         """From now on their steps settle before, where nobody has, and publish after the last of them. Who looks at
@@ -180,13 +185,14 @@ class OnDemand(Communication):
             self._fresh.look()
         except InputError as error:
             return error
-        return self._minibatch.problem()
+        return self._retried.broken or self._minibatch.problem()
 
     def _agree(self, words: Tensor) -> None:
         try:
             agreement.agree(words)
         except InputError as error:
             self._broken = error
+            self.memory.meet(MAIN)  # all have read it, before anybody says the next thing
             raise
 
     def _drop(self) -> None:
@@ -201,6 +207,18 @@ class OnDemand(Communication):
         if self.meets or (self.settled and self.size > 1):
             return super().take()
         return self.arena.memory.take()
+
+    def retry(
+        self,
+        loss: Callable[[Batch], Tensor],
+        batch: Batch,
+        halve: Callable[[Batch], tuple[Batch, Batch]] = halved,
+    ) -> Tensor:
+        if self.meets:
+            return super().retry(loss, batch, halve)
+        if self.size == 1:  # its gradients are in `.grad` before anybody could mute them
+            return backward(loss(batch))
+        return self._retried.run(loss, batch, halve)
 
     def publish(self) -> None:
         """Lay this device's weights out for peers, drop the gradients, and meet when everybody has."""
@@ -225,6 +243,7 @@ class OnDemand(Communication):
             self._steps.note()
             self._used.clear()
             self._attached.forget()
+            self._retried.clear()
         if arena.nodes > 1 and not self.meets:
             with self.recorder.span("meeting"):
                 self.memory.meet(MAIN)  # all shards are laid out, and all sums read
@@ -252,7 +271,8 @@ class OnDemand(Communication):
         reached = self._used.reached(unit.index)
         gradients = spread(unit, gradients, reached, self.size)
         self._minibatch.push(unit, reached=any(reached))
-        self._transfers.push(unit, gradients)
+        if not self._retried.mutes(unit):
+            self._transfers.push(unit, gradients)
 
     def drain(self) -> None:
         self._transfers.wait_for_all()

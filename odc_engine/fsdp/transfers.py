@@ -1,5 +1,6 @@
 """A device's transfers: gathers and pushes of units, each kind in a lane of its own, recorded."""
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -33,6 +34,8 @@ class Transfers:
         self._memory: PeerMemory = arena.memory
         self._check_finite, self._finite = check_finite, Checks()
         self._in_flight: list[Handle] = []
+        self.given: Counter[int] = Counter()  # pushes of each unit, of this minibatch
+        self.torn = False  # a push has ended in the middle
         with ExitStack() as opened:
             self._microbatches = Microbatches(model, len(arena.units))
             opened.callback(self._microbatches.close)
@@ -62,10 +65,19 @@ class Transfers:
         def add() -> None:
             if self._check_finite:
                 self._finite.check(gradients, unit.name, self._memory.rank, microbatches)
+            self.torn = True
             arena.push(unit.index, gradients)
+            self.torn = False
 
-        self._in_flight.append(self._pushes.give(lambda: self._move(number, add)))
+        handle = self._pushes.give(lambda: self._move(number, add))
+        self.given[unit.index] += 1
+        self._in_flight.append(handle)
         while len(self._in_flight) >= self._trail:
+            self._in_flight.pop(0).wait()
+
+    def finish_given(self) -> None:
+        """What has been given is with its owners, or its error is raised."""
+        while self._in_flight:
             self._in_flight.pop(0).wait()
 
     def finish_pushes(self) -> None:
@@ -74,6 +86,7 @@ class Transfers:
         self._finite.settle()
         self.arena.complete()
         self._in_flight.clear()
+        self.given.clear()
         self._microbatches.clear()
 
     def finish_gathers(self) -> None:

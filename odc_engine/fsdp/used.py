@@ -33,6 +33,10 @@ class Used:
         self._unpushed[unit] = [False] * len(reached)
         return reached
 
+    def start_anew(self) -> None:
+        """What was reached and not pushed is lost."""
+        self._unpushed = [[False] * len(reached) for reached in self._unpushed]
+
     @property
     def count(self) -> int:
         return sum(len(flags) for flags in self._flags)

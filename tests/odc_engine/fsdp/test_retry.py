@@ -1,0 +1,229 @@
+"""A microbatch that runs out of memory anywhere is halved, and the gradients are those of the microbatch unsplit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import nets
+import pytest
+import torch
+import work
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils._python_dispatch import TorchDispatchMode
+from work import Case
+
+from odc_engine.fsdp.halves import halved
+from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine.packed import pack
+from odcsim.errors import InputError
+
+CASE = Case((1, 1))
+TOKENS = 40  # of all losses of the minibatch
+
+
+class OutOfMemory(TorchDispatchMode):
+    """Counts operations from the first forward pass on, those of FSDP2 and the engine among them; raises at some."""
+
+    def __init__(self, *points: int) -> None:
+        super().__init__()
+        self.points, self.count, self.raised, self.armed = points, 0, 0, False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += self.armed
+        if self.armed and self.count in self.points:
+            self.raised += 1
+            raise torch.OutOfMemoryError("as if out of memory")
+        return func(*args, **(kwargs or {}))
+
+    def arming(self, loss: Callable) -> Callable:
+        def armed(rows):
+            self.armed = True
+            return loss(rows)
+
+        return armed
+
+
+def batch(rank: int) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(rank)
+    return {"tokens": torch.randint(0, 11, (4, 6), generator=draw), "turn": torch.arange(4)}
+
+
+def loss(model: nn.Module, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+    """A sum over tokens, weighed by all tokens of the minibatch."""
+    tokens = rows["tokens"]
+    found = model(tokens[:, :-1], 0).flatten(0, 1)
+    return F.cross_entropy(found, tokens[:, 1:].flatten(), reduction="sum") / TOKENS
+
+
+@dataclass(frozen=True)
+class Outcome:
+    operations: int
+    errors: tuple[float, ...]  # of each point
+    losses: tuple[float, ...]
+    raised: tuple[int, ...]
+
+
+def swept(rank: int, case: Case, points: list[tuple[int, ...]]) -> Outcome:
+    """The same minibatch for each of the points where device 0 runs out of memory, and before them all at none."""
+    with work.device(case) as (model, odc):
+        errors, losses, raised, expected, operations = [], [], [], None, 0
+        for at in [(), *points]:
+            with OutOfMemory(*(at if rank == 0 else ())) as memory:
+                total = odc.retry(memory.arming(partial(loss, model)), batch(rank))
+            odc.settle()
+            found = work.whole_gradients(model)
+            expected, operations = expected or found, operations or memory.count
+            errors.append(work.error(found, expected))
+            losses.append(total.item())
+            raised.append(memory.raised)
+            odc.publish()
+        return Outcome(operations, tuple(errors), tuple(losses), tuple(raised))
+
+
+def at_every(pools, case: Case, step: int, again: int = 0) -> tuple[Outcome, Outcome]:
+    count = pools(2).run(swept, case, [])[0].operations
+    points = [(k, k + again) if again else (k,) for k in range(1, count + 1, step)]
+    return pools(2).run(swept, case, points, timeout=600)
+
+
+def right(outcomes, times: int = 1) -> None:
+    first = outcomes[0]
+    assert first.raised[1:] == (times,) * (len(first.raised) - 1)
+    for outcome in outcomes:
+        assert max(outcome.errors) < 1e-5
+        assert outcome.losses == pytest.approx([outcome.losses[0]] * len(outcome.losses), rel=1e-5)
+
+
+MODELS = {
+    "plain": CASE,
+    "kept whole": CASE.but(reshard=False),
+    "tied": CASE.but(model=partial(nets.Net, tied=True)),
+    "recomputed inside": CASE.but(model=partial(nets.Net, recompute="no")),
+    "recomputed around": CASE.but(model=partial(nets.Net, around="no")),
+    "half of it frozen": CASE.but(model=nets.Half),
+    "slots": CASE.but(accumulate="slots"),
+    "prefetch": CASE.but(prefetch=1),
+    "older torch": CASE.but(hides="set_reduce_scatter_unused_params"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_the_microbatch_unsplit(pools, name):
+    right(at_every(pools, MODELS[name], step=1))
+
+
+@pytest.mark.slow
+def test_and_where_a_half_runs_out_of_memory_too(pools):
+    right(at_every(pools, CASE, step=3, again=160), times=2)
+
+
+def test_at_some_operations_they_are(pools):
+    right(at_every(pools, CASE, step=97))
+
+
+# What is refused, and how a minibatch goes on.
+
+
+class Drops(nets.Net):
+    def forward(self, tokens, turn):
+        return F.dropout(super().forward(tokens, turn), 0.1)
+
+
+class Counts(nets.Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, tokens, turn):
+        self.seen += 1
+        return super().forward(tokens, turn)
+
+
+def twice(model, rows):
+    return sum(loss(model, half) for half in halved(rows))
+
+
+def backward_too(model, rows):
+    loss(model, rows).backward()
+    return torch.zeros(())
+
+
+def refused(rank: int, case: Case, computed: Callable, rows, point: int, how: dict) -> tuple[str, ...]:
+    """The words of retry(), then of settle(), on each device; then a minibatch that is right."""
+    model = work.shard(case, case.fresh())
+    odc = OnDemand(model, timeout=30, **how)
+    try:
+        with OutOfMemory(*([point] if rank == 0 else [])) as memory:
+            run = memory.arming(partial(computed, model))
+            words = [work.told(lambda: odc.retry(run, rows)), work.told(odc.settle)]
+        odc.publish()
+        odc.retry(partial(loss, model), batch(rank))
+        odc.settle()
+        odc.publish()
+        return tuple(words)
+    finally:
+        odc.close()
+
+
+NOTHING, DROP = "nothing was refused", "drop the minibatch with publish() on all devices"
+LATE = 400  # an operation in the middle of the backward pass
+REFUSALS = {
+    "dropout": (CASE.but(model=Drops), loss, batch(0), LATE, "dropout would draw others"),
+    "a buffer": (CASE.but(model=Counts), loss, batch(0), LATE, "changes buffer seen"),
+    "two forward passes": (CASE, twice, batch(0), 600, "used more than once"),
+    "one sample": (CASE, loss, {name: value[:1] for name, value in batch(0).items()}, LATE, "of one sample"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_would_not_be_equal_is_refused_on_all_devices(pools, name):
+    case, computed, rows, point, words = REFUSALS[name]
+    (first, settles), (other, also) = pools(2).run(refused, case, computed, rows, point, {})
+    assert words in first
+    assert other == NOTHING
+    assert settles == also == f"device 0: {first}"
+
+
+def test_what_pushed_nothing_may_draw_anew(pools):
+    assert pools(2).run(refused, CASE.but(model=Drops), loss, batch(0), 100, {}) == [(NOTHING, NOTHING)] * 2
+
+
+def test_a_backward_pass_inside_is_refused(pools):
+    words = pools(2).run(refused, CASE, backward_too, batch(0), 0, {})
+    assert all("leave backward to retry()" in told for told, _ in words)
+
+
+def under_meetings(rank: int) -> str:
+    model = work.shard(CASE, CASE.fresh())
+    odc = OnDemand(model, meets=True)
+    try:
+        return work.told(lambda: odc.retry(partial(loss, model), batch(rank)))
+    finally:
+        odc.close()
+
+
+def test_under_collectives_it_is_refused_with_the_reason(pools):
+    assert all("others would wait" in words for words in pools(2).run(under_meetings))
+
+
+# Halves.
+
+
+def test_packed_samples_are_halved_between_samples():
+    samples = [torch.arange(n) for n in (3, 4, 5)]
+    weights = [torch.full((n,), 0.1, dtype=torch.float64) for n in (3, 4, 5)]
+    first, second = halved(pack(samples, weights))
+    assert (first.lengths, second.lengths) == ((3,), (4, 5))
+    for half, own in ((first, slice(0, 1)), (second, slice(1, 3))):
+        alone = pack(samples[own], weights[own])
+        assert torch.equal(half.tokens, alone.tokens)
+        assert torch.equal(half.targets, alone.targets)
+        assert torch.equal(half.weights, alone.weights)
+
+
+@pytest.mark.parametrize("rows", [[1], torch.zeros(()), 7, {"a": [1, 2], "b": [1, 2, 3]}, {"a": [1]}])
+def test_what_cannot_be_halved_names_a_way_out(rows):
+    with pytest.raises(InputError, match="ran out of memory; shorten samples"):
+        halved(rows)
