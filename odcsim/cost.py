@@ -123,20 +123,24 @@ class Cost:
         each = layers * (p.forward.sample + p.backward.sample) + p.head.sample + 2 * p.embed.sample
         return linear * lengths.astype(np.float64) + each, quadratic * self.model.squares(lengths)
 
-    def microbatch_seconds(self) -> float:
-        """What a microbatch under on-demand takes beside its samples: constants, and the root's transfers."""
-        p, fixed = self.profile, self.transfers(one_sided=True)
+    def microbatch_seconds(self, *, one_sided: bool = True) -> float:
+        """What a microbatch takes beside its samples: constants, and the root's transfers."""
+        p, fixed = self.profile, self.transfers(one_sided)
         layer = p.forward.constant + p.backward.constant
         compute = self.model.layers * layer + p.head.constant + 2 * p.embed.constant + p.microbatch
         return compute + fixed["overhead"] + fixed["gather root"] + fixed["push root"]
 
-    def microbatch_times(self) -> Callable[[float], float]:
-        """About what a microbatch of samples that take so long comes to under on-demand.
+    def microbatch_times(self, *, one_sided: bool = True) -> Callable[[float], float]:
+        """About what a microbatch of samples that take so long comes to.
 
         Layers' transfers run beside compute; a pass takes as long as they do where that is longer.
         """
-        p, fixed, layers = self.profile, self.transfers(one_sided=True), self.model.layers
-        shown, gather, push = self.microbatch_seconds(), layers * fixed["gather layer"], layers * fixed["push layer"]
+        p, fixed, layers = self.profile, self.transfers(one_sided), self.model.layers
+        shown, gather, push = (
+            self.microbatch_seconds(one_sided=one_sided),
+            layers * fixed["gather layer"],
+            layers * fixed["push layer"],
+        )
         both = p.forward.linear + p.backward.linear
         first = p.forward.linear / both if both else 0.25  # the forward's share of the samples' work
         return lambda samples: shown + max(first * samples, gather) + max((1 - first) * samples, gather, push)

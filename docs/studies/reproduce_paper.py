@@ -24,6 +24,7 @@ from odcsim.questions.comparison import measure
 from odcsim.questions.setting import Setting, ask, plan
 from odcsim.reading import load
 from odcsim.results import summary
+from odcsim.results.intervals import apart
 from odcsim.trace import Trace
 
 DOCS = Path(__file__).parents[1]
@@ -146,7 +147,7 @@ def simulated(place: Place, draws: int) -> dict[tuple[str, str], summary.Row]:
     found = [measure(plans[balancer], Simulation(asked.cost, sync, "analytic")) for balancer, sync in PAIRS]
     profile = asked.cost.profile
     rows = [summary.row(m, profile.low, profile.high, None) for m in found]
-    compared = summary.compared(rows, [m.usage.makespan for m in found], asked.seed)
+    compared = summary.compared(rows, [m.usage.makespan for m in found], apart(draws))
     return {(r.balancer, r.sync): r for r in compared}
 
 

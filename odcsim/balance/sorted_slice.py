@@ -1,15 +1,32 @@
 """sorted-slice: microbatches of the whole minibatch, sorted, so that those of like cost meet in one step."""
 
 from heapq import heappop, heappush
+from itertools import zip_longest
 
-from odcsim.balance.balancer import Balancer, Deal, Work
+from odcsim.balance.balancer import Balancer, Deal, Slots, Work
+from odcsim.balance.lb_micro import lb_micro
 from odcsim.balance.search.packing import Microbatch, fewest
 
 
 def sorted_slice(work: Work) -> Deal:
     """The right one for syncs that meet in every layer: same samples and gradients as lb-micro, and less waiting.
 
-    Steps run from the heaviest down. Inside a step the heaviest microbatch goes to the device with the least so far:
+    Where there is little to sort (one microbatch holds all that a device has) lb-micro's trades bring more: whichever
+    waits less is dealt.
+    """
+    ours, theirs = _sorted(work), lb_micro(work).slots
+    return Deal(theirs if lockstep(theirs, work) < lockstep(ours, work) else ours)
+
+
+def lockstep(slots: Slots, work: Work) -> float:
+    """Seconds where all wait in each step for its heaviest microbatch."""
+    weights = work.weights.tolist()
+    steps = (max([sum([weights[i] for i in part]) for part in step]) for step in zip_longest(*slots, fillvalue=()))
+    return sum([work.seconds(heaviest) for heaviest in steps])
+
+
+def _sorted(work: Work) -> list[list[Microbatch]]:
+    """Steps run from the heaviest down. Inside a step the heaviest microbatch goes to the device with the least so far:
     that is no help to a step that all wait for, but evens out the totals for devices that meet only at the end.
     """
     weights, tokens = work.weights.tolist(), work.tokens.tolist()
@@ -26,7 +43,7 @@ def sorted_slice(work: Work) -> Deal:
             total, device = totals[place]
             slots[device].append(samples)
             totals[place] = (total + load, device)
-    return Deal(slots)
+    return slots
 
 
 def _lightest_with_room(
@@ -51,4 +68,6 @@ def _lightest_with_room(
     return [(load, packed[part]) for load, _, part in heap]
 
 
-BALANCER = Balancer("sorted-slice", sorted_slice, "microbatches of like cost meet: the better one for every sync")
+BALANCER = Balancer(
+    "sorted-slice", sorted_slice, "microbatches of like cost meet: the better one for every sync", weighs_transfers=True
+)

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
@@ -20,6 +21,9 @@ def add(commands: Any) -> None:
         description="Predict idle time, throughput and cost of every balancer under every sync that can run it.",
     )
     options.add_setting(parser)
+    parser.add_argument(
+        "--whole", action="store_true", help="the trace is all that will be trained on, and not a sample of it"
+    )
     parser.add_argument("--price", type=options.amount, metavar="P", help="of one GPU-hour, in dollars")
     parser.add_argument("--executor", choices=options.EXECUTORS, default="analytic")
     parser.add_argument(
@@ -42,7 +46,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.questions.comparison import compare, pairs
     from odcsim.questions.sweep import limits, sweep_max_tokens
 
-    setting = options.setting_of(args)
+    setting = replace(options.setting_of(args), whole=args.whole)
     known = {"executor": args.executor, "price": args.price}
     with progress("comparing", len(pairs(setting))) as advance:
         comparison = compare(setting, **known, advance=advance)

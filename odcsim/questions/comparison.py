@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from odcsim import balance
 from odcsim.estimates import compute, memory
 from odcsim.executors import simulation
@@ -13,6 +15,7 @@ from odcsim.questions import examples
 from odcsim.questions.ends import Ends, Pair, ends
 from odcsim.questions.setting import Drawn, Setting, assign, drawn
 from odcsim.results import summary
+from odcsim.results.intervals import Draws, draws
 from odcsim.results.metrics import Usage
 from odcsim.results.summary import Measured, Row
 from odcsim.schedule import ScheduleFile
@@ -105,10 +108,16 @@ def compare(
         rows.append(_with_memory(row, setting, largest[balancer], memory_limit))
         usages.append(measured.usage)
         advance()
-    compared = summary.compared(rows, [u.makespan for u in usages], setting.seed)
+    compared = summary.compared(rows, [u.makespan for u in usages], of_samples(setting, minibatches))
     fidelity = simulation.fidelity(setting.cost, plans["native"].schedules)
     known = price, memory_limit, ends(setting, plans, {(r.balancer, r.sync): r.recipe for r in compared})
     return Comparison(setting, executor, fidelity, compared, tuple(usages), *known)
+
+
+def of_samples(setting: Setting, minibatches: Sequence[Drawn]) -> Draws:
+    """What the minibatches have in common, of which the intervals have to know."""
+    ids = [np.array(m.unassigned.samples) for m in minibatches]
+    return draws(ids, [m.weights for m in minibatches], setting.trace.size, whole=setting.whole)
 
 
 def flops(setting: Setting, minibatches: Sequence[Drawn]) -> tuple[float, float]:
@@ -160,6 +169,7 @@ def inputs(comparison: Comparison) -> dict[str, Any]:
         "minibatches": setting.minibatches,
         "seed": setting.seed,
         "in_order": setting.in_order,
+        "whole": setting.whole,
         "split_overhead": setting.split_overhead,
         **setting.cost.recipe.inputs(),
         "price": comparison.price,

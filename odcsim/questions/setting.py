@@ -41,6 +41,7 @@ class Setting:
     in_order: bool = False
     split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
     price: float | None = None  # of one GPU-hour, in dollars
+    whole: bool = False  # the trace is all that will be trained on, and not a sample of it
 
     @property
     def limit(self) -> int:
@@ -81,6 +82,7 @@ def ask(
     cluster: str | None = None,
     split_overhead: float | None = None,
     price: float | None = None,
+    whole: bool = False,
     **choices: Any,
 ) -> Setting:
     """A setting by names and paths, as the command line takes them, or by lengths. `choices`: of the recipe,
@@ -94,7 +96,8 @@ def ask(
     if price is not None and not 0 <= price < math.inf:
         raise InputError(f"--price is {price}", fix="give dollars for a GPU-hour, such as 2.5")
     cost = cost_of(model, gpu, profile, devices, devices_per_node, cluster, recipe=Recipe(**choices))
-    return Setting(trace_of(trace), cost, minibatch, max_tokens, minibatches, seed, in_order, split_overhead, price)
+    asked = minibatch, max_tokens, minibatches, seed, in_order, split_overhead, price, whole
+    return Setting(trace_of(trace), cost, *asked)
 
 
 def trace_of(given: Trace | str | os.PathLike[str] | ArrayLike) -> Trace:
@@ -187,7 +190,9 @@ def _work(setting: Setting, balancer: Balancer, drawn: Drawn) -> Work:
     if balancer.scenarios:
         work = replace(work, scenarios=scenarios(drawn.linear, drawn.quadratic))
     if balancer.weighs_transfers:
-        work = replace(work, constant=cost.microbatch_seconds(), seconds=cost.microbatch_times())
+        alone = balancer.free_counts  # none but on-demand can run it; else the syncs that meet are what it is for
+        takes = cost.microbatch_seconds(one_sided=alone), cost.microbatch_times(one_sided=alone)
+        work = replace(work, constant=takes[0], seconds=takes[1])
     if balancer.gangs:
         work = replace(work, node=cost.cluster.devices_per_node, split_overhead=setting.split_overhead)
     return work

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from odcsim.errors import InputError
 from odcsim.recipe import Recipe
+from odcsim.results.intervals import Draws, interval
 from odcsim.results.metrics import Usage
 from odcsim.timeline import Floats, Ints
 
 REFERENCE = ("lb-micro", "collective")  # the paper's rival
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Row:
     dollars_low: float | None = None
     dollars_high: float | None = None
     speedup: float | None = None  # over collective + lb-micro
-    speedup_low: float | None = None  # 95 % interval over which minibatches were drawn
+    speedup_low: float | None = None  # 95 % interval over which samples there were
     speedup_high: float | None = None
     speedup_best_collective: float | None = None
     sync_gain: float | None = None  # speedup = sync_gain x balancer_gain: changing the sync first,
@@ -123,7 +121,7 @@ def used(row: Row, flops: float, again: float, devices: int, peak: float) -> Row
     return replace(row, tflops_per_device=flops / spent / 1e12, mfu=shares[0], hfu=shares[1])
 
 
-def compared(rows: Sequence[Row], makespans: Sequence[Floats], seed: int) -> tuple[Row, ...]:
+def compared(rows: Sequence[Row], makespans: Sequence[Floats], draws: Draws) -> tuple[Row, ...]:
     """The rows with their speedups over the reference row, which ran the same samples in the same minibatches."""
     of = {(r.balancer, r.sync): seconds for r, seconds in zip(rows, makespans, strict=True)}
     total = {key: float(seconds.sum()) for key, seconds in of.items()}
@@ -131,29 +129,20 @@ def compared(rows: Sequence[Row], makespans: Sequence[Floats], seed: int) -> tup
     if not min(total.values()):
         raise InputError("nothing takes any time", fix="the profile must give seconds to at least one kind of compute")
     best = min(seconds for (_, sync), seconds in total.items() if sync == REFERENCE[1])
-    weights = _resamples(len(reference), seed)
     done = []
     for r in rows:
         mine = of[r.balancer, r.sync]
-        ratios = (weights @ reference) / (weights @ mine)
-        low, high = np.quantile(ratios, [0.025, 0.975])
+        low, high = interval(reference, mine, draws)
         bridge = total[REFERENCE[0], r.sync]  # the reference balancer under this row's sync
         done.append(
             replace(
                 r,
                 speedup=total[REFERENCE] / total[r.balancer, r.sync],
-                speedup_low=float(low),
-                speedup_high=float(high),
+                speedup_low=low,
+                speedup_high=high,
                 speedup_best_collective=best / total[r.balancer, r.sync],
                 sync_gain=total[REFERENCE] / bridge,
                 balancer_gain=bridge / total[r.balancer, r.sync],
             )
         )
     return tuple(done)
-
-
-def _resamples(minibatches: int, seed: int) -> Floats:
-    """How often each minibatch is drawn in each bootstrap resample [resample, minibatch]."""
-    rng = np.random.default_rng(seed)
-    drawn: Floats = rng.multinomial(minibatches, np.full(minibatches, 1 / minibatches), size=RESAMPLES).astype(float)
-    return drawn

@@ -94,9 +94,13 @@ def test_microbatches_run_from_the_heaviest_down(name, case):
 @given(minibatches())
 @few
 def test_sorted_slice_steps_never_overlap_in_cost(case):
+    """But where lb-micro waits less."""
     lengths, devices = case
-    steps = list(zip(*microbatch_costs(run("sorted-slice", lengths, devices), weigh(lengths)), strict=True))
-    assert all(min(early) >= max(late) * (1 - 1e-12) for early, late in pairwise(steps))
+    dealt = run("sorted-slice", lengths, devices)
+    steps = list(zip(*microbatch_costs(dealt, weigh(lengths)), strict=True))
+    assert dealt == run("lb-micro", lengths, devices) or all(
+        min(early) >= max(late) * (1 - 1e-12) for early, late in pairwise(steps)
+    )
 
 
 @given(st.sampled_from(["lb-micro", "lb-mini"]), minibatches())

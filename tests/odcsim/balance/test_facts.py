@@ -118,6 +118,7 @@ SHOWS = {
     "speeds": lambda found, work: found(replace(work, speeds=np.linspace(0.2, 1, work.devices))) != found(work),
     "weighs_transfers": lambda found, work: (
         found(replace(work, constant=50.0, seconds=lambda weight: 500 + weight)) != found(work)
+        or found(replace(work, seconds=lambda weight: max(1e9, weight))) != found(work)
     ),
     "queue": lambda found, work: bool(found(work).queue),
     "gangs": lambda found, work: bool(found(work).gangs),

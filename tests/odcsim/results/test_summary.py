@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from odcsim.recipe import Recipe
 from odcsim.results import summary
+from odcsim.results.intervals import apart
 from odcsim.results.metrics import PARTS, Usage
 from odcsim.results.summary import REFERENCE, Measured, Row
 
@@ -59,7 +60,7 @@ def test_the_json_of_a_row_holds_the_keys_that_others_read():
 @given(st.integers(1, 30), st.integers(0, 99))
 def test_speedups_are_ratios_of_sums_and_the_reference_is_exactly_one(minibatches, seed):
     makespans = drawn(minibatches, seed)
-    found = summary.compared(rows(makespans), list(makespans), seed)
+    found = summary.compared(rows(makespans), list(makespans), apart(minibatches))
     reference = found[0]
     assert reference.speedup == reference.speedup_low == reference.speedup_high == 1.0
     assert reference.sync_gain == reference.balancer_gain == 1.0
@@ -82,7 +83,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
         rng = np.random.default_rng(seed)
         base = rng.uniform(1, 3, 40)
         makespans = np.array([base, base, base, base, base * rng.uniform(0.5, 1.1, 40)])
-        last = summary.compared(rows(makespans), list(makespans), seed)[-1]
+        last = summary.compared(rows(makespans), list(makespans), apart(40))[-1]
         missed += not last.speedup_low <= 1 / 0.8 <= last.speedup_high
     assert 1 <= missed <= 14
 
@@ -91,14 +92,6 @@ def test_the_interval_comes_from_pairs_of_minibatches():
     """Both rows ran the same samples: where one is always twice as fast, the interval has no width."""
     slow = drawn(50, 3)[0]
     makespans = np.array([slow, slow, slow, slow, slow / 2])
-    last = summary.compared(rows(makespans), list(makespans), 0)[-1]
+    last = summary.compared(rows(makespans), list(makespans), apart(50))[-1]
     assert last.speedup_low == pytest.approx(2)
     assert last.speedup_high == pytest.approx(2)
-
-
-def test_the_interval_depends_on_its_seed_alone():
-    makespans = drawn(30, 1)
-    one, same, other = (summary.compared(rows(makespans), list(makespans), seed) for seed in (0, 0, 1))
-    assert one == same
-    assert one[1].speedup_low != other[1].speedup_low
-    assert one[1].speedup == other[1].speedup

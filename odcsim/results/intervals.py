@@ -1,0 +1,90 @@
+"""How far a ratio of sums over minibatches may be off because of which samples there were.
+
+A trace is a sample of what will be trained on, and minibatches drawn from it again and again share its samples: a
+hundred passes over 300 samples say little more than one. So a minibatch's deviation is split in two: what its samples
+bring one by one, which more passes do not average out, and what comes of which samples met, which they do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from odcsim.timeline import Floats, Ints
+
+POWERS = (1.0, 2.0, 0.5)  # of a sample's work, whose sums may explain a minibatch's deviation
+EACH = 8  # minibatches for each power, or nothing but chance is explained
+UNKNOWN = 0.5  # the share that samples bring one by one, where nothing tells
+LENT = 3  # so many minibatches are thought to say that
+FEWER = 0.7  # degrees of freedom of one minibatch: deviations have heavier tails than normal ones
+LEAST = 2.8  # degrees of freedom, where there are more than three minibatches
+LEVEL = 0.975
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What an interval has to know of the minibatches."""
+
+    distinct: int  # before their order starts over
+    overlap: float  # share of its samples that a minibatch has in common with another one, on average
+    lasting: float  # of the variance that samples bring one by one, the part that is left in the mean
+    sums: Floats  # of the powers of the samples' work [minibatch, power]
+
+
+def draws(ids: Sequence[Ints], work: Sequence[Floats], size: int, *, whole: bool = False) -> Draws:
+    """`work` of the samples of each minibatch; `size` of the trace. `whole`: which is all that there is."""
+    repeats = (n for n, minibatch in enumerate(ids[1:], 1) if np.array_equal(minibatch, ids[0]))
+    distinct = next(repeats, len(ids)) if len(ids[0]) < size else len(ids)
+    samples = len(ids[0])
+    _, times = np.unique(np.concatenate(ids[:distinct]), return_counts=True)
+    drawn = distinct * samples
+    shared = float(times @ times) - drawn
+    overlap = shared / (drawn * (distinct - 1)) if distinct > 1 else 0.0
+    uneven = shared + drawn - (drawn * drawn / size if whole else 0.0)
+    sums = np.array([[float((seconds**power).sum()) for power in POWERS] for seconds in work[:distinct]])
+    return Draws(distinct, overlap, uneven / (drawn * distinct), sums)
+
+
+def apart(minibatches: int) -> Draws:
+    """No sample is in two of them."""
+    return Draws(minibatches, 0.0, 1 / minibatches, np.zeros((minibatches, len(POWERS))))
+
+
+def interval(above: Floats, below: Floats, draws: Draws) -> tuple[float, float]:
+    """95 % interval of sum(above) / sum(below), of the same minibatches. One minibatch alone gives none but itself."""
+    ratio, count = float(above.sum() / below.sum()), draws.distinct
+    off = (above / above.mean() - below / below.mean())[:count]
+    off = off - off.mean()
+    spread = float(off @ off) / max(1, count - 1)
+    if count < 2 or spread < 1e-24 or draws.overlap > 1 - 1e-9:
+        return ratio, ratio
+    single = _single(off, draws) * spread / (1 - draws.overlap)  # of the population: samples drawn once each vary less
+    mixed = spread * (1 - _single(off, draws))
+    left = mixed / count + single * draws.lasting
+    alike = (single + mixed) / left if left else np.inf  # so many minibatches without a common sample tell as much
+    low, high = _reach(off, spread, alike, count) * np.sqrt(left)
+    return ratio * float(np.exp(-low)), ratio * float(np.exp(high))
+
+
+def _single(off: Floats, draws: Draws) -> float:
+    """The share of the deviations' variance that samples bring one by one: explained by sums over the samples."""
+    count = len(off)
+    sums = draws.sums[:, : max(1, min(len(POWERS), count // EACH))]
+    sums = sums - sums.mean(axis=0)
+    scale = sums.std(axis=0)
+    base, _ = np.linalg.qr(sums[:, scale > 0] / scale[scale > 0])
+    free = count - 1 - base.shape[1]
+    if free <= 1 or not base.shape[1]:
+        return UNKNOWN
+    rest = off - base @ (base.T @ off)
+    share = 1 - float(rest @ rest) / free * (count - 1) / float(off @ off)
+    return (count * float(np.clip(share, 0, 1)) + LENT * UNKNOWN) / (count + LENT)
+
+
+def _reach(off: Floats, spread: float, alike: float, count: int) -> Floats:
+    """Standard errors to each side: Student's, and farther to the side of a long tail, whose end few draws have met."""
+    from scipy.special import stdtrit
+
+    freedom = min(count - 1, max(LEAST, FEWER * (alike - 1)))
+    tail = float((off**3).mean()) / spread**1.5 / np.sqrt(max(2.0, alike))
+    return np.array([1 + max(0.0, -tail), 1 + max(0.0, tail)]) * float(stdtrit(freedom, LEVEL))

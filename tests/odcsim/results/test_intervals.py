@@ -1,0 +1,129 @@
+"""The interval of a speedup covers the truth of what a trace is a sample of, about as often as it says."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from odcsim.results.intervals import apart, draws, interval
+from odcsim.trace import Trace
+
+CONTEXT = 65_536
+BAND = (0.90, 0.98)  # of intervals that say 95 %
+POPULATIONS = {
+    "log-normal": lambda rng, size: rng.lognormal(7.5, 1.3, size),
+    "a few long ones": lambda rng, size: np.where(
+        rng.random(size) < 0.08, rng.uniform(8000, CONTEXT, size), rng.lognormal(6, 0.7, size)
+    ),
+    "even": lambda rng, size: rng.uniform(100, 8000, size),
+}
+
+
+def work(lengths: np.ndarray) -> np.ndarray:
+    return 20_000 * lengths + lengths * lengths
+
+
+def lengths(population: str, rng: np.random.Generator, size: int) -> np.ndarray:
+    return np.clip(POPULATIONS[population](rng, size), 16, CONTEXT).astype(np.int64)
+
+
+def makespans(work: np.ndarray, devices: int, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+    """Minibatches [minibatch, sample] on devices that wait for each other in each microbatch, or at the end."""
+    count, turns = len(work), work.shape[1] // devices
+    dealt = -np.sort(-work, axis=1).reshape(count, turns, devices)
+    dealt[:, 1::2] = dealt[:, 1::2, ::-1].copy()
+    order = rng.permuted(np.broadcast_to(np.arange(turns)[None, :, None], dealt.shape).copy(), axis=1)
+    return {
+        "reference": np.take_along_axis(dealt, order, axis=1).max(axis=2).sum(axis=1),
+        "at the end": dealt.sum(axis=1).max(axis=1),
+        "sorted": dealt.max(axis=2).sum(axis=1),
+        "unplanned": work.reshape(count, devices, turns).max(axis=1).sum(axis=1),
+    }
+
+
+def coverage(population: str, size: int, minibatches: int, devices: int, turns: int, times: int) -> dict[str, float]:
+    """How often each speedup's interval holds the population's, over so many traces."""
+    rng = np.random.default_rng(size + minibatches)
+    samples = devices * turns
+    drawn = work(lengths(population, rng, 1_000_000 // samples * samples).reshape(-1, samples))
+    truth = {name: spans.sum() for name, spans in makespans(drawn, devices, rng).items()}
+    held = dict.fromkeys(truth, 0)
+    for seed in range(times):
+        trace = Trace("t", lengths(population, rng, size))
+        ids = trace.minibatches(samples, minibatches, seed=seed)
+        seconds = [work(trace.lengths[i]) for i in ids]
+        found, about = makespans(np.array(seconds), devices, rng), draws(ids, seconds, size)
+        for name, spans in found.items():
+            low, high = interval(found["reference"], spans, about)
+            held[name] += low <= truth["reference"] / truth[name] <= high
+    return {name: count / times for name, count in held.items() if name != "reference"}
+
+
+def misses(population: str, size: int, minibatches: int, turns: int = 4, times: int = 300) -> list[str]:
+    """What is not inside the band, by more than the number of traces leaves to chance (2 standard errors)."""
+    low, high = (
+        share + 2 * sign * (share * (1 - share) / times) ** 0.5 for share, sign in zip(BAND, (-1, 1), strict=True)
+    )
+    found = coverage(population, size, minibatches, 8, turns, times)
+    return [f"{name}: {share:.1%}" for name, share in found.items() if not low <= share <= high]
+
+
+@pytest.mark.parametrize(("size", "minibatches"), [(640, 60), (3000, 20)])
+def test_it_covers_the_population_with_heavy_tails(size, minibatches):
+    assert misses("log-normal", size, minibatches, times=150) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("population", POPULATIONS)
+@pytest.mark.parametrize("minibatches", [5, 20, 200])
+@pytest.mark.parametrize("size", [300, 640, 3000, 100_000])
+def test_it_covers_the_population_whatever_the_trace(size, minibatches, population):
+    assert misses(population, size, minibatches) == []
+
+
+def run(size: int, minibatches: int, seed: int = 0, *, whole: bool = False) -> tuple[float, float]:
+    rng = np.random.default_rng(seed)
+    trace = Trace("t", lengths("log-normal", rng, size))
+    ids = trace.minibatches(32, minibatches, seed=seed)
+    seconds = [work(trace.lengths[i]) for i in ids]
+    found = makespans(np.array(seconds), 8, rng)
+    return interval(found["reference"], found["at the end"], draws(ids, seconds, size, whole=whole))
+
+
+def width(bounds: tuple[float, float]) -> float:
+    return bounds[1] / bounds[0] - 1
+
+
+def narrowed(size: int) -> float:
+    """How much narrower twenty times the minibatches make it, in the middle of some traces."""
+    return float(np.median([width(run(size, 400, seed)) / width(run(size, 20, seed)) for seed in range(7)]))
+
+
+def test_passes_over_a_small_trace_are_not_independent():
+    """Of samples that are all others the interval is narrower by the root of twenty."""
+    assert narrowed(640) > 0.42
+    assert narrowed(64_000) < 0.3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_all_there_is_leaves_less_open(seed):
+    assert width(run(640, 200, seed, whole=True)) < 0.7 * width(run(640, 200, seed))
+
+
+def test_a_ratio_that_every_minibatch_has_is_certain():
+    spans = np.random.default_rng(3).uniform(1, 3, 50)
+    assert interval(spans, spans / 2, apart(50)) == pytest.approx((2, 2))
+    assert interval(spans[:1], spans[:1] / 3, apart(1)) == pytest.approx((3, 3))
+
+
+def test_an_order_that_starts_over_says_nothing_new():
+    """Recorded minibatches are run again once all have been run."""
+    rng = np.random.default_rng(0)
+    trace = Trace("t", lengths("log-normal", rng, 320))
+    above, below = rng.uniform(1, 2, 10), rng.uniform(1, 2, 10)
+    bounds = []
+    for times in (1, 5):
+        ids = trace.minibatches(32, 10 * times, in_order=True)
+        about = draws(ids, [work(trace.lengths[i]) for i in ids], trace.size)
+        bounds.append(interval(np.tile(above, times), np.tile(below, times), about))
+    assert bounds[0] == pytest.approx(bounds[1])
