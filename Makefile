@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow trainers oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper published clean
+.PHONY: demo test slow trainers browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper published clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -22,6 +22,14 @@ TRAINERS := tests/odc_engine/trainers tests/docs/test_trl.py tests/docs/test_tra
 	tests/odcsim/reading/test_tokenizing_alike.py tests/odcsim/checking/test_check_trl.py
 trainers: .venv/trainers
 	$(BIN)/pytest -m "slow and not gpu" $(TRAINERS)
+
+# Pages and exported notebooks in a real browser, which a distribution's packages have; without one the tests skip.
+browser: .venv/browser
+	$(BIN)/pytest -m browser tests/browser
+
+# The same, and what they look like, in pictures/.
+pictures: .venv/browser
+	PICTURES=$(CURDIR)/pictures $(BIN)/pytest -m browser tests/browser
 
 # The engine with the oldest torch that it is promised for, in a venv of its own.
 OLDEST := tests/odc_engine/fsdp tests/odc_engine/runs/test_parity.py tests/odc_engine/backends tests/odc_engine/kernels
@@ -77,6 +85,11 @@ clean:
 .venv/dev: .venv/bin/python pyproject.toml
 	$(PIP) -e '.[dev]'
 	@touch .venv/core $@
+
+.venv/browser: .venv/dev
+	command -v chromium || command -v google-chrome || (apt-get update -q && apt-get install -y -q --no-install-recommends chromium)
+	$(PIP) -e '.[dev,browser]'
+	@touch $@
 
 .venv/trainers: .venv/dev
 	$(PIP) -e '.[dev,trainers]'

@@ -1,5 +1,6 @@
 """A web page as one string that needs nothing from outside, neither network nor file. Every word is escaped."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -9,16 +10,16 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 
 
 def document(title: str, body: Iterable[str], *, script: str = "") -> str:
-    """`body` is HTML already; the title is text."""
+    """`body` is HTML already; the title is text. Words show before the script runs, which is at the end."""
     style = files("odcsim.pages").joinpath("page.css").read_text(encoding="utf-8")
     return "\n".join(
         (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n{script}\n</head>\n<body>\n<main>",
+            f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>",
             *body,
-            "</main>\n</body>\n</html>\n",
+            f"</main>\n{script}\n</body>\n</html>\n",
         )
     )
 
@@ -41,15 +42,22 @@ def key_figures(items: Iterable[tuple[str, str]]) -> str:
     return f'<ul class="figures">{shown}</ul>'
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], kinds: Sequence[str] = ()) -> str:
-    """Rows of text, the first cell of each its heading. `kinds` are the rows' CSS classes."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], kinds: Sequence[str] = (), *, name: str) -> str:
+    """Rows of text, the first cell of each its heading. `kinds` are the rows' CSS classes. It scrolls by itself, by
+    keys too; the name says to a screen reader what it is in."""
     body = []
     for number, row in enumerate(rows):
         kind = f' class="{kinds[number]}"' if kinds and kinds[number] else ""
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        cells = "".join(f"<td>{_lines(cell)}</td>" for cell in row[1:])
         body.append(f'<tr{kind}><th scope="row">{escape(row[0])}</th>{cells}</tr>')
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+    inner = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f'<div class="scroll" role="region" aria-label="{escape(name)}" tabindex="0">{inner}</div>'
+
+
+def _lines(cell: str) -> str:
+    """What stands in brackets at a cell's end is its second line."""
+    return re.sub(r" (\([^()]*\))$", r"<br><small>\1</small>", escape(cell))
 
 
 def facts(items: Iterable[tuple[str, str]]) -> str:

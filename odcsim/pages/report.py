@@ -1,7 +1,6 @@
 """The report: one HTML file that opens without network and says what was asked, what came out and what it rests on."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -9,39 +8,37 @@ import numpy as np
 
 import odcsim
 from odcsim import plots
-from odcsim.executors.simulation import Simulation, simulate
 from odcsim.files import write_text
 from odcsim.pages import page
+from odcsim.pages.opening import opening, question
 from odcsim.questions import answer
-from odcsim.questions.answer import ROBUST, Basis, dollars_between, hours_between, money, named
-from odcsim.questions.comparison import RIVAL, Comparison, inputs
-from odcsim.questions.setting import plan
+from odcsim.questions.answer import Basis, dollars_between, hours_between, money, named
+from odcsim.questions.comparison import Comparison, inputs
 from odcsim.results import metrics
-from odcsim.results.summary import REFERENCE, Row
+from odcsim.results.summary import Row
 from odcsim.timeline import Floats, Timeline
 
 ASSUMPTIONS = "docs/model.md"
-PAIR = (REFERENCE, (ROBUST, "on-demand"))  # the two that are drawn as Gantt charts
 
 
 def write_report(comparison: Comparison, path: Path | str, sweep: Sequence[tuple[int, Comparison]] = ()) -> None:
     """`sweep` is what `sweep_max_tokens` returned, where somebody asked for it."""
     reply = answer.answer(comparison)
     body = [
-        *_opening(comparison, reply),
+        *opening(comparison, reply),
         page.heading("Every balancer under every sync"),
         _rows(comparison, reply),
         page.paragraph("In order of speed. Marked: the row to choose, and collective + lb-micro.", "note"),
         plots.embed(plots.speedups(comparison.rows), "speedups"),
         plots.embed(plots.idle(comparison.rows), "idle"),
+        *_pair(comparison, reply),
         *_sweep(sweep),
         *_memory(reply),
         page.heading("Your lengths"),
         plots.embed(plots.lengths(comparison.setting.trace), "lengths"),
-        *_pair(comparison),
         *_origins(comparison),
     ]
-    _write("Would on-demand communication pay here?", body, path)
+    _write(question(comparison), body, path)
 
 
 def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:
@@ -70,43 +67,13 @@ def _write(title: str, body: Sequence[str], path: Path | str) -> None:
     write_text(Path(path), page.document(title, body, script=plots.script()))
 
 
-def _opening(comparison: Comparison, reply: Basis) -> list[str]:
-    words = "".join(page.paragraph(text) for text in [answer.verdict(reply), *answer.misfit(comparison, reply)])
-    best, chosen, before = reply.best, reply.chosen, reply.reference
-    figures = [
-        (f"{best.speedup:.2f} x", f"{named(best)} over collective + lb-micro, {answer.interval(best)}"),
-        (f"{reply.over_rival:.2f} x", f"over the best row without on-demand, {named(reply.rival)}"),
-        (f"{before.idle:.0%} → {chosen.idle:.0%}", f"idle, from collective + lb-micro to {named(chosen)}"),
-        (f"{chosen.gpu_hours:.3g}", _spent("GPU-hours ", chosen, hours_between(chosen), f"{before.gpu_hours:.3g}")),
-    ]
-    if chosen.dollars is not None and before.dollars is not None:
-        paid = _spent("", chosen, dollars_between(chosen), money(before.dollars))
-        figures.append((money(chosen.dollars), paid))
-    return [
-        page.heading(answer.question(comparison), 1),
-        f'<div class="answer{"" if reply.pays else " no"}">{words}</div>',
-        page.key_figures(figures),
-        f"<p>{_badges(comparison)}</p>",
-        *(page.paragraph(sentence) for sentence in answer.sentences(comparison, reply)),
-    ]
-
-
-def _spent(what: str, chosen: Row, between: str, before: str) -> str:
-    return f"{what}for {chosen.minibatches} minibatches{between}, {before} before"
-
-
-def _badges(comparison: Comparison) -> str:
-    shape = [f"lengths: {answer.SHAPE}"] if answer.SHAPE in comparison.setting.trace.origin else []
-    return " ".join(page.badge(text) for text in [f"seconds: {comparison.fidelity}", *shape])
-
-
 def _rows(comparison: Comparison, reply: Basis) -> str:
     priced = comparison.price is not None
     head = ["sync + balancer", "speedup (95 % interval)", "over best collective", "idle", "seconds", "GPU-hours"]
     head += [*(["dollars"] if priced else []), "MFU", "samples/s per device", "tokens/s", "memory (GB)"]
     ordered = sorted(comparison.rows, key=lambda r: r.makespan_seconds)
     kinds = ["best" if r is reply.chosen else "reference" if r is reply.reference else "" for r in ordered]
-    return page.table(head, [_cells(r, priced) for r in ordered], kinds)
+    return page.table(head, [_cells(r, priced) for r in ordered], kinds, name="Every balancer under every sync")
 
 
 def _cells(row: Row, priced: bool) -> list[str]:
@@ -114,9 +81,7 @@ def _cells(row: Row, priced: bool) -> list[str]:
     cells += [f"{row.speedup_best_collective:.2f}", f"{row.idle:.1%}", f"{row.makespan_seconds:,.1f}"]
     price = [f"{money(row.dollars or 0.0)}{dollars_between(row)}"] if priced else []
     cells += [f"{row.gpu_hours:.3g}{hours_between(row)}", *price, "" if row.mfu is None else f"{row.mfu:.1%}"]
-    memory = "" if row.memory_bytes is None else f"{row.memory_bytes / 1e9:.0f}"
-    too_much = f" (too much: {row.largest_term})" if row.memory_fits is False else ""
-    return [*cells, f"{row.samples_per_second_per_device:.3g}", f"{row.tokens_per_second:,.0f}", memory + too_much]
+    return [*cells, f"{row.samples_per_second_per_device:.3g}", f"{row.tokens_per_second:,.0f}", _memory_of(row)]
 
 
 def _memory(reply: Basis) -> list[str]:
@@ -125,32 +90,62 @@ def _memory(reply: Basis) -> list[str]:
     names = [name for name in next(iter(rows.values()), {}) if any(terms[name] for terms in rows.values())]
     cells = [[row, *(f"{terms[name] / 1e9:.1f}" for name in names)] for row, terms in rows.items()]
     words = "GB of one device at the fullest moment of a minibatch, by what they are for."
-    return [page.heading("Memory"), page.table(["GB", *names], cells), page.paragraph(words, "note")] if rows else []
+    return (
+        [
+            page.heading("Memory"),
+            page.table(["GB", *names], cells, name="Memory by what it is for"),
+            page.paragraph(words, "note"),
+        ]
+        if rows
+        else []
+    )
 
 
 def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
-    return [plots.embed(plots.sweep([(at, c.rows) for at, c in sweep]), "sweep")] if sweep else []
+    """The speedups, and the fastest row at each limit with what it costs; what does not fit is said so."""
+    if not sweep:
+        return []
+    priced = sweep[0][1].price is not None
+    head = ["tokens of a microbatch", "fastest row", "speedup", "seconds", "GPU-hours"]
+    head += [*(["dollars"] if priced else []), "memory (GB)"]
+    best = [(limit, answer.answer(comparison).chosen) for limit, comparison in sweep]
+    cells = [[f"{limit:,}", named(row), *_spent(row, priced), _memory_of(row)] for limit, row in best]
+    room = sweep[0][1].memory_limit
+    words = "The speedup is over collective + lb-micro at the same limit."
+    words += f" A GPU has {room / 1e9:.0f} GB." if room else ""
+    kinds = ["reference" if row.memory_fits is False else "" for _, row in best]
+    return [
+        page.heading("How full may a microbatch be?"),
+        plots.embed(plots.sweep([(at, c.rows) for at, c in sweep]), "sweep"),
+        page.table(head, cells, kinds, name="The fastest row at each token limit"),
+        page.paragraph(words, "note"),
+    ]
 
 
-def _pair(comparison: Comparison) -> list[str]:
-    """The minibatch whose speedup is the median of all, under both; drawn to one scale."""
-    spent = {(r.balancer, r.sync): u.makespan for r, u in zip(comparison.rows, comparison.usages, strict=True)}
-    number = _median(spent[PAIR[0]] / spent[PAIR[1]])
-    timelines = [_one(comparison, balancer, sync, number) for balancer, sync in PAIR]
+def _spent(row: Row, priced: bool) -> list[str]:
+    dollars = [f"{money(row.dollars or 0.0)}{dollars_between(row)}"] if priced else []
+    return [f"{row.speedup:.2f}", f"{row.makespan_seconds:,.1f}", f"{row.gpu_hours:.3g}{hours_between(row)}", *dollars]
+
+
+def _memory_of(row: Row) -> str:
+    memory = "" if row.memory_bytes is None else f"{row.memory_bytes / 1e9:.0f}"
+    return memory + (f" (too much: {row.largest_term})" if row.memory_fits is False else "")
+
+
+def _pair(comparison: Comparison, reply: Basis) -> list[str]:
+    """What to run against what is run today, in the minibatch that idles as the table says; drawn to one scale."""
+    chosen = reply.best if reply.chosen is reply.reference else reply.chosen
+    pair = [(row.balancer, row.sync) for row in (reply.reference, chosen)]
+    number = comparison.typical(*pair)
+    timelines = [comparison.timeline(*row, number) for row in pair]
     spans = [float(t.blocks[0].had.max()) for t in timelines]
-    words = f"The same {timelines[0].samples[0]} samples twice, on one scale: minibatch {number}, whose speedup of "
-    words += f"{spans[0] / spans[1]:.2f} is the median of all {comparison.setting.minibatches}."
+    words = (
+        f"The same {timelines[0].samples[0]} samples twice, on one scale: minibatch {number}, whose idle is nearest to "
+    )
+    words += f"that of all {comparison.setting.minibatches}. It takes {spans[0] / spans[1]:.2f} times as long above."
     drawn = [plots.gantt(t, 0, until=max(spans), number=number) for t in timelines]
     charts = [plots.embed(chart, name) for chart, name in zip(drawn, ("gantt-before", "gantt-after"), strict=True)]
     return [page.heading("One minibatch, device by device"), page.paragraph(words), *charts]
-
-
-def _one(comparison: Comparison, balancer: str, sync: str, number: int) -> Timeline:
-    """One minibatch alone, since the spans of all of them may not fit in memory."""
-    setting = comparison.setting
-    file = plan(setting, balancer)
-    alone = replace(file, schedules=file.schedules[number : number + 1])
-    return simulate(alone, Simulation(setting.cost, sync, comparison.executor, seed=setting.seed, exchange=RIVAL))
 
 
 def _median(values: Floats) -> int:
@@ -192,7 +187,7 @@ def _parts(timelines: Sequence[Timeline]) -> str:
         shares = [1 - usage.idle(), usage.idle(), *usage.idle_parts().values()]
         cells = [timeline.about.title, f"{len(timeline.samples):,}", f"{usage.makespan.sum():,.4g}"]
         rows.append([*cells, *(f"{share:.1%}" for share in shares)])
-    return page.table(head, rows)
+    return page.table(head, rows, name="Where the time goes")
 
 
 def _abouts(timelines: Sequence[Timeline]) -> str:
@@ -203,7 +198,7 @@ def _abouts(timelines: Sequence[Timeline]) -> str:
         hardware = f"{about.devices} x {about.hardware}" + (", compute emulated" if about.emulated else "")
         cells = [about.executor, hardware, about.fidelity, about.model, about.trace, about.digest]
         rows.append([timeline.about.title, *cells])
-    return page.table(head, rows)
+    return page.table(head, rows, name="What these timelines are")
 
 
 def _queues(timelines: Sequence[Timeline], number: int) -> list[str]:
@@ -215,4 +210,4 @@ def _queues(timelines: Sequence[Timeline], number: int) -> list[str]:
         if sum(taken):
             rows.append([timeline.about.title, timeline.about.executor, f"{sum(taken)}", ", ".join(map(str, taken))])
     head = ["timeline", "executor", "entries of the shared queue", "run by device 0, 1, ..."]
-    return [page.table(head, rows)] if rows else []
+    return [page.table(head, rows, name="Shared queues")] if rows else []

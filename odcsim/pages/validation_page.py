@@ -108,16 +108,16 @@ def write_validation(validation: Validation, path: Path | str) -> None:
         page.key_figures(figures),
         plots.embed(plots.agreement(predicted, measured, noise), "agreement"),
         page.heading("Errors"),
-        page.table(ERRORS, errors(validation)),
+        page.table(ERRORS, errors(validation), name="Errors"),
         page.paragraph(
             "Means are signed, the others of absolute values. A device's finish is over the makespan.", "note"
         ),
         *(page.paragraph(text) for text in (idle(validation), *queues(validation))),
         page.heading("By kind of span"),
-        page.table(KINDS, kinds(validation)),
+        page.table(KINDS, kinds(validation), name="By kind of span"),
         page.paragraph("Seconds of all devices without waiting; points are of measured device time.", "note"),
         page.heading("Worst minibatches"),
-        page.table(WORST, worst(validation)),
+        page.table(WORST, worst(validation), name="Worst minibatches"),
         f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>",
     ]
     write_text(Path(path), page.document("Predicted against measured", body, script=plots.script()))

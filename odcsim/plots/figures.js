@@ -10,14 +10,31 @@
     const script = document.createElement("script");
     script.textContent = await new Response(stream).text();
     document.head.append(script);
+    window.odcsimFigures.unpacked = performance.now();
     return window.Plotly;
   };
   const painted = () => new Promise((go) => requestAnimationFrame(() => setTimeout(go, 0)));
+  /* On a telephone: names of rows in two lines, and room for a legend of several. */
+  const narrowed = (place, layout) => {
+    const twoLines = (names) => names.map((name) => name.replace(" + ", "<br>+ "));
+    for (const name of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {
+      const axis = layout[name];
+      axis.tickfont = { ...axis.tickfont, size: 10 };
+      if (name.startsWith("x")) axis.nticks = 5;
+      const { categoryarray: rows, ticktext: texts } = axis;
+      if (rows) Object.assign(axis, { tickvals: rows, ticktext: twoLines(rows) });
+      else if (texts) axis.ticktext = twoLines(texts);
+    }
+    layout.legend = { ...layout.legend, font: { size: 11 } };
+    layout.height += 50;
+    place.style.height = `${layout.height}px`;
+  };
   const draw = async (name) => {
     const place = document.getElementById(name);
     if (place.dataset.drawn) return;
     place.dataset.drawn = "begun";
     const { data, layout } = JSON.parse(document.querySelector(`script[data-figure="${name}"]`).textContent);
+    if (place.clientWidth < 560) narrowed(place, layout);
     plotly ??= painted().then(unpacked);
     const library = await plotly;
     place.replaceChildren();

@@ -1,6 +1,7 @@
 """Pictures of a comparison's rows: where device time goes, what each row gains, how that moves with the limit."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -10,6 +11,7 @@ from odcsim.results.metrics import PARTS
 from odcsim.results.summary import REFERENCE, Row
 
 ROW_PIXELS, FRAME_PIXELS = 27, 170
+ORANGE = COLOURS["wait_end"]
 _CURVES = (
     ("lb-mini", "on-demand", BLUE, "solid"),
     ("lb-micro", "on-demand", SKY, "solid"),
@@ -40,46 +42,60 @@ def idle(rows: Sequence[Row]) -> go.Figure:
                 hovertemplate="%{y}<br>%{fullData.name}: %{x:.1f} %<extra></extra>",
             )
     drawn.update_layout(barmode="stack", bargap=0.28)
+    drawn.update_yaxes(categoryorder="array", categoryarray=[label(r) for r in ordered])
     return drawn.update_xaxes(range=[0, 100.3], dtick=20)
 
 
 def speedups(rows: Sequence[Row]) -> go.Figure:
-    """Throughput over collective + lb-micro with its interval, and over the best collective row."""
+    """Throughput over collective + lb-micro as bars from 1, with intervals; beneath each that over the best collective
+    row, so that no mark covers another."""
     ordered = [r for r in by_speed(rows) if r.speedup is not None]
     drawn = figure(
         _speedup_title(ordered),
-        "speedup on the same samples; bars span the 95 % interval over which minibatches were drawn",
+        "speedup on the same samples, to the left of 1 where slower; lines span the 95 % interval of the draw",
         x="speedup (times as fast)",
         height=FRAME_PIXELS + ROW_PIXELS * len(ordered),
     )
     drawn.add_vline(x=1, line={"color": INK, "dash": "dot", "width": 1.5})
+    places = list(enumerate(ordered))
+    for name, colour, faster in (("over collective + lb-micro", BLUE, True), ("slower than it", ORANGE, False)):
+        if some := [(at, r) for at, r in places if ((r.speedup or 0) >= 1) is faster]:
+            drawn.add_bar(**_from_one(some), name=name, marker={"color": colour})
     drawn.add_scatter(
-        y=[label(r) for r in ordered],
-        x=[r.speedup for r in ordered],
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [(r.speedup_high or 0) - (r.speedup or 0) for r in ordered],
-            "arrayminus": [(r.speedup or 0) - (r.speedup_low or 0) for r in ordered],
-            "thickness": 2.5,
-            "width": 5,
-            "color": BLUE,
-        },
-        mode="markers",
-        marker={"color": BLUE, "size": 11},
-        name="over collective + lb-micro",
-        customdata=[(r.speedup_low, r.speedup_high) for r in ordered],
-        hovertemplate="%{y}: %{x:.3f} (%{customdata[0]:.3f} to %{customdata[1]:.3f})<extra></extra>",
-    )
-    drawn.add_scatter(
-        y=[label(r) for r in ordered],
+        y=[at - 0.3 for at, _ in places],
         x=[r.speedup_best_collective for r in ordered],
         mode="markers",
-        marker={"symbol": "diamond-open", "size": 10, "color": COLOURS["wait_inside"], "line": {"width": 2}},
+        marker={"symbol": "diamond-open", "size": 7, "color": COLOURS["wait_inside"], "line": {"width": 2}},
         name="over the best collective row",
-        hovertemplate="%{y}: %{x:.3f} over the best collective row<extra></extra>",
+        customdata=[label(r) for r in ordered],
+        hovertemplate="%{customdata}: %{x:.3f} over the best collective row<extra></extra>",
     )
-    return drawn
+    names = {"tickvals": [at for at, _ in places], "ticktext": [label(r) for r in ordered]}
+    return drawn.update_yaxes(**names, range=[-0.7, len(ordered) - 0.3], showgrid=False)
+
+
+def _from_one(places: Sequence[tuple[int, Row]]) -> dict[str, Any]:
+    """Bars from 1, each with its interval."""
+    rows = [r for _, r in places]
+    return {
+        "y": [at + 0.12 for at, _ in places],
+        "width": 0.5,
+        "x": [(r.speedup or 0) - 1 for r in rows],
+        "base": 1,
+        "orientation": "h",
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [(r.speedup_high or 0) - (r.speedup or 0) for r in rows],
+            "arrayminus": [(r.speedup or 0) - (r.speedup_low or 0) for r in rows],
+            "thickness": 1.5,
+            "width": 4,
+            "color": INK,
+        },
+        "customdata": [(label(r), r.speedup, r.speedup_low, r.speedup_high) for r in rows],
+        "hovertemplate": "%{customdata[0]}: %{customdata[1]:.3f} (%{customdata[2]:.3f} to %{customdata[3]:.3f})"
+        "<extra></extra>",
+    }
 
 
 def sweep(points: Sequence[tuple[int, Sequence[Row]]]) -> go.Figure:
@@ -87,7 +103,7 @@ def sweep(points: Sequence[tuple[int, Sequence[Row]]]) -> go.Figure:
     ordered = sorted(points, key=lambda point: point[0])
     drawn = figure(
         "Does the answer hang on the token limit?",
-        "speedup over collective + lb-micro at the same limit; bars span its 95 % interval",
+        "speedup over collective + lb-micro at the same limit, with its 95 % interval; x: does not fit in memory",
         x="tokens of a microbatch at most (--max-tokens)",
         y="speedup (times as fast)",
         height=430,
@@ -108,7 +124,7 @@ def sweep(points: Sequence[tuple[int, Sequence[Row]]]) -> go.Figure:
             },
             mode="lines+markers",
             line={"color": colour, "dash": dash, "width": 2.5},
-            marker={"size": 8},
+            marker={"size": 8, "symbol": ["circle" if r.memory_fits is not False else "x" for _, r in line]},
             name=f"{sync} + {balancer}",
             hovertemplate="%{x:,} tokens: %{y:.3f}<extra>%{fullData.name}</extra>",
         )

@@ -44,7 +44,8 @@ HATCHED = {"wait_inside": "/", "wait_end": "\\"}
 
 
 AXIS: dict[str, Any] = {"automargin": True, "gridcolor": GRID, "zeroline": False, "linecolor": GRID}
-_LOOK = go.layout.Template(layout={"xaxis": AXIS, "yaxis": AXIS})  # of every axis, those of further panels too
+_NAMED = AXIS | {"title": {"font": {"size": 12}}}
+_LOOK = go.layout.Template(layout={"xaxis": _NAMED, "yaxis": _NAMED})  # of every axis, those of further panels too
 
 
 def figure(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> go.Figure:

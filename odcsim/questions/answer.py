@@ -70,7 +70,7 @@ def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
 
 def _flips(comparison: Comparison, ours: Sequence[Row], theirs: Sequence[Row], pays: bool) -> str:
     """Whether the answer holds at both ends of the interval, of seconds that come with one."""
-    if comparison.ends is None:
+    if comparison.ends is None or not all(_balanced(comparison.ends.middle, rows) for rows in (ours, theirs)):
         return ""
 
     def lead(seconds: Mapping[tuple[str, str], float]) -> float:
@@ -88,6 +88,11 @@ def _flips(comparison: Comparison, ours: Sequence[Row], theirs: Sequence[Row], p
                 f" {other} if compute takes {factor:.2f} times these seconds: {at:.2f} times the best row without it."
             )
     return ""
+
+
+def _balanced(seconds: Mapping[tuple[str, str], float], rows: Sequence[Row]) -> bool:
+    """Whether the interval's ends are known of any: of unbalanced rows, which may be all that fit, they are not."""
+    return any((r.balancer, r.sync) in seconds for r in rows)
 
 
 def question(comparison: Comparison) -> str:

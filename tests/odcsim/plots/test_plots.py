@@ -76,15 +76,21 @@ def test_idle_of_rows_without_the_reference_asks_a_question(rows):
 
 
 def test_speedups_carry_their_intervals_and_the_honest_rival(rows):
+    """Bars begin at 1 and go to the left where a row is slower; nothing lies on them."""
     figure = plots.speedups(rows)
-    dots, diamonds = figure.data
-    by_label = {label.replace("<b>", "").replace("</b>", ""): i for i, label in enumerate(dots.y)}
+    *bars, diamonds = figure.data
+    names = [label.replace("<b>", "").replace("</b>", "") for label in figure.layout.yaxis.ticktext]
+    seen = {}
+    for some in bars:
+        for i, (label, speedup, *_) in enumerate(some.customdata):
+            low, high = some.x[i] - some.error_x.arrayminus[i], some.x[i] + some.error_x.array[i]
+            seen[label.replace("<b>", "").replace("</b>", "")] = [1 + v for v in (some.x[i], low, high)]
+            assert (some.x[i] < 0) is (speedup < 1) is (some.name == "slower than it")
+            assert min(abs(y - some.y[i]) for y in diamonds.y) * 27 > 0.5 * some.width * 27 + 3
+    assert set(seen) == set(names)
     for row in rows:
-        i = by_label[f"{row.sync} + {row.balancer}"]
-        assert dots.x[i] == row.speedup
-        assert dots.x[i] - dots.error_x.arrayminus[i] == pytest.approx(row.speedup_low)
-        assert dots.x[i] + dots.error_x.array[i] == pytest.approx(row.speedup_high)
-        assert diamonds.x[i] == row.speedup_best_collective
+        assert seen[f"{row.sync} + {row.balancer}"] == pytest.approx([row.speedup, row.speedup_low, row.speedup_high])
+        assert diamonds.x[names.index(f"{row.sync} + {row.balancer}")] == row.speedup_best_collective
     assert figure.layout.shapes[0].x0 == 1
     best = max((r for r in rows if r.sync == "on-demand"), key=lambda r: r.speedup)
     assert f"{best.speedup:.2f}" in figure.layout.title.text

@@ -1,0 +1,69 @@
+"""How a report begins: what somebody asked, what to run, what it takes, how sure that is; then what on-demand gives."""
+
+from odcsim.command import duration
+from odcsim.pages import page
+from odcsim.questions import answer
+from odcsim.questions.answer import Basis, dollars_between, hours_between, money, named
+from odcsim.questions.comparison import Comparison
+from odcsim.results.summary import Row
+
+
+def opening(comparison: Comparison, reply: Basis) -> list[str]:
+    return [
+        page.heading(question(comparison), 1),
+        f'<div class="answer">{"".join(page.paragraph(text) for text in _advice(comparison, reply))}</div>',
+        page.key_figures(_figures(comparison, reply)),
+        f"<p>{_badges(comparison)}</p>",
+        page.heading("Would on-demand communication pay?"),
+        f'<div class="answer{"" if reply.pays else " no"}">{page.paragraph(answer.verdict(reply))}</div>',
+        *(page.paragraph(sentence) for sentence in answer.sentences(comparison, reply)),
+    ]
+
+
+def question(comparison: Comparison) -> str:
+    setting, cluster = comparison.setting, comparison.setting.cost.cluster
+    where = f"{cluster.devices} x {setting.cost.profile.gpu}"
+    return f"How to train {setting.cost.model.name} on {where}, with lengths like those of {setting.trace.name}?"
+
+
+def _advice(comparison: Comparison, reply: Basis) -> list[str]:
+    """What to run, how long, how much; how sure; and whether it fits."""
+    chosen, setting = reply.chosen, comparison.setting
+    size = f"{setting.minibatch} samples per device and step, at most {setting.limit:,} tokens in a microbatch"
+    spent = f"{chosen.gpu_hours:.3g} GPU-hours{hours_between(chosen)}"
+    paid = f", {money(chosen.dollars)}{dollars_between(chosen)}" if chosen.dollars is not None else ""
+    words = f"Run {named(chosen)}: {size}. {chosen.minibatches} optimizer steps take "
+    words += f"{duration(chosen.makespan_seconds)}, {spent}{paid}."
+    return [words, *answer.misfit(comparison, reply), _sure(chosen)]
+
+
+def _sure(chosen: Row) -> str:
+    """What the interval of its seconds and that of its minibatches say."""
+    speedup = f"how it compares with the other rows is known to {chosen.speedup_low:.2f} to {chosen.speedup_high:.2f} "
+    ratio = f"{speedup}times collective + lb-micro."
+    if chosen.certain:
+        return f"How sure: the seconds come without an interval; {ratio}"
+    off = f"{chosen.model_low / chosen.makespan_seconds:.2f} to {chosen.model_high / chosen.makespan_seconds:.2f}"
+    return f"How sure: nine times in ten it takes {off} times these seconds; {ratio}"
+
+
+def _figures(comparison: Comparison, reply: Basis) -> list[tuple[str, str]]:
+    chosen, before = reply.chosen, reply.reference
+    for_steps = f"for {chosen.minibatches} optimizer steps"
+    hours = f"GPU-hours {for_steps}{hours_between(chosen)}, {before.gpu_hours:.3g} before"
+    figures = [(duration(chosen.makespan_seconds), for_steps), (f"{chosen.gpu_hours:.3g}", hours)]
+    if chosen.dollars is not None and before.dollars is not None:
+        figures.append((money(chosen.dollars), f"{for_steps}{dollars_between(chosen)}, {money(before.dollars)} before"))
+    idle = f"idle, from collective + lb-micro to {named(chosen)}"
+    figures.append((f"{before.idle:.0%} → {chosen.idle:.0%}", idle))
+    gain = f"as fast as collective + lb-micro, {answer.interval(chosen)}"
+    figures.append((f"{chosen.speedup:.2f} x", gain))
+    if chosen.memory_bytes is not None:
+        room = f" of {comparison.memory_limit / 1e9:.0f} GB that a GPU has" if comparison.memory_limit else ""
+        figures.append((f"{chosen.memory_bytes / 1e9:.0f} GB", f"of memory per device{room}"))
+    return figures
+
+
+def _badges(comparison: Comparison) -> str:
+    shape = [f"lengths: {answer.SHAPE}"] if answer.SHAPE in comparison.setting.trace.origin else []
+    return " ".join(page.badge(text) for text in [f"seconds: {comparison.fidelity}", *shape])

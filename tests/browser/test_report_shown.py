@@ -1,0 +1,78 @@
+"""The report on a telephone, a tablet and a desk, on white and on black: nothing covers anything, all has a name."""
+
+import browser
+import pytest
+
+from odcsim.pages.report import write_report, write_timelines
+from odcsim.questions.comparison import compare
+from odcsim.questions.setting import ask
+from odcsim.questions.sweep import sweep_max_tokens
+
+pytestmark = pytest.mark.browser
+FIGURES = 6
+VIEWS = [(width, scheme) for width in browser.WIDTHS for scheme in browser.SCHEMES]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """With everything that a report can hold: a price, a memory limit and a sweep."""
+    setting = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=8, minibatch=4, minibatches=20)
+    known = {"price": 2.5, "memory_limit": 80e9}
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(compare(setting, **known), path, sweep_max_tokens(setting, (65536, 72000, 131072), **known))
+    return path
+
+
+@pytest.mark.parametrize(("width", "scheme"), VIEWS)
+def test_nothing_covers_anything(chromium, report, pictures, width, scheme):
+    with browser.window(chromium, width, scheme) as seen:
+        seen.open(report).drawn(FIGURES)
+        seen.picture(pictures / f"report-{width}-{scheme}.png")
+        assert seen.errors == []
+        assert browser.overlapping(seen.boxes()) == []
+        assert seen.wide() == []
+        assert seen.accessible() == []
+
+
+def test_the_words_come_before_the_figures(chromium, report):
+    """First paint, measured by the browser itself: plotly.js is unpacked after it."""
+    with browser.window(chromium) as seen:
+        seen.open(report)
+        seen.drawn(1)
+        paint = seen.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        script = seen.page.evaluate("window.odcsimFigures.unpacked")
+        assert paint < script
+
+
+def test_it_prints(chromium, report, pictures):
+    with browser.window(chromium) as seen:
+        seen.open(report).drawn(FIGURES)
+        pdf = seen.page.pdf(path=None, prefer_css_page_size=True)
+        assert len(pdf) < 8e6
+        pictures.mkdir(parents=True, exist_ok=True)
+        (pictures / "report.pdf").write_bytes(pdf)
+
+
+def test_a_thousand_devices_are_legible(chromium, pictures, tmp_path):
+    path = tmp_path / "many.html"
+    setting = ask("longalign", "qwen3-8b", gpu="h100", devices=1024, minibatch=2, minibatches=2)
+    write_report(compare(setting), path)
+    assert path.stat().st_size < 6e6
+    with browser.window(chromium, 800) as seen:
+        seen.open(path).drawn(FIGURES - 1)
+        seen.picture(pictures / "report-1024-devices.png")
+        assert browser.overlapping(seen.boxes()) == []
+        assert seen.errors == []
+
+
+@pytest.mark.parametrize("width", browser.WIDTHS)
+def test_timelines_beside_each_other(chromium, timeline, pictures, tmp_path, width):
+    path = tmp_path / "timelines.html"
+    write_timelines([timeline, timeline], path)
+    with browser.window(chromium, width) as seen:
+        seen.open(path).drawn(2)
+        seen.picture(pictures / f"timelines-{width}.png")
+        assert seen.errors == []
+        assert browser.overlapping(seen.boxes()) == []
+        assert seen.wide() == []
+        assert seen.accessible() == []
