@@ -192,6 +192,7 @@ def test_whoever_is_ended_while_writing_leaves_nothing_beside_the_old_file(numbe
     code = f"""
 import os, pathlib, signal
 from odcsim.files import replacing
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which jobs that a shell put into the background ignore
 with replacing(pathlib.Path({str(path)!r})) as file:
     file.write(b"half")
     file.flush()
