@@ -21,3 +21,25 @@ def nearest(name: str, known: list[str]) -> str:
     if match:
         return f"did you mean '{next(k for k in known if k.lower() == match[0])}'?"
     return "known: " + ", ".join(known)
+
+
+def misspelled(name: str, known: list[str], alike: float = 0.0) -> str:
+    """A hint at the name that somebody meant and wrote wrongly; none where the two may well be two things.
+
+    `glm4v` is no slip for `glm4`: what one name has beyond the other, or other digits, tells kinds apart. `alike`: of
+    names of one kind, of which that many letters must be the same.
+    """
+    import difflib
+
+    if len(name) > 100:
+        return ""
+    low, names = name.lower(), {k.lower(): k for k in known}
+    for match in difflib.get_close_matches(low, list(names), n=3, cutoff=alike or 0.8):
+        apart = low.startswith(match) or match.startswith(low) or _digits(low) != _digits(match)
+        if alike or not apart:
+            return f"did you mean '{names[match]}'?"
+    return ""
+
+
+def _digits(text: str) -> str:
+    return "".join(filter(str.isdigit, text))

@@ -42,6 +42,7 @@ class Model:
     dense_ffn: int = 0
     window: int = 0  # sliding window in tokens
     window_layers: int = 0
+    chunked: bool = False  # the window does not slide: a sample is cut into parts that do not see each other
     linear_layers: int = 0  # layers of linear attention: no work that grows with the square
     linear_parameters: int = 0  # matmul parameters of one such layer's mixer
     gated: bool = False  # full attention multiplies its output by a gate as wide as the queries
@@ -115,12 +116,15 @@ class Model:
         """Attention work of each sample in squares of tokens, averaged over layers.
 
         A full causal layer costs s^2. In a window of w a token sees w others at most, so a longer sample costs
-        2ws - w^2 (the two agree at s = w). Linear attention costs nothing here. A packed microbatch costs the sum over
-        its samples, not the square of its tokens.
+        2ws - w^2 (the two agree at s = w); cut into chunks of w it costs the sum of their squares. Linear attention
+        costs nothing here. A packed microbatch costs the sum over its samples, not the square of its tokens.
         """
         length = np.asarray(lengths, dtype=np.float64)
         near = np.minimum(length, self.window)
         windowed = near * (2 * length - near)
+        if self.chunked:
+            rest = length % self.window
+            windowed = (length - rest) * self.window + rest * rest
         return np.asarray((self.full_layers * length * length + self.window_layers * windowed) / self.layers)
 
     @property

@@ -5,6 +5,7 @@ a GPU one to a TOML file of the user's own.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from odcsim.catalog.hf_config import from_config, read_config
 from odcsim.catalog.rates import family_of
 from odcsim.checked import Given
 from odcsim.cluster import GPU, read_toml
-from odcsim.errors import InputError, nearest
+from odcsim.errors import InputError, misspelled, nearest
 from odcsim.model import Model
 
 __all__ = [
@@ -42,6 +43,16 @@ _GPU_FIGURES = (
     ("devices_per_node", "devices_per_node", 1, ""),
 )
 GIVEN = "given"
+_HUB = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?", re.ASCII)  # an id of Hugging Face's hub, with its owner or without
+_LETTERS = re.compile(r"[a-z]*")
+LIST = "see 'odcsim catalog list'"
+OTHERS = frozenset(  # GPUs that are made and are not in the catalogue
+    "a2 a10 a10g a16 a30 a40 a800 a4000 a5000 a6000 b100 gb10 gh200 h20 h800 l4 l20 l40 "
+    "mi100 mi210 mi250 mi250x mi300a".split()
+)
+_TUNED = re.compile(
+    r"-(?:instruct|it|base|chat|pt|thinking|sft|dpo|think)(?:-\d{2,4}){0,2}$|-(?:\d{2,4})(?:-\d{2,4})?$"
+)
 _SHAPE = (
     "num_hidden_layers",
     "hidden_size",
@@ -166,23 +177,50 @@ def _model_row(name: str) -> Mapping[str, Any] | None:
     return dict(_named_models()).get(name.lower())
 
 
+def _of_hub(text: str) -> str:
+    """The catalogue's name of `Qwen/Qwen3-8B` and the like, also of what was tuned from it; else the text itself.
+
+    A file or folder of that name comes first.
+    """
+    if _HUB.fullmatch(text) is None or text.endswith(".json") or os.path.exists(text):  # noqa: PTH110 - never raises
+        return text
+    last = text.rpartition("/")[2].lower().removeprefix("deepseek-").removeprefix("c4ai-")
+    for name in (last, _TUNED.sub("", last)):
+        if _model_row(name) is not None:
+            return name
+    return text
+
+
 def model(name_or_path: str) -> Model:
-    """A model of the catalogue, or the one that a config.json (or the folder holding it) describes."""
-    row = _model_row(name_or_path)
+    """A model of the catalogue, by its name or a hub's id, or the one that a config.json (or its folder) describes."""
+    name = _of_hub(name_or_path)
+    row = _model_row(name)
     if row is not None:
         shape = dict(zip(_SHAPE, row["shape"], strict=True))
         more = {"model_type": row["type"], "tie_word_embeddings": row["tied"], **row.get("more", {})}
-        return from_config({**shape, **more}, name=name_or_path.lower(), where="models.toml")
-    if _is_path(name_or_path):
-        return read_config(name_or_path)
-    fix = f"{hint(name_or_path, model_names())} (or give a path to a config.json)"
-    raise InputError(f"unknown model '{_short(name_or_path)}'", fix=fix)
+        return from_config({**shape, **more}, name=name.lower(), where="models.toml")
+    unknown = _HUB.fullmatch(name) and not name.endswith(".json") and not os.path.exists(name)  # noqa: PTH110
+    if _is_path(name) and not unknown:
+        return read_config(name)
+    fix = f"{hint(name.rpartition('/')[2], model_names())} (or give a path to a config.json)"
+    raise InputError(f"unknown model '{_short(name)}'", fix=fix)
 
 
 def hint(name: str, known: list[str]) -> str:
-    """The nearest name, or where to see them all: the list itself is too long for one line."""
-    match = nearest(name, known) if len(name) < 100 else ""
-    return match if match.startswith("did you mean") else "see 'odcsim catalog list'"
+    """A name of the same family, or one that was misspelled; else where to see them all.
+
+    What merely looks alike would be costed wrong: a 4090 is no l40s, an A10 no A100.
+    """
+    if name.lower() in OTHERS:
+        return LIST
+    kin = [k for k in known if _family(k) == _family(name)]
+    return misspelled(name, known) or misspelled(name, kin, alike=0.6) or LIST
+
+
+def _family(name: str) -> str:
+    """The letters that a name begins with: `qwen` of `qwen3-7b`."""
+    letters = _LETTERS.match(name.lower())
+    return letters[0] if letters else ""
 
 
 def _short(name: str) -> str:
@@ -191,7 +229,7 @@ def _short(name: str) -> str:
 
 def model_source(name: str) -> Source | None:
     """Where a catalogue model's shape comes from; None for a path."""
-    row = _model_row(name)
+    row = _model_row(_of_hub(name))
     return None if row is None else _source("models.toml", row["source"])
 
 

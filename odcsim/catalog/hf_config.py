@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from odcsim.catalog.hf_families import FAMILIES, Family
+from odcsim.catalog.hf_families import FAMILIES, STATES, Family
 from odcsim.catalog.hf_keys import Config
 from odcsim.checked import Given, shown
-from odcsim.errors import InputError, nearest
+from odcsim.errors import InputError, misspelled
 from odcsim.files import reading
 from odcsim.model import Model
 
@@ -26,6 +26,7 @@ LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 LINEAR = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
 BASIC = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 KINDS = ("full_attention", "sliding_attention", "linear_attention")
+CHUNKS = ("full_attention", "chunked_attention")
 
 
 def read_config(path: str | Path) -> Model:
@@ -53,14 +54,21 @@ def from_config(data: object, *, name: str, where: str) -> Model:
 
 def _family(inner: Mapping[str, Any], outer: Mapping[str, Any], where: str) -> tuple[Family, str]:
     kind = inner.get("model_type", outer.get("model_type"))
-    fix = f"read as text models: {', '.join(FAMILIES)}; for another one change model_type in a copy to the nearest kin"
+    fix = (
+        f"read as text models: {', '.join(FAMILIES)}; for one whose layers are like theirs change model_type in a copy"
+    )
     if kind is None:
         raise InputError("has no 'model_type'", where=where, fix=fix)
+    if kind in STATES:
+        fix = "measure it: 'odcsim fit --help', or pick a model of 'odcsim catalog list'"
+        raise InputError(
+            f"model_type '{kind}' has layers that carry a state, which no estimate here knows", where=where, fix=fix
+        )
     if not isinstance(kind, str) or kind not in FAMILIES:
-        hint = f"{nearest(kind, list(FAMILIES))} {fix}" if isinstance(kind, str) and len(kind) < 100 else fix
+        slip = misspelled(kind, list(FAMILIES)) if isinstance(kind, str) else ""
         missing = [key for key in BASIC if key not in inner]
         lacks = f", and the file lacks {', '.join(missing)}" if missing else ""
-        raise InputError(f"unknown model_type {shown(kind)}{lacks}", where=where, fix=hint)
+        raise InputError(f"unknown model_type {shown(kind)}{lacks}", where=where, fix=f"{slip} {fix}".strip())
     return FAMILIES[kind], kind
 
 
@@ -114,20 +122,23 @@ def _mlp(config: Config, layers: int) -> dict[str, Any]:
         raise InputError(f"lacks {' or '.join(EXPERTS)}", where=config.where, fix=f"'{config.kind}' has experts")
     config.require(size, "num_experts_per_tok")
     ffn, dense = config.number(size), _dense_layers(config, layers)
+    interleaved = config.has("interleave_moe_layer_step")  # as Llama 4 does, which has a shared expert in each, too
+    shared = ffn * config.number("n_shared_experts", int(interleaved), least=0)
     return {
         "ffn": ffn,
         "experts": experts,
         "experts_active": config.number("num_experts_per_tok", most=experts),
-        "shared_ffn": config.number(SHARED[0], 0, least=0) or ffn * config.number("n_shared_experts", 0, least=0),
+        "shared_ffn": config.number(SHARED[0], 0, least=0) or shared,
         "dense_layers": dense,
-        "dense_ffn": config.number("intermediate_size") if dense else 0,
+        "dense_ffn": config.number("intermediate_size_mlp" if interleaved else "intermediate_size") if dense else 0,
     }
 
 
 def _dense_layers(config: Config, layers: int) -> int:
-    """Two conventions: the first k and every n-th (DeepSeek), or a list and every n-th counted from one (Qwen)."""
+    """The first k and every n-th (DeepSeek), or a list and every n-th counted from one (Qwen, Llama 4)."""
     first = config.number("first_k_dense_replace", 0, least=0, most=layers)
-    every, step = config.number("moe_layer_freq", 1), config.number("decoder_sparse_step", 1)
+    every = config.number("moe_layer_freq", 1)
+    step = config.number("interleave_moe_layer_step", config.number("decoder_sparse_step", 1))
     named = config.items("mlp_only_layers")
     if not all(isinstance(index, int) for index in named):
         config.refuse("mlp_only_layers", "write a list of layer numbers")
@@ -138,8 +149,10 @@ def _dense_layers(config: Config, layers: int) -> int:
 def _layout(config: Config, layers: int) -> dict[str, Any]:
     windows, linear = _layer_kinds(config, layers)
     parts: dict[str, Any] = {}
+    chunks = config.family.layout == "chunks"
     if windows:
-        parts |= {"window": config.number("sliding_window"), "window_layers": windows}
+        size = config.number("attention_chunk_size" if chunks else "sliding_window")
+        parts |= {"window": size, "window_layers": windows, "chunked": chunks}
     if linear:
         config.require(*LINEAR)
         parts |= {"linear_layers": linear, "linear_parameters": _linear_matmul(config)}
@@ -148,15 +161,15 @@ def _layout(config: Config, layers: int) -> dict[str, Any]:
 
 def _layer_kinds(config: Config, layers: int) -> tuple[int, int]:
     """How many layers attend in a window, and how many linearly."""
-    named = config.items("layer_types")
+    named, kinds = config.items("layer_types"), CHUNKS if config.family.layout == "chunks" else KINDS
     if named:
-        unknown = next((kind for kind in named if kind not in KINDS), None)
+        unknown = next((kind for kind in named if kind not in kinds), None)
         if unknown is not None:
-            config.refuse("layer_types", f"{shown(unknown)} is none of {', '.join(KINDS)}")
+            config.refuse("layer_types", f"{shown(unknown)} is none of {', '.join(kinds)}")
         if len(named) != layers:
             fix = f"num_hidden_layers is {layers}: give as many"
             raise InputError(f"layer_types names {len(named)} layers", where=config.where, fix=fix)
-        return named.count(KINDS[1]), named.count(KINDS[2])
+        return named.count(kinds[1]), named.count(KINDS[2])
     return _default_kinds(config, layers)
 
 
@@ -166,6 +179,8 @@ def _default_kinds(config: Config, layers: int) -> tuple[int, int]:
         return 0, layers - layers // config.number("full_attention_interval")
     if layout == "pattern":
         return layers - layers // config.number("sliding_window_pattern", 6), 0
+    if layout == "chunks":
+        return layers - layers // config.number("no_rope_layer_interval"), 0
     if layout == "alternate":
         return (layers + 1) // 2, 0
     if layout == "all":
@@ -194,6 +209,7 @@ def _with_vectors(config: Config, model: Model) -> Model:
         bias = config.flag("attention_bias", family.bias)
         out = family.out_bias or (bias and not family.bias)  # the switch of llama and qwen3 covers the output as well
         softmax += width * bias + model.hidden * out + 2 * model.head_dim * family.query_key_norm
+        softmax += (model.heads + model.kv_heads) * model.head_dim * family.wide_norms
         softmax += model.heads * family.sinks
     linear = 0
     if model.linear_layers:

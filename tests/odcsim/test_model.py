@@ -106,3 +106,10 @@ def test_dense_layers_before_the_experts_are_averaged_in() -> None:
     sparse = replace(DENSE, experts=16, experts_active=2, ffn=128)
     mixed = replace(sparse, dense_layers=1, dense_ffn=1024)
     assert mixed.parameters == pytest.approx((3 * sparse.parameters + DENSE.parameters) / 4, abs=4)
+
+
+def test_chunks_do_not_see_each_other() -> None:
+    """Samples cut into chunks cost what their chunks would as samples."""
+    whole = replace(DENSE, window=100, window_layers=DENSE.layers, chunked=True)
+    assert whole.squares([250]).tolist() == [100**2 + 100**2 + 50**2]
+    assert whole.squares([80, 100]).tolist() == [80**2, 100**2]

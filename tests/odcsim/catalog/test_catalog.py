@@ -42,6 +42,27 @@ PUBLISHED = {
     "mixtral-8x7b": (46.7, 12.9, 2903, 96),
     "gpt-oss-20b": (20.9, 4.2, 1646, 0),
     "gpt-oss-120b": (116.8, 5.75, 6426, 0),
+    "gemma-2-2b": (2.61, 2.61, 156, 0),
+    "gemma-2-9b": (9.24, 9.24, 396, 0),
+    "gemma-2-27b": (27.23, 27.23, 1132, 0),
+    "phi-3.5-mini": (3.82, 3.82, 227, 37),
+    "phi-3-medium-128k": (13.96, 13.96, 682, 67),
+    "phi-4": (14.66, 14.66, 682, 67),
+    "phi-4-mini": (3.84, 3.84, 201, 33),
+    "glm-4-9b-0414": (9.40, 9.40, 408, 50),
+    "glm-4-32b-0414": (32.57, 32.57, 1007, 82),
+    "olmo-2-0425-1b": (1.48, 1.48, 134, 33),
+    "olmo-2-1124-7b": (7.30, 7.30, 405, 49),
+    "olmo-2-1124-13b": (13.72, 13.72, 634, 62),
+    "olmo-2-0325-32b": (32.23, 32.23, 975, 95),
+    "olmo-3-1025-7b": (7.30, 7.30, 405, 0),
+    "olmo-3-1125-32b": (32.23, 32.23, 975, 0),
+    "smollm3-3b": (3.08, 3.08, 156, 38),
+    "seed-oss-36b": (36.15, 36.15, 1080, 53),
+    "command-r7b": (8.03, 8.03, 436, 0),
+    "command-a": (111.06, 111.06, 3372, 0),
+    "llama-4-scout-17b-16e": (107.8, 17.2, 4404, 0),
+    "llama-4-maverick-17b-128e": (400.7, 17.2, 16610, 0),
 }
 
 
@@ -57,7 +78,20 @@ def test_published_totals(name: str) -> None:
         assert m.even_length / 1e3 == pytest.approx(even, abs=0.55)
 
 
-@pytest.mark.parametrize(("name", "exact"), [("qwen2.5-7b", 7_615_616_512), ("llama-3.1-8b", 8_030_261_248)])
+@pytest.mark.parametrize(
+    ("name", "exact"),
+    [
+        ("qwen2.5-7b", 7_615_616_512),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("gemma-2-9b", 9_241_705_984),
+        ("phi-4", 14_659_507_200),
+        ("glm-4-9b-0414", 9_400_279_040),
+        ("olmo-3-1025-7b", 7_298_011_136),
+        ("smollm3-3b", 3_075_098_624),
+        ("seed-oss-36b", 36_151_104_512),
+        ("command-r7b", 8_028_033_024),
+    ],
+)
 def test_every_bias_and_norm_is_counted(name: str, exact: int) -> None:
     """The sums that the published checkpoints' index files state."""
     assert catalog.model(name).parameters == exact
@@ -185,13 +219,52 @@ def test_a_file_takes_no_name_of_the_catalogue(file: Path) -> None:
         catalog.gpu(str(taken))
 
 
-def test_unknown_names_get_the_nearest() -> None:
+@pytest.mark.parametrize(
+    ("hub", "name"),
+    [
+        ("Qwen/Qwen3-8B", "qwen3-8b"),
+        ("qwen/QWEN3-8b", "qwen3-8b"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "r1-distill-qwen-7b"),
+        ("google/gemma-2-9b-it", "gemma-2-9b"),
+        ("CohereLabs/c4ai-command-r7b-12-2024", "command-r7b"),
+    ],
+)
+def test_a_models_id_on_its_hub_is_its_name(hub: str, name: str) -> None:
+    assert catalog.model(hub) == catalog.model(name)
+    assert catalog.model_source(hub) == catalog.model_source(name)
+
+
+def test_a_folder_comes_before_the_hubs_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "Qwen" / "Qwen3-8B"
+    folder.mkdir(parents=True)
+    with pytest.raises(InputError, match=r"config\.json: no such file"):
+        catalog.model("Qwen/Qwen3-8B")
+
+
+def test_unknown_names_get_the_nearest_of_their_kind() -> None:
     with pytest.raises(InputError, match="unknown GPU 'h10'; did you mean 'h100'"):
         catalog.gpu("h10")
     with pytest.raises(InputError, match=r"unknown model 'qwen3-7b'; did you mean 'qwen3-.*config.json"):
         catalog.model("qwen3-7b")
+    with pytest.raises(InputError, match=r"unknown model 'Qwen/Qwen9-8B'; did you mean 'qwen3-8b'"):
+        catalog.model("Qwen/Qwen9-8B")
     with pytest.raises(InputError, match="catalog list"):
         catalog.model("☃")
+
+
+@pytest.mark.parametrize("name", ["4090", "rtx4090", "v100", "a10", "l4", "h20"])
+def test_no_gpu_of_another_kind_is_proposed(name: str) -> None:
+    with pytest.raises(InputError, match=r"see 'odcsim catalog list' \(or give a path to a TOML file\)"):
+        catalog.gpu(name)
+
+
+@pytest.mark.parametrize("name", ["zamba2-7b", "Zyphra/Zamba2-7B", "gpt2", "mamba-2.8b"])
+def test_no_model_of_another_kind_is_proposed(name: str) -> None:
+    with pytest.raises(InputError, match=r"see 'odcsim catalog list' \(or give"):
+        catalog.model(name)
 
 
 @pytest.mark.parametrize(

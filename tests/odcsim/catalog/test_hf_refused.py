@@ -18,7 +18,9 @@ from odcsim.errors import InputError
     [
         ([], "holds a list"),
         ({}, "has no 'model_type'"),
-        ({"model_type": "mamba"}, "unknown model_type 'mamba', and the file lacks num_hidden_layers, hidden_size"),
+        ({"model_type": "mymodel"}, "unknown model_type 'mymodel', and the file lacks num_hidden_layers, hidden_size"),
+        ({"model_type": "zamba2"}, "model_type 'zamba2' has layers that carry a state, which no estimate here knows"),
+        (LLAMA | {"model_type": "jamba"}, "measure it: 'odcsim fit --help'"),
         ({"model_type": "lama"}, "did you mean 'llama'"),
         ({"model_type": 3}, "unknown model_type 3"),
         ({"model_type": "llama"}, "lacks num_hidden_layers, hidden_size, num_attention_heads, vocab_size"),
@@ -108,3 +110,10 @@ def test_any_object_reads_or_is_an_input_error(
 def test_any_json_value_is_handled(value: object) -> None:
     with pytest.raises(InputError):
         build(value)
+
+
+@pytest.mark.parametrize("kind", ["zamba2", "mamba", "cohere", "glm4v", "granitemoe", "olmo", "gemma", "phi", "gpt2"])
+def test_no_family_is_proposed_that_would_be_costed_wrong(kind: str) -> None:
+    with pytest.raises(InputError) as caught:
+        build(LLAMA | {"model_type": kind})
+    assert "did you mean" not in str(caught.value)
