@@ -225,6 +225,8 @@ class Cost:
             "sum layer": self._summed(reduced * pushed),
             "sum root": self._summed(reduced * alone),
             "gather between nodes": self._between(gathered * self.model.parameters, one_sided),
+            "bring layer": self._between(gathered * layer, one_sided),
+            "bring root": self._between(gathered * root, one_sided),
             "optimizer": self._constant("optimizer", self.profile.optimizer) * self._states,
             "publish": self._constant("publish", self.profile.publish),
             "meeting": meeting,

@@ -36,20 +36,6 @@ def one_sided(cluster: Cluster, size: float, holders: int, *, inside: bool = Tru
     return cluster.latency + max(within, remote, measured, ring)
 
 
-def hierarchical(cluster: Cluster, size: float, holders: int, *, inside: bool = True) -> float:
-    """One-sided, where each device of a node pulls its part of the far bytes and shares it over the node's links.
-
-    The far bytes enter a node once, as a ring's do, but at a card's line rate and past nobody; then they cross the
-    node's links, which takes as long as if the node had held them.
-    """
-    within = _within(cluster, size, holders) if inside else 0.0
-    if _nodes(cluster, holders) == 1:
-        return cluster.latency + within if within else 0.0
-    share = size * (cluster.devices_per_node - 1) / cluster.devices_per_node
-    crossed = share / (cluster.link_bandwidth * cluster.link_share)
-    return 2 * cluster.latency + _remote(cluster, size, holders) / cluster.nics_per_node + crossed
-
-
 def exchange(cluster: Cluster, size: float, *, collective: bool) -> float:
     """Seconds in which all devices of a node take in their parts of `size` bytes that other nodes have.
 

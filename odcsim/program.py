@@ -13,6 +13,8 @@ Under hybrid sharding gathers and pushes stay inside a node. Between nodes each 
 place in the other nodes, once per minibatch: before the optimizer it takes in what they have summed of its gradients,
 after it their new parameters. Or, as FSDP2 does it, layer by layer: in the last microbatch the sums of a layer go round
 between nodes beside the backward of the layers before it, and every node has all of them for an optimizer of its own.
+Or parameters come ahead of their use: from a minibatch's start each device brings in what its counterparts hold, unit
+by unit, in a lane of its own, and the first gather of a unit waits for that unit alone.
 """
 
 from collections.abc import Callable
@@ -23,7 +25,7 @@ from odcsim.errors import InputError, nearest
 
 SYNCS = ("collective", "deferred", "on-demand")
 SHARDINGS = ("full", "hybrid")
-EXCHANGES = ("end", "layers")
+EXCHANGES = ("end", "layers", "ahead")
 COMPUTE, COMM, GATHER, PUSH, NODES = "compute", "comm", "gather", "push", "nodes"  # lanes
 ROOT = 0  # unit; layers are 1..L
 EVERY = -1  # the microbatch of a step, or of a duration, that belongs to none
@@ -109,7 +111,12 @@ class Program:
         Those before come microbatch by microbatch, each as many and of like shape, wherever all of them push: so a
         longer program begins with the same steps and the same rows.
         """
-        return next(i for i, step in enumerate(self.steps) if step.microbatch == EVERY)
+        return next(i for i, step in enumerate(self.steps) if step.microbatch == EVERY and step.lane != NODES)
+
+    @property
+    def begin(self) -> int:
+        """Where the first microbatch begins, behind what is brought in ahead."""
+        return next(i for i, step in enumerate(self.steps) if step.lane != NODES)
 
     @property
     def one_sided(self) -> bool:
@@ -181,19 +188,23 @@ def program(
 ) -> Program:
     """Lower the shape of a minibatch to steps: how many microbatches at most, of how many layers, under which sync.
 
-    `hybrid` is for several nodes: on one it is full sharding. Layer by layer only those exchange who meet.
+    `hybrid` is for several nodes: on one it is full sharding. Layer by layer only those exchange who meet, and ahead of
+    use only those who do not.
     """
     check_sharding(sharding)
     if layers < 1 or microbatches < 0:
         raise InputError(f"{layers} layers and {microbatches} microbatches", fix="at least one layer is needed")
     hybrid = sharding == "hybrid"
-    layered = hybrid and exchange == "layers" and sync_named(sync).meets
-    writer = _Writer(sync_named(sync), layered)
+    meets = sync_named(sync).meets
+    ran = exchange if hybrid and exchange == ("layers" if meets else "ahead") else "end"
+    writer = _Writer(sync_named(sync), layered=ran == "layers")
     ahead = prefetch_named(prefetch)
+    for unit in range(layers + 1) if ran == "ahead" else ():
+        writer.bring(unit)
     for m in range(microbatches):
         _microbatch(writer, m, layers, ahead, last=m == microbatches - 1)
-    _minibatch_end(writer, hybrid=hybrid and not layered)
-    steps, rows, ran = tuple(writer.steps), tuple(writer.rows), "layers" if layered else "end"
+    _minibatch_end(writer, summed=hybrid and not writer.layered, fetched=hybrid and ran == "end")
+    steps, rows = tuple(writer.steps), tuple(writer.rows)
     return Program(sync, layers, microbatches, prefetch, steps, rows, sharding, ran)
 
 
@@ -208,6 +219,7 @@ class _Writer:
         self.compute = -1  # the latest step of the compute lane
         self.push = -1
         self.summed = -1  # the latest exchange between nodes
+        self.brought: dict[int, int] = {}  # units that come ahead and nothing has waited for, by what brings them
 
     def _add(self, kind: str, lane: str, m: int, unit: int, what: str, after: tuple[int, ...], meets: bool) -> int:
         timed = (what, m if kind in ("compute", "overhead", "gather", "push") else EVERY)
@@ -222,7 +234,16 @@ class _Writer:
 
     def gather(self, m: int, unit: int, after: int) -> int:
         what = "gather root" if unit == ROOT else "gather layer"
-        return self._add("gather", self.sync.gather_lane, m, unit, what, (after,), self.sync.meets)
+        needs = (after, self.brought.get(unit, -1))
+        return self._add("gather", self.sync.gather_lane, m, unit, what, needs, self.sync.meets)
+
+    def bring(self, unit: int) -> None:
+        what = "bring root" if unit == ROOT else "bring layer"
+        self.brought[unit] = self._add("gather", NODES, EVERY, unit, what, (), meets=False)
+
+    def first(self, unit: int) -> int:
+        """What brings a unit in, for the first compute that needs it: from then on it is there."""
+        return self.brought.pop(unit, -1)
 
     def push_out(self, m: int, unit: int) -> int:
         what = "push root" if unit == ROOT else "push layer"
@@ -257,10 +278,10 @@ def _forward(writer: _Writer, m: int, layers: int, ahead: int, root: int) -> lis
             gathers[position] = writer.gather(m, position, ends[-1] if ends else -1)
 
     _run_ahead(gather_for, 1, ahead)
-    ends.append(writer.on_compute("compute", "embed", m, ROOT, (root,)))
+    ends.append(writer.on_compute("compute", "embed", m, ROOT, (root, writer.first(ROOT))))
     for layer in range(1, layers + 1):
         gather_for(layer + ahead)
-        ends.append(writer.on_compute("compute", "forward", m, layer, (gathers[layer],)))
+        ends.append(writer.on_compute("compute", "forward", m, layer, (gathers[layer], writer.first(layer))))
     return ends
 
 
@@ -303,17 +324,17 @@ def _backward(
         writer.sum_nodes(m, ROOT)
 
 
-def _minibatch_end(writer: _Writer, hybrid: bool) -> None:
+def _minibatch_end(writer: _Writer, *, summed: bool, fetched: bool) -> None:
     """Gradients settle everywhere, the optimizer steps, and one-sided readers learn that new weights are visible.
 
-    Hybrid sharding has them learn it twice: when a shard may be fetched by other nodes, and when a node has them all.
+    Where nodes fetch them, they learn it twice: when a shard may be fetched by other nodes, and when a node has all.
     """
     writer.on_compute("meeting", "meeting", EVERY, -1, (writer.push,), meets=True)
-    summed = writer.exchange("push") if hybrid else writer.summed
-    writer.on_compute("optimizer", "optimizer", EVERY, -1, (summed,))
+    exchanged = writer.exchange("push") if summed else writer.summed
+    writer.on_compute("optimizer", "optimizer", EVERY, -1, (exchanged,))
     if writer.sync.publishes:
         writer.on_compute("publish", "publish", EVERY, -1, ())
         writer.on_compute("meeting", "meeting", EVERY, -1, (), meets=True)
-    if hybrid:
-        fetched = writer.exchange("gather")
-        writer.on_compute("meeting", "meeting", EVERY, -1, (fetched,), meets=True)
+    if fetched:
+        gather = writer.exchange("gather")
+        writer.on_compute("meeting", "meeting", EVERY, -1, (gather,), meets=True)

@@ -27,6 +27,7 @@ LOSSES = ("chunked", "whole")
 OPTIMIZERS = ("fp32", "bf16", "8bit", "pure")
 COPIES = ("kernels", "engines")
 REDUCE = ("fp32", "bf16")
+FAR = ("each", "hierarchical")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,12 @@ class Recipe:
 
     exchange: str = _chosen("end", values=EXCHANGES, flag=False)
     reduce: str = _chosen("fp32", values=REDUCE, help="what gradients travel in", words="with gradients sent in {}")
+    far: str = _chosen(
+        "each",
+        values=FAR,
+        words="with {} transfers",
+        help="what on-demand moves between nodes: each device all it needs; or (hierarchical) a node everything once",
+    )
 
     def __post_init__(self) -> None:
         for name, choice in CHOICES.items():
@@ -136,11 +143,15 @@ class Recipe:
         return program(layers, microbatches, self.sync, self.prefetch, self.sharding, self.exchange)
 
     def on(self, nodes: int) -> "Recipe":
-        """As it is run: on one node hybrid sharding is full, and only who meets exchanges by layer."""
+        """As it is run: on one node hybrid sharding is full, and only who meets exchanges by layer. What a node brings
+        in once it keeps, as under hybrid sharding, but nobody waits for all of it."""
         if nodes == 1:
-            return replace(self, sharding="full", exchange="end")
-        layered = self.sharding == "hybrid" and sync_named(self.sync).meets
-        return self if layered else replace(self, exchange="end")
+            return replace(self, sharding="full", exchange="end", far="each")
+        if sync_named(self.sync).meets:
+            return replace(self, far="each", exchange=self.exchange if self.sharding == "hybrid" else "end")
+        if self.far == "hierarchical":
+            return replace(self, sharding="hybrid", exchange="ahead")
+        return replace(self, exchange="end")
 
     @property
     def words(self) -> str:

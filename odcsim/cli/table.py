@@ -33,7 +33,9 @@ def show(rows: "Sequence[Row]") -> None:
         price = [f"{r.dollars:,.2f}", *_between(doubted, r.dollars_low, r.dollars_high, ",.2f")] if priced else []
         hours = _between(doubted, r.gpu_hours_low, r.gpu_hours_high, ".3g")
         used = "" if r.mfu is None else f"{100 * r.mfu:.1f} %"
-        cells.append([r.balancer, r.sync, *_cells(r), *hours, *price, used, *(_compared(r) if compared else [])])
+        cells.append(
+            [r.balancer, r.sync, *_cells(r), *hours, *price, used, *(_compared(r, hybrid) if compared else [])]
+        )
     if not any(row[head.index("MFU")] for row in cells):
         head, cells = _without("MFU", head, cells)
     show_texts(head, cells, names=2)
@@ -150,9 +152,9 @@ def _cells(r: "Row") -> list[str]:
     return [*shares, f"{r.samples_per_second_per_device:.3g}", f"{r.gpu_hours:.3g}"]
 
 
-def _compared(r: "Row") -> list[str]:
+def _compared(r: "Row", over: list[str]) -> list[str]:
     interval = f"{r.speedup_low:.2f} - {r.speedup_high:.2f}"
-    over_full = [] if r.over_full is None else [f"{r.over_full:.2f}"]
+    over_full = ["" if r.over_full is None else f"{r.over_full:.2f}"] if over else []
     return [f"{r.speedup:.2f}", interval, f"{r.speedup_best_collective:.2f}", *over_full, _memory(r)]
 
 

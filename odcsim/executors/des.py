@@ -109,8 +109,9 @@ class _Run:
         self.links: dict[tuple[int, str], _Link] = {}
         self.speeds: list[_Speed] = []
         if queue is not None:
-            self.per_microbatch = program.end // max(1, program.microbatches)
-            self.rows = [step.duration for step in program.steps[: self.per_microbatch]]
+            self.per_microbatch = (program.end - program.begin) // max(1, program.microbatches)
+            first = program.steps[program.begin : program.begin + self.per_microbatch]
+            self.rows = [step.duration for step in first]
 
     def run(self) -> tuple[Floats, Floats]:
         lanes: dict[str, list[tuple[int, Step]]] = defaultdict(list)

@@ -177,8 +177,11 @@ def _entries(group: _Alike, simulation: Simulation) -> Iterator[tuple[NDArray[np
     """For each entry of the queues: which minibatches have it, and its seconds as a microbatch of any device."""
     cost, entry = simulation.cost, simulation.cost.program(1)
     load = cost.load(group.schedules, group.luck, queues=True)
+    ahead = [step.duration for step in entry.steps[: entry.begin]]
     for e in range(len(load.tokens)):
-        yield load.counts[:, 0] > e, cost.durations(entry, load.only(e))
+        seconds = cost.durations(entry, load.only(e))
+        seconds[ahead] = 0.0  # the device's first microbatch has waited for it
+        yield load.counts[:, 0] > e, seconds
 
 
 def _execute(group: _Alike, simulation: Simulation) -> Block:

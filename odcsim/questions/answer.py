@@ -185,20 +185,32 @@ def utilization(row: Row) -> str:
 
 
 def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
-    """What hybrid sharding brings the chosen row, and what it costs, where somebody asked for it."""
-    if comparison.setting.cost.recipe.sharding == "full":
+    """What hybrid sharding, or all that a node keeps, brings the chosen row and costs, where somebody asked for it."""
+    recipe, chosen, gain = comparison.setting.cost.recipe, reply.chosen, reply.chosen.over_full
+    if recipe.far == "hierarchical":
+        return [_gained("Hierarchical transfers", ("run", "gain"), comparison, reply)]
+    if recipe.sharding == "full":
         return []
-    chosen, gain = reply.chosen, reply.chosen.over_full
+    words = _gained("Hybrid sharding", ("runs", "gains"), comparison, reply)
     if gain is None:
-        return ["Hybrid sharding gains nothing here: there is one node, so it is full sharding."]
-    price = f"{_over_full(comparison, chosen) / 1e9:.1f} GB more memory per device"
-    words = f"Hybrid sharding runs {named(chosen)} {gain:.2f} times as fast as full sharding would, for {price}."
-    if round(gain, 2) <= 1:
-        words = f"Hybrid sharding gains {named(chosen)} nothing here ({gain:.2f} times full sharding), for {price}."
+        return [words]
     full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in comparison.rows if r.sync != "on-demand"}
     rival = min(full, key=lambda name: full[name])
     longer = full[rival] / chosen.makespan_seconds
     return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long."]
+
+
+def _gained(name: str, verbs: tuple[str, str], comparison: Comparison, reply: Basis) -> str:
+    run, gain = verbs
+    chosen, times = reply.chosen, reply.chosen.over_full
+    if comparison.setting.cost.cluster.nodes == 1:
+        return f"{name} {gain} nothing here: there is one node, so it is full sharding."
+    price = f"{_over_full(comparison, chosen) / 1e9:.1f} GB more memory per device"
+    if times is None:
+        return f"{name} {gain} {named(chosen)} nothing: it has none."
+    if round(times, 2) <= 1:
+        return f"{name} {gain} {named(chosen)} nothing here ({times:.2f} times full sharding), for {price}."
+    return f"{name} {run} {named(chosen)} {times:.2f} times as fast as full sharding would, for {price}."
 
 
 def _over_full(comparison: Comparison, row: Row) -> float:

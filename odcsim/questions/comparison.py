@@ -21,6 +21,7 @@ from odcsim.results.summary import Measured, Row
 from odcsim.schedule import ScheduleFile
 from odcsim.timeline import Timeline
 
+FULL = {"sharding": "full", "far": "each"}  # every device moves all it needs from and to all others, each time
 RIVAL = "layers"  # nodes exchange as FSDP2's collectives do under hybrid sharding, which is the rival at its best
 
 
@@ -93,7 +94,7 @@ def compare(
     largest: dict[str, int] = {}
     rows, usages, minibatches = [], [], drawn(setting)
     profile, work = setting.cost.profile, flops(setting, minibatches)
-    full = replace(setting, cost=setting.cost.by(sharding="full"))
+    full = replace(setting, cost=setting.cost.by(**FULL))
     for balancer, sync in pairs(setting):
         if balancer not in plans:
             plans[balancer] = file = assign(setting, balancer, minibatches)
@@ -139,7 +140,7 @@ def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float
     """How many times as fast as under full sharding with the plans for that, where there is a difference."""
     if how.cost.sharded == "full":
         return None
-    full = simulation.usage(file.schedules, replace(how, cost=how.cost.by(sharding="full")))
+    full = simulation.usage(file.schedules, replace(how, cost=how.cost.by(**FULL)))
     seconds = float(measured.usage.makespan.sum())
     return float(full.makespan.sum()) / seconds if seconds else None
 
@@ -147,7 +148,8 @@ def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float
 def _with_memory(row: Row, setting: Setting, tokens: int, limit: float | None) -> Row:
     """`tokens` of the largest microbatch."""
     cost, longest = setting.cost, min(tokens, setting.trace.longest)
-    found = memory.estimate(cost.model, cost.cluster.devices, tokens, row.recipe, cost.holders, longest)
+    holders = cost.by(sync=row.sync).holders
+    found = memory.estimate(cost.model, cost.cluster.devices, tokens, row.recipe, holders, longest)
     fits = None if limit is None else found.total <= limit
     return replace(row, memory_bytes=found.total, memory_fits=fits, memory_terms=found.terms)
 

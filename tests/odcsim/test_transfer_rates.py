@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.cluster import Cluster
-from odcsim.network import collective, exchange, hierarchical, one_sided
+from odcsim.network import collective, exchange, one_sided
 
-KINDS = (collective, one_sided, hierarchical)
+KINDS = (collective, one_sided)
 clusters = st.builds(
     Cluster,
     devices=st.integers(1, 512),
@@ -33,9 +33,9 @@ def test_no_device_pulls_more_through_its_card_than_the_card_carries(cluster, si
     """What was wrong: 275 MB in 9.65 ms through 12.5 GB/s."""
     alone = one_sided(cluster, size, cluster.devices)
     assert alone >= remote(cluster, size) / cluster.nic_bandwidth
-    for kind in (collective, hierarchical):
-        least = remote(cluster, size) / cluster.nic_bandwidth / cluster.nics_per_node
-        assert kind(cluster, size, cluster.devices) >= least
+    least = remote(cluster, size) / cluster.nic_bandwidth
+    assert collective(cluster, size, cluster.devices) >= least / cluster.nics_per_node
+    assert exchange(cluster, size, collective=False) >= least / cluster.devices_per_node
 
 
 @given(clusters, sizes)
@@ -75,13 +75,6 @@ def test_one_sided_is_as_slow_as_its_card_or_as_was_measured():
     assert one_sided(TWO, size, 16) == pytest.approx(size / 2 / 12.5e9)
     measured = replace(TWO, one_sided_slowdown=10.0)
     assert one_sided(measured, size, 16) == pytest.approx(10 * collective(measured, size, 16))
-
-
-def test_hierarchical_brings_far_bytes_into_a_node_once_and_over_its_links_again():
-    size = 1e9
-    expected = size / 2 / (8 * 12.5e9) + size * 7 / 8 / (300e9 * 0.8)
-    assert hierarchical(TWO, size, 16) == pytest.approx(expected)
-    assert hierarchical(TWO, size, 16) < one_sided(TWO, size, 16)
 
 
 @pytest.mark.parametrize("kind", KINDS)
