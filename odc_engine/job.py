@@ -81,11 +81,7 @@ def job_of(
     devices = file.header.devices
     if emulate and gpu is None and profile is None:
         raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")
-    if (recipe.sharding == "hybrid") != (devices_per_node is not None):
-        raise InputError(
-            f"--sharding {recipe.sharding} {'without' if devices_per_node is None else 'with'} --devices-per-node",
-            fix="hybrid sharding needs to know how many devices stand for a node, full sharding does not",
-        )
+    _check_nodes(recipe, devices_per_node)
     machine = replace(_machine(devices, cluster, emulate), devices_per_node=devices_per_node or devices)
     cost = Cost(model, _profile(model, gpu, devices, profile, recipe), machine, recipe)
     return Job(
@@ -96,6 +92,16 @@ def job_of(
         timeout=timeout,
         seed=file.header.seed,
     )
+
+
+def _check_nodes(recipe: Recipe, devices_per_node: int | None) -> None:
+    if recipe.far == "hierarchical" and devices_per_node is None:
+        raise InputError("--far hierarchical without --devices-per-node", fix="say how many devices stand for a node")
+    if (recipe.sharding == "hybrid" or recipe.far == "hierarchical") != (devices_per_node is not None):
+        raise InputError(
+            f"--sharding {recipe.sharding} {'without' if devices_per_node is None else 'with'} --devices-per-node",
+            fix="hybrid sharding needs to know how many devices stand for a node, full sharding does not",
+        )
 
 
 def check_job(file: ScheduleFile, job: Job) -> None:

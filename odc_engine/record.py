@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from odcsim.program import EVERY, Program
+from odcsim.program import EVERY, NODES, Program
 from odcsim.timeline import Floats
 
 
@@ -22,7 +22,8 @@ class Recorder(Protocol):
         """The present time, as `done` wants it."""
 
     def given(self, kind: str, unit: int) -> int:
-        """A transfer was given to its lane; the number that `done` shall call it by. Unit -1: between nodes."""
+        """A transfer was given to its lane; the number that `done` shall call it by. Unit -1: between nodes, of all
+        units at once. Kind NODES: a unit that comes ahead of its use."""
 
     def done(self, number: int, asked: float, had: float) -> None:
         """From when on a transfer's lane could only wait or move bytes for it, and when it was done."""
@@ -74,6 +75,7 @@ class MinibatchRecorder:
         self._steps: dict[tuple[str, int, int], list[int]] = defaultdict(list)
         for i, step in enumerate(program.steps):
             what = program.durations[step.duration][0] if step.kind == "compute" else step.kind
+            what = NODES if step.lane == NODES else what
             self._steps[what, step.unit, step.microbatch].append(i)
 
     def _next(self, what: str, unit: int, microbatch: int) -> int:
@@ -91,7 +93,7 @@ class MinibatchRecorder:
         return self.clock.tick()
 
     def given(self, kind: str, unit: int) -> int:
-        return self._next(kind, unit, self.microbatch if unit >= 0 else EVERY)
+        return self._next(kind, unit, self.microbatch if unit >= 0 and kind != NODES else EVERY)
 
     def done(self, number: int, asked: float, had: float) -> None:
         if number >= 0:

@@ -6,6 +6,7 @@ what the others meet through, and hear from who is gone.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -13,6 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from odc_engine.backends.patience import LONGER
+from odc_engine.errors import PeerLost
 from odc_engine.places.place import HOST, Place
 
 ROOMS = 4  # meetings that lanes hold independently of each other
@@ -38,6 +41,12 @@ class Meeting(ABC):
 class Counting(Meeting):
     """Whose devices share a count, too, and can tell who is gone without meeting."""
 
+    timeout: float  # seconds after which a silent peer is reported
+
+    def silent(self, devices: list[int], what: str) -> PeerLost:
+        """For devices that have not done in time what others wait for."""
+        return PeerLost(devices, f"{what}; {LONGER}")
+
     def check(self) -> None:
         """Raise PeerLost where a peer is known to have failed. Called before every transfer, so it must be quick."""
 
@@ -58,7 +67,6 @@ class Host(Counting):
     """Devices as processes that can meet: by shared memory on one machine, by a network on several."""
 
     group: dist.ProcessGroup | None
-    timeout: float  # seconds after which a silent peer is reported
     one_clock = True  # its processes share a machine's
 
     @abstractmethod
@@ -138,6 +146,11 @@ class FarMemory(PeerMemory):
     @abstractmethod
     def fetch(self, device: int, start: int, into: Tensor) -> None:
         """Copy bytes of a device's arena, from `start` on, into bytes of the own one."""
+
+    def fetch_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
+        """Of each device from a place on into bytes of the own arena, all at once. A fetch waits for the one before."""
+        for device, start, into in places:
+            self.fetch(device, start, into)
 
     @abstractmethod
     def send(self, device: int, start: int, data: Tensor) -> None:

@@ -1,7 +1,7 @@
 """How long a silent peer is waited for, how often one looks meanwhile, and what is said when it was long enough.
 
 Whoever waits for others does it by these: meetings and locks of processes (`shm`), of threads and over a network, and
-calls that may never return (`aside`). On a GPU a kernel counts instead (`cuda_ipc`).
+calls that may never return (`aside`). On a GPU a kernel counts its looks instead.
 """
 
 import time
@@ -13,6 +13,7 @@ from odc_engine.errors import PeerLost
 LIMIT = 60.0  # seconds that a peer may be silent, where nobody says otherwise: --timeout
 LOOK = 0.05  # seconds between looks for who is gone
 LOOK_AFAR = 0.1  # and between those that ask a store over the network
+LOOKS = 1_000_000  # at a flag in a second, by a kernel: about as many as a GPU gets done
 REPORTED = 1.0  # seconds in which a kernel reports a death whose broken connections are seen already
 NOTICED = 5.0  # seconds that devices of other machines get at least to notice a failure, and to read whose it was
 LATE = "did not come to a meeting"

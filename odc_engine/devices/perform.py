@@ -9,6 +9,7 @@ until the one that allocates has come past the other: whole units in place.Buffe
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from odc_engine.devices.workload import Microbatch, Workload
 from odc_engine.memory.finite import Checks
 from odc_engine.places.lanes import Handle
 from odc_engine.record import MinibatchRecorder
-from odcsim.program import COMPUTE, EVERY, Program, Step, sync_named
+from odcsim.program import COMPUTE, EVERY, NODES, Program, Step, sync_named
 
 
 class Performance:
@@ -107,7 +108,9 @@ class Performance:
     def _give(self, number: int, step: Step) -> None:
         """Start a transfer, which waits for the steps it names."""
         after = [self._handles[n] for n in step.after if n in self._handles]
-        if step.microbatch == EVERY:
+        if step.lane == NODES:
+            move: Callable[[], None] = partial(self.parts.arena.bring, step.unit)
+        elif step.microbatch == EVERY:
             move = self._exchange(step)
             after.append(self.parts.place.mark())  # shards that it has laid out
         elif step.kind == "gather":

@@ -63,6 +63,7 @@ class Device(Member):
             meets=self.sync.meets,
             trail=prefetch_named(self.job.recipe.prefetch).trail,
             devices_per_node=self.job.cost.holders,
+            far=self.job.recipe.far,
             recorder=self.recorder,
         )
 

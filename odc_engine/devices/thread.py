@@ -25,7 +25,7 @@ from odc_engine.devices.perform import Performance
 from odc_engine.devices.workload import workload_of
 from odc_engine.job import Job
 from odc_engine.memory.arenas import arena_on
-from odcsim.program import sync_named
+from odcsim.program import NODES, sync_named
 from odcsim.schedule import Schedule
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -42,7 +42,9 @@ class Thin(Member):
         arena = arena_on(memory, [unit.shape for unit in units], job.recipe.accumulate, job.cost.holders)
         self.shards = self._drawn(units)
         self.optimizer = torch.optim.AdamW(self.shards, lr=1e-3)
-        lanes = {name: place.lane(name) for name in {self.sync.gather_lane, self.sync.push_lane}}
+        self._ahead = job.recipe.exchange == "ahead"
+        names = {self.sync.gather_lane, self.sync.push_lane, *([NODES] if self._ahead else [])}
+        lanes = {name: place.lane(name) for name in names}
         clock = place.clock(lambda mark: memory.exchange(mark)[0])
         self.parts = Equipment(
             model=model, units=units, arena=arena, lanes=lanes, place=place, clock=clock, recipe=job.recipe
@@ -64,6 +66,8 @@ class Thin(Member):
         self.meet()
         start = self.parts.clock.start()
         performance.perform()
+        if self._ahead:
+            self.parts.arena.begin()
         if not self.sync.publishes and self.parts.arena.nodes == 1:
             self._lay_out()  # as over shm nobody is charged for it
         return Recorded(start, *performance.recorder.times(start), tuple(performance.share.taken))
@@ -96,7 +100,9 @@ class Thin(Member):
         """Lay the weights out for peers, drop the gradients, and meet when everybody has."""
         self._lay_out()
         self.meet()
-        if self.parts.arena.nodes > 1:
+        if self._ahead:
+            self.parts.arena.begin()
+        elif self.parts.arena.nodes > 1:
             self.parts.arena.fetch()
             self.meet()
 

@@ -47,7 +47,7 @@ from odc_engine.memory.arenas import arena_on, memory_for
 from odc_engine.places.lanes import Handle
 from odc_engine.record import Recorder, Silence
 from odcsim.errors import InputError, nearest
-from odcsim.recipe import ACCUMULATE
+from odcsim.recipe import ACCUMULATE, FAR
 
 COLLECTIVES = "if it waits in a collective for each microbatch, as of metrics, call that once, after settle()"
 
@@ -60,7 +60,8 @@ class OnDemand(Communication):
     sums. `trail`: a compute waits for the push that many positions back, since that one still holds a buffer (FSDP2 has
     2; 1 waits for every push at once). `devices_per_node`, for hybrid sharding: so many consecutive devices hold all
     weights and sums of gradients, gathers and pushes stay among them, and nodes exchange both once per minibatch. FSDP2
-    shards the model over all devices in any case.
+    shards the model over all devices in any case. `far="hierarchical"`: new weights come into a node unit by unit from
+    the moment they are published, each device bringing its part, instead of all at once while everybody waits.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class OnDemand(Communication):
         average: bool = False,
         trail: int = 2,
         devices_per_node: int | None = None,
+        far: str = "each",
         recorder: Recorder | None = None,
     ) -> None:
         if accumulate not in ACCUMULATE:
@@ -90,7 +92,8 @@ class OnDemand(Communication):
             self.units = units_of(groups)
             shapes = [unit.shape for unit in self.units]
             arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
-            how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite}
+            self._ahead = _check_far(far, meets, devices_per_node) and arena.nodes > 1
+            how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite, "ahead": self._ahead}
             self._transfers = Transfers(model, arena, self.recorder, **how)
             opened.callback(self._transfers.close)
             self.settled = True  # nothing is gathered or pushed from here to the meeting in publish()
@@ -244,12 +247,16 @@ class OnDemand(Communication):
             self._used.clear()
             self._attached.forget()
             self._retried.clear()
-        if arena.nodes > 1 and not self.meets:
+        if arena.nodes > 1 and not self.meets and not self._ahead:
             with self.recorder.span("meeting"):
                 self.memory.meet(MAIN)  # all shards are laid out, and all sums read
-        self._transfers.between_nodes("gather", arena.fetch)
+        if not self._ahead:
+            self._transfers.between_nodes("gather", arena.fetch)
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
+        self._transfers.begin()
+        if isinstance(self.recorder, Silence):  # else it is recorded as of the next minibatch, with the first gather
+            self._transfers.bring()
         self.settled, self._broken = False, None
 
     def _publish(self, unit: Unit, keep: bool) -> None:
@@ -287,6 +294,18 @@ def _drop_grads(unit: Unit, keep: bool) -> None:
     for piece in unit.pieces:
         if not keep or isinstance(piece.parameter.grad, Unsettled):
             piece.parameter.grad = None
+
+
+def _check_far(far: str, meets: bool, devices_per_node: int | None) -> bool:
+    """Whether what is far comes ahead of its use."""
+    if far not in FAR:
+        raise InputError(f"unknown far mode '{far}'", fix=nearest(far, list(FAR)))
+    if far == "each":
+        return False
+    if meets or devices_per_node is None:
+        problem = "transfers that meet" if meets else "no nodes"
+        raise InputError(f"hierarchical transfers with {problem}", fix="give devices_per_node, and leave `meets` out")
+    return True
 
 
 def _pass(unit: Unit) -> str:

@@ -10,14 +10,16 @@ from odc_engine.backends.base import COMM, PeerMemory
 from odc_engine.fsdp.units import Unit
 from odc_engine.memory.arena import Arena
 from odc_engine.memory.finite import Checks, Microbatches
-from odc_engine.places.lanes import Handle
+from odc_engine.places.lanes import DONE, Handle
 from odc_engine.record import Recorder
 from odcsim.errors import InputError
+from odcsim.program import NODES
 
 
 class Transfers:
     """`meets`: every transfer is a meeting of all devices, one lane for both. `trail`: a compute waits for the push so
-    many positions back. `check_finite`: gradients are looked at before they reach a sum."""
+    many positions back. `check_finite`: gradients are looked at before they reach a sum. `ahead`: units
+    come from other nodes one by one, in a lane of their own."""
 
     def __init__(
         self,
@@ -28,6 +30,7 @@ class Transfers:
         meets: bool,
         trail: int,
         check_finite: bool,
+        ahead: bool,
     ) -> None:
         self._open_arena: Arena | None = arena  # its views would keep the memory
         self._recorder, self._meets, self._trail = recorder, meets, trail
@@ -44,6 +47,10 @@ class Transfers:
             opened.callback(self._gathers.close)
             self._pushes = self._gathers if meets else lane("push")
             opened.callback(self._pushes.close)
+            self._nodes = lane(NODES) if ahead else None
+            if self._nodes is not None:
+                opened.callback(self._nodes.close)
+            self._brought: dict[int, Handle] | None = {}  # by units; None: published, and not begun
             self._opened = opened.pop_all()
 
     @property
@@ -55,7 +62,29 @@ class Transfers:
     def gather(self, unit: Unit, out: Tensor) -> Handle:
         """Start to pull a unit."""
         arena, number = self.arena, self._recorder.given("gather", unit.index)
-        return self._gathers.give(lambda: self._move(number, lambda: arena.gather(unit.index, out)))
+        own = self.bring().get(unit.index, DONE)
+
+        def pull() -> None:
+            own.check()
+            self._move(number, lambda: arena.gather(unit.index, out))
+
+        return self._gathers.give(pull)
+
+    def begin(self) -> None:
+        """All devices have published."""
+        if self._nodes is not None:
+            self.arena.begin()
+            self._brought = None
+
+    def bring(self) -> dict[int, Handle]:
+        """Start to bring in what other nodes hold, unit by unit in the order of use, once for each publication."""
+        if self._brought is None and self._nodes is not None:
+            self._brought = {unit: self._nodes.give(self._bringing(unit)) for unit in range(len(self.arena.units))}
+        return self._brought or {}
+
+    def _bringing(self, unit: int) -> Callable[[], None]:
+        arena, number = self.arena, self._recorder.given(NODES, unit)
+        return lambda: self._move(number, lambda: arena.bring(unit))
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
         """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
@@ -81,7 +110,10 @@ class Transfers:
             self._in_flight.pop(0).wait()
 
     def finish_pushes(self) -> None:
-        """Nothing of this minibatch's gradients is under way any more, nor remembered of it."""
+        """Nothing of this minibatch's gradients is under way any more, nor remembered of it; and others have what this
+        device brings in for them."""
+        if self.bring() and self._nodes is not None:
+            self._nodes.drain()
         self._pushes.drain()
         self._finite.settle()
         self.arena.complete()

@@ -169,12 +169,17 @@ def merge(slots, counts, across, half, stride, n, rank, writers: tl.constexpr, b
 
 
 @triton.jit(do_not_specialize=ANY)
-def meet(table, offset, rank, devices, count, tries, missing):
-    """Tell every device that this one has come for the count-th time, and wait until all have. Who has not come after
-    so many looks is noted in `missing`, and not looked for by meetings that follow. One program: flags are 32 bits,
-    one for each device, in everybody's arena."""
+def tell(table, offset, rank, devices, count):
+    """Tell every device that this one has come for the count-th time. One program: flags are 32 bits, one for each
+    device, in everybody's arena."""
     for peer in range(devices):
         tl.atomic_xchg(_shard(table, peer, offset, tl.int32) + rank, count, sem="release", scope="sys")
+
+
+@triton.jit(do_not_specialize=ANY)
+def wait(table, offset, rank, devices, count, tries, missing):
+    """Wait until all devices have told that they came for the count-th time. Who has not after so many looks is noted
+    in `missing`, and not looked for by those that wait later."""
     for peer in range(devices):
         flag = _shard(table, rank, offset, tl.int32) + peer
         seen = tl.atomic_add(flag, 0, sem="acquire", scope="sys")
@@ -184,3 +189,10 @@ def meet(table, offset, rank, devices, count, tries, missing):
             left -= 1
         if seen < count:
             tl.store(missing + peer, 1)
+
+
+@triton.jit(do_not_specialize=ANY)
+def meet(table, offset, rank, devices, count, tries, missing):
+    """Tell, and wait."""
+    tell(table, offset, rank, devices, count)
+    wait(table, offset, rank, devices, count, tries, missing)

@@ -122,7 +122,25 @@ def merge(slots: Tensor, counts: Tensor, n: int, rank: int, launch: Launch = ALO
 
 def meet(flags: Shards, count: int, tries: int, missing: Tensor) -> None:
     """On a stream: nothing after it begins before all devices have come as often. `flags`: 32 bits of each device."""
+    _check_flags(flags, missing)
+    call(device.meet, (1,), *_flagged(flags), count, tries, missing, num_warps=1)
+
+
+def tell(flags: Shards, count: int) -> None:
+    """Half a meeting: the others hear of it when all that was given to the stream before is done."""
+    call(device.tell, (1,), *_flagged(flags), count, num_warps=1)
+
+
+def wait(flags: Shards, count: int, tries: int, missing: Tensor) -> None:
+    """The other half: nothing after it on the stream begins before all have told."""
+    _check_flags(flags, missing)
+    call(device.wait, (1,), *_flagged(flags), count, tries, missing, num_warps=1)
+
+
+def _flagged(flags: Shards) -> tuple[Any, ...]:
+    return flags.table, flags.offset, flags.rank, flags.devices
+
+
+def _check_flags(flags: Shards, missing: Tensor) -> None:
     if missing.dtype != torch.int32 or missing.numel() != flags.devices or flags.n != flags.devices:
         raise ValueError(f"{flags.n} flags and {missing.numel()} of {missing.dtype} for {flags.devices} devices")
-    grid = (1,)
-    call(device.meet, grid, flags.table, flags.offset, flags.rank, flags.devices, count, tries, missing, num_warps=1)

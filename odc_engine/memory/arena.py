@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from odc_engine.backends.base import MAIN, Lockable, PeerMemory
+from odc_engine.memory.brought import Brought
 from odcsim.errors import InputError
 
 CHUNK = 1 << 20  # bytes that one lock covers, and that one conversion to fp32 takes: small enough for a core's cache
@@ -49,6 +50,7 @@ class Arena:
     Under hybrid sharding (several nodes of `per_node` devices) a device stands in its node for its counterparts,
     which have its place in the other nodes: its arena holds a part for each of them beside its own, of weights and of
     gradients. So gathers and pushes find everything in the node. `sum_nodes` and `fetch` are what goes between nodes.
+    Hierarchical, `begin` and `bring` stand in the place of `fetch`: units come one by one, beside what goes on.
 
     `locked` keeps one sum per unit that everybody adds to under a lock. `slots` keeps one per writer, added up in the
     order of devices at the end: the same bits in every run, for as many times the memory as there are devices.
@@ -72,10 +74,12 @@ class Arena:
         for unit in self.units:
             self._grads.append(end)
             end += self._slot_size(unit) * self._slots * self.nodes
-        self._notes = end
-        self._spare = aligned(end + NOTES)
+        self._notes, self._flags = end, aligned(end + NOTES)
+        self._row = aligned(4 * self.per_node)
+        self._spare = self._flags + self._row * len(self.units)
         memory.allocate(self._spare + self._spare_size())
         self._check_reach()
+        self._brought = self._told_by_node()
         # Whose shards are gathered and pushed to by addresses: all, where a node holds a part for each.
         self._owners = range(memory.size) if self.nodes > 1 else memory.near
         # Slicing and reinterpreting take as long as moving 100 KB, so no transfer does them anew.
@@ -97,6 +101,14 @@ class Arena:
                 part = slice(owner * n + start, owner * n + stop)
                 found.append(_Chunk(device, part, into[start:stop], place + 4 * start, place + 4 * stop))
         return found
+
+    def _told_by_node(self) -> Brought:
+        first = self.memory.rank // self.per_node * self.per_node
+        node = range(first, first + self.per_node) if self.nodes > 1 else range(self.memory.rank, self.memory.rank + 1)
+        size = self._row * len(self.units)
+        rows = [self._bytes(device, self._flags, size).view(torch.int32) for device in node]
+        tables = [each.view(len(self.units), self._row // 4)[:, : len(node)] for each in rows]
+        return Brought(self.memory, tables, node.start)
 
     def _check_reach(self) -> None:
         """Raise InputError, on all devices alike, where a transport does not reach what it would have to."""
@@ -158,6 +170,7 @@ class Arena:
     def gather(self, unit: int, out: Tensor) -> None:
         """Pull every device's shard into its place, from this device's node."""
         self.memory.check()
+        self._brought.wait_for(unit)
         # One call, and a plain memcpy inside, which copy_ is not.
         torch.cat(self._shards[unit], out=self._near_part(out, self.units[unit].gather))
 
@@ -194,6 +207,7 @@ class Arena:
     def meet(self) -> None:
         """Meet when this device's pushes are done, and go on when everybody's are."""
         self.memory.meet(MAIN)
+        self._brought.check()
 
     def sum_nodes(self) -> None:
         """Add what other nodes have summed of this device's gradients. Only after devices have met.
@@ -214,9 +228,22 @@ class Arena:
         """
         self.memory.check()
         for unit in range(len(self.units)):
-            for device in self._counterparts():
-                self.weights(self.memory.rank, unit, device).copy_(self.weights(device, unit))
-            self.clear(unit)
+            self._take_in(unit)
+
+    def _take_in(self, unit: int) -> None:
+        for device in self._counterparts():
+            self.weights(self.memory.rank, unit, device).copy_(self.weights(device, unit))
+        self.clear(unit)
+
+    def begin(self) -> None:
+        """All have published, and no unit of that has come yet: gathers wait until their node has brought it in."""
+        self._brought.begin()
+
+    def bring(self, unit: int) -> None:
+        """What `fetch` does, of one unit. Others gather meanwhile, and push once they have this one."""
+        self.memory.check()
+        self._take_in(unit)
+        self._brought.tell(unit)
 
     def gradients(self, unit: int) -> Tensor:
         """The sum of everything pushed to this device, in the memory it was pushed to. Only after pushes are done."""

@@ -11,7 +11,8 @@ what has to, once: each counterpart adds up in its own arena what its node has p
 sum; and after publishing a device fetches each counterpart's shard for the whole of its node.
 
 A network reaches an arena and nothing else, so bytes pass through spare room in it: one place for each lane, since the
-transfers of a lane follow one another.
+transfers of a lane follow one another. There is room for what all others have of a unit, so that all of it is on
+its way at once, and is waited for once.
 """
 
 from collections.abc import Sequence
@@ -36,11 +37,13 @@ class FarArena(Arena):
         super().__init__(memory, units, accumulate, per_node)
         ring = [(memory.rank + i) % memory.size for i in range(1, memory.size)]
         self._far = [device for device in ring if device not in self._owners]
-        fetched, sent, held = self._spare, self._spare + self._largest, self._spare + self._largest + self._longest
-        self._fetched = self._bytes(memory.rank, fetched, self._largest)
+        gathered, sums = self._rooms()
+        fetched, sent = self._spare, self._spare + gathered
+        held = sent + self._longest
+        self._fetched = self._bytes(memory.rank, fetched, gathered)
         self._sent = self._bytes(memory.rank, sent, self._longest).view(torch.float32)
-        self._held = self._bytes(memory.rank, held, self._longest).view(torch.float32)
-        self._notes_of = self._bytes(memory.rank, held + self._longest, NOTES)
+        self._held = self._bytes(memory.rank, held, sums).view(torch.float32)
+        self._notes_of = self._bytes(memory.rank, held + sums, NOTES)
         self._given: set[int] = set()  # units that far owners have got something of in this minibatch
         self._on_the_way: set[int] = set()  # and those of which it may not have arrived
 
@@ -59,15 +62,30 @@ class FarArena(Arena):
             raise InputError(f"nodes of {k}: {told}", fix=f"use --devices-per-node {whole}")
 
     def _spare_size(self) -> int:
-        return self._largest + 2 * self._longest + NOTES + super()._spare_size()
+        return sum(self._rooms()) + self._longest + NOTES + super()._spare_size()
+
+    def _rooms(self) -> tuple[int, int]:
+        """Bytes for shards that are gathered from far devices, and for sums that are fetched."""
+        if self.nodes > 1:
+            return 0, self._longest * (self.nodes - 1)
+        return self._largest * (self.memory.size - 1), self._longest
 
     def gather(self, unit: int, out: Tensor) -> None:
         super().gather(unit, out)
         shape = self.units[unit]
-        for device in self._far if shape.gather else ():
-            shard = self._fetched[: shape.gather * shape.dtype.itemsize]
-            self._remote.fetch(device, self._weights_at(unit, device)[0], shard)
-            out[device * shape.gather : (device + 1) * shape.gather].copy_(shard.view(shape.dtype))
+        size, n = shape.gather * shape.dtype.itemsize, shape.gather
+        if not self._far or not n:
+            return
+        shards = self._fetched[: size * len(self._far)].view(shape.dtype).view(-1, n)
+        at = self._weights_at(unit, self._far[0])[0]  # in everybody's arena
+        places = [(device, at, shard.view(torch.uint8)) for device, shard in zip(self._far, shards, strict=True)]
+        self._remote.fetch_all(places)
+        # The far ones come in the order of a ring, so they are two runs of devices at most.
+        above = self.memory.size - self.memory.near.stop
+        for first, stop in ((0, above), (above, len(self._far))):
+            if first < stop:
+                into = out[self._far[first] * n : (self._far[stop - 1] + 1) * n]
+                into.copy_(shards[first:stop].view(-1))
 
     def push(self, unit: int, gradients: Tensor) -> None:
         super().push(unit, gradients)
@@ -117,18 +135,25 @@ class FarArena(Arena):
         super().meet()
 
     def sum_nodes(self) -> None:
+        others = self._counterparts()
         for unit, shape in enumerate(self.units):
-            total, held = self.slot(self.memory.rank, unit, 0), self._held[: shape.push]
-            for device in self._counterparts() if shape.push else ():
-                self._remote.fetch(device, self._slot_start(unit, 0, self.memory.rank), held.view(torch.uint8))
-                total.add_(held)
+            if not others or not shape.push:
+                continue
+            sums = self._held[: shape.push * len(others)].view(-1, shape.push)
+            at = self._slot_start(unit, 0, self.memory.rank)
+            places = [(device, at, each.view(torch.uint8)) for device, each in zip(others, sums, strict=True)]
+            self._remote.fetch_all(places)
+            total = self.slot(self.memory.rank, unit, 0)
+            for each in sums:
+                total.add_(each)
 
-    def fetch(self) -> None:
-        for unit, shape in enumerate(self.units):
-            for device in self._counterparts() if shape.gather else ():
-                start, size = self._weights_at(unit, device)
-                self._remote.fetch(device, start, self._bytes(self.memory.rank, start, size))
-            self.clear(unit)
+    def _take_in(self, unit: int) -> None:
+        places = []
+        for device in self._counterparts() if self.units[unit].gather else ():
+            start, size = self._weights_at(unit, device)
+            places.append((device, start, self._bytes(self.memory.rank, start, size)))
+        self._remote.fetch_all(places)
+        self.clear(unit)
 
     def every_note(self, count: int) -> Tensor:
         rows = []

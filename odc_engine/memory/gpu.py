@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from odc_engine.backends.base import FarMemory, PeerMemory
+from odc_engine.backends.patience import LOOKS
 from odc_engine.kernels import transfers
 from odc_engine.kernels.copies import Parts
 from odc_engine.kernels.transfers import USUAL, Launch, Shards
 from odc_engine.memory.arena import Arena, UnitShape, aligned
+from odc_engine.memory.brought import Brought
 from odc_engine.memory.far import FarArena
 from odc_engine.memory.pushes import AsTheyCame, Atomic, Pushes, Sums
 
@@ -43,6 +45,10 @@ class GpuArena(Arena):
         addresses = [view.data_ptr() + start for view, start in zip(views, starts, strict=True)]
         table = transfers.table(addresses, views[0].device)
         return Shards(table, self.memory.rank - self._owners.start, 0, getattr(self.units[unit], what))
+
+    def _told_by_node(self) -> Brought:
+        told = super()._told_by_node()
+        return BroughtOnStreams(self.memory, told.rows, told.first)
 
     def _pushes_of(self, unit: int) -> Pushes:
         rank, size = self.memory.rank, self._slot_size(self.units[unit])
@@ -74,6 +80,7 @@ class GpuArena(Arena):
 
     def gather(self, unit: int, out: Tensor) -> None:
         self.memory.check()
+        self._brought.wait_for(unit)
         shape, part = self.units[unit], self._near_part(out, self.units[unit].gather)
         if part.dtype == shape.dtype:
             self._copies[unit].collect(part)
@@ -95,6 +102,30 @@ class GpuArena(Arena):
         """Slots are overwritten by the next minibatch."""
         if self._slots == 1:
             super().clear(unit)
+
+
+class BroughtOnStreams(Brought):
+    """A stream tells when it has come so far, and a stream waits. Who did not tell in time is found out where devices
+    meet."""
+
+    def __init__(self, memory: PeerMemory, rows: Sequence[Tensor], first: int) -> None:
+        super().__init__(memory, rows, first)
+        table = transfers.table([row.data_ptr() for row in rows], memory.device)
+        units, place, node = len(rows[0]), memory.rank - first, len(rows)
+        self._flags = [Shards(table, place, 4 * rows[0].stride(0) * unit, node) for unit in range(units)]
+        self._missing = torch.zeros(node, dtype=torch.int32, device=memory.device)
+        self._looks = int(LOOKS * memory.timeout)
+
+    def tell(self, unit: int) -> None:
+        transfers.tell(self._flags[unit], self._round)
+
+    def wait_for(self, unit: int) -> None:
+        if self._round:
+            transfers.wait(self._flags[unit], self._round, self._looks, self._missing)
+
+    def check(self) -> None:
+        if self._round and (missing := self._missing.nonzero().flatten().tolist()):
+            raise self._late(missing)
 
 
 def _all_near(memory: PeerMemory) -> bool:

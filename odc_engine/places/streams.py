@@ -15,6 +15,7 @@ from odc_engine.places.lanes import Handle, Lane
 from odc_engine.places.milestones import Milestones
 from odc_engine.places.place import HOST, Place, own
 from odc_engine.record import Clock
+from odcsim.program import NODES
 from odcsim.timeline import Floats
 
 _cuda: Any = torch.cuda  # torch has no types for most of it
@@ -145,8 +146,9 @@ class WholeGpu(Place):
     def finish(self) -> None:
         _cuda.synchronize(self.device)
 
-    def lane(self, name: str) -> Lane:  # noqa: ARG002 - its transfers come with their streams
-        return StreamLane(self.device)
+    def lane(self, name: str) -> Lane:
+        """Transfers come with their streams, but for those between nodes, of which FSDP2 does not know."""
+        return StreamLane(self.device, _cuda.Stream(self.device) if name == NODES else None)
 
     def clock(self, share: Callable[[Any], Any] = own) -> Clock:  # noqa: ARG002 - marks are read by each by itself
         return StreamClock()

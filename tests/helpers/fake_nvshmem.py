@@ -1,7 +1,8 @@
 """Stands in for NVSHMEM between processes on a CPU: what the library promises, and nothing that it does not.
 
 What is put may arrive at once, or only when the device quiets or meets, in any order. A get reads what is there by
-then. Only bytes of the own arena can be fetched into or sent from. Devices of another machine have no address here.
+then, one that is not waited for when the device quiets. Only bytes of the own arena can be fetched into or sent from.
+Devices of another machine have no address here.
 """
 
 import random
@@ -23,7 +24,7 @@ class FakeNvshmem:
     def __init__(self, machines):
         self.log = []
         self._machine = [m for m, count in enumerate(machines) for _ in range(count)]
-        self._files, self._arenas, self._way = [], [], []
+        self._files, self._arenas, self._way, self._coming = [], [], [], []
 
     def room(self, nbytes):
         assert nbytes > 0
@@ -56,6 +57,14 @@ class FakeNvshmem:
         with self._lock:
             into.copy_(self._arenas[device][start : start + place.numel()])
 
+    def get_nbi(self, into, place, device):
+        self.log.append(("get_nbi", device))
+        start, _ = self._within(place), self._within(into)
+        assert into.numel() == place.numel()
+        into.fill_(0xFF)  # nobody may read it yet
+        with self._lock:
+            self._coming.append((device, start, into))
+
     def put(self, place, data, device):
         self.log.append(("put", device))
         start, _ = self._within(place), self._within(data)
@@ -68,6 +77,11 @@ class FakeNvshmem:
     def quiet(self):
         self.log.append(("quiet", None))
         self._deliver()
+        with self._lock:
+            self._drawn.shuffle(self._coming)
+            for device, start, into in self._coming:
+                into.copy_(self._arenas[device][start : start + into.numel()])
+            self._coming.clear()
 
     def meet(self):
         self.log.append(("meet", None))

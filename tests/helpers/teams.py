@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from odc_engine.devices.process import Device
 from odc_engine.devices.thread import Thin
 from odc_engine.job import job_of
 from odc_engine.runs import launch_threads
@@ -60,3 +61,13 @@ def worst(job):
     every = on_threads(job, gradients)
     reference = reference_gradients(job, job.schedules[0])
     return max(max(relative_errors(mine, reference).values()) for mine in every)
+
+
+def shm_records(rank, job):
+    """What a device of a pool records of every minibatch."""
+    device = Device(job, rank)
+    device.warm_up(job.schedules[0])
+    found = [device.minibatch(number) for number in range(len(job.schedules))]
+    device.meet()
+    device.close()
+    return found

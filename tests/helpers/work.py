@@ -38,6 +38,7 @@ class Case:
     trail: int = 2
     machines: tuple[int, ...] = ()  # devices on each, under backend nvshmem
     per_node: int | None = None
+    far: str = "each"
     hides: str = ""  # a setter of FSDP2 that an older torch does not have
 
     def but(self, **changes) -> "Case":
@@ -91,7 +92,7 @@ def communication(case: Case, model: nn.Module) -> OnDemand | Collective:
     memory = None
     if case.backend == "nvshmem":
         memory = NvshmemMemory(SharedMemory(timeout=30), FakeNvshmem(case.machines))
-    how = {"accumulate": case.accumulate, "trail": case.trail, "devices_per_node": case.per_node}
+    how = {"accumulate": case.accumulate, "trail": case.trail, "devices_per_node": case.per_node, "far": case.far}
     return OnDemand(model, memory=memory, **how, meets=case.sync != "on-demand", timeout=30)
 
 

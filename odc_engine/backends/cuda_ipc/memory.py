@@ -14,12 +14,12 @@ from torch import Tensor
 from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
 from odc_engine.backends.cuda_ipc.arenas import provided
 from odc_engine.backends.gpus import check_room, check_sizes, refuse_without_gpus
-from odc_engine.backends.patience import did_not_come
+from odc_engine.backends.patience import LOOKS, did_not_come
 from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.errors import PeerLost
 from odc_engine.places.streams import WholeGpu
 
 _FLAGS = 4096  # bytes behind the arena in which lanes meet: 32 bits of each device for each room
-_LOOKS = 1_000_000  # at a flag in a second: about as many as a GPU gets done
 
 
 class CudaMemory(PeerMemory):
@@ -27,7 +27,7 @@ class CudaMemory(PeerMemory):
 
     def __init__(self, host: SharedMemory) -> None:
         refuse_without_gpus("cuda_ipc")
-        self.host, self.rank, self.size = host, host.rank, host.size
+        self.host, self.rank, self.size, self.timeout = host, host.rank, host.size, host.timeout
         self.place = WholeGpu(torch.device("cuda", self.rank % torch.cuda.device_count()))
         torch.cuda.set_device(self.device)
         self._arenas: list[Tensor] = []
@@ -62,7 +62,7 @@ class CudaMemory(PeerMemory):
         from odc_engine.kernels import transfers
 
         self._came[room] += 1
-        transfers.meet(self._flags[room], self._came[room], int(_LOOKS * self.host.timeout), self._missing)
+        transfers.meet(self._flags[room], self._came[room], int(LOOKS * self.host.timeout), self._missing)
 
     def _raise_missing(self) -> None:
         if self._arenas and (missing := self._missing.nonzero().flatten().tolist()):
@@ -78,6 +78,9 @@ class CudaMemory(PeerMemory):
 
     def refill(self) -> None:
         self.host.refill()
+
+    def silent(self, devices: list[int], what: str) -> PeerLost:
+        return self.host.silent(devices, what)
 
     def fail(self, error: BaseException) -> None:
         self.host.fail(error)

@@ -152,6 +152,11 @@ class Nvshmem:
 
         nvshmem.bindings.getmem_on_stream(into.data_ptr(), place.data_ptr(), into.nbytes, device, _stream())
 
+    def get_nbi(self, into: Tensor, place: Tensor, device: int) -> None:
+        import nvshmem.bindings
+
+        nvshmem.bindings.getmem_nbi_on_stream(into.data_ptr(), place.data_ptr(), into.nbytes, device, _stream())
+
     def put(self, place: Tensor, data: Tensor, device: int) -> None:
         import nvshmem.bindings
 
@@ -214,6 +219,9 @@ class DeviceNvshmem(Nvshmem):
         from odc_engine.kernels import remote
 
         remote.move(remote.get, into, place, device, self._bitcode, _BLOCK)
+
+    def get_nbi(self, into: Tensor, place: Tensor, device: int) -> None:
+        self.get(into, place, device)  # a kernel waits for its bytes
 
     def put(self, place: Tensor, data: Tensor, device: int) -> None:
         from odc_engine.kernels import remote

@@ -12,7 +12,7 @@ looks for who is gone, and gives up in time. What only all can do together is le
 All that touches NVSHMEM is in `library`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from odc_engine.backends.aside import Aside, Result
 from odc_engine.backends.base import END, MAIN, FarMemory, Host
 from odc_engine.backends.gpus import check_sizes
+from odc_engine.errors import PeerLost
 from odc_engine.places.streams import place_of
 
 
@@ -51,6 +52,9 @@ class Library(Protocol):
 
     def get(self, into: Tensor, place: Tensor, device: int) -> None: ...
 
+    def get_nbi(self, into: Tensor, place: Tensor, device: int) -> None:
+        """`quiet` says when it is there."""
+
     def put(self, place: Tensor, data: Tensor, device: int) -> None:
         """`data` may be overwritten after it; `quiet` and `meet` say when it is there."""
 
@@ -69,6 +73,7 @@ class NvshmemMemory(FarMemory):
     def __init__(self, host: Host, library: Library) -> None:
         self.host, self.library = host, library
         self.rank, self.size, self.place = host.rank, host.size, place_of(library.device)
+        self.timeout = host.timeout
         self._mine: Tensor | None = None
         self._views: list[Tensor] = []
         self._near = range(self.rank, self.rank + 1)
@@ -98,6 +103,13 @@ class NvshmemMemory(FarMemory):
 
     def fetch(self, device: int, start: int, into: Tensor) -> None:
         self.library.get(into, self._place(start, into), device)
+
+    def fetch_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
+        """All are on their way before one is waited for."""
+        for device, start, into in places:
+            self.library.get_nbi(into, self._place(start, into), device)
+        if places:
+            self.library.quiet()
 
     def send(self, device: int, start: int, data: Tensor) -> None:
         self.library.put(self._place(start, data), data, device)
@@ -146,6 +158,9 @@ class NvshmemMemory(FarMemory):
 
     def refill(self) -> None:
         self.host.refill()
+
+    def silent(self, devices: list[int], what: str) -> PeerLost:
+        return self.host.silent(devices, what)
 
     def check(self) -> None:
         with self._noted():

@@ -100,6 +100,9 @@ class SharedMemory(Lockable, Host):
     def explain(self) -> Exception | None:
         return self.peers.explain()
 
+    def silent(self, devices: list[int], what: str) -> PeerLost:
+        return self.peers.silent(devices, what)
+
     def fail(self, error: BaseException) -> None:
         self.peers.fail(error)
 

@@ -102,6 +102,7 @@ class ThreadMemory(Lockable):
 
     def __init__(self, team: Team, rank: int, place: Place = HOST) -> None:
         self.team, self.rank, self.size, self.place = team, rank, team.size, place
+        self.timeout = team.timeout
 
     def allocate(self, nbytes: int) -> None:
         try:

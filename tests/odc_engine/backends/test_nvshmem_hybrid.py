@@ -49,8 +49,10 @@ def by_kernels(rank, case, call, *args):
         pytest.param(HYBRID.but(per_node=1, accumulate="slots"), marks=pytest.mark.slow),
         OVER_NETWORK.but(accumulate="locked", model=nets.Narrow),
         pytest.param(OVER_NETWORK, marks=pytest.mark.slow),
+        OVER_NETWORK.but(accumulate="locked", model=nets.Narrow, far="hierarchical"),
+        pytest.param(HYBRID.but(accumulate="slots", far="hierarchical"), marks=pytest.mark.slow),
     ],
-    ids=lambda c: f"{c.backend}-{c.accumulate}-{c.per_node}",
+    ids=lambda c: f"{c.backend}-{c.accumulate}-{c.per_node}-{c.far}",
 )
 def test_kernels_have_the_gradients_of_one_process(pools, case):
     """Atomic sums, too: nothing is pushed beyond the node. `shm` stands for GPUs of a machine (cuda_ipc)."""
@@ -104,6 +106,10 @@ class Counting(FakeNvshmem):
 
     def get(self, into, place, device):
         super().get(into, place, device)
+        self.got.append((device, self._within(place), place.numel()))
+
+    def get_nbi(self, into, place, device):
+        super().get_nbi(into, place, device)
         self.got.append((device, self._within(place), place.numel()))
 
 

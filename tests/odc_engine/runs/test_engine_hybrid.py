@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import file_of, minibatch
 from jobs import job_for as shm_job
-from teams import job_for, on_threads, recorded, trained, worst
+from teams import job_for, on_threads, recorded, shm_records, trained, worst
 from work import Case
 
 from odc_engine import backends
 from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.devices.member import as_block
-from odc_engine.devices.process import Device
 from odc_engine.job import job_of
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.runs import run
@@ -129,15 +128,6 @@ def test_threads_do_the_same(sync, accumulate):
     )
     for mine in hybrid:
         assert all(torch.allclose(weight, full[0][name], atol=1e-5, rtol=0) for name, weight in mine.items())
-
-
-def shm_records(rank, job):
-    device = Device(job, rank)
-    device.warm_up(job.schedules[0])
-    found = [device.minibatch(number) for number in range(len(job.schedules))]
-    device.meet()
-    device.close()
-    return found
 
 
 @pytest.mark.parametrize(
