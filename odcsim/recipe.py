@@ -154,6 +154,11 @@ class Recipe:
         return replace(self, exchange="end")
 
     @property
+    def ahead(self) -> bool:
+        """Whether what is far comes ahead of its use, as it is run."""
+        return self.exchange == "ahead"
+
+    @property
     def words(self) -> str:
         """What is not as usual, behind a model's name."""
         told = ((CHOICES[name].words, getattr(self, name)) for name in self._unusual())

@@ -42,7 +42,7 @@ class Thin(Member):
         arena = arena_on(memory, [unit.shape for unit in units], job.recipe.accumulate, job.cost.holders)
         self.shards = self._drawn(units)
         self.optimizer = torch.optim.AdamW(self.shards, lr=1e-3)
-        self._ahead = job.recipe.exchange == "ahead"
+        self._ahead = job.recipe.ahead
         names = {self.sync.gather_lane, self.sync.push_lane, *([NODES] if self._ahead else [])}
         lanes = {name: place.lane(name) for name in names}
         clock = place.clock(lambda mark: memory.exchange(mark)[0])

@@ -10,8 +10,8 @@ from odc_engine.backends.base import PeerMemory
 from odc_engine.backends.patience import Patience
 from odc_engine.errors import PeerLost
 
-RETRY = 50e-6  # seconds between looks, once others have had ...
-AT_ONCE = 50  # ... so many looks without a pause
+RETRY = 50e-6  # seconds from one look to the next ...
+AT_ONCE = 50  # ... after so many without a pause
 
 
 class Brought:

@@ -50,8 +50,8 @@ class FarArena(Arena):
     def _check_reach(self) -> None:
         near, size, k = self._remote.every_near, self.memory.size, self.per_node
         if self.nodes == 1 and not self._remote.all_near and self.accumulate != "slots":
-            far = [d for d in range(size) if d not in self.memory.near]
-            told = f"devices {', '.join(map(str, far))}" if far else "other devices' peers"
+            beyond = [d for d in range(size) if d not in self.memory.near]
+            told = f"devices {', '.join(map(str, beyond))}" if beyond else "other devices' peers"
             raise InputError(
                 f"{told} are beyond a network, which adds nothing to a sum",
                 fix="use --accumulate slots, or --sharding hybrid",

@@ -25,7 +25,7 @@ class _ThreadsHere(backend.Threads):
 class _OnGpu(_ThreadsHere):
     def needs(self, use: Use) -> None:
         super().needs(use)
-        if use.recipe.far == "hierarchical":
+        if use.recipe.ahead:
             fix = "use --backend cuda_ipc, or --sharding hybrid"
             raise InputError("devices that share a GPU have no stream between nodes", fix=fix)
         self.check_timed(use.devices)
