@@ -37,7 +37,7 @@ from odc_engine.fsdp.plugs import Gather, Push
 from odc_engine.fsdp.reduction import scale
 from odc_engine.fsdp.retried import Retried, backward
 from odc_engine.fsdp.steps import Steps
-from odc_engine.fsdp.transfers import Transfers
+from odc_engine.fsdp.transfers import Transfers, comes_ahead
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
 from odc_engine.fsdp.unreached import pack_zeros, spread
 from odc_engine.fsdp.unsettled import Unsettled
@@ -47,7 +47,7 @@ from odc_engine.memory.arenas import arena_on, memory_for
 from odc_engine.places.lanes import Handle
 from odc_engine.record import Recorder, Silence
 from odcsim.errors import InputError, nearest
-from odcsim.recipe import ACCUMULATE, FAR
+from odcsim.recipe import ACCUMULATE
 
 COLLECTIVES = "if it waits in a collective for each microbatch, as of metrics, call that once, after settle()"
 
@@ -92,7 +92,7 @@ class OnDemand(Communication):
             self.units = units_of(groups)
             shapes = [unit.shape for unit in self.units]
             arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
-            self._ahead = _check_far(far, meets, devices_per_node) and arena.nodes > 1
+            self._ahead = comes_ahead(far, meets, devices_per_node) and arena.nodes > 1
             how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite, "ahead": self._ahead}
             self._transfers = Transfers(model, arena, self.recorder, **how)
             opened.callback(self._transfers.close)
@@ -294,18 +294,6 @@ def _drop_grads(unit: Unit, keep: bool) -> None:
     for piece in unit.pieces:
         if not keep or isinstance(piece.parameter.grad, Unsettled):
             piece.parameter.grad = None
-
-
-def _check_far(far: str, meets: bool, devices_per_node: int | None) -> bool:
-    """Whether what is far comes ahead of its use."""
-    if far not in FAR:
-        raise InputError(f"unknown far mode '{far}'", fix=nearest(far, list(FAR)))
-    if far == "each":
-        return False
-    if meets or devices_per_node is None:
-        problem = "transfers that meet" if meets else "no nodes"
-        raise InputError(f"hierarchical transfers with {problem}", fix="give devices_per_node, and leave `meets` out")
-    return True
 
 
 def _pass(unit: Unit) -> str:

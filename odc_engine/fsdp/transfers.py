@@ -12,8 +12,9 @@ from odc_engine.memory.arena import Arena
 from odc_engine.memory.finite import Checks, Microbatches
 from odc_engine.places.lanes import DONE, Handle
 from odc_engine.record import Recorder
-from odcsim.errors import InputError
+from odcsim.errors import InputError, nearest
 from odcsim.program import NODES
+from odcsim.recipe import FAR
 
 
 class Transfers:
@@ -144,3 +145,15 @@ class Transfers:
     def close(self) -> None:
         self._opened.close()
         self._open_arena = None
+
+
+def comes_ahead(far: str, meets: bool, devices_per_node: int | None) -> bool:
+    """Whether what is far comes ahead of its use."""
+    if far not in FAR:
+        raise InputError(f"unknown far mode '{far}'", fix=nearest(far, list(FAR)))
+    if far == "each":
+        return False
+    if meets or devices_per_node is None:
+        problem = "transfers that meet" if meets else "no nodes"
+        raise InputError(f"hierarchical transfers with {problem}", fix="give devices_per_node, and leave `meets` out")
+    return True
