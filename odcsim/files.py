@@ -2,8 +2,10 @@
 
 import os
 import secrets
+import shutil
 import signal
 import stat
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -63,9 +65,35 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     is written into: a file in its place would not reach whoever reads there.
     """
     check_writable(path)
+    with (
+        _telling(path),
+        _open_already(path) if _leads_elsewhere(path) else _beside(_behind_links(path)) as file,
+    ):
+        yield file
+
+
+@contextmanager
+def drafted(path: Path) -> Iterator[Path]:
+    """A name for somebody else to write under, who may fail afterwards or be killed. What is there when the block
+    succeeds goes to `path`; whatever else was left beside it goes away."""
+    check_writable(path)
+    beside = _behind_links(path)
+    with _telling(path):
+        folder = tempfile.mkdtemp(prefix=f".{beside.name[:40]}.", dir=None if _leads_elsewhere(path) else beside.parent)
     try:
-        with _open_already(path) if _leads_elsewhere(path) else _beside(_behind_links(path)) as file:
-            yield file
+        yield (draft := Path(folder, "draft"))
+        if draft.exists():
+            with replacing(path) as out, draft.open("rb") as whole:
+                shutil.copyfileobj(whole, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """What the system says of a file that cannot be written becomes one line."""
+    try:
+        yield
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"cannot be written ({reason})", where=str(path), fix="see its folder") from None

@@ -6,11 +6,10 @@ killed. Nothing is left behind, whoever is killed, this process included.
 
 import contextlib
 import ctypes
+import itertools
 import multiprocessing as mp
 import multiprocessing.connection
-import multiprocessing.forkserver
 import multiprocessing.reduction
-import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
 import shutil
@@ -18,32 +17,27 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from odc_engine import backends
 from odc_engine.errors import EngineError
+from odc_engine.runs import server
+from odc_engine.runs.watch import GRACE, Watch, say
 from odc_engine.started import Started, started
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
     from odc_engine.backends.base import Host
 
-GRACE = 3.0  # seconds for the others after one device has failed
 Work = Callable[..., None]
 _PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl
-
-
-def say(line: str) -> None:
-    """To stderr, in one piece: devices speak at the same time, and some of them share this process."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
 
 
 def run(
@@ -131,60 +125,33 @@ def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 def _spawn(
     work: Work, devices: int, meeting: Rendezvous, timeout: float, args: tuple[Any, ...], env: Mapping[str, str]
 ) -> int:
-    # A server process imports torch once and forks the devices: sixteen imports would take longer than a short run.
-    context = mp.get_context("forkserver")
-    # FSDP2 imports torch._dynamo at its first use.
-    context.set_forkserver_preload(["odc_engine.devices.process", "torch._dynamo"])
-    _start_server()
+    server.start()
+    pipes = [server.CONTEXT.Pipe(duplex=False) for _ in range(devices)]
     processes = [
-        context.Process(target=_entry, args=(work, rank, devices, meeting, timeout, args, env), name=f"device {rank}")
-        for rank in range(devices)
+        server.CONTEXT.Process(
+            target=_entry, args=(work, rank, devices, meeting, timeout, args, env, end), name=f"device {rank}"
+        )
+        for rank, (_, end) in enumerate(pipes)
     ]
     try:
-        for process in processes:
-            process.start()
-        return _watch(processes)
+        server.fork([process.start for process in processes], timeout)
+        return Watch(processes, [heard for heard, _ in pipes], timeout).code()
     finally:
-        for process in processes:
-            if process.is_alive():
-                process.kill()
-        for process in processes:
-            if process.pid is not None:
-                process.join()
+        _clear(processes)
+        for connection in itertools.chain(*pipes):
+            connection.close()
 
 
-def _start_server() -> None:
-    """An interrupt from the keyboard goes to all processes of a terminal, and only this one shall answer."""
-    multiprocessing.resource_tracker.ensure_running()  # by itself, for it unblocks what is blocked here
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        multiprocessing.forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-
-
-def _watch(processes: list[Any]) -> int:
-    """Wait for all, or for GRACE seconds after the first failure."""
-    deadline, culprits = None, ""
-    while alive := [p for p in processes if p.is_alive()]:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        multiprocessing.connection.wait([p.sentinel for p in alive], timeout=left)
-        if deadline is None and any(p.exitcode for p in processes):
-            deadline = time.monotonic() + GRACE
-            culprits = ", ".join(p.name for p in processes if p.exitcode)
-        if deadline is not None and time.monotonic() >= deadline:
-            break
-    codes = [p.exitcode for p in processes]
-    for process, code in zip(processes, codes, strict=True):
-        if code is None:
-            say(f"odc_engine: error: {process.name} did not end within {GRACE:g} s of {culprits} and was killed")
-        elif code < 0:
-            say(f"odc_engine: error: {process.name} (pid {process.pid}) was killed by {_signal_name(-code)}")
-    return 0 if not any(code != 0 for code in codes) else 2 if 2 in codes else 1
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+def _clear(processes: list[Any]) -> None:
+    """End what is left, and the server too if it does not say that it has ended."""
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+    for process in [p for p in processes if p.pid is not None]:
+        process.join(GRACE)
+        if process.is_alive():
+            server.kill()
+            process.join()
 
 
 def _entry(
@@ -195,13 +162,19 @@ def _entry(
     timeout: float,
     args: tuple[Any, ...],
     env: Mapping[str, str],
+    end: Connection,
 ) -> None:
     os.environ.update(env)  # here, since the server that forks is older than a run, and nothing has touched CUDA yet
-    server = os.getppid()
+    parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
-    threading.Thread(target=_die_with_parent, args=(server,), daemon=True).start()
-    sys.exit(_device(work, rank, devices, meeting.address, timeout, args))
+    threading.Thread(target=_die_with_parent, args=(parent,), daemon=True).start()
+    try:
+        code = _device(work, rank, devices, meeting.address, timeout, args)
+    finally:
+        with contextlib.suppress(OSError):  # whoever started this one may be gone
+            end.send_bytes(b"over")
+    sys.exit(code)
 
 
 def _die_with_parent(server: int) -> None:

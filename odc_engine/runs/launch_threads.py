@@ -14,7 +14,7 @@ from odc_engine.backends.threads import refuse_started
 from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.errors import EngineError
 from odc_engine.places.place import HOST, Place
-from odc_engine.runs.launch import GRACE, say
+from odc_engine.runs.watch import END, GRACE, say
 from odcsim.errors import InputError
 
 Work = Callable[..., None]
@@ -35,8 +35,8 @@ def run(work: Work, devices: int, timeout: float, *args: Any, places: Sequence[P
 
 
 def _ended(team: Team, places: Sequence[Place], device: Callable[[ThreadMemory], int]) -> dict[int, int]:
-    """Each device's exit code. Without those that still run GRACE seconds after the first failure: nobody can stop a
-    thread from outside."""
+    """Each device's exit code. Without those that still run GRACE seconds after the first failure, or long after the
+    first end: nobody can stop a thread from outside."""
     codes: dict[int, int] = {}
     changed = threading.Condition()
 
@@ -51,7 +51,8 @@ def _ended(team: Team, places: Sequence[Place], device: Callable[[ThreadMemory],
         each.start()
     with changed:
         try:
-            changed.wait_for(lambda: len(codes) == team.size or any(codes.values()))
+            changed.wait_for(lambda: codes)
+            changed.wait_for(lambda: len(codes) == team.size or any(codes.values()), max(team.timeout, END))
         except KeyboardInterrupt:
             team.fail(list(range(team.size)), "interrupted")
             raise

@@ -11,24 +11,30 @@ import numpy as np
 from odc_engine.devices.member import Member, Recorded, as_block
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
-from odc_engine.runs import launch
+from odc_engine.runs import watch
 from odc_engine.runs.start import check, on_devices
 from odc_engine.started import started
 from odcsim import timeline
+from odcsim.files import drafted
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Timeline, padded, shortened
 
 
 def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> int:
-    """Every minibatch of the file, on as many devices as it names. Device 0 writes the timeline."""
+    """Every minibatch of the file, on as many devices as it names. Device 0 writes the timeline, there once all
+    have ended well."""
     check(file, job)
     if not (quiet or job.emulate):
         warn_if_busy()
-    return on_devices(job, _perform, file, job, output, quiet)
+    with drafted(Path(output)) as draft:
+        code = on_devices(job, _perform, file, job, str(draft), quiet)
+        if code:
+            draft.unlink(missing_ok=True)
+    return code
 
 
 def _perform(device: Member, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
-    say = (lambda _: None) if quiet else launch.say
+    say = (lambda _: None) if quiet else watch.say
     say(f"device {device.rank} pid {os.getpid()}")
     device.warm_up(_warm_up(file.header.devices))
     found: list[Block] = []

@@ -133,6 +133,15 @@ def test_a_device_that_never_ends_is_left_behind(capfd, monkeypatch):
     never.set()
 
 
+def test_a_device_stuck_when_others_have_ended_is_left_behind(capfd, monkeypatch):
+    monkeypatch.setattr(launch_threads, "GRACE", 0.1)
+    monkeypatch.setattr(launch_threads, "END", 0.1)
+    never = Event()
+    assert launch_threads.run(lambda memory: memory.rank and never.wait(), 2, 0.1) == 1
+    assert capfd.readouterr().err == "odc_engine: error: device 1 still runs and is left behind\n"
+    never.set()
+
+
 def test_one_left_behind_does_not_spoil_the_end_of_the_process():
     """It is inside torch, without Python's lock, most of the time: what ends there with the interpreter aborts."""
     script = """if True:
