@@ -2,6 +2,7 @@
 recipe is asked for by the same flags."""
 
 import argparse
+import contextlib
 import errno
 import math
 import re
@@ -11,10 +12,13 @@ from fractions import Fraction
 from typing import Any, NoReturn
 
 from odcsim.errors import InputError
+from odcsim.printing import Printed, printable, silence, standing
 from odcsim.recipe import CHOICES, RECOMPUTE, flag
 
 # What a path that somebody gave can be wrong in, wherever it is looked at.
-_PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
+_PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
+# What a machine may have none left of.
+_SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 # As SI has it, so that nobody has to guess what a number comes to: 16k is 16,000 of anything, 16Ki is 16,384.
@@ -78,7 +82,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message}; see '{self.prog} --help'", file=sys.stderr)
+        print(f"{self.prog}: error: {printable(message)}; see '{self.prog} --help'", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -111,24 +115,47 @@ def chosen(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in CHOICES if hasattr(args, name)}
 
 
-def printable(text: str) -> str:
-    """In one line, and without what a terminal would obey: a message may quote a file."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
-
-
 def status(name: str, run: Callable[[], int | None], *failures: type[Exception]) -> int:
     """Run a command and give its exit status. What is among `failures` is told in one line too, with status 1."""
+    standing()
     told: tuple[type[Exception], ...] = (InputError, *failures)
     try:
-        return int(run() or 0)
+        return _printed(run)
     except told as error:
-        print(f"{name}: error: {printable(str(error))}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
+        return _tell(name, str(error), 2 if isinstance(error, InputError) else 1)
+    except BrokenPipeError:
+        silence()  # the reader of what is printed has left (`odcsim ... | head`)
+        return 0
+    except MemoryError as error:
+        return _tell(name, f"too little memory ({str(error) or 'none is left'}); give it more, or ask for less", 1)
+    except ImportError as error:
+        reason = next(iter(str(error).split("\n")), "")
+        return _tell(
+            name, f"{error.name or 'a library'} cannot be loaded ({reason}); install it anew, or free memory", 1
+        )
     except OSError as error:
-        if error.errno not in _PATHS or error.filename is None:
+        if error.errno in _PATHS and error.filename is not None:
+            return _tell(name, f"{error.filename!s:.200}: {error.strerror}; check the path", 2)
+        if error.errno not in _SYSTEM:
             raise
-        print(f"{name}: error: {error.filename!s:.200}: {error.strerror}; check the path", file=sys.stderr)
-        return 2
+        silence()
+        where = f"{error.filename!s:.200}: " if error.filename is not None else ""
+        return _tell(name, f"{where}{error.strerror}; see what this machine has left", 1)
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130
+
+
+def _printed(run: Callable[[], int | None]) -> int:
+    """All that is printed has arrived, or is known not to, before the process ends."""
+    printed: Any = Printed(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(printed):
+            return int(run() or 0)
+    finally:
+        sys.stdout.flush()
+
+
+def _tell(name: str, problem: str, code: int) -> int:
+    print(f"{name}: error: {printable(problem)}", file=sys.stderr)
+    return code

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.checked import Given, column
+from odcsim.archive import Archive
+from odcsim.checked import LARGEST, Given, column
 from odcsim.errors import InputError
 from odcsim.files import replacing
 from odcsim.form import made
@@ -148,12 +149,14 @@ def read(path: Path | str) -> Timeline:
             if not zipfile.is_zipfile(raw):  # of such a file numpy says that it may be a pickle
                 raise InputError("not a timeline", fix="write one with 'odcsim simulate'")
             raw.seek(0)
-            with np.load(raw, allow_pickle=False) as columns:
+            with Archive(raw) as columns:
                 return _from_columns(columns)
     except FileNotFoundError:
         raise InputError("no such file", where=str(path), fix="write one with 'odcsim simulate'") from None
     except InputError as error:
         raise InputError(error.problem, where=str(path), fix=error.fix) from None
+    except MemoryError:
+        raise
     except Exception as error:  # numpy, zipfile, zlib and tokenize each raise kinds of their own over a damaged file
         reason = " ".join(str(error).split())[:200]
         raise InputError(
@@ -199,8 +202,8 @@ def _read_block(columns: Any, i: int, about: About) -> Block:
         raise InputError(f"block {i} does not have the shape {shape}", fix=ANEW)
     if takers is not None and not _fits(block, takers):
         raise InputError(f"block {i} names takers that its devices do not have", fix=ANEW)
-    if not (np.isfinite(block.asked).all() and np.isfinite(block.had).all()):
-        raise InputError(f"block {i} holds a time that is not finite", fix=ANEW)
+    if not ((np.abs(block.asked) <= LARGEST).all() and (np.abs(block.had) <= LARGEST).all()):
+        raise InputError(f"block {i} holds a time that is not finite, or beyond all reason", fix=ANEW)
     return block
 
 

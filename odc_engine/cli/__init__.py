@@ -18,5 +18,10 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    return status("odc_engine", lambda: _main(argv), EngineError)
+
+
+def _main(argv: Sequence[str] | None) -> int | None:
     args = build_parser().parse_args(argv)
-    return status("odc_engine", lambda: args.run(args), EngineError)
+    code: int | None = args.run(args)
+    return code

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from odc_engine import backends
 from odc_engine.errors import EngineError
 from odc_engine.runs import server
-from odc_engine.runs.watch import GRACE, Watch, say
+from odc_engine.runs.watch import GRACE, Vigil, say
 from odc_engine.started import Started, started
 from odcsim.errors import InputError
 
@@ -135,7 +135,7 @@ def _spawn(
     ]
     try:
         server.fork([process.start for process in processes], timeout)
-        return Watch(processes, [heard for heard, _ in pipes], timeout).code()
+        return Vigil(processes, [heard for heard, _ in pipes], timeout).code()
     finally:
         _clear(processes)
         for connection in itertools.chain(*pipes):

@@ -14,10 +14,10 @@ from concurrent.futures import wait
 from pathlib import Path
 
 from odc_engine.backends.aside import Aside
+from odc_engine.backends.patience import LOOK, LOOK_UP
 from odc_engine.errors import EngineError
 
 UP = 120.0  # seconds for the server to import torch and to fork every device, on a busy machine with a slow disk
-LOOK = 0.1  # seconds between looks for whether it is there
 WHOSE = "the process that starts devices"
 CONTEXT = mp.get_context("forkserver")
 
@@ -57,7 +57,7 @@ def fork(starts: list[Callable[[], None]], limit: float) -> None:
                 raise EngineError(f"{WHOSE} (pid {pid()}) did not answer within {max(UP, limit):g} s")
         done.result()
     except (OSError, EOFError) as error:
-        raise EngineError(died(LOOK) or f"devices cannot be started ({error})") from None
+        raise EngineError(died(LOOK_UP) or f"devices cannot be started ({error})") from None
     finally:
         left.clear()
         if not done.done() and not wait([done], LOOK).done:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+from odc_engine.backends.patience import LOOK_UP
 from odc_engine.runs import server
 
 GRACE = 3.0  # seconds for the others after one device has failed
 END = 30.0  # and at least so many after one has come to its end: a busy machine takes long to take a process down
 LOST = 255  # the exit code that Python gives a process of which the server has not said how it ended
-LOOK = 0.5  # seconds between looks for who is stopped
 
 
 def say(line: str) -> None:
@@ -22,7 +22,7 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-class Watch:
+class Vigil:
     """`ends`: where each device sends a word when its work is over, which its process may outlive. `timeout`: seconds
     that a peer may be silent; whoever is stopped is its peers' to name, as long as there are any."""
 
@@ -40,7 +40,9 @@ class Watch:
             self._wait(alive)
             reason = next(self._reasons(alive), "")
         codes = [p.exitcode for p in self._processes]
-        if any(code != 0 for code in codes) and (gone := server.died(LOOK if LOST in codes else 0) or server.stopped()):
+        if any(code != 0 for code in codes) and (
+            gone := server.died(LOOK_UP if LOST in codes else 0) or server.stopped()
+        ):
             say(f"odc_engine: error: {gone}, and no device can end in order")
             return 1
         for process, code in zip(self._processes, codes, strict=True):
@@ -58,10 +60,10 @@ class Watch:
         """For whatever happens next, and no longer than until the next look."""
         began = time.monotonic()
         sentinels = [process.sentinel for process in alive]
-        for word in multiprocessing.connection.wait([*sentinels, *self._ends], timeout=LOOK):
+        for word in multiprocessing.connection.wait([*sentinels, *self._ends], timeout=LOOK_UP):
             if isinstance(word, Connection):
                 self._over.append(self._ends.pop(word).name)
-        self._now += min(time.monotonic() - began, 2 * LOOK)
+        self._now += min(time.monotonic() - began, 2 * LOOK_UP)
 
     def _reasons(self, alive: list[Any]) -> Iterator[str]:
         """Why no more time is given to those that have not ended, where that is so."""

@@ -28,12 +28,24 @@ def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None,
             asked = ", ".join(flag(name) for name in recipe.estimated)
             raise InputError(f"{asked} with a profile", where=path, fix="its seconds hold what it was measured with")
         profile = profiles.read(path)
-        known = profile if profile.model == model.name else _of_another(profile, model, path)
+        known = profile if _is_of(profile, model) else _of_another(profile, model, path)
         return under(known, model, recipe.recompute)
     if gpu is None:
         raise InputError("neither --gpu nor --profile given", fix="name a GPU ('odcsim catalog list') or a profile")
     fit = None if recipe.estimated else _of_shape(model, gpu.name)
     return under(fit, model, recipe.recompute) if fit else estimate(model, gpu, devices, recipe)
+
+
+def _is_of(profile: Profile, model: Model) -> bool:
+    """By its name, and by its shape where the catalogue knows it: anybody may call a folder as another's model."""
+    if profile.model != model.name:
+        return False
+    return profile.model not in catalog.model_names() or _alike(catalog.model(profile.model), model)
+
+
+def _alike(one: Model, other: Model) -> bool:
+    """Whether they have one shape. A tied head computes as another does."""
+    return replace(one, name=other.name, tied=other.tied) == other
 
 
 def estimate(model: Model, gpu: GPU, devices: int, recipe: Recipe = USUAL) -> Profile:
@@ -56,9 +68,9 @@ def published(model: str, gpu: str) -> Profile | None:
 
 
 def _of_shape(model: Model, gpu: str) -> Profile | None:
-    """The published fit for this GPU and any model of this shape. A tied head computes as another does."""
+    """The published fit for this GPU and any model of this shape."""
     for name in _fitted(gpu):
-        if replace(catalog.model(name), name=model.name, tied=model.tied) == model:
+        if _alike(catalog.model(name), model):
             fit = published(name, gpu)
             return fit and replace(fit, model=model.name)
     return None

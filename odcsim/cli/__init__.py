@@ -1,7 +1,5 @@
 """The `odcsim` command: a module for each subcommand. Heavy imports wait until it runs, so that help stays quick."""
 
-import os
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
@@ -41,6 +39,10 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    return status("odcsim", lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int | None:
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.version:
@@ -51,12 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(args, "run"):
         parser.print_help()
         return 0
-    try:
-        return status("odcsim", lambda: _run(args))
-    except BrokenPipeError:
-        # The reader of our output left (`odcsim ... | head`): point stdout away so that the exit stays silent.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return _run(args)
 
 
 def _run(args: Namespace) -> int | None:

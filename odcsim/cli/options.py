@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -121,4 +122,13 @@ def setting_of(args: argparse.Namespace) -> "Setting":
 
 
 def print_json(content: Any) -> None:
-    print(json.dumps(content, indent=2, allow_nan=False))
+    """JSON knows no number that is not finite: a share of nothing, say, is null."""
+    print(json.dumps(_finite(content), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(of) for key, of in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(of) for of in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

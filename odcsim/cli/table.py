@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from odcsim import tables
+from odcsim.printing import colours, plain
 
 if TYPE_CHECKING:
     from odcsim.questions.comparison import Comparison
@@ -115,7 +116,7 @@ def show_texts(
     for number, name in enumerate(head):
         table.add_column(name, justify="left" if number < names else "right", no_wrap=number < names)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(plain(cell, "\n") for cell in row))
     _console().print(table)
 
 
@@ -179,4 +180,13 @@ def show_memory(comparison: "Comparison") -> None:
 
 
 def _console() -> Console:
-    return Console() if sys.stdout.isatty() else Console(width=WIDE, no_color=True, highlight=False)
+    out: Any = colours()
+    if out.isatty():
+        return _Console(file=out, markup=False, emoji=False)
+    return _Console(file=out, width=WIDE, no_color=True, markup=False, emoji=False, highlight=False)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Ours to tell, as wherever something is printed."""
+        raise

@@ -4,6 +4,7 @@ It agrees with the analytic executor to the last bit where nobody shares a link 
 that one cannot: transfers that share a node's NICs, and compute that varies from step to step.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from odcsim.cluster import Cluster
 from odcsim.program import COMPUTE, Program, Step
 from odcsim.timeline import Floats, Ints
 
+MANY = 10_000  # spells that even out: a speed's mean over more of them is the one that was planned
 Process = Generator[simpy.Event, int | None, None]
 
 
@@ -239,15 +241,23 @@ class _Speed:
 
     def seconds(self, start: float, work: float) -> float:
         """How long it takes from `start` what takes `work` seconds at speed one."""
-        now = start
+        now, most = start, MANY * self.spell
+        if work > most:
+            now, work = now + work - most, most
         while True:
-            while self.until <= now:
-                self.until += self.rng.exponential(self.spell)
-                self.speed = self._drawn(-(self.sigma**2) / 2)
+            self._pass(now)
             if now + work / self.speed <= self.until:
                 return now + work / self.speed - start
             work -= (self.until - now) * self.speed
             now = self.until
+
+    def _pass(self, now: float) -> None:
+        """Spells that are over. After very many the present one knows nothing of them: so long is left of any."""
+        if now - self.until > MANY * self.spell:
+            self.until = now
+        while self.until <= now:
+            self.until = max(self.until + self.rng.exponential(self.spell), math.nextafter(self.until, math.inf))
+            self.speed = self._drawn(-(self.sigma**2) / 2)
 
 
 @dataclass(slots=True)

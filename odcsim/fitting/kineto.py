@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from odcsim.checked import LARGEST
 from odcsim.errors import InputError
 from odcsim.files import reading
 from odcsim.fitting.fit import FitReport, examine
 from odcsim.fitting.logs import read_lengths, split_in_words
-from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer
+from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer, timed
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
 
@@ -28,6 +29,7 @@ COLLECTIVES = {"all": "all-gather", "reduce": "reduce-scatter"}
 BYTES = {"Float": 4, "BFloat16": 2, "Half": 2}
 SHORTEST = 3  # kernels of each size that are taken to have waited least
 MICRO = 1e-6
+LATEST = 1e18  # microseconds: some count from 1970, none from before there was time
 NOTES = (
     "From PyTorch profiler traces: seconds in which kernels ran, without NCCL's and the optimizer's; what the host "
     "leaves between them is not in it. Given to equal layers, {}; the constant counts as overhead. Collectives: the "
@@ -89,12 +91,13 @@ def fit_traces(
             if key not in held:
                 problem = f"no lengths of step {step} on device {trace.device}"
                 raise InputError(problem, where=str(lengths), fix="give a row for each microbatch of each step traced")
-            if seconds <= 0:
-                raise InputError(f"no kernel ran in step {step}", where=str(lengths), fix="trace whole steps")
+            if not timed(seconds):
+                ran = f"kernels ran for {seconds:g} s" if seconds else "no kernel ran"
+                raise InputError(f"{ran} in step {step}", where=str(lengths), fix="trace whole steps")
             every = [n for microbatch in held[key] for n in microbatch]
             squares = float(model.squares(np.array(every)).sum())
             rows.append(Compute("microbatch", sum(every), squares, seconds, max(every), len(held[key])))
-    constants = [Constant("optimizer", t.devices, s) for t in traces for s in t.optimizer if s > 0]
+    constants = [Constant("optimizer", t.devices, s) for t in traces for s in t.optimizer if timed(s)]
     hardware = f"{len(traces)} traces of {max(t.devices for t in traces)} devices"
     notes = NOTES.format(split_in_words(recipe))
     measurements = Measurements(
@@ -104,7 +107,7 @@ def fit_traces(
 
 
 def _timed(event: dict[str, Any]) -> bool:
-    return all(type(event.get(key)) in (int, float) and event[key] >= 0 for key in ("ts", "dur"))
+    return all(type(event.get(key)) in (int, float) and 0 <= event[key] <= LATEST for key in ("ts", "dur"))
 
 
 def _ranges(spans: list[dict[str, Any]], prefix: str) -> list[tuple[str, float, float]]:
@@ -137,9 +140,10 @@ def _transfer(kernel: dict[str, Any]) -> tuple[str, int, int, float] | None:
     counts = [args.get(key, 0) for key in ("In msg nelems", "Out msg nelems", "Group size")]
     numbers = [n for n in counts if type(n) is int and n > 0]
     size = BYTES.get(str(args.get("dtype")))
-    if size is None or len(numbers) < len(counts) or kernel["dur"] <= 0:
+    if size is None or len(numbers) < len(counts):
         return None
-    return kind, numbers[2], size * max(numbers[:2]), MICRO * float(kernel["dur"])
+    seconds = MICRO * float(kernel["dur"])
+    return (kind, numbers[2], size * max(numbers[:2]), seconds) if timed(seconds) and max(numbers) < LARGEST else None
 
 
 def _shortest(traces: list[DeviceTrace]) -> tuple[Transfer, ...]:

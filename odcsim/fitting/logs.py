@@ -14,7 +14,8 @@ from odcsim.checked import Given
 from odcsim.errors import InputError
 from odcsim.files import reading
 from odcsim.fitting.fit import FitReport, examine
-from odcsim.fitting.measurements import Compute, Measurements
+from odcsim.fitting.measurements import EXPECTED as SECONDS
+from odcsim.fitting.measurements import Compute, Measurements, timed
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
 
@@ -110,6 +111,6 @@ def _seconds(text: str, where: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
-        Given("seconds", text, where).refuse("expected a number above zero")
+    if not timed(value):
+        Given("seconds", text, where).refuse(SECONDS)
     return value

@@ -16,6 +16,8 @@ VERSION = 1
 KEPT = " kept"  # what a pass is called without recompute
 # Of one layer, except the last, which is all compute at once.
 COMPUTES = ("forward", "backward", "head", "embed", "forward kept", "backward kept", "microbatch")
+SHORTEST, LONGEST = 1e-9, 1e9  # seconds
+EXPECTED = f"expected a number above zero, of seconds from {SHORTEST:g} to {LONGEST:g}"
 CONSTANTS = ("meeting", "publish", "optimizer", "overhead")
 
 
@@ -80,7 +82,12 @@ def read(path: Path | str) -> Measurements:
     measurements = form.read(Measurements, path, "measurements", FORMAT, VERSION)
     for name in ("compute", "transfers", "constants"):
         for i, row in enumerate(getattr(measurements, name)):
-            if not row.seconds:
+            if not timed(row.seconds):
                 problem = f"{name}[{i}].seconds is {row.seconds!r}"
-                raise InputError(problem, where=str(path), fix="expected a number above zero")
+                raise InputError(problem, where=str(path), fix=EXPECTED)
     return measurements
+
+
+def timed(seconds: float) -> bool:
+    """Whether it can be what a timer saw: no less than clocks tell, no more than anybody waits for."""
+    return SHORTEST <= seconds <= LONGEST

@@ -19,6 +19,8 @@ EXACT = 1e-3  # no timing is better, whatever a few that agree say
 MOST_CONDITION = 1000.0  # beyond it, noise of 1 % moves a coefficient by many times itself
 ROUNDS = 100
 MOST_STRETCHED = 2.0
+TINY = 1e-150  # of a column: what is less, or its square, no float64 holds
+ALIKE = "the measurements do not tell the coefficients apart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,16 @@ class Solution:
 def solve(columns: Floats, seconds: Floats) -> Solution:
     """Raises where the columns do not vary independently of each other: then no fit can tell them apart."""
     relative = columns / seconds[:, None]
-    sizes = np.linalg.norm(relative, axis=0)
     if len(seconds) <= columns.shape[1] or not distinct(relative):
-        raise InputError("the measurements do not tell the coefficients apart")
+        raise InputError(ALIKE)
+    sizes = np.linalg.norm(relative, axis=0)
     scaled = columns / sizes
-    best, fitted, residuals, weights, spread = _reweighted(scaled, seconds)
-    base = np.maximum(fitted, seconds)
-    errors = _errors(scaled / base[:, None], weights, residuals) / sizes
+    try:
+        best, fitted, residuals, weights, spread = _reweighted(scaled, seconds)
+        base = np.maximum(fitted, seconds)
+        errors = _errors(scaled / base[:, None], weights, residuals) / sizes
+    except (np.linalg.LinAlgError, RuntimeError):  # few that are nearly alike, which rounding decides about
+        raise InputError(ALIKE) from None
     return Solution(best / sizes, errors, fitted / seconds - 1, spread)
 
 
@@ -100,8 +105,11 @@ def stretch(groups: Floats, seconds: Floats) -> float:
 
 def distinct(columns: Floats) -> bool:
     """Whether no column is nearly a sum of the others."""
-    sizes = np.linalg.norm(columns, axis=0)
-    return bool(sizes.all()) and bool(np.linalg.cond(columns / sizes) <= MOST_CONDITION)
+    with np.errstate(over="ignore", under="ignore"):
+        sizes = np.linalg.norm(columns, axis=0)
+        if not bool(((sizes > TINY) & (sizes < 1 / TINY)).all()):
+            return False
+        return bool(np.linalg.cond(columns / sizes) <= MOST_CONDITION)
 
 
 def _errors(scaled: Floats, weights: Floats, residuals: Floats) -> Floats:

@@ -1,30 +1,45 @@
 """NPY, NPZ and Megatron's index. Decoders raise nearly anything on damaged bytes: all of it is one thing to users."""
 
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import open_memmap
 
+from odcsim.archive import Archive
 from odcsim.errors import InputError
-from odcsim.reading.memory import of_columns
+from odcsim.reading.memory import MemoryTable, check_sizes, of_columns
 from odcsim.reading.table import Table
 
 
 def open_numpy(path: Path) -> Table:
     """Arrays of numbers; one of objects would have to be unpickled, which can run code, and is refused."""
-    with path.open("rb") as file:  # numpy leaves a damaged archive open where it opens the file itself
-        columns = decoded(path, lambda: _arrays(np.load(file, allow_pickle=False)))
-    return of_columns(path, columns)
+    if zipfile.is_zipfile(path):
+        table: Table = decoded(path, lambda: _archive(path))
+        return table
+    # Mapped, so that a file is not taken by its word for how much it holds, nor read where nobody wants it.
+    array = decoded(path, lambda: open_memmap(path, mode="r"))
+    return of_columns(
+        path, {name: array[name] for name in array.dtype.names} if array.dtype.names else {"length": array}
+    )
 
 
-def _arrays(loaded: Any) -> dict[str, Any]:
-    """Columns by name: the fields of a structured array, the members of an archive, or the only array."""
-    if isinstance(loaded, np.ndarray):
-        return {name: loaded[name] for name in loaded.dtype.names} if loaded.dtype.names else {"length": loaded}
-    columns = {name: loaded[name] for name in loaded.files}
-    return {"length": columns["arr_0"]} if list(columns) == ["arr_0"] else columns
+def _archive(path: Path) -> Table:
+    """Columns are members, of which the only one needs no name."""
+    with path.open("rb") as file, Archive(file) as archive:
+        names, shapes = archive.files, [archive.shape(name) for name in archive.files]
+    columns = {"length" if names == ["arr_0"] else name: name for name in names}
+    sizes = {column: shape[0] if shape else 0 for column, shape in zip(columns, shapes, strict=True)}
+    check_sizes(path, sizes)
+    return MemoryTable(path, list(columns), lambda column: decoded(path, lambda: _member(path, columns[column])))
+
+
+def _member(path: Path, name: str) -> Any:
+    with path.open("rb") as file, Archive(file) as archive:
+        return archive[name]
 
 
 MEGATRON = b"MMIDIDX\x00\x00"
@@ -46,9 +61,11 @@ def open_megatron(path: Path) -> Table:
 def decoded(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
+    except (InputError, MemoryError):
+        raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        if "pickle" in reason.lower():
+        if "pickle" in reason.lower() or "object" in reason:
             reason = "an array of objects, or no NPY at all"
         raise InputError(
             f"cannot be read ({reason[:120]})", where=str(path), fix="check that the file is whole and of numbers"

@@ -12,7 +12,7 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.reading import tokens
 from odcsim.reading.arrays import decoded
-from odcsim.reading.memory import MemoryTable
+from odcsim.reading.memory import MOST_ROWS, MemoryTable, check_sizes
 from odcsim.reading.nested import head
 from odcsim.reading.table import Table
 
@@ -24,6 +24,7 @@ ROWS = 512  # at a time, where texts are looked at
 def open_parquet(path: Path) -> Table:
     _pyarrow(path, "Parquet")
     schema = decoded(path, lambda: _parquet(path).schema_arrow)
+    check_sizes(path, dict.fromkeys(schema.names, decoded(path, lambda: _parquet(path).metadata.num_rows)))
     return _table(
         path,
         schema,
@@ -110,7 +111,11 @@ def _table(path: Path, schema: Any, columns: Any) -> MemoryTable:
 
 def _joined(name: str, columns: Iterator[Any]) -> Any:
     """An array where every piece is one; else a list, whose odd values are told by their row."""
-    pieces = [_values(name, column) for column in columns]
+    pieces, rows = [], 0
+    for column in columns:
+        pieces.append(_values(name, column))
+        if (rows := rows + len(column)) > MOST_ROWS:  # a column of nothing but nulls takes no bytes
+            raise ValueError(f"more than {MOST_ROWS:,} rows")
     if all(isinstance(piece, np.ndarray) for piece in pieces):
         return np.concatenate(pieces) if pieces else np.array([], np.int64)
     return [value for piece in pieces for value in (piece.tolist() if isinstance(piece, np.ndarray) else piece)]

@@ -13,6 +13,8 @@ from odcsim.reading import tokens
 from odcsim.reading.nested import picked
 from odcsim.reading.table import Columns, are_ids, factorised, ids
 
+MOST_ROWS = 2**28
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryTable:
@@ -49,14 +51,20 @@ class MemoryTable:
 def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
     """A table of columns that are all there. What is no list (a note beside them) is no column."""
     lists = {name: values for name, values in columns.items() if isinstance(values, list | np.ndarray)}
-    sizes = {name: len(v) if isinstance(v, list) or v.ndim else 0 for name, v in lists.items()}
+    check_sizes(path, {name: len(v) if isinstance(v, list) or v.ndim else 0 for name, v in lists.items()})
+    of_tokens = frozenset(name for name, v in lists.items() if isinstance(v, list) and v and tokens.is_list(v[0]))
+    return MemoryTable(path, list(lists), lambda name: _column(lists, name, path), of_tokens)
+
+
+def check_sizes(path: Path, sizes: Mapping[str, int]) -> None:
+    """There are columns, of one length, that a machine's memory takes."""
     if not sizes:
         raise InputError("the file holds no columns", where=str(path), fix='give lists, such as {"length": [512]}')
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"'{name}' {size}" for name, size in sizes.items())
         raise InputError(f"columns differ in length: {listed}", where=str(path), fix="give every row the same columns")
-    of_tokens = frozenset(name for name, v in lists.items() if isinstance(v, list) and v and tokens.is_list(v[0]))
-    return MemoryTable(path, list(lists), lambda name: _column(lists, name, path), of_tokens)
+    if (rows := max(sizes.values())) > MOST_ROWS:
+        raise InputError(f"holds {rows:,} rows", where=str(path), fix=f"give at most {MOST_ROWS:,}, or a count table")
 
 
 def _column(lists: Mapping[str, Any], name: str, path: Path) -> Any:

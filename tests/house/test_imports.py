@@ -8,7 +8,7 @@ import pytest
 from scripts import ROOT
 from sources import ENGINE, ODCSIM, inside, outside
 
-TOOLS = "errors files checked form tables progress command"
+TOOLS = "errors files archive checked form tables progress printing command"
 NOUNS = "trace schedule program recipe timeline profile model cost cluster network"
 CONTRACT = {f"odcsim.{name}" for name in f"{TOOLS} {NOUNS}".split()}
 EXECUTORS = {"odcsim.executors.analytic", "odcsim.executors.des"}

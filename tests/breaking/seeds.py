@@ -1,0 +1,178 @@
+"""Small whole inputs of every kind that commands read, and the command lines that read them.
+
+In a command line `IN` stands for the input that is changed, `OUT` for a file that it may write, and any other name for
+another seed, as it is.
+"""
+
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from odcsim.cli import main
+
+SETTING = "--model tiny --gpu a100 --devices 2 --minibatch 2".split()
+SPECS = (
+    "lognormal:median=700,sigma=0.9,max=4096,spike=0.1,samples=40",
+    "uniform:min=20,max=1000,samples=40",
+    "quantiles:0=1,0.5=700,1=4096",
+)
+SETTINGS = ("16k", "2.5", "65,536", "3%", "$2", "0", "longalign")
+LENGTHS = [512, 2048, 77, 900, 64, 4000, 1, 1023, 300, 8]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A seed and a command line that reads it. Without a seed the text itself is an argument."""
+
+    argv: tuple[str, ...]
+    seed: str = ""
+    text: str = ""
+
+
+def write(folder: Path) -> None:
+    """All seeds."""
+    _lengths(folder)
+    _shapes(folder)
+    _logs(folder)
+    plan = ["balance", f"{folder}/a.csv", *SETTING, "--minibatches", "2"]
+    for balancer in ("lb-mini", "pool"):
+        _made([*plan, "--balancer", balancer, "-o", f"{folder}/{balancer}.jsonl"])
+        files = [f"{folder}/{balancer}.jsonl", f"{folder}/{balancer}.npz"]
+        _made(["simulate", files[0], "--sync", "on-demand", "--gpu", "a100", "-o", files[1]])
+    _made(["fit", f"{folder}/log.csv", "--model", "tiny", "--gpu", "a100", "-o", f"{folder}/profile.json"])
+
+
+def _made(argv: list[str]) -> None:
+    if code := main(argv):
+        raise RuntimeError(f"{' '.join(argv)} gave {code}")
+
+
+def _lengths(folder: Path) -> None:
+    rows = [{"prompt": n // 2, "response": n - n // 2, "group": i // 2, "step": i // 4} for i, n in enumerate(LENGTHS)]
+    files = {
+        "a.csv": "length\n" + "\n".join(map(str, LENGTHS)) + "\n",
+        "roles.csv": "prompt,response,group,step\n" + "\n".join(",".join(map(str, r.values())) for r in rows) + "\n",
+        "counts.tsv": "length\tcount\n512\t10\n2048\t3\n",
+        "quantiles.csv": "q;length\n0;5\n0.5;700\n1;4096\n",
+        "a.txt": "\n".join(map(str, LENGTHS)),
+        "a.json": json.dumps(LENGTHS),
+        "columns.json": json.dumps({"length": LENGTHS, "loss": [1] * 10, "note": "text"}),
+        "rows.json": json.dumps(rows),
+        "a.jsonl": "\n".join(json.dumps({"input_ids": [1] * (n % 9 + 1), "labels": [-100, 1]}) for n in LENGTHS),
+        "rows.jsonl": "\n".join(map(json.dumps, rows)),
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    np.save(folder / "a.npy", np.array(LENGTHS))
+    np.savez(folder / "lengths.npz", length=np.array(LENGTHS), loss=np.ones(10, int))
+    np.savez_compressed(folder / "packed.npz", length=np.array(LENGTHS))
+    head = b"MMIDIDX\x00\x00" + np.array([1], "<u8").tobytes() + b"\x08" + np.array([10, 11], "<u8").tobytes()
+    (folder / "a.idx").write_bytes(head + np.array(LENGTHS, "<i4").tobytes())
+    _arrow(folder)
+
+
+def _arrow(folder: Path) -> None:
+    import pyarrow
+    from pyarrow import ipc, parquet
+
+    table = pyarrow.table({"length": LENGTHS, "input_ids": [[1] * (n % 9 + 1) for n in LENGTHS]})
+    parquet.write_table(table, folder / "a.parquet")
+    with pyarrow.OSFile(str(folder / "a.arrow"), "wb") as out, ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+
+
+def _shapes(folder: Path) -> None:
+    config = {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 256, "intermediate_size": 1024,
+        "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 32000,
+        "tie_word_embeddings": True, "max_window_layers": 4, "use_sliding_window": False,
+    }  # fmt: skip
+    mixture = config | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8}
+    mixture |= {"num_experts_per_tok": 2, "moe_intermediate_size": 128, "decoder_sparse_step": 1, "head_dim": 32}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "mixture.json").write_text(json.dumps(mixture))
+    (folder / "gpu.toml").write_text('like = "h100"\npeak_tflops = 800\nmatmul_tflops = 600\nmemory_gb = 80\n')
+    (folder / "cluster.toml").write_text(
+        "devices_per_node = 1\nnics_per_node = 1\nnic_gbit_s = 100\nlatency_us = 20\njitter = 0.02\nswing = 0.1\n"
+        "spell_seconds = 1\nsample_noise = 0.01\n[slow]\n1 = 1.2\n"
+    )
+
+
+def _logs(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    held = [rng.integers(20, 4000, rng.integers(1, 6)) for _ in range(30)]
+    seconds = [1e-3 + 1e-6 * float(n.sum()) + 1e-10 * float((n**2).sum()) for n in held]
+    lines = [f"{';'.join(map(str, n))},{s:.6g}" for n, s in zip(held, seconds, strict=True)]
+    (folder / "log.csv").write_text("lengths,seconds\n" + "\n".join(lines) + "\n")
+    compute = [
+        {"kind": kind, "tokens": int(n.sum()), "squares": float((n**2).sum()), "seconds": s * (i + 1)}
+        for i, kind in enumerate(("forward", "backward", "head"))
+        for n, s in zip(held[:8], seconds, strict=False)
+    ]
+    transfers = [{"kind": "gather", "devices": 2, "bytes": 2**p, "seconds": 1e-4 + 2**p * 1e-10} for p in range(16, 24)]
+    rows = {"compute": compute, "transfers": transfers}
+    about = {"format": "odcsim measurements", "version": 1, "model": "tiny", "gpu": "a100"}
+    (folder / "measurements.json").write_text(json.dumps(about | rows))
+    (folder / "lengths-of-steps.csv").write_text("step,device,lengths\n" + _steps(held))
+    trace = json.dumps({"traceEvents": list(_kernels(seconds)), "distributedInfo": {"rank": 0, "world_size": 1}})
+    (folder / "trace.json").write_text(trace)
+    (folder / "trace.json.gz").write_bytes(gzip.compress(trace.encode()))
+
+
+def _steps(held: list) -> str:
+    return "\n".join(f"{step},0,{';'.join(map(str, n))}" for step, n in enumerate(held[:10])) + "\n"
+
+
+def _kernels(seconds: list[float]):
+    now = 0.0
+    for step, each in enumerate(seconds[:10]):
+        long = each * 1e6
+        yield {"ph": "X", "cat": "gpu_user_annotation", "name": f"ProfilerStep#{step}", "ts": now, "dur": long}
+        yield {"ph": "X", "cat": "kernel", "name": "gemm", "ts": now, "dur": long * 0.9}
+        now += long
+
+
+_READ = [
+    "a.csv", "roles.csv", "counts.tsv", "quantiles.csv", "a.txt", "a.json", "columns.json", "rows.json", "a.jsonl",
+    "rows.jsonl", "a.npy", "lengths.npz", "packed.npz", "a.idx", "a.parquet", "a.arrow",
+]  # fmt: skip
+_FIT = "--model tiny --gpu a100 -o OUT.json"
+_SIMULATE = "--sync on-demand --gpu a100"
+_BALANCE = f"{' '.join(SETTING)} --minibatches 1 --balancer lb-mini"
+# A command line, what is changed of it, and how often it is as likely as others.
+_LINES = [
+    ("trace info IN", _READ, 1),
+    ("trace make IN --samples 5 -o OUT.csv", _READ, 1),
+    (f"balance IN {_BALANCE} -o OUT.jsonl", _READ, 1),
+    (f"simulate IN {_SIMULATE} -o OUT.npz", ["lb-mini.jsonl", "pool.jsonl"], 4),
+    ("report IN --html OUT.html", ["lb-mini.npz", "pool.npz"], 2),
+    ("trace-json IN -o OUT.json.gz", ["lb-mini.npz", "pool.npz"], 2),
+    ("validate IN IN", ["lb-mini.npz", "pool.npz"], 1),
+    ("validate lb-mini.npz IN --json", ["lb-mini.npz"], 2),
+    (f"fit IN {_FIT}", ["log.csv"], 5),
+    ("fit IN -o OUT.json", ["measurements.json"], 5),
+    (f"fit IN --lengths lengths-of-steps.csv {_FIT}", ["trace.json", "trace.json.gz"], 2),
+    (f"fit trace.json --lengths IN {_FIT}", ["lengths-of-steps.csv"], 1),
+    ("catalog show IN", ["config.json", "mixture.json", "gpu.toml"], 1),
+    ("catalog show IN --json", ["config.json", "mixture.json", "gpu.toml"], 1),
+    (f"simulate lb-mini.jsonl {_SIMULATE} --cluster IN -o OUT.npz", ["cluster.toml"], 3),
+    (f"simulate lb-mini.jsonl {_SIMULATE} --profile IN -o OUT.npz", ["profile.json"], 3),
+    ("simulate lb-mini.jsonl --sync collective --gpu IN -o OUT.npz", ["gpu.toml"], 3),
+    ("compare a.csv --model IN --gpu a100 --devices 2 --minibatch 2 --minibatches 1", ["config.json"], 1),
+    (f"compare a.csv {' '.join(SETTING)} --minibatches 1 --profile IN --html OUT.html", ["profile.json"], 1),
+    (f"compare a.csv {' '.join(SETTING)} --minibatches 1 --json --cluster IN", ["cluster.toml"], 1),
+]
+_ARGUMENTS = [
+    ("trace info IN", SPECS),
+    ("trace info a.csv --cutoff IN", SETTINGS),
+    ("trace info a.csv --truncate IN", SETTINGS),
+    *((f"balance a.csv {_BALANCE} {flag} IN -o OUT.jsonl", SETTINGS)
+      for flag in ("--max-tokens", "--devices", "--minibatch", "--seed", "--split-overhead")),
+]  # fmt: skip
+CASES = (
+    *(Case(tuple(line.split()), seed) for line, read, often in _LINES for seed in read * often),
+    *(Case(tuple(line.split()), text=text) for line, texts in _ARGUMENTS for text in texts),
+)
