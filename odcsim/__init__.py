@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from odcsim.errors import InputError
     from odcsim.executors.simulation import Simulation, simulate
     from odcsim.pages.report import write_report
+    from odcsim.questions.asking import ask
     from odcsim.questions.comparison import Comparison, compare
-    from odcsim.questions.setting import Setting, ask, plan
+    from odcsim.questions.setting import Setting, plan
     from odcsim.questions.sweep import sweep_max_tokens
     from odcsim.reading import load
     from odcsim.trace import Trace
@@ -27,7 +28,7 @@ _HOME = {
     "Setting": "questions.setting",
     "Simulation": "executors.simulation",
     "Trace": "trace",
-    "ask": "questions.setting",
+    "ask": "questions.asking",
     "compare": "questions.comparison",
     "load": "reading",
     "plan": "questions.setting",

@@ -48,6 +48,11 @@ class Trace:
         return self.drawn_from or self.size
 
     @property
+    def mean(self) -> float:
+        """Tokens of a sample, on average."""
+        return float(self.lengths.mean() if self.counts is None else self.lengths @ (self.counts / self.size))
+
+    @property
     def longest(self) -> int:
         return int(self.lengths.max() if self.counts is None else self.lengths[self.counts > 0].max())
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from odcsim.executors.simulation import Simulation, simulate
-from odcsim.questions.setting import Setting, ask, plan
+from odcsim.questions.asking import ask
+from odcsim.questions.setting import Setting, plan
 
 # Tests that cannot even be collected where an optional package is missing. The header of a run names what is left out.
 NEEDS = {

@@ -18,7 +18,8 @@ from odcsim import profile, tables, timeline
 from odcsim.cluster import read_cluster
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.profile import Polynomial, Profile
-from odcsim.questions.setting import Setting, ask, plan
+from odcsim.questions.asking import ask
+from odcsim.questions.setting import Setting, plan
 from odcsim.results.validation import Validation, validate
 
 DEVICES, SAMPLES, LIMIT = 4, 8, 65536  # samples of each device; tokens of a microbatch

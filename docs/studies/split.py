@@ -16,8 +16,9 @@ from odcsim.balance import SPLIT
 from odcsim.executors.simulation import Simulation
 from odcsim.files import write_text
 from odcsim.progress import progress
+from odcsim.questions.asking import ask
 from odcsim.questions.comparison import measure
-from odcsim.questions.setting import ask, plan
+from odcsim.questions.setting import plan
 from odcsim.results.metrics import Usage
 
 DEVICES, MODEL, GPU = 64, "r1-distill-qwen-7b", "h100"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from odcsim.balance import SPLIT
 from odcsim.executors.simulation import Simulation, usage
-from odcsim.questions.setting import Setting, ask, plan
+from odcsim.questions.asking import ask
+from odcsim.questions.setting import Setting, plan
 from odcsim.results.metrics import Usage
 
 DEVICES, MANY, FEW, MINIBATCHES, OVERHEAD = 64, 8, 4, 5, 0.05

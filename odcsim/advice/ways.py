@@ -96,15 +96,9 @@ class Site:
 
     def limits(self, setting: Setting, sync: str, share: float) -> tuple[int, ...]:
         trace, cost = self.wish.trace, Way(setting, sync, "").cost
-        device = trace_tokens(self.wish) * setting.minibatch
+        device = trace.mean * setting.minibatch
         most = int(max(trace.longest, room.ENOUGH * device))
         return room.limits(trace.longest, room.fullest(cost, trace.longest, share * self.memory, most), device)
-
-
-def trace_tokens(wish: Wish) -> float:
-    """Of a sample, on average."""
-    lengths, counts = wish.trace.lengths, wish.trace.counts
-    return float(lengths.mean() if counts is None else lengths @ counts / counts.sum())
 
 
 def site(wish: Wish, gpu: str, devices: int) -> Site:

@@ -23,8 +23,8 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from odcsim.cli.compare import show
     from odcsim.pages.report import write_report
+    from odcsim.questions.asking import ask
     from odcsim.questions.comparison import compare, pairs
-    from odcsim.questions.setting import ask
 
     setting = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=8, minibatch=4, max_tokens=65536)
     with progress("comparing", len(pairs())) as advance:

@@ -87,7 +87,9 @@ def add_setting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minibatch", type=whole, required=True, metavar="K", help="samples per device and optimizer step"
     )
-    parser.add_argument("--max-tokens", type=whole, metavar="T", help="limit of a microbatch; default: longest sample")
+    parser.add_argument(
+        "--max-tokens", type=whole, metavar="T", help="limit of a microbatch; default: what is fastest of what fits"
+    )
     parser.add_argument("--minibatches", type=whole, default=200, metavar="B", help="how many to draw (200)")
     parser.add_argument("--seed", type=seed, default=0, metavar="S", help="of the shuffle (0)")
     parser.add_argument("--in-order", action="store_true", help="keep the recorded order, RL steps and groups")
@@ -101,7 +103,7 @@ def add_setting(parser: argparse.ArgumentParser) -> None:
 
 
 def setting_of(args: argparse.Namespace) -> "Setting":
-    from odcsim.questions.setting import ask
+    from odcsim.questions.asking import ask
 
     return ask(
         trace_of(args),
@@ -110,7 +112,7 @@ def setting_of(args: argparse.Namespace) -> "Setting":
         profile=args.profile,
         devices=args.devices,
         minibatch=args.minibatch,
-        max_tokens=args.max_tokens or 0,
+        max_tokens=args.max_tokens,
         minibatches=args.minibatches,
         seed=args.seed,
         in_order=args.in_order,

@@ -100,7 +100,7 @@ def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
     else:
         show_few(comparison.rows, comparison.memory_limit)
     reply = answer.answer(comparison)
-    lines = [answer.verdict(reply), *answer.sentences(comparison, reply), *answer.misfit(comparison, reply)]
+    lines = [answer.verdict(reply), *answer.misfit(comparison, reply), *answer.sentences(comparison, reply)]
     for line in [*lines, f"Cost: {comparison.setting.cost.profile.origin}."]:
         print(line)
 
@@ -129,6 +129,7 @@ def _asked(comparison: "Comparison") -> str:
     where += ", hybrid sharding" if setting.cost.recipe.sharding == "hybrid" else ""
     trace = f"{about['trace']} ({about['trace_samples']:,} samples, longest {setting.trace.longest:,} tokens)"
     size = f"{setting.minibatch} samples per device and step, at most {setting.limit:,} tokens in a microbatch"
+    size += f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
     return f"{about['model']}{setting.cost.recipe.words} on {where}, {trace}, {size}, {setting.minibatches} minibatches"
 
 

@@ -23,7 +23,7 @@ def idle(rows: Sequence[Row]) -> go.Figure:
     """Stacked shares of device time: compute, then the parts of idle."""
     ordered = by_speed(rows)
     title = "Where does device time go?"
-    before, best = find(rows, *REFERENCE), [r for r in ordered if r.balancer not in SIMULATED][-1]
+    before, best = find(rows, *REFERENCE), _runnable(ordered)[-1]
     if before is not None and best.makespan_seconds > 0.999 * before.makespan_seconds:
         title = f"Devices idle {before.idle:.0%} of the time under {label(before)}, and no row is faster"
     elif before is not None:
@@ -132,8 +132,14 @@ def sweep(points: Sequence[tuple[int, Sequence[Row]]]) -> go.Figure:
     return drawn.update_xaxes(type="log", tickvals=limits, ticktext=[f"{at:,}" for at in limits])
 
 
+def _runnable(ordered: Sequence[Row]) -> list[Row]:
+    """Without what nothing runs, and what does not fit where anything does."""
+    rows = [r for r in ordered if r.balancer not in SIMULATED]
+    return [r for r in rows if r.memory_fits is not False] or rows
+
+
 def _speedup_title(ordered: Sequence[Row]) -> str:
-    mine = [r for r in ordered if r.sync == "on-demand" and r.balancer not in SIMULATED]
+    mine = [r for r in _runnable(ordered) if r.sync == "on-demand"]
     if not mine or mine[-1].speedup is None:
         return "What does each row gain over collective + lb-micro?"
     best = mine[-1]

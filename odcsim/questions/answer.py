@@ -1,12 +1,14 @@
 """What a comparison comes to, in sentences for somebody who will decide by them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from odcsim import balance
 from odcsim.balance import SIMULATED
+from odcsim.cost import Cost
 from odcsim.estimates import memory
 from odcsim.questions.comparison import Comparison
+from odcsim.questions.remedies import remedies
 from odcsim.results.summary import REFERENCE, Row
 
 _TRUST = {
@@ -38,6 +40,10 @@ class Basis:
         return self.best if self.pays else self.rival
 
     @property
+    def nothing_fits(self) -> bool:
+        return self.best.memory_fits is False and self.rival.memory_fits is False
+
+    @property
     def over_rival(self) -> float:
         return self.rival.makespan_seconds / self.best.makespan_seconds
 
@@ -56,16 +62,23 @@ def answer(comparison: Comparison) -> Basis:
     rival = min(theirs, key=slowness)
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
     pays = ahead and (best.speedup_low or 0) > 1
+    if best.memory_fits is False or rival.memory_fits is False:
+        return Basis(reference, rival, best, pays=best.memory_fits is True)
     return Basis(reference, rival, best, pays, _flips(comparison, ours, theirs, pays))
 
 
 def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
-    """The rows to choose from, with on-demand and without: those that fit, where any does."""
+    """The rows to choose from, with on-demand and without: those that fit, else the one that needs least."""
     fits = comparison.fidelity == "calibrated"  # else a tight plan fits costs that may well be wrong
     ours = [r for r in comparison.rows if r.sync == "on-demand" and r.balancer not in SIMULATED]
     ours = [r for r in ours if fits or not balance.named(r.balancer).tight]
     theirs = [r for r in comparison.rows if r.sync != "on-demand"]
-    return tuple([r for r in rows if r.memory_fits is not False] or rows for rows in (ours, theirs))  # type: ignore[return-value]
+    return _fitting(ours), _fitting(theirs)
+
+
+def _fitting(rows: Sequence[Row]) -> list[Row]:
+    fitting = [r for r in rows if r.memory_fits is not False]
+    return fitting or [min(rows, key=lambda r: r.memory_bytes or 0.0)]
 
 
 def _flips(comparison: Comparison, ours: Sequence[Row], theirs: Sequence[Row], pays: bool) -> str:
@@ -107,6 +120,8 @@ def question(comparison: Comparison) -> str:
 
 def verdict(reply: Basis) -> str:
     """Yes or no, in one or two sentences."""
+    if reply.best.memory_fits is False or reply.rival.memory_fits is False:
+        return _unfit(reply)
     best, name = reply.best, named(reply.best)
     gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
     rival = f"{reply.over_rival:.2f} times as fast as the best row without it, {named(reply.rival)}"
@@ -120,10 +135,22 @@ def verdict(reply: Basis) -> str:
     return f"{words}, and the sync can stay as it is.{reply.flips}"
 
 
+def _unfit(reply: Basis) -> str:
+    """Where memory decides."""
+    if reply.nothing_fits:
+        return "Nothing here fits memory."
+    (fit, other) = (reply.best, reply.rival) if reply.pays else (reply.rival, reply.best)
+    sizes = f"{named(other)} would need {(other.memory_bytes or 0) / 1e9:.0f} GB, {named(fit)} needs"
+    answer = "Yes: only on-demand fits memory here" if reply.pays else "No: on-demand does not fit memory here"
+    return f"{answer}. {sizes} {(fit.memory_bytes or 0) / 1e9:.0f} GB."
+
+
 def sentences(comparison: Comparison, reply: Basis) -> list[str]:
     """Where the difference comes from, what it saves, and how far to trust it."""
-    lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply)]
     origin = comparison.setting.trace.origin
+    if reply.nothing_fits:
+        return [*_ways_out(comparison), *([f"Lengths: {origin}."] if origin else [])]
+    lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply)]
     return [
         *lines,
         *_sharding(comparison, reply),
@@ -132,8 +159,22 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
     ]
 
 
+def _ways_out(comparison: Comparison) -> list[str]:
+    """What would fit, each by itself."""
+    listed = remedies(replace(comparison.setting, cost=_limited(comparison)))
+    if not listed:
+        return []
+    return [f"What would fit: {'; '.join(listed)}."]
+
+
+def _limited(comparison: Comparison) -> Cost:
+    """The cost with the memory that the comparison was made for."""
+    cost, limit = comparison.setting.cost, comparison.memory_limit or 0.0
+    return replace(cost, cluster=replace(cost.cluster, memory_bytes=limit))
+
+
 def misfit(comparison: Comparison, reply: Basis) -> list[str]:
-    """A warning where the chosen row is not expected to fit."""
+    """Where nothing fits: what the row that needs least would need."""
     chosen, limit = reply.chosen, comparison.memory_limit
     extra = _over_full(comparison, chosen)
     if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
@@ -141,7 +182,7 @@ def misfit(comparison: Comparison, reply: Basis) -> list[str]:
     size = f"{chosen.memory_bytes / 1e9:.0f} GB of memory per device, and one has {limit / 1e9:.0f} GB"
     full = f" Full sharding would need {(chosen.memory_bytes - extra) / 1e9:.0f} GB." if extra else ""
     most = f" Most of it is {chosen.largest_term}." if chosen.largest_term else ""
-    return [f"But {named(chosen)} does not fit: it is estimated to need {size}.{full}{most}"]
+    return [f"Even {named(chosen)} does not fit: it is estimated to need {size}.{full}{most}"]
 
 
 def _idle(reply: Basis) -> str:

@@ -28,15 +28,15 @@ def fullest(cost: Cost, longest: int, room: float, most: int) -> int:
     return low
 
 
-def limits(longest: int, most: int, device: float) -> tuple[int, ...]:
+def limits(longest: int, most: int, device: float, each: float = EACH) -> tuple[int, ...]:
     """Limits to try, from the longest sample up to `most`, where a device has so many tokens of a minibatch."""
     useful = min(most, int(max(longest, ENOUGH * device)))
     if useful < longest:
         return ()
-    tried, at = {longest}, longest * EACH
+    tried, at = {longest}, longest * each
     while at < useful:
         tried.add(_rounded(at, longest))
-        at *= EACH
+        at *= each
     return tuple(sorted(tried | {_rounded(useful, longest)}))
 
 

@@ -1,26 +1,21 @@
 """A question in full: these lengths, this model on this cluster, minibatches of this size. And its schedules."""
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from odcsim import catalog
 from odcsim.balance import named
 from odcsim.balance.balancer import Balancer, Work, assigned
 from odcsim.balance.search.scenarios import scenarios
 from odcsim.catalog import fits
-from odcsim.checked import whole_numbers
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.profile import Profile
-from odcsim.reading import load
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.trace import Trace
@@ -42,6 +37,7 @@ class Setting:
     split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
     price: float | None = None  # of one GPU-hour, in dollars
     whole: bool = False  # the trace is all that will be trained on, and not a sample of it
+    limits_tried: int = 0  # of which the limit was chosen; 0: somebody gave it, or it is the longest sample
 
     @property
     def limit(self) -> int:
@@ -64,49 +60,6 @@ class Setting:
         self.check()
         samples = self.minibatch * self.cost.cluster.devices
         return self.trace.minibatches(samples, self.minibatches, seed=self.seed, in_order=self.in_order)
-
-
-def ask(
-    trace: Trace | str | os.PathLike[str] | ArrayLike,
-    model: str,
-    *,
-    gpu: str | None = None,
-    profile: str | None = None,
-    devices: int = 8,
-    minibatch: int = 4,
-    max_tokens: int = 0,
-    minibatches: int = MINIBATCHES,
-    seed: int = 0,
-    in_order: bool = False,
-    devices_per_node: int | None = None,
-    cluster: str | None = None,
-    split_overhead: float | None = None,
-    price: float | None = None,
-    whole: bool = False,
-    **choices: Any,
-) -> Setting:
-    """A setting by names and paths, as the command line takes them, or by lengths. `choices`: of the recipe,
-    `sharding="hybrid"`."""
-    wanted = {"devices": devices, "minibatch": minibatch, "minibatches": minibatches}
-    for name, value in wanted.items():
-        if value < 1:
-            raise InputError(f"--{name} is {value}", fix="give at least 1")
-    if split_overhead is not None and not 0 <= split_overhead <= 1:
-        raise InputError(f"--split-overhead is {split_overhead}", fix="give a fraction from 0 to 1, such as 0.05")
-    if price is not None and not 0 <= price < math.inf:
-        raise InputError(f"--price is {price}", fix="give dollars for a GPU-hour, such as 2.5")
-    cost = cost_of(model, gpu, profile, devices, devices_per_node, cluster, recipe=Recipe(**choices))
-    asked = minibatch, max_tokens, minibatches, seed, in_order, split_overhead, price, whole
-    return Setting(trace_of(trace), cost, *asked)
-
-
-def trace_of(given: Trace | str | os.PathLike[str] | ArrayLike) -> Trace:
-    """A trace, by its name or as the lengths themselves."""
-    if isinstance(given, Trace):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return load(given if isinstance(given, str) else Path(given))
-    return Trace("lengths", whole_numbers("length", given, 1))
 
 
 def cost_of(

@@ -128,7 +128,7 @@ def compared(rows: Sequence[Row], makespans: Sequence[Floats], draws: Draws) -> 
     reference = of[REFERENCE]
     if not min(total.values()):
         raise InputError("nothing takes any time", fix="the profile must give seconds to at least one kind of compute")
-    best = min(seconds for (_, sync), seconds in total.items() if sync == REFERENCE[1])
+    best = total[_best_collective(rows, total)]
     done = []
     for r in rows:
         mine = of[r.balancer, r.sync]
@@ -146,3 +146,10 @@ def compared(rows: Sequence[Row], makespans: Sequence[Floats], draws: Draws) -> 
             )
         )
     return tuple(done)
+
+
+def _best_collective(rows: Sequence[Row], total: dict[tuple[str, str], float]) -> tuple[str, str]:
+    """Of those that fit, where any does."""
+    every = [r for r in rows if r.sync == REFERENCE[1]]
+    fitting = [r for r in every if r.memory_fits is not False] or every
+    return min(((r.balancer, r.sync) for r in fitting), key=lambda pair: total[pair])

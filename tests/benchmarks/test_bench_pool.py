@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from odcsim.executors.simulation import Simulation, usage
-from odcsim.questions.setting import Setting, ask, plan
+from odcsim.questions.asking import ask
+from odcsim.questions.setting import Setting, plan
 
 LENGTHS = "lognormal:median=11900,sigma=0.9,max=65536"
 MINIBATCHES = 5

@@ -14,8 +14,9 @@ from odcsim.cluster import cluster_of
 from odcsim.cost import Cost
 from odcsim.executors.simulation import EXECUTORS, Simulation, simulate, usage
 from odcsim.program import EVERY, NODES, ROOT, program
+from odcsim.questions.asking import ask
 from odcsim.questions.comparison import compare
-from odcsim.questions.setting import ask, plan
+from odcsim.questions.setting import plan
 from odcsim.recipe import Recipe
 from odcsim.results import metrics
 from odcsim.schedule import Schedule

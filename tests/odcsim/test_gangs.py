@@ -18,9 +18,10 @@ from odcsim.executors.simulation import simulate as run_file
 from odcsim.plots.rows import idle, speedups
 from odcsim.program import program
 from odcsim.questions import answer
+from odcsim.questions.asking import ask
 from odcsim.questions.comparison import Comparison, measure, pairs
 from odcsim.questions.comparison import compare as compare_all
-from odcsim.questions.setting import ask, plan
+from odcsim.questions.setting import plan
 from odcsim.schedule import Header, Schedule, ScheduleFile
 
 ONE = Schedule(

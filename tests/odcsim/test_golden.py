@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from odcsim.executors.simulation import Simulation
+from odcsim.questions.asking import ask
 from odcsim.questions.comparison import measure
-from odcsim.questions.setting import Setting, ask, plan
+from odcsim.questions.setting import Setting, plan
 from odcsim.reading import load
 from odcsim.results.metrics import Usage
 from odcsim.trace import Trace

@@ -18,7 +18,7 @@ from odcsim.command import Parser, add_recipe, chosen
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation
-from odcsim.questions.setting import ask
+from odcsim.questions.asking import ask
 from odcsim.recipe import CHOICES, USUAL, Recipe, flag, flags
 
 A100, MODEL = catalog.gpu("a100"), catalog.model("r1-distill-qwen-1.5b")

@@ -5,7 +5,8 @@ import pytest
 from odcsim.catalog import fits
 from odcsim.errors import InputError
 from odcsim.profile import write
-from odcsim.questions.setting import ask, cost_of
+from odcsim.questions.asking import ask
+from odcsim.questions.setting import cost_of
 from odcsim.recipe import Recipe
 
 SMALL = "r1-distill-qwen-1.5b"

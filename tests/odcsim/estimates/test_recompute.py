@@ -22,7 +22,8 @@ from odcsim.fitting.fit import fit
 from odcsim.fitting.logs import Log, fit_log
 from odcsim.fitting.measurements import Compute, Measurements
 from odcsim.profile import Passes, Polynomial, Profile
-from odcsim.questions.setting import ask, cost_of, plan
+from odcsim.questions.asking import ask
+from odcsim.questions.setting import cost_of, plan
 from odcsim.recipe import Recipe
 from odcsim.results.validation import validate
 from odcsim.timeline import read, write

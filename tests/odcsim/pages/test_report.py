@@ -14,8 +14,9 @@ from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.pages.report import write_report, write_timelines
 from odcsim.questions import answer
+from odcsim.questions.asking import ask
 from odcsim.questions.comparison import compare
-from odcsim.questions.setting import ask, plan
+from odcsim.questions.setting import plan
 from odcsim.questions.sweep import sweep_max_tokens
 from odcsim.results import metrics
 from odcsim.trace import Trace

@@ -14,8 +14,9 @@ from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.program import SYNCS
 from odcsim.questions import answer
+from odcsim.questions.asking import ask
 from odcsim.questions.comparison import Comparison, compare, measure, pairs
-from odcsim.questions.setting import ask, cost_of, plan
+from odcsim.questions.setting import cost_of, plan
 from odcsim.results import metrics
 from odcsim.results.summary import REFERENCE, row
 

@@ -12,7 +12,8 @@ from odcsim.balance.search.scenarios import scenarios
 from odcsim.catalog import fits
 from odcsim.errors import InputError
 from odcsim.profile import Timing
-from odcsim.questions.setting import Setting, ask, cost_of, plan
+from odcsim.questions.asking import ask
+from odcsim.questions.setting import Setting, cost_of, plan
 from odcsim.trace import Trace
 
 MODEL = "r1-distill-qwen-1.5b"
