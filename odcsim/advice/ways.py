@@ -11,7 +11,6 @@ from odcsim.balance import SIMULATED
 from odcsim.cost import Cost
 from odcsim.program import SYNCS
 from odcsim.questions import room
-from odcsim.questions.comparison import RIVAL
 from odcsim.questions.ends import UNBALANCED
 from odcsim.questions.setting import Drawn, Setting, assign, cost_of, drawn
 from odcsim.recipe import RECOMPUTE, Recipe
@@ -31,8 +30,7 @@ class Way:
 
     @property
     def cost(self) -> Cost:
-        """As compared elsewhere: where nodes exchange, collectives do as FSDP2's."""
-        return self.setting.cost.by(sync=self.sync, exchange=RIVAL)
+        return room.under(self.setting.cost, self.sync)
 
     @property
     def on_demand(self) -> bool:

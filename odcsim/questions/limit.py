@@ -9,7 +9,6 @@ from dataclasses import replace
 from odcsim.errors import InputError
 from odcsim.executors import quick
 from odcsim.questions import room
-from odcsim.questions.comparison import RIVAL
 from odcsim.questions.setting import Drawn, Setting, assign, drawn
 
 FEW = 4  # minibatches to try a limit on
@@ -27,8 +26,8 @@ def chosen(setting: Setting) -> Setting:
         minibatches = drawn(replace(setting, minibatches=min(FEW, setting.minibatches)))
     except InputError:
         return setting  # whoever draws refuses, and says what
-    sides = [[_seconds(setting, sync, limit, minibatches) for limit in tried] for sync in SIDES]
-    worst = [max(side[i] / min(side) for side in sides) for i in range(len(tried))]
+    every = [[_seconds(setting, side, limit, minibatches) for limit in tried] for side in SIDES]
+    worst = [max(seconds[i] / min(seconds) for seconds in every) for i in range(len(tried))]
     best = next(i for i, regret in enumerate(worst) if regret <= SAME * min(worst))
     return replace(setting, max_tokens=tried[best], limits_tried=len(tried))
 
@@ -38,13 +37,13 @@ def limits(setting: Setting) -> tuple[int, ...]:
     memory, longest = setting.cost.cluster.memory_bytes, setting.trace.longest
     device = setting.trace.mean * setting.minibatch
     top = int(max(longest, room.ENOUGH * device))
-    costs = [setting.cost.by(sync=sync, exchange=RIVAL) for sync in SIDES]
+    costs = [room.under(setting.cost, side) for side in SIDES]
     most = [room.fullest(cost, longest, room.FILLED * memory, top) for cost in costs] if memory else [0]
     return room.limits(longest, min((m for m in most if m >= longest), default=0), device, EACH)
 
 
-def _seconds(setting: Setting, sync: str, limit: int, minibatches: list[Drawn]) -> float:
+def _seconds(setting: Setting, side: str, limit: int, minibatches: list[Drawn]) -> float:
     """Of the best of a side."""
-    at, cost = replace(setting, max_tokens=limit), setting.cost.by(sync=sync, exchange=RIVAL)
-    plans = (assign(at, name, minibatches) for name in SIDES[sync])
+    at, cost = replace(setting, max_tokens=limit), room.under(setting.cost, side)
+    plans = (assign(at, name, minibatches) for name in SIDES[side])
     return min(float(quick.seconds(cost, plan.schedules).sum()) for plan in plans)

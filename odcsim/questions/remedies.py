@@ -7,7 +7,6 @@ from typing import Any
 from odcsim.cost import Cost
 from odcsim.estimates import memory
 from odcsim.questions import room
-from odcsim.questions.comparison import RIVAL
 from odcsim.questions.setting import Setting
 from odcsim.recipe import RECOMPUTE, Recipe
 from odcsim.trace import Trace
@@ -37,7 +36,7 @@ def remedies(setting: Setting) -> list[str]:
 
 
 def _leanest(setting: Setting) -> Cost:
-    return setting.cost.by(sync="collective", exchange=RIVAL)
+    return room.under(setting.cost, "collective")
 
 
 def _smaller(setting: Setting, limit: float) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from odcsim.cost import Cost
 from odcsim.estimates import memory
+from odcsim.questions.comparison import RIVAL
 
 EACH = 1.25  # times the limit before it: nearer ones differ by less than the search is after
 ROUND = 1024  # tokens that longer limits are whole multiples of: people type them
@@ -9,6 +10,11 @@ ROUND = 1024  # tokens that longer limits are whole multiples of: people type th
 # where nearly all is full.
 FILLED = 0.92
 ENOUGH = 1.5  # times a device's tokens of a minibatch: nothing is left to gain from there on
+
+
+def under(cost: Cost, sync: str) -> Cost:
+    """The cost as a comparison runs it: where nodes exchange, collectives do as FSDP2's."""
+    return cost.by(sync=sync, exchange=RIVAL)
 
 
 def needed(cost: Cost, tokens: int, longest: int) -> memory.Memory:

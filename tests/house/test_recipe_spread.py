@@ -14,7 +14,7 @@ from sources import ENGINE, ODCSIM
 
 from odcsim.recipe import CHOICES
 
-CEILINGS = {"sync": 26, "prefetch": 3, "recompute": 19, "sharding": 12, "accumulate": 13}
+CEILINGS = {"sync": 27, "prefetch": 3, "recompute": 19, "sharding": 12, "accumulate": 13}
 CEILINGS["exchange"] = 8  # one of them what threads of a process do, one what an advice searches
 NEW = 6
 # What else is called so: what torch calls its own, and what every training step has.
