@@ -21,7 +21,8 @@ from odcsim import profile, tables, timeline
 from odcsim.cost import Cost
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.profile import Polynomial, Profile
-from odcsim.questions.setting import ask, plan
+from odcsim.questions.asking import ask
+from odcsim.questions.setting import plan
 from odcsim.results import metrics
 
 DEVICES, NODE, SAMPLES, LIMIT = 4, 2, 4, 65536

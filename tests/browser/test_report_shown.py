@@ -4,8 +4,8 @@ import browser
 import pytest
 
 from odcsim.pages.report import write_report, write_timelines
+from odcsim.questions.asking import ask
 from odcsim.questions.comparison import compare
-from odcsim.questions.setting import ask
 from odcsim.questions.sweep import sweep_max_tokens
 
 pytestmark = pytest.mark.browser

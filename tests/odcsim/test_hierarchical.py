@@ -16,8 +16,8 @@ from odcsim.executors import analytic, des
 from odcsim.executors.simulation import EXECUTORS, Simulation, usage
 from odcsim.program import EVERY, NODES, SYNCS, program
 from odcsim.questions import answer
+from odcsim.questions.asking import ask
 from odcsim.questions.comparison import compare
-from odcsim.questions.setting import ask
 from odcsim.recipe import Recipe
 from odcsim.schedule import Schedule
 

@@ -9,8 +9,9 @@ from odcsim.balance.balancer import Work
 from odcsim.balance.lb_micro import lb_micro
 from odcsim.balance.sorted_slice import lockstep, sorted_slice
 from odcsim.executors.simulation import Simulation
+from odcsim.questions.asking import ask
 from odcsim.questions.comparison import measure
-from odcsim.questions.setting import ask, plan
+from odcsim.questions.setting import plan
 
 LONGEST = 4096
 
