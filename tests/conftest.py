@@ -24,7 +24,11 @@ NEEDS = {
     "cuda": ["odc_engine/places/test_green.py"],
     "pyarrow": ["odcsim/reading/test_files.py"],
     "tokenizers": ["odcsim/reading/test_tokenizing*.py"],
-    "transformers": ["odc_engine/trainers/test_hugging_face*.py", "odcsim/reading/test_tokenizing_alike.py"],
+    "transformers": [
+        "odc_engine/trainers/test_hugging_face*.py",
+        "odcsim/reading/test_tokenizing_alike.py",
+        "odcsim/handover/test_flags_parsed.py",
+    ],
     "torchtitan": ["odc_engine/trainers/test_titan.py"],
     "trl": [
         "docs/test_trl.py",

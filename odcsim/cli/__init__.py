@@ -18,13 +18,14 @@ COMMANDS = (
     "trace_json",
     "fit",
     "validate",
+    "flags",
     "catalog",
 )
 
 # What arguments that may name a file to read are called, in any command.
 INPUTS = tuple(
     "trace source sources schedule timeline timelines predicted measured name model gpu profile cluster lengths "
-    "tokenizer plan".split()
+    "tokenizer plan rows".split()
 )
 PAGES = ("", ".html", ".htm")  # without a suffix it may be a pipe
 
