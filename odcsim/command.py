@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from odcsim.errors import InputError
 from odcsim.printing import Printed, printable, silence, standing
-from odcsim.recipe import CHOICES, RECOMPUTE, flag
+from odcsim.recipe import CHOICES, RECOMPUTE, flag, over
 
 # What a path that somebody gave can be wrong in, wherever it is looked at.
 _PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
@@ -24,6 +24,7 @@ _SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, err
 # As SI has it, so that nobody has to guess what a number comes to: 16k is 16,000 of anything, 16Ki is 16,384.
 SIZES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "ki": 2**10, "mi": 2**20}
 TIMES = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+_TAKEN = "fields of a recipe"  # where a command line notes which ones it takes
 _NUMBER = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,12}(?:\.\d{1,20})?) ?([a-z]*)", re.ASCII)
 
 
@@ -87,20 +88,53 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_recipe(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
-    """Flags that ask for these fields of a recipe."""
-    for name in names:
+    """Flags that ask for these fields of a recipe, and for a file of it: flags win."""
+    taken = tuple(names)
+    parser.set_defaults(**{_TAKEN: taken})
+    parser.add_argument("--recipe", action=_File, metavar="FILE", help="TOML: what the flags of a recipe say")
+    for name in taken:
         choice, kind = CHOICES[name], type(CHOICES[name].usual)
-        how: dict[str, Any] = {"dest": name, "help": choice.help or None}
+        how: dict[str, Any] = {"dest": name, "help": choice.help or None, "default": argparse.SUPPRESS}
         if kind is bool:
             how["action"] = "store_false" if choice.usual else "store_true"
         else:
-            how |= {"type": kind, "choices": choice.values or None}
-            how |= {"required": True} if choice.compared else {"default": choice.usual}
+            how |= {"type": kind, "choices": choice.values or None, "required": choice.compared}
         parser.add_argument(flag(name), **how)
         if name == "selective":
-            parser.add_argument("--recompute", action=_Words, choices=RECOMPUTE, help="all of a layer, or less")
+            parser.add_argument(
+                "--recompute",
+                action=_Words,
+                choices=RECOMPUTE,
+                default=argparse.SUPPRESS,
+                help="all of a layer, or less",
+            )
         if name == "stack":
-            parser.add_argument("--compile", dest=name, action="store_const", const="compiled", help="--stack compiled")
+            parser.add_argument(
+                "--compile",
+                dest=name,
+                action="store_const",
+                const="compiled",
+                default=argparse.SUPPRESS,
+                help="--stack compiled",
+            )
+
+
+class _File(argparse.Action):
+    """What a file chooses is not asked for again."""
+
+    def __call__(self, parser: argparse.ArgumentParser, args: argparse.Namespace, path: Any, _: Any = None) -> None:
+        from odcsim.recipe_file import read
+
+        try:
+            fields = read(path)
+        except InputError as error:
+            print(f"{parser.prog}: error: {printable(str(error))}", file=sys.stderr)
+            raise SystemExit(2) from None
+        if idle := [name for name in fields if name not in vars(args)[_TAKEN]]:
+            print(f"{parser.prog}: nothing here acts on {', '.join(idle)} of {printable(str(path))}", file=sys.stderr)
+        args.recipe = fields
+        for action in parser._actions:
+            action.required = action.required and action.dest not in fields
 
 
 class _Words(argparse.Action):
@@ -111,8 +145,11 @@ class _Words(argparse.Action):
 
 
 def chosen(args: argparse.Namespace) -> dict[str, Any]:
-    """Of a recipe what the command line chose; what it has no flag for is as usual."""
-    return {name: getattr(args, name) for name in CHOICES if hasattr(args, name)}
+    """Of a recipe what the command line chose, else its file; what it has no flag for is as usual."""
+    given = {name: getattr(args, name) for name in CHOICES if hasattr(args, name)}
+    taken, file = getattr(args, _TAKEN, ()), getattr(args, "recipe", None) or {}
+    usual = {name: CHOICES[name].usual for name in taken if not CHOICES[name].compared}
+    return usual | over({name: value for name, value in file.items() if name in taken}, given)
 
 
 def status(name: str, run: Callable[[], int | None], *failures: type[Exception]) -> int:

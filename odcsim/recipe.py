@@ -20,6 +20,7 @@ RECOMPUTE: Mapping[str, Mapping[str, Any]] = {  # what one word asks for
     "layers": {"recompute": True, "selective": "layers"},
     "none": {"recompute": False, "selective": "no"},
 }
+WORDS = {"recompute": RECOMPUTE}  # fields that are asked for by words for several
 ATTENTION = ("usual", "fa2", "fa3", "cudnn", "sdpa", "eager", "triton")
 STACKS = ("tuned", "compiled", "plain")
 PRECISIONS = ("bf16", "fp8")
@@ -182,6 +183,11 @@ class Recipe:
         """The names of what is not as usual and what no measured seconds know."""
         return [name for name in self._unusual() if CHOICES[name].estimated]
 
+    @property
+    def usual(self) -> list[str]:
+        """The names of what is as most people run it."""
+        return [name for name, choice in CHOICES.items() if getattr(self, name) == choice.usual]
+
     def _unusual(self) -> list[str]:
         return [name for name, choice in CHOICES.items() if getattr(self, name) != choice.usual]
 
@@ -193,6 +199,12 @@ USUAL = Recipe()
 def flags(*, engine: bool = False) -> tuple[str, ...]:
     """The names of what a command line asks for: the simulator's, or the engine's."""
     return tuple(name for name, choice in CHOICES.items() if choice.flag and (engine or not choice.engine))
+
+
+def over(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file chooses with what flags choose over it. Without recompute nothing is left to select from."""
+    none = given.get("recompute") is False
+    return {name: value for name, value in file.items() if not (none and name == "selective")} | dict(given)
 
 
 def flag(name: str) -> str:

@@ -155,7 +155,12 @@ def _median(values: Floats) -> int:
 
 def _origins(comparison: Comparison) -> list[str]:
     setting, profile = comparison.setting, comparison.setting.cost.profile
-    asked = [(name.replace("_", " "), _text(value)) for name, value in inputs(comparison).items() if value is not None]
+    usual = setting.cost.recipe.usual
+    asked = [
+        (name.replace("_", " "), _text(value) + (" (default)" if name in usual else ""))
+        for name, value in inputs(comparison).items()
+        if value is not None
+    ]
     asked += [("fidelity", comparison.fidelity), ("range of seconds", f"{profile.low:g} to {profile.high:g} times")]
     shape = f" {page.badge(answer.SHAPE)}" if answer.SHAPE in setting.trace.origin else ""
     return [f"<h2>Inputs, and where they come from{shape}</h2>", page.facts(asked), *_closing()]

@@ -9,7 +9,7 @@ from scripts import ROOT
 from sources import ENGINE, ODCSIM, inside, outside
 
 TOOLS = "errors files archive checked form tables progress printing command"
-NOUNS = "trace schedule program recipe timeline profile model cost cluster network"
+NOUNS = "trace schedule program recipe recipe_file timeline profile model cost cluster network"
 CONTRACT = {f"odcsim.{name}" for name in f"{TOOLS} {NOUNS}".split()}
 EXECUTORS = {"odcsim.executors.analytic", "odcsim.executors.des"}
 READERS = (

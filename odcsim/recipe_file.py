@@ -1,0 +1,43 @@
+"""A recipe as a file: what flags say, by the same words, in TOML."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from odcsim.checked import Given
+from odcsim.errors import InputError, nearest
+from odcsim.files import reading
+from odcsim.recipe import CHOICES, WORDS, Choice
+
+COMPILE = "compile"
+KEYS = (*(name for name, choice in CHOICES.items() if choice.flag), COMPILE)
+
+
+def read(path: Path | str) -> dict[str, Any]:
+    """The fields that the file chooses. Those that one command alone acts on are read for all."""
+    where = str(path)
+    fields: dict[str, Any] = {}
+    with reading(path, missing="give a recipe's TOML file", expected="TOML"):
+        content: Mapping[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    for key, value in content.items():
+        if key not in KEYS:
+            raise InputError(f"unknown key {key!r:.40}", where=where, fix=nearest(key, list(KEYS)))
+        fields |= _fields(key, Given(key, value, where))
+    return fields
+
+
+def _fields(key: str, given: Given) -> Mapping[str, Any]:
+    if key == COMPILE:
+        return {"stack": "compiled"} if given.flag() else {}
+    if key in WORDS and not isinstance(given.value, bool):
+        return WORDS[key][given.one_of(WORDS[key])]
+    return {key: _value(CHOICES[key], given)}
+
+
+def _value(choice: Choice, given: Given) -> Any:
+    if isinstance(choice.usual, bool):
+        return given.flag()
+    if isinstance(choice.usual, int):
+        return given.whole(0)
+    return given.one_of(choice.values) if choice.values else given.text()
