@@ -82,6 +82,7 @@ class Offer:
             "memory_bytes": self.memory,
             "over_without": self.best.gain,
             "ways": self.best.tried,
+            "fidelity": self.chosen.fidelity,
             "cost": way.cost.profile.origin,
         }
 

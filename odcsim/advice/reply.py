@@ -168,6 +168,8 @@ def _share(wish: Wish, offer: Offer) -> float:
 
 def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}
+    if rent.chosen.fidelity == "extrapolated":
+        yield "WARNING: samples or microbatches are beyond what these seconds were made from: they are extrapolated."
     yield f"Training steps alone, without loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
     if advice.wish.trace.origin:
         yield f"Lengths: {advice.wish.trace.origin}."

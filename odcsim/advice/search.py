@@ -21,6 +21,7 @@ class Trial:
     way: Way
     seconds: Floats
     microbatches: float  # of a device, on average
+    fidelity: str  # of the seconds, for these schedules
 
     @property
     def mean(self) -> float:
@@ -68,7 +69,8 @@ def timed(site: Site, way: Way) -> Trial:
     schedules = schedules[:FEW] if drawn else schedules
     how = Simulation(way.cost, executor="des" if drawn else "analytic", seed=site.wish.seed)
     counts = [sum(schedule.microbatches) + len(schedule.queue) for schedule in schedules]
-    return Trial(way, simulation.usage(schedules, how).makespan, sum(counts) / len(counts) / site.devices)
+    mean, fidelity = sum(counts) / len(counts) / site.devices, simulation.fidelity(way.cost, schedules)
+    return Trial(way, simulation.usage(schedules, how).makespan, mean, fidelity)
 
 
 def finest(site: Site, ways: list[Trial]) -> Trial | None:

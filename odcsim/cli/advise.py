@@ -31,7 +31,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--minibatches", type=options.whole, default=96, metavar="B", help="to simulate (96)")
     parser.add_argument("--seed", type=options.seed, default=0, metavar="S", help="of the shuffle (0)")
     add_recipe(parser, [name for name in USUAL.inputs() if not CHOICES[name].searched])
-    parser.add_argument("--json", action="store_true", help="print what was asked and every row as JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print every figure of every row as CSV")
+    form.add_argument("--json", action="store_true", help="print what was asked and every row as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write a page with a picture of time and money, too")
     parser.set_defaults(run=_run)
 
 
@@ -43,8 +46,16 @@ def _run(args: argparse.Namespace) -> None:
     wish = _wish(args)
     with progress("searching", len(wish.gpus) * len(wish.devices)) as advance:
         advice = advise(wish, advance=lambda _: advance())
+    if args.html is not None:
+        from odcsim.pages.advice_page import write_advice
+
+        write_advice(advice, args.html)
     if args.json:
         options.print_json(advice.as_json())
+    elif args.csv:
+        from odcsim.cli import csvs
+
+        csvs.print_lines(advice.as_json()["rows"])
     else:
         advice_table.show(advice)
 

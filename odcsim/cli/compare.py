@@ -25,6 +25,7 @@ def add(commands: Any) -> None:
         "--whole", action="store_true", help="the trace is all that will be trained on, and not a sample of it"
     )
     parser.add_argument("--price", type=options.amount, metavar="P", help="of one GPU-hour, in dollars")
+    parser.add_argument("--epochs", type=options.amount, metavar="E", help="tell hours and cost of so many, too")
     parser.add_argument("--executor", choices=options.EXECUTORS, default="analytic")
     parser.add_argument(
         "--sweep-max-tokens",
@@ -60,12 +61,12 @@ def _run(args: argparse.Namespace) -> None:
 
         write_report(comparison, args.html, swept)
     if args.json or args.csv:
-        print_rows(comparison, swept, as_csv=args.csv)
+        print_rows(comparison, swept, args.epochs, as_csv=args.csv)
     else:
-        show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide)
+        show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide, epochs=args.epochs)
 
 
-def print_rows(comparison: "Comparison", swept: "Swept", *, as_csv: bool) -> None:
+def print_rows(comparison: "Comparison", swept: "Swept", epochs: float | None, *, as_csv: bool) -> None:
     """For programs."""
     if as_csv:
         from odcsim.cli import csvs
@@ -75,16 +76,28 @@ def print_rows(comparison: "Comparison", swept: "Swept", *, as_csv: bool) -> Non
     content = comparison.as_json()
     if swept:
         content["sweep"] = [{"max_tokens": t, "rows": [r.as_json() for r in c.rows]} for t, c in swept]
+    if epochs is not None:
+        from odcsim.questions.whole_run import WholeRun
+
+        content["run"] = WholeRun(comparison, epochs).as_json()
     options.print_json(content)
 
 
 def show(
-    comparison: "Comparison", swept: "Swept" = (), *, html: str | None, terms: bool = False, wide: bool = False
+    comparison: "Comparison",
+    swept: "Swept" = (),
+    *,
+    html: str | None,
+    terms: bool = False,
+    wide: bool = False,
+    epochs: float | None = None,
 ) -> None:
     """Print the comparison. `html`: the report that was written of it."""
     from odcsim.cli import table
 
     table.show_comparison(comparison, wide=wide)
+    if epochs is not None:
+        table.show_run(comparison, epochs)
     if terms:
         table.show_memory(comparison)
     if swept:

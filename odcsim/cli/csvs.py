@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 def print_rows(comparisons: "Sequence[tuple[int, Comparison]]") -> None:
     """Of comparisons at several limits, which is a column of its own."""
-    lines = [{"max_tokens": limit, **flat(row.as_json())} for limit, c in comparisons for row in c.rows]
+    print_lines([{"max_tokens": limit, **row.as_json()} for limit, c in comparisons for row in c.rows])
+
+
+def print_lines(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Rows as their JSON has them."""
+    lines = [flat(row) for row in rows]
     writer = csv.DictWriter(sys.stdout, names(lines), lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)

@@ -84,9 +84,9 @@ def add_setting(parser: argparse.ArgumentParser) -> None:
     add_hardware(parser)
     add_recipe(parser, USUAL.inputs())
     parser.add_argument("--devices", type=whole, required=True, metavar="N", help="GPUs that share each minibatch")
-    parser.add_argument(
-        "--minibatch", type=whole, required=True, metavar="K", help="samples per device and optimizer step"
-    )
+    size = parser.add_mutually_exclusive_group(required=True)
+    size.add_argument("--minibatch", type=whole, metavar="K", help="samples per device and optimizer step")
+    size.add_argument("--global-batch", type=whole, metavar="B", help="of all devices together, instead")
     parser.add_argument(
         "--max-tokens", type=whole, metavar="T", help="limit of a microbatch; default: what is fastest of what fits"
     )
@@ -102,6 +102,16 @@ def add_setting(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def per_device(batch: int, devices: int) -> int:
+    """Of a global batch."""
+    from odcsim.errors import InputError
+
+    if batch % devices:
+        fix = f"give a multiple of {devices}, such as {devices * -(-batch // devices)}"
+        raise InputError(f"--global-batch {batch} does not divide by {devices} devices", fix=fix)
+    return batch // devices
+
+
 def setting_of(args: argparse.Namespace) -> "Setting":
     from odcsim.questions.asking import ask
 
@@ -111,7 +121,7 @@ def setting_of(args: argparse.Namespace) -> "Setting":
         gpu=args.gpu,
         profile=args.profile,
         devices=args.devices,
-        minibatch=args.minibatch,
+        minibatch=args.minibatch or per_device(args.global_batch, args.devices),
         max_tokens=args.max_tokens,
         minibatches=args.minibatches,
         seed=args.seed,

@@ -105,6 +105,16 @@ def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
         print(line)
 
 
+def show_run(comparison: "Comparison", epochs: float) -> None:
+    """The row to choose over the whole run, where one fits."""
+    from odcsim.questions import answer
+    from odcsim.questions.whole_run import WholeRun
+
+    run, reply = WholeRun(comparison, epochs), answer.answer(comparison)
+    if not reply.nothing_fits:
+        print(run.sentence(reply))
+
+
 def show_texts(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
