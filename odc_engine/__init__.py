@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from odc_engine.fsdp import OnDemand
     from odc_engine.packed import Packed, loss_tokens, pack, sample_mean, token_mean
+    from odc_engine.runs.check import check
     from odc_engine.sampler import BalancedBatches, agree
 
 _HOME = {
@@ -16,6 +17,7 @@ _HOME = {
     "OnDemand": "fsdp",
     "Packed": "packed",
     "agree": "sampler",
+    "check": "runs.check",
     "loss_tokens": "packed",
     "pack": "packed",
     "sample_mean": "packed",
@@ -26,6 +28,7 @@ __all__ = [
     "OnDemand",
     "Packed",
     "agree",
+    "check",
     "loss_tokens",
     "pack",
     "sample_mean",

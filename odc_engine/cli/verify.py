@@ -1,4 +1,4 @@
-"""`odc_engine verify`: a schedule's gradients held against one process."""
+"""`odc_engine verify`: a schedule's gradients, or those of a script's first minibatch, held against one process."""
 
 import argparse
 from typing import Any
@@ -10,13 +10,34 @@ UNASKED = "dtype"  # of fp32 alone gradients differ so little that a mistake sho
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("verify", help="hold a schedule's gradients against one process")
+    parser = commands.add_parser("verify", help="hold gradients against one process: a schedule's, or a script's")
     options.add_job(parser, [name for name in flags(engine=True) if name != UNASKED])
     options.add_json(parser)
+    parser.add_argument(
+        "--script",
+        action=_Script,
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT",
+        help="under torchrun: a training script and its arguments, run until its first minibatch is checked",
+    )
     parser.set_defaults(run=_run, emulate_compute=False, cluster=None)
 
 
+class _Script(argparse.Action):
+    """Stands for a whole job: nothing of one is required any more."""
+
+    def __call__(self, parser: argparse.ArgumentParser, args: argparse.Namespace, values: Any, _: Any = None) -> None:
+        args.script = values
+        for action in parser._actions:
+            action.required = False
+
+
 def _run(args: argparse.Namespace) -> int:
+    if args.script is not None:
+        options.need_torch()
+        from odc_engine.runs.script import verify_script
+
+        return verify_script(args.script)
     file, job = options.job_of(args)
     from odc_engine.runs.verify import verify
 

@@ -84,11 +84,11 @@ class OnDemand(Communication):
         with ExitStack() as opened:
             self.memory = memory or memory_for(model, timeout, devices_of(model))
             opened.callback(self.memory.close)
-            self.rank, self.size = self.memory.rank, self.memory.size
+            self.model, self.rank, self.size = model, self.memory.rank, self.memory.size
             self.meets, self.recorder = meets, recorder or Silence()
             groups = sharded_groups(model) if self.size > 1 else []
             opened.enter_context(stock_afterwards(groups))
-            self._scales = [scale(group, self.size, average=average) for group in groups]
+            self.scales = [scale(group, self.size, average=average) for group in groups]
             self.units = units_of(groups)
             shapes = [unit.shape for unit in self.units]
             arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
@@ -178,7 +178,7 @@ class OnDemand(Communication):
         anybody = iter(every[:, len(word) :].amax(dim=0).tolist())
         for unit in self.units:
             used = [next(anybody) for _ in unit.trainable]
-            set_grads(unit, arena.gradients(unit.index), used, self._scales[unit.index])
+            set_grads(unit, arena.gradients(unit.index), used, self.scales[unit.index])
             unit.fsdp.reshard()  # else model.parameters() are whole ones, without gradients, on who only evaluated
         self._minibatch.arrive()
 

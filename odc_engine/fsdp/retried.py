@@ -9,12 +9,13 @@ anything else is refused once a gradient is on its way.
 import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from odc_engine.fsdp.minibatch import DROP, Minibatch
+from odc_engine.fsdp.replay import random_states
 from odc_engine.fsdp.transfers import Transfers
 from odc_engine.fsdp.units import Unit
 from odc_engine.fsdp.used import Used
@@ -130,20 +131,15 @@ class _State:
     """What a pass that fails must have left as it was."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._random = _random_states()
+        self._random = random_states()
         self._versions = {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
 
     def drew(self) -> bool:
-        return not all(map(torch.equal, self._random, _random_states()))
+        return not all(map(torch.equal, self._random, random_states()))
 
     def changed_buffer(self, model: nn.Module) -> str | None:
         now = {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
         return next((name for name in now if now[name] != self._versions.get(name)), None)
-
-
-def _random_states() -> list[Tensor]:
-    cuda: Any = torch.cuda
-    return [torch.get_rng_state()] + ([cuda.get_rng_state()] if cuda.is_available() else [])
 
 
 def _free() -> None:

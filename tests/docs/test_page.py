@@ -30,3 +30,31 @@ def test_the_loop_of_the_page_prints_what_the_page_says(tmp_path, change):
     done = torchrun(tmp_path, "--nproc-per-node", "2", "train.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout == SHOWN.search(text)[1]
+
+
+VERDICT = re.compile(r"^ *(train.py: \d.*\n)", re.MULTILINE)
+FIGURE = re.compile(r"\d\.\de-0\d \(.*\)")
+TWICE = """import odc_engine.fsdp.on_demand as engine
+usual = engine.set_grads
+engine.set_grads = lambda *how: usual(*how[:3], 2.0)
+"""
+CALL = "-m", "odc_engine", "verify", "--script"  # as --no-python odc_engine does, wherever it is installed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [str, attached])
+def test_the_first_minibatch_of_the_page_is_checked(tmp_path, change):
+    text = PAGE.read_text(encoding="utf-8")
+    (tmp_path / "train.py").write_text(change(PROGRAM.search(text)[1]))
+    done = torchrun(tmp_path, "--nproc-per-node", "2", *CALL, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert FIGURE.sub("", done.stdout) == FIGURE.sub("", VERDICT.search(text)[1])
+
+
+@pytest.mark.slow
+def test_a_script_whose_gradients_are_others_ends_with_1(tmp_path):
+    text = PAGE.read_text(encoding="utf-8")
+    (tmp_path / "train.py").write_text(TWICE + PROGRAM.search(text)[1])
+    done = torchrun(tmp_path, "--nproc-per-node", "2", *CALL, "train.py")
+    assert done.returncode == 1
+    assert "are NOT equal to one process" in done.stdout

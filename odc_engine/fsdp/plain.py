@@ -1,0 +1,74 @@
+"""A sharded model as a plain one: a copy of its modules that FSDP2 has no part in, with whole weights."""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+HOOKS = (
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_load_state_dict_post_hooks",
+    "_load_state_dict_pre_hooks",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+)
+OURS = ("torch.distributed", "odc_engine")
+
+
+def plain(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    """`weights`: by the names of `named_parameters()`. Hooks that others have registered stay."""
+    memo: dict[int, Any] = {}
+    for name, parameter in model.named_parameters():
+        memo[id(parameter)] = nn.Parameter(weights[name], requires_grad=parameter.requires_grad)
+    with ExitStack() as stripped:
+        for module in list(model.modules()):
+            stripped.enter_context(_without_fsdp(module))
+        return copy.deepcopy(model, memo)
+
+
+@contextmanager
+def _without_fsdp(module: nn.Module) -> Iterator[None]:
+    """Its class and what it holds as they would be if nobody had sharded it."""
+    usual, former = dict(module.__dict__), type(module)
+    if isinstance(module, FSDPModule):
+        module.__class__ = former.__mro__[2]  # after FSDP2's own, which refuses to be copied, and FSDPModule
+        for name in [name for name, value in usual.items() if _of_fsdp(value)]:
+            del module.__dict__[name]
+    for name in HOOKS:
+        hooks = usual.get(name) or {}
+        kept = {number: hook for number, hook in hooks.items() if not _ours(hook)}
+        module.__dict__[name] = OrderedDict(kept)
+    try:
+        yield
+    finally:
+        module.__class__ = former
+        module.__dict__.clear()
+        module.__dict__.update(usual)
+
+
+def _of_fsdp(value: object) -> bool:
+    """What FSDP2 keeps in a module: neither a parameter nor another module, whose classes are its, too."""
+    values = value.values() if isinstance(value, dict) else [value]
+    own = [each for each in values if not isinstance(each, Tensor | nn.Module)]
+    return any(type(each).__module__.startswith("torch.distributed") for each in own)
+
+
+def _ours(hook: object) -> bool:
+    """FSDP2's, and those that see what it does."""
+    inner = getattr(hook, "func", hook)  # of a partial
+    inner = getattr(inner, "__wrapped__", inner)
+    return str(getattr(inner, "__module__", "")).startswith((*OURS, "torch._dynamo"))
+
+
+def as_computed(parameter: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Whole, as FSDP2 hands it to a forward pass, in fp64."""
+    whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+    return whole.detach().to(dtype or whole.dtype).double()

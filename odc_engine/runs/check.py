@@ -1,0 +1,128 @@
+"""One minibatch of somebody's own model and loop, held against one process.
+
+    with odc_engine.check(odc):
+        for batch in mine:
+            loss(model, batch).backward()
+        odc.settle()
+
+Device 0 gathers the weights and what all devices gave to the model, runs it all again in a plain copy of the model, and
+says in a line how far the gradients are apart. It holds the whole model in fp64 then: take one of few layers.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from odc_engine.errors import EngineError
+from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine.fsdp.plain import as_computed, plain
+from odc_engine.fsdp.replay import Noted, Recording, refuse_empty, replay
+from odcsim.errors import InputError
+
+__all__ = ["check"]
+
+FULL, LOW = 1e-5, 5e-2  # what fp32 explains, and what bf16 and fp16 do
+FLOOR = 1e-4  # of the largest gradient: below it a parameter's own is noise, as that of a key's bias
+
+
+@dataclass(frozen=True, slots=True)
+class Distances:
+    """`parameters`: the largest difference of each, over its largest value in one process."""
+
+    devices: int
+    passes: int
+    bound: float
+    parameters: dict[str, float]
+
+    @property
+    def worst(self) -> str:
+        return max(self.parameters, key=lambda name: self.parameters[name])
+
+    @property
+    def ok(self) -> bool:
+        return self.parameters[self.worst] <= self.bound
+
+    def __str__(self) -> str:
+        word = "equal" if self.ok else "are NOT equal to"
+        return (
+            f"{self.passes} microbatches on {self.devices} devices: gradients of {len(self.parameters)} parameters "
+            f"{word} one process, largest relative difference {self.parameters[self.worst]:.1e} ({self.worst})"
+        )
+
+
+@contextmanager
+def check(odc: OnDemand) -> Iterator[None]:
+    """All devices, around one minibatch up to settle(). Raises EngineError where gradients differ."""
+    if odc.size == 1:
+        raise InputError("one device alone has nothing to check", fix="start it with torchrun --nproc-per-node 2")
+    recording = Recording(odc.model)
+    try:
+        yield
+        if not odc.settled:
+            raise InputError("check() ends before settle()", fix="call settle() inside, and step after it")
+        distances = compared(odc, recording.passes)
+    finally:
+        recording.close()
+    tell(odc, distances)
+
+
+def tell(odc: OnDemand, distances: Distances) -> None:
+    if odc.rank == 0:
+        print(distances, flush=True)
+    if not distances.ok:
+        raise EngineError("gradients of one minibatch are not those of one process")
+
+
+def compared(odc: OnDemand, passes: Sequence[Noted]) -> Distances:
+    """Between settle() and publish(), on all devices alike."""
+    group = odc.units[0].group.devices if odc.units else None
+    everybody: list[list[Noted]] = [[] for _ in range(odc.size)]
+    dist.all_gather_object(everybody, list(passes), group=group)
+    every = [each for own in everybody for each in own]
+    refuse_empty(every)
+    dtypes = {id(piece.parameter): unit.shape.dtype for unit in odc.units for piece in unit.pieces}
+    weights, mine = {}, {}
+    for name, parameter in odc.model.named_parameters():
+        whole = as_computed(parameter, dtypes.get(id(parameter)))
+        gradient = _whole(parameter.grad)
+        if odc.rank == 0:
+            weights[name], mine[name] = whole, gradient
+    first: list[Any] = [None]
+    if odc.rank == 0:
+        low = any(each.autocast for each in every) or any(dtype != torch.float32 for dtype in dtypes.values())
+        copy = plain(odc.model, weights)
+        first = [Distances(odc.size, len(every), LOW if low else FULL, differences(odc, copy, mine, every))]
+    dist.broadcast_object_list(first, group=group, group_src=0)
+    return cast(Distances, first[0])
+
+
+def _whole(gradient: Any) -> Tensor | None:
+    return None if gradient is None else cast(Tensor, gradient.full_tensor()).double()
+
+
+def differences(
+    odc: OnDemand, copy: nn.Module, mine: dict[str, Tensor | None], every: Sequence[Noted]
+) -> dict[str, float]:
+    scales = {id(piece.parameter): odc.scales[unit.index] for unit in odc.units for piece in unit.pieces}
+    by_name = {name: scales[id(parameter)] for name, parameter in odc.model.named_parameters()}
+    expected = {name: None if g is None else g * by_name[name] for name, g in replay(copy.double(), every).items()}
+    floor = FLOOR * max((float(g.abs().max()) for g in expected.values() if g is not None and g.numel()), default=0.0)
+    return {name: _relative(mine[name], reference, floor) for name, reference in expected.items()}
+
+
+def _relative(mine: Tensor | None, reference: Tensor | None, floor: float) -> float:
+    """Not a number counts as endless. A gradient of nobody is zeros."""
+    if mine is None or reference is None:
+        other = reference if mine is None else mine
+        return float(other is not None and bool(other.any()))
+    if not reference.numel():
+        return 0.0
+    difference = float((mine - reference).abs().max())
+    scale = max(float(reference.abs().max()), floor)
+    relative = difference / scale if scale else difference
+    return relative if relative == relative else float("inf")

@@ -1,0 +1,104 @@
+"""One minibatch of a user's own model and loop against one process: what is right is called so, what is not is not."""
+
+from functools import partial
+
+import nets
+import pytest
+import torch
+import work
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from work import Case
+
+from odc_engine import check
+from odc_engine.cli import main
+from odc_engine.errors import EngineError
+from odc_engine.fsdp import on_demand
+
+CASE = Case((2, 1))
+
+
+class Drops(nets.Net):
+    def forward(self, tokens, turn):
+        return nn.functional.dropout(super().forward(tokens, turn), 0.3)
+
+
+CASES = {
+    "plain": CASE,
+    "one device without microbatches": CASE.but(counts=(2, 0)),
+    "tied": CASE.but(model=partial(nets.Net, tied=True)),
+    "frozen": CASE.but(model=nets.Half),
+    "parameters of nobody": CASE.but(model=nets.Choosy),
+    "recomputed": CASE.but(model=partial(nets.Net, recompute="no")),
+    "dropout": CASE.but(model=Drops),
+    "bf16": CASE.but(policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)),
+}
+
+
+def checked(rank: int, case: Case, wrong: float = 1.0) -> str:
+    with work.device(case) as (model, odc), pytest.MonkeyPatch.context() as patch:
+        usual = on_demand.set_grads
+        patch.setattr(on_demand, "set_grads", lambda unit, total, used, scale: usual(unit, total, used, wrong * scale))
+        try:
+            with check(odc):
+                work.minibatch(case, rank, model, odc)
+        except EngineError as error:
+            return str(error)
+        odc.publish()
+        work.minibatch(case, rank, model, odc)
+        return "equal"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_right_is_called_so(pools, name):
+    assert pools(2).run(checked, CASES[name]) == ["equal"] * 2
+
+
+def test_what_is_not_right_is_not(pools):
+    for words in pools(2).run(partial(checked, wrong=1.001), CASE):
+        assert words == "gradients of one minibatch are not those of one process"
+
+
+def never_settled(rank: int) -> list[str]:
+    with work.device(CASE) as (model, odc):
+
+        def leave() -> None:
+            with check(odc):
+                nets.loss(model, rank, 0).backward()
+
+        words = [work.told(leave)]
+        odc.publish()
+
+        def settle_alone() -> None:
+            with check(odc):
+                odc.settle()
+
+        return [*words, work.told(settle_alone)]
+
+
+def test_what_cannot_be_checked_says_what_is_missing(pools):
+    for left, empty in pools(2).run(never_settled):
+        assert left == "check() ends before settle(); call settle() inside, and step after it"
+        assert empty.startswith("no backward pass of the model to check; run a minibatch")
+
+
+def alone(_: int) -> str:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    model = fully_shard(nets.Net(), mesh=init_device_mesh("cpu", (1,)))
+    odc = on_demand.OnDemand(model)
+
+    def ask() -> None:
+        with check(odc):
+            pass
+
+    return work.told(ask)
+
+
+def test_one_device_alone_has_nothing_to_check(pools):
+    assert pools(1).run(alone)[0].startswith("one device alone has nothing to check; start it with torchrun")
+
+
+def test_a_script_that_is_not_there_is_named(capsys):
+    assert main(["verify", "--script", "nowhere.py"]) == 2
+    assert "no script 'nowhere.py'; torchrun --nproc-per-node 2" in capsys.readouterr().err
