@@ -19,6 +19,7 @@ COMMANDS = (
     "fit",
     "validate",
     "flags",
+    "rl",
     "catalog",
 )
 

@@ -1,0 +1,123 @@
+"""`odcsim rl`: a whole step of reinforcement learning, with what on-demand brings to it."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from odcsim.cli import options
+from odcsim.command import TIMES, add_recipe, chosen, human
+from odcsim.recipe import USUAL
+
+if TYPE_CHECKING:
+    from odcsim.questions.setting import Setting
+    from odcsim.rollouts.whole import WholeStep
+
+
+SINGLY = "The lengths say no groups: rollouts are drawn singly, which spreads long prompts more than real ones are."
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "rl",
+        help="a whole step of reinforcement learning: training, log-probabilities, generation",
+        description="Predict steps of prompts times rollouts, drawn by groups from recorded rollouts, be they fewer: "
+        "the training pass by several rules of dealing, passes without backward, and generation as given.",
+    )
+    options.add_trace(parser)
+    parser.add_argument("--model", required=True, metavar="M", help="a name ('odcsim catalog list') or a config.json")
+    options.add_hardware(parser)
+    add_recipe(parser, USUAL.inputs())
+    parser.add_argument("--devices", type=options.whole, required=True, metavar="N", help="GPUs that train")
+    parser.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="of a step")
+    parser.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples of each prompt")
+    parser.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps of a step (1)")
+    parser.add_argument("--steps", type=options.whole, default=20, metavar="S", help="how many to draw (20)")
+    parser.add_argument("--max-tokens", type=options.whole, metavar="T", help="limit of a microbatch")
+    parser.add_argument(
+        "--forward-passes", type=int, choices=range(4), default=2, help="without backward: old and reference (2)"
+    )
+    parser.add_argument("--critic", action="store_true", help="a critic of the same shape is trained, too")
+    parser.add_argument("--generation-seconds", type=_time, default=0.0, metavar="T", help="of a step: 90 or 3min")
+    parser.add_argument("--seed", type=options.seed, default=0, metavar="S", help="of the draw (0)")
+    parser.add_argument("--json", action="store_true", help="print what was asked and every row as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _time(text: str) -> float:
+    value = human(text, TIMES)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a time, such as 90 or 3min")
+    return float(value)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from odcsim.progress import progress
+    from odcsim.rollouts.deals import DEALERS
+    from odcsim.rollouts.pilot import RolloutBatch
+    from odcsim.rollouts.whole import Around, steps, verdict
+
+    batch = RolloutBatch(args.prompts, args.rollouts, args.updates, args.steps)
+    setting = _setting(args, batch)
+    around = Around(args.forward_passes, args.critic, args.generation_seconds)
+    with progress("dealing", len(DEALERS)) as advance:
+        rows = steps(setting, args.updates, around, advance=advance)
+    if args.json:
+        options.print_json({"schema": 1, "inputs": _inputs(args, setting), "rows": [row.as_json() for row in rows]})
+        return
+    print(_asked(args, setting))
+    _show(rows)
+    for line in [*verdict(rows), *([args.ungrouped] if args.ungrouped else [])]:
+        print(line)
+    print(f"Cost: {setting.cost.profile.origin}.")
+
+
+def _setting(args: argparse.Namespace, batch: Any) -> "Setting":
+    from odcsim.questions.asking import ask
+    from odcsim.rollouts import pilot
+
+    recorded = options.trace_of(args)
+    single = (
+        "The lengths say no groups: rollouts of a prompt are drawn singly, which evens devices out more than real ones."
+    )
+    args.ungrouped = single if recorded.group is None else ""
+    return ask(
+        pilot.run(recorded, batch, args.seed),
+        args.model,
+        gpu=args.gpu,
+        profile=args.profile,
+        devices=args.devices,
+        minibatch=batch.share(args.devices),
+        max_tokens=args.max_tokens,
+        minibatches=batch.steps * batch.updates,
+        seed=args.seed,
+        in_order=True,
+        devices_per_node=args.devices_per_node,
+        cluster=args.cluster,
+        **chosen(args),
+    )
+
+
+def _inputs(args: argparse.Namespace, setting: "Setting") -> dict[str, Any]:
+    names = "model devices prompts rollouts updates steps forward_passes critic generation_seconds seed".split()
+    known = {name: getattr(args, name) for name in names}
+    return {"trace": setting.trace.name, "trace_origin": setting.trace.origin, **known, "max_tokens": setting.limit}
+
+
+def _asked(args: argparse.Namespace, setting: "Setting") -> str:
+    step = f"{args.prompts} prompts x {args.rollouts} rollouts in {args.updates} updates"
+    where = f"{args.devices} x {args.gpu or setting.cost.profile.gpu}"
+    limit = f"at most {setting.limit:,} tokens in a microbatch"
+    return f"{setting.cost.model.name} on {where}, {step}, {limit}, {args.steps} steps"
+
+
+def _show(rows: "list[WholeStep]") -> None:
+    from odcsim.cli import table
+    from odcsim.rollouts.whole import REFERENCE
+
+    slowest = next(row for row in rows if (row.dealer, row.way) == REFERENCE)
+    head = ["dealt", "run", "training s", "forward s", "generation s", "step s", "times as fast"]
+    cells = [
+        [row.dealer, row.way, *(f"{s:.1f}" for s in (row.trained, row.passed, row.around.generation, row.seconds)),
+         f"{slowest.seconds / row.seconds:.2f}"]
+        for row in rows
+    ]  # fmt: skip
+    table.show_texts(head, cells, names=2)
