@@ -53,6 +53,8 @@ def _run(args: argparse.Namespace) -> int:
         return 130
     for line in report.lines():
         print(line)
+    if survey.left_out:
+        print(survey.left_out)
     if not report.good:
         print(f"odc_engine: the fit does not explain {len(report.unexplained)} measurements", file=sys.stderr)
     print(f"{args.output}: {report.profile.origin}")

@@ -61,6 +61,10 @@ class Performance:
 
     def perform(self, until: str = "") -> None:
         """All steps that this device has, or those before the first of a kind."""
+        self._perform(until)
+        self._handles.clear()  # a collector of garbage would come late, and marks are used again
+
+    def _perform(self, until: str) -> None:
         steps, share, number = self.program.steps, iter(self.share), 0
         while number < len(steps):
             step = steps[number]

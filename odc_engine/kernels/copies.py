@@ -61,6 +61,11 @@ def batch(targets: Sequence[int], sources: Sequence[int], size: int, stream: int
     return int(status) == 0
 
 
+def batches() -> bool:
+    """Whether the driver takes them."""
+    return _driver() is not None
+
+
 @cache
 def _driver() -> Any:
     """Its calls, or None where it has none for batches (before 12.8)."""

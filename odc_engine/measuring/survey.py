@@ -15,6 +15,7 @@ from odcsim.recipe import USUAL, Recipe
 MOST = 256  # devices: more are a slip of the finger, and would bring the machine down
 KEPT = 4096  # tokens on a GPU whose activations fit beside everything else
 LEAST = max(calibration.SPLITS) * calibration.LEAST * 2  # tokens of the fullest microbatch: less leaves little to vary
+VARIED = 4  # the fullest microbatch over the smallest that counts
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)  # bytes of the full tensor
 
 
@@ -40,8 +41,9 @@ class Survey:
         check_devices(self.devices, fix="--devices 2 or more")
         if len(set(self.devices)) < len(self.devices):
             raise InputError("a number of devices is named twice", fix="name it once")
-        if self.most < LEAST:
-            raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {LEAST}")
+        least = max(LEAST, VARIED * self.backend.least_timed)
+        if self.most < least:
+            raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {least}")
         check_model(self.model)
 
     def check_here(self) -> None:
@@ -58,6 +60,14 @@ class Survey:
     def use(self) -> Use:
         """Of the most devices: fewer of them have as much of a GPU each, so that they are the same devices."""
         return Use(max(self.devices), part=self.backend.part(max(self.devices)))
+
+    @property
+    def left_out(self) -> str:
+        """What is run and not fitted, in a line; "" where all is."""
+        if not (least := self.backend.least_timed):
+            return ""
+        words = f"microbatches of fewer than {least:,} tokens are left out: the devices are threads of one process"
+        return f"{words}, which give their kernels one at a time"
 
     @property
     def told(self) -> str:

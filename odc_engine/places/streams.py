@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from odc_engine.places.events import Events, Mark
 from odc_engine.places.lanes import Handle, Lane
 from odc_engine.places.milestones import Milestones
 from odc_engine.places.place import HOST, Place, own
@@ -25,20 +26,20 @@ HEAD_START = 2e-4  # seconds in which the host gives a kernel, and more
 class StreamHandle(Handle):
     """A transfer that is on its stream."""
 
-    def __init__(self, done: Any) -> None:
+    def __init__(self, done: Mark | None) -> None:
         super().__init__()
-        self._event = done
+        self._done_at = done
 
     @property
     def awaited(self) -> Handle | None:
         """FSDP2 lets streams wait for its own mark behind the transfer. Given more, it would hold the next gather back
         until this one is copied out, and so run one layer ahead instead of two."""
-        return None if self._event is not None else self
+        return None if self._done_at is not None else self
 
     def check(self) -> None:
         """Let the stream that asks wait; the caller goes on."""
-        if self._event is not None:
-            _cuda.current_stream().wait_event(self._event)
+        if self._done_at is not None:
+            _cuda.current_stream().wait_event(self._done_at.event)
 
 
 class StreamLane(Lane):
@@ -53,23 +54,24 @@ class StreamLane(Lane):
         """`heard`: told of every transfer's mark."""
         self._stream, self._heard = stream, heard
         self._marks = device.type == "cuda" or stream is not None
-        self._last_event: Any = None
+        self._events = _events()
+        self._last: Mark | None = None
 
     def give(self, transfer: Callable[[], None], after: Sequence[Handle] = ()) -> Handle:
         with nullcontext() if self._stream is None else _cuda.stream(self._stream):
             for needed in after:
                 needed.check()
-            if self._last_event is not None:
-                _cuda.current_stream().wait_event(self._last_event)
+            if self._last is not None:
+                _cuda.current_stream().wait_event(self._last.event)
             transfer()
             if self._marks:
-                self._last_event = _cuda.current_stream().record_event()
-                self._heard(self._last_event)
-        return StreamHandle(self._last_event)
+                self._last = self._events.record()
+                self._heard(self._last)
+        return StreamHandle(self._last)
 
     def drain(self) -> None:
-        if self._last_event is not None:
-            _cuda.current_stream().wait_event(self._last_event)
+        if self._last is not None:
+            _cuda.current_stream().wait_event(self._last.event)
 
     def close(self) -> None:
         """Nothing runs but streams."""
@@ -81,10 +83,13 @@ class StreamClock(Clock):
 
     def __init__(self) -> None:
         self._marks: list[Any] = []
+        self._made: list[Any] = []  # of which each minibatch takes the first again, when the last one's are read
+        self._taken = 0
         self._began = 0.0
 
     def start(self) -> float:
         self._finish()
+        self._taken = 0
         self._marks = [self._mark()]
         self._finish()
         self._began = time.perf_counter()
@@ -107,7 +112,10 @@ class StreamClock(Clock):
         _cuda.synchronize()
 
     def _mark(self) -> Any:
-        event = _cuda.Event(enable_timing=True)
+        if self._taken == len(self._made):
+            self._made.append(_cuda.Event(enable_timing=True))
+        event = self._made[self._taken]
+        self._taken += 1
         event.record()
         return event
 
@@ -124,6 +132,7 @@ class SharedClock(StreamClock):
         self._wait, self._share = finish, share
 
     def start(self) -> float:
+        self._taken = 0
         first = self._share(self._mark())
         self._marks = [self._mark()]
         self._finish()
@@ -138,10 +147,10 @@ class WholeGpu(Place):
     """A GPU of a process's own, or what MPS gives it of one: work goes to the streams that FSDP2 chooses."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.device, self._events = device, _events()
 
     def mark(self) -> Handle:
-        return StreamHandle(_cuda.current_stream().record_event())
+        return StreamHandle(self._events.record())
 
     def finish(self) -> None:
         _cuda.synchronize(self.device)
@@ -157,6 +166,10 @@ class WholeGpu(Place):
         pause(seconds)
 
 
+def _events() -> Events:
+    return Events(lambda: _cuda.Event())
+
+
 def place_of(device: torch.device) -> Place:
     """Where a process works that has a device to itself."""
     return WholeGpu(device) if device.type == "cuda" else HOST
@@ -168,16 +181,16 @@ class StreamPlace(Place):
     def __init__(self, device: torch.device, streams: Sequence[Any], keep: Any = None) -> None:
         self.device, self.streams, self._keep = device, tuple(streams), keep
         self._lanes: dict[str, Any] = {}
-        self._milestones = Milestones()
+        self._milestones, self._events = Milestones(), _events()
 
     def working(self) -> AbstractContextManager[Any]:
         entered: AbstractContextManager[Any] = _cuda.stream(self.streams[0])
         return entered
 
     def mark(self) -> Handle:
-        event = _cuda.current_stream().record_event()
-        self._milestones.add("compute", event)
-        return StreamHandle(event)
+        mark = self._events.record()
+        self._milestones.add("compute", mark)
+        return StreamHandle(mark)
 
     def finish(self) -> None:
         # Not torch.cuda.synchronize: that waits for other devices' streams too, and so would undo their difference.

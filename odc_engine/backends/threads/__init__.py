@@ -69,4 +69,7 @@ def refuse_started() -> None:
 
 
 CPU = _ThreadsHere(name="threads", says="one process, a thread per device, every sync", profiled=BOTH)
-CUDA = _OnGpu(name="threads", device="cuda", help="threads make devices of one GPU's SMs", profiled=BOTH)
+# Small microbatches take as long as Python takes to give their kernels, one device after the other.
+CUDA = _OnGpu(
+    name="threads", device="cuda", help="threads make devices of one GPU's SMs", profiled=BOTH, least_timed=2000
+)

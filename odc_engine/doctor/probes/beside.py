@@ -53,17 +53,21 @@ def _gemm(hearing: Hearing) -> Work:
 
 
 def _moves(hearing: Hearing) -> dict[str, Work]:
-    """Ways to gather as much, of which a CPU has the copy alone."""
+    """Ways to gather as much, as the engine does it: of them a CPU has the copies alone."""
     import torch
 
+    from odc_engine.kernels import copies
+
     n = hearing.size(MOVED, MB) // 4 // DEVICES
-    whole, spare = torch.randn(2, DEVICES * n, device=hearing.device)
-    ways: dict[str, Work] = {"copy engine": lambda: spare.copy_(whole)}
+    spare = torch.empty(DEVICES * n, device=hearing.device)
+    arenas = list(torch.randn(DEVICES, n, device=hearing.device))
+    parts = copies.Parts(arenas)
+    ways: dict[str, Work] = {"copy engine": lambda: parts.collect(spare)}
     if hearing.device == CPU:
         return ways
     from odc_engine.kernels import transfers
 
-    arenas = list(torch.randn(DEVICES, n, device="cuda"))
+    hearing.note(one_batch=copies.batches())
     place = transfers.Shards(transfers.table([arena.data_ptr() for arena in arenas], "cuda"), 0, 0, n)
 
     def gather(launch: transfers.Launch) -> Callable[[], object]:

@@ -150,3 +150,20 @@ def test_streams_that_are_threads_end_when_their_work_does():
     short, long = ends([None, None], [(lambda: time.sleep(0.01), 1), (lambda: time.sleep(0.05), 2)])
     assert 0.01 <= short < long
     assert long >= 0.1
+
+
+def test_what_runs_beside_a_product_is_the_engines_own_gather(tmp_path, monkeypatch):
+    from odc_engine.doctor.probes import beside
+    from odc_engine.kernels import copies
+
+    moved, usual = [], copies.Parts.collect
+
+    def collect(parts, whole):
+        moved.append(len(parts._parts))
+        usual(parts, whole)
+
+    monkeypatch.setattr(copies.Parts, "collect", collect)
+    for name in ("GEMMS", "MOVES", "ROUNDS"):
+        monkeypatch.setattr(beside, name, 1)
+    assert beside.probe(Hearing(tmp_path, CPU, "beside")).status == OK
+    assert set(moved) == {beside.DEVICES}

@@ -106,7 +106,7 @@ def test_groups_of_a_gpu_are_measured_like_any_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(green, "refuse_without", lambda: None)
     monkeypatch.setattr(green, "share", lambda devices: 132 // devices // 8 * 8)
     monkeypatch.setattr(green, "told", lambda sms: f"{sms} SMs of a GPU")
-    survey = replace(SURVEY, backend=backends.chosen("threads", "cuda"), recipe=Recipe(dtype="bfloat16"))
+    survey = replace(SURVEY, backend=backends.chosen("threads", "cuda"), recipe=Recipe(dtype="bfloat16"), most=16384)
     jobs = [profile._job(survey, leg) for leg in legs(survey)]
     assert {(job.backend.device, job.recipe.dtype, job.part) for job in jobs} == {("cuda", "bfloat16", "40")}
     assert [leg.name for leg in legs(survey)] == [
@@ -117,6 +117,24 @@ def test_groups_of_a_gpu_are_measured_like_any_machine(monkeypatch, tmp_path):
     assert found.interference == pytest.approx(INTERFERENCE)
     assert (found.gpu, found.dtype, found.transport) == ("cuda", "bfloat16", "threads")
     assert found.hardware.startswith("40 SMs of a GPU; ")
+
+
+@pytest.mark.usefixtures("machine")
+def test_microbatches_that_python_holds_up_are_run_and_not_fitted(monkeypatch, tmp_path):
+    """Where devices are threads that give kernels. On a processor they compute, and all count."""
+    monkeypatch.setattr(green, "share", lambda devices: 132 // devices)
+    monkeypatch.setattr(green, "told", lambda sms: f"{sms} SMs of a GPU")
+    for device, least, told in (("cuda", 2000, "fewer than 2,000 tokens"), ("cpu", 0, "")):
+        survey = replace(SURVEY, backend=backends.chosen("threads", device), most=8000)
+        (tmp_path / device).mkdir()
+        tokens = {row.tokens for row in profile.taken(survey, tmp_path / device).compute}
+        assert tokens == {t for t in map(sum, calibration.packings(8000)) if t >= least} | {
+            t for t in map(sum, calibration.packings(survey.kept)) if t >= least
+        }
+        assert told in survey.left_out
+        assert bool(told) == bool(survey.left_out)
+    with pytest.raises(InputError, match="--max-tokens 7999 leaves too little to vary; at least 8000"):
+        replace(survey, backend=backends.chosen("threads", "cuda"), most=7999).check()
 
 
 @pytest.fixture

@@ -278,3 +278,31 @@ def test_gradients_equal_one_process(monkeypatch):
     reference = reference_gradients(job, job.schedules[0])
     for mine in performed(job, gradients):
         assert max(relative_errors(mine, reference).values()) <= BOUND
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_a_run_makes_no_more_marks_once_it_has_made_enough(sync, monkeypatch):
+    """Of both kinds: those that streams wait for, and those that times are read from."""
+    made = [0]
+
+    class Counted(fake_cuda.Event):
+        def __init__(self, enable_timing=False):
+            made[0] += 1
+            super().__init__(enable_timing)
+
+    fake = fake_cuda.FakeCuda()
+    monkeypatch.setattr(fake, "Event", Counted)
+    monkeypatch.setattr(streams, "_cuda", fake)
+
+    def work(device):
+        counts = []
+        for number in range(len(device.job.schedules)):
+            device.minibatch(number)
+            device.meet()
+            counts.append(made[0])
+            device.meet()
+        return counts
+
+    job = job_for(*[minibatch([1, 1], [8, 8])] * 6, sync=sync)
+    first, *_, before, last = performed(job, work)[0]
+    assert 0 < first <= before == last

@@ -1,0 +1,33 @@
+"""Marks on streams, made once and used again. Making one takes about as long as giving a small kernel, and threads that
+are devices of one process give work under one lock, the interpreter's."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Events:
+    """`make`: an event of whatever GPU is present."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._free: list[Any] = []
+
+    def record(self) -> "Mark":
+        """A mark on the present stream."""
+        event = self._free.pop() if self._free else self._make()
+        event.record()
+        return Mark(event, self._free)
+
+
+class Mark:
+    """Whoever holds it may wait for it. Its event is used again when nobody does: streams that were told to wait have
+    noted how far, and do not look at it any more."""
+
+    def __init__(self, event: Any, free: list[Any]) -> None:
+        self.event, self._free = event, free
+
+    def query(self) -> bool:
+        return bool(self.event.query())
+
+    def __del__(self) -> None:
+        self._free.append(self.event)
