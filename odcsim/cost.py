@@ -143,7 +143,8 @@ class Cost:
         )
         both = p.forward.linear + p.backward.linear
         first = p.forward.linear / both if both else 0.25  # the forward's share of the samples' work
-        return lambda samples: shown + max(first * samples, gather) + max((1 - first) * samples, gather, push)
+        again = gather * self.recipe.reshard
+        return lambda samples: shown + max(first * samples, gather) + max((1 - first) * samples, again, push)
 
     def load(self, schedules: Sequence[Schedule], luck: Sequence[Floats] = (), *, queues: bool = False) -> Load:
         """The loads of minibatches of like shape, or of their queues."""
@@ -195,7 +196,7 @@ class Cost:
         if not self.profile.copying:
             return {}
         gather = 0.0 if self.recipe.copies == "engines" else fixed["gather layer"]
-        return {"forward": gather, "backward": gather + fixed["push layer"]}
+        return {"forward": gather, "backward": gather * self.recipe.reshard + fixed["push layer"]}
 
     def _fits(self) -> dict[str, Polynomial]:
         p = self.profile

@@ -98,6 +98,7 @@ class Program:
     durations: tuple[tuple[str, int], ...]  # (what is timed, microbatch or EVERY)
     sharding: str = "full"
     exchange: str = "end"
+    reshard: bool = True  # layers are gathered again for their backward
 
     def __str__(self) -> str:
         width = len(str(len(self.steps)))
@@ -185,6 +186,7 @@ def program(
     prefetch: str = "fsdp2",
     sharding: str = "full",
     exchange: str = "end",
+    reshard: bool = True,
 ) -> Program:
     """Lower the shape of a minibatch to steps: how many microbatches at most, of how many layers, under which sync.
 
@@ -197,7 +199,7 @@ def program(
     hybrid = sharding == "hybrid"
     meets = sync_named(sync).meets
     ran = exchange if hybrid and exchange == ("layers" if meets else "ahead") else "end"
-    writer = _Writer(sync_named(sync), layered=ran == "layers")
+    writer = _Writer(sync_named(sync), layered=ran == "layers", reshard=reshard)
     ahead = prefetch_named(prefetch)
     for unit in range(layers + 1) if ran == "ahead" else ():
         writer.bring(unit)
@@ -205,14 +207,14 @@ def program(
         _microbatch(writer, m, layers, ahead, last=m == microbatches - 1)
     _minibatch_end(writer, summed=hybrid and not writer.layered, fetched=hybrid and ran == "end")
     steps, rows = tuple(writer.steps), tuple(writer.rows)
-    return Program(sync, layers, microbatches, prefetch, steps, rows, sharding, ran)
+    return Program(sync, layers, microbatches, prefetch, steps, rows, sharding, ran, reshard)
 
 
 class _Writer:
     """Appends steps and remembers the few that later ones refer to."""
 
-    def __init__(self, sync: Sync, layered: bool) -> None:
-        self.sync = sync
+    def __init__(self, sync: Sync, *, layered: bool, reshard: bool) -> None:
+        self.sync, self.reshard = sync, reshard
         self.layered = layered  # nodes exchange a layer's gradients as soon as they are pushed
         self.steps: list[Step] = []
         self.rows: dict[tuple[str, int], int] = {}
@@ -299,7 +301,7 @@ def _backward(
     pushed: list[int] = []
 
     def gather_for(position: int) -> None:
-        if 1 <= position <= layers:
+        if writer.reshard and 1 <= position <= layers:
             gathers[position] = writer.gather(m, layers + 1 - position, ends[-1])
 
     def freed(position: int) -> int:
@@ -312,7 +314,7 @@ def _backward(
     for position in range(1, layers + 1):
         gather_for(position + ahead.backward)
         layer = layers + 1 - position
-        ends.append(writer.on_compute("compute", "backward", m, layer, (gathers[position], freed(position))))
+        ends.append(writer.on_compute("compute", "backward", m, layer, (gathers.get(position, -1), freed(position))))
         if pushes:
             pushed.append(writer.push_out(m, layer))
         if sums:

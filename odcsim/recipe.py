@@ -124,6 +124,11 @@ class Recipe:
 
     exchange: str = _chosen("end", values=EXCHANGES, flag=False)
     reduce: str = _chosen("fp32", values=REDUCE, help="what gradients travel in", words="with gradients sent in {}")
+    reshard: bool = _chosen(
+        True,
+        help="layers stay whole from their forward to their backward: no second gather, for the memory of all of them",
+        words="without resharding after forward",
+    )
     far: str = _chosen(
         "each",
         values=FAR,
@@ -141,7 +146,7 @@ class Recipe:
 
     def program(self, layers: int, microbatches: int) -> Program:
         """The steps of a minibatch by this recipe."""
-        return program(layers, microbatches, self.sync, self.prefetch, self.sharding, self.exchange)
+        return program(layers, microbatches, self.sync, self.prefetch, self.sharding, self.exchange, self.reshard)
 
     def on(self, nodes: int) -> "Recipe":
         """As it is run: on one node hybrid sharding is full, and only who meets exchanges by layer. What a node brings

@@ -138,7 +138,7 @@ def contested(entry: Entry, files: Path) -> Compared:
         if lines and known.exists():
             file = schedule.read(path)
             cost = rivals.cost_of(replace(contest, devices=file.header.devices), profile.read(known))
-            found[rival.name] = simulate(file, Simulation(cost, rival.sync)), lines
+            found[rival.name] = simulate(file, Simulation(cost.by(**rival.choices))), lines
     return found
 
 

@@ -21,7 +21,7 @@ from odc_engine.doctor.probes.base import ABSENT, CPU, FAILED, OK, Answer, Heari
 from odc_engine.doctor.probes.every import PROBES
 
 FAULTS = ("", "fails", "hangs")
-PATIENCE = 1.5  # seconds of a probe that hangs
+PATIENCE = 4.0  # seconds of a probe that hangs: its process has to come to the hang first, on a busy machine too
 PACE = 3.0  # of limits: a CPU that others use, too, is slow
 
 

@@ -181,7 +181,7 @@ class Performance:
         if what in ("backward", "embed backward"):
             self._add(unit, torch.zeros_like(self._whole[unit]))
         self.parts.place.wait(seconds)
-        if what != "embed" and what != "head":
+        if what.endswith("backward") or (what == "forward" and self.program.reshard):
             self._release(unit)
 
     def _lent(self, module: nn.Module, unit: int) -> dict[str, Tensor]:
@@ -200,7 +200,8 @@ class Performance:
         now.inputs[unit] = now.x
         with torch.no_grad():
             now.x = functional_call(module, self._lent(module, unit), (now.x, now.place))
-        self._release(unit)
+        if self.program.reshard:
+            self._release(unit)
 
     def _forward_kept(self, unit: int) -> None:
         """Keep the graph, which holds the weights: their storage goes meanwhile, as FSDP2's does."""
@@ -208,8 +209,9 @@ class Performance:
         x, weights = now.x.requires_grad_(), _leaves(self._lent(module, unit))
         output = functional_call(module, weights, (x, now.place))
         now.kept[unit], now.x = Kept(x, weights, output), output.detach()
-        self._empty[unit] = self._whole.pop(unit)
-        self._empty[unit].untyped_storage().resize_(0)
+        if self.program.reshard:
+            self._empty[unit] = self._whole.pop(unit)
+            self._empty[unit].untyped_storage().resize_(0)
 
     def _head(self, unit: int) -> None:
         module, now = self.parts.model.head, self._pass

@@ -1,6 +1,7 @@
 """A device that is a process: a model under FSDP2, its share of every minibatch, recorded."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,7 +43,14 @@ class Device(Member):
         self.model.pause_by(self.memory.place.wait, zeros=not packs_zeros())
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.recipe.dtype == "bfloat16" else None
         ahead = prefetch_named(job.recipe.prefetch)
-        shard(self.model, list(self.model.layers), ahead, precision=precision, mesh=self._mesh())
+        shard(
+            self.model,
+            list(self.model.layers),
+            ahead,
+            precision=precision,
+            mesh=self._mesh(),
+            reshard=job.recipe.reshard,
+        )
         self.recorder = _Switch()
         self.comm = self._communication()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
@@ -55,7 +63,9 @@ class Device(Member):
 
     def _communication(self) -> Communication:
         if isinstance(self.memory, Collectives):
-            return Collective(self.model, recorder=self.recorder, finish=self.memory.finish)
+            registered = self.job.recipe.copies == "engines"
+            how: Any = {"finish": self.memory.finish, "registered": registered}
+            return Collective(self.model, recorder=self.recorder, **how)
         return OnDemand(
             self.model,
             memory=self.memory,

@@ -31,7 +31,12 @@ class Collective(Communication):
     """
 
     def __init__(
-        self, model: nn.Module, *, recorder: Recorder | None = None, finish: Callable[[], None] | None = None
+        self,
+        model: nn.Module,
+        *,
+        recorder: Recorder | None = None,
+        finish: Callable[[], None] | None = None,
+        registered: bool = False,
     ) -> None:
         self.recorder, self._finish = recorder or Silence(), finish
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -45,13 +50,14 @@ class Collective(Communication):
             self.microbatches = Microbatches(model, len(self.units))
             opened.callback(self.microbatches.close)
             for unit in self.units:
-                opened.callback(self._plug(unit))
+                opened.callback(self._plug(unit, registered))
             self._opened = opened.pop_all()
 
-    def _plug(self, unit: Unit) -> Callable[[], object]:
-        unit.fsdp.set_custom_all_gather(cast(Any, _CollectiveGather(self, unit)))
-        unit.fsdp.set_custom_reduce_scatter(cast(Any, _Reduce(self, unit)))
-        unit.fsdp.set_force_sum_reduction_for_comms(True)
+    def _plug(self, unit: Unit, registered: bool) -> Callable[[], object]:
+        unit.fsdp.set_force_sum_reduction_for_comms(True)  # before buffers are registered: NCCL has sums alone there
+        gathers, reduces = unit.group.registered() if registered else (None, None)
+        unit.fsdp.set_custom_all_gather(cast(Any, _CollectiveGather(self, unit, gathers)))
+        unit.fsdp.set_custom_reduce_scatter(cast(Any, _Reduce(self, unit, reduces)))
         unit.fsdp.set_gradient_divide_factor(1.0)
         # Devices that use different parameters would otherwise reduce different sizes, and gloo ends the process.
         return pack_zeros(unit, meets=True)
@@ -73,11 +79,11 @@ class Collective(Communication):
     def check(self, unit: Unit, gradients: Tensor) -> None:
         self._finite.check(gradients, unit.name, self.rank, self.microbatches.of_push(unit.index))
 
-    def reduce(self, unit: Unit, output: Tensor, packed: Tensor, **how: Any) -> None:
+    def reduce(self, unit: Unit, output: Tensor, packed: Tensor, by: Callable[..., Any], **how: Any) -> None:
         """Over all devices, whichever parameters each has reached."""
         reached = self._used.reached(unit.index)
         if (whole := spread(unit, packed, reached, self.size)) is packed:
-            reduce_scatter(output, packed, **how)
+            by(output, packed, **how)
             return
         summed = whole.new_empty(unit.shape.push)
         reduce_scatter(summed, whole, **how)
@@ -111,10 +117,14 @@ class Collective(Communication):
 
 
 class _Timed:
-    def __init__(self, owner: Collective, unit: Unit) -> None:
-        self.owner, self.unit = owner, unit
+    """`own`: FSDP2's, which has memory of its own for it; None: any memory will do."""
+
+    def __init__(self, owner: Collective, unit: Unit, own: Any) -> None:
+        self.owner, self.unit, self.own = owner, unit, own
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        if self.own is not None:
+            return cast(Tensor, self.own.allocate(size, dtype=dtype, device=device))
         return torch.empty(size, dtype=dtype, device=device)
 
 
@@ -123,7 +133,8 @@ class _CollectiveGather(_Timed):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
         del async_op  # on a GPU only the stream waits; gloo's own thread would end it out of sight
-        self.owner.transfer("gather", self.unit, lambda: all_gather(output_tensor, input_tensor, group=group))
+        by = self.own or all_gather
+        self.owner.transfer("gather", self.unit, lambda: by(output_tensor, input_tensor, group=group))
 
 
 class _Reduce(_Timed):
@@ -139,7 +150,8 @@ class _Reduce(_Timed):
 
         def reduce() -> None:
             self.owner.check(self.unit, input_tensor)
-            self.owner.reduce(self.unit, output_tensor, input_tensor, op=op, group=group)
+            by = self.own or reduce_scatter
+            self.owner.reduce(self.unit, output_tensor, input_tensor, by, op=op, group=group)
 
         self.owner.transfer("push", self.unit, reduce)
 

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from odcsim.errors import InputError
 
 Result = TypeVar("Result")
+REGISTERING = "set_symm_mem_for_comm"
 # How a group communicates: what OnDemand changes of it, and gives back as it was.
 SETTINGS = (
     "_all_gather_comm",
@@ -118,6 +119,14 @@ class Group:
         """What was gathered ahead for nothing would be taken for newer weights."""
         if self.ahead:
             self.own.wait_for_unshard()
+
+    def registered(self) -> tuple[Any, Any]:
+        """FSDP2's gather and reduction, with buffers registered with NCCL: copy engines may gather then."""
+        setter = getattr(self.fsdp, REGISTERING, None)
+        if setter is None:
+            raise InputError("this torch registers no buffers with NCCL", fix="use torch 2.12 or later, or kernels")
+        setter()
+        return self.own._all_gather_comm, self.own._reduce_scatter_comm
 
     def before_use(self, look: Callable[[], None]) -> Callable[[], None]:
         """Have somebody look whenever FSDP2 wants it whole, be it so already or not. Returns what ends that.

@@ -15,6 +15,8 @@ def shard(
     ahead: Prefetch,
     precision: MixedPrecisionPolicy | None = None,
     mesh: DeviceMesh | None = None,
+    *,
+    reshard: bool = True,
 ) -> None:
     """A unit for each layer, the rest in the root.
 
@@ -22,7 +24,7 @@ def shard(
     """
     policy = precision or MixedPrecisionPolicy()
     for layer in layers:
-        fully_shard(layer, mp_policy=policy, mesh=mesh)
+        fully_shard(layer, mp_policy=policy, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(model, mp_policy=policy, mesh=mesh)
     _prefetch([model, *layers], ahead.forward, "set_modules_to_forward_prefetch")
     _prefetch([model, *reversed(layers)], ahead.backward, "set_modules_to_backward_prefetch")

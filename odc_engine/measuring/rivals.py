@@ -9,6 +9,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,20 +50,23 @@ class Rival:
     balancer: str
     backend: Backend
     known: str = "profile.json"
+    best: bool = False  # layers stay whole from forward to backward; over NCCL copy engines gather, too
 
     @property
     def name(self) -> str:
-        return f"{self.sync} + {self.balancer}, {backends.label(self.backend)}"
+        return f"{self.sync} + {self.balancer}, {backends.label(self.backend)}{', at its best' if self.best else ''}"
 
     @property
-    def choices(self) -> dict[str, str]:
+    def choices(self) -> dict[str, Any]:
         """Of the recipe."""
-        return {"sync": self.sync}
+        engines = {"copies": "engines"} if not self.backend.one_sided else {}
+        return {"sync": self.sync} | ({"reshard": False, **engines} if self.best else {})
 
     @property
     def stem(self) -> str:
         """What its files begin with, behind the kind of lengths."""
-        return f"{self.sync}-{self.balancer}-{backends.label(self.backend).replace(' ', '-')}"
+        label = backends.label(self.backend).replace(" ", "-")
+        return f"{'best-' if self.best else ''}{self.sync}-{self.balancer}-{label}"
 
 
 def one_sided(rivals: Sequence[Rival]) -> Rival:

@@ -129,7 +129,7 @@ def _moments(model: Model, spread: int, tokens: int, longest: int, recipe: Recip
     """What comes and goes, at the fuller of two moments: the loss, or the backward of a layer."""
     layer, root = model.layer_parameters, model.root_parameters
     kept = activations.kept(model, tokens, longest, recipe)
-    unsharded = BYTES_BF16 * float(LAYERS_GATHERED * layer + root)
+    unsharded = BYTES_BF16 * float((LAYERS_GATHERED if recipe.reshard else model.layers) * layer + root)
     landing = BYTES_BF16 * float(max(layer, root))
     shards = _shards(model, spread, recipe, trained)
     loss = {"activations": kept, "logits": activations.logits(model, tokens, recipe), "buffers": landing}

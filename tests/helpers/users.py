@@ -10,7 +10,7 @@ from typing import Any
 import nets
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from work import Case
 
@@ -28,7 +28,7 @@ Seen = float | dict[str, Tensor | None]
 @dataclass(frozen=True)
 class Habit:
     """`counts`: microbatches of each device in each minibatch; `wrap`: how the model is sharded, if not layer by
-    layer; `how`: what OnDemand is told."""
+    layer; `how`: what OnDemand is told; `calls`: a method of FSDP2 that older versions of torch have not."""
 
     follow: Callable[["User"], None]
     counts: tuple[int, ...] = (2, 1)
@@ -37,6 +37,11 @@ class Habit:
     how: dict[str, Any] = field(default_factory=dict)
     bound: float = BOUND
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
+    calls: str = ""
+
+    @property
+    def possible(self) -> bool:
+        return not self.calls or hasattr(FSDPModule, self.calls)
 
     @property
     def case(self) -> Case:

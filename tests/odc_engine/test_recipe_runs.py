@@ -3,8 +3,11 @@
 import pytest
 import toys
 from jobs import file_of, written
+from teams import job_for, minibatch, on_threads, recorded, shm_records, worst
 
+from odc_engine.devices.member import as_block
 from odc_engine.job import job_of
+from odc_engine.runs.verify import BOUND
 from odcsim.errors import InputError
 from odcsim.recipe import Recipe
 
@@ -53,3 +56,29 @@ print("verified", main("verify schedule.jsonl --sync deferred --backend threads 
     assert "['plain', 'plain'] plain None" in lines
     assert "['plain', 'plain', 'fancy', 'fancy'] fancy slots" in lines
     assert lines[-1] == "verified 0"
+
+
+@pytest.mark.parametrize(
+    "choices", [{}, {"recompute": False}, {"sync": "collective"}, {"emulate": True, "gpu": "a100"}]
+)
+def test_layers_that_stay_whole_are_gathered_once_and_give_the_same_gradients(choices):
+    job = job_for(*[minibatch([2, 2, 2])] * 2, reshard=False, **choices)
+    if "emulate" not in choices:
+        assert worst(job) <= BOUND
+    for every in zip(*on_threads(job, recorded), strict=True):
+        asked, had = as_block(list(every))
+        gathers = [i for i, step in enumerate(job.program(2).steps) if step.kind == "gather"]
+        assert len(gathers) == 2 * (1 + job.cost.model.layers)
+        assert (had[gathers] > asked[gathers]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["on-demand", "collective"])
+def test_fsdp2_keeps_them_too(pools, sync):
+    job = job_of(file_of((2, 2), (2, 2)), sync=sync, reshard=False, timeout=30.0)
+    for every in zip(*pools(2).run(shm_records, job), strict=True):
+        asked, had = as_block(list(every))
+        steps = job.program(2).steps
+        for i, step in enumerate(steps):
+            assert step.kind not in ("gather", "push") or (had[i] > asked[i]).all()  # each happened, and no other
+            assert all((asked[i] >= had[need] - 1e-4).all() for need in step.after), (i, step)

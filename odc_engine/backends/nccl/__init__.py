@@ -9,12 +9,19 @@ if TYPE_CHECKING:
     from odc_engine.backends.base import Collectives, Host
 
 
+POLICY, NO_SM = "NCCL_CTA_POLICY", "2"
+
+
 class _Nccl(GpuProcesses):
     def memory(self, host: "Host") -> "Collectives":
         from odc_engine.backends import gpus
         from odc_engine.backends.nccl import device
 
         return device.NcclDevice(host, gpus.own(host))
+
+    def env(self, use: Use) -> dict[str, str]:
+        """NCCL gathers by copy engines where it may use no SM, and buffers are registered."""
+        return super().env(use) | ({POLICY: NO_SM} if use.recipe.copies == "engines" else {})
 
     def needs(self, use: Use) -> None:
         from odc_engine.backends import gpus

@@ -57,10 +57,10 @@ FIRST = (
 )
 SECOND = (
     Probe(
-        "profile", "what this GPU takes, in four groups of its SMs", 245, f"{MEASURED}:profile_of_parts", PARTS, 2, True
+        "profile", "what this GPU takes, in four groups of its SMs", 205, f"{MEASURED}:profile_of_parts", PARTS, 2, True
     ),
     Probe("whole", "what all of it takes for a microbatch", 40, f"{MEASURED}:whole", TRITON, 2, True),
-    Probe("longalign", "uneven lengths: on-demand against collectives", 145, f"{MEASURED}:longalign", PARTS, 2, True),
+    Probe("longalign", "uneven lengths: on-demand against collectives", 185, f"{MEASURED}:longalign", PARTS, 2, True),
     Probe("pushes", "how much of pushes lies beside backward", 10, f"{MEASURED}:pushes", ("a GPU",), 2, True),
     Probe("even", "what on-demand costs where nothing is to be gained", 85, f"{MEASURED}:even", PARTS, 2, True),
 )
@@ -162,7 +162,7 @@ FOURTH = (
     Probe(
         "rival",
         "do processes with a GPU each get the gradients of one over NCCL",
-        60,
+        50,
         f"{HERE}.processes:rival",
         SEVERAL,
         rung=4,
@@ -170,7 +170,7 @@ FOURTH = (
     Probe(
         "exchange",
         "how fast GPUs gather and push, against NCCL and their own copy",
-        70,
+        60,
         f"{MEASURED}:exchange",
         (*SEVERAL, "Triton"),
         rung=4,
@@ -200,7 +200,7 @@ FOURTH = (
     Probe(
         "against-nccl",
         "uneven lengths with a GPU for each device, and NCCL for a rival",
-        140,
+        160,
         f"{MEASURED}:against_nccl",
         (*SEVERAL, "Triton"),
         rung=4,

@@ -119,7 +119,7 @@ def skipped_after_backward(user: User) -> None:
     user.finish()
 
 
-@habit()
+@habit(calls="reset_iter_state")
 def reset_after_backward(user: User) -> None:
     """an exception inside backward, `reset_iter_state()`, the microbatch left out"""
     user.number += 1

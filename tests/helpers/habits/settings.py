@@ -110,7 +110,7 @@ def divide_factor_one(user: User) -> None:
     user.minibatch()
 
 
-@habit(model=Dropping)
+@habit(model=Dropping, calls="set_reduce_scatter_unused_params")
 def unused_off_later(user: User) -> None:
     """`set_reduce_scatter_unused_params(False)` after `OnDemand`"""
     if user.odc:
