@@ -5,21 +5,21 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Events:
+class EventPool:
     """`make`: an event of whatever GPU is present."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._free: list[Any] = []
 
-    def record(self) -> "Mark":
+    def record(self) -> "StreamMark":
         """A mark on the present stream."""
         event = self._free.pop() if self._free else self._make()
         event.record()
-        return Mark(event, self._free)
+        return StreamMark(event, self._free)
 
 
-class Mark:
+class StreamMark:
     """Whoever holds it may wait for it. Its event is used again when nobody does: streams that were told to wait have
     noted how far, and do not look at it any more."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from odc_engine.places.events import Events, Mark
+from odc_engine.places.events import EventPool, StreamMark
 from odc_engine.places.lanes import Handle, Lane
 from odc_engine.places.milestones import Milestones
 from odc_engine.places.place import HOST, Place, own
@@ -26,7 +26,7 @@ HEAD_START = 2e-4  # seconds in which the host gives a kernel, and more
 class StreamHandle(Handle):
     """A transfer that is on its stream."""
 
-    def __init__(self, done: Mark | None) -> None:
+    def __init__(self, done: StreamMark | None) -> None:
         super().__init__()
         self._done_at = done
 
@@ -55,7 +55,7 @@ class StreamLane(Lane):
         self._stream, self._heard = stream, heard
         self._marks = device.type == "cuda" or stream is not None
         self._events = _events()
-        self._last: Mark | None = None
+        self._last: StreamMark | None = None
 
     def give(self, transfer: Callable[[], None], after: Sequence[Handle] = ()) -> Handle:
         with nullcontext() if self._stream is None else _cuda.stream(self._stream):
@@ -166,8 +166,8 @@ class WholeGpu(Place):
         pause(seconds)
 
 
-def _events() -> Events:
-    return Events(lambda: _cuda.Event())
+def _events() -> EventPool:
+    return EventPool(lambda: _cuda.Event())
 
 
 def place_of(device: torch.device) -> Place:

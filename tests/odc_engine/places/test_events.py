@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odc_engine.places.events import Events
+from odc_engine.places.events import EventPool
 
 
 class Event:
@@ -20,7 +20,7 @@ def test_what_is_held_is_not_used_again_and_no_more_are_made_than_were_held(step
         made.append(Event())
         return made[-1]
 
-    events = Events(make)
+    events = EventPool(make)
     for step in steps:
         if step < 0:
             held.append(events.record())
