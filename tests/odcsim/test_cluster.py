@@ -38,7 +38,7 @@ def test_a_file_says_what_is_otherwise(path):
     path.write_text(WHOLE)
     slow = ((0, 1), (3, 1.5))
     assert read_cluster(path, BASE) == Cluster(
-        16, 4, 300.5e9, 50e9, 2, 3.0, 5 * 1e-6, 0.1, slow, 0.05, 0.2, 0.5, 0.7, 0.9, 3 * 1e-6, 312e12
+        16, 4, 300.5e9, 50e9, 2, 3.0, 5 * 1e-6, 0.1, slow, 0.05, 0.2, 0.5, 0.7, 0.9, 3 * 1e-6, 312e12, BASE.memory_bytes
     )
     path.write_text("")
     assert read_cluster(path, BASE) == BASE
