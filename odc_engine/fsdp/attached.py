@@ -45,7 +45,7 @@ class Attached:
         self._optimizers: list[Optimizer] = []
         self._stepped: set[int] = set()
         self.looked = False  # somebody has settled by reading a gradient
-        self._opened = ExitStack()
+        self._opened, self.closed = ExitStack(), False
 
     def attach(self, optimizers: Sequence[Optimizer]) -> None:
         self._check(optimizers)
@@ -57,7 +57,7 @@ class Attached:
             self._optimizers.append(optimizer)
             usual = optimizer.zero_grad
             optimizer.zero_grad = partial(self._zero, usual)  # type: ignore[method-assign]
-            self._opened.callback(partial(optimizer.__dict__.pop, "zero_grad", None))
+            self._opened.callback(_uncover, optimizer)
 
     def _check(self, optimizers: Sequence[Optimizer]) -> None:
         own = {id(piece.parameter) for unit in self._units for piece in unit.pieces}
@@ -79,7 +79,8 @@ class Attached:
 
     def _has_gradients(self, optimizer: Optimizer) -> bool:
         """Whether it steps with those of the step before, or with what somebody has laid there."""
-        every = (p.grad for group in optimizer.param_groups for p in group["params"])
+        own = {id(piece.parameter) for unit in self._units for piece in unit.trainable}
+        every = (p.grad for group in optimizer.param_groups for p in group["params"] if id(p) in own)
         return any(gradient is not None and not isinstance(gradient, Unsettled) for gradient in every)
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -100,6 +101,9 @@ class Attached:
             self._meetings.renew(keep=True)
 
     def _zero(self, usual: Callable[..., None], set_to_none: bool = True, **how: Any) -> None:
+        if self.closed:  # and beneath another's
+            usual(set_to_none=set_to_none, **how)
+            return
         if not set_to_none:
             problem = "zero_grad(set_to_none=False) of an attached optimizer, which has zeros for gradients of nobody"
             raise InputError(problem, fix="zero_grad()")
@@ -116,5 +120,17 @@ class Attached:
             self.looked = True
 
     def close(self) -> None:
-        self._opened.close()
+        self.closed = True
         self._optimizers.clear()
+        self._opened.close()
+
+
+def _uncover(optimizer: Optimizer) -> None:
+    """Take the zero_grad of who has closed off an optimizer, unless somebody else's lies on it."""
+    top: Any = optimizer.zero_grad
+    while isinstance(top, partial) and isinstance(at := getattr(top.func, "__self__", None), Attached) and at.closed:
+        top = top.args[0]
+    if getattr(top, "__func__", None) is type(optimizer).zero_grad:
+        optimizer.__dict__.pop("zero_grad", None)
+    else:
+        optimizer.zero_grad = top  # type: ignore[method-assign]

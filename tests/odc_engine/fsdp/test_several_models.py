@@ -1,0 +1,131 @@
+"""Several models in one job, each with its own communication or FSDP2's: every one is trained as in one process."""
+
+from dataclasses import dataclass
+
+import nets
+import pytest
+import torch
+import work
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from work import Case
+
+from odc_engine import OnDemand
+
+COUNTS = ((2, 1), (1, 2), (2, 0))  # microbatches of each device, in each minibatch
+NAMES = ("policy", "critic", "reference", "stock")
+
+
+@dataclass(frozen=True)
+class Job:
+    """`together`: one optimizer for both that learn, and one backward pass. `attached`: it settles and publishes."""
+
+    together: bool
+    attached: bool
+
+
+def made() -> dict[str, nn.Module]:
+    models = {}
+    for seed, name in enumerate(NAMES):
+        torch.manual_seed(seed)
+        models[name] = nets.Net(layers=2)
+    models["reference"].requires_grad_(False)
+    return models
+
+
+def losses(models: dict[str, nn.Module], rank: int, microbatch: int, minibatch: int) -> tuple[Tensor, Tensor]:
+    """The policy's is held near the reference, the critic's to what the policy says."""
+    tokens = nets.tokens_of(rank, microbatch, minibatch)
+    with torch.no_grad():
+        far = models["reference"](tokens, 0)
+    said = models["policy"](tokens, 0)
+    policy = F.mse_loss(said, far) + said.logsumexp(-1).mean()
+    return policy, F.mse_loss(models["critic"](tokens, 0), said.detach())
+
+
+def optimizers(models: dict[str, nn.Module], job: Job) -> list[torch.optim.Optimizer]:
+    groups = [list(models[name].parameters()) for name in ("policy", "critic")]
+    return [torch.optim.AdamW(group, lr=0.01) for group in ([[*groups[0], *groups[1]]] if job.together else groups)]
+
+
+def trained(models: dict[str, nn.Module], job: Job, ranks: list[int], odcs: list[OnDemand]) -> None:
+    """`odcs`: of policy and critic, or none."""
+    steps = optimizers(models, job)
+    stock = torch.optim.SGD(models["stock"].parameters(), lr=0.05)
+    for i, odc in enumerate(odcs if job.attached else []):
+        odc.attach(steps[0 if job.together else i])
+    for optimizer in steps:
+        optimizer.zero_grad()
+    for number, counts in enumerate(COUNTS):
+        for rank in ranks:
+            for microbatch in range(counts[rank]):
+                both = losses(models, rank, microbatch, number)
+                for loss in [sum(both)] if job.together else both:
+                    loss.backward()
+            nets.loss(models["stock"], rank, 0, number).backward()
+        for odc in odcs if not job.attached else []:
+            odc.settle()
+        for optimizer in [*steps, stock]:
+            every = [p for group in optimizer.param_groups for p in group["params"]]
+            if optimizer is not stock:
+                nn.utils.clip_grad_norm_(every, 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        for odc in odcs if not job.attached else []:
+            odc.publish()
+
+
+def on_devices(rank: int, job: Job) -> dict[str, dict[str, Tensor]]:
+    models = made()
+    for model in models.values():
+        work.shard(Case((1, 1)), model)
+    models["stock"].set_gradient_divide_factor(1.0)
+    for module in models["stock"].modules():
+        if hasattr(module, "set_force_sum_reduction_for_comms"):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    odcs = [OnDemand(models[name], timeout=20) for name in ("policy", "critic", "reference")]
+    try:
+        trained(models, job, [rank], odcs[:2])
+        return {name: work.whole_parameters(model) for name, model in models.items()}
+    finally:
+        for odc in odcs:
+            odc.close()
+
+
+@pytest.mark.parametrize("job", [Job(t, a) for t in (False, True) for a in (False, True)], ids=str)
+def test_each_is_trained_as_in_one_process(pools, job):
+    alone = {name: model.double() for name, model in made().items()}
+    trained(alone, job, [0, 1], [])
+    for found in pools(2).run(on_devices, job):
+        for name, model in alone.items():
+            assert work.error(found[name], dict(model.named_parameters())) < 1e-5
+
+
+def one_closed(rank: int) -> float:
+    """The critic goes on under the optimizer of both when the policy's communication is closed."""
+    models = made()
+    for model in models.values():
+        work.shard(Case((1, 1)), model)
+    odcs = [OnDemand(models[name], timeout=20) for name in ("policy", "critic")]
+    job = Job(together=True, attached=True)
+    step = optimizers(models, job)[0]
+    for odc in odcs:
+        odc.attach(step)
+    odcs[0].close()
+    step.zero_grad()
+    nets.loss(models["critic"], rank, 0).backward()
+    norm = nn.utils.clip_grad_norm_(models["critic"].parameters(), 1.0)
+    step.step()
+    step.zero_grad()
+    odcs[1].close()
+    assert "zero_grad" not in vars(step)
+    return norm.full_tensor().item()
+
+
+def test_closing_one_leaves_the_other_attached(pools):
+    alone = made()["critic"].double()
+    for rank in range(2):
+        nets.loss(alone, rank, 0).backward()
+    norm = nn.utils.clip_grad_norm_(alone.parameters(), 1.0).item()
+    assert pools(2).run(one_closed) == pytest.approx([norm] * 2, rel=1e-5)
