@@ -11,6 +11,7 @@ COMMANDS = (
     "trace",
     "advise",
     "compare",
+    "explore",
     "balance",
     "check",
     "simulate",

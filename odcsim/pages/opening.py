@@ -11,7 +11,7 @@ from odcsim.results.summary import Row
 def opening(comparison: Comparison, reply: Basis) -> list[str]:
     return [
         page.heading(question(comparison), 1),
-        f'<div class="answer">{"".join(page.paragraph(text) for text in _advice(comparison, reply))}</div>',
+        f'<div class="answer">{"".join(page.paragraph(text) for text in advice(comparison, reply))}</div>',
         page.key_figures(_figures(comparison, reply)),
         f"<p>{_badges(comparison)}</p>",
         page.heading("Would on-demand communication pay?"),
@@ -26,7 +26,7 @@ def question(comparison: Comparison) -> str:
     return f"How to train {setting.cost.model.name} on {where}, with lengths like those of {setting.trace.name}?"
 
 
-def _advice(comparison: Comparison, reply: Basis) -> list[str]:
+def advice(comparison: Comparison, reply: Basis) -> list[str]:
     """What to run, how long, how much; how sure; and whether it fits."""
     chosen, setting = reply.chosen, comparison.setting
     size = f"{setting.minibatch} samples per device and step, at most {setting.limit:,} tokens in a microbatch"

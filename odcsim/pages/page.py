@@ -11,17 +11,20 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 
 def document(title: str, body: Iterable[str], *, script: str = "") -> str:
     """`body` is HTML already; the title is text. Words show before the script runs, which is at the end."""
-    style = files("odcsim.pages").joinpath("page.css").read_text(encoding="utf-8")
     return "\n".join(
         (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>",
+            f"<title>{escape(title)}</title>\n<style>\n{style()}</style>\n</head>\n<body>\n<main>",
             *body,
             f"</main>\n{script}\n</body>\n</html>\n",
         )
     )
+
+
+def style() -> str:
+    return files("odcsim.pages").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def paragraph(text: str, kind: str = "") -> str:

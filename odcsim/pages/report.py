@@ -135,7 +135,7 @@ def _memory_of(row: Row) -> str:
 def _pair(comparison: Comparison, reply: Basis) -> list[str]:
     """What to run against what is run today, in the minibatch that idles as the table says; drawn to one scale."""
     chosen = reply.best if reply.chosen is reply.reference else reply.chosen
-    pair = [(row.balancer, row.sync) for row in (reply.reference, chosen)]
+    pair = [row.pair for row in (reply.reference, chosen)]
     number = comparison.typical(*pair)
     timelines = [comparison.timeline(*row, number) for row in pair]
     spans = [float(t.blocks[0].had.max()) for t in timelines]

@@ -30,11 +30,13 @@ class Bar:
     entry: int = -1  # of the shared queue, where the microbatch was one
 
 
-def gantt(timeline: Timeline, minibatch: int, *, until: float = 0.0, number: int | None = None) -> go.Figure:
+def gantt(
+    timeline: Timeline, minibatch: int, *, until: float = 0.0, number: int | None = None, most: int = MOST_DEVICES
+) -> go.Figure:
     """`until` (seconds) gives charts a common axis; `number` is told where the timeline is cut from a longer run."""
     block, place = timeline.block_of(minibatch)
     makespan = float(block.had[:, place].max())
-    devices = _choose(block, place)
+    devices = _choose(block, place, most)
     visible = [bar for device in devices for bar in bars(block, place, device) if bar.seconds > makespan / 10_000]
     about = timeline.about
     words = f"minibatch {minibatch if number is None else number}, {timeline.tokens[minibatch]:,} tokens in "
@@ -111,10 +113,10 @@ def _totals(members: Sequence[Slice]) -> list[tuple[str, float]]:
     return sorted(total.items(), key=lambda item: _ORDER.index(item[0]))
 
 
-def _choose(block: Block, place: int) -> list[int]:
+def _choose(block: Block, place: int, most: int) -> list[int]:
     """All devices, or where there are too many a choice from the busiest to the idlest."""
     devices = block.had.shape[2]
-    most = min(MOST_DEVICES, max(4, MOST_BARS // (8 * max(block.program.microbatches, 1))))
+    most = min(most, max(4, MOST_BARS // (8 * max(block.program.microbatches, 1))))
     if devices <= most:
         return list(range(devices))
     steps = [i for i, step in enumerate(block.program.steps) if step.kind == "compute"]

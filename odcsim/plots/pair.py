@@ -5,17 +5,19 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from odcsim.plots.gantt import gantt
+from odcsim.plots.gantt import MOST_DEVICES, gantt
 from odcsim.plots.style import HEAD, figure
 from odcsim.timeline import Timeline
 
 _FRAME = 190
 
 
-def pair(before: Timeline, after: Timeline, minibatch: int = 0, *, number: int | None = None) -> go.Figure:
-    """`number` is told where the timelines are cut from longer runs."""
+def pair(
+    before: Timeline, after: Timeline, minibatch: int = 0, *, number: int | None = None, most: int = MOST_DEVICES
+) -> go.Figure:
+    """`number` is told where the timelines are cut from longer runs; at most so many devices are drawn."""
     spans = [_makespan(timeline, minibatch) for timeline in (before, after)]
-    charts = [gantt(timeline, minibatch, until=max(spans), number=number) for timeline in (before, after)]
+    charts = [gantt(timeline, minibatch, until=max(spans), number=number, most=most) for timeline in (before, after)]
     rows = [chart.layout.height - 150 - (HEAD - 80) for chart in charts]
     drawn = make_subplots(
         rows=2,

@@ -83,9 +83,11 @@ def compare(
     executor: str = "analytic",
     price: float | None = None,
     memory_limit: float | None = None,
+    among: Sequence[Pair] = (),
     advance: Callable[[], None] = lambda: None,
 ) -> Comparison:
-    """`price` of a GPU-hour, unless the setting's; `memory_limit`: bytes of one GPU, unless what is known of it.
+    """`price` of a GPU-hour, unless the setting's; `memory_limit`: bytes of one GPU, unless what is known of it;
+    `among`: these (balancer, sync) alone, without a word on the ends of the seconds' interval, which takes longest.
     `advance` is called once for each (balancer, sync) that is done."""
     price = setting.price if price is None else price
     memory_limit = setting.cost.cluster.memory_bytes if memory_limit is None else memory_limit
@@ -95,7 +97,7 @@ def compare(
     rows, usages, minibatches = [], [], drawn(setting)
     profile, work = setting.cost.profile, flops(setting, minibatches)
     full = replace(setting, cost=setting.cost.by(**FULL))
-    for balancer, sync in pairs(setting):
+    for balancer, sync in among or pairs(setting):
         if balancer not in plans:
             plans[balancer] = file = assign(setting, balancer, minibatches)
             other = setting.cost.sharded != "full" and balance.named(balancer).weighs_transfers
@@ -111,8 +113,8 @@ def compare(
         advance()
     compared = summary.compared(rows, [u.makespan for u in usages], of_samples(setting, minibatches))
     fidelity = simulation.fidelity(setting.cost, plans["native"].schedules)
-    known = price, memory_limit, ends(setting, plans, {(r.balancer, r.sync): r.recipe for r in compared})
-    return Comparison(setting, executor, fidelity, compared, tuple(usages), *known)
+    interval = None if among else ends(setting, plans, {r.pair: r.recipe for r in compared})
+    return Comparison(setting, executor, fidelity, compared, tuple(usages), price, memory_limit, interval)
 
 
 def of_samples(setting: Setting, minibatches: Sequence[Drawn]) -> Draws:

@@ -59,6 +59,11 @@ class Row:
         return self.model_low == self.model_high
 
     @property
+    def pair(self) -> tuple[str, str]:
+        """What tells it from the other rows: (balancer, sync)."""
+        return self.balancer, self.recipe.sync
+
+    @property
     def sync(self) -> str:
         return self.recipe.sync
 

@@ -1,0 +1,1 @@
+"""A local page that answers while one drags."""

@@ -1,0 +1,79 @@
+"""What the page shows for what is asked: the table, the answer in words, one minibatch twice."""
+
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from odcsim import balance, plots
+from odcsim.explore.asked import Asked
+from odcsim.pages.opening import advice
+from odcsim.pages.report import write_report
+from odcsim.questions import answer
+from odcsim.questions.answer import money, named
+from odcsim.questions.comparison import Comparison, compare, pairs
+
+HEAD = ("", "idle", "GPU-hours", "dollars", "speedup", "over best collective", "memory")
+MOST = 16  # devices of a chart that follows a slider
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    comparison: Comparison
+    basis: answer.Basis
+
+    @property
+    def advice(self) -> list[str]:
+        return advice(self.comparison, self.basis)
+
+    @property
+    def verdict(self) -> str:
+        return answer.verdict(self.basis)
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Under `HEAD`, best first."""
+        ordered = sorted(self.comparison.rows, key=lambda r: (r.memory_fits is False, r.makespan_seconds))
+        return [
+            (
+                named(r),
+                f"{r.idle:.1%}",
+                f"{r.gpu_hours:.3g}",
+                money(r.dollars or 0.0),
+                f"{r.speedup:.2f}",
+                f"{r.speedup_best_collective:.2f}",
+                f"{(r.memory_bytes or 0) / 1e9:.0f} GB" + (" (too much)" if r.memory_fits is False else ""),
+            )
+            for r in ordered
+        ]
+
+    @property
+    def chosen(self) -> str:
+        return named(self.basis.chosen)
+
+
+@lru_cache(maxsize=64)
+def reply(asked: Asked) -> Reply:
+    """Without what takes long and is never recommended here: a shared queue, and plans that are tight."""
+    setting = asked.setting
+    quick = [p for p in pairs(setting) if not (balance.named(p[0]).queue or balance.named(p[0]).tight)]
+    comparison = compare(setting, among=quick)
+    return Reply(comparison, answer.answer(comparison))
+
+
+def chart(asked: Asked) -> str:
+    """What to run against what is run today, as the JSON of a figure."""
+    found = reply(asked)
+    chosen = found.basis.best if found.basis.chosen is found.basis.reference else found.basis.chosen
+    both = [row.pair for row in (found.basis.reference, chosen)]
+    number = found.comparison.typical(*both)
+    timelines = [found.comparison.timeline(*row, number) for row in both]
+    return str(plots.pair(timelines[0], timelines[1], number=number, most=MOST).to_json())
+
+
+def report(asked: Asked) -> str:
+    """The whole comparison as a page."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.html"
+        write_report(compare(asked.setting), path)
+        return path.read_text(encoding="utf-8")

@@ -1,0 +1,115 @@
+"""The explorer in a real browser: dragged and clicked, it shows what the command prints, soon."""
+
+import threading
+
+import browser
+import pytest
+
+from odcsim.explore.asked import Asked, linked
+from odcsim.explore.reply import reply
+
+pytestmark = pytest.mark.browser
+SHOWN = """() => [...document.querySelectorAll('#table tbody tr')].map(
+    (row) => [...row.children].map((cell) => cell.textContent))"""
+
+
+@pytest.fixture(scope="module")
+def place():
+    pytest.importorskip("dash", reason="make browser")
+    from odcsim.explore.serve import address, server
+
+    served = server(0)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield address(served)
+    served.shutdown()
+    served.server_close()
+
+
+def settled(seen, asked):
+    """Wait for what belongs to this question, which the page's own link holds."""
+    wanted = [list(row) for row in reply(asked).rows]
+    for _ in range(300):
+        if seen.page.evaluate(SHOWN) == wanted and linked(seen.page.evaluate("location.search")) == asked:
+            return
+        seen.page.wait_for_timeout(50)
+    raise AssertionError(f"{seen.page.evaluate(SHOWN)[:2]} is shown, not {wanted[:2]}; {seen.errors}")
+
+
+def drawn(seen):
+    for _ in range(300):
+        if seen.page.evaluate("document.querySelectorAll('#pair .barlayer .point').length"):
+            return
+        seen.page.wait_for_timeout(50)
+    raise AssertionError(f"nothing is drawn; {seen.errors}")
+
+
+def dragged(seen, name, to):
+    """A slider pulled by the mouse to a share of its width."""
+    box = seen.page.locator(f"#{name}").bounding_box()
+    here = float(seen.page.locator(f"#{name}").input_value()) / float(
+        seen.page.locator(f"#{name}").get_attribute("max")
+    )
+    along = [box["x"] + 8 + share * (box["width"] - 16) for share in (here, to)]
+    seen.page.mouse.move(along[0], box["y"] + box["height"] / 2)
+    seen.page.mouse.down()
+    seen.page.mouse.move(along[1], box["y"] + box["height"] / 2, steps=4)
+    seen.page.mouse.up()
+
+
+def test_it_answers_as_the_command_does_while_one_drags(chromium, place, pictures):
+    with browser.window(chromium, 1200) as seen:
+        seen.open(place)
+        settled(seen, Asked())
+        dragged(seen, "devices", 1.0)
+        settled(seen, Asked(devices=64))
+        dragged(seen, "minibatch", 0.0)
+        settled(seen, Asked(devices=64, minibatch=1))
+        seen.page.locator("#gpu").fill("h100")
+        seen.page.locator("#gpu").press("Enter")
+        settled(seen, Asked(devices=64, minibatch=1, gpu="h100"))
+        drawn(seen)
+        assert seen.page.locator("#command").inner_text() == Asked(devices=64, minibatch=1, gpu="h100").command
+        assert seen.errors == []
+        seen.picture(pictures / "explore-dragged.png")
+
+
+def test_a_link_opens_what_was_set(chromium, place):
+    asked = Asked(trace="lmsys-chat", devices=16, network=100, price=3.0)
+    with browser.window(chromium) as seen:
+        seen.open(place + asked.search)
+        settled(seen, asked)
+        assert seen.page.locator("#trace").input_value() == "lmsys-chat"
+
+
+def test_what_cannot_be_asked_is_said_and_the_rest_stays(chromium, place):
+    with browser.window(chromium) as seen:
+        seen.open(place)
+        settled(seen, Asked())
+        seen.page.locator("#model").fill("no-such-model")
+        seen.page.locator("#model").press("Enter")
+        seen.page.locator("#problem", has_text="no-such-model").wait_for()
+        assert seen.page.evaluate(SHOWN) == [list(row) for row in reply(Asked()).rows]
+
+
+def test_a_report_is_saved(chromium, place):
+    with browser.window(chromium) as seen:
+        seen.open(place)
+        settled(seen, Asked())
+        with seen.page.expect_download(timeout=60_000) as saving:
+            seen.page.locator("#save").click()
+        assert "How to train" in saving.value.path().read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("scheme", browser.SCHEMES)
+@pytest.mark.parametrize("width", browser.WIDTHS)
+def test_it_is_readable_everywhere(chromium, place, pictures, width, scheme):
+    with browser.window(chromium, width, scheme) as seen:
+        seen.open(place)
+        settled(seen, Asked())
+        drawn(seen)
+        seen.page.wait_for_timeout(500)
+        seen.picture(pictures / f"explore-{width}-{scheme}.png")
+        assert seen.errors == []
+        assert browser.overlapping(seen.boxes()) == []
+        assert seen.wide() == []
+        assert seen.accessible() == []

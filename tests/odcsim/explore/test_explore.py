@@ -1,0 +1,110 @@
+"""The page says what the command says: by its link, in its command, in its figures."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from odcsim.cli import main
+from odcsim.errors import InputError
+from odcsim.explore.asked import Asked, linked
+from odcsim.explore.reply import HEAD, chart, reply, report
+from odcsim.questions.answer import money
+
+SOME = Asked(devices=4, minibatch=2, room=1.25, price=3.5, minibatches=4)
+MORE = [SOME, Asked(trace="lmsys-chat", model="qwen3-8b", gpu="h100", devices=16, network=100, minibatches=4), Asked()]
+
+
+@pytest.mark.parametrize("asked", MORE)
+def test_a_link_carries_all_that_is_set(asked):
+    assert linked(asked.search) == asked
+
+
+def test_what_is_as_usual_is_not_in_the_link():
+    assert Asked().search == ""
+    assert Asked(devices=16).search == "?devices=16"
+
+
+@pytest.mark.parametrize("search", ["?devices=many", "?colour=red", "?devices=8&rooms=2"])
+def test_a_link_that_says_something_else_is_refused(search):
+    with pytest.raises(InputError, match="the link says"):
+        linked(search)
+
+
+@pytest.mark.parametrize("asked", MORE[:2])
+def test_the_command_has_the_numbers_of_the_page(asked):
+    """In a shell, since a network of one's own is a file that the shell makes up."""
+    command = asked.command.replace("odcsim", f"{sys.executable} -m odcsim", 1)
+    done = subprocess.run(["bash", "-c", f"{command} --json"], capture_output=True, text=True, check=True)
+    rows = {f"{r['sync']} + {r['balancer']}": r for r in json.loads(done.stdout)["rows"]}
+    shown = reply(asked).rows
+    assert len(shown) > 10
+    for name, *cells in shown:
+        told = dict(zip(HEAD[1:], cells, strict=True))
+        row = rows[name]
+        assert told["idle"] == f"{row['idle']:.1%}"
+        assert told["GPU-hours"] == f"{row['gpu_hours']:.3g}"
+        assert told["dollars"] == money(row["dollars"])
+        assert told["speedup"] == f"{row['speedup']:.2f}"
+        assert told["over best collective"] == f"{row['speedup_best_collective']:.2f}"
+        assert told["memory"].startswith(f"{row['memory_bytes'] / 1e9:.0f} GB")
+
+
+def test_the_rows_that_are_left_out_are_those_that_take_long():
+    names = {name.partition(" + ")[2] for name, *_ in reply(SOME).rows}
+    assert names == {"native", "local-sort", "lb-micro", "lb-mini", "lb-robust", "sorted-slice"}
+
+
+def test_the_chart_holds_todays_row_against_the_chosen_one():
+    found, drawn = reply(SOME), json.loads(chart(SOME))
+    assert drawn["layout"]["title"]["text"].startswith(found.chosen)
+    assert "collective + lb-micro" in drawn["layout"]["title"]["text"]
+    assert len({y for bars in drawn["data"] for y in bars["y"]}) <= 16
+
+
+def test_a_report_can_be_saved():
+    page = report(SOME)
+    assert "How to train r1-distill-qwen-1.5b on 4 x a100" in page
+    assert "on-demand + pool" in page
+
+
+def test_it_begins_with_lengths_that_are_there(capsys):
+    assert main(["explore", "nowhere.csv", "--no-open"]) == 2
+    assert "nowhere.csv" in capsys.readouterr().err
+
+
+def test_without_dash_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "flask", None)
+    assert main(["explore", "--no-open"]) == 2
+    assert "odcsim[explore]" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def client():
+    pytest.importorskip("dash", reason="pip install 'odcsim[explore]'")
+    from odcsim.explore.serve import server
+
+    served = server(0)
+    yield served.app.test_client()
+    served.server_close()
+
+
+def test_this_machine_alone_is_answered(client):
+    assert client.get("/", base_url="http://127.0.0.1:8050").status_code == 200
+    assert client.get("/", base_url="http://elsewhere.example").status_code == 403
+
+
+def test_nothing_is_fetched_from_elsewhere(client):
+    page = client.get("/", base_url="http://localhost:8050").get_data(as_text=True)
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_a_port_that_is_taken_is_refused():
+    from odcsim.explore.serve import server
+
+    one = server(0)
+    with pytest.raises(InputError, match="is taken"):
+        server(one.server_port)
+    one.server_close()
