@@ -105,7 +105,13 @@ def _objects(content: Any) -> list[Any]:
 def _delimited(reader: "csv.DictReader[str]", path: Path) -> Iterator[tuple[int, Record]]:
     most = csv.field_size_limit(2**31 - 1)  # texts are longer than csv takes by itself
     try:
-        yield from ((reader.line_num, row) for row in reader)
+        for row in reader:
+            where = f"{path}:{reader.line_num}"
+            if None in row or None in row.values():
+                raise InputError(
+                    "has other fields than the first line", where=where, fix="give every row the same columns"
+                )
+            yield reader.line_num, row
     except csv.Error as error:
         where = f"{path}:{reader.line_num}"
         raise InputError(f"is not delimited text ({error})", where=where, fix="save it as CSV") from None

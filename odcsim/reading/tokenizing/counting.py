@@ -44,7 +44,11 @@ def _passages(
 
     for row, record in enumerate(records):
         try:
-            yield form.passage(record, folder)
+            passage = form.passage(record, folder)
+            passage.text.encode()
+            yield passage
+        except UnicodeEncodeError:
+            raise InputError("is no text (half a character)", where=where(row), fix="leave the row out") from None
         except UnfitRow as error:
             raise InputError(str(error), where=where(row), fix="mend the row or leave it out") from None
         except (

@@ -48,7 +48,7 @@ def positionals(parser):
                 if getattr(command, "_fill", None):
                     command._fill(command)
                 yield from positionals(command)
-        elif not action.option_strings:
+        elif not action.option_strings and not action.choices:  # one of a few words is no file
             yield action.dest
 
 

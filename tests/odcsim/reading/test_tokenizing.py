@@ -184,6 +184,8 @@ BAD = {
     "nothing to count": ("a.jsonl", [{"length": 5}], {}, "no text to count in 'length'; give messages"),
     "a row that differs": ("a.jsonl", [{"text": "a"}, {"text": 5}], {}, r"a.jsonl:3: has no text in 'text'; mend"),
     "no messages": ("a.parquet", [{"messages": TALK}, {"messages": []}], {}, "row 2: has no messages"),
+    "half a character": ("a.jsonl", [{"text": "a"}, {"text": "\ud800"}], {}, "a.jsonl:3: is no text"),
+    "a row with more": ("a.csv", [{"text": "a", "id": "1"}, {"text": "b,c", "id": "2"}], {"cut": True}, "other fields"),
     "no folder": ("a.jsonl", [{"text": "a"}], {"tokenizer": "org/name"}, "no such tokenizer; give a folder"),
     "a sample of lengths": ("a.jsonl", [{"length": 5}], {"tokenizer": None, "sample": 3}, "--sample 3 without"),
 }
@@ -192,8 +194,11 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_counted_is_one_line(tmp_path, folder, case):
     name, rows, asked, message = BAD[case]
+    path = written(tmp_path / name, rows)
+    if asked.get("cut"):
+        path.write_text(path.read_text().replace('"', ""))
     with pytest.raises(InputError, match=message):
-        load(written(tmp_path / name, rows), **{"tokenizer": folder, **asked})
+        load(path, **{"tokenizer": folder, **{key: value for key, value in asked.items() if key != "cut"}})
 
 
 def test_templates_that_are_missing_refuse_or_try_to_get_out(tmp_path):
