@@ -18,7 +18,7 @@ by unit, in a lane of its own, and the first gather of a unit waits for that uni
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from odcsim.errors import InputError, nearest
@@ -187,11 +187,13 @@ def program(
     sharding: str = "full",
     exchange: str = "end",
     reshard: bool = True,
+    streams: str = "one",
 ) -> Program:
     """Lower the shape of a minibatch to steps: how many microbatches at most, of how many layers, under which sync.
 
     `hybrid` is for several nodes: on one it is full sharding. Layer by layer only those exchange who meet, and ahead of
-    use only those who do not.
+    use only those who do not. Without `reshard` a layer stays whole from its forward to its backward. `streams`: two
+    where reduce-scatters have a communicator of their own.
     """
     check_sharding(sharding)
     if layers < 1 or microbatches < 0:
@@ -199,7 +201,7 @@ def program(
     hybrid = sharding == "hybrid"
     meets = sync_named(sync).meets
     ran = exchange if hybrid and exchange == ("layers" if meets else "ahead") else "end"
-    writer = _Writer(sync_named(sync), layered=ran == "layers", reshard=reshard)
+    writer = _Writer(_in_streams(sync_named(sync), streams), layered=ran == "layers", reshard=reshard)
     ahead = prefetch_named(prefetch)
     for unit in range(layers + 1) if ran == "ahead" else ():
         writer.bring(unit)
@@ -208,6 +210,11 @@ def program(
     _minibatch_end(writer, summed=hybrid and not writer.layered, fetched=hybrid and ran == "end")
     steps, rows = tuple(writer.steps), tuple(writer.rows)
     return Program(sync, layers, microbatches, prefetch, steps, rows, sharding, ran, reshard)
+
+
+def _in_streams(sync: Sync, streams: str) -> Sync:
+    """In two, what is gathered does not wait for what is pushed."""
+    return replace(sync, gather_lane=GATHER, push_lane=PUSH) if streams == "two" else sync
 
 
 class _Writer:

@@ -28,6 +28,7 @@ LOSSES = ("chunked", "whole")
 OPTIMIZERS = ("fp32", "bf16", "8bit", "pure")
 COPIES = ("kernels", "engines")
 REDUCE = ("fp32", "bf16")
+STREAMS = ("one", "two")
 FAR = ("each", "hierarchical")
 
 
@@ -42,6 +43,7 @@ class Choice:
     flag: bool = True  # command lines ask for it
     compared: bool = False  # a comparison tries every value; who runs but one has to say which
     engine: bool = False  # the engine's alone: predictions do not know it
+    predicted: bool = False  # predictions' alone: the engine does not run it
     searched: bool = False  # an advice chooses it
     estimated: bool = False  # estimates know it; seconds that were measured hold what was chosen when they were
 
@@ -129,6 +131,13 @@ class Recipe:
         help="layers stay whole from their forward to their backward: no second gather, for the memory of all of them",
         words="without resharding after forward",
     )
+    streams: str = _chosen(
+        "one",
+        values=STREAMS,
+        help="two: reduce-scatters do not wait for all-gathers, in a communicator of their own",
+        words="with {} streams of collectives",
+        predicted=True,
+    )
     far: str = _chosen(
         "each",
         values=FAR,
@@ -146,11 +155,14 @@ class Recipe:
 
     def program(self, layers: int, microbatches: int) -> Program:
         """The steps of a minibatch by this recipe."""
-        return program(layers, microbatches, self.sync, self.prefetch, self.sharding, self.exchange, self.reshard)
+        how = self.sync, self.prefetch, self.sharding, self.exchange, self.reshard, self.streams
+        return program(layers, microbatches, *how)
 
     def on(self, nodes: int) -> "Recipe":
         """As it is run: on one node hybrid sharding is full, and only who meets exchanges by layer. What a node brings
         in once it keeps, as under hybrid sharding, but nobody waits for all of it."""
+        if not sync_named(self.sync).meets and self.streams != "one":
+            return replace(self, streams="one").on(nodes)  # it has both anyway
         if nodes == 1:
             return replace(self, sharding="full", exchange="end", far="each")
         if sync_named(self.sync).meets:
@@ -203,7 +215,8 @@ USUAL = Recipe()
 
 def flags(*, engine: bool = False) -> tuple[str, ...]:
     """The names of what a command line asks for: the simulator's, or the engine's."""
-    return tuple(name for name, choice in CHOICES.items() if choice.flag and (engine or not choice.engine))
+    other = "predicted" if engine else "engine"
+    return tuple(name for name, choice in CHOICES.items() if choice.flag and not getattr(choice, other))
 
 
 def over(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

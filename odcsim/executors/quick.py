@@ -33,7 +33,8 @@ def seconds(cost: Cost, schedules: Sequence[Schedule]) -> Floats:
     total = absent
     for m in range(len(load.tokens)):
         gather, push, summed = (of(name, m) for name in _MOVED)
-        back = gather + push if meets else np.maximum(gather, push)
+        again = gather if cost.recipe.reshard else absent
+        back = again + push if meets and cost.recipe.streams == "one" else np.maximum(again, push)
         passes = np.maximum(of("forward", m), gather) + np.maximum.reduce([of("backward", m), back, summed])
         once = [of(n, m) for n in ("overhead", "gather root", "embed", "head", "embed backward", "push root")]
         total = total + layers * passes + sum(once)

@@ -21,7 +21,7 @@ for told in ("sync", "recompute", "sharding"):  # of rows that other trainers ar
     CEILINGS[told] += 1
 NEW = 6
 # What else is called so: what torch calls its own, and what every training step has.
-ELSEWHERE = {"dtype", "attention", "loss", "optimizer", "stack", "reshard"}
+ELSEWHERE = {"dtype", "reshard", "streams", "attention", "loss", "optimizer", "stack"}
 PROBES = "odc_engine.doctor.probes."  # which try what there is, as tests do
 
 

@@ -46,7 +46,7 @@ def test_a_file_chooses_all_that_flags_do(file: Path) -> None:
     words = "--sync collective --recompute selective --sharding hybrid --attention fa3 --compile --precision fp8 "
     words += "--loss whole --optimizer 8bit --offload --lora 16 --copies engines --reduce bf16 --accumulate slots"
     assert asked("--recipe", file) == asked(*words.split(), "--dtype", "bfloat16")
-    assert set(KEYS) == {*flags(engine=True), "compile"}
+    assert set(KEYS) == {*flags(), *flags(engine=True), "compile"}
 
 
 @pytest.mark.parametrize("first", [True, False])
