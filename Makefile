@@ -92,6 +92,7 @@ clean:
 	$(PIP) -e '.[dev,browser]'
 	@touch $@
 
-.venv/trainers: .venv/dev
+.venv/trainers: .venv/dev requirements-verl.txt
 	$(PIP) -e '.[dev,trainers]'
+	$(PIP) --no-deps -r requirements-verl.txt
 	@touch $@

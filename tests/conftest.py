@@ -33,9 +33,12 @@ NEEDS = {
     "trl": [
         "docs/test_trl.py",
         "docs/test_trainer_programs.py",
+        "odc_engine/trainers/test_preferences.py",
+        "odc_engine/trainers/test_rollouts.py",
         "odc_engine/trainers/test_trl_trainers.py",
         "odcsim/checking/test_check_trl.py",
     ],
+    "verl": ["odc_engine/trainers/test_verl.py"],
 }
 ABSENT = [package for package in NEEDS if find_spec(package) is None]
 collect_ignore_glob = [str(Path(__file__).parent / pattern) for package in ABSENT for pattern in NEEDS[package]]

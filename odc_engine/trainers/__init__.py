@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from odc_engine.trainers.hugging_face import OnDemandMixin
+    from odc_engine.trainers.rollouts import OnDemandRollouts
 
-__all__ = ["OnDemandMixin"]
+__all__ = ["OnDemandMixin", "OnDemandRollouts"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from odc_engine.trainers.hugging_face import OnDemandMixin
 
         return OnDemandMixin
+    if name == "OnDemandRollouts":
+        from odc_engine.trainers.rollouts import OnDemandRollouts
+
+        return OnDemandRollouts
     raise AttributeError(f"module 'odc_engine.trainers' has no attribute '{name}'")

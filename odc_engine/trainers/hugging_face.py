@@ -9,10 +9,11 @@ the trainer a whole minibatch is one batch, so that it steps, logs, evaluates an
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from odc_engine.fsdp import OnDemand
 from odc_engine.sampler import agree
@@ -34,6 +35,7 @@ class OnDemandMixin:
         super().__init__(*args, **kwargs)
         refusals.check(self._trainer)
         self._odc: OnDemand | None = None
+        self._others: list[OnDemand] = []  # of models that are asked and never trained
         self._accumulated = 1
         self._trainer.add_callback(_Events(self))
 
@@ -64,11 +66,21 @@ class OnDemandMixin:
         if self._trainer.args.world_size > 1:
             refusals.check_model(model := self._trainer.model_wrapped)
             self._odc = OnDemand(model, average=True)
+            if isinstance(reference := getattr(self, "ref_model", None), FSDPModule):
+                self._others.append(OnDemand(cast(nn.Module, reference), average=True))
 
     def _close(self) -> None:
         if self._odc is not None:
             self._odc.close()
             self._odc = None
+        while self._others:
+            self._others.pop().close()
+
+    def _gather_head(self) -> None:
+        """Of a head that is a unit of its own TRL takes the weight without a forward pass, and would meet for it."""
+        head = self._trainer.model.get_output_embeddings() if self._odc is not None else None
+        if isinstance(head, FSDPModule):
+            head.unshard()
 
     def get_total_train_batch_size(self, args: Any) -> int:
         return int(self._stock.get_total_train_batch_size(args)) * self._accumulated
@@ -110,6 +122,7 @@ class OnDemandMixin:
                 # What the Trainer divides a mean loss by. Shares of all devices add up to the number of devices.
                 self._trainer.current_gradient_accumulation_steps = 1 / share
                 counted = _loss_tokens(batch)
+                self._gather_head()
                 loss += self._stock.training_step(model, batch, num_items_in_batch)
                 if noted:
                     noted.weigh(share if counted is None else counted)

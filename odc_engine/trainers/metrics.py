@@ -48,8 +48,9 @@ class NotedMetrics:
 
     def weigh(self, weight: float) -> None:
         """What the latest microbatch has added, at what it counts for."""
-        self._lists.pop("num_tokens", None)  # it is made of the tokens seen
         for name, values in self._lists.items():
+            if name == "num_tokens":  # it is made of the tokens seen
+                continue
             for value in values[self._known.get(name, 0) :]:
                 self._sums[name] += weight * value
                 self._weights[name] += weight
@@ -64,8 +65,9 @@ class NotedMetrics:
             weight = sum(weights.get(name, 0.0) for _, weights, _ in every)
             if weight:
                 self._lists[name].append(sum(sums.get(name, 0.0) for sums, _, _ in every) / weight)
-        self._trainer._total_train_tokens = self._tokens + sum(tokens for _, _, tokens in every)
-        self._lists["num_tokens"] = [self._trainer._total_train_tokens]
+        if seen := sum(tokens for _, _, tokens in every):  # else the trainer has told them before
+            self._trainer._total_train_tokens = self._tokens + seen
+            self._lists["num_tokens"] = [self._trainer._total_train_tokens]
 
 
 def noted_by(trainer: Any) -> NotedMetrics | None:

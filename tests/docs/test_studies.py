@@ -13,6 +13,7 @@ from sources import outside
 HOME = ROOT / "docs/studies"
 STUDIES = sorted(HOME.glob("*.py"))
 STARTED = [path for path in STUDIES if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
+HEAVY = {"odc_engine": "torch", "torch": "torch", "transformers": "transformers"}  # what may be missing, by what asks
 PAGE = "```console\n$ echo 2\n1\n```\n"
 
 
@@ -23,7 +24,8 @@ def named(paths: list[Path]):
 def installed() -> set[str]:
     """Packages that the project names, as they are imported."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = [*project["dependencies"], *project["optional-dependencies"]["engine"]]
+    extras = project["optional-dependencies"]
+    listed = [*project["dependencies"], *extras["engine"], *extras["trainers"]]
     return {re.split(r"\W", name, maxsplit=1)[0] for name in listed}
 
 
@@ -39,8 +41,8 @@ def needs(program: Path) -> set[str]:
 
 def start(program: Path, *arguments: str) -> int:
     """What it exits with when it is called in its folder's company."""
-    for name in needs(program) & {"odc_engine", "torch"}:
-        pytest.importorskip("torch", reason=f"{program.name} needs {name}")
+    for name in needs(program) & HEAVY.keys():
+        pytest.importorskip(HEAVY[name], reason=f"{program.name} needs {name}")
     before, sys.argv = sys.argv, [str(program), *arguments]
     try:
         runpy.run_path(str(program), run_name="__main__")
@@ -65,8 +67,8 @@ def test_it_needs_what_is_installed_and_what_lies_beside_it(program):
 
 @named(STUDIES)
 def test_it_can_be_imported(program):
-    if needs(program) & {"odc_engine", "torch"}:
-        pytest.importorskip("torch")
+    for name in needs(program) & HEAVY.keys():
+        pytest.importorskip(HEAVY[name])
     assert load(str(program.relative_to(ROOT))).__doc__
 
 

@@ -7,12 +7,12 @@ import pytest
 from scripts import ROOT
 from torch import nn
 
-from odc_engine.trainers import refusals, titan
+from odc_engine.trainers import refusals, titan, verl
 from odcsim.errors import InputError
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "trainers.md").read_text(encoding="utf-8")
-LINES = dict(re.findall(r"^\| .*? \| \[(.*?)\]\(.*?\) \| (\d+) \|", PAGE, re.MULTILINE))
+LINES = dict(re.findall(r"^\| .*? \| \[(.*?)\]\([\w.-]*\) \| (\d+) \|", PAGE, re.MULTILINE))
 REFUSED = re.findall(r"^\| ([^|]*?) \| ([^|]*?) \| ([^|]*; [^|]*?) \|$", PAGE, re.MULTILINE)
 
 
@@ -23,11 +23,33 @@ def test_the_lines_of_the_table_are_those_that_programs_number():
         assert [int(n) for n in re.findall(r"  # (\d)\b", code[1])] == [*range(1, int(lines) + 1)], page
 
 
-def trainer(dataset=(1,), tp=1, **changed):
+def trainer(dataset=(1,), tp=1, made=False, **changed):
     usual = {"world_size": 2, "average_tokens_across_devices": True, "train_sampling_strategy": "random"}
     own = SimpleNamespace(**usual | {"fp16": False, "auto_find_batch_size": False} | changed)
     sizes = {f"get_{name}_size": lambda size=size: size for name, size in (("tp", tp), ("cp", 1), ("sp", 1))}
-    refusals.check(SimpleNamespace(args=own, train_dataset=dataset, **sizes))
+    makes = {"_generate_and_score_completions": len} if made else {}
+    refusals.check(SimpleNamespace(args=own, train_dataset=dataset, **sizes, **makes))
+
+
+def preferences(**changed):
+    own = SimpleNamespace(**{"loss_type": ["sigmoid"], "sync_ref_model": False} | changed)
+    raise_first(refusals._of_preferences(SimpleNamespace(args=own, aux_loss_enabled=changed.get("router", False))))
+
+
+def rollouts(quantile=1.0, **changed):
+    usual = {"steps_per_generation": 2, "gradient_accumulation_steps": 2, "loss_type": "dapo"}
+    own = SimpleNamespace(**usual | changed)
+    refusals.check_rollouts(SimpleNamespace(args=own, top_entropy_quantile=quantile))
+
+
+def engine(**changed):
+    usual = {"strategy": "fsdp2", "ulysses_sequence_parallel_size": 1, "fsdp_size": -1, "param_offload": False}
+    raise_first(verl._problems(SimpleNamespace(**usual | {"mixed_precision": None, "dtype": "bfloat16"} | changed)))
+
+
+def raise_first(problems):
+    for problem, fix in problems:
+        raise InputError(problem, fix=fix)
 
 
 class Loader:
@@ -46,7 +68,13 @@ def titans(graphs=False, dataloader=None, **degrees):
     titan._check(SimpleNamespace(config=config, parallel_dims=dims, dataloader=dataloader or Loader()))
 
 
-HF, TITAN = "Trainer, SFTTrainer", "torchtitan"
+HF, TITAN, DPO, GRPO, BOTH = (
+    "Trainer, SFTTrainer",
+    "torchtitan",
+    "DPOTrainer",
+    "GRPOTrainer",
+    "GRPOTrainer, RLOOTrainer",
+)
 CASES = {
     (HF, "`average_tokens_across_devices=False`"): lambda: trainer(average_tokens_across_devices=False),
     (HF, '`train_sampling_strategy="group_by_length"`'): lambda: trainer(train_sampling_strategy="group_by_length"),
@@ -56,12 +84,25 @@ CASES = {
     (HF, "tensor parallelism"): lambda: trainer(tp=2),
     (HF, "a model that FSDP2 does not shard"): lambda: refusals.check_model(nn.Linear(2, 2)),
     (HF, "a dataset without `input_ids`"): lambda: refusals.lengths_of([{"text": "one"}], "length"),
+    (DPO, '`loss_type="aot"`, `aot_unpaired`, `bco_pair` or `sft`'): lambda: preferences(loss_type=["sigmoid", "aot"]),
+    (DPO, "`sync_ref_model=True`"): lambda: preferences(sync_ref_model=True),
+    ("DPOTrainer, GRPOTrainer", "a loss of a mixture of experts' router"): lambda: preferences(router=True),
+    (BOTH, "`OnDemandMixin`"): lambda: trainer(made=True),
+    (BOTH, "a generation that ends in the middle of a step"): lambda: rollouts(steps_per_generation=3),
+    (GRPO, '`loss_type="bnpo"`'): lambda: rollouts(loss_type="bnpo"),
+    (GRPO, "`top_entropy_quantile` under 1, or an entropy bonus"): lambda: rollouts(quantile=0.5),
+    (BOTH, "images"): lambda: refusals.check_answers({"pixel_values": None}),
     (TITAN, "CUDA graphs"): lambda: titans(graphs=True),
     (TITAN, "tensor and pipeline parallelism"): lambda: titans(tp=2, pp=2),
     (TITAN, "a data loader of its own"): lambda: titans(dataloader=type("Loader", (), {})()),
     (TITAN, "`BalancedTexts` in the trainer without the mixin"): lambda: next(
         iter(Texts.Config(minibatch=1).build(dp_world_size=1, dp_rank=0, tokenizer=None))
     ),
+    ("verl", "FSDP1"): lambda: engine(strategy="fsdp"),
+    ("verl", "sequence parallelism"): lambda: engine(ulysses_sequence_parallel_size=2),
+    ("verl", "a part of all devices, or HSDP"): lambda: engine(fsdp_size=4),
+    ("verl", "`param_offload`"): lambda: engine(param_offload=True),
+    ("verl", "fp16"): lambda: engine(mixed_precision={"param_dtype": "fp16"}),
 }
 
 
@@ -79,3 +120,8 @@ def test_what_is_refused_is_refused_in_the_words_of_the_table(trainers, habit, w
 def test_what_is_supported_is_not_refused():
     trainer()
     titans()
+    preferences()
+    rollouts()
+    engine()
+    engine(mixed_precision={"param_dtype": "bf16"})
+    refusals.check_answers({"prompt_ids": None})

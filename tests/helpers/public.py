@@ -21,8 +21,9 @@ PUBLIC = {
     "odc_engine.fsdp": "OnDemand",
     "odc_engine.packed": "NO_TARGET Packed loss_tokens pack sample_mean token_mean",
     "odc_engine.runs.check": "check",
-    "odc_engine.trainers": "OnDemandMixin",
+    "odc_engine.trainers": "OnDemandMixin OnDemandRollouts",
     "odc_engine.trainers.titan": "BalancedTexts TitanMixin",
+    "odc_engine.trainers.verl": "VerlMixin",
     "odc_engine.sampler": "BalancedBatches Share agree",
 }
 NAMES = {module: set(names.split()) for module, names in PUBLIC.items()}

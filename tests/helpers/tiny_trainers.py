@@ -137,11 +137,12 @@ def _ordered(self, train_dataset=None):
 
 def words():
     """A tokenizer that knows numbers."""
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     known = {"<pad>": 0, **{str(i): i for i in range(1, WORDS)}}
     whole_words = Tokenizer(models.WordLevel(known, unk_token="<pad>"))
+    whole_words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=whole_words, pad_token="<pad>", eos_token=str(WORDS - 1))
 
 

@@ -1,0 +1,147 @@
+"""Seconds of a training step on demand over those of stock FSDP2, in the Trainer of transformers, alternately.
+
+    torchrun --nproc-per-node 2 docs/studies/trainer_times.py [--rounds 12] [--steps 8] [--width 256]
+
+Samples of equal lengths say what on-demand costs where there is nothing to win; samples of unequal lengths, what it
+wins. Stock is FSDP2 over gloo. Both train in turn in the same processes, so that a busy machine slows both alike; the
+ratio is the median over rounds, with the interval that holds 95 % of medians of rounds drawn again.
+"""
+
+import argparse
+import logging
+import os
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import DistributedType
+from torch.utils.data import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+from odc_engine.trainers import OnDemandMixin
+
+WORDS, LONGEST, SAMPLES = 512, 1024, 4  # samples per device and minibatch
+
+
+class Tokens(Dataset[dict[str, list[int]]]):
+    def __init__(self, lengths: list[int]) -> None:
+        draw = np.random.default_rng(2)
+        self.samples = [draw.integers(1, WORDS, length).tolist() for length in lengths]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, i: int) -> dict[str, list[int]]:
+        return {"input_ids": self.samples[i], "labels": self.samples[i]}
+
+
+def collate(samples: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    longest = max(len(sample["input_ids"]) for sample in samples)
+    fill = {"input_ids": 0, "labels": -100}
+    return {
+        name: torch.tensor([sample[name] + [own] * (longest - len(sample[name])) for sample in samples])
+        for name, own in fill.items()
+    }
+
+
+class Clock(TrainerCallback):
+    """Seconds of each step but the first two."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.ends.append(time.perf_counter())
+
+    def seconds(self) -> float:
+        return self.ends[-1] - self.ends[1]
+
+
+def arguments(folder: str, steps: int) -> TrainingArguments:
+    """accelerate shards over processes without GPUs only if it takes them for GPUs."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    own = TrainingArguments(
+        output_dir=folder,
+        use_cpu=True,
+        max_steps=steps,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=SAMPLES,
+        learning_rate=1e-4,
+        report_to=[],
+        save_strategy="no",
+        logging_steps=10**6,
+        disable_tqdm=True,
+        fsdp=True,
+        fsdp_config={"version": 2, "transformer_layer_cls_to_wrap": "LlamaDecoderLayer"},
+    )
+    assert own.device.type == "cpu"  # which makes the state that is changed next
+    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    return own
+
+
+def trained(kind: type[Trainer], lengths: list[int], steps: int, width: int) -> float:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 4}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": WORDS}
+    with tempfile.TemporaryDirectory() as folder:
+        clock, model = Clock(), LlamaForCausalLM(LlamaConfig(**sizes, **heads))
+        own = arguments(folder, steps + 2)
+        trainer = kind(model=model, args=own, train_dataset=Tokens(lengths), data_collator=collate, callbacks=[clock])
+        trainer.train()
+    return clock.seconds()
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def unequal(count: int) -> list[int]:
+    """Log-normal lengths of 16 to 1024 tokens, whose longest are ten times the median."""
+    return np.clip(np.random.default_rng(5).lognormal(4.6, 1.0, count), 16, LONGEST).astype(int).tolist()
+
+
+def compare(name: str, lengths: list[int], rounds: int, steps: int, width: int) -> str:
+    """With microbatches as large as the longest sample, so that samples of equal lengths run one by one in both."""
+    times: dict[str, list[float]] = {"stock": [], "on-demand": []}
+    on_demand = type("OnDemandTrainer", (OnDemandMixin, Trainer), {"max_tokens": max(lengths)})
+    for turn in range(rounds):
+        kinds = [("stock", Trainer), ("on-demand", on_demand)]
+        for own, kind in kinds[:: 1 if turn % 2 else -1]:
+            dist.barrier()
+            times[own].append(trained(kind, lengths, steps, width) / steps)
+    ratios = [ours / theirs for ours, theirs in zip(times["on-demand"], times["stock"], strict=True)]
+    low, high = interval(ratios)
+    medians = [statistics.median(times[kind]) for kind in times]
+    ratio = statistics.median(ratios)
+    return f"{name:<10}  {medians[0]:>7.3f}  {medians[1]:>9.3f}  {ratio:>5.3f}  {low:.3f} to {high:.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--width", type=int, default=256)
+    asked = parser.parse_args()
+    logging.disable(logging.WARNING)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    count = SAMPLES * dist.get_world_size() * (asked.steps + 2)
+    lines = ["lengths       stock  on-demand  ratio  95 %"]
+    for name, lengths in (("equal", [256] * count), ("unequal", unequal(count))):
+        lines.append(compare(name, lengths, asked.rounds, asked.steps, asked.width))
+    if dist.get_rank() == 0:
+        print("\n".join(lines), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

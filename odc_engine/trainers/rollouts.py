@@ -1,0 +1,132 @@
+"""On-demand in trainers of TRL that make their samples while they train: GRPOTrainer and RLOOTrainer.
+
+    class OnDemandTrainer(OnDemandRollouts, GRPOTrainer):
+        max_tokens = 8192
+
+Prompts are answered where they were. How long an answer is, nobody knows before; so the answers of a minibatch are
+planned when all are there, and move to the devices that run them.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from odc_engine.sampler import agree
+from odc_engine.trainers import refusals
+from odc_engine.trainers.answers import Row, padded, parts_within, sizes_of, unpadded
+from odc_engine.trainers.exchange import all_told, swapped
+from odc_engine.trainers.hugging_face import OnDemandMixin
+from odc_engine.trainers.metrics import noted_by, own_alone
+from odcsim.balance import plan
+
+BY_TOKENS = ("cispo", "dapo", "vespo")  # losses that are divided by all tokens, whoever runs them
+
+
+class AnswerRows(dict[str, Any]):
+    """A microbatch of answers, which needs no more preparation."""
+
+
+class OnDemandRollouts(OnDemandMixin):
+    """Goes in front of a GRPOTrainer. `max_tokens` of a microbatch, padding included; without it,
+    per_device_train_batch_size x the longest answer with its prompt."""
+
+    rollouts = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        refusals.check_rollouts(self._trainer)
+        self._answers: list[Row] | None = None  # of this device, for each optimizer step until the next generation
+
+    def get_train_dataloader(self) -> Any:
+        return self._stock.get_train_dataloader()
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        """An item for each optimizer step, not for each microbatch."""
+        sampler = self._stock._get_train_sampler(*args, **kwargs)
+        sampler.repeat_count //= self._accumulated
+        return sampler
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> Any:
+        return self._stock.get_batch_samples(epoch_iterator, num_batches, device)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        return inputs if isinstance(inputs, AnswerRows) else self._stock._prepare_inputs(inputs)
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        del num_items_in_batch  # which answers know themselves
+        began, own = time.perf_counter(), self._trainer
+        model.train()
+        parts = self._shared(self._made(inputs))
+        loss, noted, before = torch.zeros((), device=own.args.device), noted_by(own), own._step
+        with own_alone(own.accelerator):
+            for rows, share in parts:
+                by_tokens = getattr(own, "loss_type", None) in BY_TOKENS
+                own.current_gradient_accumulation_steps = self._accumulated if by_tokens else 1 / share
+                self._gather_head()
+                loss += self._stock_step(model, rows)
+                if noted:
+                    noted.weigh(int(rows["completion_mask"].sum()))
+        if self._odc is not None:
+            self._odc.settle()
+        if noted:
+            noted.combine()
+        own._step = before + self._accumulated
+        own._metrics["train"]["step_time"] = [time.perf_counter() - began]
+        return loss
+
+    def _stock_step(self, model: nn.Module, rows: AnswerRows) -> Tensor:
+        loss: Tensor = super(OnDemandMixin, self).training_step(model, rows, None)  # type: ignore[misc]
+        return loss
+
+    def _made(self, prompts: Any) -> Row:
+        """This device's answers for this optimizer step, generated with those of the next ones where it is time."""
+        own = self._trainer
+        steps, every = own.args.steps_per_generation, own.args.steps_per_generation * own.num_iterations
+        if own._step % every == 0 or self._answers is None:
+            helpers = import_module("trl.trainer.utils")
+            with self._accumulating():
+                answers = own._generate_and_score_completions(prompts)
+            refusals.check_answers(answers)
+            shuffled = helpers.shuffle_sequence_dict(answers)
+            self._answers = helpers.split_tensor_dict(shuffled, steps // self._accumulated)
+        return self._answers[int(own._step % steps // self._accumulated)]
+
+    @contextmanager
+    def _accumulating(self) -> Iterator[None]:
+        """What is computed beforehand depends on how many microbatches stock training would run."""
+        own = self._trainer.args
+        own.gradient_accumulation_steps = self._accumulated
+        try:
+            yield
+        finally:
+            own.gradient_accumulation_steps = 1
+
+    def _shared(self, answers: Row) -> list[tuple[AnswerRows, float]]:
+        """The microbatches that are this device's, with their shares: of the minibatch, times the number of devices."""
+        own, rows = self._trainer.args, unpadded(answers)
+        every = all_told([sizes_of(row) for row in rows])
+        sizes = [size for told in every for size in told]
+        limit = self.max_tokens or own.per_device_train_batch_size * max(size.total for size in sizes)
+        found = plan([size.total for size in sizes], devices=len(every), max_tokens=limit, balancer=self.balancer)
+        if len(every) > 1:
+            agree(found.digest)
+        first = sum(len(told) for told in every[: own.process_index])
+        mine = self._moved(dict(enumerate(rows, first)), found.devices)
+        shared = {name: value for name, value in answers.items() if isinstance(value, Tensor) and not value.dim()}
+        fill = self._trainer.processing_class.pad_token_id
+        return [
+            (AnswerRows(padded([mine[i] for i in part], fill) | shared), len(part) * len(every) / len(sizes))
+            for part in parts_within([*mine], sizes, limit)
+        ]
+
+    def _moved(self, rows: dict[int, Row], devices: Any) -> dict[int, Row]:
+        """This device's rows go to those that run them, and those that it runs come, by their places."""
+        places = [{i for part in parts for i in part} for parts in devices]
+        parcels = [{i: row for i, row in rows.items() if i in own} for own in places]
+        device = self._trainer.args.device
+        return {i: row for parcel in swapped(parcels, device) for i, row in parcel.items()}

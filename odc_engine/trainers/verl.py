@@ -1,0 +1,109 @@
+"""On-demand in verl: its FSDP2 engine, whose microbatches are as many as a device's own samples want.
+
+    export VERL_USE_EXTERNAL_MODULES=odc_engine.trainers.verl_plugin VERL_ENGINE_VENDOR=odc
+    python -m verl.trainer.main_ppo ...
+
+verl builds its actor's engine from a registry, by the name of a vendor where one is set. It divides losses by the
+tokens of the whole minibatch on all devices and multiplies them with their number: right however samples are packed.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import Any
+
+from odc_engine.fsdp import OnDemand
+from odcsim.errors import InputError
+
+__all__ = ["VerlMixin"]
+
+VENDOR = "odc"
+
+
+class VerlMixin:
+    """Goes in front of an FSDPEngine of verl's. One that is only asked, as the reference's, stays stock."""
+
+    _odc: OnDemand | None = None
+    _apart = False  # whether devices split their own samples, each for itself
+
+    @property
+    def _engine(self) -> Any:
+        """This object as the engine that it is, too."""
+        return self
+
+    @property
+    def _stock(self) -> Any:
+        return super()
+
+    def initialize(self) -> None:
+        trained = not self._engine.engine_config.forward_only
+        if trained:
+            _check(self._engine)
+        self._stock.initialize()
+        if trained:
+            # What is not finite verl skips itself, on all devices.
+            self._odc = OnDemand(self._engine.module, average=True, check_finite=False)
+
+    def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:
+        self._apart = self._odc is not None
+        try:
+            return self._stock.forward_backward_batch(data, loss_function, forward_only=forward_only)
+        finally:
+            self._apart = False
+
+    def get_data_parallel_group(self) -> Any:
+        """Nobody in particular while samples are split: verl then adds up tokens over all devices, and does not make
+        all devices have equally many microbatches."""
+        return None if self._apart else self._stock.get_data_parallel_group()
+
+    def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> AbstractContextManager[None]:
+        """Every microbatch's gradients are pushed, which meets nobody."""
+        del is_last_micro_batch
+        return nullcontext()
+
+    def optimizer_step(self) -> float:
+        if self._odc is None:
+            return float(self._stock.optimizer_step())
+        self._odc.settle()
+        norm = float(self._stock.optimizer_step())
+        self._odc.publish()
+        return norm
+
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        self._stock.load_checkpoint(*args, **kwargs)
+        if self._odc is not None:
+            self._odc.publish()
+
+    def close(self) -> None:
+        """Communication is stock again."""
+        if self._odc is not None:
+            self._odc.close()
+            self._odc = None
+
+
+def _check(engine: Any) -> None:
+    for problem, fix in _problems(engine.engine_config):
+        raise InputError(problem, where=type(engine).__name__, fix=fix)
+
+
+def _problems(own: Any) -> Iterator[tuple[str, str]]:
+    if own.strategy != "fsdp2":
+        yield f"strategy '{own.strategy}'", "set strategy=fsdp2"
+    if own.ulysses_sequence_parallel_size > 1:
+        spread = own.ulysses_sequence_parallel_size
+        yield f"samples that {spread} devices run together", "leave ulysses_sequence_parallel_size at 1"
+    if own.fsdp_size > 0:
+        yield f"fsdp_size {own.fsdp_size}, which shards over a part of all devices", "leave it at -1"
+    if own.param_offload:
+        yield "param_offload, which takes weights away that others read", "leave it off; optimizer_offload may be on"
+    if str((own.mixed_precision or {}).get("param_dtype", own.dtype)) in ("fp16", "float16"):
+        yield "fp16, whose scaler expects gradients that are not finite", "use bf16"
+
+
+def register() -> None:
+    """Engines for verl to choose by VERL_ENGINE_VENDOR=odc; all others are verl's own."""
+    base = import_module("verl.workers.engine.base")
+    stock = import_module("verl.workers.engine.fsdp.transformer_impl")
+    for kind, model in (("FSDPEngineWithLMHead", "language_model"), ("FSDPEngineWithValueHead", "value_model")):
+        engine = type(f"OnDemand{kind}", (VerlMixin, getattr(stock, kind)), {})
+        base.EngineRegistry.register(model_type=model, backend="fsdp2", device=["cuda", "cpu"], vendor=VENDOR)(engine)
