@@ -69,12 +69,15 @@ def amount(text: str) -> float:
 class Parser(argparse.ArgumentParser):
     """argparse, but a mistake is one line on stderr.
 
-    `fill` adds arguments that are slow to make, once somebody asks for this command.
+    `fill` adds arguments that are slow to make, once somebody asks for this command. `example` is a whole command, for
+    who left out what one needs.
     """
 
-    def __init__(self, *args: Any, fill: "Callable[[Parser], None] | None" = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, fill: "Callable[[Parser], None] | None" = None, example: str = "", **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._fill = fill
+        self._fill, self._example = fill, example
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         if fill := self._fill:
@@ -83,6 +86,8 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
+        if self._example and "are required: " in message:
+            message += f"; for example: {self._example}"
         print(f"{self.prog}: error: {printable(message)}; see '{self.prog} --help'", file=sys.stderr)
         raise SystemExit(2)
 

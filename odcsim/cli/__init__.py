@@ -22,6 +22,7 @@ COMMANDS = (
     "flags",
     "rl",
     "catalog",
+    "completion",
 )
 
 # What arguments that may name a file to read are called, in any command.

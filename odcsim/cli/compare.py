@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     Swept = Sequence[tuple[int, Comparison]]
 
 
+EXAMPLE = "odcsim compare longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4"
+
+
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
         help="every balancer under every sync on your lengths, as a table",
+        example=EXAMPLE,
         description="Predict idle time, throughput and cost of every balancer under every sync that can run it.",
     )
     options.add_setting(parser)

@@ -1,0 +1,73 @@
+"""`odcsim completion`: what a shell has to know to complete commands, flags and names of the catalogue."""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+SHELLS = ("bash", "zsh")
+_NAMED = {"--model": "model_names", "--gpu": "gpu_names", "--gpus": "gpu_names"}  # of the catalogue
+_SCRIPT = """_odcsim() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} words=
+    case "${{COMP_WORDS[1]}} $before" in
+{values}
+    esac
+    if [ -z "$words" ]; then
+        if [ "$COMP_CWORD" -eq 1 ]; then words="{commands}"
+        else case "${{COMP_WORDS[1]}}" in
+{flags}
+        esac; fi
+    fi
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _odcsim odcsim"""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "completion",
+        help="what makes a shell complete commands and flags",
+        description='Print a script for your shell: eval "$(odcsim completion bash)", in ~/.bashrc or ~/.zshrc.',
+    )
+    parser.add_argument("shell", choices=SHELLS)
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    if args.shell == "zsh":
+        print("autoload -Uz compinit bashcompinit && compinit && bashcompinit")
+    print(script())
+
+
+def script() -> str:
+    """A bash function, which zsh runs too. File names follow where nothing else fits."""
+    from odcsim.cli import build_parser
+
+    parsers = _commands(build_parser())
+    values = [
+        f'        "{name} {flag}") words="{words}" ;;' for name in parsers for flag, words in _values(parsers[name])
+    ]
+    flags = [f'        {name}) words="{" ".join(_flags(parser))}" ;;' for name, parser in parsers.items()]
+    return _SCRIPT.format(values="\n".join(values), commands=" ".join(parsers), flags="\n".join(flags))
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    inner = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
+    return {} if inner is None else dict(inner.choices)
+
+
+def _flags(parser: argparse.ArgumentParser) -> list[str]:
+    """What may follow a command: those beneath it, and its flags."""
+    return [
+        *_commands(parser),
+        *(name for action in parser._actions for name in action.option_strings if len(name) > 2),
+    ]
+
+
+def _values(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    from odcsim import catalog
+
+    for action in parser._actions:
+        for flag in action.option_strings:
+            known = getattr(catalog, _NAMED[flag])() if flag in _NAMED else action.choices or ()
+            if words := " ".join(map(str, known)):
+                yield flag, words
