@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow trainers browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper published clean
+.PHONY: demo test slow break trainers browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper published clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -16,6 +16,11 @@ test: .venv/dev
 
 slow: .venv/dev
 	$(BIN)/pytest -m "slow and not gpu"
+
+# Some twenty minutes on two quiet cores; `make slow` has two minutes of both.
+break: .venv/dev
+	$(BIN)/python tests/breaking/fuzz.py --inputs 20000
+	$(BIN)/python tests/breaking/inject.py --faults 300
 
 # The engine in trainers that others wrote, whose packages are an extra.
 TRAINERS := tests/odc_engine/trainers tests/docs/test_trl.py tests/docs/test_trainer_programs.py \

@@ -8,6 +8,7 @@ from typing import Any
 from odcsim.checked import Given
 from odcsim.errors import InputError, nearest
 from odcsim.files import reading
+from odcsim.whole import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def read_cluster(path: Path | str, base: Cluster) -> Cluster:
 
 def read_toml(path: Path | str, whose: str) -> dict[str, Any]:
     with reading(path, missing=f"give {whose} TOML file", expected="TOML"):
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path))
 
 
 def _slow(table: Given, devices: int) -> tuple[tuple[int, float], ...]:

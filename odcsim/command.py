@@ -79,6 +79,13 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
         self._fill, self._example = fill, example
 
+    def add_argument(self, *names: Any, **how: Any) -> argparse.Action:
+        """Whatever writes a file can be told to write over another kind of file."""
+        action = super().add_argument(*names, **how)
+        if action.dest in ("output", "html") and "--force" not in self._option_string_actions:
+            super().add_argument("--force", action="store_true", help="write over a file of another kind")
+        return action
+
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         if fill := self._fill:
             self._fill = None

@@ -16,6 +16,7 @@ from odcsim.checked import Given, shown
 from odcsim.errors import InputError
 from odcsim.files import reading, replacing
 from odcsim.form import made
+from odcsim.whole import LARGE, read_text
 
 FORMAT = "odcsim schedule"
 VERSION = 1
@@ -130,7 +131,7 @@ def write(file: ScheduleFile, path: Path | str) -> ScheduleFile:
 def read(path: Path | str) -> ScheduleFile:
     """Read and check a schedule file: every sample once, nothing over the limit, digest as written."""
     with reading(path, missing="write one with 'odcsim balance'", expected="a schedule file"):
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = read_text(path, LARGE).splitlines()
     header = _read_header(lines[0] if lines else "", f"{path}:1")
     schedules = tuple(_read_schedule(line, header, f"{path}:{i}") for i, line in enumerate(lines[1:], 2))
     if not schedules:

@@ -23,6 +23,7 @@ from odcsim.form import made
 from odcsim.program import Program
 from odcsim.recipe import CHOICES, Recipe
 from odcsim.schedule import Schedule
+from odcsim.whole import check_file
 
 __all__ = ["About", "Block", "Timeline", "read", "write"]
 
@@ -144,6 +145,8 @@ def write(timeline: Timeline, path: Path | str) -> None:
 
 def read(path: Path | str) -> Timeline:
     path = Path(path)
+    if path.exists() and not path.is_dir():
+        check_file(path)
     try:
         with path.open("rb") as raw:
             if not zipfile.is_zipfile(raw):  # of such a file numpy says that it may be a pickle
@@ -209,7 +212,8 @@ def _read_block(columns: Any, i: int, about: About) -> Block:
 
 def _fits(block: Block, takers: Ints) -> bool:
     """Whether each entry has a device, or none where its minibatch has fewer, and none has more than it ran."""
-    if takers.ndim != 2 or len(takers) != len(block.minibatches) or (takers < -1).any():
+    devices = block.counts.shape[1]
+    if takers.ndim != 2 or len(takers) != len(block.minibatches) or ((takers < -1) | (takers >= devices)).any():
         return False
-    of_each = np.array([np.bincount(row[row >= 0], minlength=block.counts.shape[1]) for row in takers])
+    of_each = np.array([np.bincount(row[row >= 0], minlength=devices) for row in takers])
     return bool(of_each.shape == block.counts.shape and (of_each <= block.counts).all())

@@ -22,6 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int | None:
+    from odcsim.outputs import check_outputs
+
     args = build_parser().parse_args(argv)
+    check_outputs(args)
     code: int | None = args.run(args)
     return code

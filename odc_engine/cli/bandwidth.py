@@ -6,7 +6,6 @@ from typing import Any
 
 from odc_engine import backends
 from odc_engine.cli import options
-from odcsim.files import check_writable
 
 
 def add(commands: Any) -> None:
@@ -26,8 +25,6 @@ def _run(args: argparse.Namespace) -> int:
     sizes = args.bytes or SIZES
     check_rates(args.devices, sizes)
     page = Path(args.html) if args.html else None
-    if page:
-        check_writable(page)
     options.need_torch()
     from odc_engine.measuring import bandwidth
 

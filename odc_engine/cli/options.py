@@ -19,10 +19,11 @@ DAYS = 30 * 24 * 3600.0
 
 
 def numbers(text: str) -> tuple[int, ...]:
+    """As people write them, one behind the other: 64Ki,1Mi."""
     try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 2,4") from None
+        return tuple(whole(part) for part in text.split(","))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 2,4 or 64Ki,1Mi") from None
 
 
 def seconds(text: str) -> float:

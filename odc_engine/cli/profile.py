@@ -18,10 +18,12 @@ def add(commands: Any) -> None:
     options.add_backend(parser, backends.names())
     options.add_device(parser)
     add_recipe(parser, ("dtype",))
-    parser.add_argument("--max-tokens", type=int, default=1024, metavar="T", help="of the fullest microbatch (1024)")
+    parser.add_argument(
+        "--max-tokens", type=options.whole, default=1024, metavar="T", help="of the fullest microbatch (1024)"
+    )
     parser.add_argument("--quick", action="store_true", help="about a minute, and less exact")
     parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, writes="profile")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -29,7 +31,6 @@ def _run(args: argparse.Namespace) -> int:
 
     from odc_engine.measuring.survey import Survey
     from odcsim import catalog
-    from odcsim.files import check_writable
 
     model, output = catalog.model(args.model), Path(args.output)
     survey = Survey(
@@ -41,7 +42,6 @@ def _run(args: argparse.Namespace) -> int:
         recipe=Recipe(**chosen(args)),
     )
     survey.check()
-    check_writable(output)
     options.need_torch()
     from odc_engine.measuring import beside_catalog, profile
 

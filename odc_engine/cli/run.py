@@ -15,16 +15,10 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--cluster", metavar="FILE", help="slow devices and sample_noise for emulated compute (TOML)")
     parser.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="the file to write (npz)")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, writes="archive")
 
 
 def _run(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from odcsim.files import check_apart, check_writable
-
-    check_writable(Path(args.output))
-    check_apart(Path(args.output), [path for path in (args.schedule, args.profile, args.gpu) if path])
     file, job = options.job_of(args)
     from odc_engine.runs.run import run
 

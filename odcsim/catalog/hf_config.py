@@ -17,6 +17,7 @@ from odcsim.checked import Given, shown
 from odcsim.errors import InputError, misspelled
 from odcsim.files import reading
 from odcsim.model import Model
+from odcsim.whole import read_text
 
 MOST_LAYERS = 10_000
 
@@ -35,7 +36,7 @@ def read_config(path: str | Path) -> Model:
     with reading(file, missing="give a config.json", expected="a Hugging Face config.json"):
         file = file / "config.json" if file.is_dir() else file
     with reading(file, missing="give a config.json", expected="a Hugging Face config.json"):
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(read_text(file))
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     return from_config(data, name=name or "config", where=str(file))
 

@@ -11,6 +11,7 @@ from odcsim.errors import InputError
 from odcsim.files import reading
 from odcsim.reading.records import TABLES, RecordFile
 from odcsim.schedule import FORMAT
+from odcsim.whole import LARGE, check_file, read_text
 
 PACKED = "seq_lengths"
 
@@ -18,6 +19,8 @@ PACKED = "seq_lengths"
 def read(path: str, dealing: Dealing) -> list[Batch]:
     """Its minibatches, right or wrong: only what is no plan at all is refused."""
     where = "stdin" if path == "-" else path
+    if Path(path).suffix.lower() in TABLES and Path(path).exists() and not Path(path).is_dir():
+        check_file(Path(path))
     if Path(path).is_dir() or Path(path).suffix.lower() in TABLES:
         rows = [row[PACKED] for row in _packed(RecordFile(Path(path)))]
         batches = of_lengths(rows, where, dealing)
@@ -36,12 +39,19 @@ def _packed(file: RecordFile) -> list[dict[str, Any]]:
 
 def _json(path: str, where: str, dealing: Dealing) -> list[Batch]:
     with reading(path, missing="give a plan", expected="a plan in JSON"):
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8-sig")
+        text = _taken() if path == "-" else read_text(path, LARGE, "utf-8-sig")
         try:
             whole = json.loads(text)
         except ValueError:
             return _lines(text, where, dealing)
     return _value(whole, where, dealing)
+
+
+def _taken() -> str:
+    """From a pipe, which may have no end."""
+    if len(text := sys.stdin.read(LARGE + 1)) > LARGE:
+        raise ValueError(f"more than {LARGE:,} characters")
+    return text
 
 
 def _lines(text: str, where: str, dealing: Dealing) -> list[Batch]:

@@ -1,6 +1,5 @@
 """The `odcsim` command: a module for each subcommand. Heavy imports wait until it runs, so that help stays quick."""
 
-from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -24,13 +23,6 @@ COMMANDS = (
     "catalog",
     "completion",
 )
-
-# What arguments that may name a file to read are called, in any command.
-INPUTS = tuple(
-    "trace source sources schedule timeline timelines predicted measured name model gpu profile cluster lengths "
-    "tokenizer plan rows".split()
-)
-PAGES = ("", ".html", ".htm")  # without a suffix it may be a pipe
 
 
 def build_parser() -> Parser:
@@ -57,26 +49,8 @@ def _main(argv: Sequence[str] | None) -> int | None:
     if not hasattr(args, "run"):
         parser.print_help()
         return 0
-    return _run(args)
+    from odcsim.outputs import check_outputs
 
-
-def _run(args: Namespace) -> int | None:
-    """What cannot be written is refused before the work whose result it would be."""
-    from pathlib import Path
-
-    from odcsim.errors import InputError
-    from odcsim.files import check_apart, check_writable
-
-    read = [path for name in INPUTS for path in _listed(getattr(args, name, None))]
-    for name in ("output", "html"):
-        if (path := getattr(args, name, None)) is not None:
-            check_writable(Path(path))
-            check_apart(Path(path), read)
-    if (page := getattr(args, "html", None)) and Path(page).suffix.lower() not in PAGES:
-        raise InputError("is no name of a page", where=page, fix="pages are HTML: name it FILE.html")
+    check_outputs(args)
     code: int | None = args.run(args)
     return code
-
-
-def _listed(value: str | list[str] | None) -> list[str]:
-    return value if isinstance(value, list) else [value] if value else []

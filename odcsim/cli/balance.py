@@ -26,7 +26,7 @@ def _fill(parser: Parser) -> None:
     names = [b.name for b in BALANCERS]
     parser.add_argument("--balancer", required=True, choices=names, help=". ".join(lines))
     parser.add_argument("-o", dest="output", required=True, metavar="SCHEDULE", help="the file to write (JSONL)")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, writes="schedule")
 
 
 def _run(args: argparse.Namespace) -> None:

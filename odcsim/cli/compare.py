@@ -1,6 +1,7 @@
 """`odcsim compare`: every balancer under every sync, as a table an engineer can act on."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,19 @@ def _run(args: argparse.Namespace) -> None:
         print_rows(comparison, swept, args.epochs, as_csv=args.csv)
     else:
         show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide, epochs=args.epochs)
+    if smallest := misfit(comparison):
+        print(f"odcsim compare: {smallest}", file=sys.stderr)
+
+
+def misfit(comparison: "Comparison") -> str:
+    """In words, where no row fits: what is printed may be for a program."""
+    from odcsim.questions.answer import named
+
+    if comparison.memory_limit is None or not all(r.memory_fits is False for r in comparison.rows):
+        return ""
+    row = min(comparison.rows, key=lambda r: r.memory_bytes or 0)
+    needed, there = ((n or 0) / 1e9 for n in (row.memory_bytes, comparison.memory_limit))
+    return f"nothing fits: {named(row)}, which needs least, needs {needed:.0f} GB of {there:.0f} GB"
 
 
 def print_rows(comparison: "Comparison", swept: "Swept", epochs: float | None, *, as_csv: bool) -> None:

@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
         "--no-recompute", dest="recompute", action="store_false", help="of a log or traces: layers kept activations"
     )
     parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, writes="profile")
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -34,15 +34,15 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     import sys
     from dataclasses import replace
-    from pathlib import Path
 
     from odcsim.files import reading
     from odcsim.handover.chosen import EXPECTED, read
     from odcsim.handover.trainers import TRAINERS, lines
+    from odcsim.whole import LARGE, read_text
 
     where = "stdin" if args.rows == "-" else args.rows
     with reading(args.rows, missing=EXPECTED, expected=EXPECTED):
-        text = sys.stdin.read() if args.rows == "-" else Path(args.rows).read_text(encoding="utf-8")
+        text = sys.stdin.read() if args.rows == "-" else read_text(args.rows, LARGE)
     trainer = TRAINERS[args.trainer]
     row = read(text, where, trainer.ways, args.row)
     row = replace(row, rollouts=args.rollouts)

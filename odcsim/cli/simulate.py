@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--executor", choices=options.EXECUTORS, default="des")
     parser.add_argument("--json", action="store_true", help="print the row as JSON")
     parser.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="the file to write (npz)")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, writes="archive")
 
 
 def _run(args: argparse.Namespace) -> None:

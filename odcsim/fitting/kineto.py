@@ -5,7 +5,6 @@ NCCL's all-gathers and reduce-scatters took, of which the shortest waited least;
 forward from backward (kernels carry no such name), gaps that the host leaves between kernels, one-sided transfers.
 """
 
-import gzip
 import json
 import zlib
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ from odcsim.fitting.logs import read_lengths, split_in_words
 from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer, timed
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
+from odcsim.whole import LARGE, inflated, read_bytes
 
 STEP, OPTIMIZER = "ProfilerStep#", "Optimizer.step"
 COLLECTIVES = {"all": "all-gather", "reduce": "reduce-scatter"}
@@ -52,8 +52,8 @@ def read_trace(path: Path | str) -> DeviceTrace:
     path = Path(path)
     missing, expected = "give a trace of torch.profiler", "a Chrome trace in JSON"
     with reading(path, EOFError, zlib.error, missing=missing, expected=expected):
-        raw = path.read_bytes()
-        content = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        raw = read_bytes(path, LARGE)
+        content = json.loads(inflated(raw) if raw[:2] == b"\x1f\x8b" else raw)
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list):
         raise InputError("not a trace", where=str(path), fix="export one with profiler.export_chrome_trace")

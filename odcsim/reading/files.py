@@ -16,6 +16,7 @@ from odcsim.reading.shards import joined, shards
 from odcsim.reading.table import EXACT, Columns, Table, lengths_of, whole
 from odcsim.reading.text import open_text
 from odcsim.trace import MAX_LENGTH, Trace
+from odcsim.whole import check_file
 
 OPENERS: dict[str, Callable[[Path], Table]] = {
     ".csv": open_text,
@@ -41,6 +42,8 @@ def looks_like_one(text: str) -> bool:
 def load(path: Path, column: str | None = None, asked: TextCounting | None = None) -> Trace:
     """A trace from a file of lengths, a count table or a quantile table; or of texts, counted as is asked."""
     with unpacked.plain(path) as file:
+        if file.exists() and not file.is_dir():
+            check_file(file)
         if file.is_dir() and not is_saved(file) and (files := shards(file)):
             share = None if asked is None else asked.share(len(files))
             return joined(file, files, lambda part: _one(part, column, share))

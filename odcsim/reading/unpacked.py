@@ -1,7 +1,6 @@
 """What is packed by gzip or comes by a pipe lies as a plain file for as long as it is read."""
 
 import gzip
-import shutil
 import sys
 import zlib
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from odcsim.errors import InputError
 
 PIPE, PACKED = "-", ".gz"
 TIMES, SPARE = 100, 1 << 24  # lengths come to some ten times the packed file; a bomb to a thousand times
+MOST = 2**33  # bytes that come by a pipe
 GZIP = b"\x1f\x8b"
 MARKS = {
     b"PAR1": ".parquet",
@@ -47,7 +47,7 @@ def _copy(path: Path, folder: Path) -> Path:
         return _unpacked(path, folder / path.stem)
     taken = folder / "taken"
     with taken.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        _within(sys.stdin.buffer, file, MOST, f"gives more than {MOST:,} bytes", "save it to a file", "stdin")
     if _begins(taken, GZIP):
         taken = _unpacked(taken, folder / "unpacked")
     return taken.rename(folder / f"stdin{_suffix(taken)}")
@@ -57,20 +57,20 @@ def _unpacked(path: Path, copy: Path) -> Path:
     most = SPARE + TIMES * path.stat().st_size
     try:
         with gzip.open(path) as packed, copy.open("wb") as file:
-            _within(packed, file, most, path)
+            problem = f"unpacks to more than {TIMES} times its size"
+            _within(packed, file, most, problem, "unpack it yourself if it is no bomb", str(path))
     except (OSError, EOFError, zlib.error) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"cannot be unpacked ({reason[:100]})", where=str(path), fix="copy the file again") from None
     return copy
 
 
-def _within(packed: "gzip.GzipFile", file: BinaryIO, most: int, path: Path) -> None:
+def _within(taken: "BinaryIO | gzip.GzipFile", file: BinaryIO, most: int, problem: str, fix: str, where: str) -> None:
     size = 0
-    while block := packed.read(1 << 20):
+    while block := taken.read(1 << 20):
         size += len(block)
         if size > most:
-            problem = f"unpacks to more than {TIMES} times its size"
-            raise InputError(problem, where=str(path), fix="unpack it yourself if it is no bomb")
+            raise InputError(problem, where=where, fix=fix)
         file.write(block)
 
 

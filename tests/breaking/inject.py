@@ -31,6 +31,7 @@ from odcsim import timeline
 
 DEVICES = 3
 TIMEOUT = 3.0  # seconds that a peer may be silent
+OTHERS = "sem.mp-"  # semaphores of Python's pools, of which the engine has none
 HUNG = 60.0  # seconds after which a run has no end
 TOLD = re.compile(r"odc_engine: the machine is busy.*|device \d pid \d+|minibatch \d+ done|odc_engine: error: .*")
 MINIBATCHES = [(2, 3, 1), (1, 2, 2), (2, 1, 1), (1, 1, 3)]
@@ -122,7 +123,7 @@ def _left(code: int, output: Path, folder: Path, before: set[Path]) -> Iterator[
         timeline.read(output)
     if files := [p.name for p in (folder / "tmp").rglob("*") if p.is_file() and "inductor" not in str(p)]:
         yield f"left {files[:3]}"
-    if shared := _lasting(lambda: set(Path("/dev/shm").iterdir()) - before):
+    if shared := _lasting(lambda: {p for p in Path("/dev/shm").iterdir() if not p.name.startswith(OTHERS)} - before):
         yield f"left {sorted(shared)[:3]} in /dev/shm"
     if alive := _lasting(devices):
         yield f"left the processes {alive}"

@@ -4,7 +4,9 @@ In a command line `IN` stands for the input that is changed, `OUT` for a file th
 another seed, as it is.
 """
 
+import contextlib
 import gzip
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +39,20 @@ def write(folder: Path) -> None:
     _lengths(folder)
     _shapes(folder)
     _logs(folder)
+    (folder / "compared.json").write_text(_compared(folder))
     plan = ["balance", f"{folder}/a.csv", *SETTING, "--minibatches", "2"]
     for balancer in ("lb-mini", "pool"):
         _made([*plan, "--balancer", balancer, "-o", f"{folder}/{balancer}.jsonl"])
         files = [f"{folder}/{balancer}.jsonl", f"{folder}/{balancer}.npz"]
         _made(["simulate", files[0], "--sync", "on-demand", "--gpu", "a100", "-o", files[1]])
     _made(["fit", f"{folder}/log.csv", "--model", "tiny", "--gpu", "a100", "-o", f"{folder}/profile.json"])
+
+
+def _compared(folder: Path) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        _made(["compare", f"{folder}/a.csv", *SETTING, "--minibatches", "1", "--json"])
+    return out.getvalue()
 
 
 def _made(argv: list[str]) -> None:
@@ -63,9 +73,13 @@ def _lengths(folder: Path) -> None:
         "rows.json": json.dumps(rows),
         "a.jsonl": "\n".join(json.dumps({"input_ids": [1] * (n % 9 + 1), "labels": [-100, 1]}) for n in LENGTHS),
         "rows.jsonl": "\n".join(map(json.dumps, rows)),
+        "texts.jsonl": json.dumps({"messages": [{"role": "user", "content": "a b c"}]}),
+        "plan.json": json.dumps([[[0, 1], [2]], [[3], [4]]]),
+        "batches.jsonl": "[0, 1]\n[2, 3]\n[4]\n[5]\n",
     }
     for name, text in files.items():
         (folder / name).write_text(text)
+    (folder / "a.csv.gz").write_bytes(gzip.compress(files["a.csv"].encode()))
     np.save(folder / "a.npy", np.array(LENGTHS))
     np.savez(folder / "lengths.npz", length=np.array(LENGTHS), loss=np.ones(10, int))
     np.savez_compressed(folder / "packed.npz", length=np.array(LENGTHS))
@@ -137,7 +151,7 @@ def _kernels(seconds: list[float]):
 
 _READ = [
     "a.csv", "roles.csv", "counts.tsv", "quantiles.csv", "a.txt", "a.json", "columns.json", "rows.json", "a.jsonl",
-    "rows.jsonl", "a.npy", "lengths.npz", "packed.npz", "a.idx", "a.parquet", "a.arrow",
+    "rows.jsonl", "texts.jsonl", "a.csv.gz", "a.npy", "lengths.npz", "packed.npz", "a.idx", "a.parquet", "a.arrow",
 ]  # fmt: skip
 _FIT = "--model tiny --gpu a100 -o OUT.json"
 _SIMULATE = "--sync on-demand --gpu a100"
@@ -148,6 +162,11 @@ _LINES = [
     ("trace make IN --samples 5 -o OUT.csv", _READ, 1),
     (f"balance IN {_BALANCE} -o OUT.jsonl", _READ, 1),
     (f"simulate IN {_SIMULATE} -o OUT.npz", ["lb-mini.jsonl", "pool.jsonl"], 4),
+    ("check IN", ["plan.json", "batches.jsonl", "lb-mini.jsonl"], 2),
+    ("flags verl IN", ["compared.json"], 2),
+    ("flags trl IN", ["compared.json"], 1),
+    ("check IN --lengths a.csv --max-tokens 4096 --json", ["plan.json", "batches.jsonl"], 1),
+    ("advise IN --model tiny --gpus a100 --devices 2 --global-batch 4 --epochs 1", ["a.csv", "a.json", "a.npy"], 1),
     ("report IN --html OUT.html", ["lb-mini.npz", "pool.npz"], 2),
     ("trace-json IN -o OUT.json.gz", ["lb-mini.npz", "pool.npz"], 2),
     ("validate IN IN", ["lb-mini.npz", "pool.npz"], 1),

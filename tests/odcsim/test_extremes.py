@@ -73,6 +73,21 @@ def test_times_beyond_all_reason_are_no_timeline(time, tmp_path, capsys):
     assert not (tmp_path / "t.json").exists()
 
 
+@pytest.mark.parametrize("taker", [2, 2**31, 2**62, -2])
+def test_a_taker_that_there_is_not_is_no_device(taker, tmp_path):
+    """Such numbers were counted up to."""
+    assert main(["balance", "uniform:min=1,max=9,samples=8", *TINY, "--devices", "2", "--minibatch", "2",
+                 "--minibatches", "1", "--balancer", "pool", "-o", str(tmp_path / "s.jsonl")]) == 0  # fmt: skip
+    path = tmp_path / "t.npz"
+    assert main(["simulate", str(tmp_path / "s.jsonl"), "--sync", "on-demand", "--gpu", "a100", "-o", str(path)]) == 0
+    with np.load(path) as archive:
+        columns = {name: archive[name].copy() for name in archive.files}
+    columns["0.takers"][0, 0] = taker
+    np.savez(path, **columns)
+    with pytest.raises(InputError, match="block 0 names takers that its devices do not have"):
+        timeline.read(path)
+
+
 class Counted:
     """A generator whose draws are counted."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from odcsim.errors import InputError
 from odcsim.files import reading
 from odcsim.reading.tokenizing.template import ChatTemplate
+from odcsim.whole import LARGE, read_bytes, read_text
 
 MODEL, CONFIG, TEMPLATE, OTHERS = (
     "tokenizer.json",
@@ -53,7 +54,7 @@ class TokenizerFolder:
         sources = dict(self.template.sources) if self.template else {}
         sha = hashlib.sha256(json.dumps([sources, dict(self.special)], sort_keys=True).encode())
         sha.update(import_module("tokenizers").__version__.encode())
-        sha.update(self.path.read_bytes())
+        sha.update(read_bytes(self.path, LARGE))
         return sha.hexdigest()
 
 
@@ -103,12 +104,12 @@ def _token(value: Any) -> str:
 
 def _text(path: Path) -> str:
     with reading(path, missing=GIVE, expected="a chat template"):
-        return path.read_text(encoding="utf-8")
+        return read_text(path, LARGE)
 
 
 def _json(path: Path) -> dict[str, Any]:
     with reading(path, missing=GIVE, expected="a JSON object"):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path, LARGE))
         if not isinstance(content, dict):
             raise ValueError("no object")
         return content

@@ -2,10 +2,12 @@
 
 import argparse
 import os
+import re
 
 import pytest
 
-from odcsim.cli import INPUTS, build_parser, main
+from odcsim.cli import build_parser, main
+from odcsim.outputs import INPUTS, kind_of
 
 SETTING = "--model r1-distill-qwen-1.5b --gpu a100 --devices 2 --minibatch 2".split()
 OVER = {
@@ -74,3 +76,62 @@ def test_what_a_file_holds_does_not_steer_the_terminal(name, content, tmp_path, 
     assert main(["trace", "info", str(tmp_path / name)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.isprintable()
+
+
+HEADS = {
+    "page": b"<!DOCTYPE html>", "archive": b"PK\x03\x04", "array": b"\x93NUMPY", "Parquet": b"PAR1",
+    "schedule": b'{"format": "odcsim schedule"', "profile": b'{\n "format": "odcsim profile"', "JSON": b" [1]",
+    "text": b"a,b", "data": b"\x7fELF\x00", "gzip": b"\x1f\x8b",
+}  # fmt: skip
+WRITES = {
+    "balance": (["balance", "lengths.csv", *SETTING, "--minibatches", "1", "--balancer", "native", "-o"], "schedule"),
+    "a page": (["compare", "lengths.csv", *SETTING, "--minibatches", "1", "--html"], "page"),
+    "make": (["trace", "make", "longalign", "--samples", "3", "-o"], "text"),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("command", WRITES)
+def test_another_kind_of_file_is_written_over_only_when_told(command, kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    argv, writes = WRITES[command]
+    name = {"text": "out.csv"}.get(writes, "out.html")
+    (tmp_path / "lengths.csv").write_text("length\n5\n6\n7\n8\n")
+    (tmp_path / name).write_bytes(HEADS[kind])
+    assert kind_of(HEADS[kind]) == kind
+    if kind == writes:
+        return
+    assert main([*argv, name]) == 2
+    told = f"{name}: is there, and is no {writes} but {kind}; name another file, or give --force"
+    assert told in capsys.readouterr().err
+    assert (tmp_path / name).read_bytes() == HEADS[kind]
+
+
+@pytest.mark.parametrize("command", WRITES)
+def test_what_is_of_the_kind_and_what_one_is_told_to_is_written_over(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    argv, writes = WRITES[command]
+    name = {"text": "out.csv"}.get(writes, "out.html")
+    (tmp_path / "lengths.csv").write_text("length\n5\n6\n7\n8\n")
+    (tmp_path / name).write_bytes(HEADS["archive"])
+    assert main([*argv, name, "--force"]) == 0
+    assert main([*argv, name]) == 0
+    assert kind_of((tmp_path / name).read_bytes()) == writes
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("output", ["data/more.csv", "data/deep/more.csv", "link/more.csv"])
+def test_nothing_is_written_into_a_folder_that_is_read(output, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "deep").mkdir(parents=True)
+    (tmp_path / "data" / "a.csv").write_text("length\n5\n")
+    (tmp_path / "link").symlink_to("data")
+    assert main(["trace", "make", "data", "--samples", "1", "-o", output]) == 2
+    assert f"{output}: is inside data, which this command reads" in capsys.readouterr().err
+
+
+def test_where_nothing_fits_somebody_is_told(capsys):
+    line = "compare uniform:min=5000,max=9000,samples=8 --model qwen3-14b --gpu a100 --devices 1 --minibatch 1"
+    assert main([*line.split(), "--minibatches", "1", "--csv"]) == 0
+    printed = capsys.readouterr()
+    assert re.fullmatch(r"odcsim compare: nothing fits: .*, which needs least, needs \d+ GB of \d+ GB\n", printed.err)

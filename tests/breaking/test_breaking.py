@@ -1,0 +1,43 @@
+"""A share of what `make break` does: changed inputs through every command, faults in the engine. Each run draws others
+where BREAKING_SEED says so; what breaks is told with the command that repeats it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import mutations
+import pytest
+import seeds
+from scripts import ROOT
+
+from odcsim.cli import build_parser
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits of memory are Linux's here")
+SEED = os.environ.get("BREAKING_SEED", "0")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "size"), [("fuzz", ["--inputs", "1500"]), ("inject", ["--faults", "12"])])
+def test_nothing_breaks(program, size):
+    command = [sys.executable, str(ROOT / "tests" / "breaking" / f"{program}.py"), *size, "--seed", SEED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def test_every_seed_is_read_whole_and_its_changes_are_drawn_alike(tmp_path):
+    seeds.write(tmp_path)
+    names = sorted({case.seed for case in seeds.CASES if case.seed})
+    assert {path.name for path in tmp_path.iterdir()} >= set(names)
+    for name in names:
+        data = (tmp_path / name).read_bytes()
+        drawn = [[mutations.changed(data, name, Random(number)) for number in range(20)] for _ in range(2)]
+        assert drawn[0] == drawn[1]
+        assert sum(other != data for other in drawn[0]) > 10
+
+
+def test_every_command_that_reads_is_tried():
+    [commands] = [action.choices for action in build_parser()._actions if hasattr(action, "_choices_actions")]
+    assert {case.argv[0] for case in seeds.CASES} <= set(commands)
+    assert len(commands) - len({case.argv[0] for case in seeds.CASES}) <= 3  # demo, and what is about to get a seed
