@@ -1,0 +1,54 @@
+"""From a folder that `datasets` wrote to what to rent and the trainer's own settings, in three commands."""
+
+import json
+import re
+
+import pytest
+from datasets import Dataset, DatasetDict
+from texts import CHATML, WORDS, tokenizer_in
+from transformers import AutoTokenizer
+
+from odcsim.cli import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture
+def told(capsys):
+    def told(*argv):
+        assert main(list(argv)) == 0
+        return capsys.readouterr().out
+
+    return told
+
+
+def conversations(folder):
+    """Saved by the library itself, in splits, with a tokenizer that transformers saved."""
+    talks = [
+        [{"role": "user", "content": WORDS[i % 3] * (1 + i % 7)}, {"role": "assistant", "content": WORDS[1] * (i % 41)}]
+        for i in range(400)
+    ]
+    DatasetDict(train=Dataset.from_dict({"messages": talks})).save_to_disk(str(folder / "data"))
+    AutoTokenizer.from_pretrained(tokenizer_in(folder / "raw", CHATML)).save_pretrained(folder / "tokenizer")
+    return talks
+
+
+def test_from_a_saved_dataset_to_a_purchase_and_the_settings(tmp_path, monkeypatch, told):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    talks = conversations(tmp_path)
+    data, by = str(tmp_path / "data" / "train"), str(tmp_path / "tokenizer")
+    theirs = AutoTokenizer.from_pretrained(by)
+    lengths = [len(theirs.apply_chat_template(talk, return_dict=True)["input_ids"]) for talk in talks]
+
+    info = told("trace", "info", data, "--tokenizer", by)
+    assert f"tokens      {sum(lengths):,}\n" in info
+    assert "loss share" in info
+
+    asked = ["advise", data, "--tokenizer", by, "--model", "qwen3-0.6b", "--gpus", "h100,a100", "--devices", "2,4",
+             "--epochs", "3", "--global-batch", "32", "--price", "h100=2.5,a100=1.3"]  # fmt: skip
+    advice = told(*asked)
+    assert re.search(r"^Rent \d x \w+: 3 epochs, 38 steps of 32 samples", advice, re.MULTILINE)
+
+    (tmp_path / "rows.json").write_text(told(*asked, "--json"))
+    first = json.loads((tmp_path / "rows.json").read_text())["rows"][0]
+    assert f"--max_length {first['max_tokens']}" in told("flags", "trl", str(tmp_path / "rows.json"))
