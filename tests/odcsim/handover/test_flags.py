@@ -90,11 +90,11 @@ def test_of_a_comparison_the_fastest_that_fits_and_that_the_trainer_runs(run):
         ("collective", 10.0, {}),
         ("deferred", 9.0, {}),
         ("on-demand", 8.0, {}),
-        ("on-demand", 7.0, {"memory_fits": False}),
+        ("on-demand", 7.0, {"memory_fits": False, "balancer": "pool"}),
     )
     assert "+ collective," in run("verl", compared(*rows))[1].out
     assert "+ deferred," in run("axolotl", compared(*rows))[1].out
-    assert "+ on-demand," in run("trl", compared(*rows))[1].out
+    assert "# lb-micro + on-demand," in run("trl", compared(*rows))[1].out
     code, told = run("verl", compared(*rows[1:]))
     assert code == 2
     assert "choose one with --row" in told.err
