@@ -12,8 +12,9 @@ import numpy as np
 
 from odcsim.timeline import Floats, Ints
 
-POWERS = (1.0, 2.0, 0.5)  # of a sample's work, whose sums may explain a minibatch's deviation
-EACH = 8  # minibatches for each power, or nothing but chance is explained
+POWERS = (1.0, 2.0, 0.5)  # of a sample's work, whose sums may explain a minibatch's deviation ...
+BENDS = (0.8, 0.95, 0.99)  # ... and sums of what is over these quantiles: there a long sample begins to be waited for
+EACH = 8  # minibatches for each sum, or nothing but chance is explained
 UNKNOWN = 0.5  # the share that samples bring one by one, where nothing tells
 LENT = 3  # so many minibatches are thought to say that
 FEWER = 0.7  # degrees of freedom of one minibatch: deviations have heavier tails than normal ones
@@ -28,7 +29,7 @@ class Draws:
     distinct: int  # before their order starts over
     overlap: float  # share of its samples that a minibatch has in common with another one, on average
     lasting: float  # of the variance that samples bring one by one, the part that is left in the mean
-    sums: Floats  # of the powers of the samples' work [minibatch, power]
+    sums: Floats  # over the samples' work [minibatch, sum]
 
 
 def draws(ids: Sequence[Ints], work: Sequence[Floats], size: int, *, whole: bool = False) -> Draws:
@@ -41,13 +42,18 @@ def draws(ids: Sequence[Ints], work: Sequence[Floats], size: int, *, whole: bool
     shared = float(times @ times) - drawn
     overlap = shared / (drawn * (distinct - 1)) if distinct > 1 else 0.0
     uneven = shared + drawn - (drawn * drawn / size if whole else 0.0)
-    sums = np.array([[float((seconds**power).sum()) for power in POWERS] for seconds in work[:distinct]])
-    return Draws(distinct, overlap, uneven / (drawn * distinct), sums)
+    return Draws(distinct, overlap, uneven / (drawn * distinct), _sums(np.stack(work[:distinct])))
+
+
+def _sums(work: Floats) -> Floats:
+    """Of powers of the samples' work, and of what is over its quantiles [minibatch, sum]."""
+    over = (np.maximum(work - bend, 0.0) for bend in np.quantile(work, BENDS))
+    return np.stack([*((work**power).sum(axis=1) for power in POWERS), *(part.sum(axis=1) for part in over)], axis=1)
 
 
 def apart(minibatches: int) -> Draws:
     """No sample is in two of them."""
-    return Draws(minibatches, 0.0, 1 / minibatches, np.zeros((minibatches, len(POWERS))))
+    return Draws(minibatches, 0.0, 1 / minibatches, np.zeros((minibatches, 1)))
 
 
 def interval(above: Floats, below: Floats, draws: Draws) -> tuple[float, float]:
@@ -69,7 +75,7 @@ def interval(above: Floats, below: Floats, draws: Draws) -> tuple[float, float]:
 def _single(off: Floats, draws: Draws) -> float:
     """The share of the deviations' variance that samples bring one by one: explained by sums over the samples."""
     count = len(off)
-    sums = draws.sums[:, : max(1, min(len(POWERS), count // EACH))]
+    sums = draws.sums[:, : max(1, count // EACH)]
     sums = sums - sums.mean(axis=0)
     scale = sums.std(axis=0)
     base, _ = np.linalg.qr(sums[:, scale > 0] / scale[scale > 0])

@@ -112,6 +112,12 @@ def test_what_the_figures_rest_on_is_told(page, comparison):
     assert "0.9 to 1.1 times" in page.text
 
 
+def test_what_was_chosen_is_told_from_what_is_usual(page, comparison):
+    assert comparison.setting.cost.recipe.words == ""
+    for name in comparison.setting.cost.recipe.inputs():
+        assert re.search(rf"\b{name.replace('_', ' ')}\W+\w+ \(default\)", page.text), name
+
+
 def test_the_gantt_pair_shows_a_typical_minibatch_of_today_and_of_what_to_run(page, comparison):
     pair = (("lb-micro", "collective"), ("lb-robust", "on-demand"))
     number = int(re.search(r"minibatch (\d+), whose idle is nearest to that of all 6", page.text)[1])
