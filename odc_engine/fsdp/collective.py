@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.groups import stock_afterwards
+from odc_engine.fsdp.replicas import refuse_replicas
 from odc_engine.fsdp.units import Unit, sharded_groups, units_of
 from odc_engine.fsdp.unreached import Late, pack_zeros, spread
 from odc_engine.fsdp.used import Used
@@ -43,6 +44,7 @@ class Collective(Communication):
         self._lane, self._finite, self._late = StreamLane(next(model.parameters()).device), Checks(), Late()
         with ExitStack() as opened:
             groups = sharded_groups(model) if self.size > 1 else []
+            refuse_replicas(groups)
             opened.enter_context(stock_afterwards(groups))
             self.units = units_of(groups)
             self._used = Used(self.units)

@@ -92,6 +92,22 @@ class Group:
         return cast(dist.ProcessGroup, self.own.mesh_info.shard_process_group)
 
     @property
+    def replicas(self) -> dist.ProcessGroup | None:
+        """Of devices that hold the same shard (HSDP)."""
+        return cast("dist.ProcessGroup | None", getattr(self.own.mesh_info, "replicate_process_group", None))
+
+    def keep_from_replicas(self) -> Callable[[], None]:
+        """Have no backward pass reduce over replicas. Returns what ends that."""
+        usual = self.own.all_reduce_grads
+        end = self.before_reduction(lambda: setattr(self.own, "all_reduce_grads", False))
+
+        def put_back() -> None:
+            end()
+            self.own.all_reduce_grads, self.own._partial_reduce_output = usual, None
+
+        return put_back
+
+    @property
     def ahead(self) -> bool:
         """Whether it was gathered and nobody has taken what came yet."""
         return _known(lambda: self.own._all_gather_result) is not None
@@ -175,6 +191,8 @@ def devices_of(model: nn.Module) -> dist.ProcessGroup | None:
     """Over which a model is sharded, where that is a part of all."""
     groups = groups_of(model) if isinstance(model, FSDPModule) else []
     ranks = {tuple(dist.get_process_group_ranks(group.devices)) for group in groups}
+    if any(group.replicas is not None and group.devices.size() == 1 for group in groups):
+        raise InputError("a mesh of replicas alone, each of one device", fix="shard over more than one device")
     if len(ranks) > 1:
         raise InputError("units are sharded over different devices", fix="give every fully_shard the same mesh")
     whole = not groups or len(next(iter(ranks))) == dist.get_world_size()

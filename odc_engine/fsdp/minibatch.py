@@ -212,3 +212,10 @@ def _bypass(piece: Piece, _: Tensor) -> None:
 def _refuse(error: InputError | None) -> None:
     if error is not None:
         raise error
+
+
+def drop_gradients(unit: Unit, keep: bool) -> None:
+    """FSDP2 would add to them in backward. `keep`: only those that never came."""
+    for piece in unit.pieces:
+        if not keep or isinstance(piece.parameter.grad, Unsettled):
+            piece.parameter.grad = None

@@ -32,15 +32,15 @@ from odc_engine.fsdp.communication import Batch, Communication
 from odc_engine.fsdp.fresh import Fresh
 from odc_engine.fsdp.groups import devices_of, stock_afterwards
 from odc_engine.fsdp.halves import halved
-from odc_engine.fsdp.minibatch import Minibatch
+from odc_engine.fsdp.minibatch import Minibatch, drop_gradients
 from odc_engine.fsdp.plugs import Gather, Push
 from odc_engine.fsdp.reduction import scale
+from odc_engine.fsdp.replicas import Replicas
 from odc_engine.fsdp.retried import Retried, backward
 from odc_engine.fsdp.steps import Steps
 from odc_engine.fsdp.transfers import Transfers, comes_ahead
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
 from odc_engine.fsdp.unreached import pack_zeros, spread
-from odc_engine.fsdp.unsettled import Unsettled
 from odc_engine.fsdp.used import Used
 from odc_engine.memory.arena import Arena
 from odc_engine.memory.arenas import arena_on, memory_for
@@ -88,7 +88,8 @@ class OnDemand(Communication):
             self.meets, self.recorder = meets, recorder or Silence()
             groups = sharded_groups(model) if self.size > 1 else []
             opened.enter_context(stock_afterwards(groups))
-            self.scales = [scale(group, self.size, average=average) for group in groups]
+            self.replicas = Replicas(groups, next(model.parameters()).device)
+            self.scales = [scale(group, self.size * self.replicas.count, average=average) for group in groups]
             self.units = units_of(groups)
             shapes = [unit.shape for unit in self.units]
             arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
@@ -124,6 +125,8 @@ class OnDemand(Communication):
         unit.fsdp.set_force_sum_reduction_for_comms(True)
         unit.fsdp.set_gradient_divide_factor(1.0)
         opened.callback(pack_zeros(unit, meets=self.meets))
+        if unit.group.replicas is not None:
+            opened.callback(unit.group.keep_from_replicas())
         opened.callback(unit.group.before_use(lambda: self._before_use(unit)))
 
     def _before_use(self, unit: Unit) -> None:
@@ -133,7 +136,7 @@ class OnDemand(Communication):
         self._fresh.check(unit)
         if self.settled:
             raise InputError(
-                f"{_pass(unit)} of {unit.name} between settle() and publish(), when peers may change their weights",
+                f"{unit.phase} of {unit.name} between settle() and publish(), when peers may change their weights",
                 fix="evaluate after publish()",
             )
         if unit.group.is_whole and unit.group.phase == "FORWARD":
@@ -175,10 +178,11 @@ class OnDemand(Communication):
         self._agree(every)
         self.settled = True
         self._transfers.between_nodes("push", arena.sum_nodes)
-        anybody = iter(every[:, len(word) :].amax(dim=0).tolist())
+        anybody = iter(self.replicas.every(every[:, len(word) :]).amax(dim=0).tolist())
         for unit in self.units:
             used = [next(anybody) for _ in unit.trainable]
-            set_grads(unit, arena.gradients(unit.index), used, self.scales[unit.index])
+            total = self.replicas.sum(arena.gradients(unit.index))
+            set_grads(unit, total, used, self.scales[unit.index])
             unit.fsdp.reshard()  # else model.parameters() are whole ones, without gradients, on who only evaluated
         self._minibatch.arrive()
 
@@ -192,7 +196,7 @@ class OnDemand(Communication):
 
     def _agree(self, words: Tensor) -> None:
         try:
-            agreement.agree(words)
+            agreement.agree(self.replicas.every(words[:, : agreement.SIZE]))
         except InputError as error:
             self._broken = error
             self.memory.meet(MAIN)  # all have read it, before anybody says the next thing
@@ -207,6 +211,7 @@ class OnDemand(Communication):
         self._agree(self.arena.every_note(len(word)))
 
     def take(self) -> int:
+        self.replicas.refuse_queue()
         if self.meets or (self.settled and self.size > 1):
             return super().take()
         return self.arena.memory.take()
@@ -263,7 +268,7 @@ class OnDemand(Communication):
         unit.group.finish_gather()
         unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
         pack(unit, self.arena.weights(self.rank, unit.index))
-        _drop_grads(unit, keep)
+        drop_gradients(unit, keep)
         if self.arena.nodes == 1:  # else other nodes may still read the sums
             self.arena.clear(unit.index)
 
@@ -287,14 +292,3 @@ class OnDemand(Communication):
     def close(self) -> None:
         """Stop the lanes, give the memory back, and put stock communication back. The model can be given to another."""
         self._opened.close()
-
-
-def _drop_grads(unit: Unit, keep: bool) -> None:
-    """FSDP2 would add to them in backward. `keep`: only those that never came."""
-    for piece in unit.pieces:
-        if not keep or isinstance(piece.parameter.grad, Unsettled):
-            piece.parameter.grad = None
-
-
-def _pass(unit: Unit) -> str:
-    return "backward" if "BACKWARD" in unit.group.phase else "forward"

@@ -56,6 +56,10 @@ class Unit:
         return self.group.name
 
     @property
+    def phase(self) -> str:
+        return "backward" if "BACKWARD" in self.group.phase else "forward"
+
+    @property
     def module(self) -> nn.Module:
         return self.group.modules[0]
 
@@ -85,7 +89,9 @@ def units_of(groups: Sequence[Group]) -> tuple[Unit, ...]:
 
 
 def _unit(index: int, group: Group) -> Unit:
-    pieces = tuple(Piece(_checked(managed), managed.padded) for managed in group.parameters)
+    pieces = tuple(
+        Piece(_checked(managed, replicated=group.replicas is not None), managed.padded) for managed in group.parameters
+    )
     trainable, frozen = (tuple(p for p in pieces if p.parameter.requires_grad is yes) for yes in (True, False))
     if len({p.parameter.dtype for p in trainable}) > 1:
         raise _mixed_dtypes(group.name)
@@ -101,14 +107,14 @@ def _unit(index: int, group: Group) -> Unit:
     return unit
 
 
-def _checked(managed: Managed) -> Managed:
+def _checked(managed: Managed, *, replicated: bool) -> Managed:
     name, parameter = managed.name, managed.sharded
-    if parameter.device_mesh.ndim != 1:
+    if parameter.device_mesh.ndim != 1 + replicated:
         raise InputError(
             f"parameter {name} lives on a {parameter.device_mesh.ndim}-dimensional mesh",
-            fix="use a one-dimensional mesh: hybrid sharding reduces inside backward and hangs at unequal counts",
+            fix="shard over data-parallel devices alone: a mesh of one dimension, or FSDP2's of replicas and shards",
         )
-    placement = parameter.placements[0]
+    placement = parameter.placements[-1]
     if not isinstance(placement, Shard) or placement.dim != 0:
         raise InputError(f"parameter {name} is placed as {placement}", fix="shard along the first dimension")
     if getattr(parameter, "_post_accumulate_grad_hooks", None):

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from odc_engine.errors import EngineError
+from odc_engine.fsdp.groups import Group
 from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.plain import as_computed, plain
 from odc_engine.fsdp.replay import Noted, Recording, refuse_empty, replay
@@ -72,7 +73,7 @@ def check(odc: OnDemand) -> Iterator[None]:
 
 
 def tell(odc: OnDemand, distances: Distances) -> None:
-    if odc.rank == 0:
+    if odc.rank == odc.replicas.number == 0:
         print(distances, flush=True)
     if not distances.ok:
         raise EngineError("gradients of one minibatch are not those of one process")
@@ -80,10 +81,7 @@ def tell(odc: OnDemand, distances: Distances) -> None:
 
 def compared(odc: OnDemand, passes: Sequence[Noted]) -> Distances:
     """Between settle() and publish(), on all devices alike."""
-    group = odc.units[0].group.devices if odc.units else None
-    everybody: list[list[Noted]] = [[] for _ in range(odc.size)]
-    dist.all_gather_object(everybody, list(passes), group=group)
-    every = [each for own in everybody for each in own]
+    every = _of_everybody(odc.units[0].group, passes)
     refuse_empty(every)
     dtypes = {id(piece.parameter): unit.shape.dtype for unit in odc.units for piece in unit.pieces}
     weights, mine = {}, {}
@@ -96,9 +94,23 @@ def compared(odc: OnDemand, passes: Sequence[Noted]) -> Distances:
     if odc.rank == 0:
         low = any(each.autocast for each in every) or any(dtype != torch.float32 for dtype in dtypes.values())
         copy = plain(odc.model, weights)
-        first = [Distances(odc.size, len(every), LOW if low else FULL, differences(odc, copy, mine, every))]
-    dist.broadcast_object_list(first, group=group, group_src=0)
+        first = [
+            Distances(
+                odc.size * odc.replicas.count, len(every), LOW if low else FULL, differences(odc, copy, mine, every)
+            )
+        ]
+    dist.broadcast_object_list(first, group=odc.units[0].group.devices, group_src=0)
     return cast(Distances, first[0])
+
+
+def _of_everybody(group: Group, passes: Sequence[Noted]) -> list[Noted]:
+    every = list(passes)
+    for devices in (group.devices, group.replicas):
+        if devices is not None:
+            rows: list[list[Noted]] = [[] for _ in range(devices.size())]
+            dist.all_gather_object(rows, every, group=devices)
+            every = [each for row in rows for each in row]
+    return every
 
 
 def _whole(gradient: Any) -> Tensor | None:
