@@ -96,6 +96,17 @@ class Group:
         """Of devices that hold the same shard (HSDP)."""
         return cast("dist.ProcessGroup | None", getattr(self.own.mesh_info, "replicate_process_group", None))
 
+    @property
+    def dims(self) -> int:
+        """Of FSDP2's own mesh."""
+        return int(self.own.mesh_info.mesh.ndim)
+
+    @property
+    def beside(self) -> dist.ProcessGroup | None:
+        """Of devices that hold other parts of the same layers (tensor parallel)."""
+        meshes = [managed.sharded.device_mesh for managed in self.parameters]
+        return next((mesh.get_group(self.dims) for mesh in meshes if mesh.ndim > self.dims), None)
+
     def keep_from_replicas(self) -> Callable[[], None]:
         """Have no backward pass reduce over replicas. Returns what ends that."""
         usual = self.own.all_reduce_grads

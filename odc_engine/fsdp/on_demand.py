@@ -224,6 +224,7 @@ class OnDemand(Communication):
     ) -> Tensor:
         if self.meets:
             return super().retry(loss, batch, halve)
+        self.replicas.refuse_retry()
         if self.size == 1:  # its gradients are in `.grad` before anybody could mute them
             return backward(loss(batch))
         return self._retried.run(loss, batch, halve)

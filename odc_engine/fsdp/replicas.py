@@ -16,28 +16,40 @@ from odcsim.errors import InputError
 
 
 class Replicas:
-    """Those of this device's shards, by FSDP2's own collectives."""
+    """Those of this device's shards, by FSDP2's own collectives; and the devices beside it under tensor parallel, which
+    have to agree, too, and have nothing else to exchange."""
 
     def __init__(self, groups: Sequence[Group], device: torch.device) -> None:
-        every = {tuple(dist.get_process_group_ranks(group.replicas)) if group.replicas else () for group in groups}
-        if len(every) > 1:
-            raise InputError("units are replicated over different devices", fix="give every fully_shard the same mesh")
-        self._group = groups[0].replicas if groups else None
+        self._group = _same([group.replicas for group in groups], "replicated")
+        self._beside = _same([beside for group in groups if (beside := group.beside) is not None], "tensor parallel")
         self._device = device
-        self.count, self.number = (1, 0) if self._group is None else (self._group.size(), self._group.rank())
+        self.count = 1 if self._group is None else self._group.size()
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this device is the one of its replicas, and of those beside it, that tells a user something."""
+        return not any(group is not None and group.rank() for group in (self._group, self._beside))
 
     def refuse_queue(self) -> None:
-        if self.count > 1:
-            raise InputError("a queue of microbatches over replicas", fix="use a one-dimensional mesh")
+        if self._group is not None or self._beside is not None:
+            raise InputError(
+                "a queue of microbatches over replicas or tensor parallel", fix="use a mesh of shards alone"
+            )
+
+    def refuse_retry(self) -> None:
+        if self._beside is not None:
+            problem = "retry() under tensor parallel: devices beside this one would wait in the layer that it left"
+            raise InputError(problem, fix="use smaller microbatches")
 
     def every(self, rows: Tensor) -> Tensor:
-        """The rows of all replicas' devices."""
-        if self._group is None:
-            return rows
-        mine = rows.to(self._device).contiguous()
-        found = [torch.empty_like(mine) for _ in range(self.count)]
-        dist.all_gather(found, mine, group=self._group)
-        return torch.cat(found).to(rows.device)
+        """The rows of all replicas' devices, and of those beside them."""
+        for group in (self._group, self._beside):
+            if group is not None:
+                mine = rows.to(self._device).contiguous()
+                found = [torch.empty_like(mine) for _ in range(group.size())]
+                dist.all_gather(found, mine, group=group)
+                rows = torch.cat(found).to(rows.device)
+        return rows
 
     def sum(self, total: Tensor) -> Tensor:
         """The same bits on all of them: whoever steps with it keeps replicas equal."""
@@ -46,6 +58,13 @@ class Replicas:
         summed = total.clone()
         dist.all_reduce(summed, group=self._group)
         return summed
+
+
+def _same(groups: Sequence[dist.ProcessGroup | None], how: str) -> dist.ProcessGroup | None:
+    every = {tuple(dist.get_process_group_ranks(group)) if group else () for group in groups}
+    if len(every) > 1:
+        raise InputError(f"units are {how} over different devices", fix="give every fully_shard the same mesh")
+    return groups[0] if groups else None
 
 
 def refuse_replicas(groups: Sequence[Group]) -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from odc_engine.fsdp.groups import Group, Managed, groups_of
 from odc_engine.memory.arena import UnitShape
@@ -89,9 +89,7 @@ def units_of(groups: Sequence[Group]) -> tuple[Unit, ...]:
 
 
 def _unit(index: int, group: Group) -> Unit:
-    pieces = tuple(
-        Piece(_checked(managed, replicated=group.replicas is not None), managed.padded) for managed in group.parameters
-    )
+    pieces = tuple(Piece(_checked(managed, group), managed.padded) for managed in group.parameters)
     trainable, frozen = (tuple(p for p in pieces if p.parameter.requires_grad is yes) for yes in (True, False))
     if len({p.parameter.dtype for p in trainable}) > 1:
         raise _mixed_dtypes(group.name)
@@ -107,15 +105,15 @@ def _unit(index: int, group: Group) -> Unit:
     return unit
 
 
-def _checked(managed: Managed, *, replicated: bool) -> Managed:
+def _checked(managed: Managed, group: Group) -> Managed:
     name, parameter = managed.name, managed.sharded
-    if parameter.device_mesh.ndim != 1 + replicated:
+    if parameter.device_mesh.ndim - group.dims not in (0, 1):
         raise InputError(
             f"parameter {name} lives on a {parameter.device_mesh.ndim}-dimensional mesh",
-            fix="shard over data-parallel devices alone: a mesh of one dimension, or FSDP2's of replicas and shards",
+            fix="use replicas, shards and tensor parallel at most",
         )
-    placement = parameter.placements[-1]
-    if not isinstance(placement, Shard) or placement.dim != 0:
+    placement = parameter.placements[group.dims - 1]
+    if getattr(placement, "dim", None) != 0:  # a Shard, or a strided one under tensor parallel
         raise InputError(f"parameter {name} is placed as {placement}", fix="shard along the first dimension")
     if getattr(parameter, "_post_accumulate_grad_hooks", None):
         raise InputError(

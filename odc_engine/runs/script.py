@@ -36,7 +36,7 @@ def verify_script(arguments: Sequence[str]) -> int:
         with _first_settled():
             runpy.run_path(path, run_name="__main__")
     except Checked as end:
-        if end.odc.rank == end.odc.replicas.number == 0:
+        if end.odc.rank == 0 and end.odc.replicas.speaks:
             print(f"{Path(path).name}: {end.distances}", flush=True)
         end.odc.close()
         dist.destroy_process_group()

@@ -18,9 +18,11 @@ def dim_one():
     return fully_shard(nn.Linear(8, 8), shard_placement_fn=lambda p: Shard(p.dim() - 1))
 
 
-def two_dimensional_mesh():
+def replicas_on_another_mesh():
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    return fully_shard(nn.Linear(8, 8), mesh=mesh)
+    model = nets.Net(layers=1)
+    fully_shard(model.layers[0], mesh=mesh["shard"])
+    return fully_shard(model, mesh=mesh)
 
 
 def steps_in_backward():
@@ -54,7 +56,7 @@ REFUSED = [
     (nets.Net, "the model is not sharded; call torch.distributed.fsdp.fully_shard on it first"),
     (only_layers_sharded, "the model is not sharded"),
     (dim_one, "parameter weight is placed as S(1); shard along the first dimension"),
-    (two_dimensional_mesh, "parameter weight lives on a 2-dimensional mesh; use a one-dimensional mesh"),
+    (replicas_on_another_mesh, "units are replicated over different devices; give every fully_shard the same mesh"),
     (steps_in_backward, "parameter weight has a hook that steps in backward; step after settle()"),
     (mixed_dtypes, "unit root holds parameters of several dtypes; use one dtype in a unit"),
     (mixed_dtypes_both_trained, "unit root holds parameters of several dtypes; use one dtype in a unit"),

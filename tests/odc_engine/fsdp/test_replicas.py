@@ -6,10 +6,11 @@ import nets
 import pytest
 import torch
 import work
-from test_retry import OutOfMemory, batch, loss
+from short_memory import OutOfMemory, batch, loss
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from work import Case
 
 from odc_engine import OnDemand, check
@@ -152,3 +153,49 @@ def test_what_is_not_carried_is_refused_with_a_way_out(pools):
     for alone, collective in pools(4).run(told):
         assert alone == "a mesh of replicas alone, each of one device; shard over more than one device"
         assert collective.endswith("reduces over replicas inside backward; use OnDemand, or a one-dimensional mesh")
+
+
+# Tensor parallel beside it.
+
+
+def tensor_parallel(rank: int) -> tuple[dict[str, torch.Tensor], str, str]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    model, data = fresh(), rank // 2
+    for layer in model.layers:
+        parallelize_module(layer, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        fully_shard(layer, mesh=mesh["data"])
+    odc = OnDemand(fully_shard(model, mesh=mesh["data"]), timeout=20)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    odc.attach(optimizer)
+    for number, counts in enumerate(UNEVEN):
+        for m in range(counts[data]):
+            nets.loss(model, data, m, number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with check(odc):
+        nets.loss(model, data, 0).backward()
+        odc.settle()
+    optimizer.zero_grad()
+    nets.loss(model, data, 0).backward()
+    if rank == 3:
+        model.zero_grad()
+    words = work.told(odc.settle), work.told(lambda: odc.retry(partial(loss, model), batch(rank)))
+    odc.publish()
+    odc.close()
+    return work.whole_parameters(model), *words
+
+
+UNEVEN = ((3, 1), (0, 2))
+
+
+def test_tensor_parallel_trains_as_one_process(pools):
+    model = fresh().double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for number, counts in enumerate(UNEVEN):
+        work.reference(Case(counts), number, model)
+        optimizer.step()
+        optimizer.zero_grad()
+    for found, dropped, retried in pools(4).run(tensor_parallel):
+        assert work.error(found, dict(model.named_parameters())) < 1e-5
+        assert "was dropped before settle()" in dropped
+        assert retried.startswith("retry() under tensor parallel")
