@@ -11,6 +11,7 @@ COMMANDS = (
     "advise",
     "compare",
     "explore",
+    "break_even",
     "balance",
     "check",
     "simulate",

@@ -1,0 +1,30 @@
+"""Where on-demand stops paying, as a page: a curve and a sentence for each thing that is changed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import odcsim
+from odcsim import plots
+from odcsim.files import write_text
+from odcsim.pages import page
+from odcsim.plots.leads import lead
+from odcsim.questions import break_even_words as words
+from odcsim.questions.answer import NOTABLE
+from odcsim.questions.break_even import Curve
+from odcsim.questions.setting import Setting
+from odcsim.questions.weights import Regret
+
+
+def write_break_even(setting: Setting, curves: Sequence[Curve], regrets: Sequence[Regret], path: Path | str) -> None:
+    title = "Where does on-demand stop paying?"
+    body = [page.heading(title, 1), page.paragraph(words.question(setting), "asked")]
+    for number, curve in enumerate(curves):
+        name = f"{curve.name}, {curve.unit}" if curve.unit else curve.name
+        labels, leads = [s.label for s in curve.spots], [s.lead for s in curve.spots]
+        body += [
+            plots.embed(lead(name, labels, leads, curve.here, NOTABLE), f"curve-{number}"),
+            page.paragraph(words.sentence(curve)),
+        ]
+    body += [page.heading("Wrong weights"), *map(page.paragraph, words.regret_lines(regrets))]
+    body.append(f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>")
+    write_text(Path(path), page.document(title, body, script=plots.script()))

@@ -1,0 +1,204 @@
+"""Where on-demand stops paying: its lead over the best without it, as one thing after the other is changed.
+
+At each point both sides run the same minibatches, each by its best balancer, at a token limit that is chosen anew where
+nobody gave one: else a curve would show what a bad limit does.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import exp, log
+from typing import Any
+
+import numpy as np
+
+from odcsim import catalog
+from odcsim.errors import InputError
+from odcsim.executors import simulation
+from odcsim.executors.simulation import Simulation
+from odcsim.questions import limit, room
+from odcsim.questions.answer import NOTABLE
+from odcsim.questions.asking import ask
+from odcsim.questions.setting import Setting, assign, drawn
+from odcsim.trace import Trace
+
+MINIBATCHES = 12
+SIDES = {"collective": ("sorted-slice", "lb-micro"), "on-demand": ("lb-mini", "lb-robust")}
+TIMES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the rate of the network
+POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)  # of lengths over their mean: 0 makes them alike
+MINIBATCH = (1, 2, 4, 8, 16, 32)
+OVERHEADS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)  # seconds
+FEWEST, MOST = 2, 256  # devices
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One value of what is changed, and the lead of on-demand there; None where a side does not fit or cannot run."""
+
+    value: float
+    label: str
+    lead: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The lead over one thing that is changed. `here`: its value in the question."""
+
+    name: str
+    unit: str
+    here: str
+    spots: tuple[Spot, ...]
+    whole: bool = False  # there is nothing between the values
+
+    @property
+    def crossings(self) -> list[float]:
+        """Where the lead passes what is worth a change: between the values that were tried, or at the one that pays."""
+        known = [(s.value, s.lead) for s in self.spots if s.lead is not None]
+        pairs = [(a, b) for a, b in pairwise(known) if (a[1] >= NOTABLE) != (b[1] >= NOTABLE)]
+        return [max(a, b, key=lambda spot: spot[1])[0] if self.whole else _crossed(*a, *b) for a, b in pairs]
+
+    @property
+    def leads(self) -> list[float]:
+        return [s.lead for s in self.spots if s.lead is not None]
+
+
+def _crossed(x: float, lead: float, other: float, its: float) -> float:
+    """By a straight line, over the logarithm where there is one."""
+    share = (NOTABLE - lead) / (its - lead)
+    return exp(log(x) + share * log(other / x)) if x > 0 and other > 0 else x + share * (other - x)
+
+
+def lead(setting: Setting) -> float | None:
+    """How many times as fast on-demand is as the best without it."""
+    minibatches, memory = drawn(setting), setting.cost.cluster.memory_bytes
+    seconds = []
+    for side, names in SIDES.items():
+        cost = room.under(setting.cost, side)
+        if memory and room.needed(cost, setting.limit, setting.trace.longest).total > memory:
+            return None
+        plans = (assign(setting, name, minibatches).schedules for name in names)
+        runs = (simulation.usage(plan, Simulation(cost, executor="analytic")).makespan.sum() for plan in plans)
+        seconds.append(min(float(run) for run in runs))
+    return seconds[0] / seconds[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question in the words of `ask`, so that it can be asked again with something changed."""
+
+    trace: Trace
+    model: str
+    rest: Mapping[str, Any]
+
+    def setting(self, **other: Any) -> Setting:
+        words = {**self.rest, "minibatches": MINIBATCHES, **other, "max_tokens": self.rest.get("max_tokens") or 0}
+        return ask(words.pop("trace", self.trace), words.pop("model", self.model), **words)
+
+    def lead(self, setting: Setting) -> float | None:
+        try:
+            return lead(setting if self.rest.get("max_tokens") else limit.chosen(setting))
+        except InputError:
+            return None  # such as a trace too short for so many samples
+
+
+def curves(asked: Asked, *, advance: Callable[[], None] = lambda: None) -> Iterator[Curve]:
+    """`advance` is called once for each curve that is done."""
+    for curve in (_network, _devices, _model, _minibatch, _variation, _overhead):
+        if (made := curve(asked)) is not None:
+            yield made
+        advance()
+
+
+def _spots(asked: Asked, settings: Sequence[tuple[float, str, Callable[[], Setting]]]) -> tuple[Spot, ...]:
+    spots = []
+    for value, label, make in settings:
+        try:
+            found = asked.lead(make())
+        except InputError:
+            found = None
+        spots.append(Spot(value, label, found))
+    return tuple(spots)
+
+
+def _network(asked: Asked) -> Curve | None:
+    """Between nodes; of one node its links."""
+    usual = asked.setting()
+    cluster = usual.cost.cluster
+    far = cluster.nodes > 1
+    rate = cluster.nic_bandwidth if far else cluster.link_bandwidth
+    if cluster.devices == 1 or not np.isfinite(rate):
+        return None
+
+    def at(times: float) -> Setting:
+        nic, link = (times, 1.0) if far else (1.0, times)
+        other = replace(
+            cluster, nic_bandwidth=nic * cluster.nic_bandwidth, link_bandwidth=link * cluster.link_bandwidth
+        )
+        return replace(usual, cost=replace(usual.cost, cluster=other))
+
+    def label(times: float) -> str:
+        return f"{rate * times * 8 / 1e9:.0f}" if far else f"{rate * times / 1e9:.0f}"
+
+    name, unit = ("network", "Gb/s per GPU") if far else ("links in a node", "GB/s")
+    made = [(float(label(t)), label(t), lambda t=t: at(t)) for t in TIMES]
+    return Curve(name, unit, label(1.0), _spots(asked, made))
+
+
+def _devices(asked: Asked) -> Curve:
+    here, many = asked.setting().cost.cluster.devices, FEWEST
+    counts = set()
+    while many <= MOST:
+        counts.add(many)
+        many *= 2
+    made = [(float(n), f"{n}", lambda n=n: asked.setting(devices=n)) for n in sorted(counts | {here})]
+    return Curve("devices", "", f"{here}", _spots(asked, made), whole=True)
+
+
+def _model(asked: Asked) -> Curve | None:
+    """Of the same family, where the catalogue has several sizes."""
+    family = asked.model.lower().rpartition("-")[0]
+    names = [n for n in catalog.model_names() if family and n.rpartition("-")[0] == family]
+    if len(names) < 3 or asked.rest.get("profile"):
+        return None
+    sizes = sorted((catalog.model(name).parameters / 1e9, name) for name in names)
+    made = [(size, f"{size:.1f}", lambda n=name: asked.setting(model=n)) for size, name in sizes]
+    here = f"{catalog.model(asked.model).parameters / 1e9:.1f}"
+    return Curve("model size", "B parameters", here, _spots(asked, made))
+
+
+def _minibatch(asked: Asked) -> Curve:
+    here = asked.setting().minibatch
+    made = [(float(k), f"{k}", lambda k=k: asked.setting(minibatch=k)) for k in sorted({*MINIBATCH, here})]
+    return Curve("minibatch", "samples per device", f"{here}", _spots(asked, made), whole=True)
+
+
+def _variation(asked: Asked) -> Curve:
+    traces = [varied(asked.trace, power) for power in POWERS]
+    made = [(cv(t), f"{cv(t):.2f}", lambda t=t: asked.setting(trace=t)) for t in traces]
+    return Curve("length variation", "(deviation / mean)", f"{cv(asked.trace):.2f}", _spots(asked, made))
+
+
+def varied(trace: Trace, power: float) -> Trace:
+    """Lengths of about the same mean, whose distances from it are stretched or shrunk; none is longer than twice the
+    longest."""
+    raw = (trace.lengths / trace.mean) ** power
+    weights = np.ones(len(raw)) if trace.counts is None else trace.counts
+    lengths = raw * trace.mean / np.average(raw, weights=weights)
+    return replace(trace, lengths=np.clip(np.rint(lengths), 1, 2 * trace.longest).astype(np.int64), loss=None)
+
+
+def cv(trace: Trace) -> float:
+    weights = np.ones(len(trace.lengths)) if trace.counts is None else trace.counts
+    deviation = np.sqrt(np.average((trace.lengths - trace.mean) ** 2, weights=weights))
+    return float(deviation / trace.mean)
+
+
+def _overhead(asked: Asked) -> Curve:
+    usual = asked.setting()
+    profile = usual.cost.profile
+
+    def at(seconds: float) -> Setting:
+        return replace(usual, cost=replace(usual.cost, profile=replace(profile, overhead=seconds)))
+
+    made = [(s, f"{1000 * s:g}", lambda s=s: at(s)) for s in sorted({*OVERHEADS, profile.overhead})]
+    return Curve("fixed cost of a microbatch", "ms", f"{1000 * profile.overhead:g}", _spots(asked, made))

@@ -1,0 +1,49 @@
+"""What curves of on-demand's lead come to, in a sentence each."""
+
+from collections.abc import Sequence
+
+from odcsim.questions.answer import NOTABLE
+from odcsim.questions.break_even import Curve
+from odcsim.questions.setting import Setting
+from odcsim.questions.weights import Regret
+
+
+def question(setting: Setting) -> str:
+    cluster = setting.cost.cluster
+    return (
+        f"Lead of on-demand over the best without it: {setting.cost.model.name} on {cluster.devices} x "
+        f"{setting.cost.profile.gpu}, {setting.trace.name}, {setting.minibatch} samples per device and step.\n"
+        f"One thing is changed at a time; a lead of {NOTABLE:.2f} or more pays.\n"
+    )
+
+
+def sentence(curve: Curve) -> str:
+    if not curve.leads:
+        return "Nothing of this fits or can be drawn."
+    low, high = min(curve.leads), max(curve.leads)
+    if not curve.crossings:
+        at_all, at_none = f"It pays at all of these ({low:.2f} and more).", f"It pays at none (at most {high:.2f})."
+        return at_all if low >= NOTABLE else at_none
+    known = [s for s in curve.spots if s.lead is not None]
+    pays = (known[0].lead or 0) >= NOTABLE
+    words = []
+    for at in curve.crossings:
+        words.append(f"{'up to' if pays else 'from'} {'' if curve.whole else 'about '}{_value(curve, at)}")
+        pays = not pays
+    return f"It pays {' and '.join(words)}; here it is {curve.here}."
+
+
+def _value(curve: Curve, at: float) -> str:
+    if curve.unit == "ms":
+        return f"{1000 * at:.0f} ms"
+    return f"{at:.0f} {curve.unit}".strip() if at >= 10 else f"{at:.2g} {curve.unit}".strip()
+
+
+def regret_lines(regrets: Sequence[Regret]) -> list[str]:
+    """What balancing by other weights than the true ones costs."""
+    return [
+        f"Balanced by {r.name}: "
+        + ", ".join(f"{side} takes {100 * (times - 1):+.1f} %" for side, times in r.times.items())
+        + "."
+        for r in regrets
+    ]
