@@ -124,22 +124,22 @@ def _network(asked: Asked) -> Curve | None:
     """Between nodes; of one node its links."""
     usual = asked.setting()
     cluster = usual.cost.cluster
-    far = cluster.nodes > 1
-    rate = cluster.nic_bandwidth if far else cluster.link_bandwidth
+    several = cluster.nodes > 1
+    rate = cluster.nic_bandwidth if several else cluster.link_bandwidth
     if cluster.devices == 1 or not np.isfinite(rate):
         return None
 
     def at(times: float) -> Setting:
-        nic, link = (times, 1.0) if far else (1.0, times)
+        nic, link = (times, 1.0) if several else (1.0, times)
         other = replace(
             cluster, nic_bandwidth=nic * cluster.nic_bandwidth, link_bandwidth=link * cluster.link_bandwidth
         )
         return replace(usual, cost=replace(usual.cost, cluster=other))
 
     def label(times: float) -> str:
-        return f"{rate * times * 8 / 1e9:.0f}" if far else f"{rate * times / 1e9:.0f}"
+        return f"{rate * times * 8 / 1e9:.0f}" if several else f"{rate * times / 1e9:.0f}"
 
-    name, unit = ("network", "Gb/s per GPU") if far else ("links in a node", "GB/s")
+    name, unit = ("network", "Gb/s per GPU") if several else ("links in a node", "GB/s")
     made = [(float(label(t)), label(t), lambda t=t: at(t)) for t in TIMES]
     return Curve(name, unit, label(1.0), _spots(asked, made))
 
