@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from odcsim.balance import lb_micro, lb_mini, lb_robust, lb_tight, pool, simple, sorted_slice, split
 from odcsim.balance.balancer import Balancer, Work, assigned
+from odcsim.balance.field import FIELD
 from odcsim.errors import InputError, nearest
 from odcsim.schedule import Assignment, Microbatches
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL",
+    "FIELD",
     "NAMES",
     "POOL",
     "SPLIT",
@@ -45,7 +47,7 @@ BALANCERS: tuple[Balancer, ...] = (
     pool.BALANCER,
     split.BALANCER,
 )
-_BY_NAME = {balancer.name: balancer for balancer in BALANCERS}
+_BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *FIELD)}  # FIELD: other trainers', as rivals
 POOL = pool.BALANCER.name  # the one that leaves samples to a queue
 SPLIT = split.BALANCER.name  # it is simulated where somebody asks for it, and nothing runs it
 SIMULATED = tuple(b.name for b in BALANCERS if b.gangs)  # that nothing runs

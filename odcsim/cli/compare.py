@@ -40,6 +40,7 @@ def add(commands: Any) -> None:
         help="compare at several limits of a microbatch; default: 1 to 8 times the longest sample",
     )
     parser.add_argument("--memory", action="store_true", help="print what the memory of the chosen rows is for, too")
+    parser.add_argument("--field", action="store_true", help="balance as verl, TRL, NeMo-RL and torchtitan do, too")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--wide", action="store_true", help="print every column, not the five that decide")
     form.add_argument("--csv", action="store_true", help="print every figure of every row as CSV")
@@ -52,7 +53,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.questions.comparison import compare, pairs
     from odcsim.questions.sweep import limits, sweep_max_tokens
 
-    setting = replace(options.setting_of(args), whole=args.whole)
+    setting = replace(options.setting_of(args), whole=args.whole, field=args.field)
     known = {"executor": args.executor, "price": args.price}
     with progress("comparing", len(pairs(setting))) as advance:
         comparison = compare(setting, **known, advance=advance)

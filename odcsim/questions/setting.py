@@ -37,6 +37,7 @@ class Setting:
     split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
     price: float | None = None  # of one GPU-hour, in dollars
     whole: bool = False  # the trace is all that will be trained on, and not a sample of it
+    field: bool = False  # balancers of other trainers are compared, too
     limits_tried: int = 0  # of which the limit was chosen; 0: somebody gave it, or it is the longest sample
 
     @property
