@@ -34,12 +34,12 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.questions.break_even import Asked, curves
+    from odcsim.questions.break_even import Query, curves
     from odcsim.questions.limit import chosen as chosen_limit
     from odcsim.questions.weights import regrets
 
     names = ("gpu", "profile", "devices", "minibatch", "max_tokens", "seed", "devices_per_node", "cluster")
-    asked = Asked(options.trace_of(args), args.model, {n: getattr(args, n) for n in names} | chosen(args))
+    asked = Query(options.trace_of(args), args.model, {n: getattr(args, n) for n in names} | chosen(args))
     setting = asked.setting()
     with progress("changing", 6) as advance:
         made = list(curves(asked, advance=advance))

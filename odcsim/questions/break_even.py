@@ -83,7 +83,7 @@ def lead(setting: Setting) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Query:
     """A question in the words of `ask`, so that it can be asked again with something changed."""
 
     trace: Trace
@@ -101,7 +101,7 @@ class Asked:
             return None  # such as a trace too short for so many samples
 
 
-def curves(asked: Asked, *, advance: Callable[[], None] = lambda: None) -> Iterator[Curve]:
+def curves(asked: Query, *, advance: Callable[[], None] = lambda: None) -> Iterator[Curve]:
     """`advance` is called once for each curve that is done."""
     for curve in (_network, _devices, _model, _minibatch, _variation, _overhead):
         if (made := curve(asked)) is not None:
@@ -109,7 +109,7 @@ def curves(asked: Asked, *, advance: Callable[[], None] = lambda: None) -> Itera
         advance()
 
 
-def _spots(asked: Asked, settings: Sequence[tuple[float, str, Callable[[], Setting]]]) -> tuple[Spot, ...]:
+def _spots(asked: Query, settings: Sequence[tuple[float, str, Callable[[], Setting]]]) -> tuple[Spot, ...]:
     spots = []
     for value, label, make in settings:
         try:
@@ -120,7 +120,7 @@ def _spots(asked: Asked, settings: Sequence[tuple[float, str, Callable[[], Setti
     return tuple(spots)
 
 
-def _network(asked: Asked) -> Curve | None:
+def _network(asked: Query) -> Curve | None:
     """Between nodes; of one node its links."""
     usual = asked.setting()
     cluster = usual.cost.cluster
@@ -144,7 +144,7 @@ def _network(asked: Asked) -> Curve | None:
     return Curve(name, unit, label(1.0), _spots(asked, made))
 
 
-def _devices(asked: Asked) -> Curve:
+def _devices(asked: Query) -> Curve:
     here, many = asked.setting().cost.cluster.devices, FEWEST
     counts = set()
     while many <= MOST:
@@ -154,7 +154,7 @@ def _devices(asked: Asked) -> Curve:
     return Curve("devices", "", f"{here}", _spots(asked, made), whole=True)
 
 
-def _model(asked: Asked) -> Curve | None:
+def _model(asked: Query) -> Curve | None:
     """Of the same family, where the catalogue has several sizes."""
     family = asked.model.lower().rpartition("-")[0]
     names = [n for n in catalog.model_names() if family and n.rpartition("-")[0] == family]
@@ -166,13 +166,13 @@ def _model(asked: Asked) -> Curve | None:
     return Curve("model size", "B parameters", here, _spots(asked, made))
 
 
-def _minibatch(asked: Asked) -> Curve:
+def _minibatch(asked: Query) -> Curve:
     here = asked.setting().minibatch
     made = [(float(k), f"{k}", lambda k=k: asked.setting(minibatch=k)) for k in sorted({*MINIBATCH, here})]
     return Curve("minibatch", "samples per device", f"{here}", _spots(asked, made), whole=True)
 
 
-def _variation(asked: Asked) -> Curve:
+def _variation(asked: Query) -> Curve:
     traces = [varied(asked.trace, power) for power in POWERS]
     made = [(cv(t), f"{cv(t):.2f}", lambda t=t: asked.setting(trace=t)) for t in traces]
     return Curve("length variation", "(deviation / mean)", f"{cv(asked.trace):.2f}", _spots(asked, made))
@@ -193,7 +193,7 @@ def cv(trace: Trace) -> float:
     return float(deviation / trace.mean)
 
 
-def _overhead(asked: Asked) -> Curve:
+def _overhead(asked: Query) -> Curve:
     usual = asked.setting()
     profile = usual.cost.profile
 

@@ -10,13 +10,13 @@ import pytest
 from odcsim import Trace
 from odcsim.cli import main
 from odcsim.questions import break_even, break_even_words
-from odcsim.questions.break_even import Asked, Curve, Spot, curves, cv, lead, varied
+from odcsim.questions.break_even import Curve, Query, Spot, curves, cv, lead, varied
 from odcsim.questions.comparison import compare
 from odcsim.questions.weights import WEIGHTS, regrets
 
 LENGTHS = np.minimum(np.random.default_rng(3).lognormal(8.7, 0.9, 1500), 32768).astype(np.int64) + 1
 LONG = Trace("long", LENGTHS)
-ASKED = Asked(LONG, "qwen2.5-1.5b", {"gpu": "a100", "devices": 16, "minibatch": 4, "max_tokens": 32769})
+ASKED = Query(LONG, "qwen2.5-1.5b", {"gpu": "a100", "devices": 16, "minibatch": 4, "max_tokens": 32769})
 
 
 @pytest.fixture(scope="module")
