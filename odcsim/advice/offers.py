@@ -10,6 +10,7 @@ from odcsim.advice.search import Best, Trial
 from odcsim.advice.wish import Wish
 from odcsim.errors import InputError
 from odcsim.questions import room
+from odcsim.questions.remedies import remedies
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +170,11 @@ def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
 
 
 def too_small(site: ways.Site) -> Refused:
-    """What the leanest way would need for the longest sample alone."""
+    """What the leanest way would need for the longest sample alone, and what would fit."""
     longest = site.wish.trace.longest
     every = [ways.Way(setting, "collective", "") for setting in site.settings]
     least = min((room.needed(way.cost, longest, longest) for way in every), key=lambda memory: memory.total)
     terms = least.terms
     why = f"needs {least.total / 1e9:.0f} GB of {site.memory / 1e9:.0f}, most of it {max(terms, key=terms.__getitem__)}"
-    return Refused(site.gpu, site.devices, why, least.total)
+    listed = "; ".join(remedies(site.settings[0]))
+    return Refused(site.gpu, site.devices, f"{why}; would fit: {listed}" if listed else why, least.total)

@@ -23,7 +23,7 @@ def fitting(advice: Advice) -> list[Offer]:
 def sentences(advice: Advice) -> list[str]:
     good, rent = fitting(advice), rented(advice)
     if not advice.offers:
-        return ["Nothing of this fits memory."]
+        return ["Nothing of this can be run; why, and what would fit, is beside each number of GPUs."]
     if rent is None:
         return list(_out_of_reach(advice))
     others = [offer for offer in advice.offers if offer is not rent]
@@ -39,8 +39,16 @@ def limits(wish: Wish) -> str:
 
 def costs(offer: Offer) -> str:
     """Hours and dollars in the middle of their intervals."""
-    paid = f"{offer.gpu_hours:,.0f} GPU-hours" if offer.dollars is None else money(offer.dollars)
+    paid = f"{spent(offer)} GPU-hours" if offer.dollars is None else money(offer.dollars)
     return f"{duration(offer.seconds)} and {paid}"
+
+
+def spent(offer: Offer, times: float = 1.0) -> str:
+    """Dollars, or GPU-hours where there is no price; cents of a few."""
+    value = times * (offer.gpu_hours if offer.dollars is None else offer.dollars)
+    if value >= 20:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def between(offer: Offer) -> str:
@@ -58,9 +66,11 @@ def _rent(wish: Wish, rent: Offer, good: Sequence[Offer]) -> str:
     done = (
         f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}, {wish.steps:,} steps of {wish.global_batch:,} samples"
     )
-    count = f"of the {len(good)} that are done{limits(wish)}"
+    within = limits(wish)
+    count = f"of the {len(good)} that are done{within}" if within else f"of {len(good)}"
     kind = "the cheapest" if rent.dollars is not None else "the one of fewest GPU-hours"
-    because = f"{kind} {count}" if len(good) > 1 else f"the only one that is done{limits(wish)}"
+    alone = f"the only one that is done{within}" if within else "the only one that can run"
+    because = f"{kind} {count}" if len(good) > 1 else alone
     if rent is not good[0]:
         because = f"within 1 % of {kind} {count}, and faster"
     return f"Rent {rent.name}: {done} take {costs(rent)} ({between(rent)}). It is {because}."
@@ -156,7 +166,7 @@ def _out_of_reach(advice: Advice) -> Iterator[str]:
         both = advice.offers[0]
         ways.append(f"{duration(both.seconds)} and {money(both.dollars or 0.0)} together ({both.name})")
     share, where = max(((_share(wish, o), o) for o in advice.offers), key=lambda pair: pair[0])
-    ways.append(f"{wish.epochs * share:.2f} epochs instead of {wish.epochs:g} ({where.name})")
+    ways.append(f"{wish.epochs * share:.3g} epochs instead of {wish.epochs:g} ({where.name})")
     yield f"What would be: {'; '.join(ways)}."
 
 

@@ -17,9 +17,10 @@ def show(advice: "Advice") -> None:
     from odcsim.advice import reply
 
     wish = advice.wish
+    epochs = f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}"
     print(
         f"{wish.model}, {wish.trace.name} ({wish.trace.size:,} samples, longest {wish.trace.longest:,} tokens), "
-        f"{wish.epochs:g} epochs of batches of {wish.global_batch:,}: {wish.steps:,} steps, "
+        f"{epochs} of batches of {wish.global_batch:,}: {wish.steps:,} steps, "
         f"{advice.ways:,} ways to run\n"
     )
     if advice.offers:
@@ -37,11 +38,12 @@ def show(advice: "Advice") -> None:
 
 def _lines(offer: "Offer", mark: str) -> list[str]:
     """Two for each: what it comes to, and how it runs."""
+    from odcsim.advice import reply
+
     low, high = offer.factors
-    paid, form = (offer.gpu_hours, ",.1f") if offer.dollars is None else (offer.dollars, ",.0f")
     times = f"{_short(offer.seconds * low)} - {_short(offer.seconds * high)}"
-    money = f"{paid * low:{form}} - {paid * high:{form}}"
-    row = (f"{offer.name}{mark}", duration(offer.seconds), times, f"{paid:{form}}", money)
+    between = f"{reply.spent(offer, low)} - {reply.spent(offer, high)}"
+    row = (f"{offer.name}{mark}", duration(offer.seconds), times, reply.spent(offer), between)
     way = offer.chosen.way
     how = f"    {way.name}, {way.setting.limit:,} tokens, {way.words}"
     return [*tables.lines([row], WIDTHS), how[:79]]

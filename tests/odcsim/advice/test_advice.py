@@ -83,7 +83,7 @@ def test_where_nothing_is_within_both_it_says_what_would_be():
     said = reply.sentences(some)
     assert said[0].startswith("Nothing of this is done within")
     assert "a deadline of" in said[1]
-    assert "1.50 epochs instead of 3" in said[1]
+    assert "1.5 epochs instead of 3" in said[1]
 
 
 def test_longer_intervals_for_seconds_of_fewer_minibatches():
@@ -181,3 +181,18 @@ def test_a_mistyped_wish_is_one_line(more, words, capsys):
         code = stopped.code
     assert code == 2
     assert words in capsys.readouterr().err
+
+
+def test_where_nothing_fits_it_says_what_would():
+    some = advise(replace(WISH, model="llama-3.1-70b", gpus=("a100",), prices={}, devices=(4,)))
+    assert not some.offers
+    assert "would fit: --lora 16" in some.refused[0].why
+    assert reply.sentences(some)[0].startswith("Nothing of this can be run")
+
+
+@pytest.mark.parametrize(
+    ("dollars", "words"), [(1234.5, "1,234"), (19.999, "20.00"), (3.456, "3.46"), (0.0123, "0.012")]
+)
+def test_a_few_dollars_have_cents(dollars, words):
+    one = ADVICE.offers[0]
+    assert reply.spent(one, dollars / one.dollars) == words
