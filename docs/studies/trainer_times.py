@@ -135,11 +135,10 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     count = SAMPLES * dist.get_world_size() * (asked.steps + 2)
-    lines = ["lengths       stock  on-demand  ratio  95 %"]
     for name, lengths in (("equal", [256] * count), ("unequal", unequal(count))):
-        lines.append(compare(name, lengths, asked.rounds, asked.steps, asked.width))
-    if dist.get_rank() == 0:
-        print("\n".join(lines), flush=True)
+        line = compare(name, lengths, asked.rounds, asked.steps, asked.width)
+        if dist.get_rank() == 0:
+            print(f"lengths       stock  on-demand  ratio  95 %\n{line}", flush=True)
     dist.destroy_process_group()
 
 

@@ -255,3 +255,16 @@ def test_settings_that_would_train_otherwise_are_refused_with_the_way_out(pools,
 def test_a_model_that_fsdp2_does_not_shard_is_refused():
     with pytest.raises(InputError, match=r"Linear is not sharded by FSDP2; .*'version': 2"):
         check_model(torch.nn.Linear(2, 2))
+
+
+def test_accelerates_file_takes_no_keys_but_its_own(tmp_path):
+    """So it can turn FSDP2 on, and nothing else of ours."""
+    from accelerate.commands.config.config_args import ClusterConfig
+
+    usual = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: 'no'\nuse_cpu: true\n"
+    usual += "debug: false\nfsdp_config:\n  fsdp_version: 2\n"
+    (tmp_path / "own.yaml").write_text(usual)
+    assert ClusterConfig.from_yaml_file(str(tmp_path / "own.yaml")).fsdp_config == {"fsdp_version": 2}
+    (tmp_path / "ours.yaml").write_text(usual + "on_demand: true\n")
+    with pytest.raises(ValueError, match=r"had unknown keys \(\['on_demand'\]\)"):
+        ClusterConfig.from_yaml_file(str(tmp_path / "ours.yaml"))

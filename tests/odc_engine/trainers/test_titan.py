@@ -54,3 +54,39 @@ def test_a_checkpoint_is_where_training_goes_on(pools, tmp_path):
     for whole, rest in pools(2).run(resumed, tmp_path, timeout=LIMIT):
         assert rest.losses == pytest.approx(whole.losses[3:], rel=1e-5)
         assert whole.furthest(rest) < 1e-6
+
+
+def without_mixin(rank, folder):
+    """What becomes of OnDemand in torchtitan's own trainer, where one device has no microbatch and nobody settles."""
+    on_processors(rank)
+    from torchtitan.trainer import Trainer
+
+    from odc_engine.fsdp import OnDemand
+
+    class Plain(Trainer):
+        @dataclass(kw_only=True, slots=True)
+        class Config(Trainer.Config):
+            pass
+
+        def train_step(self, data_iterator):
+            if not hasattr(self, "odc"):
+                self.odc = OnDemand(self.model_parts[0], average=True, timeout=20.0)
+            self.gradient_accumulation_steps = 1 - rank
+            super().train_step(data_iterator)
+
+    config = config_of(Plain, folder, stock_data(25, 4), chunked=False, steps=1, minibatch=4)
+    trainer = config.build()
+    try:
+        trainer.train()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        trainer.odc.close()
+        trainer.close()
+
+
+def test_a_device_without_microbatches_is_refused_without_the_mixin(pools, tmp_path):
+    one, other = pools(2).run(without_mixin, tmp_path, timeout=LIMIT)
+    assert one.startswith("InputError: the gradient of ")
+    assert one.endswith("call settle() before anybody looks at gradients, clips them or steps")
+    assert other is not None
