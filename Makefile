@@ -52,7 +52,7 @@ bench: .venv/dev
 
 # Each benchmark's function once, at a small size where one takes long: whether it still works, no word on its time.
 bench-once: .venv/dev
-	$(BIN)/pytest tests/benchmarks -o addopts="-ra --strict-markers" --benchmark-disable -m "not gpu"
+	$(BIN)/pytest tests/benchmarks -o addopts="-p no:dash -ra --strict-markers" --benchmark-disable -m "not gpu"
 
 validate: .venv/dev
 	$(BIN)/python docs/studies/validate.py
@@ -93,7 +93,8 @@ clean:
 	@touch .venv/core $@
 
 .venv/browser: .venv/dev
-	command -v chromium || command -v google-chrome || (apt-get update -q && apt-get install -y -q --no-install-recommends chromium)
+	command -v chromium || command -v google-chrome || (apt-get update -q && apt-get install -y -q --no-install-recommends chromium) \
+	  || echo "no browser here, and none could be installed: these tests will skip"
 	$(PIP) -e '.[dev,browser]'
 	@touch $@
 
