@@ -176,7 +176,7 @@ def status(name: str, run: Callable[[], int | None], *failures: type[Exception])
         silence()  # the reader of what is printed has left (`odcsim ... | head`)
         return 0
     except MemoryError as error:
-        return _tell(name, f"too little memory ({str(error) or 'none is left'}); give it more, or ask for less", 1)
+        return _tell(name, lacking(error), 1)
     except ImportError as error:
         reason = next(iter(str(error).split("\n")), "")
         return _tell(
@@ -185,14 +185,23 @@ def status(name: str, run: Callable[[], int | None], *failures: type[Exception])
     except OSError as error:
         if error.errno in _PATHS and error.filename is not None:
             return _tell(name, f"{error.filename!s:.200}: {error.strerror}; check the path", 2)
-        if error.errno not in _SYSTEM:
+        if not lacking(error):
             raise
         silence()
-        where = f"{error.filename!s:.200}: " if error.filename is not None else ""
-        return _tell(name, f"{where}{error.strerror}; see what this machine has left", 1)
+        return _tell(name, lacking(error), 1)
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130
+
+
+def lacking(error: Exception) -> str:
+    """What this machine has none left of, in words, where that is what an error says."""
+    if isinstance(error, MemoryError):
+        return f"too little memory ({str(error) or 'none is left'}); give it more, or ask for less"
+    if not isinstance(error, OSError) or error.errno not in _SYSTEM:
+        return ""
+    where = f"{error.filename!s:.200}: " if error.filename is not None else ""
+    return f"{where}{error.strerror}; see what this machine has left"
 
 
 def _printed(run: Callable[[], int | None]) -> int:

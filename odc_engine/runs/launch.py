@@ -31,6 +31,7 @@ from odc_engine.errors import EngineError
 from odc_engine.runs import server
 from odc_engine.runs.watch import GRACE, Vigil, say
 from odc_engine.started import Started, started
+from odcsim.command import lacking
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -224,6 +225,8 @@ def _device(
 
 def _failed(rank: int, memory: "Host | None", error: Exception) -> int:
     """Say what this device ends for, in a line where that is no fault of the program. The exit code."""
+    if told := lacking(error):
+        error = EngineError(told)
     if isinstance(error, RuntimeError) and not isinstance(error, EngineError):
         error = _named(memory, error)
     if memory is not None:

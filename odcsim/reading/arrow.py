@@ -64,14 +64,28 @@ def batches(path: Path, columns: list[str] | None) -> Iterator[Any]:
     """Rows in pieces, with these columns of them; none is enough to count rows."""
     if path.suffix.lower() == ".parquet" and path.is_file():
         _pyarrow(path, "Parquet")
-        yield from decoded(path, lambda: _parquet(path)).iter_batches(ROWS, columns=columns)
+        yield from _sound(path, decoded(path, lambda: _parquet(path)).iter_batches(ROWS, columns=columns))
         return
     _pyarrow(path, "Arrow")
     for file in saved_files(path) if path.is_dir() else [path]:
-        for batch in decoded(file, partial(_reader, file))[1]:
-            for start in range(0, batch.num_rows, ROWS):
-                piece = batch.slice(start, ROWS)
-                yield piece if columns is None else piece.select(columns)
+        pieces = (
+            piece if columns is None else piece.select(columns)
+            for batch in decoded(file, partial(_reader, file))[1]
+            for piece in (batch.slice(start, ROWS) for start in range(0, batch.num_rows, ROWS))
+        )
+        yield from _sound(file, pieces)
+
+
+def _sound(path: Path, pieces: Iterator[Any]) -> Iterator[Any]:
+    """Of a damaged file pyarrow reads beyond the end, and the process dies of it, unless a piece is looked at first."""
+
+    def next_one() -> Any:
+        if (piece := next(pieces, None)) is not None:
+            piece.validate(full=True)
+        return piece
+
+    while (piece := decoded(path, next_one)) is not None:
+        yield piece
 
 
 def _streams(path: Path, files: list[Path]) -> Table:
@@ -103,16 +117,16 @@ def _reader(file: Path) -> tuple[Any, Iterator[Any]]:
 
 
 def _table(path: Path, schema: Any, columns: Any) -> MemoryTable:
-    lists = frozenset(field.name for field in schema if _of_tokens(field.type))
-    return MemoryTable(
-        path, list(schema.names), lambda name: decoded(path, lambda: _joined(name, columns(name))), lists
-    )
+    names, lists = decoded(path, lambda: (list(schema.names), [f.name for f in schema if _of_tokens(f.type)]))
+    lists = frozenset(lists)
+    return MemoryTable(path, names, lambda name: decoded(path, lambda: _joined(name, columns(name))), lists)
 
 
 def _joined(name: str, columns: Iterator[Any]) -> Any:
     """An array where every piece is one; else a list, whose odd values are told by their row."""
     pieces, rows = [], 0
     for column in columns:
+        column.validate(full=True)  # see _sound
         pieces.append(_values(name, column))
         if (rows := rows + len(column)) > MOST_ROWS:  # a column of nothing but nulls takes no bytes
             raise ValueError(f"more than {MOST_ROWS:,} rows")

@@ -14,7 +14,9 @@ KINDS = ("embed", "forward", "head", "backward", "overhead", "gather", "push", "
 def idle(used: Usage) -> Floats:
     """Idle of each minibatch."""
     lost: Floats = np.sum([getattr(used, part) for part in PARTS], axis=0)
-    return lost / (lost + used.compute)
+    total = lost + used.compute
+    shares: Floats = np.divide(lost, total, out=np.zeros_like(total), where=total != 0)
+    return shares
 
 
 def finishes(timeline: Timeline) -> Floats:

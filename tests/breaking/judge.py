@@ -13,7 +13,7 @@ import numpy as np
 
 from odcsim.cli import main
 
-SECONDS = 20  # for one command, on a machine that does other things too
+SECONDS = 60  # for one command, on a machine that does other things too
 ROOM = 3 << 29  # bytes that a command may take beside what is loaded: no input here is larger than some kB
 PROMPT = "odcsim"
 

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -204,3 +206,27 @@ def test_nor_those_of_a_profile_of_its_name(tmp_path):
     path, small = str(tmp_path / "profile.json"), hf_config.read_config(tmp_path / FITTED)
     assert fits.choose(model(FITTED), gpu("a100"), 8, path).forward == fitted.forward
     assert fits.choose(small, gpu("a100"), 8, path).forward.linear < fitted.forward.linear / 10
+
+
+ODD = """
+import sys, pyarrow
+from pyarrow import ipc
+column = pyarrow.ListArray.from_buffers(
+    pyarrow.list_(pyarrow.int64()), 2, [None, pyarrow.py_buffer(bytes(7) + b"\\x10\\x02" + bytes(3))],
+    children=[pyarrow.array([1, 2])],
+)
+batch = pyarrow.record_batch([column, column], ["input_ids", "other"])
+with pyarrow.OSFile("a.arrow", "wb") as out, ipc.new_stream(out, batch.schema) as stream:
+    stream.write_batch(batch)
+"""
+
+
+def test_a_damaged_arrow_file_does_not_end_the_process(tmp_path):
+    """Offsets far beyond its values: pyarrow reads there unless it is asked to look first."""
+    pytest.importorskip("pyarrow")
+    subprocess.run([sys.executable, "-c", ODD], cwd=tmp_path, check=True)
+    for argv in (["trace", "info", "a.arrow"], ["trace", "info", "a.arrow", "--column", "other"]):
+        command = [sys.executable, "-m", "odcsim", *argv]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1

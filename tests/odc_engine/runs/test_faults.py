@@ -1,5 +1,6 @@
 """One device killed, stopped or wrong, anywhere: every other ends soon, in one line that names it; nothing is left."""
 
+import errno
 import re
 import tempfile
 import time
@@ -136,12 +137,21 @@ def refused(memory: SharedMemory, folder: Path, error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(InputError("what", fix="do"), 2), (EngineError("what"), 1), (KeyError("what"), 1)]
+    ("error", "code"),
+    [
+        (InputError("what", fix="do"), 2),
+        (EngineError("what"), 1),
+        (KeyError("what"), 1),
+        (OSError(errno.EMFILE, "Too many open files"), 1),
+    ],
 )
 def test_nobody_waits_for_a_device_that_has_failed(tmp_path, error, code):
     ended = faults.run(refused, tmp_path / "run", error)
     assert ended.code == code
     named(ended, "failed: see there")
+    if isinstance(error, OSError):
+        line = f"odc_engine: error: device {VICTIM}: Too many open files; see what this machine has left"
+        assert ended.lines[VICTIM] == (line,)
     assert ended.ended < SOON
 
 
