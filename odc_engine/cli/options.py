@@ -23,7 +23,9 @@ def numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(whole(part) for part in text.split(","))
     except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 2,4 or 64Ki,1Mi") from None
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a list of whole numbers above 0, such as 2,4 or 64Ki,1Mi"
+        ) from None
 
 
 def seconds(text: str) -> float:

@@ -167,6 +167,8 @@ _LINES = [
     ("flags trl IN", ["compared.json"], 1),
     ("check IN --lengths a.csv --max-tokens 4096 --json", ["plan.json", "batches.jsonl"], 1),
     ("advise IN --model tiny --gpus a100 --devices 2 --global-batch 4 --epochs 1", ["a.csv", "a.json", "a.npy"], 1),
+    ("rl IN --model tiny --gpu a100 --devices 2 --prompts 4 --rollouts 2", ["roles.csv", "a.csv"], 1),
+    ("break-even IN --model tiny --gpu a100 --devices 2 --minibatch 2 --max-tokens 4096", ["a.csv", "a.npy"], 1),
     ("report IN --html OUT.html", ["lb-mini.npz", "pool.npz"], 2),
     ("trace-json IN -o OUT.json.gz", ["lb-mini.npz", "pool.npz"], 2),
     ("validate IN IN", ["lb-mini.npz", "pool.npz"], 1),

@@ -40,4 +40,4 @@ def test_every_seed_is_read_whole_and_its_changes_are_drawn_alike(tmp_path):
 def test_every_command_that_reads_is_tried():
     [commands] = [action.choices for action in build_parser()._actions if hasattr(action, "_choices_actions")]
     assert {case.argv[0] for case in seeds.CASES} <= set(commands)
-    assert len(commands) - len({case.argv[0] for case in seeds.CASES}) <= 3  # demo, and what is about to get a seed
+    assert len(commands) - len({case.argv[0] for case in seeds.CASES}) <= 3  # demo, explore, completion

@@ -97,7 +97,8 @@ def test_the_command_tells_the_fit_and_each_piece(tmp_path, capsys):
     assert [line.partition(":")[0] for line in lines[: len(fitted)]] == fitted
     assert "beside others compute takes 1.25 times what it takes alone: in the fit already" in lines
     assert "push on 2 devices: 1.70 times as long beside compute" in lines
-    assert lines[-2] == "valid for samples up to 512 tokens, microbatches up to 512"
+    assert lines[-3] == "valid for samples up to 512 tokens, microbatches up to 512"
+    assert lines[-2] == "beside the catalogue: nothing, since it has GPUs and these seconds are a processor's"
     assert lines[-1] == f"{output}: {found.origin}"
     told = printed.err.splitlines()
     names = [leg.name for leg in legs(replace(SURVEY, devices=COUNTS))]

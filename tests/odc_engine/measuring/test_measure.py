@@ -40,8 +40,8 @@ def test_the_command_measures_every_way_and_draws_them(capfd, tmp_path):
     [
         (["--devices", "1"], "1 devices have nobody to exchange with"),
         (["--devices", "3", "--bytes", "65536"], "65536 bytes are not divided by 3 devices"),
-        (["--bytes", "0"], "0 bytes"),
-        (["--devices", "2;4"], "'2;4' is not a list of whole numbers"),
+        (["--bytes", "0"], "'0' is not a list of whole numbers above 0"),
+        (["--devices", "2;4"], "'2;4' is not a list of whole numbers above 0"),
     ],
 )
 def test_bad_numbers_are_refused_in_a_line(capsys, options, said):

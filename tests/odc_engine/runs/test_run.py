@@ -7,7 +7,7 @@ from jobs import file_of, job_for
 
 from odc_engine.devices.process import Device
 from odc_engine.fsdp.unreached import SETTER
-from odc_engine.runs import run
+from odc_engine.runs import run, start
 from odc_engine.runs.run import assembled
 from odcsim import timeline
 from odcsim.errors import InputError
@@ -147,7 +147,7 @@ def test_transfers_run_beside_compute(pools):
 
 
 def test_minibatches_of_unequal_counts_are_refused_under_collectives_before_anything_starts(monkeypatch, tmp_path):
-    monkeypatch.setattr(run.launch, "_spawn", lambda *_: pytest.fail("processes were started"))
+    monkeypatch.setattr(start.launch, "_spawn", lambda *_: pytest.fail("processes were started"))
     for sync in ("collective", "deferred"):
         for backend in ("shm", "torch"):
             file = file_of((1, 1, 1), (2, 1, 0))

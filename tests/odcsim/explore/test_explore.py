@@ -101,6 +101,7 @@ def test_nothing_is_fetched_from_elsewhere(client):
     assert "https://" not in page
 
 
+@pytest.mark.usefixtures("client")
 def test_a_port_that_is_taken_is_refused():
     from odcsim.explore.serve import server
 
