@@ -132,7 +132,7 @@ The settings are those of ODC ([arXiv 2601.19362](https://arxiv.org/abs/2601.193
 its abstract and what others quote of it. Every other cell of those tables is unknown to us, and ours stands alone in
 the last table. Whoever has the paper can add cells to paper.toml, and this page says how far off they are.
 
-- Lengths are the [shapes](model.md#named-shapes) of the three datasets, not their data.
+- Lengths are the [shapes](model/statistics.md#named-shapes) of the three datasets, not their data.
 - 1.5B and 7B take the seconds of the published A100 fit, which holds the transfers inside a node; 14B, 32B and every
   MI300X take the catalog's.
 - Inside a node one-sided transfers take as long as collectives, between nodes as long as a card's line rate does, 4.4

@@ -1,6 +1,6 @@
 """Run the commands that the pages show and put what they print beneath them.
 
-    python docs/studies/refresh.py [PAGE ...]      (default: the README and every page of this folder)
+    python docs/studies/refresh.py [PAGE ...]      (default: the README and every page under docs)
 
 A page is one session, top to bottom, in an empty folder of its own. Two kinds of blocks take part in it:
 
@@ -123,7 +123,7 @@ def refreshed(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: the README and every page")
-    for page in parser.parse_args().pages or [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"]:
+    for page in parser.parse_args().pages or [*sorted(DOCS.rglob("*.md")), DOCS.parent / "README.md"]:
         before = page.read_text(encoding="utf-8")
         after = refreshed(before)
         if after != before:

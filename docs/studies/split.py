@@ -30,7 +30,7 @@ DRAWS = 50
 TEXT = """{mark} Split the outliers
 
 What context parallelism for the few samples that cost more than a device's share would buy, under on-demand.
-Simulated only: nothing here runs it. [The model](model.md) says what is assumed and what is left out.
+Simulated only: nothing here runs it. [The model](model/index.md) says what is assumed and what is left out.
 
 {model} on {devices} {gpu} in 8 nodes, seconds from the catalog, {draws} minibatches of each setting, seed 0. Extra work
 is 5 % or 15 % of a sample's for each doubling of the devices on it; both are assumptions, measured by nobody here.

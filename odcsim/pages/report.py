@@ -18,7 +18,7 @@ from odcsim.results import metrics
 from odcsim.results.summary import Row
 from odcsim.timeline import Floats, Timeline
 
-ASSUMPTIONS = "docs/model.md"
+ASSUMPTIONS = "docs/model"
 
 
 def write_report(comparison: Comparison, path: Path | str, sweep: Sequence[tuple[int, Comparison]] = ()) -> None:

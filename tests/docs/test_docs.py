@@ -18,7 +18,7 @@ from odcsim.results.metrics import PARTS
 from odcsim.results.summary import Row
 
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 ALL = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
@@ -30,13 +30,18 @@ def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def shown(page: Path) -> str:
+    """`howto/rent.md`, which `pytest -k` takes as it is."""
+    return page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).as_posix()
+
+
 SLOW = "log.md"  # whose commands take as long as those of all other pages together
 
 
 def by_name(paths):
     return pytest.mark.parametrize(
         "page", [pytest.param(path, marks=pytest.mark.slow if path.name == SLOW else ()) for path in paths],
-        ids=lambda path: path.name,
+        ids=shown,
     )  # fmt: skip
 
 
@@ -48,7 +53,8 @@ def test_commands_print_what_the_page_shows(page):
 
 
 def test_the_pages_that_promise_commands_have_them():
-    assert {"tutorial.md", "howto.md", "log.md"} <= {p.name for p in PAGES if "```console\n$ " in p.read_text("utf-8")}
+    have = {shown(page) for page in PAGES if "```console\n$ " in page.read_text("utf-8")}
+    assert {"tutorial.md", "howto/rent.md", "howto/lengths.md", "log.md"} <= have
 
 
 PAGE = """text
@@ -121,14 +127,25 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in headings(target.read_text(encoding="utf-8")), link
 
 
-def test_the_how_to_begins_with_all_of_its_recipes():
-    page = text("docs/howto.md")
-    assert re.findall(r"^- \[(.*)\]\(#", page, re.MULTILINE) == re.findall(r"^## (.*)$", page, re.MULTILINE)
+def test_an_index_links_every_page_of_its_folder():
+    """The folder's own, by the title that the page has, where it is a list of nothing else."""
+    for index in DOCS.rglob("index.md"):
+        links = dict(re.findall(r"^- \[(.*)\]\((\S+)\)", index.read_text(encoding="utf-8"), re.MULTILINE))
+        every = set(re.findall(r"\]\((\S+)\)", index.read_text(encoding="utf-8")))
+        below = [path.name for path in index.parent.glob("*.md")]
+        below += [path.parent.name + "/index.md" for path in index.parent.glob("*/index.md")]
+        assert set(below) - every == {"index.md"}, index
+        for title, name in links.items():
+            assert (index.parent / name).read_text(encoding="utf-8").startswith(f"# {title}\n"), name
 
 
-def test_the_index_links_every_page():
-    index = text("docs/index.md")
-    assert [p.name for p in PAGES if f"({p.name})" not in index] == ["index.md", "README.md"]
+def test_no_folder_of_pages_is_without_an_index():
+    assert [page for page in DOCS.rglob("*.md") if not (page.parent / "index.md").exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("howto/*.md")), ids=shown)
+def test_a_recipe_is_short(page):
+    assert len(page.read_text(encoding="utf-8").splitlines()) < 200
 
 
 def functions_in(path: Path) -> set[str]:
@@ -143,11 +160,12 @@ def test_every_test_that_a_page_names_exists(page):
 
 
 def test_every_assumption_names_a_test():
-    assumptions, _, rest = text("docs/model.md").partition("\n## Not modeled\n")
-    sections = re.split(r"^### ", assumptions, flags=re.MULTILINE)[1:]
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "model").glob("*.md")}
+    assert pages.pop("not-modeled.md").count("\n- **") > 10
+    assert "\n## " not in pages.pop("index.md")
+    sections = [part for page in pages.values() for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]]
     assert len(sections) > 20
     assert [s.splitlines()[0] for s in sections if not TEST_NAME.search(s)] == []
-    assert rest.count("\n- **") > 10
 
 
 def test_modules_that_pages_name_exist():
@@ -178,11 +196,9 @@ def test_the_design_lists_every_command():
 
 
 def test_the_how_to_lists_every_key_of_a_cluster_and_a_profile():
-    howto = text("docs/howto.md")
-    cluster_part = howto.partition("## Use your own cluster")[2].partition("\n## ")[0]
-    profile_part = howto.partition("## Use seconds that you measured")[2].partition("\n## ")[0]
-    assert {*cluster._KEYS, "slow"} <= set(re.findall(r"^\| `(\w+)` \|", cluster_part, re.MULTILINE))
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", profile_part, re.MULTILINE)
+    of_cluster = re.findall(r"^\| `(\w+)` \|", text("docs/howto/own-cluster.md"), re.MULTILINE)
+    assert {*cluster._KEYS, "slow"} <= set(of_cluster)
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", text("docs/howto/profile.md"), re.MULTILINE)
     assert {f.name for f in fields(Profile)} <= {name.strip("`") for row in rows for name in row.split(", ")}
 
 

@@ -11,7 +11,7 @@ from scripts import ROOT
 BLOCK = re.compile(r"^ *```python[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 # It records experiments on what is inside, and may use it; that its commands still run is a slow test of test_docs.py.
 FREE = {"log.md"}
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 OTHERS = [
     path for folder in ("docs/studies", "tests/benchmarks", "traces") for path in sorted((ROOT / folder).glob("*.py"))
@@ -29,12 +29,12 @@ def test_there_are_programs_to_look_at():
     assert programs(ROOT / "docs/log.md")
 
 
-@pytest.mark.parametrize("page", PAGES + NOTEBOOKS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES + NOTEBOOKS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_programs_take_public_names_alone(page):
     assert [name for code in programs(page) if page.name not in FREE for name in private(code)] == []
 
 
-@pytest.mark.parametrize("page", OTHERS + PAGES + NOTEBOOKS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", OTHERS + PAGES + NOTEBOOKS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_what_programs_take_is_there(page):
     """Also what a benchmark or a study asks for only when it is run in full, and what the log takes from inside."""
     pytest.importorskip("torch")

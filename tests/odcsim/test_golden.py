@@ -74,7 +74,7 @@ def test_the_papers_idle_at_minibatch_one_on_16_devices():
     """Published: up to 73 %, whatever the balancer and sync.
 
     16 devices are two nodes of 8. The fit holds transfers inside a node; what comes on top between nodes is tried too
-    and moves little. Idle here counts the fit's constant per microbatch as lost time (see docs/model.md): the
+    and moves little. Idle here counts the fit's constant per microbatch as lost time (see docs/model): the
     same run has .63 if it were compute, .69 if it were left out of both.
     """
     for per_node in (16, 8):

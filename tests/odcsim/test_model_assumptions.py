@@ -1,4 +1,4 @@
-"""The assumptions of docs/model.md that no other test states by itself, each in the smallest case that shows it."""
+"""The assumptions of docs/model that no other test states by itself, each in the smallest case that shows it."""
 
 from dataclasses import replace
 
