@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Work = Callable[..., None]
 _PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl
+_CONNECTION = "gloo/transport"  # in what gloo says of a connection that broke
 
 
 def run(
@@ -241,4 +242,5 @@ def _named(memory: "Host | None", error: RuntimeError) -> Exception:
     """gloo says that a connection broke, or that time is up, but not whose."""
     if memory is None:
         return EngineError(f"devices did not all come up ({str(error).splitlines()[0]})")
-    return memory.explain() or error
+    left = EngineError("another device left before it could say so; its own line tells why")
+    return memory.explain() or (left if _CONNECTION in str(error) else error)

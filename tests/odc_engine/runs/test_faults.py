@@ -8,6 +8,7 @@ from pathlib import Path
 
 import faults
 import pytest
+import torch.distributed as dist
 from faults import KILL, NAN, STOP, VICTIM
 
 from odc_engine.backends.shm.memory import SharedMemory
@@ -180,6 +181,26 @@ def test_the_first_to_die_is_named_though_others_have_died_of_it(tmp_path):
     fault = f"device {VICTIM} died (pid {ended.pids[VICTIM]})"
     assert ended.survivors == {device: (f"odc_engine: error: device {device}: {fault}",) for device in (0, 2)}
     assert ended.told[2] < ended.told[0]  # or this was no chain
+
+
+def leaves_mute(memory: SharedMemory, folder: Path) -> None:
+    """What fails has nothing left to tell others with."""
+    if memory.rank == VICTIM:
+        memory.fail = lambda error: None
+        raise OSError(errno.EMFILE, "Too many open files")
+    memory.explain = lambda: None
+    dist.barrier()
+
+
+def test_who_cannot_say_why_it_leaves_is_still_told_of_in_a_line(tmp_path):
+    ended = faults.run(leaves_mute, tmp_path / "run")
+    assert ended.code == 1
+    assert ended.lines[VICTIM] == (
+        f"odc_engine: error: device {VICTIM}: Too many open files; see what this machine has left",
+    )
+    for device, lines in ended.survivors.items():
+        told = f"odc_engine: error: device {device}: another device left before it could say so; its own line tells why"
+        assert lines == (told,)
 
 
 def open_files() -> int:
