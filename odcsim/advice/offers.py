@@ -158,7 +158,9 @@ def _cheapness(prices: Mapping[str, float]) -> Callable[[Offer], tuple[float, fl
 
 def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
     if wish.global_batch % devices:
-        return Refused(gpu, devices, f"{wish.global_batch} samples do not divide by {devices} devices")
+        near = devices * max(1, round(wish.global_batch / devices))
+        why = f"{wish.global_batch:,} samples do not divide by {devices} devices; --global-batch {near} does"
+        return Refused(gpu, devices, why)
     try:
         site = ways.site(wish, gpu, devices)
     except InputError as error:

@@ -22,7 +22,7 @@ class Wish:
     devices: tuple[int, ...]
     global_batch: int  # samples between two optimizer steps, on all devices together
     epochs: float = 1.0
-    prices: Mapping[str, float] = field(default_factory=dict)  # of an hour of one GPU, by its name
+    prices: Mapping[str, float] = field(default_factory=dict)  # of an hour of one GPU, by its name; of all or of none
     deadline: float | None = None  # seconds
     budget: float | None = None  # dollars
     minibatches: int = MINIBATCHES  # that stand for all of the run's
@@ -31,8 +31,10 @@ class Wish:
     cluster: str | None = None  # a file: the network in which each GPU is rented
 
     def __post_init__(self) -> None:
-        for name in self.gpus:
-            catalog.gpu(name)
+        catalog.model(self.model)
+        kinds = {catalog.gpu_name(name): name for name in self.gpus}
+        prices = {kinds.get(name.lower(), name): price for name, price in self.prices.items()}
+        object.__setattr__(self, "prices", prices)
         if self.epochs <= 0:
             raise InputError(f"--epochs is {self.epochs:g}", fix="give more than 0")
         if self.global_batch > self.trace.whole:
@@ -40,8 +42,13 @@ class Wish:
             raise InputError(problem, fix="give a smaller batch, or more samples")
         if unknown := set(self.prices) - set(self.gpus):
             raise InputError(f"--price of {min(unknown)}", fix=f"give prices of {', '.join(self.gpus)}")
-        if self.budget is not None and (missing := [name for name in self.gpus if name not in self.prices]):
-            raise InputError(f"a budget, and no price of {missing[0]}", fix=f"--price {missing[0]}=2.5, or no --budget")
+        if missing := [name for name in self.gpus if name not in self.prices]:
+            if self.budget is not None:
+                fix = f"--price {missing[0]}=2.5, or no --budget"
+                raise InputError(f"a budget, and no price of {missing[0]}", fix=fix)
+            if self.prices:  # dollars of some beside GPU-hours of others would be put in one order
+                fix = f"add {missing[0]}=2.5, or give no --price"
+                raise InputError(f"a price of {min(self.prices)}, and none of {missing[0]}", fix=fix)
 
     @property
     def steps(self) -> int:

@@ -1,5 +1,6 @@
 """An advice for people: what was asked, a table of 80 columns, and the answer in words."""
 
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from odcsim import tables
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 HEAD = ("GPUs", "time", "nine times in ten", "dollars", "nine times in ten")
 UNPRICED = ("GPUs", "time", "nine times in ten", "GPU-hours", "nine times in ten")
 WIDTHS = (-16, 13, 20, 11, 19)
+COLUMNS, INDENT = 79, "    "
 
 
 def show(advice: "Advice") -> None:
@@ -45,8 +47,8 @@ def _lines(offer: "Offer", mark: str) -> list[str]:
     between = f"{reply.spent(offer, low)} - {reply.spent(offer, high)}"
     row = (f"{offer.name}{mark}", duration(offer.seconds), times, reply.spent(offer), between)
     way = offer.chosen.way
-    how = f"    {way.name}, {way.setting.limit:,} tokens, {way.words}"
-    return [*tables.lines([row], WIDTHS), how[:79]]
+    how = f"{way.name}, {way.setting.limit:,} tokens, {way.words}"
+    return [*tables.lines([row], WIDTHS), *wrap(how, COLUMNS, initial_indent=INDENT, subsequent_indent=INDENT)]
 
 
 def _short(seconds: float) -> str:

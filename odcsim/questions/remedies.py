@@ -1,4 +1,4 @@
-"""What would fit where nothing does: each way out by itself, with the memory that it comes to."""
+"""What would fit where nothing does: each way out by itself, or two at once, with the memory that they come to."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -32,7 +32,8 @@ def remedies(setting: Setting) -> list[str]:
     limit = setting.cost.cluster.memory_bytes
     if not limit:
         return []
-    return [*_smaller(setting, limit), *_chosen(setting, limit), *_more(setting, limit), *_shorter(setting, limit)]
+    alone = [*_smaller(setting, limit), *_chosen(setting, limit), *_more(setting, limit), *_shorter(setting, limit)]
+    return alone or [*_together(setting, limit)]
 
 
 def _leanest(setting: Setting) -> Cost:
@@ -75,14 +76,33 @@ def _more(setting: Setting, limit: float) -> Iterator[str]:
 
 def _shorter(setting: Setting, limit: float) -> Iterator[str]:
     """The longest cutoff that fits, and what it costs."""
+    cutoff = _cutoff(setting, limit)
+    if 0 < cutoff < setting.trace.longest:
+        samples, tokens = _over(setting.trace, cutoff)
+        yield f"--truncate {cutoff} (shortens {samples:.1%} of samples, loses {tokens:.1%} of tokens)"
+
+
+def _cutoff(setting: Setting, limit: float) -> int:
     cost, low, high = _leanest(setting), 0, setting.trace.longest
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if room.needed(cost, middle, middle).total <= limit else (low, middle - 1)
-    cutoff = low // 256 * 256
-    if 0 < cutoff < setting.trace.longest:
-        samples, tokens = _over(setting.trace, cutoff)
-        yield f"--truncate {cutoff} (shortens {samples:.1%} of samples, loses {tokens:.1%} of tokens)"
+    return low // 256 * 256
+
+
+def _together(setting: Setting, limit: float) -> Iterator[str]:
+    """Two at once: adapters with another way out, and more devices with a cutoff of half the longest sample."""
+    cost = setting.cost
+    adapters = replace(setting, cost=replace(cost, recipe=replace(cost.recipe, lora=RANK)))
+    yield from (f"--lora {RANK} and {way}" for way in [*_more(adapters, limit), *_shorter(adapters, limit)])
+    times = 2
+    while times <= MOST:
+        devices = times * cost.cluster.devices
+        larger = replace(setting, cost=replace(cost, cluster=replace(cost.cluster, devices=devices)))
+        if 2 * _cutoff(larger, limit) >= setting.trace.longest:
+            yield from (f"{devices} devices and {way}" for way in _shorter(larger, limit))
+            return
+        times *= 2
 
 
 def _over(trace: Trace, cutoff: int) -> tuple[float, float]:

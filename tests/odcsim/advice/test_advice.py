@@ -1,6 +1,7 @@
 """What an advice rests on: every way fits, the best is the best of those tried, and money follows from hours."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from math import ceil
@@ -109,7 +110,7 @@ def test_a_model_too_large_is_refused_with_what_it_needs():
 
 
 def test_devices_that_do_not_divide_the_batch_are_refused_by_name():
-    assert "do not divide by 5" in offer(WISH, "a100", 5).why
+    assert offer(WISH, "a100", 5).why == "32 samples do not divide by 5 devices; --global-batch 30 does"
 
 
 def test_it_is_the_same_again():
@@ -125,12 +126,20 @@ def test_it_is_the_same_again():
         ({"global_batch": 4000}, "has 2,000 samples"),
         ({"prices": {"h200": 3.0}}, "--price of h200"),
         ({"prices": {}, "budget": 5.0}, "no price of h100"),
+        ({"prices": {"h100": 2.5}}, "a price of h100, and none of a100"),
+        ({"model": "qwen38b"}, "unknown model 'qwen38b'; did you mean 'qwen3-8b'"),
         ({"gpus": ("h1000",)}, "unknown GPU"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(change, words):
     with pytest.raises(InputError, match=words):
         replace(WISH, **change)
+
+
+def test_prices_are_of_gpus_in_whatever_case():
+    one = replace(WISH, gpus=("H100", "a100"), prices={"h100": 2.5, "A100": 1.3})
+    assert one.prices == {"H100": 2.5, "a100": 1.3}
+    assert offer(replace(one, minibatches=2), "H100", 4).dollars
 
 
 @pytest.mark.parametrize(
@@ -188,6 +197,31 @@ def test_where_nothing_fits_it_says_what_would():
     assert not some.offers
     assert "would fit: --lora 16" in some.refused[0].why
     assert reply.sentences(some)[0].startswith("Nothing of this can be run")
+
+
+def test_where_no_way_out_is_enough_two_at_once_are(capsys):
+    """Each of them fits by itself what it says, which the same command then runs."""
+    args = ["--global-batch", "64", "--minibatches", "2", "--epochs", "0.01", "--gpus", "l40s"]
+    asked = ["advise", "lognormal:median=1800,sigma=1,max=32000", "--model", "llama-3.1-70b", *args]
+    assert main([*asked, "--devices", "8"]) == 0
+    told = capsys.readouterr().out
+    cutoff = re.search(r"would fit: --lora 16 and --truncate (\d+) \(shortens", told)[1]
+    assert main([*asked, "--devices", "8", "--lora", "16", "--truncate", cutoff]) == 0
+    assert "Rent 8 x l40s" in capsys.readouterr().out
+
+
+def test_how_a_row_runs_is_never_cut(capsys):
+    args = "--model qwen3-8b --gpus a100 --devices 16 --global-batch 32 --minibatches 2 --json"
+    asked = ["advise", "lognormal:median=1800,sigma=1,max=32000", *args.split()]
+    assert main(asked) == 0
+    words = json.loads(capsys.readouterr().out)["rows"][0]
+    assert main(asked[:-1]) == 0
+    lines = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert max(map(len, lines)) <= 79
+    said = " ".join(line.strip() for line in lines[2:])
+    assert len(lines) > 3
+    assert said.startswith(f"{words['sync']} + {words['balancer']}, {words['max_tokens']:,} tokens, ")
+    assert said.endswith(" recompute")
 
 
 @pytest.mark.parametrize(
