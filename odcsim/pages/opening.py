@@ -29,7 +29,8 @@ def question(comparison: Comparison) -> str:
 def advice(comparison: Comparison, reply: Basis) -> list[str]:
     """What to run, how long, how much; how sure; and whether it fits."""
     chosen, setting = reply.chosen, comparison.setting
-    size = f"{setting.minibatch} samples per device and step, at most {setting.limit:,} tokens in a microbatch"
+    samples = f"{setting.minibatch} sample{'s' if setting.minibatch > 1 else ''}"
+    size = f"{samples} per device and step, at most {setting.limit:,} tokens in a microbatch"
     spent = f"{chosen.gpu_hours:.3g} GPU-hours{hours_between(chosen)}"
     paid = f", {money(chosen.dollars)}{dollars_between(chosen)}" if chosen.dollars is not None else ""
     words = f"Run {named(chosen)}: {size}. {chosen.minibatches} optimizer steps take "

@@ -11,6 +11,8 @@ from odcsim import plots
 from odcsim.files import write_text
 from odcsim.pages import page
 from odcsim.pages.opening import opening, question
+from odcsim.plots.gantt import idle
+from odcsim.plots.rows import ceiling
 from odcsim.questions import answer
 from odcsim.questions.answer import Basis, dollars_between, hours_between, money, named
 from odcsim.questions.comparison import Comparison, inputs
@@ -114,9 +116,11 @@ def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
     words = "The speedup is over collective + lb-micro at the same limit."
     words += f" A GPU has {room / 1e9:.0f} GB." if room else ""
     kinds = ["reference" if row.memory_fits is False else "" for _, row in best]
+    points = [(at, c.rows) for at, c in sweep]
     return [
         page.heading("How full may a microbatch be?"),
-        plots.embed(plots.sweep([(at, c.rows) for at, c in sweep]), "sweep"),
+        plots.embed(plots.sweep(points), "sweep"),
+        plots.embed(ceiling(points, room), "ceiling"),
         page.table(head, cells, kinds, name="The fastest row at each token limit"),
         page.paragraph(words, "note"),
     ]
@@ -139,10 +143,12 @@ def _pair(comparison: Comparison, reply: Basis) -> list[str]:
     number = comparison.typical(*pair)
     timelines = [comparison.timeline(*row, number) for row in pair]
     spans = [float(t.blocks[0].had.max()) for t in timelines]
-    words = (
-        f"The same {timelines[0].samples[0]} samples twice, on one scale: minibatch {number}, whose idle is nearest to "
+    lost = [idle(*t.block_of(0)) for t in timelines]
+    words = f"The same {timelines[0].samples[0]} samples twice, on one scale: minibatch {number}, whose idle "
+    words += f"({lost[0]:.0%} and {lost[1]:.0%}) is nearest to that of all {comparison.setting.minibatches} "
+    words += (
+        f"({reply.reference.idle:.0%} and {chosen.idle:.0%}). It takes {spans[0] / spans[1]:.2f} times as long above."
     )
-    words += f"that of all {comparison.setting.minibatches}. It takes {spans[0] / spans[1]:.2f} times as long above."
     drawn = [plots.gantt(t, 0, until=max(spans), number=number) for t in timelines]
     charts = [plots.embed(chart, name) for chart, name in zip(drawn, ("gantt-before", "gantt-after"), strict=True)]
     return [page.heading("One minibatch, device by device"), page.paragraph(words), *charts]

@@ -20,7 +20,7 @@
     for (const name of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {
       const axis = layout[name];
       axis.tickfont = { ...axis.tickfont, size: 10 };
-      if (name.startsWith("x")) axis.nticks = 5;
+      if (name.startsWith("x")) axis.nticks = 8;
       const { categoryarray: rows, ticktext: texts } = axis;
       if (rows) Object.assign(axis, { tickvals: rows, ticktext: twoLines(rows) });
       else if (texts) axis.ticktext = twoLines(texts);

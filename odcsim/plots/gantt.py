@@ -46,7 +46,7 @@ def gantt(
     if any(bar.entry >= 0 for bar in visible):
         words += "; outlined: taken from the shared queue"
     drawn = figure(
-        f"{escape(about.title)}: {_seconds(makespan)}, devices idle {idle(block, place):.0%}",
+        f"{escape(about.title)}: {in_seconds(makespan)}, devices idle {idle(block, place):.0%}",
         words + _left_out(devices, about.devices),
         x=_AXIS,
         height=150 + len(devices) * _pixels(devices),
@@ -164,5 +164,5 @@ def _pixels(devices: Sequence[int]) -> int:
     return 30 if len(devices) <= 16 else 18 if len(devices) <= 32 else 13
 
 
-def _seconds(seconds: float) -> str:
+def in_seconds(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:,.0f} s"

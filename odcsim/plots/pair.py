@@ -5,11 +5,12 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from odcsim.plots.gantt import MOST_DEVICES, gantt
+from odcsim.plots.gantt import MOST_DEVICES, gantt, idle, in_seconds
 from odcsim.plots.style import HEAD, figure
 from odcsim.timeline import Timeline
 
 _FRAME = 190
+_NAMES = 60  # pixels of devices' names, above which a panel's title begins, too
 
 
 def pair(
@@ -25,14 +26,14 @@ def pair(
         shared_xaxes=True,
         vertical_spacing=40 / (sum(rows) + 40),
         row_heights=rows,
-        subplot_titles=[chart.layout.title.text for chart in charts],
+        subplot_titles=[_headline(timeline, minibatch) for timeline in (before, after)],
     )
     names = [escape(timeline.about.title) for timeline in (before, after)]
     title = f"{names[1]} runs this minibatch {spans[0] / spans[1]:.2f} times as fast as {names[0]}"
     subtitle = charts[0].layout.title.subtitle.text
     drawn.update_layout(figure(title, subtitle, x="", height=_FRAME + 40 + sum(rows)).layout)
     _take(drawn, charts)
-    drawn.update_annotations(x=0, xanchor="left", font={"size": 13})
+    drawn.update_annotations(x=0, xanchor="left", xshift=-_NAMES, font={"size": 12})
     drawn.update_layout(barmode="overlay", bargap=0.18)
     drawn.update_layout(legend={"y": -60 / sum(rows), "yanchor": "top"})
     drawn.update_yaxes(autorange="reversed", showgrid=False)
@@ -48,6 +49,12 @@ def _take(drawn: go.Figure, charts: list[go.Figure]) -> None:
             bars.update(legendgroup=bars.name, showlegend=bars.name not in seen)
             seen.add(bars.name)
             drawn.add_trace(bars, row=row, col=1)
+
+
+def _headline(timeline: Timeline, minibatch: int) -> str:
+    """Short enough for a telephone."""
+    spent, lost = _makespan(timeline, minibatch), idle(*timeline.block_of(minibatch))
+    return f"{escape(timeline.about.title)}: {in_seconds(spent)}, idle {lost:.0%}"
 
 
 def _makespan(timeline: Timeline, minibatch: int) -> float:

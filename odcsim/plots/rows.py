@@ -62,7 +62,7 @@ def speedups(rows: Sequence[Row]) -> go.Figure:
         if some := [(at, r) for at, r in places if ((r.speedup or 0) >= 1) is faster]:
             drawn.add_bar(**_from_one(some), name=name, marker={"color": colour})
     drawn.add_scatter(
-        y=[at - 0.3 for at, _ in places],
+        y=[at - 0.33 for at, _ in places],
         x=[r.speedup_best_collective for r in ordered],
         mode="markers",
         marker={"symbol": "diamond-open", "size": 7, "color": COLOURS["wait_inside"], "line": {"width": 2}},
@@ -71,15 +71,15 @@ def speedups(rows: Sequence[Row]) -> go.Figure:
         hovertemplate="%{customdata}: %{x:.3f} over the best collective row<extra></extra>",
     )
     names = {"tickvals": [at for at, _ in places], "ticktext": [label(r) for r in ordered]}
-    return drawn.update_yaxes(**names, range=[-0.7, len(ordered) - 0.3], showgrid=False)
+    return drawn.update_yaxes(**names, range=[-0.75, len(ordered) - 0.35], showgrid=False)
 
 
 def _from_one(places: Sequence[tuple[int, Row]]) -> dict[str, Any]:
     """Bars from 1, each with its interval."""
     rows = [r for _, r in places]
     return {
-        "y": [at + 0.12 for at, _ in places],
-        "width": 0.5,
+        "y": [at + 0.17 for at, _ in places],
+        "width": 0.42,
         "x": [(r.speedup or 0) - 1 for r in rows],
         "base": 1,
         "orientation": "h",
@@ -128,6 +128,42 @@ def sweep(points: Sequence[tuple[int, Sequence[Row]]]) -> go.Figure:
             name=f"{sync} + {balancer}",
             hovertemplate="%{x:,} tokens: %{y:.3f}<extra>%{fullData.name}</extra>",
         )
+    return _limits(drawn, ordered)
+
+
+def ceiling(points: Sequence[tuple[int, Sequence[Row]]], limit: float | None) -> go.Figure:
+    """What memory a device needs at each token limit, and what it has (bytes)."""
+    ordered = sorted(points, key=lambda point: point[0])
+    drawn = figure(
+        "Does it fit memory?",
+        "memory of the device that needs most" + ("; orange: what a GPU has" if limit else ""),
+        x="tokens of a microbatch at most (--max-tokens)",
+        y="GB",
+        height=330,
+    )
+    for balancer, sync, colour, dash in _CURVES:
+        line = [
+            (at, r.memory_bytes / 1e9) for at, rows in ordered if (r := find(rows, balancer, sync)) and r.memory_bytes
+        ]
+        drawn.add_scatter(
+            x=[at for at, _ in line],
+            y=[size for _, size in line],
+            mode="lines+markers",
+            line={"color": colour, "dash": dash, "width": 2.5},
+            marker={"size": 8},
+            name=f"{sync} + {balancer}",
+            hovertemplate="%{x:,} tokens: %{y:.1f} GB<extra>%{fullData.name}</extra>",
+        )
+    if limit:
+        drawn.update_yaxes(
+            range=[0, 1.1 * max(limit, *(r.memory_bytes or 0 for _, rows in ordered for r in rows)) / 1e9]
+        )
+        drawn.add_hline(y=limit / 1e9, line={"color": ORANGE, "width": 2})
+    return _limits(drawn.update_yaxes(rangemode="tozero"), ordered)
+
+
+def _limits(drawn: go.Figure, ordered: Sequence[tuple[int, Sequence[Row]]]) -> go.Figure:
+    """The limits that were tried, as an axis."""
     limits = [at for at, _ in ordered]
     return drawn.update_xaxes(type="log", tickvals=limits, ticktext=[f"{at:,}" for at in limits])
 

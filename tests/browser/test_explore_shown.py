@@ -112,4 +112,5 @@ def test_it_is_readable_everywhere(chromium, place, pictures, width, scheme):
         assert seen.errors == []
         assert browser.overlapping(seen.boxes()) == []
         assert seen.wide() == []
+        assert seen.cut() == []
         assert seen.accessible() == []

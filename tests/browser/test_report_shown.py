@@ -9,7 +9,7 @@ from odcsim.questions.comparison import compare
 from odcsim.questions.sweep import sweep_max_tokens
 
 pytestmark = pytest.mark.browser
-FIGURES = 6
+FIGURES = 7
 VIEWS = [(width, scheme) for width in browser.WIDTHS for scheme in browser.SCHEMES]
 
 
@@ -31,6 +31,7 @@ def test_nothing_covers_anything(chromium, report, pictures, width, scheme):
         assert seen.errors == []
         assert browser.overlapping(seen.boxes()) == []
         assert seen.wide() == []
+        assert seen.cut() == []
         assert seen.accessible() == []
 
 
@@ -59,7 +60,7 @@ def test_a_thousand_devices_are_legible(chromium, pictures, tmp_path):
     write_report(compare(setting), path)
     assert path.stat().st_size < 6e6
     with browser.window(chromium, 800) as seen:
-        seen.open(path).drawn(FIGURES - 1)
+        seen.open(path).drawn(FIGURES - 2)
         seen.picture(pictures / "report-1024-devices.png")
         assert browser.overlapping(seen.boxes()) == []
         assert seen.errors == []
@@ -75,4 +76,5 @@ def test_timelines_beside_each_other(chromium, timeline, pictures, tmp_path, wid
         assert seen.errors == []
         assert browser.overlapping(seen.boxes()) == []
         assert seen.wide() == []
+        assert seen.cut() == []
         assert seen.accessible() == []

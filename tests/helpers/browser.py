@@ -37,6 +37,14 @@ _WIDE = """() => [...document.querySelectorAll("main *")].filter((e) => {
   return e.getBoundingClientRect().right > document.documentElement.clientWidth + 1;
 }).map((e) => e.tagName + ": " + e.textContent.trim().slice(0, 60))"""
 
+_CUT = """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) => {
+  const room = plot.getBoundingClientRect();
+  return [...plot.querySelectorAll("svg text")].filter((e) => {
+    const r = e.getBoundingClientRect();
+    return r.width && e.textContent.trim() && (r.right > room.right + 1 || r.left < room.left - 1);
+  }).map((e) => plot.id + ": " + e.textContent.trim().slice(0, 60));
+})"""
+
 
 def executable() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
@@ -83,6 +91,10 @@ class Seen:
     def wide(self) -> list[str]:
         """What reaches beyond the window's right edge, but for what scrolls by itself."""
         return list(self.page.evaluate(_WIDE))
+
+    def cut(self) -> list[str]:
+        """Words of figures that reach beyond their figure, which shows nothing of them there."""
+        return list(self.page.evaluate(_CUT))
 
     def accessible(self) -> list[str]:
         """What axe finds wrong."""

@@ -10,6 +10,7 @@ from strategies import cases
 from odcsim import plots
 from odcsim.executors import analytic
 from odcsim.plots.gantt import MOST_DEVICES, bars, idle
+from odcsim.plots.rows import ceiling
 from odcsim.plots.style import COLOURS, GRID, HATCHED, INK, NAMES
 from odcsim.questions.comparison import compare
 from odcsim.results import metrics
@@ -111,6 +112,16 @@ def test_sweep_draws_a_curve_in_order_of_the_limit(rows):
     assert mini.x == (100, 200)
     assert mini.y == (expected, expected)
     assert list(figure.layout.xaxis.ticktext) == ["100", "200"]
+
+
+def test_the_ceiling_is_drawn_where_it_is_known(rows):
+    figure = ceiling([(200, rows), (100, rows)], 80e9)
+    mini = named(figure)["on-demand + lb-mini"]
+    needed = next(r.memory_bytes for r in rows if (r.balancer, r.sync) == ("lb-mini", "on-demand"))
+    assert mini.x == (100, 200)
+    assert mini.y == (needed / 1e9, needed / 1e9)
+    assert [line.y0 for line in figure.layout.shapes] == [80]
+    assert not ceiling([(100, rows)], None).layout.shapes
 
 
 @pytest.mark.parametrize("counts", [None, [1, 2, 3, 0, 1]])
