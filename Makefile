@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow break trainers browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper published clean
+.PHONY: demo test slow break trainers site browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper published clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -28,6 +28,10 @@ TRAINERS := tests/odc_engine/trainers tests/docs/test_trl.py tests/docs/test_tra
 	tests/odcsim/catalog/test_hf_classes.py tests/odcsim/handover
 trainers: .venv/trainers
 	$(BIN)/pytest -m "slow and not gpu" $(TRAINERS)
+
+# The pages as a site, in site/: notebooks run, every warning an error, every link followed.
+site: .venv/site
+	$(BIN)/python docs/site/make.py
 
 # Pages and exported notebooks in a real browser, which a distribution's packages have; without one the tests skip.
 browser: .venv/browser
@@ -96,6 +100,10 @@ clean:
 	command -v chromium || command -v google-chrome || (apt-get update -q && apt-get install -y -q --no-install-recommends chromium) \
 	  || echo "no browser here, and none could be installed: these tests will skip"
 	$(PIP) -e '.[dev,browser]'
+	@touch $@
+
+.venv/site: .venv/dev
+	$(PIP) -e '.[dev,docs]'
 	@touch $@
 
 .venv/trainers: .venv/dev requirements-verl.txt

@@ -135,7 +135,7 @@ def test_an_index_links_every_page_of_its_folder():
         below = [path.name for path in index.parent.glob("*.md")]
         below += [path.parent.name + "/index.md" for path in index.parent.glob("*/index.md")]
         assert set(below) - every == {"index.md"}, index
-        for title, name in links.items():
+        for title, name in links.items() if index.parent != DOCS else ():
             assert (index.parent / name).read_text(encoding="utf-8").startswith(f"# {title}\n"), name
 
 

@@ -1,0 +1,83 @@
+"""What makes a site of the pages; that it is built without a warning, and that no link is broken, is `make site`."""
+
+import re
+
+import pytest
+import scripts
+from public import PUBLIC
+
+from odcsim.cli import COMMANDS
+
+api, commands, follow, order, outside = (
+    scripts.load(f"docs/site/{name}.py") for name in ("api", "commands", "follow", "order", "outside")
+)
+DOCS = scripts.ROOT / "docs"
+
+
+def test_every_page_has_its_place():
+    """Through the indexes, beginning at home."""
+    found, ahead = set(), ["index.md"]
+    while ahead:
+        index = ahead.pop()
+        found.add(index)
+        for _, pages in order.sections((DOCS / index).read_text(encoding="utf-8"), index):
+            ahead += [page for page in pages if page.endswith("index.md")]
+            found |= set(pages)
+    assert found == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+
+
+def test_sections_are_what_their_lists_name():
+    text = "[no](no.md)\n\n- [a](a.md), and\n  [b](b/index.md)\n\n## Next\n\n1. [c](c.md#x) [c](c.md)\n- [o](../o.md)\n"
+    assert order.sections(text, "in/index.md") == [("", ["in/a.md", "in/b/index.md"]), ("Next", ["in/c.md"])]
+
+
+@pytest.mark.parametrize(
+    ("path", "link", "fitted"),
+    [
+        ("docs/index.md", "../traces/README.md", "traces.md"),
+        ("docs/howto/rl.md", "../log.md#x", "../log.md#x"),
+        ("docs/howto/rl.md", "../../README.md#x", "../readme.md#x"),
+        ("README.md", "docs/howto/rl.md", "howto/rl.md"),
+        ("README.md", "notebooks/explore.ipynb", "notebooks/explore.md"),
+        ("traces/README.md", "../docs/log.md", "log.md"),
+        ("notebooks/README.md", "explore.ipynb", "explore.md"),
+        ("notebooks/explore.ipynb", "README.md", "index.md"),
+        ("README.md", "https://arxiv.org/abs/2601.19362", "https://arxiv.org/abs/2601.19362"),
+    ],
+)
+def test_links_fit_where_a_page_is_on_the_site(path, link, fitted):
+    assert outside.fitted(f"[a]({link})", path) == f"[a]({fitted})"
+
+
+def test_a_fence_keeps_its_words_and_shows_its_file():
+    text = "```toml a.toml\n[x](y.md)\n```\n"
+    assert outside.fitted(text, "README.md") == "```{code-block} toml\n:caption: a.toml\n\n[x](y.md)\n```\n"
+
+
+def test_the_reference_has_every_command_and_flag():
+    page = commands.page("odcsim")
+    headings = re.findall(r"^## odcsim (.*)$", page, re.MULTILINE)
+    assert {name.replace("_", "-") for name in COMMANDS} | {"trace info", "catalog show"} <= set(headings)
+    compare = page.partition("## odcsim compare\n")[2].partition("\n## ")[0]
+    assert "| `--minibatch K` | " in compare
+    assert "==SUPPRESS==" not in page
+
+
+def test_the_reference_of_python_has_every_public_module():
+    assert {module for modules in api.MODULES.values() for module in modules} == set(PUBLIC)
+
+
+def test_a_link_that_leads_nowhere_is_told(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "a.html").write_text(
+        '<a href="in/b.html#yes">1</a><a href="in/b.html#no">2</a><a href="c.html">3</a><a href="#here">4</a>'
+        '<a href="https://example.org/">5</a><script src="https://example.org/x.js"></script><img src="x.png">'
+    )
+    (tmp_path / "in/b.html").write_text('<h1 id="yes">b</h1><a href="../a.html">a</a>')
+    assert follow.broken(tmp_path) == [
+        "a.html: loads https://example.org/x.js from elsewhere",
+        "a.html: in/b.html#no leads to no place in it",
+        "a.html: c.html leads to no file",
+        "a.html: #here leads to no place in it",
+        "a.html: x.png leads to no file",
+    ]
