@@ -183,10 +183,10 @@ def test_the_first_to_die_is_named_though_others_have_died_of_it(tmp_path):
     assert ended.told[2] < ended.told[0]  # or this was no chain
 
 
-def leaves_mute(memory: SharedMemory, folder: Path) -> None:
+def leaves_mute(memory: SharedMemory, _folder: Path) -> None:
     """What fails has nothing left to tell others with."""
     if memory.rank == VICTIM:
-        memory.fail = lambda error: None
+        memory.fail = lambda _: None
         raise OSError(errno.EMFILE, "Too many open files")
     memory.explain = lambda: None
     dist.barrier()
