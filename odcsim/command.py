@@ -44,6 +44,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
+def counted(count: int, noun: str) -> str:
+    """1 update, 4 updates."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def whole(text: str) -> int:
     """A whole number from 1, as people write it."""
     value = human(text)

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.command import TIMES, add_recipe, chosen, human
+from odcsim.command import TIMES, add_recipe, chosen, counted, human
 from odcsim.recipe import USUAL
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from odcsim.rollouts.whole import WholeStep
 
 
-SINGLY = "The lengths say no groups: rollouts are drawn singly, which spreads long prompts more than real ones are."
+HEAD = ("dealt", "run", "training", "forward", "step", "times\nas fast", "memory")
 
 
 def add(commands: Any) -> None:
@@ -53,7 +53,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.progress import progress
     from odcsim.rollouts.deals import DEALERS
     from odcsim.rollouts.pilot import RolloutBatch
-    from odcsim.rollouts.whole import Around, steps, verdict
+    from odcsim.rollouts.whole import Around, out, steps, verdict
 
     batch = RolloutBatch(args.prompts, args.rollouts, args.updates, args.steps)
     setting = _setting(args, batch)
@@ -64,8 +64,8 @@ def _run(args: argparse.Namespace) -> None:
         options.print_json({"schema": 1, "inputs": _inputs(args, setting), "rows": [row.as_json() for row in rows]})
         return
     print(_asked(args, setting))
-    _show(rows)
-    for line in [*verdict(rows), *([args.ungrouped] if args.ungrouped else [])]:
+    _show(rows, setting.cost.cluster.memory_bytes or 0.0)
+    for line in [*verdict(rows), *out(setting, rows), *([args.ungrouped] if args.ungrouped else [])]:
         print(line)
     print(f"Cost: {setting.cost.profile.origin}.")
 
@@ -103,21 +103,27 @@ def _inputs(args: argparse.Namespace, setting: "Setting") -> dict[str, Any]:
 
 
 def _asked(args: argparse.Namespace, setting: "Setting") -> str:
-    step = f"{args.prompts} prompts x {args.rollouts} rollouts in {args.updates} updates"
-    where = f"{args.devices} x {args.gpu or setting.cost.profile.gpu}"
+    step = f"{args.prompts:,} prompts x {args.rollouts} rollouts in {counted(args.updates, 'update')}"
+    where = f"{args.devices} x {setting.cost.profile.gpu}"
     limit = f"at most {setting.limit:,} tokens in a microbatch"
-    return f"{setting.cost.model.name} on {where}, {step}, {limit}, {args.steps} steps"
+    limit += f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
+    made = f" with {args.generation_seconds:,.0f} s of generation each" if args.generation_seconds else ""
+    return f"{setting.cost.model.name} on {where}, {step}, {limit}, {counted(args.steps, 'step')}{made}"
 
 
-def _show(rows: "list[WholeStep]") -> None:
+def _show(rows: "list[WholeStep]", memory: float) -> None:
+    """Those that do not fit last; how many times as fast is over what needs no rule."""
     from odcsim.cli import table
     from odcsim.rollouts.whole import REFERENCE
 
-    slowest = next(row for row in rows if (row.dealer, row.way) == REFERENCE)
-    head = ["dealt", "run", "training s", "forward s", "generation s", "step s", "times as fast"]
+    usual = next(row for row in rows if (row.dealer, row.way) == REFERENCE)
     cells = [
-        [row.dealer, row.way, *(f"{s:.1f}" for s in (row.trained, row.passed, row.around.generation, row.seconds)),
-         f"{slowest.seconds / row.seconds:.2f}"]
-        for row in rows
+        [row.dealer, row.way, *map(_seconds, (row.trained, row.passed, row.seconds)),
+         f"{usual.seconds / row.seconds:.2f}", table.memory_of(row.memory_bytes, None if row.memory_fits else memory)]
+        for row in sorted(rows, key=lambda row: not row.memory_fits)
     ]  # fmt: skip
-    table.show_texts(head, cells, names=2)
+    table.show_texts(HEAD, cells, names=2, padding=(0, 0, 0, 1))
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.1f} s" if value < 1000 else f"{value:,.0f} s"

@@ -58,7 +58,8 @@ def show_few(rows: "Sequence[Row]", limit: float | None) -> None:
     for r in best_first(rows):
         paid = _short(r.dollars or 0.0, ",.2f") if priced else _short(r.gpu_hours, ".3g")
         ratios = (f"{ratio:.2f}" for ratio in (r.speedup or 0, r.speedup_best_collective or 0))
-        cells.append([r.balancer, r.sync, f"{100 * r.idle:.1f} %", paid, *ratios, _memory_of(r, limit)])
+        memory = memory_of(r.memory_bytes or 0, None if r.memory_fits is not False else limit)
+        cells.append([r.balancer, r.sync, f"{100 * r.idle:.1f} %", paid, *ratios, memory])
     show_texts(head, cells, names=2, padding=(0, 0, 0, 1))
 
 
@@ -71,13 +72,13 @@ def _short(value: float, form: str) -> str:
     return f"{value:{form}}" if value < 1000 else f"{value:,.0f}"
 
 
-def _memory_of(r: "Row", limit: float | None) -> str:
-    """`96 > 86 GB` where a GPU has 86."""
-    used = (r.memory_bytes or 0) / 1e9
-    if r.memory_fits is not False or limit is None:
-        return f"{used:.0f} GB"
-    digits = 0 if round(used) > round(limit / 1e9) else 1
-    return f"{used:.{digits}f} > {limit / 1e9:.{digits}f} GB"
+def memory_of(used: float, over: float | None) -> str:
+    """`96 > 86 GB` where a GPU has less: `over`, in bytes. No wider than 12 characters, for 80 columns' sake."""
+    if over is None:
+        return f"{used / 1e9:.0f} GB"
+    if round(used / 1e9) > round(over / 1e9):
+        return f"{used / 1e9:.0f} > {over / 1e9:.0f} GB"
+    return f"{used / 1e9:.1f}>{over / 1e9:.1f} GB"
 
 
 def _between(wanted: list[str], low: float | None, high: float | None, form: str) -> list[str]:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from odcsim.cost import Cost
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
+from odcsim.questions import room
+from odcsim.questions.remedies import remedies
 from odcsim.questions.setting import Setting
 from odcsim.rollouts.deals import APART, DEALERS, Dealer, Updates
 from odcsim.schedule import Schedule
@@ -37,6 +39,8 @@ class WholeStep:
     training: float  # the actor's alone
     forward: float  # one pass without backward over all samples
     around: Around
+    memory_bytes: float = 0.0  # of a device in the actor's training pass
+    memory_fits: bool = True  # or nobody knows what a device has
 
     @property
     def trained(self) -> float:
@@ -54,7 +58,8 @@ class WholeStep:
     def as_json(self) -> dict[str, Any]:
         shown = {"dealt": self.dealer, "run": self.way, "training_seconds": self.trained}
         more = {"forward_seconds": self.passed, "generation_seconds": self.around.generation}
-        return {**shown, **more, "step_seconds": self.seconds}
+        memory = {"memory_bytes": self.memory_bytes, "memory_fits": self.memory_fits}
+        return {**shown, **more, "step_seconds": self.seconds, **memory}
 
 
 def steps(
@@ -71,10 +76,15 @@ def steps(
 
 
 def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, updates: int, around: Around) -> WholeStep:
-    count = len(schedules) // updates
-    usage = simulation.usage(schedules, Simulation(setting.cost, way, "analytic", seed=setting.seed))
-    passes = forward(setting.cost, way, schedules, updates)
-    return WholeStep(dealer.name, way, float(usage.makespan.sum()) / count, float(passes.mean()), around)
+    count, cost, cluster = len(schedules) // updates, room.under(setting.cost, way), setting.cost.cluster
+    drawn = cluster.shared_links or cluster.jitter or cluster.swing
+    how = Simulation(cost, way, "des" if drawn else "analytic", seed=setting.seed)
+    training = float(simulation.usage(schedules, how).makespan.sum()) / count
+    passes = float(forward(cost, way, schedules, updates).mean())
+    tokens = max(schedule.tokens(microbatch) for schedule in schedules for microbatch in schedule.contents())
+    needed = room.needed(cost, tokens, setting.trace.longest).total
+    fits = not cluster.memory_bytes or needed <= cluster.memory_bytes
+    return WholeStep(dealer.name, way, training, passes, around, needed, fits)
 
 
 def forward(cost: Cost, way: str, schedules: Sequence[Schedule], updates: int) -> NDArray[np.float64]:
@@ -103,20 +113,46 @@ def _seconds(cost: Cost, schedule: Schedule, *, apart: bool) -> NDArray[np.float
 
 
 def verdict(rows: Sequence[WholeStep]) -> list[str]:
-    """What on-demand brings to the training pass, what that is of the whole step, and what dealing anew brings."""
-    rival = min((row for row in rows if row.way != APART), key=lambda row: row.seconds)
-    best = min((row for row in rows if row.way == APART), key=lambda row: row.seconds)
+    """What on-demand brings to the training pass, what that is of the whole step, and what dealing anew brings. Rows
+    that do not fit memory take no part."""
+    fitting = [row for row in rows if row.memory_fits]
+    if not fitting:
+        return ["Nothing here fits memory."]
+    best, rival = (_fastest(fitting, apart=apart) for apart in (True, False))
+    ahead = min((row for row in (rival, best) if row), key=lambda row: row.seconds)
     usual = next(row for row in rows if (row.dealer, row.way) == VERL)
-    ahead = min(rival, best, key=lambda row: row.seconds)
-    return [_gain(best, rival), _share(ahead), f"Beside verl's rule: {_gain(ahead, usual)}"]
+    lead = _gain(best, rival) if best and rival else f"Of those that fit memory, {_named(ahead)} is the fastest."
+    return [lead, _share(ahead), _beside(ahead, usual)]
+
+
+def _fastest(rows: Sequence[WholeStep], *, apart: bool) -> WholeStep | None:
+    return min((row for row in rows if (row.way == APART) is apart), key=lambda row: row.seconds, default=None)
+
+
+def _beside(ahead: WholeStep, usual: WholeStep) -> str:
+    if ahead is usual:
+        return "No rule of dealing is faster here than verl's."
+    if not usual.memory_fits:
+        return "Verl's rule does not fit memory here."
+    return f"Beside verl's rule: {_gain(ahead, usual)}"
+
+
+def out(setting: Setting, rows: Sequence[WholeStep]) -> list[str]:
+    """What would fit where nothing does."""
+    listed = [] if any(row.memory_fits for row in rows) else remedies(setting)
+    return [f"What would fit: {'; '.join(listed)}."] if listed else []
 
 
 def _gain(best: WholeStep, rival: WholeStep) -> str:
     training, step = rival.trained / best.trained, rival.seconds / best.seconds
-    ours, theirs = (f"{row.way} + {row.dealer}" for row in (best, rival))
+    ours, theirs = _named(best), _named(rival)
     if training < NOTABLE:
         return f"{ours} brings nothing here: its training pass takes {1 / training:.2f} times as long as {theirs}."
     return f"{ours} makes the training pass {training:.2f} times as fast as {theirs}, the whole step {step:.2f} times."
+
+
+def _named(row: WholeStep) -> str:
+    return f"{row.way} + {row.dealer}"
 
 
 def _share(row: WholeStep) -> str:

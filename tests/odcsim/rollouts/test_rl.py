@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from odcsim.cli import main
 from odcsim.errors import InputError
 from odcsim.questions.asking import ask
+from odcsim.questions.comparison import compare
 from odcsim.rollouts import pilot, whole
 from odcsim.rollouts.deals import DEALERS
 from odcsim.rollouts.pilot import RolloutBatch
@@ -147,6 +148,58 @@ def test_the_verdict_is_of_the_whole_step():
     assert "brings nothing here" in whole.verdict([row("lb-mini", "on-demand", 20.0), *rest()])[0]
 
 
+def test_what_does_not_fit_is_never_the_answer():
+    few, many = row("rollout", "collective", 30.0), row("lb-mini", "on-demand", 10.0)
+    told = whole.verdict([few, replace(many, memory_fits=False)])
+    assert told[0] == "Of those that fit memory, collective + rollout is the fastest."
+    assert told[2] == "No rule of dealing is faster here than verl's."
+    told = whole.verdict([replace(few, memory_fits=False), many])
+    assert told[0] == "Of those that fit memory, on-demand + lb-mini is the fastest."
+    assert told[2] == "Verl's rule does not fit memory here."
+    assert whole.verdict([replace(each, memory_fits=False) for each in (few, many)]) == ["Nothing here fits memory."]
+
+
+SHARDED = {"full": {"devices": DEVICES}, "hybrid": {"devices": DEVICES, "devices_per_node": 2, "sharding": "hybrid"}}
+
+
+@pytest.mark.parametrize("sharding", SHARDED)
+def test_seconds_and_memory_are_those_of_a_comparison(sharding):
+    """The same minibatches, limit and recipe: two commands on one question do not contradict each other."""
+    run = pilot.run(recorded(40), BATCH, seed=0)
+    size = {"minibatch": BATCH.share(DEVICES), "max_tokens": 9000, "minibatches": 6, "in_order": True}
+    asked = ask(run, "qwen3-0.6b", gpu="h100", **size, **SHARDED[sharding])
+    compared = compare(asked)
+    for found in whole.steps(asked, UPDATES, Around()):
+        if found.dealer in ("lb-micro", "sorted-slice", "lb-mini"):
+            same = compared.row(found.dealer, found.way)
+            assert found.training * BATCH.steps == pytest.approx(same.makespan_seconds)
+            assert found.memory_bytes == pytest.approx(same.memory_bytes)
+            assert found.memory_fits == same.memory_fits
+
+
+def test_a_cluster_that_the_scan_cannot_run_is_run(tmp_path):
+    (tmp_path / "c.toml").write_text("jitter = 0.05\n")
+    size = {"minibatch": BATCH.share(DEVICES), "max_tokens": 9000, "minibatches": 6, "in_order": True}
+    where = {"gpu": "h100", "devices": DEVICES, "cluster": str(tmp_path / "c.toml")}
+    asked = ask(pilot.run(recorded(), BATCH, 0), "qwen3-0.6b", **where, **size)
+    assert all(row.training > 0 for row in whole.steps(asked, UPDATES, Around()))
+
+
+def test_a_step_that_fits_nowhere_says_what_would(tmp_path, capsys):
+    lines = "\n".join(f"{g // 4},{500 + 100 * g}" for g in range(64))
+    (tmp_path / "a.csv").write_text("prompt_id,length\n" + lines)
+    asked = ["rl", str(tmp_path / "a.csv"), "--model", "llama-3.1-70b", "--gpu", "H100", "--devices", "8",
+             "--prompts", "16", "--rollouts", "4", "--steps", "1"]  # fmt: skip
+    assert main(asked) == 0
+    out = capsys.readouterr().out
+    assert "Nothing here fits memory.\nWhat would fit: " in out
+    assert "8 x h100, 16 prompts x 4 rollouts in 1 update," in out
+    assert max(map(len, out.split("\n\n")[0].splitlines()[1:10])) <= 80
+    assert "as fast as" not in out
+    assert main([*asked, "--lora", "16"]) == 0
+    assert "Nothing here" not in capsys.readouterr().out
+
+
 def rest():
     return [row("lb-micro", "collective", 20.0), row("rollout", "collective", 30.0)]
 
@@ -160,6 +213,7 @@ def test_the_command(tmp_path, capsys):
     assert main([*asked, "--generation-seconds", "30s"]) == 0
     out = capsys.readouterr().out
     assert "8 prompts x 4 rollouts in 2 updates, at most 2,000 tokens" in out
+    assert "2 steps with 30 s of generation each" in out
     assert "drawn singly" not in out
     assert main([*asked, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
