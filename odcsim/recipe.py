@@ -6,6 +6,7 @@ new choice is a field, and the place that acts on it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from odcsim.errors import InputError, nearest
@@ -161,15 +162,7 @@ class Recipe:
     def on(self, nodes: int) -> "Recipe":
         """As it is run: on one node hybrid sharding is full, and only who meets exchanges by layer. What a node brings
         in once it keeps, as under hybrid sharding, but nobody waits for all of it."""
-        if not sync_named(self.sync).meets and self.streams != "one":
-            return replace(self, streams="one").on(nodes)  # it has both anyway
-        if nodes == 1:
-            return replace(self, sharding="full", exchange="end", far="each")
-        if sync_named(self.sync).meets:
-            return replace(self, far="each", exchange=self.exchange if self.sharding == "hybrid" else "end")
-        if self.far == "hierarchical":
-            return replace(self, sharding="hybrid", exchange="ahead")
-        return replace(self, exchange="end")
+        return _on(self, nodes)
 
     @property
     def ahead(self) -> bool:
@@ -211,6 +204,20 @@ class Recipe:
 
 CHOICES: dict[str, Choice] = {f.name: f.metadata.get("choice", Choice(f.default)) for f in fields(Recipe)}
 USUAL = Recipe()
+
+
+@lru_cache(maxsize=256)
+def _on(recipe: Recipe, nodes: int) -> Recipe:
+    """Asked for with every transfer of every minibatch."""
+    if not sync_named(recipe.sync).meets and recipe.streams != "one":
+        return _on(replace(recipe, streams="one"), nodes)  # it has both anyway
+    if nodes == 1:
+        return replace(recipe, sharding="full", exchange="end", far="each")
+    if sync_named(recipe.sync).meets:
+        return replace(recipe, far="each", exchange=recipe.exchange if recipe.sharding == "hybrid" else "end")
+    if recipe.far == "hierarchical":
+        return replace(recipe, sharding="hybrid", exchange="ahead")
+    return replace(recipe, exchange="end")
 
 
 def flags(*, engine: bool = False) -> tuple[str, ...]:

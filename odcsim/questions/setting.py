@@ -1,8 +1,9 @@
 """A question in full: these lengths, this model on this cluster, minibatches of this size. And its schedules."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,32 +125,33 @@ def assign(
     setting: Setting, balancer: str, minibatches: Sequence[Drawn], *, advance: Callable[[], None] = lambda: None
 ) -> ScheduleFile:
     """The schedules of one balancer for drawn minibatches, without the digest, which no simulation needs."""
-    schedules = []
+    schedules, chosen = [], named(balancer)
+    known = _known(setting, chosen)
     for minibatch in minibatches:
-        schedules.append(_assign(setting, named(balancer), minibatch))
+        schedules.append(_assign(setting, chosen, minibatch, known))
         advance()
     return ScheduleFile(_header(setting, balancer), tuple(schedules))
 
 
-def _assign(setting: Setting, balancer: Balancer, drawn: Drawn) -> Schedule:
-    deal = assigned(balancer, _work(setting, balancer, drawn))
+def _assign(setting: Setting, balancer: Balancer, drawn: Drawn, known: Mapping[str, Any]) -> Schedule:
+    work = Work(drawn.lengths, drawn.weights, setting.cost.cluster.devices, setting.limit, **known)
+    if balancer.scenarios:
+        work = replace(work, scenarios=scenarios(drawn.linear, drawn.quadratic))
+    deal = assigned(balancer, work)
     whole = replace(drawn.unassigned, devices=deal.devices, queue=deal.queue)
     return replace(whole, gangs=deal.gangs, split_overhead=setting.split_overhead or 0.0) if deal.gangs else whole
 
 
-def _work(setting: Setting, balancer: Balancer, drawn: Drawn) -> Work:
-    """What the balancer may look at: no more than it says it does."""
-    cost = setting.cost
-    work = Work(drawn.lengths, drawn.weights, cost.cluster.devices, setting.limit)
-    if balancer.scenarios:
-        work = replace(work, scenarios=scenarios(drawn.linear, drawn.quadratic))
+def _known(setting: Setting, balancer: Balancer) -> dict[str, Any]:
+    """What the balancer may look at beside a minibatch, the same for all of them: no more than it says it does."""
+    cost, known = setting.cost, dict[str, Any]()
     if balancer.weighs_transfers:
         alone = balancer.free_counts  # none but on-demand can run it; else the syncs that meet are what it is for
-        takes = cost.microbatch_seconds(one_sided=alone), cost.microbatch_times(one_sided=alone)
-        work = replace(work, constant=takes[0], seconds=takes[1])
+        known["constant"] = cost.microbatch_seconds(one_sided=alone)
+        known["seconds"] = cost.microbatch_times(one_sided=alone)
     if balancer.gangs:
-        work = replace(work, node=cost.cluster.devices_per_node, split_overhead=setting.split_overhead)
-    return work
+        known |= {"node": cost.cluster.devices_per_node, "split_overhead": setting.split_overhead}
+    return known
 
 
 def _header(setting: Setting, balancer: str) -> Header:
