@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from odcsim.questions.setting import Setting, plan
     from odcsim.questions.sweep import sweep_max_tokens
     from odcsim.reading import load
+    from odcsim.sweeps.sweeping import sweep
     from odcsim.trace import Trace
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ _HOME = {
     "load": "reading",
     "plan": "questions.setting",
     "simulate": "executors.simulation",
+    "sweep": "sweeps.sweeping",
     "sweep_max_tokens": "questions.sweep",
     "write_report": "pages.report",
 }
@@ -47,6 +49,7 @@ __all__ = [
     "load",
     "plan",
     "simulate",
+    "sweep",
     "sweep_max_tokens",
     "write_report",
 ]

@@ -16,7 +16,7 @@ from odcsim.files import check_apart, check_writable
 DATA = ("trace", "source", "sources", "lengths", "plan")
 INPUTS = (
     *DATA,
-    *"schedule timeline timelines predicted measured name model gpu profile cluster tokenizer rows".split(),
+    *"schedule timeline timelines predicted measured name model gpu profile cluster tokenizer rows grid".split(),
 )
 OUTPUTS = ("output", "html")
 PAGES = ("", ".html", ".htm")  # without a suffix it may be a pipe

@@ -17,17 +17,18 @@ KEYS = (*(name for name, choice in CHOICES.items() if choice.flag), COMPILE)
 def read(path: Path | str) -> dict[str, Any]:
     """The fields that the file chooses. Those that one command alone acts on are read for all."""
     where = str(path)
-    fields: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     with reading(path, missing="give a recipe's TOML file", expected="TOML"):
         content: Mapping[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     for key, value in content.items():
         if key not in KEYS:
             raise InputError(f"unknown key {key!r:.40}", where=where, fix=nearest(key, list(KEYS)))
-        fields |= _fields(key, Given(key, value, where))
-    return fields
+        chosen |= fields(key, Given(key, value, where))
+    return chosen
 
 
-def _fields(key: str, given: Given) -> Mapping[str, Any]:
+def fields(key: str, given: Given) -> Mapping[str, Any]:
+    """What one of `KEYS` chooses."""
     if key == COMPILE:
         return {"stack": "compiled"} if given.flag() else {}
     if key in WORDS and not isinstance(given.value, bool):

@@ -10,6 +10,8 @@ COMMANDS = (
     "trace",
     "advise",
     "compare",
+    "sweep",
+    "merge",
     "explore",
     "break_even",
     "balance",

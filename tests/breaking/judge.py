@@ -83,7 +83,8 @@ def _whole(path: Path) -> bool:
     text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     if path.suffix == ".html":
         return text.rstrip().endswith("</html>")
-    documents = {".jsonl": text.splitlines(), ".csv": []}.get(path.suffix, [text])
+    lines = text.splitlines()
+    documents = {".jsonl": lines, ".points": lines, ".csv": []}.get(path.suffix, [text])
     for document in documents:
         json.loads(document, parse_constant=_no_number)
     return bool(text)

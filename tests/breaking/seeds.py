@@ -22,6 +22,21 @@ SPECS = (
     "quantiles:0=1,0.5=700,1=4096",
 )
 SETTINGS = ("16k", "2.5", "65,536", "3%", "$2", "0", "longalign")
+GRID = """trace = "uniform:min=20,max=1000,samples=40"
+model = "tiny"
+gpu = ["a100", "h100"]
+devices = 2
+minibatch = 2
+minibatches = 1
+max_tokens = ["4k", 8192]
+sync = "on-demand"
+balancer = ["native", "lb-mini"]
+[[case]]
+recompute = "none"
+[[case]]
+split_overhead = 0.05
+price = "$2"
+"""
 LENGTHS = [512, 2048, 77, 900, 64, 4000, 1, 1023, 300, 8]
 
 
@@ -40,6 +55,7 @@ def write(folder: Path) -> None:
     _shapes(folder)
     _logs(folder)
     (folder / "compared.json").write_text(_compared(folder))
+    _made(["sweep", f"{folder}/grid.toml", "--jobs", "1", "-o", f"{folder}/swept.csv"])
     plan = ["balance", f"{folder}/a.csv", *SETTING, "--minibatches", "2"]
     for balancer in ("lb-mini", "pool"):
         _made([*plan, "--balancer", balancer, "-o", f"{folder}/{balancer}.jsonl"])
@@ -76,6 +92,7 @@ def _lengths(folder: Path) -> None:
         "texts.jsonl": json.dumps({"messages": [{"role": "user", "content": "a b c"}]}),
         "plan.json": json.dumps([[[0, 1], [2]], [[3], [4]]]),
         "batches.jsonl": "[0, 1]\n[2, 3]\n[4]\n[5]\n",
+        "grid.toml": GRID,
     }
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -164,6 +181,8 @@ _LINES = [
     (f"simulate IN {_SIMULATE} -o OUT.npz", ["lb-mini.jsonl", "pool.jsonl"], 4),
     ("check IN", ["plan.json", "batches.jsonl", "lb-mini.jsonl"], 2),
     ("flags verl IN", ["compared.json"], 2),
+    ("sweep IN --jobs 1 -o OUT.csv", ["grid.toml"], 4),
+    ("merge IN -o OUT.jsonl", ["swept.csv.points"], 3),
     ("flags trl IN", ["compared.json"], 1),
     ("check IN --lengths a.csv --max-tokens 4096 --json", ["plan.json", "batches.jsonl"], 1),
     ("advise IN --model tiny --gpus a100 --devices 2 --global-batch 4 --epochs 1", ["a.csv", "a.json", "a.npy"], 1),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from odcsim import balance, schedule, timeline
+from odcsim import balance, schedule, tables, timeline
 from odcsim.cli import csvs, table
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
@@ -174,7 +174,7 @@ def test_every_figure_of_every_row_is_a_column_of_the_csv(compared, capsys):
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [line["max_tokens"] for line in lines] == ["1000"] * 16 + ["2000"] * 16
     for line, one in zip(lines, [*compared.rows] * 2, strict=True):
-        figures = csvs.flat(one.as_json())
+        figures = tables.flat(one.as_json())
         assert {name: "" if value is None else str(value) for name, value in figures.items()} == {
             name: value for name, value in line.items() if name != "max_tokens"
         }

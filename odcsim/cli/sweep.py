@@ -1,0 +1,101 @@
+"""`odcsim sweep`: many comparisons from one grid, over processes, machines and interruptions."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from odcsim.cli import options
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from odcsim.sweeps.sweeping import Sweep, Written
+    from odcsim.sweeps.work import Done
+
+SILENT = 10.0  # seconds between two lines about how far it is, where no bar can be
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "sweep",
+        help="the comparisons of a whole grid, as one table",
+        description="Compare at every point of a grid. What is done is kept beside the output: a sweep that was ended "
+        "goes on where it was, and points of other grids are not worked on again.",
+    )
+    parser.add_argument("grid", metavar="GRID", help="TOML: what compare's flags say, each with a value or a list")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="FILE.parquet, FILE.csv or FILE.jsonl")
+    parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="work on one of N shares alone")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--jobs", type=options.whole, metavar="N", help="processes (as many as there are processors)")
+    where.add_argument("--dask", metavar="ADDRESS", help="of a Dask scheduler, whose workers work on points")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from concurrent.futures import BrokenExecutor
+
+    from odcsim.progress import progress
+    from odcsim.sweeps.grid import grid_of
+    from odcsim.sweeps.sweeping import planned, run
+
+    plan = planned(grid_of(args.grid), Path(args.output), args.shard)
+    try:
+        with _workers(args, plan) as executor, progress("odcsim sweep", len(plan.points)) as advance:
+            told = run(plan, executor, _advancing(advance))
+    except BrokenExecutor:
+        print(f"odcsim: error: a worker has ended (too little memory?); {_kept(plan)}", file=sys.stderr)
+        return 1
+    tell(told, plan.output) if told else _tell_share(plan)
+    return 0
+
+
+def _workers(args: argparse.Namespace, plan: "Sweep") -> "AbstractContextManager[Executor | None]":
+    from odcsim.sweeps import workers
+
+    if args.dask is not None and plan.points:
+        return workers.dask(args.dask)
+    return workers.processes(max(1, min(args.jobs or workers.processors(), len(plan.points))))
+
+
+def _advancing(advance: Callable[[str], None]) -> "Callable[[Done], None]":
+    """A name now and then, so that a log tells how far it is, and not each of a thousand points."""
+    told = time.monotonic()
+
+    def done(result: "Done") -> None:
+        nonlocal told
+        due = time.monotonic() - told > SILENT
+        told = time.monotonic() if due else told
+        row = result.rows[0]
+        advance(f"{row['model']} on {row['devices']} devices" if due else "")
+
+    return done
+
+
+def tell(told: "Written", output: Path) -> None:
+    print(f"{told.points:,} points, {told.rows:,} rows: {output}")
+    if told.refused:
+        print(f"odcsim: {told.refused:,} of them cannot run, such as: {told.reason}", file=sys.stderr)
+
+
+def _tell_share(plan: "Sweep") -> None:
+    from odcsim.sweeps.store import SUFFIX
+
+    number, of = plan.share
+    print(f"share {number} of {of}: {len(plan.grid.share(number, of)):,} points, in {plan.kept}")
+    print(f"when all shares are done: odcsim merge {plan.output}.*{SUFFIX} -o {plan.output}")
+
+
+def _kept(plan: "Sweep") -> str:
+    return f"what is done is kept in {plan.kept}: run it again, with fewer --jobs"
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, slash, of = text.partition("/")
+    digits = slash and all(part.isascii() and part.isdecimal() and len(part) < 8 for part in (number, of))
+    if not digits or not 1 <= int(number) <= int(of):
+        raise argparse.ArgumentTypeError(f"'{text}' is no share, such as 2/8: the second of eight")
+    return int(number), int(of)

@@ -1,0 +1,1 @@
+"""Many comparisons from one grid: points, who works on them, what is kept of each, one table of all."""

@@ -1,0 +1,63 @@
+"""The columns of a sweep's table: always the same ones, so that parts of a sweep and whole sweeps go together."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from odcsim.estimates.memory import Memory
+from odcsim.recipe import USUAL
+from odcsim.results.metrics import PARTS
+from odcsim.results.summary import Row
+from odcsim.sweeps import keys
+
+LARGEST = 2**63  # of whole numbers
+_TEXTS = {"trace", "column", "tokenizer", "model", "gpu", "profile", "cluster", "executor"}
+_WHOLES = {
+    "sample", "truncate", "drop_over", "devices", "devices_per_node", "minibatch", "global_batch", "max_tokens",
+    "minibatches", "seed",
+}  # fmt: skip
+_FLAGS = {"in_order", "whole", "field"}
+_RECIPE = USUAL.inputs()
+_ASKED = (*keys.KEYS, *_RECIPE)
+_PARTS = {"idle_parts": PARTS, "memory_terms": tuple(term.name for term in fields(Memory))}
+_RUN = ("steps", "seconds", "seconds_low", "seconds_high", "gpu_hours", "dollars")
+
+
+def _kinds() -> dict[str, type]:
+    kinds: dict[str, type] = {"point": str}
+    for name in _ASKED:
+        kinds[name] = str if name in _TEXTS else int if name in _WHOLES else bool if name in _FLAGS else float
+        if name in _RECIPE:
+            kinds[name] = type(_RECIPE[name])
+    kinds |= dict.fromkeys(("fidelity", *keys.ROWS), str)
+    for row in fields(Row):
+        if row.name not in (*keys.ROWS, "recipe", "minibatches"):
+            names = [f"{row.name}.{part}" for part in _PARTS.get(row.name, ())] or [row.name]
+            kinds |= dict.fromkeys(names, bool if row.name == "memory_fits" else float)
+    return kinds | {f"run.{name}": int if name == "steps" else float for name in _RUN} | {"refused": str}
+
+
+KINDS = _kinds()  # of every column, in order
+
+
+def holds(name: str, value: Any) -> bool:
+    """Whether a column may hold this value."""
+    kind = KINDS.get(name)
+    if not is_finite(value) or (isinstance(value, int) and not -LARGEST < value < LARGEST):
+        return False
+    return type(value) is kind or (kind is float and type(value) is int)
+
+
+def is_finite(value: Any) -> bool:
+    """A file knows no other number: a share of nothing is as good as not there."""
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """By what was asked, numbers as numbers; what was not said comes first."""
+    return (*(_rank(row.get(name)) for name in _ASKED), row["point"])
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    return (0, 0) if value is None else (1, value) if isinstance(value, int | float) else (2, value)
