@@ -1,4 +1,4 @@
-"""`odcsim trace-json`: a timeline for ui.perfetto.dev."""
+"""`odcsim trace-json`: a timeline for ui.perfetto.dev, or for what reads traces of torch.profiler."""
 
 import argparse
 from typing import Any
@@ -8,10 +8,15 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "trace-json",
         help="a timeline as a trace for ui.perfetto.dev",
-        description="Write some minibatches of a timeline as trace events: a process per device, a track per lane.",
+        description="Write some minibatches of a timeline as trace events: a process per device, a track per lane, "
+        "arrows for who waited for whom, counters of idle devices and of transfers. Or a file for each device.",
     )
     parser.add_argument("timeline", metavar="TIMELINE", help="a file of 'odcsim simulate' or 'odc_engine run'")
-    parser.add_argument("-o", dest="output", required=True, metavar="FILE", help="FILE.json.gz, or FILE.json")
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("-o", dest="output", metavar="FILE", help="FILE.json.gz, or FILE.json")
+    form.add_argument(
+        "--per-device", metavar="DIR", help="make DIR with a trace for each device, as torch.profiler writes them"
+    )
     parser.add_argument("--minibatches", metavar="A-B", help="from A to B, numbered from 0 (default: the first three)")
     parser.set_defaults(run=_run)
 
@@ -20,11 +25,14 @@ def _run(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from odcsim import timeline
-    from odcsim.pages import perfetto
+    from odcsim.pages import perfetto, profiler
 
     read = timeline.read(args.timeline)
-    chosen = perfetto.window(args.minibatches, read) if args.minibatches is not None else ()
+    chosen = perfetto.window(args.minibatches, read) if args.minibatches is not None else perfetto.first(read)
+    if args.per_device is not None:
+        count = profiler.write(read, args.per_device, chosen)
+        print(f"{args.per_device}: {count:,} events in {read.about.devices} files, as torch.profiler writes them")
+        return
     count = perfetto.write(read, args.output, chosen)
-    print(
-        f"{args.output}: {count:,} events, {Path(args.output).stat().st_size / 1e6:.2f} MB; open it in ui.perfetto.dev"
-    )
+    size = Path(args.output).stat().st_size / 1e6
+    print(f"{args.output}: {count:,} events, {size:.2f} MB; open it in ui.perfetto.dev")

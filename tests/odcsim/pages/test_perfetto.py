@@ -11,7 +11,9 @@ from strategies import cases
 
 from odcsim.errors import InputError
 from odcsim.executors import analytic
+from odcsim.executors.simulation import Simulation, simulate
 from odcsim.pages import perfetto
+from odcsim.questions.setting import plan
 from odcsim.recipe import Recipe
 from odcsim.results import metrics
 from odcsim.timeline import About, Block, Timeline
@@ -87,7 +89,8 @@ def test_minibatches_follow_each_other(timeline):
 def test_devices_and_lanes_have_names(timeline):
     named = [e for e in perfetto.events(timeline, [0]) if e["ph"] == "M"]
     processes = {e["pid"]: e["args"]["name"] for e in named if e["name"] == "process_name"}
-    assert processes == {d: f"device {d}" for d in range(timeline.about.devices)}
+    devices = timeline.about.devices
+    assert processes == {d: f"device {d}" for d in range(devices)} | {devices: "all devices"}
     lanes = {(e["tid"], e["args"]["name"]) for e in named if e["name"] == "thread_name"}
     assert lanes == {(0, "compute"), (2, "gather"), (3, "push")}
 
@@ -114,3 +117,57 @@ def test_a_window_that_is_none(timeline, text):
 def test_windows(timeline):
     assert perfetto.window("1-3", timeline) == range(1, 4)
     assert perfetto.window("5", timeline) == range(5, 6)
+
+
+def arrows(events):
+    """Pairs of the innermost slices between which each arrow goes, by its name."""
+    found, ends = tracks(events), defaultdict(list)
+    for e in events:
+        if e["ph"] in "sf":
+            at = round(e["ts"] * 1000)
+            around = [s for s in found[e["pid"], e["tid"]] if s[0] <= at < s[1]]
+            ends[e["id"]].append((at, e, min(around, key=lambda s: s[1] - s[0])[2]))
+    return [(one[1]["name"], one, other) for one, other in ends.values()]
+
+
+@given(cases())
+def test_arrows_go_from_what_was_waited_for_to_what_waited(case):
+    timeline = timeline_of(case)
+    for name, (left, leaves, source), (came, reaches, target) in arrows([*perfetto.events(timeline, [0])]):
+        assert (leaves["ph"], reaches["ph"]) == ("s", "f")
+        assert left <= came
+        if name == "waited for":
+            assert target["cat"] in ("wait_inside", "wait_end")
+            assert source["pid"] != target["pid"]
+        else:
+            assert source["pid"] == target["pid"]
+            assert (source["cat"] == "gather") == (name == "gathered for")
+            assert name == "gathered for" or target["cat"] == "push"
+
+
+@given(cases(minibatches=(2, 3)))
+def test_counters_come_to_what_metrics_says(case):
+    timeline = timeline_of(case)
+    usage = metrics.usage(timeline)
+    every = [*perfetto.events(timeline, range(len(timeline.samples)))]
+    ends = {"devices idle": 0.0, "gather in flight": 0.0, "push in flight": 0.0}
+    for name in ends:
+        told = [(e["ts"] / 1e6, e["args"][name]) for e in every if e["ph"] == "C" and e["name"] == name]
+        times = [at for at, _ in told] + [float(usage.makespan.sum())]
+        assert times == sorted(times) or times[-1] == pytest.approx(times[-2])
+        ends[name] = sum((b - a) * n for (a, n), b in zip(told, times[1:], strict=True))
+    assert ends["devices idle"] == pytest.approx(sum(lost(usage)), abs=1e-5)
+    for kind in ("gather", "push"):
+        moved = sum(e["dur"] for e in every if e["ph"] == "X" and e["cat"] == kind and e["tid"] != 0) / 1e6
+        assert ends[f"{kind} in flight"] == pytest.approx(moved, abs=1e-5)
+
+
+def lost(usage):
+    return [float(getattr(usage, part).sum()) for part in metrics.PARTS]
+
+
+def test_a_collective_says_who_was_waited_for(setting):
+    file = simulate(plan(setting, "lb-micro"), Simulation(setting.cost, "collective", "analytic"))
+    waited = [pair for pair in arrows([*perfetto.events(file, [0])]) if pair[0] == "waited for"]
+    assert len(waited) > 100
+    assert all(source["cat"] != "wait_inside" for _, (_, _, source), _ in waited)
