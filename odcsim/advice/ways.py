@@ -67,18 +67,19 @@ class Site:
     memory: float  # bytes of one
     settings: tuple[Setting, ...]  # by recipe
     _drawn: dict[Recipe, list[Drawn]] = field(default_factory=dict)
-    _plans: dict[tuple[Recipe, str, int, int], ScheduleFile] = field(default_factory=dict)
+    _plans: dict[tuple[Recipe, str, int, int, bool], ScheduleFile] = field(default_factory=dict)
 
-    def plan(self, way: Way, minibatches: int) -> ScheduleFile:
+    def plan(self, way: Way, minibatches: int, *, exactly: bool = True) -> ScheduleFile:
         """The way's schedules. Syncs share them, and so do shardings where the balancer does not ask for transfers."""
         recipe = way.setting.cost.recipe
         if not balance.named(way.balancer).weighs_transfers:
             recipe = replace(recipe, sharding="full")
-        key = (recipe, way.balancer, way.setting.limit, minibatches)
+        key = (recipe, way.balancer, way.setting.limit, minibatches, exactly)
         if key not in self._plans:
             if recipe not in self._drawn:
                 self._drawn[recipe] = drawn(way.setting)
-            self._plans[key] = assign(way.setting, way.balancer, self._drawn[recipe][:minibatches])
+            few = self._drawn[recipe][:minibatches]
+            self._plans[key] = assign(way.setting, way.balancer, few, exactly=exactly)
         return self._plans[key]
 
     def ways(self) -> list[Way]:

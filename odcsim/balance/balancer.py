@@ -36,6 +36,7 @@ class Deal:
     slots: Slots
     queue: Sequence[Sequence[int]] = ()  # microbatches that devices take at run time, in this order
     gangs: Sequence[int] = ()  # of how many devices each sample is; empty where none is split
+    rival: Slots = ()  # to deal instead where devices that meet are done sooner with it, says who simulates both
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Assigned:
     devices: Assignment
     queue: Microbatches = ()
     gangs: tuple[int, ...] = ()
+    rival: Assignment = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,13 @@ def _sorted(work: Work, order: NDArray[np.int64]) -> Work:
 
 def _in_positions(deal: Deal, positions: list[int]) -> Assigned:
     at = positions.__getitem__
-    devices = tuple([tuple([tuple(map(at, part)) for part in device]) for device in deal.slots])
+    devices, rival = (
+        tuple([tuple([tuple(map(at, part)) for part in device]) for device in slots])
+        for slots in (deal.slots, deal.rival)
+    )
     gangs = dict(zip(positions, deal.gangs, strict=False))
     queue = tuple([tuple(map(at, entry)) for entry in deal.queue])
-    return Assigned(devices, queue, tuple([gangs[i] for i in range(len(gangs))]))
+    return Assigned(devices, queue, tuple([gangs[i] for i in range(len(gangs))]), rival)
 
 
 def check(work: Work) -> None:

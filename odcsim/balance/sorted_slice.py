@@ -12,10 +12,11 @@ def sorted_slice(work: Work) -> Deal:
     """The right one for syncs that meet in every layer: same samples and gradients as lb-micro, and less waiting.
 
     Where there is little to sort (one microbatch holds all that a device has) lb-micro's trades bring more: whichever
-    waits less is dealt.
+    waits less is dealt. How passes begin and end is not in that estimate, nor that one sample may be long and another
+    microbatch full: where it favours sorting, who has the seconds of every step may still deal lb-micro's.
     """
     ours, theirs = _sorted(work), lb_micro(work).slots
-    return Deal(theirs if lockstep(theirs, work) < lockstep(ours, work) else ours)
+    return Deal(theirs) if lockstep(theirs, work) < lockstep(ours, work) else Deal(ours, rival=theirs)
 
 
 def lockstep(slots: Slots, work: Work) -> float:

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from odcsim import catalog
 from odcsim.balance import named
-from odcsim.balance.balancer import Balancer, Work, assigned
+from odcsim.balance.balancer import Assigned, Balancer, Work, assigned
 from odcsim.balance.search.scenarios import scenarios
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.profile import Profile
+from odcsim.questions.rivals import sooner
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.trace import Trace
@@ -122,22 +123,36 @@ def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambd
 
 
 def assign(
-    setting: Setting, balancer: str, minibatches: Sequence[Drawn], *, advance: Callable[[], None] = lambda: None
+    setting: Setting,
+    balancer: str,
+    minibatches: Sequence[Drawn],
+    *,
+    advance: Callable[[], None] = lambda: None,
+    exactly: bool = True,
 ) -> ScheduleFile:
-    """The schedules of one balancer for drawn minibatches, without the digest, which no simulation needs."""
-    schedules, chosen = [], named(balancer)
+    """The schedules of one balancer for drawn minibatches, without the digest, which no simulation needs.
+
+    Not `exactly`: a balancer with a rival deals by its own estimate, as is enough for a search.
+    """
+    schedules, rivals, chosen = list[Schedule](), dict[int, Schedule](), named(balancer)
     known = _known(setting, chosen)
-    for minibatch in minibatches:
-        schedules.append(_assign(setting, chosen, minibatch, known))
+    for number, minibatch in enumerate(minibatches):
+        deal = assigned(chosen, _work(setting, chosen, minibatch, known))
+        schedules.append(_schedule(setting, minibatch, deal))
+        if exactly and deal.rival:
+            rivals[number] = replace(schedules[-1], devices=deal.rival)
         advance()
+    for number in sooner(setting.cost, rivals, schedules):
+        schedules[number] = rivals[number]
     return ScheduleFile(_header(setting, balancer), tuple(schedules))
 
 
-def _assign(setting: Setting, balancer: Balancer, drawn: Drawn, known: Mapping[str, Any]) -> Schedule:
+def _work(setting: Setting, balancer: Balancer, drawn: Drawn, known: Mapping[str, Any]) -> Work:
     work = Work(drawn.lengths, drawn.weights, setting.cost.cluster.devices, setting.limit, **known)
-    if balancer.scenarios:
-        work = replace(work, scenarios=scenarios(drawn.linear, drawn.quadratic))
-    deal = assigned(balancer, work)
+    return replace(work, scenarios=scenarios(drawn.linear, drawn.quadratic)) if balancer.scenarios else work
+
+
+def _schedule(setting: Setting, drawn: Drawn, deal: Assigned) -> Schedule:
     whole = replace(drawn.unassigned, devices=deal.devices, queue=deal.queue)
     return replace(whole, gangs=deal.gangs, split_overhead=setting.split_overhead or 0.0) if deal.gangs else whole
 
