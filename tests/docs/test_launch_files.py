@@ -5,14 +5,16 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 
 import pytest
 from scripts import ROOT
 
+import odcsim.cli
 from odc_engine.cli import build_parser
 
 ROOM = ROOT / "docs" / "launch"
-SBATCH, JOB = ROOM / "odc.sbatch", ROOM / "odc.yaml"
+SBATCH, JOB, SWEEP = ROOM / "odc.sbatch", ROOM / "odc.yaml", ROOM / "sweep.sbatch"
 BACKSLASH = "\\\n"
 
 
@@ -44,9 +46,32 @@ def command_of(job) -> str:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_reads_the_batch_script():
-    done = subprocess.run(["bash", "-n", SBATCH], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("script", [SBATCH, SWEEP], ids=lambda path: path.name)
+def test_bash_reads_the_batch_script(script):
+    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_tasks_of_an_array_make_one_table(tmp_path):
+    """As Slurm starts them, one after the other here; the command is this package's."""
+    grid = 'trace = "uniform:min=20,max=900,samples=64"\nmodel = "tiny"\ngpu = "a100"\ndevices = [2, 4, 8]\n'
+    (tmp_path / "grid.toml").write_text(grid + "minibatch = 2\nminibatches = 2\n")
+    code = "import sys; from odcsim.cli import main; sys.exit(main())"
+    (tmp_path / "odcsim").write_text(f"#!/bin/bash\nexec {sys.executable} -c '{code}' \"$@\"\n")
+    (tmp_path / "odcsim").chmod(0o755)
+    known = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "SLURM_ARRAY_TASK_COUNT": "2"}
+    for task in ("1", "2"):
+        env = known | {"SLURM_ARRAY_TASK_ID": task, "SLURM_CPUS_PER_TASK": "1"}
+        subprocess.run(["bash", SWEEP, "grid.toml", "out.csv"], env=env, cwd=tmp_path, check=True, capture_output=True)
+    alone = ["sweep", str(tmp_path / "grid.toml"), "-o", str(tmp_path / "alone.csv"), "--jobs", "1"]
+    assert odcsim.cli.main(alone) == 0
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "alone.csv").read_bytes()
+
+
+def test_an_array_s_shares_are_its_tasks():
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", SWEEP.read_text(), re.MULTILINE))
+    assert options["array"].startswith("1-")
 
 
 def test_the_batch_script_s_calls_are_ours():
