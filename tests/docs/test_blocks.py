@@ -23,16 +23,8 @@ FENCE = re.compile(r"^( *)```(\w*)(?: (\S+))?\n(.*?)^\1```$", re.MULTILINE | re.
 LANGUAGES = {"console", "sh", "python", "text", "toml", "json", "jsonl", "csv", "sql"}
 PARSERS = {"odcsim": odcsim.cli.build_parser, "odc_engine": odc_engine.cli.build_parser}
 PYTHON = {"python", "pytest", "torchrun"}  # the program is among their words
-OTHERS = {
-    "pip",
-    "source",
-    "eval",
-    "export",
-    "sbatch",
-    "kubectl",
-    "nvidia-cuda-mps-control",
-    "gpu-kit/run",
-}  # not ours, or not here yet
+# Not ours, or not here yet.
+OTHERS = set("pip source eval export echo sbatch kubectl nvidia-cuda-mps-control gpu-kit/run".split())
 MADE = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 TESTS = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/docs").glob("*.py"))
 
