@@ -44,11 +44,26 @@ def _quiet(_semantic=None):
 
 
 @triton.jit(do_not_specialize=ANY)
-def get(target, source, nbytes, device, block: tl.constexpr):
-    """Copy bytes of another device's arena, which lie where `source` does in the own one, to an address here."""
+def get_nbi(target, source, nbytes, device, block: tl.constexpr):
+    """Ask for bytes of another device's arena, which lie where `source` does in the own one, to an address here.
+
+    They are there when a kernel behind this one has quieted.
+    """
     start = tl.program_id(0).to(tl.int64) * block
     size = tl.minimum(nbytes - start, block).to(tl.int64)
     _get(target.to(tl.int64) + start, source.to(tl.int64) + start, size, device)
+
+
+@triton.jit(do_not_specialize=ANY)
+def get(target, source, nbytes, device, block: tl.constexpr):
+    """The same, and wait for them."""
+    get_nbi(target, source, nbytes, device, block)
+    _quiet()
+
+
+@triton.jit
+def quiet():
+    """Wait for all that this device has asked for or sent."""
     _quiet()
 
 
@@ -79,6 +94,11 @@ def initialize_on_load(initialize: Callable[[int], Any]) -> Callable[[], None]:
 
 
 def move(kernel: Any, target: Any, source: Any, device: int, bitcode: str, block: int) -> None:
-    """One of the two above, with as many programs as there are blocks of bytes. `target` and `source` are bytes."""
+    """A get or a put, with as many programs as there are blocks of bytes. `target` and `source` are bytes."""
     nbytes = source.numel()
     kernel[(-(-nbytes // block),)](target, source, nbytes, device, block=block, extern_libs={LIBRARY: bitcode})
+
+
+def settle(bitcode: str) -> None:
+    """`quiet`, in the present stream's order."""
+    quiet[(1,)](extern_libs={LIBRARY: bitcode})

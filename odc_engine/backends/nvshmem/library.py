@@ -221,7 +221,15 @@ class DeviceNvshmem(Nvshmem):
         remote.move(remote.get, into, place, device, self._bitcode, _BLOCK)
 
     def get_nbi(self, into: Tensor, place: Tensor, device: int) -> None:
-        self.get(into, place, device)  # a kernel waits for its bytes
+        from odc_engine.kernels import remote
+
+        remote.move(remote.get_nbi, into, place, device, self._bitcode, _BLOCK)
+
+    def quiet(self) -> None:
+        """From a kernel, too: the library's quiet on a stream knows of what the host has asked for."""
+        from odc_engine.kernels import remote
+
+        remote.settle(self._bitcode)
 
     def put(self, place: Tensor, data: Tensor, device: int) -> None:
         from odc_engine.kernels import remote

@@ -106,8 +106,14 @@ def test_the_bitcode_is_of_the_host_library_s_version():
     assert versions.path.endswith(".bc")
 
 
-@pytest.mark.parametrize("name", ["get", "put"])
-def test_kernels_link_the_device_library(name, tmp_path, monkeypatch):
+TYPES = {"target": "*fp32", "source": "*fp32", "nbytes": "i32", "device": "i32", "block": "constexpr"}
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "constants"),
+    [(name, TYPES, {(4,): 1 << 16}) for name in ("get", "get_nbi", "put")] + [("quiet", {}, {})],
+)
+def test_kernels_link_the_device_library(name, types, constants, tmp_path, monkeypatch):
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -115,9 +121,8 @@ def test_kernels_link_the_device_library(name, tmp_path, monkeypatch):
     from odc_engine.kernels import remote
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    types = {"target": "*fp32", "source": "*fp32", "nbytes": "i32", "device": "i32", "block": "constexpr"}
     libraries = {"extern_libs": {remote.LIBRARY: nvshmem_library.versions().path}}
-    source = ASTSource(getattr(remote, name), types, {(4,): 1 << 16})
+    source = ASTSource(getattr(remote, name), types, constants)
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=libraries)
     assert made.asm["cubin"][:4] == b"\x7fELF"
     assert remote._STATE in made.asm["ptx"]  # by which a module is found that must be told

@@ -111,6 +111,34 @@ def test_nothing_waits_for_what_is_sent_but_the_next_to_the_same_slots_and_the_e
         assert told[5] == ["quiet"]
 
 
+def gathered(_rank, machines, units):
+    """What a device asks the library for where it gathers units, and whether all was there when it copied it."""
+    memory = memory_of(machines)
+    arena = FarArena(memory, UNITS, "slots")
+    memory.meet(MAIN)
+    told = []
+    for unit in units:
+        memory.library.log.clear()
+        shape = UNITS[unit]
+        arena.gather(unit, torch.empty(memory.size * shape.gather, dtype=shape.dtype))
+        told.append(list(memory.library.log))
+    near = list(memory.near)
+    memory.meet(MAIN)
+    memory.close()
+    return near, told
+
+
+@pytest.mark.parametrize("machines", [(1, 1, 1), (2, 1, 1), (1, 3)])
+def test_all_far_shards_of_a_unit_are_asked_for_before_any_is_waited_for(pools, machines):
+    size = sum(machines)
+    for near, told in pools(size).run(gathered, machines, (0, 2)):
+        for calls in told:
+            *asked, last = calls
+            assert {what for what, _ in asked} == {"get_nbi"}
+            assert sorted(device for _, device in asked) == [d for d in range(size) if d not in near]
+            assert last == ("quiet", None)
+
+
 def test_units_that_nothing_was_pushed_of_are_cleared_at_far_owners(pools):
     for told in pools(2).run(logged, (1, 1), (0,)):
         assert told == [["put"], ["put", "quiet"]]

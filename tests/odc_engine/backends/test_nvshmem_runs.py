@@ -295,3 +295,19 @@ def test_kernels_that_are_loaded_later_are_not_told_of_a_library_that_has_ended(
     assert len(hooks) == len(before) + 1
     library.stop(None)
     assert hooks == before
+
+
+@needs_triton
+def test_kernels_ask_for_all_bytes_before_one_of_them_waits(monkeypatch):
+    """The library whose transfers are kernels keeps to what it promises: only a quiet waits."""
+    from odc_engine.kernels import remote
+
+    launched = []
+    monkeypatch.setattr(remote, "move", lambda kernel, *_: launched.append(kernel))
+    monkeypatch.setattr(remote, "settle", lambda bitcode: launched.append(bitcode))
+    memory = object.__new__(NvshmemMemory)
+    memory.rank, memory._views, memory._near = 0, [torch.zeros(64, dtype=torch.uint8)], range(1)
+    memory.library = library = object.__new__(nvshmem_library.DeviceNvshmem)
+    library._bitcode = "bitcode"
+    memory.fetch_all([(device, 8 * device, torch.empty(8, dtype=torch.uint8)) for device in (1, 2, 3)])
+    assert launched == [remote.get_nbi] * 3 + ["bitcode"]
