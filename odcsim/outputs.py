@@ -18,7 +18,7 @@ INPUTS = (
     *DATA,
     *"schedule timeline timelines predicted measured name model gpu profile cluster tokenizer rows grid".split(),
 )
-OUTPUTS = ("output", "html")
+OUTPUTS = ("output", "html", "steps", "svg")
 PAGES = ("", ".html", ".htm")  # without a suffix it may be a pipe
 # Kinds of files by how they begin. What is none of them is text, or somebody's own.
 _BEGINS = {

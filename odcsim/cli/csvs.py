@@ -3,7 +3,7 @@
 import csv
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from odcsim import tables
 
@@ -18,7 +18,11 @@ def print_rows(comparisons: "Sequence[tuple[int, Comparison]]") -> None:
 
 def print_lines(rows: Iterable[Mapping[str, Any]]) -> None:
     """Rows as their JSON has them."""
+    write_lines(rows, sys.stdout)
+
+
+def write_lines(rows: Iterable[Mapping[str, Any]], out: TextIO) -> None:
     lines = [tables.flat(row) for row in rows]
-    writer = csv.DictWriter(sys.stdout, tables.names(lines), lineterminator="\n")
+    writer = csv.DictWriter(out, tables.names(lines), lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)

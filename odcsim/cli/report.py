@@ -1,25 +1,65 @@
 """`odcsim report`: timelines as a page of pictures."""
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odcsim.timeline import Timeline
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
         help="pictures of timelines: idle by part, and one minibatch as Gantt charts",
-        description="Write a self-contained HTML page about timelines of 'odcsim simulate' or 'odc_engine run'.",
+        description="Write a self-contained HTML page about timelines of 'odcsim simulate' or 'odc_engine run', a "
+        "small picture of one minibatch, or a line for each step.",
     )
     parser.add_argument("timelines", nargs="+", metavar="TIMELINE", help="files to show beside each other")
-    parser.add_argument("--html", required=True, metavar="FILE", help="the page to write")
+    parser.add_argument("--html", metavar="FILE", help="write a page")
+    parser.add_argument("--svg", metavar="FILE", help="write a picture of one minibatch, for a pull request")
+    parser.add_argument("--steps", metavar="FILE", help="write CSV with a line for each step, for W&B or TensorBoard")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from odcsim import timeline
-    from odcsim.pages.report import write_timelines
+    from odcsim.errors import InputError
 
-    write_timelines([timeline.read(path) for path in args.timelines], args.html)
-    print(f"{args.html}: {Path(args.html).stat().st_size / 1e6:.1f} MB")
+    if not (args.html or args.svg or args.steps):
+        raise InputError("nothing is to be written", fix="give --html, --svg or --steps FILE")
+    timelines = [timeline.read(path) for path in args.timelines]
+    if args.html is not None:
+        from odcsim.pages.report import write_timelines
+
+        write_timelines(timelines, args.html)
+        _tell(args.html)
+    if args.svg is not None:
+        from odcsim.pages.report import write_picture
+
+        write_picture(timelines, args.svg)
+        _tell(args.svg)
+    if args.steps is not None:
+        _write_steps(timelines, args)
+
+
+def _tell(path: str) -> None:
+    size = Path(path).stat().st_size
+    print(f"{path}: {size / 1e6:.1f} MB" if size >= 1e5 else f"{path}: {size / 1e3:.0f} kB")
+
+
+def _write_steps(timelines: "Sequence[Timeline]", args: argparse.Namespace) -> None:
+    import io
+
+    from odcsim.cli.csvs import write_lines
+    from odcsim.files import write_text
+    from odcsim.results.steps import steps
+
+    titles = [t.about.title for t in timelines]
+    alike = len(set(titles)) < len(titles)
+    runs = [f"{title} ({path})" if alike else title for title, path in zip(titles, args.timelines, strict=True)]
+    lines = [line for t, run in zip(timelines, runs, strict=True) for line in steps(t, run)]
+    write_lines(lines, out := io.StringIO())
+    write_text(Path(args.steps), out.getvalue())
+    print(f"{args.steps}: {len(lines):,} steps of {len(timelines)} timeline{'s' if len(timelines) > 1 else ''}")

@@ -13,12 +13,13 @@ from odcsim.pages import page
 from odcsim.pages.opening import opening, question
 from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
+from odcsim.plots.svg import svg
 from odcsim.questions import answer
 from odcsim.questions.answer import Basis, dollars_between, hours_between, money, named
 from odcsim.questions.comparison import Comparison, inputs
 from odcsim.results import metrics
 from odcsim.results.summary import Row
-from odcsim.timeline import Floats, Timeline
+from odcsim.timeline import Timeline
 
 ASSUMPTIONS = "docs/model"
 
@@ -45,8 +46,7 @@ def write_report(comparison: Comparison, path: Path | str, sweep: Sequence[tuple
 
 def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:
     """Timelines beside each other: idle by part, and the same minibatch of each as a Gantt chart."""
-    shortest = min(len(t.samples) for t in timelines)
-    number = _median(metrics.usage(timelines[0]).makespan[:shortest])
+    number = _median(timelines)
     blocks = [t.block_of(number) for t in timelines]
     until = max(float(block.had[:, place].max()) for block, place in blocks)
     body = [
@@ -63,6 +63,18 @@ def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:
         *_closing(),
     ]
     _write("Where the time goes", body, path)
+
+
+def write_picture(timelines: Sequence[Timeline], path: Path | str) -> None:
+    """The same minibatch of each as a small SVG."""
+    write_text(Path(path), svg(timelines, _median(timelines)))
+
+
+def _median(timelines: Sequence[Timeline]) -> int:
+    """The minibatch that takes the first of them its median time, of an even number the lower one; all have it."""
+    shortest = min(len(t.samples) for t in timelines)
+    times = metrics.usage(timelines[0]).makespan[:shortest]
+    return int(np.argsort(times, kind="stable")[(shortest - 1) // 2])
 
 
 def _write(title: str, body: Sequence[str], path: Path | str) -> None:
@@ -152,11 +164,6 @@ def _pair(comparison: Comparison, reply: Basis) -> list[str]:
     drawn = [plots.gantt(t, 0, until=max(spans), number=number) for t in timelines]
     charts = [plots.embed(chart, name) for chart, name in zip(drawn, ("gantt-before", "gantt-after"), strict=True)]
     return [page.heading("One minibatch, device by device"), page.paragraph(words), *charts]
-
-
-def _median(values: Floats) -> int:
-    """Where the median is; of an even number of values the lower one, so that it exists."""
-    return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
 
 
 def _origins(comparison: Comparison) -> list[str]:

@@ -17,7 +17,7 @@ MOST_DEVICES, MOST_BARS = 64, 4000
 _AXIS = "seconds from the start of the minibatch"
 _PASSES = ("forward", "head", "backward")
 _SHOWN_AS = {"publish": "optimizer", "meeting": "other"}
-_ORDER = (*_PASSES, "overhead", "gather", "push", "wait_inside", "wait_end", "optimizer", "other")
+ORDER = (*_PASSES, "overhead", "gather", "push", "wait_inside", "wait_end", "optimizer", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def gantt(
     """`until` (seconds) gives charts a common axis; `number` is told where the timeline is cut from a longer run."""
     block, place = timeline.block_of(minibatch)
     makespan = float(block.had[:, place].max())
-    devices = _choose(block, place, most)
+    devices = choose(block, place, most)
     visible = [bar for device in devices for bar in bars(block, place, device) if bar.seconds > makespan / 10_000]
     about = timeline.about
     words = f"minibatch {minibatch if number is None else number}, {timeline.tokens[minibatch]:,} tokens in "
@@ -51,7 +51,7 @@ def gantt(
         x=_AXIS,
         height=150 + len(devices) * _pixels(devices),
     )
-    for kind in _ORDER:
+    for kind in ORDER:
         _add(drawn, kind, [bar for bar in visible if bar.kind == kind])
     drawn.update_layout(barmode="overlay", bargap=0.18)
     drawn.update_xaxes(range=[0, 1.01 * max(until, makespan)])
@@ -110,10 +110,10 @@ def _totals(members: Sequence[Slice]) -> list[tuple[str, float]]:
     for s in members:
         kind = _SHOWN_AS.get(s.kind, s.kind)
         total[kind] = total.get(kind, 0.0) + s.seconds
-    return sorted(total.items(), key=lambda item: _ORDER.index(item[0]))
+    return sorted(total.items(), key=lambda item: ORDER.index(item[0]))
 
 
-def _choose(block: Block, place: int, most: int) -> list[int]:
+def choose(block: Block, place: int, most: int) -> list[int]:
     """All devices, or where there are too many a choice from the busiest to the idlest."""
     devices = block.had.shape[2]
     most = min(most, max(4, MOST_BARS // (8 * max(block.program.microbatches, 1))))
