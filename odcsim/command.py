@@ -45,8 +45,9 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """1 update, 4 updates."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """1 update, 4 updates, 2 microbatches."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def whole(text: str) -> int:

@@ -80,9 +80,14 @@ def how(offer: Offer) -> str:
     way = offer.chosen.way
     return (
         f"Run it by {way.name}, {way.words}: {way.setting.minibatch} samples per device and step, in "
-        f"{offer.microbatches:.1f} microbatches of at most {way.setting.limit:,} tokens; {offer.memory / 1e9:.0f} GB "
+        f"{_packs(offer.microbatches)} of at most {way.setting.limit:,} tokens; {offer.memory / 1e9:.0f} GB "
         "per device."
     )
+
+
+def _packs(microbatches: float) -> str:
+    """1.0 of them is one; others are an average."""
+    return "1 microbatch" if round(microbatches, 1) == 1 else f"{microbatches:.1f} microbatches"
 
 
 def on_demand(offer: Offer) -> str:

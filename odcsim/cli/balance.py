@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.command import Parser
+from odcsim.command import Parser, counted
 from odcsim.progress import progress
 
 
@@ -49,7 +49,7 @@ def _run(args: argparse.Namespace) -> None:
         least_queued = "" if min(queued) == most_queued else f"{min(queued)} to "
         spread += f" microbatches a device and {least_queued}{most_queued} in the queue"
     else:
-        spread += " microbatches a device"
-    print(f"{args.output}: {len(file.schedules)} minibatches, {spread}, digest {file.header.digest}")
+        spread = ("" if least == most else f"{least} to ") + f"{counted(most, 'microbatch')} a device"
+    print(f"{args.output}: {counted(len(file.schedules), 'minibatch')}, {spread}, digest {file.header.digest}")
     if args.truncate or args.drop_over:
         print(f"Lengths: {setting.trace.origin}.")

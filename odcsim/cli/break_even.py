@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from odcsim.questions.break_even import Query, curves
     from odcsim.questions.limit import chosen as chosen_limit
+    from odcsim.questions.remedies import misfits, remedies
     from odcsim.questions.weights import regrets
 
     names = ("gpu", "profile", "devices", "minibatch", "max_tokens", "seed", "devices_per_node", "cluster")
@@ -44,7 +45,8 @@ def _run(args: argparse.Namespace) -> None:
     with progress("changing", 6) as advance:
         made = list(curves(asked, advance=advance))
     setting = setting if args.max_tokens else chosen_limit(setting)
-    wrong = regrets(setting)
+    ways_out = remedies(setting) if misfits(setting) else []
+    wrong = [] if ways_out else regrets(setting)
     if args.html is not None:
         from odcsim.pages.break_even_page import write_break_even
 
@@ -59,6 +61,8 @@ def _run(args: argparse.Namespace) -> None:
     for curve in made:
         print(*_table(curve), sep="\n")
         print(f"{words.sentence(curve)}\n")
+    if ways_out:
+        print(f"What you ask about does not fit memory. What would: {'; '.join(ways_out)}.")
     print(*words.regret_lines(wrong), sep="\n")
 
 

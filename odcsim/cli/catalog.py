@@ -120,11 +120,16 @@ def _show_model(model: "Model", source: "Source | None", path: str, as_json: boo
         known = {"schema": 1, "kind": "model", "name": model.name, "shape": shape, "derived": derived}
         return options.print_json(known | origin)
     print(model.name)
-    rows = [(f"  {key}", str(value)) for key, value in (shape | derived).items() if value or key == "tied"]
+    rows = [(f"  {key}", _plain(value)) for key, value in (shape | derived).items() if value or key == "tied"]
     print(*tables.lines(rows, (-32, 18)), sep="\n")
     dated = f", {origin['as_of']}" if origin["as_of"] else ""
     print(f"  from {origin['source']}{dated} {origin['url']}".rstrip())
     return None
+
+
+def _plain(value: Any) -> str:
+    """Counts with separators."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _derived(model: "Model") -> dict[str, float | None]:

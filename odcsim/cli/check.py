@@ -1,13 +1,17 @@
 """`odcsim check`: whether a plan hangs, runs out of its limit or shifts the loss, with an exit status for CI."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
+from odcsim.command import counted
 from odcsim.recipe import CHOICES
 
 if TYPE_CHECKING:
     from odcsim.checking.batches import Batch
+
+HEAD = 1 << 20  # characters of a schedule file's first line
 
 
 def add(commands: Any) -> None:
@@ -30,7 +34,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--accumulate", dest="each", type=options.whole, default=1, metavar="M", help="batches of a device and step"
     )
-    parser.add_argument("--sync", choices=CHOICES["sync"].values, default="collective", help="(collective)")
+    parser.add_argument(
+        "--sync", choices=CHOICES["sync"].values, help="(on-demand for its balancers' schedules, else collective)"
+    )
     parser.add_argument("--strict", action="store_true", help="warnings, too, exit with 1")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     parser.set_defaults(run=_run)
@@ -42,6 +48,8 @@ def _run(args: argparse.Namespace) -> int:
     from odcsim.checking.plan_file import read
 
     batches = read(args.plan, Dealing(args.devices, args.each))
+    made_for = "" if args.sync else _made_for(args.plan)
+    args.sync = args.sync or made_for or "collective"
     size = 0
     if args.lengths is not None:
         batches, size = _with_lengths(batches, args)
@@ -52,7 +60,7 @@ def _run(args: argparse.Namespace) -> int:
     else:
         for finding in findings:
             print(finding.line)
-        print(_summary(args.plan, batches, len(wrong)))
+        print(_summary(args.plan, batches, len(wrong), f", {args.sync}" if made_for else ""))
     return int(bool(wrong))
 
 
@@ -80,8 +88,24 @@ def _print_json(args: argparse.Namespace, batches: "list[Batch]", findings: Any,
     options.print_json(content | {"findings": [asdict(finding) for finding in findings]})
 
 
-def _summary(plan: str, batches: "list[Batch]", wrong: int) -> str:
+def _summary(plan: str, batches: "list[Batch]", wrong: int, under: str) -> str:
     counts = [len(device) for batch in batches for device in batch.devices]
-    spread = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    shape = f"{len(batches):,} minibatches on {len(batches[0].devices)} devices, {spread} microbatches each"
-    return f"{plan}: {shape}: " + ("nothing that hangs it" if not wrong else f"{wrong} findings")
+    spread = "" if min(counts) == max(counts) else f"{min(counts)} to "
+    held = f"{counted(len(batches), 'minibatch')} on {counted(len(batches[0].devices), 'device')}"
+    shape = f"{held}, {spread}{counted(max(counts), 'microbatch')} each{under}"
+    return f"{plan}: {shape}: " + ("nothing that hangs it" if not wrong else counted(wrong, "finding"))
+
+
+def _made_for(path: str) -> str:
+    """The sync that a schedule file of ours is for, where its balancer is for no other."""
+    import json
+
+    from odcsim.balance import BALANCERS
+
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            head = json.loads(file.readline(HEAD))
+        name = head.get("balancer")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""
+    return "on-demand" if any(b.name == name and b.free_counts for b in BALANCERS) else ""

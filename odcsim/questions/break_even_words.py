@@ -22,8 +22,10 @@ def sentence(curve: Curve) -> str:
         return "Nothing of this fits or can be drawn."
     low, high = min(curve.leads), max(curve.leads)
     if not curve.crossings:
-        at_all, at_none = f"It pays at all of these ({low:.2f} and more).", f"It pays at none (at most {high:.2f})."
-        return at_all if low >= NOTABLE else at_none
+        most = f"{high:.2f}" if round(high, 2) < NOTABLE else f"{high:.3f}"
+        return (
+            f"It pays at all of these ({low:.2f} and more)." if low >= NOTABLE else f"It pays at none (at most {most})."
+        )
     known = [s for s in curve.spots if s.lead is not None]
     pays = (known[0].lead or 0) >= NOTABLE
     words = []

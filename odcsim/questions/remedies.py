@@ -27,6 +27,12 @@ def needs(setting: Setting) -> memory.Memory:
     return room.needed(_leanest(setting), longest, longest)
 
 
+def misfits(setting: Setting) -> bool:
+    """Whether not even the longest sample alone fits, where the memory of a GPU is known."""
+    limit = setting.cost.cluster.memory_bytes
+    return limit is not None and 0 < limit < needs(setting).total
+
+
 def remedies(setting: Setting) -> list[str]:
     """In words, the nearest to what was asked for first; none where the memory of a GPU is not known."""
     limit = setting.cost.cluster.memory_bytes

@@ -53,9 +53,9 @@ class Setting:
         over = self.trace.lengths > self.limit
         row = int(np.argmax(over if self.trace.counts is None else over & (self.trace.counts > 0)))
         raise InputError(
-            f"sample {row} has {self.trace.lengths[row]} tokens, over --max-tokens {self.limit}",
+            f"sample {row} has {self.trace.lengths[row]:,} tokens, over --max-tokens {self.limit:,}",
             where=self.trace.name,
-            fix=f"raise the limit to {self.trace.longest}, or see --truncate and --drop-over",
+            fix=f"raise the limit to {self.trace.longest:,}, the longest sample, or see --truncate and --drop-over",
         )
 
     def draw(self) -> list[NDArray[np.int64]]:

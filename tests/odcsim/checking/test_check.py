@@ -120,7 +120,7 @@ def test_schedules_of_ours(tmp_path, schedules, capsys):
     schedule.write(schedules, path)
     assert run(path, "--sync", "on-demand", "--max-tokens", 65536) == 0
     assert "6 minibatches on 4 devices" in capsys.readouterr().out
-    assert run(path) == 1
+    assert run(path, "--sync", "collective") == 1
     assert "collective sync waits for ever" in capsys.readouterr().out
     lines = path.read_text().splitlines()
     edited = json.loads(lines[2])
@@ -171,7 +171,7 @@ def test_packs_of_trl(tmp_path, kind, capsys):
 def test_a_plan_by_a_pipe(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"devices": UNEVEN})))
     assert run("-") == 1
-    assert "-: 1 minibatches on 2 devices, 1 to 2 microbatches each: 1 findings" in capsys.readouterr().out
+    assert "-: 1 minibatch on 2 devices, 1 to 2 microbatches each: 1 finding\n" in capsys.readouterr().out
 
 
 BAD = ["{", "[]", "null", '"a"', '{"length": 5}', "[[0], [[1]]]", '{"devices": [[[5]]], "lengths": [1, 2]}',
@@ -187,3 +187,16 @@ def test_bad_input_is_one_line_and_two(tmp_path, content, capsys):
 
 def test_a_plan_is_no_file_to_write_over(tmp_path):
     assert run(tmp_path / "none.json") == 2
+
+
+def test_a_schedule_of_ours_is_held_against_the_sync_that_it_is_for(tmp_path, capsys):
+    """lb-mini deals uneven counts, which only on-demand runs: no error unless somebody asks for collectives."""
+    plan = str(tmp_path / "plan.jsonl")
+    asked = (
+        "balance lognormal:median=3000,sigma=1,max=16000 --balancer lb-mini --model qwen3-0.6b --gpu h100 --devices 4"
+    )
+    assert main([*asked.split(), "--minibatch", "4", "--max-tokens", "16000", "--minibatches", "9", "-o", plan]) == 0
+    assert main(["check", plan]) == 0
+    assert "microbatches each, on-demand: nothing that hangs it" in capsys.readouterr().out
+    assert main(["check", plan, "--sync", "collective"]) == 1
+    assert "collective sync waits for ever" in capsys.readouterr().out

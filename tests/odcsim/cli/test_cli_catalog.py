@@ -56,7 +56,7 @@ def test_show_a_model(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     source = catalog.model_source(name)
     assert source is not None
     assert source.title in out
-    assert f"{catalog.model(name).parameters}" in out
+    assert f" {catalog.model(name).parameters:,}\n" in out
 
 
 def test_show_a_model_as_json(capsys: pytest.CaptureFixture[str]) -> None:

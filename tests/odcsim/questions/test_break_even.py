@@ -79,6 +79,7 @@ def test_words_follow_the_curve():
         return break_even_words.sentence(Curve("network", "Gb/s", "20", spots, whole))
 
     assert said(0.9, 0.95, None) == "It pays at none (at most 0.95)."
+    assert said(0.9, 1.0187, None) == "It pays at none (at most 1.019)."  # and not 1.02, from which it pays
     assert said(1.1, 1.2) == "It pays at all of these (1.10 and more)."
     assert said(0.92, 1.12) == "It pays from about 14 Gb/s; here it is 20."
     assert said(0.92, 1.12, 1.2, 1.0, whole=True) == "It pays from 20 Gb/s and up to 40 Gb/s; here it is 20."
@@ -105,3 +106,11 @@ def test_the_command_draws_and_tells(tmp_path, monkeypatch, capsys):
     assert main([*args, "--max-tokens", "32769", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert {curve["name"] for curve in content["curves"]} >= {"links in a node", "devices", "minibatch"}
+
+
+def test_what_fits_nowhere_is_told_with_what_would(capsys):
+    args = "--model llama-3.1-70b --gpu h100 --devices 8 --minibatch 2".split()
+    assert main(["break-even", "lognormal:median=1500,sigma=0.9,max=8192", *args]) == 0
+    told = capsys.readouterr().out
+    assert "does not fit memory. What would: --offload (85 GB); --lora 16" in told
+    assert "Balanced by" not in told

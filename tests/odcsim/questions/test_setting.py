@@ -146,7 +146,11 @@ def test_a_profile_of_another_model_is_scaled_and_one_of_an_unknown_model_refuse
 @pytest.mark.parametrize(
     ("recorded", "limit", "problem"),
     [
-        (trace([5, 30, 10, 40]), 20, "t: sample 1 has 30 tokens, over --max-tokens 20; raise the limit to 40"),
+        (
+            trace([5, 30, 10, 40]),
+            20,
+            "t: sample 1 has 30 tokens, over --max-tokens 20; raise the limit to 40, the longest",
+        ),
         (trace([99, 5, 30], counts=[0, 9, 9]), 20, "30 tokens, over --max-tokens 20; raise the limit to 30"),
         (trace([5, 5]), -1, "over --max-tokens -1"),
         (trace([5, 5]), 0, "one minibatch needs 4 samples and 't' has 2"),
