@@ -75,12 +75,12 @@ MODELS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_are_those_of_the_microbatch_unsplit(pools, name):
-    right(at_every(pools, MODELS[name], step=1))
+    right(at_every(pools, MODELS[name], step=1 if name == "plain" else 13))  # 13: still all kinds of operations
 
 
 @pytest.mark.slow
 def test_and_where_a_half_runs_out_of_memory_too(pools):
-    right(at_every(pools, CASE, step=3, again=160), times=2)
+    right(at_every(pools, CASE, step=13, again=160), times=2)
 
 
 def test_at_some_operations_they_are(pools):
