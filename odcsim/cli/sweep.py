@@ -76,7 +76,7 @@ def _advancing(advance: Callable[[str], None]) -> "Callable[[Done], None]":
 
 
 def tell(told: "Written", output: Path) -> None:
-    print(f"{told.points:,} points, {told.rows:,} rows: {output}")
+    print(f"{told.points:,} point{'' if told.points == 1 else 's'}, {told.rows:,} rows: {output}")
     if told.refused:
         print(f"odcsim: {told.refused:,} of them cannot run, such as: {told.reason}", file=sys.stderr)
 
@@ -85,7 +85,9 @@ def _tell_share(plan: "Sweep") -> None:
     from odcsim.sweeps.store import SUFFIX
 
     number, of = plan.share
-    print(f"share {number} of {of}: {len(plan.grid.share(number, of)):,} points, in {plan.kept}")
+    print(
+        f"share {number} of {of}: {len(plan.grid.share(number, of)):,} of {len(plan.grid.points):,} points, in {plan.kept}"
+    )
     print(f"when all shares are done: odcsim merge {plan.output}.*{SUFFIX} -o {plan.output}")
 
 

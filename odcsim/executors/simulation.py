@@ -17,6 +17,7 @@ from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
 
 EXECUTORS = ("analytic", "des")
+QUEUES = 16  # minibatches with queues at once, at least: who takes what is found entry by entry, for all of them
 GROUP = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
 
 
@@ -158,8 +159,9 @@ def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | No
     groups: dict[tuple[int, bool], list[int]] = {}
     for number, schedule in enumerate(schedules):
         groups.setdefault((max(schedule.microbatches), bool(schedule.queue)), []).append(number)
-    for _, numbers in sorted(groups.items()):
-        stride = max(1, size // simulation.cost.cluster.devices) if size else len(numbers)
+    for (_, queued), numbers in sorted(groups.items()):
+        least = QUEUES if queued else 1
+        stride = max(least, size // simulation.cost.cluster.devices) if size else len(numbers)
         for first in range(0, len(numbers), stride):
             yield numbers[first : first + stride]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
 from odcsim.program import SYNCS
 from odcsim.questions import examples
-from odcsim.questions.ends import Ends, Pair, ends
+from odcsim.questions.ends import FEW, Ends, Pair, ends
 from odcsim.questions.setting import Drawn, Setting, assign, drawn
 from odcsim.results import summary
 from odcsim.results.intervals import Draws, draws
@@ -92,29 +93,31 @@ def compare(
     `advance` is called once for each (balancer, sync) that is done."""
     price = setting.price if price is None else price
     memory_limit = setting.cost.cluster.memory_bytes if memory_limit is None else memory_limit
-    plans: dict[str, ScheduleFile] = {}
-    fully: dict[str, ScheduleFile] = {}  # the same for full sharding, under which some plan otherwise
-    largest: dict[str, int] = {}
-    rows, usages, minibatches = [], [], drawn(setting)
+    few: dict[str, ScheduleFile] = {}  # the beginning of each plan, which is all that the ends run
+    rows, usages, minibatches, fidelity = [], [], drawn(setting), setting.cost.profile.fidelity
     profile, work = setting.cost.profile, flops(setting, minibatches)
     full = replace(setting, cost=setting.cost.by(**FULL))
-    for balancer, sync in among or pairs(setting):
-        if balancer not in plans:
-            plans[balancer] = file = assign(setting, balancer, minibatches)
-            other = setting.cost.sharded != "full" and balance.named(balancer).weighs_transfers
-            fully[balancer] = assign(full, balancer, minibatches) if other else file
-            largest[balancer] = max(s.tokens(microbatch) for s in file.schedules for microbatch in s.contents())
-        how = Simulation(setting.cost, sync, executor, seed=setting.seed, exchange=RIVAL)
-        measured = measure(plans[balancer], how)
-        row = summary.row(measured, profile.low, profile.high, price)
-        row = summary.used(row, *work, measured.devices, setting.cost.cluster.peak_flops)
-        row = replace(row, over_full=_over_full(measured, fully[balancer], how))
-        rows.append(_with_memory(row, setting, largest[balancer], memory_limit))
-        usages.append(measured.usage)
-        advance()
+    # One balancer after the other: plans of thousands of devices fill gigabytes.
+    for balancer, of_one in groupby(among or pairs(setting), lambda pair: pair[0]):
+        plan = fully = assign(setting, balancer, minibatches)
+        if setting.cost.sharded != "full" and balance.named(balancer).weighs_transfers:
+            fully = assign(full, balancer, minibatches)  # under full sharding it plans otherwise
+        largest = max(s.tokens(microbatch) for s in plan.schedules for microbatch in s.contents())
+        for _, sync in of_one:
+            how = Simulation(setting.cost, sync, executor, seed=setting.seed, exchange=RIVAL)
+            measured = measure(plan, how)
+            row = summary.row(measured, profile.low, profile.high, price)
+            row = summary.used(row, *work, measured.devices, setting.cost.cluster.peak_flops)
+            row = replace(row, over_full=_over_full(measured, fully, how))
+            rows.append(_with_memory(row, setting, largest, memory_limit))
+            usages.append(measured.usage)
+            advance()
+        if balancer == "native":
+            fidelity = simulation.fidelity(setting.cost, plan.schedules)
+        few[balancer] = replace(plan, schedules=plan.schedules[:FEW])
+        del plan, fully  # before the next one is made
     compared = summary.compared(rows, [u.makespan for u in usages], of_samples(setting, minibatches))
-    fidelity = simulation.fidelity(setting.cost, plans["native"].schedules)
-    interval = None if among else ends(setting, plans, {r.pair: r.recipe for r in compared})
+    interval = None if among else ends(setting, few, {r.pair: r.recipe for r in compared})
     return Comparison(setting, executor, fidelity, compared, tuple(usages), price, memory_limit, interval)
 
 
