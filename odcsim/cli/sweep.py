@@ -84,10 +84,9 @@ def tell(told: "Written", output: Path) -> None:
 def _tell_share(plan: "Sweep") -> None:
     from odcsim.sweeps.store import SUFFIX
 
-    number, of = plan.share
-    print(
-        f"share {number} of {of}: {len(plan.grid.share(number, of)):,} of {len(plan.grid.points):,} points, in {plan.kept}"
-    )
+    (number, of), every = plan.share, len(plan.grid.points)
+    mine = len(plan.grid.share(number, of))
+    print(f"share {number} of {of}: {mine:,} of {every:,} points, in {plan.kept}")
     print(f"when all shares are done: odcsim merge {plan.output}.*{SUFFIX} -o {plan.output}")
 
 
