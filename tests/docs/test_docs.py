@@ -162,7 +162,7 @@ def test_every_test_that_a_page_names_exists(page):
 def test_every_assumption_names_a_test():
     pages = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "model").glob("*.md")}
     assert pages.pop("not-modeled.md").count("\n- **") > 10
-    assert "\n## " not in pages.pop("index.md")
+    del pages["index.md"]  # a table of them
     sections = [part for page in pages.values() for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]]
     assert len(sections) > 20
     assert [s.splitlines()[0] for s in sections if not TEST_NAME.search(s)] == []
