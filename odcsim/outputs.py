@@ -39,7 +39,7 @@ def check_outputs(args: Namespace) -> None:
     read = [path for name in INPUTS for path in _listed(getattr(args, name, None))]
     data = [path for name in DATA for path in _listed(getattr(args, name, None))]
     for name in OUTPUTS:
-        if (text := getattr(args, name, None)) is not None:
+        if isinstance(text := getattr(args, name, None), str):  # --steps of `rl` is a number
             path = Path(text)
             check_writable(path)
             check_apart(path, read)
