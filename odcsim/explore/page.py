@@ -42,6 +42,7 @@ def page() -> Dash:
     app.callback(Output("asked", "data"), *shown, *given, prevent_initial_call=True)(_answer)
     drawn = [Output("pair", "figure"), Output("picture", "aria-label"), Output("caption", "children")]
     app.callback(*drawn, Input("asked", "data"))(_chart)
+    app.callback(Output("break-even", "children"), Input("asked", "data"))(_break_even)
     app.callback(Output("report", "data"), Input("save", "n_clicks"), State("asked", "data"))(_report)
     app.clientside_callback(_LINK, Output("linked", "children"), Input("asked", "data"))
     clicked = (Input("copy", "n_clicks"), State("command", "children"))
@@ -77,6 +78,7 @@ def _layout() -> Any:
                     html.Div(dcc.Graph(id="pair", config={"displayModeBar": False}), id="picture", role="img"),
                 ]
             ),
+            html.P(id="break-even", className="note", **{"aria-live": "polite"}),
             html.H2("Every row"),
             html.Div(id="table", className="scroll", role="region", tabIndex=0, **{"aria-label": "Every row"}),
             html.H2("The same in a terminal"),
@@ -169,6 +171,10 @@ def _chart(search: str | None) -> tuple[Any, str, Any]:
     drawn["layout"]["height"] -= HEAD - 30
     caption = [html.H2(title["text"]), html.P(title["subtitle"]["text"], className="note")]
     return drawn, title["text"], caption
+
+
+def _break_even(search: str | None) -> Any:
+    return no_update if search is None else replies.break_even(linked(search))
 
 
 def _report(clicks: int | None, search: str | None) -> Any:

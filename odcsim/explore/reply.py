@@ -11,6 +11,8 @@ from odcsim.pages.opening import advice
 from odcsim.pages.report import write_report
 from odcsim.questions import answer
 from odcsim.questions.answer import money, named
+from odcsim.questions.break_even import lead, network, planned
+from odcsim.questions.break_even_words import sentence
 from odcsim.questions.comparison import Comparison, compare, pairs
 
 HEAD = ("", "idle", "GPU-hours", "dollars", "speedup", "over best collective", "memory")
@@ -69,6 +71,14 @@ def chart(asked: Asked) -> str:
     number = found.comparison.typical(*both)
     timelines = [found.comparison.timeline(*row, number) for row in both]
     return str(plots.pair(timelines[0], timelines[1], number=number, most=MOST).to_json())
+
+
+def break_even(asked: Asked) -> str:
+    """From which network on it pays, as `odcsim break-even` says it: of fewer minibatches, at this token limit."""
+    setting = asked.setting
+    plans = planned(setting)  # which no network changes
+    curve = network(setting, lambda other: lead(other, plans))
+    return f"{curve.name.capitalize()}: {sentence(curve)}" if curve and curve.leads else ""
 
 
 def report(asked: Asked) -> str:

@@ -20,8 +20,11 @@ from odcsim.questions import limit, room
 from odcsim.questions.answer import NOTABLE
 from odcsim.questions.asking import ask
 from odcsim.questions.setting import Setting, assign, drawn
+from odcsim.schedule import Schedule
 from odcsim.trace import Trace
 
+Schedules = Sequence[Schedule]
+Lead = Callable[[Setting], float | None]
 MINIBATCHES = 12
 SIDES = {"collective": ("sorted-slice", "lb-micro"), "on-demand": ("lb-mini", "lb-robust")}
 TIMES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the rate of the network
@@ -68,16 +71,22 @@ def _crossed(x: float, lead: float, other: float, its: float) -> float:
     return exp(log(x) + share * log(other / x)) if x > 0 and other > 0 else x + share * (other - x)
 
 
-def lead(setting: Setting) -> float | None:
-    """How many times as fast on-demand is as the best without it."""
-    minibatches, memory = drawn(setting), setting.cost.cluster.memory_bytes
+def planned(setting: Setting) -> dict[str, list[Schedules]]:
+    """The schedules of each side, by each of its balancers."""
+    minibatches = drawn(setting)
+    return {side: [assign(setting, name, minibatches).schedules for name in names] for side, names in SIDES.items()}
+
+
+def lead(setting: Setting, plans: Mapping[str, Sequence[Schedules]] | None = None) -> float | None:
+    """How many times as fast on-demand is as the best without it. The plans are known where only transfers differ."""
+    memory = setting.cost.cluster.memory_bytes
     seconds = []
-    for side, names in SIDES.items():
+    for side in SIDES:
         cost = room.under(setting.cost, side)
         if memory and room.needed(cost, setting.limit, setting.trace.longest).total > memory:
             return None
-        plans = (assign(setting, name, minibatches).schedules for name in names)
-        runs = (simulation.usage(plan, Simulation(cost, executor="analytic")).makespan.sum() for plan in plans)
+        plans = planned(setting) if plans is None else plans
+        runs = (simulation.usage(plan, Simulation(cost, executor="analytic")).makespan.sum() for plan in plans[side])
         seconds.append(min(float(run) for run in runs))
     return seconds[0] / seconds[1]
 
@@ -109,11 +118,11 @@ def curves(asked: Query, *, advance: Callable[[], None] = lambda: None) -> Itera
         advance()
 
 
-def _spots(asked: Query, settings: Sequence[tuple[float, str, Callable[[], Setting]]]) -> tuple[Spot, ...]:
+def _spots(lead_of: Lead, settings: Sequence[tuple[float, str, Callable[[], Setting]]]) -> tuple[Spot, ...]:
     spots = []
     for value, label, make in settings:
         try:
-            found = asked.lead(make())
+            found = lead_of(make())
         except InputError:
             found = None
         spots.append(Spot(value, label, found))
@@ -121,8 +130,11 @@ def _spots(asked: Query, settings: Sequence[tuple[float, str, Callable[[], Setti
 
 
 def _network(asked: Query) -> Curve | None:
+    return network(asked.setting(), asked.lead)
+
+
+def network(usual: Setting, lead_of: Lead) -> Curve | None:
     """Between nodes; of one node its links."""
-    usual = asked.setting()
     cluster = usual.cost.cluster
     several = cluster.nodes > 1
     rate = cluster.nic_bandwidth if several else cluster.link_bandwidth
@@ -141,7 +153,7 @@ def _network(asked: Query) -> Curve | None:
 
     name, unit = ("network", "Gb/s per GPU") if several else ("links in a node", "GB/s")
     made = [(float(label(t)), label(t), lambda t=t: at(t)) for t in TIMES]
-    return Curve(name, unit, label(1.0), _spots(asked, made))
+    return Curve(name, unit, label(1.0), _spots(lead_of, made))
 
 
 def _devices(asked: Query) -> Curve:
@@ -151,7 +163,7 @@ def _devices(asked: Query) -> Curve:
         counts.add(many)
         many *= 2
     made = [(float(n), f"{n}", lambda n=n: asked.setting(devices=n)) for n in sorted(counts | {here})]
-    return Curve("devices", "", f"{here}", _spots(asked, made), whole=True)
+    return Curve("devices", "", f"{here}", _spots(asked.lead, made), whole=True)
 
 
 def _model(asked: Query) -> Curve | None:
@@ -163,19 +175,19 @@ def _model(asked: Query) -> Curve | None:
     sizes = sorted((catalog.model(name).parameters / 1e9, name) for name in names)
     made = [(size, f"{size:.1f}", lambda n=name: asked.setting(model=n)) for size, name in sizes]
     here = f"{catalog.model(asked.model).parameters / 1e9:.1f}"
-    return Curve("model size", "B parameters", here, _spots(asked, made))
+    return Curve("model size", "B parameters", here, _spots(asked.lead, made))
 
 
 def _minibatch(asked: Query) -> Curve:
     here = asked.setting().minibatch
     made = [(float(k), f"{k}", lambda k=k: asked.setting(minibatch=k)) for k in sorted({*MINIBATCH, here})]
-    return Curve("minibatch", "samples per device", f"{here}", _spots(asked, made), whole=True)
+    return Curve("minibatch", "samples per device", f"{here}", _spots(asked.lead, made), whole=True)
 
 
 def _variation(asked: Query) -> Curve:
     traces = [varied(asked.trace, power) for power in POWERS]
     made = [(cv(t), f"{cv(t):.2f}", lambda t=t: asked.setting(trace=t)) for t in traces]
-    return Curve("length variation", "(deviation / mean)", f"{cv(asked.trace):.2f}", _spots(asked, made))
+    return Curve("length variation", "(deviation / mean)", f"{cv(asked.trace):.2f}", _spots(asked.lead, made))
 
 
 def varied(trace: Trace, power: float) -> Trace:
@@ -201,4 +213,4 @@ def _overhead(asked: Query) -> Curve:
         return replace(usual, cost=replace(usual.cost, profile=replace(profile, overhead=seconds)))
 
     made = [(s, f"{1000 * s:g}", lambda s=s: at(s)) for s in sorted({*OVERHEADS, profile.overhead})]
-    return Curve("fixed cost of a microbatch", "ms", f"{1000 * profile.overhead:g}", _spots(asked, made))
+    return Curve("fixed cost of a microbatch", "ms", f"{1000 * profile.overhead:g}", _spots(asked.lead, made))

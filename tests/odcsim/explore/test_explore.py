@@ -9,8 +9,10 @@ import pytest
 from odcsim.cli import main
 from odcsim.errors import InputError
 from odcsim.explore.asked import Asked, linked
-from odcsim.explore.reply import HEAD, chart, reply, report
+from odcsim.explore.reply import HEAD, break_even, chart, reply, report
 from odcsim.questions.answer import money
+from odcsim.questions.break_even import lead, network
+from odcsim.questions.break_even_words import sentence
 
 SOME = Asked(devices=4, minibatch=2, room=1.25, price=3.5, minibatches=4)
 MORE = [SOME, Asked(trace="lmsys-chat", model="qwen3-8b", gpu="h100", devices=16, network=100, minibatches=4), Asked()]
@@ -61,6 +63,14 @@ def test_the_chart_holds_todays_row_against_the_chosen_one():
     assert drawn["layout"]["title"]["text"].startswith(found.chosen)
     assert "collective + lb-micro" in drawn["layout"]["title"]["text"]
     assert len({y for bars in drawn["data"] for y in bars["y"]}) <= 16
+
+
+@pytest.mark.parametrize("asked", MORE[:2])
+def test_the_network_from_which_it_pays_is_that_of_the_command(asked):
+    """Plans that are made once give what plans made anew for each network do."""
+    anew = network(asked.setting, lead)
+    assert break_even(asked) == f"{anew.name.capitalize()}: {sentence(anew)}"
+    assert anew.name == ("links in a node" if asked.devices == 4 else "network")
 
 
 def test_a_report_can_be_saved():
