@@ -50,31 +50,32 @@ _LOOK = go.layout.Template(layout={"xaxis": _NAMED, "yaxis": _NAMED})  # of ever
 
 def figure(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> go.Figure:
     """An empty figure with axes named. Text from outside is escaped by the caller."""
-    drawn = go.Figure()
-    drawn.update_layout(
-        template=_LOOK,
-        title={
-            "text": title,
-            "font": {"size": 15},
-            "subtitle": {"text": subtitle, "font": {"size": 12}},
-            "x": 0,
-            "xanchor": "left",
-            "xref": "container",
-            "y": 1,
-            "yanchor": "top",
-            "pad": {"t": 10},
-        },
-        height=height + HEAD - 80,
-        margin={"l": 10, "r": 20, "t": HEAD, "b": 10},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif", "color": INK, "size": 13},
-        legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
-        hoverlabel={"align": "left"},
-    )
-    drawn.update_xaxes(title=x)
-    drawn.update_yaxes(title=y)
-    return drawn
+    head = {
+        "text": title,
+        "font": {"size": 15},
+        "subtitle": {"text": subtitle, "font": {"size": 12}},
+        "x": 0,
+        "xanchor": "left",
+        "xref": "container",
+        "y": 1,
+        "yanchor": "top",
+        "pad": {"t": 10},
+    }
+    family = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+    layout = {  # at once: each change is checked by itself, which takes longer than all that is drawn
+        "template": _LOOK,
+        "title": head,
+        "height": height + HEAD - 80,
+        "margin": {"l": 10, "r": 20, "t": HEAD, "b": 10},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": family, "color": INK, "size": 13},
+        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
+        "hoverlabel": {"align": "left"},
+        "xaxis": {"title": {"text": x}},
+        "yaxis": {"title": {"text": y}},
+    }
+    return go.Figure(layout=layout)
 
 
 def marker(kind: str) -> dict[str, Any]:
