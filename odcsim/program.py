@@ -18,7 +18,7 @@ by unit, in a lane of its own, and the first gather of a unit waits for that uni
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from odcsim.errors import InputError, nearest
@@ -94,8 +94,8 @@ class Program:
     layers: int
     microbatches: int
     prefetch: str
-    steps: tuple[Step, ...]
-    durations: tuple[tuple[str, int], ...]  # (what is timed, microbatch or EVERY)
+    steps: tuple[Step, ...] = field(hash=False)  # what else it has says enough to look it up by
+    durations: tuple[tuple[str, int], ...] = field(hash=False)  # (what is timed, microbatch or EVERY)
     sharding: str = "full"
     exchange: str = "end"
     reshard: bool = True  # layers are gathered again for their backward
@@ -129,14 +129,19 @@ class Program:
         inside = self.sharding == "hybrid" and step.microbatch != EVERY and step.lane != NODES
         return step.kind in ("gather", "push") and not inside
 
-    def previous_in_lane(self) -> list[int]:
+    def previous_in_lane(self) -> tuple[int, ...]:
         """For each step the one before it in its lane, or -1."""
-        last: dict[str, int] = {}
-        before = []
-        for i, step in enumerate(self.steps):
-            before.append(last.get(step.lane, -1))
-            last[step.lane] = i
-        return before
+        return _previous_in_lane(self)
+
+
+@lru_cache(maxsize=256)
+def _previous_in_lane(program: Program) -> tuple[int, ...]:
+    last: dict[str, int] = {}
+    before = []
+    for i, step in enumerate(program.steps):
+        before.append(last.get(step.lane, -1))
+        last[step.lane] = i
+    return tuple(before)
 
 
 def sync_named(name: str) -> Sync:

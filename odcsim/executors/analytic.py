@@ -5,6 +5,7 @@ Exact as long as nobody shares a link; the discrete-event executor agrees with i
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,20 +49,30 @@ def recycled_rows(program: Program, uses: Sequence[int], shape: tuple[int, ...])
 
     `uses` tells for each step the last one at which the caller reads its rows.
     """
+    shared = _shared(program, tuple(uses))
+    pairs = [laid_out(np.empty((2, *shape))) for _ in range(max(shared) + 1)]
+    return [pairs[number][0] for number in shared], [pairs[number][1] for number in shared]
+
+
+@lru_cache(maxsize=256)
+def _shared(program: Program, uses: tuple[int, ...]) -> tuple[int, ...]:
+    """The number of each step's pair of rows."""
     last = list(uses)
     for i, (step, before) in enumerate(zip(program.steps, program.previous_in_lane(), strict=True)):
         for need in (before, *step.after):
             if need >= 0:
                 last[need] = max(last[need], i)
-    free: list[Floats] = []
-    leaving: dict[int, list[Floats]] = {}
-    rows: list[Floats] = []
+    free: list[int] = []
+    leaving: dict[int, list[int]] = {}
+    numbers: list[int] = []
+    count = 0
     for i, end in enumerate(last):
-        pair = free.pop() if free else laid_out(np.empty((2, *shape)))
-        rows.append(pair)
-        leaving.setdefault(end, []).append(pair)
+        number = free.pop() if free else count
+        count = max(count, number + 1)
+        numbers.append(number)
+        leaving.setdefault(end, []).append(number)
         free += leaving.pop(i, [])
-    return [pair[0] for pair in rows], [pair[1] for pair in rows]
+    return tuple(numbers)
 
 
 def laid_out(rows: Floats) -> Floats:

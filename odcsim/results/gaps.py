@@ -19,7 +19,7 @@ class Gap:
     last: bool  # nothing follows in its lane
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def gaps(program: Program) -> tuple[Gap, ...]:
     """The gap before every step.
 

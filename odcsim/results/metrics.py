@@ -6,6 +6,7 @@ that the next compute needed was doing: waiting for a peer to come to a meeting,
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -101,13 +102,14 @@ def _over_devices(seconds: Floats) -> Floats:
     return np.asarray(np.ascontiguousarray(seconds).sum(axis=1))
 
 
-def uses(program: Program) -> list[int]:
+@lru_cache(maxsize=256)
+def uses(program: Program) -> tuple[int, ...]:
     """For each step the last one whose measuring reads its rows."""
     last = list(range(len(program.steps)))
     for i, gap in enumerate(gaps(program)):
         for read in (*gap.transfers, gap.before) if gap.transfers else ():
             last[read] = max(last[read], i)
-    return last
+    return tuple(last)
 
 
 def _attribute(
