@@ -78,8 +78,8 @@ def test_from_saved_rollouts_to_a_purchase_and_the_settings(tmp_path, told):
     share = re.search(r"^Training is (\d+)% of the step", step, re.MULTILINE)
     assert 0 < int(share[1]) < 100
 
-    asked = ["advise", data, *model, "--gpus", "h100,a100", "--devices", "2,4", "--epochs", "20", "--global-batch", "128",
-             "--price", "h100=2.5,a100=1.3", "--minibatches", "4"]  # fmt: skip
+    asked = ["advise", data, *model, "--gpus", "h100,a100", "--devices", "2,4", "--epochs", "20",
+             "--global-batch", "128", "--price", "h100=2.5,a100=1.3", "--minibatches", "4"]  # fmt: skip
     advice = told(*asked)
     steps = 20 * len(rows) // 128
     assert re.search(rf"^Rent \d x \w+: 20 epochs, {steps} steps of 128 samples take .* and \$", advice, re.MULTILINE)
