@@ -78,7 +78,8 @@ def test_it_covers_the_population_with_heavy_tails(size, minibatches):
 @pytest.mark.parametrize("minibatches", [5, 20, 200])
 @pytest.mark.parametrize("size", [300, 640, 3000, 100_000])
 def test_it_covers_the_population_whatever_the_trace(size, minibatches, population):
-    assert misses(population, size, minibatches) == []
+    """Five minibatches of even lengths are at the band's end, so more traces have to tell on which side of it."""
+    assert misses(population, size, minibatches, times=1000 if minibatches == 5 else 300) == []
 
 
 def run(size: int, minibatches: int, seed: int = 0, *, whole: bool = False) -> tuple[float, float]:
