@@ -1,0 +1,41 @@
+"""The site that `make site` has built, opened from the disk: pages of every kind, and the search."""
+
+import browser
+import pytest
+from scripts import ROOT
+
+pytestmark = pytest.mark.browser
+SITE = ROOT / "site"
+KINDS = "index howto/profile model/index neighbours reference/odcsim notebooks/1_lengths".split()
+
+
+@pytest.fixture
+def shown(chromium):
+    if not (SITE / "index.html").exists():
+        pytest.skip("no site here: make site")
+    return chromium
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("scheme", browser.SCHEMES)
+def test_a_page_fits_its_window_and_complains_of_nothing(shown, scheme, width, pictures):
+    for kind in KINDS:
+        with browser.window(shown, width, scheme) as seen:
+            seen.open(SITE / f"{kind}.html")
+            if kind.startswith("notebooks"):
+                seen.drawn(2)
+            assert seen.errors == [], kind
+            assert not seen.page.evaluate("document.documentElement.scrollWidth > innerWidth"), kind
+            dark = seen.page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+            assert dark is (scheme == "dark"), kind
+            seen.picture(pictures / f"site-{kind.replace('/', '-')}-{width}-{scheme}.png")
+
+
+def test_words_are_found_without_a_server(shown):
+    with browser.window(shown) as seen:
+        seen.page.goto((SITE / "search.html").as_uri() + "?q=break-even")
+        seen.page.wait_for_selector("#search-results li a", timeout=30_000)
+        found = [link.get_attribute("href") for link in seen.page.query_selector_all("#search-results li a")]
+        assert any("howto/break-even.html" in str(link) for link in found)
+        # The excerpts below each result are fetched, which a browser allows from a server alone.
+        assert [error for error in seen.errors if "fetch" not in error.lower() and "ERR_" not in error] == []
