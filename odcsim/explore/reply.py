@@ -78,7 +78,10 @@ def break_even(asked: Asked) -> str:
     setting = asked.setting
     plans = planned(setting)  # which no network changes
     curve = network(setting, lambda other: lead(other, plans))
-    return f"{curve.name.capitalize()}: {sentence(curve)}" if curve and curve.leads else ""
+    if curve is None or not curve.leads:
+        return ""
+    tried = f"{curve.spots[0].label} to {curve.spots[-1].label} {curve.unit}"
+    return f"{curve.name.capitalize()}, {tried}: {sentence(curve)}"
 
 
 def report(asked: Asked) -> str:

@@ -68,7 +68,7 @@ def test_it_answers_as_the_command_does_while_one_drags(chromium, place, picture
         seen.page.locator("#gpu").press("Enter")
         settled(seen, Asked(devices=64, minibatch=1, gpu="h100"))
         drawn(seen)
-        seen.page.locator("#break-even", has_text="Network: It pays").wait_for()
+        seen.page.locator("#break-even", has_text="Gb/s per GPU: It pays").wait_for()
         assert seen.page.locator("#command").inner_text() == Asked(devices=64, minibatch=1, gpu="h100").command
         assert seen.errors == []
         seen.picture(pictures / "explore-dragged.png")
