@@ -114,3 +114,11 @@ def test_what_fits_nowhere_is_told_with_what_would(capsys):
     told = capsys.readouterr().out
     assert "does not fit memory. What would: --offload (85 GB); --lora 16" in told
     assert "Balanced by" not in told
+
+
+def test_plans_by_wrong_weights_are_told_no_true_seconds(monkeypatch):
+    """Who simulates both of a balancer's deals knows them."""
+    told = []
+    monkeypatch.setattr("odcsim.questions.setting.sooner", lambda _cost, rivals, _schedules: told.extend(rivals) or [])
+    regrets(ASKED.setting())
+    assert told == []
