@@ -69,6 +69,8 @@ def spread(samples_per_device):
     bars = go.Histogram(x=100 * share.ravel(), xbins={"start": 0, "end": 105, "size": 5}, marker={"color": "#0072B2"})
     title = f"{samples_per_device} per device, dealt in turn: devices would wait {1 - share.mean():.0%} of the time"
     drawn = go.Figure(bars).update_layout(title={"text": title, "x": 0}, height=340, template="none", bargap=0.05)
+    clear = "rgba(0, 0, 0, 0)"  # the page's own ground, in the dark, too
+    drawn.update_layout(paper_bgcolor=clear, plot_bgcolor=clear, font_color="#767676")
     drawn.update_xaxes(title="a device's tokens over those of the fullest device (%)", range=[-3, 106])
     return drawn.update_yaxes(title="devices, of 50 minibatches")
 
