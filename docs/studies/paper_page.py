@@ -122,9 +122,9 @@ def why(paper: "Paper") -> str:
 
 INTRO = """# Published figures beside ours
 
-Written by `make reproduce-paper` (`python docs/studies/reproduce_paper.py`) on {day}, on a 2-core Intel Xeon at 2.5 GHz
-with Python 3.11, without a GPU; it takes two minutes. Everything under "ours" is simulated: {draws} minibatches of
-each setting, seed 0. Settings, published figures and their sources stand in [paper.toml](paper.toml). Nothing was
+Written by `make reproduce-paper` (`python docs/studies/reproduce_paper.py`) on {day}, in two minutes on two
+cores without a GPU; its figures are the same on any machine. Everything under "ours" is simulated: {draws} minibatches
+of each setting, seed 0. Settings, published figures and their sources stand in [paper.toml](paper.toml). Nothing was
 fitted to them.
 
 The settings are those of ODC ([arXiv 2601.19362](https://arxiv.org/abs/2601.19362)): 1.5B and 7B on 8 A100, 14B on 16,
