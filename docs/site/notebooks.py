@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 import jupytext
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal, CellExecutionError
 from plotly.offline import get_plotlyjs
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "notebooks"
 KEPT = ROOT / ".site" / "notebooks"
 TWO = 2  # at a time: most of them use one core
+QUIET = ["--IPKernelApp.log_level=ERROR"]  # a warning for each kernel, that a port of this machine is open
 
 
 def names() -> list[str]:
@@ -27,11 +30,30 @@ def names() -> list[str]:
 def pages() -> dict[str, str]:
     """Every notebook's text for the site, by its name."""
     with ThreadPoolExecutor(TWO) as pool:
-        return dict(zip(names(), pool.map(page, names()), strict=True))
+        runs = {name: pool.submit(ran, name) for name in names()}
+    return {name: page(_done(name, run)) for name, run in runs.items()}
 
 
-def page(name: str) -> str:
-    return "\n\n".join([*_cells(ran(name)), '<script src="../_static/figures.js"></script>']) + "\n"
+def page(notebook: Any) -> str:
+    return "\n\n".join([*_cells(notebook), '<script src="../_static/figures.js"></script>']) + "\n"
+
+
+def _done(name: str, run: Future[Any]) -> Any:
+    """Once more and beside nothing where it failed: some measure this machine, which may have been too busy."""
+    error = run.exception()
+    if error is None:
+        return run.result()
+    print(f"{name}: runs alone, since beside another it ended with {_short(error)}", file=sys.stderr)
+    try:
+        return ran(name)
+    except (CellControlSignal, RuntimeError) as again:
+        sys.exit(f"{name}: {_short(again)}")
+
+
+def _short(error: BaseException) -> str:
+    """A cell's error without the way to it, which has a hundred lines."""
+    told = f"{error.ename}: {error.evalue}" if isinstance(error, CellExecutionError) else f"{error!r}"
+    return told.strip()[-1000:]
 
 
 def ran(name: str) -> Any:
@@ -40,7 +62,8 @@ def ran(name: str) -> Any:
     if kept.exists():
         return nbformat.read(kept, as_version=4)
     notebook = jupytext.read(HERE / f"{name}.py")
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(HERE)}}).execute()
+    there = {"metadata": {"path": str(HERE)}}
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=there, extra_arguments=QUIET).execute()
     KEPT.mkdir(parents=True, exist_ok=True)
     for old in KEPT.glob(f"{name}-*.ipynb"):
         old.unlink()
