@@ -124,7 +124,7 @@ def add_recipe(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
                 action=_Words,
                 choices=RECOMPUTE,
                 default=argparse.SUPPRESS,
-                help="all of a layer, or less",
+                help="what backward runs again: all of a layer (full, the default), or less",
             )
         if name == "stack":
             parser.add_argument(

@@ -175,6 +175,12 @@ class Recipe:
         told = ((CHOICES[name].words, getattr(self, name)) for name in self._unusual())
         return "".join(f" {words.format(value)}" for words, value in told if words)
 
+    @property
+    def told(self) -> str:
+        """The same, and full recompute, which is usual and what not everybody runs: an advice may choose less."""
+        full = self.recompute and self.selective == "no"
+        return f"{' with full recompute' if full else ''}{self.words}"
+
     def inputs(self) -> dict[str, Any]:
         """What a comparison was asked, by the names of the command line."""
         return {name: getattr(self, name) for name in flags() if not CHOICES[name].compared}

@@ -43,7 +43,7 @@ class Way:
     @property
     def words(self) -> str:
         """What it chooses of the recipe."""
-        words = self.cost.recipe.words.removeprefix(" ") or "with full recompute"
+        words = self.cost.recipe.told.removeprefix(" ")
         return f"{self.cost.sharded} sharding, {words}" if self.cost.cluster.nodes > 1 else words
 
     def others(self) -> list["Way"]:

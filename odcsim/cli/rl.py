@@ -108,7 +108,8 @@ def _asked(args: argparse.Namespace, setting: "Setting") -> str:
     limit = f"at most {setting.limit:,} tokens in a microbatch"
     limit += f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
     made = f" with {args.generation_seconds:,.0f} s of generation each" if args.generation_seconds else ""
-    return f"{setting.cost.model.name} on {where}, {step}, {limit}, {counted(args.steps, 'step')}{made}"
+    model = f"{setting.cost.model.name}{setting.cost.recipe.told}"
+    return f"{model} on {where}, {step}, {limit}, {counted(args.steps, 'step')}{made}"
 
 
 def _show(rows: "list[WholeStep]", memory: float) -> None:

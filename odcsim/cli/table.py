@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from odcsim import tables
+from odcsim.command import counted
 from odcsim.printing import colours, plain
 
 if TYPE_CHECKING:
@@ -139,9 +140,10 @@ def _asked(comparison: "Comparison") -> str:
     where = f"{about['devices']} x {about['gpu']}" + (f" in {nodes} nodes" if nodes > 1 else "")
     where += ", hybrid sharding" if setting.cost.recipe.sharding == "hybrid" else ""
     trace = f"{about['trace']} ({about['trace_samples']:,} samples, longest {setting.trace.longest:,} tokens)"
-    size = f"{setting.minibatch} samples per device and step, at most {setting.limit:,} tokens in a microbatch"
-    size += f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
-    return f"{about['model']}{setting.cost.recipe.words} on {where}, {trace}, {size}, {setting.minibatches} minibatches"
+    size = f"{counted(setting.minibatch, 'sample')} per device and step, at most {setting.limit:,} tokens in a "
+    size += f"microbatch (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else "microbatch"
+    model, drawn = f"{about['model']}{setting.cost.recipe.told}", counted(setting.minibatches, "minibatch")
+    return f"{model} on {where}, {trace}, {size}, {drawn}"
 
 
 def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:

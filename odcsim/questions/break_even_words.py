@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from odcsim.command import counted
 from odcsim.questions.answer import NOTABLE
 from odcsim.questions.break_even import Curve
 from odcsim.questions.setting import Setting
@@ -9,10 +10,10 @@ from odcsim.questions.weights import Regret
 
 
 def question(setting: Setting) -> str:
-    cluster = setting.cost.cluster
+    cost, size = setting.cost, counted(setting.minibatch, "sample")
     return (
-        f"Lead of on-demand over the best without it: {setting.cost.model.name} on {cluster.devices} x "
-        f"{setting.cost.profile.gpu}, {setting.trace.name}, {setting.minibatch} samples per device and step.\n"
+        f"Lead of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on {cost.cluster.devices} x "
+        f"{cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
         f"One thing is changed at a time; a lead of {NOTABLE:.2f} or more pays.\n"
     )
 

@@ -148,6 +148,14 @@ def test_compile_is_the_compiled_stack():
     assert Recipe(**chosen(parser.parse_args(["--sync", "on-demand", "--compile"]))).stack == "compiled"
 
 
+def test_full_recompute_is_told_although_it_is_usual():
+    """`advise` may choose less: who compares has to see which of both a table is of."""
+    assert Recipe().told == " with full recompute"
+    assert Recipe(lora=16).told == " with full recompute with adapters of rank 16"
+    assert Recipe(recompute=False).told == " without recompute"
+    assert Recipe(selective="layers").told == " with recompute of layers alone"
+
+
 def test_what_is_not_as_usual_is_told_behind_the_models_name():
     assert Recipe(lora=16, attention="fa3").words == " with attention by fa3 with adapters of rank 16"
     assert Recipe(lora=16, sync="collective").estimated == ["lora"]
@@ -182,5 +190,5 @@ main(["compare", *"{asked} --json".split()])
     lines = out.splitlines()
     assert "fancy fancy" in lines
     assert "fancy plain" in lines
-    assert any(line.startswith("r1-distill-qwen-1.5b in fancy dress on 2 x a100") for line in lines)
+    assert any(line.startswith("r1-distill-qwen-1.5b with full recompute in fancy dress on 2 x a100") for line in lines)
     assert json.loads("\n".join(lines[lines.index("{") :]))["inputs"]["toy"] == "fancy"
