@@ -3,7 +3,7 @@
 import convergence
 import pytest
 
-STEPS = 60  # the figure in docs/engine.md has 300
+STEPS = 60  # the figure in docs/engine/measured.md has 300
 ROOM = 3  # distances of single runs differ by chance; a gradient counted twice is off by thousands of times the spread
 
 

@@ -1,4 +1,4 @@
-"""The training loop that docs/engine.md shows, as its reader would run it."""
+"""The training loop that docs/engine/index.md shows, as its reader would run it."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from jobs import torchrun
 from scripts import ROOT
 
-PAGE = ROOT / "docs/engine.md"
+PAGE = ROOT / "docs/engine/index.md"
 
 
 PROGRAM = re.compile(r"^```python train.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
