@@ -1,6 +1,5 @@
 """The page: what can be set, what comes of it, and who tells whom. The only place that imports dash."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -165,7 +164,7 @@ def _chart(search: str | None) -> tuple[Any, str, Any]:
     """The figure, its name for a screen reader, and the same above it, where words wrap."""
     if search is None:
         return no_update, "nothing is drawn yet", no_update
-    drawn = json.loads(replies.chart(linked(search)))
+    drawn = replies.chart(linked(search))
     title = drawn["layout"].pop("title")
     drawn["layout"]["margin"]["t"] = 30
     drawn["layout"]["height"] -= HEAD - 30

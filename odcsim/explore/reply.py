@@ -4,11 +4,13 @@ import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from odcsim import balance, plots
+from odcsim import balance
 from odcsim.explore.asked import Asked
 from odcsim.pages.opening import advice
 from odcsim.pages.report import write_report
+from odcsim.plots.pair import panels
 from odcsim.questions import answer
 from odcsim.questions.answer import money, named
 from odcsim.questions.break_even import lead, network, planned
@@ -63,14 +65,14 @@ def reply(asked: Asked) -> Reply:
     return Reply(comparison, answer.answer(comparison))
 
 
-def chart(asked: Asked) -> str:
-    """What to run against what is run today, as the JSON of a figure."""
+def chart(asked: Asked) -> dict[str, Any]:
+    """What to run against what is run today, as plotly's figure in plain values."""
     found = reply(asked)
     chosen = found.basis.best if found.basis.chosen is found.basis.reference else found.basis.chosen
     both = [row.pair for row in (found.basis.reference, chosen)]
     number = found.comparison.typical(*both)
     timelines = [found.comparison.timeline(*row, number) for row in both]
-    return str(plots.pair(timelines[0], timelines[1], number=number, most=MOST).to_json())
+    return panels(timelines, 0, number=number, most=MOST)
 
 
 def break_even(asked: Asked) -> str:

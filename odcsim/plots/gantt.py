@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from odcsim.plots.style import INK, NAMES, figure, marker
+from odcsim.plots.style import INK, NAMES, layout, marker
 from odcsim.results.slices import Slice, compute_lane, microbatch_named, view
 from odcsim.timeline import Block, Timeline
 
@@ -34,6 +34,11 @@ def gantt(
     timeline: Timeline, minibatch: int, *, until: float = 0.0, number: int | None = None, most: int = MOST_DEVICES
 ) -> go.Figure:
     """`until` (seconds) gives charts a common axis; `number` is told where the timeline is cut from a longer run."""
+    return go.Figure(chart(timeline, minibatch, until=until, number=number, most=most))
+
+
+def chart(timeline: Timeline, minibatch: int, *, until: float, number: int | None, most: int) -> dict[str, Any]:
+    """The figure in plain values, which plotly has not checked yet."""
     block, place = timeline.block_of(minibatch)
     makespan = float(block.had[:, place].max())
     devices = choose(block, place, most)
@@ -45,17 +50,17 @@ def gantt(
         words += "; pauses between the layers of a pass are drawn together at its end"
     if any(bar.entry >= 0 for bar in visible):
         words += "; outlined: taken from the shared queue"
-    drawn = figure(
+    look = layout(
         f"{escape(about.title)}: {in_seconds(makespan)}, devices idle {idle(block, place):.0%}",
         words + _left_out(devices, about.devices),
         x=_AXIS,
         height=150 + len(devices) * _pixels(devices),
     )
-    for kind in ORDER:
-        _add(drawn, kind, [bar for bar in visible if bar.kind == kind])
-    drawn.update_layout(barmode="overlay", bargap=0.18)
-    drawn.update_xaxes(range=[0, 1.01 * max(until, makespan)])
-    return drawn.update_yaxes(autorange="reversed", showgrid=False, tickfont={"size": 12 if len(devices) <= 32 else 9})
+    look |= {"barmode": "overlay", "bargap": 0.18}
+    look["xaxis"] |= {"range": [0, 1.01 * max(until, makespan)]}
+    look["yaxis"] |= {"autorange": "reversed", "showgrid": False, "tickfont": {"size": 12 if len(devices) <= 32 else 9}}
+    kinds = ((kind, [bar for bar in visible if bar.kind == kind]) for kind in ORDER)
+    return {"data": [_trace(kind, of_kind) for kind, of_kind in kinds if of_kind], "layout": look}
 
 
 def idle(block: Block, place: int) -> float:
@@ -131,19 +136,18 @@ def _left_out(devices: Sequence[int], of: int) -> str:
     return f"; {len(devices)} of {of} devices are drawn, chosen evenly from the busiest to the idlest"
 
 
-def _add(drawn: go.Figure, kind: str, bars: Sequence[Bar]) -> None:
-    if not bars:
-        return
-    drawn.add_bar(
-        y=[f"device {bar.device}" for bar in bars],
-        x=[bar.seconds for bar in bars],
-        base=[bar.start for bar in bars],
-        orientation="h",
-        name=NAMES[kind],
-        marker=_marker(kind, bars),
-        customdata=[_hover(bar) for bar in bars],
-        hovertemplate="%{y}, %{customdata}<br>%{fullData.name}: %{x:.4g} s<extra></extra>",
-    )
+def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "y": [f"device {bar.device}" for bar in bars],
+        "x": [bar.seconds for bar in bars],
+        "base": [bar.start for bar in bars],
+        "orientation": "h",
+        "name": NAMES[kind],
+        "marker": _marker(kind, bars),
+        "customdata": [_hover(bar) for bar in bars],
+        "hovertemplate": "%{y}, %{customdata}<br>%{fullData.name}: %{x:.4g} s<extra></extra>",
+    }
 
 
 def _marker(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:

@@ -45,11 +45,16 @@ HATCHED = {"wait_inside": "/", "wait_end": "\\"}
 
 AXIS: dict[str, Any] = {"automargin": True, "gridcolor": GRID, "zeroline": False, "linecolor": GRID}
 _NAMED = AXIS | {"title": {"font": {"size": 12}}}
-_LOOK = go.layout.Template(layout={"xaxis": _NAMED, "yaxis": _NAMED})  # of every axis, those of further panels too
+_LOOK: dict[str, Any] = {"layout": {"xaxis": _NAMED, "yaxis": _NAMED}}  # of every axis, those of further panels too
 
 
 def figure(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> go.Figure:
     """An empty figure with axes named. Text from outside is escaped by the caller."""
+    return go.Figure(layout=layout(title, subtitle, x=x, height=height, y=y))
+
+
+def layout(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> dict[str, Any]:
+    """Of that figure, in plain values: plotly checks each change by itself, which takes longer than what is drawn."""
     head = {
         "text": title,
         "font": {"size": 15},
@@ -62,7 +67,7 @@ def figure(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> go
         "pad": {"t": 10},
     }
     family = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
-    layout = {  # at once: each change is checked by itself, which takes longer than all that is drawn
+    return {
         "template": _LOOK,
         "title": head,
         "height": height + HEAD - 80,
@@ -75,7 +80,6 @@ def figure(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> go
         "xaxis": {"title": {"text": x}},
         "yaxis": {"title": {"text": y}},
     }
-    return go.Figure(layout=layout)
 
 
 def marker(kind: str) -> dict[str, Any]:

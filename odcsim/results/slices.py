@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
 from odcsim.program import COMPUTE, EVERY, Program, Step
 from odcsim.results.gaps import begun, gaps
 from odcsim.timeline import Block, Floats
@@ -58,9 +56,11 @@ class View:
 def view(block: Block, place: int, device: int) -> View:
     """`place` is where in the block the minibatch is."""
     asked, had = block.asked[:, place, device], block.had[:, place, device]
-    meets = np.array([step.meets for step in block.program.steps], dtype=bool)
-    moved = np.where(meets, begun(block.asked[:, place])[:, 0], asked)
-    runs = tuple(i for i in range(len(meets)) if block.present(i)[place, device])
+    steps, count = block.program.steps, block.counts[place, device]
+    moved = asked.copy()
+    meets = [i for i, step in enumerate(steps) if step.meets]
+    moved[meets] = begun(block.asked[meets, place])[:, 0]
+    runs = tuple(i for i, step in enumerate(steps) if step.microbatch < count)
     end = float(block.had[:, place].max(initial=0.0))
     return View(block.program, runs, asked, moved, had, end, block.taken(place, device))
 
