@@ -52,6 +52,14 @@ class Managed:
         return cast(nn.Parameter, self.own._unsharded_param)
 
     @property
+    def in_place(self) -> bool:
+        """Whether the modules that use it show it, sharded or whole."""
+        at = self.own._module_info
+        slots = [(at.module, at.param_name), *zip(at.shared_modules, at.shared_param_names, strict=True)]
+        shown = (module._parameters.get(name) for module, name in slots)
+        return all(one is self.own.sharded_param or one is self.own._unsharded_param for one in shown)
+
+    @property
     def padded(self) -> int:
         """Elements of every device's shard, padding included."""
         return int(self.own.padded_sharded_param_size.numel())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from odc_engine.fsdp.frozen import Frozen, unfrozen
 from odc_engine.fsdp.groups import after_backward, in_backward, start_anew
 from odc_engine.fsdp.reduction import Settings
+from odc_engine.fsdp.strangers import replaced, strangers
 from odc_engine.fsdp.units import HOOKS, Piece, Unit
 from odc_engine.fsdp.unsettled import Unsettled
 from odcsim.errors import InputError
@@ -45,8 +46,11 @@ class Minibatch:
                 self._before = self._pushes
                 after_backward(self._ended)
             return
+        _refuse(next(replaced(unit), None))
         self._frozen.carry_over(unit)
         if torch.is_grad_enabled():
+            if not self._forwarded:
+                _refuse(next(strangers(self._model, self._units), None))
             if unit.index not in self._forwarded:
                 self._forwarded.add(unit.index)
                 _refuse(next(self._altered(unit), None))
@@ -135,7 +139,9 @@ class Minibatch:
         return problem
 
     def _problems(self) -> Iterator[InputError]:
+        yield from strangers(self._model, self._units)
         for unit in self._units:
+            yield from replaced(unit)
             yield from self._altered(unit)
             for piece in unit.trainable:
                 if piece.managed.kept_back:

@@ -100,6 +100,11 @@ class User:
     def zero(self, **how: bool) -> None:
         self.optimizer.zero_grad(**how)
 
+    def reopen(self) -> None:
+        """Another OnDemand of the model, after `close()`."""
+        if self.odc:
+            self.odc = OnDemand(self.model, **{"timeout": TIMEOUT} | self.habit.how)
+
     def finish(self) -> None:
         """From a minibatch's last backward pass to the next one's first, as documented."""
         self.settle()
@@ -179,8 +184,8 @@ def follow(rank: int, habit: Habit) -> Outcome:
     except Exception as error:
         return Outcome(rank, user.seen if user else [], failed=f"{type(error).__name__}: {error}")
     finally:
-        if odc:
-            odc.close()
+        for each in filter(None, (odc, user and user.odc)):
+            each.close()
 
 
 def by_layers(model: nn.Module) -> None:

@@ -17,6 +17,7 @@ ROOMS = {
     "gradients": "Gradients that come another way, stay, or are left out",
     "frozen": "Frozen parameters",
     "weights": "Weights that change otherwise than by a step",
+    "replaced": "Parts of the model that are replaced, added or taken away",
     "training": "Modes of training",
     "settings": "Settings of FSDP2, and other hands in it",
     "interrupted": "What is interrupted, and who comes late",
