@@ -38,7 +38,8 @@ def main() -> None:
         if path.suffix in KINDS - {".md"} and not path.is_relative_to(SELF):
             _copy(path, sources / path.relative_to(DOCS))
     _write(sources / "_static/figures.js", notebooks.figures())
-    _copy(SELF / "site.css", sources / "_static/site.css")
+    for name in ("site.css", "site.js"):
+        _copy(SELF / name, sources / "_static" / name)
     _copy(SELF / "conf.py", sources / "conf.py")
     shutil.rmtree(folder, ignore_errors=True)
     build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "-d", ROOT / ".site/trees"]

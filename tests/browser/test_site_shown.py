@@ -25,6 +25,7 @@ def test_a_page_fits_its_window_and_complains_of_nothing(shown, scheme, width, p
             if kind.startswith("notebooks"):
                 seen.drawn(2)
             assert seen.errors == [], kind
+            assert seen.accessible() == [], kind
             assert not seen.page.evaluate("document.documentElement.scrollWidth > innerWidth"), kind
             dark = seen.page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
             assert dark is (scheme == "dark"), kind
