@@ -19,6 +19,7 @@ class Fresh:
     def __init__(self, units: Sequence[Unit]) -> None:
         self._units = units
         self._versions: list[list[tuple[int, int, int]]] = [[] for _ in units]
+        self._whole: list[list[int]] = [[] for _ in units]
         self.stepped = False  # an optimizer has, since they were published
         self._unlike: list[tuple[Tensor, Unit]] = []  # on a GPU, where a look would wait for it
 
@@ -26,12 +27,21 @@ class Fresh:
         """They have been published. A backward pass over the former ones is an error, as after any change in place."""
         increment_version([piece.managed.whole for unit in self._units for piece in unit.pieces])
         self._versions = [_versions(unit) for unit in self._units]
+        self._whole = [_whole(unit) for unit in self._units]
         self.stepped = False
         self._unlike.clear()
 
     def check(self, unit: Unit) -> None:
         if self.stepped or self._versions[unit.index] != _versions(unit):
             raise _changed(unit)
+        self.check_whole(unit)
+
+    def check_whole(self, unit: Unit) -> None:
+        """What a forward pass changes of them is its device's alone, and gone with the whole copy."""
+        for piece, noted, now in zip(unit.pieces, self._whole[unit.index], _whole(unit), strict=True):
+            if now != noted:
+                problem = f"a forward pass changes {piece.name}, of which each device has a copy for a while"
+                raise InputError(problem, fix="change it between settle() and publish(), or make it a buffer")
 
     def compare(self, unit: Unit, packed: Tensor, published: Tensor) -> None:
         """`packed`: the unit's shard as it is now."""
@@ -48,7 +58,9 @@ class Fresh:
         self.compare(unit, packed, published)
 
     def look(self) -> None:
-        """Refuse what only a look at the GPU could tell."""
+        """Refuse what only a look at the GPU could tell, and what the last pass has changed."""
+        for unit in self._units:
+            self.check_whole(unit)
         unlike, self._unlike = self._unlike, []
         if unlike and torch.stack([flag for flag, _ in unlike]).any():
             raise _changed(next(unit for flag, unit in unlike if flag))
@@ -58,6 +70,11 @@ def _versions(unit: Unit) -> list[tuple[int, int, int]]:
     """An operation on a DTensor counts in the DTensor alone, one on its local tensor in that alone. Loading by
     assignment puts another DTensor in its place."""
     return [(id(p := piece.parameter), p._version, piece.local._version) for piece in unit.pieces]
+
+
+def _whole(unit: Unit) -> list[int]:
+    """FSDP2's gathers do not count."""
+    return [piece.managed.whole._version for piece in unit.pieces]
 
 
 def _changed(unit: Unit) -> InputError:

@@ -147,6 +147,10 @@ class Group:
         return bool(self.own.reduce_grads)
 
     @property
+    def reshards_after_backward(self) -> bool:
+        return bool(self.own.reshard_after_backward)
+
+    @property
     def is_whole(self) -> bool:
         return bool(self.own.is_unsharded)
 

@@ -12,7 +12,7 @@ from odc_engine.fsdp.frozen import Frozen, unfrozen
 from odc_engine.fsdp.groups import after_backward, in_backward, start_anew
 from odc_engine.fsdp.reduction import Settings
 from odc_engine.fsdp.strangers import replaced, strangers
-from odc_engine.fsdp.units import HOOKS, Piece, Unit
+from odc_engine.fsdp.units import HOOKS, Piece, Unit, hook_that_steps, steps_in_backward
 from odc_engine.fsdp.unsettled import Unsettled
 from odcsim.errors import InputError
 
@@ -42,9 +42,11 @@ class Minibatch:
         """FSDP2 wants a unit whole."""
         if unit.group.phase.endswith("BACKWARD"):
             self.deferred |= not unit.group.reduces
-            if self._before is None and in_backward():
-                self._before = self._pushes
-                after_backward(self._ended)
+            if in_backward():
+                if self._before is None:
+                    self._before = self._pushes
+                    after_backward(self._ended)
+                _refuse(_twice_differentiable(unit))
             return
         _refuse(next(replaced(unit), None))
         self._frozen.carry_over(unit)
@@ -145,9 +147,7 @@ class Minibatch:
             yield from self._altered(unit)
             for piece in unit.trainable:
                 if piece.managed.kept_back:
-                    problem = f"the gradient of {piece.name} was kept back and never pushed"
-                    fix = "set_requires_gradient_sync(True) before the last backward pass of a minibatch"
-                    yield InputError(problem, fix=fix)
+                    yield _kept_back(unit, piece)
             yield from self._touched(unit)
 
     def _altered(self, unit: Unit) -> Iterator[InputError]:
@@ -159,6 +159,8 @@ class Minibatch:
             if len(hooks) > (id(piece.parameter) in self._watched):
                 problem = f"parameter {piece.name} was given a hook on its gradient, which FSDP2 never calls"
                 yield InputError(problem, fix=HOOKS)
+            if steps_in_backward(piece.parameter):
+                yield hook_that_steps(piece.name)
 
     def _touched(self, unit: Unit) -> Iterator[InputError]:
         placed = {id(gradient) for gradient in self._placed.get(unit.index, [])}
@@ -213,6 +215,21 @@ class Minibatch:
 def _bypass(piece: Piece, _: Tensor) -> None:
     problem = f"a gradient of {piece.name} went past its unit, since a loss uses the sharded parameter itself"
     raise InputError(problem, fix="use it in a forward pass, or add to .grad after settle()")
+
+
+def _kept_back(unit: Unit, piece: Piece) -> InputError:
+    problem = f"the gradient of {piece.name} was kept back and never pushed"
+    if not unit.group.reduces:
+        return InputError(problem, fix="set_requires_gradient_sync(True) before the last backward pass of a minibatch")
+    problem = f"a gradient of {piece.name} came when those of its unit had been pushed"
+    return InputError(problem, fix="call backward(), and leave torch.autocast, after each microbatch")
+
+
+def _twice_differentiable(unit: Unit) -> InputError | None:
+    if not (torch.is_grad_enabled() and unit.group.reshards_after_backward):
+        return None
+    problem = f"create_graph=True, which wants weights of {unit.name} that are freed in backward"
+    return InputError(problem, fix="fully_shard(reshard_after_forward=False) and set_reshard_after_backward(False)")
 
 
 def _refuse(error: InputError | None) -> None:

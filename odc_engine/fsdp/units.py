@@ -115,14 +115,21 @@ def _checked(managed: Managed, group: Group) -> Managed:
     placement = parameter.placements[group.dims - 1]
     if getattr(placement, "dim", None) != 0:  # a Shard, or a strided one under tensor parallel
         raise InputError(f"parameter {name} is placed as {placement}", fix="shard along the first dimension")
-    if getattr(parameter, "_post_accumulate_grad_hooks", None):
-        raise InputError(
-            f"parameter {name} has a hook that steps in backward",
-            fix="step after settle(): before it gradients are zeros",
-        )
+    if getattr(parameter, "_post_accumulate_grad_hooks", None) or steps_in_backward(parameter):
+        raise hook_that_steps(name)
     if getattr(parameter, "_backward_hooks", None):
         raise InputError(f"parameter {name} has a hook on its gradient, which FSDP2 never calls", fix=HOOKS)
     return managed
+
+
+def steps_in_backward(parameter: DTensor) -> bool:
+    """Whether torch.distributed.optim has given it an optimizer of its own, which FSDP2 never calls."""
+    return bool(getattr(parameter, "_in_backward_optimizers", None))
+
+
+def hook_that_steps(name: str) -> InputError:
+    problem = f"parameter {name} has a hook that steps in backward"
+    return InputError(problem, fix="step after settle(): before it gradients are zeros")
 
 
 class _Look:

@@ -1,12 +1,13 @@
 """Gradients that come another way than by a unit's push, stay, or are left out."""
 
 import torch
-from nets import loss, tokens_of
-from torch import nn
+from nets import Net, loss, tokens_of
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from users import User
 
 from habits import habit
+from habits.settings import keep_whole
 
 
 class OutsideHead(nn.Module):
@@ -221,6 +222,81 @@ def one_loss_of_two_passes(user: User) -> None:
     sum(user.loss(rank, m) for rank in user.ranks for m in range(2)).backward()
     user.settle()
     user.look_at_gradients()
+    user.step()
+    user.publish()
+
+
+class FromInputs(Net):
+    """Whose input wants gradients, too."""
+
+    def forward(self, x: Tensor, turn: int) -> Tensor:  # noqa: ARG002
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def _input(user: User, rank: int, microbatch: int) -> Tensor:
+    draw = torch.Generator().manual_seed(100 * user.number + 10 * rank + microbatch)
+    return torch.randn(3, 7, generator=draw, dtype=torch.float64).to(user.dtype).requires_grad_()
+
+
+def _penalized(user: User) -> None:
+    """The loss counts how much it depends on its input."""
+    user.number += 1
+    for rank in user.ranks:
+        out = user.model(x := _input(user, rank, 0), 0).logsumexp(-1).sum()
+        (slope,) = torch.autograd.grad(out, x, create_graph=True)
+        (out + slope.pow(2).sum()).backward()
+    user.settle()
+    user.look_at_gradients()
+    user.step()
+    user.publish()
+
+
+@habit(model=FromInputs)
+def gradient_penalty(user: User) -> None:
+    """a penalty on gradients, by `create_graph=True`"""
+    _penalized(user)
+
+
+@habit(model=FromInputs, wrap=keep_whole)
+def gradient_penalty_kept_whole(user: User) -> None:
+    """the same where `fully_shard(reshard_after_forward=False)` and `set_reshard_after_backward(False)` keep weights"""
+    _penalized(user)
+    _penalized(user)
+
+
+@habit(model=FromInputs)
+def adversarial(user: User) -> None:
+    """adversarial inputs: `torch.autograd.grad` of the input first, then a backward pass"""
+    for _ in range(2):
+        user.number += 1
+        for rank in user.ranks:
+            for microbatch in range(user.habit.counts[rank]):
+                x = _input(user, rank, microbatch)
+                (slope,) = torch.autograd.grad(user.model(x, 0).logsumexp(-1).sum(), x)
+                user.model((x + 0.1 * slope.sign()).detach(), 0).logsumexp(-1).sum().backward()
+        user.finish()
+
+
+@habit(counts=(2, 2), bound=0.1)
+def one_autocast(user: User) -> None:
+    """one `torch.autocast` around forward and backward passes of several microbatches"""
+    with torch.autocast("cpu", torch.bfloat16):
+        user.backward()
+    user.finish()
+
+
+@habit(counts=(2, 2), bound=0.1)
+def autocast(user: User) -> None:
+    """`torch.autocast` around each forward pass"""
+    user.number += 1
+    for rank in user.ranks:
+        for microbatch in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                value = user.loss(rank, microbatch)
+            value.backward()
+    user.settle()
     user.step()
     user.publish()
 

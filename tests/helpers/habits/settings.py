@@ -1,5 +1,7 @@
 """Settings of FSDP2, and other hands in it."""
 
+import warnings
+
 import torch
 from nets import Dropping
 from torch import nn
@@ -15,7 +17,7 @@ def _keep_whole(model: nn.Module) -> None:
     fully_shard(model, reshard_after_forward=False)
 
 
-def _not_after_backward(model: nn.Module) -> None:
+def keep_whole(model: nn.Module) -> None:
     _keep_whole(model)
     model.set_reshard_after_backward(False)
 
@@ -28,7 +30,7 @@ def kept_whole(user: User) -> None:
     user.minibatch()
 
 
-@habit(wrap=_not_after_backward)
+@habit(wrap=keep_whole)
 def kept_whole_after_backward(user: User) -> None:
     """`set_reshard_after_backward(False)`"""
     user.minibatch()
@@ -168,6 +170,28 @@ def _step_at_once(parameter: nn.Parameter) -> None:
     with torch.no_grad():
         parameter.add_(parameter.grad, alpha=-0.1)
     parameter.grad = None
+
+
+@habit()
+def optimizer_in_backward(user: User) -> None:
+    """an optimizer for each parameter inside backward, as `torch.distributed.optim` puts it there"""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch, when its own module is imported
+        from torch.distributed.optim import _apply_optimizer_in_backward as apply
+    apply(torch.optim.SGD, user.model.parameters(), {"lr": 0.1})
+    user.backward((1, 0))
+    user.settle()
+    user.publish()
+
+
+@habit()
+def counting_hooks(user: User) -> None:
+    """hooks on parameters that count gradients and read none"""
+    came = []
+    for p in user.model.parameters():
+        p.register_post_accumulate_grad_hook(lambda _: came.append(1))
+    user.minibatch()
+    user.minibatch()
 
 
 @habit()

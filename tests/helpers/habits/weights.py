@@ -4,6 +4,8 @@ import copy
 
 import torch
 import torch.distributed as dist
+from nets import Net
+from torch import nn
 from users import User, local, whole
 
 from habits import habit
@@ -49,6 +51,56 @@ def data_published(user: User) -> None:
         local(p.data).mul_(0.5)
     user.publish()
     _then(user)
+
+
+class Bounded(Net):
+    """Its embedding is scaled down in forward passes, where it is too large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding.max_norm = 1.0
+
+
+@habit(model=Bounded)
+def changed_by_forward(user: User) -> None:
+    """weights changed by forward passes, as `nn.Embedding(max_norm=...)` does"""
+    user.minibatch()
+    user.minibatch()
+
+
+class Counting(Net):
+    """Counts its forward passes in a parameter that nobody trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = nn.Parameter(torch.zeros(3), requires_grad=False)
+
+    def forward(self, tokens, turn):
+        self.passes += 1
+        return super().forward(tokens, turn)
+
+
+@habit(model=Counting)
+def counted_by_forward(user: User) -> None:
+    """a frozen parameter that forward passes change"""
+    user.minibatch()
+
+
+class CountingInBuffer(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(3))
+
+    def forward(self, tokens, turn):
+        self.passes += 1
+        return super().forward(tokens, turn)
+
+
+@habit(model=CountingInBuffer)
+def counted_in_a_buffer(user: User) -> None:
+    """a buffer that forward passes change"""
+    user.minibatch()
+    user.minibatch()
 
 
 @habit()
