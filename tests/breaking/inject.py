@@ -34,7 +34,7 @@ TIMEOUT = 3.0  # seconds that a peer may be silent
 OTHERS = "sem.mp-"  # semaphores of Python's pools, of which the engine has none
 HUNG = 60.0  # seconds after which a run has no end
 OURS = r"odc_engine: the machine is busy.*|device \d pid \d+|minibatch \d+ done|odc_engine: error: .*"
-GLOO = r"\[\S*/gloo/\S*\] ERROR failed to connect, .*"  # its own words where a device died while it was connecting
+GLOO = r"\[[^]]*(/gloo/|ProcessGroupGloo)[^]]*\] .*connect.*"  # its own words where a device died while it connected
 TOLD = re.compile(f"{OURS}|{GLOO}")
 MINIBATCHES = [(2, 3, 1), (1, 2, 2), (2, 1, 1), (1, 1, 3)]
 
