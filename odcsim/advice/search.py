@@ -71,7 +71,7 @@ def timed(site: Site, way: Way) -> Trial:
     how = Simulation(way.cost, executor="des" if drawn else "analytic", seed=site.wish.seed)
     counts = [sum(schedule.microbatches) + len(schedule.queue) for schedule in schedules]
     mean, fidelity = sum(counts) / len(counts) / site.devices, simulation.fidelity(way.cost, schedules)
-    return Trial(way, simulation.usage(schedules, how).makespan, mean, fidelity)
+    return Trial(way, simulation.makespans(schedules, how), mean, fidelity)
 
 
 def finest(site: Site, ways: list[Trial]) -> Trial | None:

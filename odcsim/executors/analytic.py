@@ -25,33 +25,54 @@ def run(program: Program, durations: Floats) -> tuple[Floats, Floats]:
     return asked, had
 
 
-def scan(program: Program, durations: Floats, asked: Rows, had: Rows, begin: Floats | float = 0.0) -> Iterator[int]:
+def scan(
+    program: Program,
+    durations: Floats,
+    asked: Rows,
+    had: Rows,
+    begun: Rows | None = None,
+    begin: Floats | float = 0.0,
+) -> Iterator[int]:
     """Fill the rows of `asked` and `had` step by step, and name each step when its rows hold.
 
-    `begin` is when each device may start.
+    `begun`: where somebody wants to know it, when each meeting stopped waiting [step, minibatch, 1]. `begin` is when
+    each device may start.
     """
-    for i, (step, before) in enumerate(zip(program.steps, program.previous_in_lane(), strict=True)):
+    seconds, highest = list(durations), np.maximum.reduce
+    for i, (needs, meets, row) in enumerate(_issued(program)):
         ready = asked[i]
-        needs = (before, *step.after) if before >= 0 else step.after
         if len(needs) > 1:
             np.maximum(had[needs[0]], had[needs[1]], out=ready)
             for other in needs[2:]:
                 np.maximum(ready, had[other], out=ready)
         else:
             ready[...] = had[needs[0]] if needs else begin
-        start = ready.max(axis=1, keepdims=True) if step.meets else ready
-        np.add(start, durations[step.duration], out=had[i])
+        start = highest(ready, axis=1, keepdims=True, out=None if begun is None else begun[i]) if meets else ready
+        np.add(start, seconds[row], out=had[i])
         yield i
 
 
-def recycled_rows(program: Program, uses: Sequence[int], shape: tuple[int, ...]) -> tuple[list[Floats], list[Floats]]:
+@lru_cache(maxsize=256)
+def _issued(program: Program) -> tuple[tuple[tuple[int, ...], bool, int], ...]:
+    """Of each step: what it needs, whether it is a meeting, and its row of durations."""
+    every = zip(program.steps, program.previous_in_lane(), strict=True)
+    return tuple(
+        ((before, *step.after) if before >= 0 else step.after, step.meets, step.duration) for step, before in every
+    )
+
+
+def recycled_rows(
+    program: Program, uses: Sequence[int], shape: tuple[int, ...]
+) -> tuple[list[Floats], list[Floats], list[Floats]]:
     """Rows for `scan` that share memory once nothing needs them any more, so that they stay in the processor's cache.
 
     `uses` tells for each step the last one at which the caller reads its rows.
     """
     shared = _shared(program, tuple(uses))
-    pairs = [laid_out(np.empty((2, *shape))) for _ in range(max(shared) + 1)]
-    return [pairs[number][0] for number in shared], [pairs[number][1] for number in shared]
+    count = max(shared) + 1
+    asked, had = (list(laid_out(np.empty((count, *shape)))) for _ in range(2))
+    begun = list(np.empty((count, shape[0], 1)))
+    return [asked[n] for n in shared], [had[n] for n in shared], [begun[n] for n in shared]
 
 
 @lru_cache(maxsize=256)
@@ -107,11 +128,11 @@ def take(
     return np.array(takers, dtype=np.int64).reshape(len(takers), len(minibatches)).T
 
 
-def _rows(program: Program, shape: tuple[int, ...]) -> tuple[Rows, Rows]:
+def _rows(program: Program, shape: tuple[int, ...]) -> tuple[Rows, Rows, Rows]:
     return recycled_rows(program, range(len(program.steps)), shape)
 
 
-def _settled(program: Program, durations: Floats, begin: Floats | float, rows: tuple[Rows, Rows]) -> Floats:
+def _settled(program: Program, durations: Floats, begin: Floats | float, rows: tuple[Rows, Rows, Rows]) -> Floats:
     """When each device has computed and pushed everything [minibatch, device]."""
     end = program.end
     next(i for i in scan(program, durations, *rows, begin) if i == end)

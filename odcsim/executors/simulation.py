@@ -101,6 +101,15 @@ def usage(schedules: Sequence[Schedule], simulation: Simulation) -> metrics.Usag
     return metrics.assemble(groups, len(schedules))
 
 
+def makespans(schedules: Sequence[Schedule], simulation: Simulation) -> Floats:
+    """The makespans of that usage alone, which takes a third of its time."""
+    simulation.check(schedules)
+    spans = np.zeros(len(schedules))
+    for group in _groups(schedules, simulation, GROUP):
+        spans[group.minibatches] = _makespans_of(group, simulation)
+    return spans
+
+
 def carried(schedules: Sequence[Schedule]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Samples and tokens of each minibatch."""
     samples = np.array([len(s.lengths) for s in schedules], dtype=np.int64)
@@ -229,6 +238,15 @@ def _usage_of(group: _Alike, simulation: Simulation) -> metrics.Usage:
     if simulation.executor != "analytic":
         return metrics.measure(_execute(group, simulation))
     steps = group.program
-    asked, had = analytic.recycled_rows(steps, metrics.uses(steps), group.durations.shape[1:])
-    order = analytic.scan(steps, analytic.laid_out(group.durations), asked, had)
-    return metrics.measure_rows(steps, asked, had, order, simulated=True)
+    asked, had, begun = analytic.recycled_rows(steps, metrics.uses(steps), group.durations.shape[1:])
+    order = analytic.scan(steps, analytic.laid_out(group.durations), asked, had, begun)
+    return metrics.measure_rows(steps, asked, had, order, begun, simulated=True)
+
+
+def _makespans_of(group: _Alike, simulation: Simulation) -> Floats:
+    steps = group.program
+    if simulation.executor != "analytic":
+        block = _execute(group, simulation)
+        return metrics.makespans(block.program, block.had, range(len(block.had)))
+    asked, had, begun = analytic.recycled_rows(steps, range(len(steps.steps)), group.durations.shape[1:])
+    return metrics.makespans(steps, had, analytic.scan(steps, analytic.laid_out(group.durations), asked, had, begun))

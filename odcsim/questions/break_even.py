@@ -86,7 +86,7 @@ def lead(setting: Setting, plans: Mapping[str, Sequence[Schedules]] | None = Non
         if memory and room.needed(cost, setting.limit, setting.trace.longest).total > memory:
             return None
         plans = planned(setting) if plans is None else plans
-        runs = (simulation.usage(plan, Simulation(cost, executor="analytic")).makespan.sum() for plan in plans[side])
+        runs = (simulation.makespans(plan, Simulation(cost, executor="analytic")).sum() for plan in plans[side])
         seconds.append(min(float(run) for run in runs))
     return seconds[0] / seconds[1]
 

@@ -146,9 +146,9 @@ def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float
     """How many times as fast as under full sharding with the plans for that, where there is a difference."""
     if how.cost.sharded == "full":
         return None
-    full = simulation.usage(file.schedules, replace(how, cost=how.cost.by(**FULL)))
+    full = simulation.makespans(file.schedules, replace(how, cost=how.cost.by(**FULL)))
     seconds = float(measured.usage.makespan.sum())
-    return float(full.makespan.sum()) / seconds if seconds else None
+    return float(full.sum()) / seconds if seconds else None
 
 
 def _with_memory(row: Row, setting: Setting, tokens: int, limit: float | None) -> Row:

@@ -46,4 +46,4 @@ def _seconds(setting: Setting, file: ScheduleFile, recipe: Recipe, factor: float
     quiet = replace(cost, cluster=replace(cost.cluster, jitter=0.0, swing=0.0))
     how = Simulation(quiet, executor="des" if quiet.cluster.shared_links else "analytic", seed=setting.seed)
     few = 4 if quiet.cluster.shared_links else FEW
-    return float(simulation.usage(file.schedules[:few], how).makespan.sum())
+    return float(simulation.makespans(file.schedules[:few], how).sum())

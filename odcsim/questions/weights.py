@@ -49,4 +49,4 @@ def _seconds(setting: Setting, side: str, minibatches: list[Drawn]) -> float:
     # By the weights alone: to simulate both of sorted-slice's deals would tell it the true seconds.
     plan = assign(setting, BALANCERS[side], minibatches, exactly=False)
     how = Simulation(room.under(setting.cost, side), executor="analytic")
-    return float(simulation.usage(plan.schedules, how).makespan.sum())
+    return float(simulation.makespans(plan.schedules, how).sum())

@@ -61,25 +61,34 @@ def measure(block: Block) -> Usage:
     return measure_rows(block.program, block.asked, block.had, range(len(block.program.steps)))
 
 
-def measure_rows(program: Program, asked: Rows, had: Rows, order: Iterable[int], *, simulated: bool = False) -> Usage:
+def measure_rows(
+    program: Program,
+    asked: Rows,
+    had: Rows,
+    order: Iterable[int],
+    begun: Rows | None = None,
+    *,
+    simulated: bool = False,
+) -> Usage:
     """The usage of steps in their program's order. A step's rows are read when `order` names it, and as `uses` says.
 
-    `simulated`: times follow each other as the program says, which several clocks do not promise.
+    `begun`: when each meeting stopped waiting, where that is known. `simulated`: times follow each other as the program
+    says, which several clocks do not promise.
     """
-    every = gaps(program)
     compute, makespan, *lost = (np.zeros_like(asked[0]) for _ in range(6))
     parts = dict(zip(("wait_inside", "wait_end", "gather", "push"), lost, strict=True))
-    spare = _Spare(*(np.empty_like(compute) for _ in range(4)))
+    times = _Times(asked, had, begun, *(np.empty_like(compute) for _ in range(4)))
+    looks = _looks(program)
     for i in order:
-        step, gap = program.steps[i], every[i]
-        if step.kind == "compute":
-            compute += had[i]
-            compute -= asked[i]
-        if step.meets and step.lane == COMPUTE:
-            parts["wait_end" if step.microbatch == EVERY else "wait_inside"] += begun(asked[i]) - asked[i]
-        if gap.transfers:
-            _attribute(program, gap, asked, had, asked[i], parts, spare, simulated)
-        if gap.last:
+        computes, waits, gap, last = looks[i]
+        if computes:
+            np.add(compute, had[i], out=compute)
+            np.subtract(compute, asked[i], out=compute)
+        if waits:
+            parts[waits] += times.start(i) - asked[i]
+        if gap:
+            _attribute(gap, times, asked[i], parts, simulated)
+        if last:
             np.maximum(makespan, had[i], out=makespan)
     span: Floats = makespan.max(axis=1)
     sums = {name: _over_devices(seconds) for name, seconds in parts.items()}
@@ -88,13 +97,65 @@ def measure_rows(program: Program, asked: Rows, had: Rows, order: Iterable[int],
     return Usage(span, computed, other=other, **sums)
 
 
-class _Spare(NamedTuple):
-    """Memory for what is worked out in between: taking it anew for every step would cost as much as the sums."""
+def makespans(program: Program, had: Rows, order: Iterable[int]) -> Floats:
+    """When the last device was done, alone: a row is read when `order` names its step."""
+    makespan = np.zeros_like(had[0])
+    every = gaps(program)
+    for i in order:
+        if every[i].last:
+            np.maximum(makespan, had[i], out=makespan)
+    span: Floats = makespan.max(axis=1)
+    return span
 
+
+class _Transfer(NamedTuple):
+    step: int
+    kind: str
+    meets: bool
+
+
+class _Waited(NamedTuple):
+    """What a step may have waited for, since the one before it in its lane (-1: there is none)."""
+
+    before: int
+    transfers: tuple[_Transfer, ...]
+    several: bool  # lanes: transfers of one lane never overlap, those of two share the gap
+    ends_with: int  # what the gap ends with, where one lane has all of them, or -1
+
+
+@lru_cache(maxsize=256)
+def _looks(program: Program) -> tuple[tuple[bool, str, _Waited | None, bool], ...]:
+    """Of each step what is measured: its compute, the part that its meeting is, its gap, whether its lane ends."""
+    looks = []
+    for step, gap in zip(program.steps, gaps(program), strict=True):
+        waits = "wait_end" if step.microbatch == EVERY else "wait_inside"
+        waits = waits if step.meets and step.lane == COMPUTE else ""
+        looks.append((step.kind == "compute", waits, _waited(program, gap) if gap.transfers else None, gap.last))
+    return tuple(looks)
+
+
+def _waited(program: Program, gap: Gap) -> _Waited:
+    steps = [(t, program.steps[t]) for t in gap.transfers]
+    several = len({step.lane for _, step in steps}) > 1
+    ends_with = -1 if several else max(gap.transfers)
+    return _Waited(gap.before, tuple(_Transfer(t, s.kind, s.meets) for t, s in steps), several, ends_with)
+
+
+class _Times(NamedTuple):
+    """Rows of times, and memory for what is worked out in between: taking it anew for every step would cost as much as
+    the sums."""
+
+    asked: Rows
+    had: Rows
+    begun: Rows | None
     left: Floats
     done: Floats
     moved: Floats
     waited: Floats
+
+    def start(self, step: int) -> Floats:
+        """When a meeting stopped waiting."""
+        return begun(self.asked[step]) if self.begun is None else self.begun[step]
 
 
 def _over_devices(seconds: Floats) -> Floats:
@@ -112,36 +173,28 @@ def uses(program: Program) -> tuple[int, ...]:
     return tuple(last)
 
 
-def _attribute(
-    program: Program,
-    gap: Gap,
-    asked: Rows,
-    had: Rows,
-    end: Floats,
-    parts: dict[str, Floats],
-    spare: _Spare,
-    simulated: bool,
-) -> None:
+def _attribute(gap: _Waited, times: _Times, end: Floats, parts: dict[str, Floats], simulated: bool) -> None:
     """Split the gap between the compute lane's previous step and `end` over what its transfers were doing."""
+    asked, had = times.asked, times.had
     start = had[gap.before] if gap.before >= 0 else np.zeros_like(end)
-    left = np.subtract(end, start, out=spare.left)
+    left = np.subtract(end, start, out=times.left)
     if not (left[0, 0] or left.any()):
         return
-    lanes = {program.steps[t].lane for t in gap.transfers}
-    last = max(gap.transfers) if simulated and len(lanes) == 1 else -1  # what the gap ends with
-    for t in gap.transfers:
-        transfer = program.steps[t]
-        done = end if t == last else _within(had[t], start, None if simulated else end, spare.done)
+    last = gap.ends_with if simulated else -1
+    for t, kind, meets in gap.transfers:
+        done = end if t == last else _within(had[t], start, None if simulated else end, times.done)
         high = None if simulated else done
-        moved = _within(begun(asked[t]) if transfer.meets else asked[t], start, high, spare.moved)
-        moving = np.subtract(done, moved, out=spare.done)
-        if len(lanes) > 1:  # transfers of one lane never overlap; those of two share the gap
+        moved = _within(times.start(t) if meets else asked[t], start, high, times.moved)
+        moving = np.subtract(done, moved, out=times.done)
+        if gap.several:
             np.minimum(moving, left, out=moving)
-            left -= moving
-        parts[transfer.kind] += moving
-        if transfer.meets:
-            waited = _within(asked[t], start, None if simulated else moved, spare.waited)
-            parts["wait_inside"] += np.subtract(moved, waited, out=moved)
+            np.subtract(left, moving, out=left)
+        part = parts[kind]
+        np.add(part, moving, out=part)
+        if meets:
+            waited = _within(asked[t], start, None if simulated else moved, times.waited)
+            inside = parts["wait_inside"]
+            np.add(inside, np.subtract(moved, waited, out=moved), out=inside)
 
 
 def _within(times: Floats, low: Floats, high: Floats | None, out: Floats) -> Floats:

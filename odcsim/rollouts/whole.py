@@ -79,7 +79,7 @@ def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, update
     count, cost, cluster = len(schedules) // updates, room.under(setting.cost, way), setting.cost.cluster
     drawn = cluster.shared_links or cluster.jitter or cluster.swing
     how = Simulation(cost, way, "des" if drawn else "analytic", seed=setting.seed)
-    training = float(simulation.usage(schedules, how).makespan.sum()) / count
+    training = float(simulation.makespans(schedules, how).sum()) / count
     passes = float(forward(cost, way, schedules, updates).mean())
     tokens = max(schedule.tokens(microbatch) for schedule in schedules for microbatch in schedule.contents())
     needed = room.needed(cost, tokens, setting.trace.longest).total

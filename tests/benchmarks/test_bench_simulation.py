@@ -61,10 +61,10 @@ def scan(steps, table, *, measured: bool) -> float:
     size = max(1, GROUP // table.shape[2])
     for first in range(0, table.shape[1], size):
         piece = table[:, first : first + size]
-        asked, had = analytic.recycled_rows(steps, metrics.uses(steps), piece.shape[1:])
-        order = analytic.scan(steps, piece, asked, had)
+        asked, had, begun = analytic.recycled_rows(steps, metrics.uses(steps), piece.shape[1:])
+        order = analytic.scan(steps, piece, asked, had, begun)
         if measured:
-            seconds += metrics.measure_rows(steps, asked, had, order, simulated=True).compute.sum()
+            seconds += metrics.measure_rows(steps, asked, had, order, begun, simulated=True).compute.sum()
         else:
             for _ in order:
                 pass

@@ -55,9 +55,9 @@ def test_rows_that_share_memory_measure_the_same(case, simulated):
     """What `compare` does to be quick equals measuring the whole timeline, to the last bit: rows that stay in the
     processor's cache, their longer axis last in memory, and nothing checked that a simulation promises."""
     steps = case.program
-    asked, had = analytic.recycled_rows(steps, metrics.uses(steps), case.durations.shape[1:])
-    order = analytic.scan(steps, analytic.laid_out(case.durations), asked, had)
-    found = metrics.measure_rows(steps, asked, had, order, simulated=simulated)
+    asked, had, begun = analytic.recycled_rows(steps, metrics.uses(steps), case.durations.shape[1:])
+    order = analytic.scan(steps, analytic.laid_out(case.durations), asked, had, begun)
+    found = metrics.measure_rows(steps, asked, had, order, begun, simulated=simulated)
     whole = usage(case)
     for field in fields(Usage):
         assert np.array_equal(getattr(found, field.name), getattr(whole, field.name)), field.name
@@ -67,7 +67,7 @@ def test_rows_that_share_memory_measure_the_same(case, simulated):
 def test_recycled_rows_are_few(microbatches, sync):
     """Their number follows the layers that overlap, not the steps: memory does not grow with microbatches."""
     steps = program(4, microbatches, sync)
-    asked, _ = analytic.recycled_rows(steps, metrics.uses(steps), (1, 1))
+    asked, *_ = analytic.recycled_rows(steps, metrics.uses(steps), (1, 1))
     assert len({row.__array_interface__["data"][0] for row in asked}) <= 32
 
 
