@@ -53,6 +53,13 @@ class Schedule:
             return sum(map(lengths.__getitem__, microbatch))
         return sum([-(-lengths[i] // gangs[i]) for i in microbatch])
 
+    @property
+    def fullest(self) -> int:
+        """Tokens of the fullest microbatch, whoever runs it."""
+        at = self.lengths.__getitem__
+        count = self.tokens if self.gangs else lambda microbatch: sum(map(at, microbatch))
+        return max(map(count, self.contents()))
+
     def parts(self) -> list[float]:
         """How much of each sample's work one device does that runs it."""
         if not self.gangs:

@@ -38,7 +38,7 @@ def scan(
     `begun`: where somebody wants to know it, when each meeting stopped waiting [step, minibatch, 1]. `begin` is when
     each device may start.
     """
-    seconds, highest = list(durations), np.maximum.reduce
+    seconds = list(durations)
     for i, (needs, meets, row) in enumerate(_issued(program)):
         ready = asked[i]
         if len(needs) > 1:
@@ -47,7 +47,7 @@ def scan(
                 np.maximum(ready, had[other], out=ready)
         else:
             ready[...] = had[needs[0]] if needs else begin
-        start = highest(ready, axis=1, keepdims=True, out=None if begun is None else begun[i]) if meets else ready
+        start = ready.max(axis=1, keepdims=True, out=None if begun is None else begun[i]) if meets else ready
         np.add(start, seconds[row], out=had[i])
         yield i
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -96,9 +97,18 @@ def simulate(file: ScheduleFile, simulation: Simulation) -> Timeline:
 
 def usage(schedules: Sequence[Schedule], simulation: Simulation) -> metrics.Usage:
     """What `metrics.usage(simulate(...))` says, without ever holding the spans of more than a group."""
-    simulation.check(schedules)
-    groups = ((p.minibatches, _usage_of(p, simulation)) for p in _groups(schedules, simulation, GROUP))
-    return metrics.assemble(groups, len(schedules))
+    return usages([schedules], simulation)[0]
+
+
+def usages(plans: Sequence[Sequence[Schedule]], simulation: Simulation) -> list[metrics.Usage]:
+    """Of several plans of the same minibatches, which are simulated at once where their shapes are alike."""
+    if not plans:
+        return []
+    for schedules in plans:
+        simulation.check(schedules)
+    every, count = list(chain(*plans)), len(plans[0])
+    groups = ((g.places, _usage_of(g, simulation)) for g in _groups(every, simulation, GROUP, count))
+    return metrics.parted(metrics.assemble(groups, len(every)), len(plans))
 
 
 def makespans(schedules: Sequence[Schedule], simulation: Simulation) -> Floats:
@@ -106,7 +116,7 @@ def makespans(schedules: Sequence[Schedule], simulation: Simulation) -> Floats:
     simulation.check(schedules)
     spans = np.zeros(len(schedules))
     for group in _groups(schedules, simulation, GROUP):
-        spans[group.minibatches] = _makespans_of(group, simulation)
+        spans[group.places] = _makespans_of(group, simulation)
     return spans
 
 
@@ -135,7 +145,8 @@ class _Alike:
     """Minibatches that share a program, and their durations. `takers`: of shared queues, where the scan has told."""
 
     program: Program
-    minibatches: Ints
+    places: Ints  # in the row of schedules that was asked for
+    minibatches: Ints  # their numbers
     schedules: tuple[Schedule, ...]
     load: Load
     durations: Floats
@@ -147,20 +158,23 @@ class _Alike:
         return bool(self.schedules[0].queue)
 
 
-def _groups(schedules: Sequence[Schedule], simulation: Simulation, size: int | None) -> Iterator[_Alike]:
-    """Group minibatches by their shape, at most `size` of their devices together.
+def _groups(
+    schedules: Sequence[Schedule], simulation: Simulation, size: int | None, count: int = 0
+) -> Iterator[_Alike]:
+    """Group minibatches by their shape, at most `size` of their devices together. `count`: where numbers begin anew.
 
     Where the scan tells who takes which entry of a queue, what comes of it is grouped anew; des runs queues itself.
     """
+    count = count or len(schedules)
     for numbers in _alike(schedules, simulation, size):
-        group = _group(numbers, [schedules[n] for n in numbers], simulation)
+        group = _group(numbers, [schedules[n] for n in numbers], simulation, count)
         if simulation.executor != "analytic" or not group.queued:
             yield group
             continue
         takers = analytic.take(group.program, group.durations, simulation.cost.program(1), _entries(group, simulation))
         realised = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(group.schedules, takers, strict=True)]
         for places in _alike(realised, simulation, None):
-            part = _group([numbers[i] for i in places], [realised[i] for i in places], simulation)
+            part = _group([numbers[i] for i in places], [realised[i] for i in places], simulation, count)
             yield replace(part, takers=takers[places])
 
 
@@ -175,13 +189,14 @@ def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | No
             yield numbers[first : first + stride]
 
 
-def _group(numbers: list[int], schedules: Sequence[Schedule], simulation: Simulation) -> _Alike:
-    cost = simulation.cost
+def _group(places: list[int], schedules: Sequence[Schedule], simulation: Simulation, count: int) -> _Alike:
+    cost, numbers = simulation.cost, [place % count for place in places]
     luck = cost.luck(schedules, numbers, simulation.seed)
     load = cost.load(schedules, luck)
     steps = simulation.cost.program(len(load.tokens))
     durations = cost.durations(steps, load)
-    return _Alike(steps, np.array(numbers, dtype=np.int64), tuple(schedules), load, durations, luck)
+    where, which = (np.array(of, dtype=np.int64) for of in (places, numbers))
+    return _Alike(steps, where, which, tuple(schedules), load, durations, luck)
 
 
 def _entries(group: _Alike, simulation: Simulation) -> Iterator[tuple[NDArray[np.bool_], Floats]]:

@@ -1,8 +1,7 @@
 """Every balancer under every sync that can run it, on the same minibatches: balance, simulate, compare."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from odcsim import balance
 from odcsim.estimates import compute, memory
 from odcsim.executors import simulation
-from odcsim.executors.simulation import Simulation
+from odcsim.executors.simulation import GROUP, Simulation
 from odcsim.program import SYNCS
 from odcsim.questions import examples
 from odcsim.questions.ends import FEW, Ends, Pair, ends
@@ -23,6 +22,7 @@ from odcsim.schedule import ScheduleFile
 from odcsim.timeline import Timeline
 
 FULL = {"sharding": "full", "far": "each"}  # every device moves all it needs from and to all others, each time
+EACH = 8  # samples of a plan that take as much memory as its devices do in a simulation, about
 RIVAL = "layers"  # nodes exchange as FSDP2's collectives do under hybrid sharding, which is the rival at its best
 
 
@@ -96,29 +96,49 @@ def compare(
     few: dict[str, ScheduleFile] = {}  # the beginning of each plan, which is all that the ends run
     rows, usages, minibatches, fidelity = [], [], drawn(setting), setting.cost.profile.fidelity
     profile, work = setting.cost.profile, flops(setting, minibatches)
-    full = replace(setting, cost=setting.cost.by(**FULL))
-    # One balancer after the other: plans of thousands of devices fill gigabytes.
-    for balancer, of_one in groupby(among or pairs(setting), lambda pair: pair[0]):
-        plan = fully = assign(setting, balancer, minibatches)
-        if setting.cost.sharded != "full" and balance.named(balancer).weighs_transfers:
-            fully = assign(full, balancer, minibatches)  # under full sharding it plans otherwise
-        largest = max(s.tokens(microbatch) for s in plan.schedules for microbatch in s.contents())
-        for _, sync in of_one:
-            how = Simulation(setting.cost, sync, executor, seed=setting.seed, exchange=RIVAL)
-            measured = measure(plan, how)
+    every = among or pairs(setting)
+    ways = {sync: Simulation(setting.cost, sync, executor, seed=setting.seed, exchange=RIVAL) for _, sync in every}
+    for some in _together(every, minibatches, setting.cost.cluster.devices):
+        plans = {balancer: assign(setting, balancer, minibatches) for balancer in dict(some)}
+        fully = {balancer: _fully(setting, plan, minibatches) for balancer, plan in plans.items()}
+        largest = {balancer: max(s.fullest for s in plan.schedules) for balancer, plan in plans.items()}
+        for measured in _measured(plans, some, ways):
+            balancer, way = measured.balancer, ways[measured.recipe.sync]
             row = summary.row(measured, profile.low, profile.high, price)
             row = summary.used(row, *work, measured.devices, setting.cost.cluster.peak_flops)
-            row = replace(row, over_full=_over_full(measured, fully, how))
-            rows.append(_with_memory(row, setting, largest, memory_limit))
+            row = replace(row, over_full=_over_full(measured, fully[balancer], way))
+            rows.append(_with_memory(row, setting, largest[balancer], memory_limit))
             usages.append(measured.usage)
             advance()
-        if balancer == "native":
-            fidelity = simulation.fidelity(setting.cost, plan.schedules)
-        few[balancer] = replace(plan, schedules=plan.schedules[:FEW])
-        del plan, fully  # before the next one is made
+        if "native" in plans:
+            fidelity = simulation.fidelity(setting.cost, plans["native"].schedules)
+        few |= {balancer: replace(plan, schedules=plan.schedules[:FEW]) for balancer, plan in plans.items()}
+        del plans, fully  # before the next ones are made
     compared = summary.compared(rows, [u.makespan for u in usages], of_samples(setting, minibatches))
     interval = None if among else ends(setting, few, {r.pair: r.recipe for r in compared})
     return Comparison(setting, executor, fidelity, compared, tuple(usages), price, memory_limit, interval)
+
+
+def _together(every: Sequence[Pair], minibatches: Sequence[Drawn], devices: int) -> Iterator[list[Pair]]:
+    """The pairs of as many balancers as are simulated at once: plans of thousands of devices fill gigabytes."""
+    samples = len(minibatches[0].lengths)
+    count = max(1, GROUP // (len(minibatches) * max(devices, samples // EACH)))
+    names = list(dict.fromkeys(balancer for balancer, _ in every))
+    for first in range(0, len(names), count):
+        some = names[first : first + count]
+        yield [pair for pair in every if pair[0] in some]
+
+
+def _measured(
+    plans: Mapping[str, ScheduleFile], some: Sequence[Pair], ways: Mapping[str, Simulation]
+) -> list[Measured]:
+    """Each of the pairs; those of a sync are simulated together."""
+    usages: dict[Pair, Usage] = {}
+    for sync, way in ways.items():
+        names = [balancer for balancer, other in some if other == sync]
+        found = simulation.usages([plans[name].schedules for name in names], way)
+        usages |= {(name, sync): usage for name, usage in zip(names, found, strict=True)}
+    return [_told(plans[balancer], ways[sync], usages[balancer, sync]) for balancer, sync in some]
 
 
 def of_samples(setting: Setting, minibatches: Sequence[Drawn]) -> Draws:
@@ -137,9 +157,20 @@ def flops(setting: Setting, minibatches: Sequence[Drawn]) -> tuple[float, float]
 
 def measure(file: ScheduleFile, how: Simulation) -> Measured:
     """One (balancer, sync), measured."""
-    usage = simulation.usage(file.schedules, how)
+    return _told(file, how, simulation.usage(file.schedules, how))
+
+
+def _told(file: ScheduleFile, how: Simulation, usage: Usage) -> Measured:
     samples, tokens = simulation.carried(file.schedules)
     return Measured(file.header.balancer, how.cost.ran, usage, samples, tokens, file.header.devices)
+
+
+def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -> ScheduleFile:
+    """The plan for full sharding, where it is another."""
+    balancer = plan.header.balancer
+    if setting.cost.sharded == "full" or not balance.named(balancer).weighs_transfers:
+        return plan
+    return assign(replace(setting, cost=setting.cost.by(**FULL)), balancer, minibatches)
 
 
 def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float | None:

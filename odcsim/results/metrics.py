@@ -56,6 +56,12 @@ def assemble(pieces: Iterable[tuple[NDArray[np.int64], Usage]], minibatches: int
     return Usage(**whole)
 
 
+def parted(whole: Usage, parts: int) -> list[Usage]:
+    """Equal parts of it, in order."""
+    pieces = {field.name: np.split(getattr(whole, field.name), parts) for field in fields(Usage)}
+    return [Usage(**{name: of[i] for name, of in pieces.items()}) for i in range(parts)]
+
+
 def measure(block: Block) -> Usage:
     """The usage of a block's minibatches."""
     return measure_rows(block.program, block.asked, block.had, range(len(block.program.steps)))
@@ -108,7 +114,7 @@ def makespans(program: Program, had: Rows, order: Iterable[int]) -> Floats:
     return span
 
 
-class _Transfer(NamedTuple):
+class _Moved(NamedTuple):
     step: int
     kind: str
     meets: bool
@@ -118,7 +124,7 @@ class _Waited(NamedTuple):
     """What a step may have waited for, since the one before it in its lane (-1: there is none)."""
 
     before: int
-    transfers: tuple[_Transfer, ...]
+    transfers: tuple[_Moved, ...]
     several: bool  # lanes: transfers of one lane never overlap, those of two share the gap
     ends_with: int  # what the gap ends with, where one lane has all of them, or -1
 
@@ -138,7 +144,7 @@ def _waited(program: Program, gap: Gap) -> _Waited:
     steps = [(t, program.steps[t]) for t in gap.transfers]
     several = len({step.lane for _, step in steps}) > 1
     ends_with = -1 if several else max(gap.transfers)
-    return _Waited(gap.before, tuple(_Transfer(t, s.kind, s.meets) for t, s in steps), several, ends_with)
+    return _Waited(gap.before, tuple(_Moved(t, s.kind, s.meets) for t, s in steps), several, ends_with)
 
 
 class _Times(NamedTuple):

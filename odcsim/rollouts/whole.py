@@ -81,7 +81,7 @@ def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, update
     how = Simulation(cost, way, "des" if drawn else "analytic", seed=setting.seed)
     training = float(simulation.makespans(schedules, how).sum()) / count
     passes = float(forward(cost, way, schedules, updates).mean())
-    tokens = max(schedule.tokens(microbatch) for schedule in schedules for microbatch in schedule.contents())
+    tokens = max(schedule.fullest for schedule in schedules)
     needed = room.needed(cost, tokens, setting.trace.longest).total
     fits = not cluster.memory_bytes or needed <= cluster.memory_bytes
     return WholeStep(dealer.name, way, training, passes, around, needed, fits)

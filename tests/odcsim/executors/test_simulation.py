@@ -11,7 +11,7 @@ from strategies import PREFETCHES, SYNCS, schedules
 from odcsim import schedule, timeline
 from odcsim.errors import InputError
 from odcsim.executors import simulation
-from odcsim.executors.simulation import Simulation, simulate, usage
+from odcsim.executors.simulation import Simulation, makespans, simulate, usage, usages
 from odcsim.questions.setting import plan
 from odcsim.results import metrics
 from odcsim.results.metrics import Usage
@@ -39,6 +39,27 @@ def test_usage_alone_is_the_usage_of_the_timeline_to_the_last_bit(setting, found
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "GROUP", size.draw(st.integers(1, 12)))
         assert same(whole, usage(found, how))
+
+
+@settings(max_examples=40)
+@given(found=st.lists(schedules(4), min_size=1, max_size=6), executor=st.sampled_from(simulation.EXECUTORS))
+def test_makespans_alone_are_those_of_the_usage_to_the_last_bit(setting, found, executor):
+    how = Simulation(setting.cost, "on-demand", executor)
+    assert np.array_equal(makespans(found, how), usage(found, how).makespan)
+
+
+@pytest.mark.parametrize("executor", simulation.EXECUTORS)
+def test_plans_that_are_simulated_at_once_are_as_if_alone(setting, executor):
+    """To the last bit, queues, luck and jitter too, which hang on a minibatch's number."""
+    drawn = {"sample_noise": 0.1, "jitter": 0.05 if executor == "des" else 0.0}
+    cost = replace(setting.cost, cluster=replace(setting.cost.cluster, **drawn))
+    how = Simulation(cost, "on-demand", executor, seed=3)
+    plans = [plan(setting, name).schedules for name in ("native", "lb-mini", "pool", "lb-micro")]
+    together = usages(plans, how)
+    assert all(same(one, usage(alone, how)) for one, alone in zip(together, plans, strict=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "GROUP", 12)
+        assert all(map(same, together, usages(plans, how)))
 
 
 @pytest.mark.parametrize("sync", SYNCS)
