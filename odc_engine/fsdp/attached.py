@@ -62,6 +62,9 @@ class Attached:
     def _check(self, optimizers: Sequence[Optimizer]) -> None:
         own = {id(piece.parameter) for unit in self._units for piece in unit.pieces}
         for optimizer in optimizers:
+            if not hasattr(optimizer, "param_groups"):
+                problem = f"an optimizer is attached that is none of torch's ({type(optimizer).__name__})"
+                raise InputError(problem, fix="attach a torch.optim.Optimizer, or call settle() and publish() yourself")
             if any(optimizer is each for each in self._optimizers):
                 raise InputError("an optimizer is attached twice", fix="attach it once, where it is made")
             if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):

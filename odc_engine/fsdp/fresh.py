@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from odc_engine.fsdp.units import Unit, pack
+from odc_engine.fsdp.units import Unit, pack, refuse_cast
 from odcsim.errors import InputError
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -32,6 +32,8 @@ class Fresh:
         self._unlike.clear()
 
     def check(self, unit: Unit) -> None:
+        for piece in unit.pieces:
+            refuse_cast(piece.managed)
         if self.stepped or self._versions[unit.index] != _versions(unit):
             raise _changed(unit)
         self.check_whole(unit)

@@ -60,6 +60,12 @@ class Managed:
         return all(one is self.own.sharded_param or one is self.own._unsharded_param for one in shown)
 
     @property
+    def cast(self) -> bool:
+        """Whether it has another dtype than when it was gathered first: FSDP2 keeps memory of the former one."""
+        whole = getattr(self.own, "_unsharded_param", None)
+        return whole is not None and whole.dtype != (self.own.param_dtype or self.sharded.dtype)
+
+    @property
     def padded(self) -> int:
         """Elements of every device's shard, padding included."""
         return int(self.own.padded_sharded_param_size.numel())

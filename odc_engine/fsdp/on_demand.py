@@ -51,6 +51,8 @@ from odcsim.recipe import ACCUMULATE
 
 COLLECTIVES = "if it waits in a collective for each microbatch, as of metrics, call that once, after settle()"
 
+SKIPS = "OnDemand(check_finite=False) leaves it to who skips such steps, as scalers do"
+
 
 class OnDemand(Communication):
     """Replaces a sharded model's all-gathers and reduce-scatters. Every device makes one, at the same time.
@@ -95,6 +97,7 @@ class OnDemand(Communication):
             arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
             self._ahead = comes_ahead(far, meets, devices_per_node) and arena.nodes > 1
             how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite, "ahead": self._ahead}
+            how["way_out"] = "" if memory else SKIPS  # who brings the memory is no loop of a user's
             self._transfers = Transfers(model, arena, self.recorder, **how)
             opened.callback(self._transfers.close)
             self.settled = True  # nothing is gathered or pushed from here to the meeting in publish()

@@ -19,8 +19,8 @@ from odcsim.recipe import FAR
 
 class Transfers:
     """`meets`: every transfer is a meeting of all devices, one lane for both. `trail`: a compute waits for the push so
-    many positions back. `check_finite`: gradients are looked at before they reach a sum. `ahead`: units
-    come from other nodes one by one, in a lane of their own."""
+    many positions back. `check_finite`: gradients are looked at before they reach a sum; `way_out` is said of bad ones.
+    `ahead`: units come from other nodes one by one, in a lane of their own."""
 
     def __init__(
         self,
@@ -32,11 +32,12 @@ class Transfers:
         trail: int,
         check_finite: bool,
         ahead: bool,
+        way_out: str,
     ) -> None:
         self._open_arena: Arena | None = arena  # its views would keep the memory
         self._recorder, self._meets, self._trail = recorder, meets, trail
         self._memory: PeerMemory = arena.memory
-        self._check_finite, self._finite = check_finite, Checks()
+        self._check_finite, self._finite = check_finite, Checks(way_out)
         self._in_flight: list[Handle] = []
         self.given: Counter[int] = Counter()  # pushes of each unit, of this minibatch
         self.torn = False  # a push has ended in the middle

@@ -75,12 +75,20 @@ def sharded_groups(model: nn.Module) -> list[Group]:
     for group in groups:
         if group.replaced:
             raise InputError(f"unit {group.name} has an OnDemand already", fix="close() that one first")
+        for parameter in group.parameters:
+            refuse_cast(parameter)
         group.fsdp.reshard()  # an evaluation may have left it whole
     managed = {id(parameter.sharded) for group in groups for parameter in group.parameters}
-    for name, parameter in cast(nn.Module, model).named_parameters():
-        if id(parameter) not in managed:
+    for name, own in cast(nn.Module, model).named_parameters():
+        if id(own) not in managed:
             raise InputError(f"parameter {name} is not sharded", fix="let fully_shard manage every parameter")
     return groups
+
+
+def refuse_cast(managed: Managed) -> None:
+    if managed.cast:
+        problem = f"parameter {managed.name} was cast to {str(managed.local.dtype).removeprefix('torch.')}"
+        raise InputError(f"{problem} after it was gathered in another dtype", fix="cast the model before fully_shard")
 
 
 def units_of(groups: Sequence[Group]) -> tuple[Unit, ...]:

@@ -92,10 +92,19 @@ class Unsettled(DTensor):
 
 
 class _Nothing:
-    """What FSDP2 finds where it adds a push's result to."""
+    """What FSDP2 finds where it adds a push's result to. Others who look for a tensor there have read the gradient."""
 
     def __init__(self, gradient: Unsettled) -> None:
         self._gradient = gradient
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._gradient.read()._local_tensor, name)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _replacing(_Nothing, lambda each: each._gradient.read()._local_tensor, func, args, kwargs)
 
     def __iadd__(self, other: Tensor) -> "_Nothing":
         if self._gradient.closed:
@@ -104,7 +113,16 @@ class _Nothing:
 
 
 def _with_what_arrived(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    return _replacing(Unsettled, Unsettled.read, func, args, kwargs)
+
+
+def _replacing(
+    kind: type[Any],
+    by: Callable[[Any], Any],
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+) -> Any:
     leaves, spec = tree_flatten((args, kwargs or {}))
-    found = [each.read() if isinstance(each, Unsettled) else each for each in leaves]
-    args, kwargs = tree_unflatten(found, spec)
+    args, kwargs = tree_unflatten([by(each) if isinstance(each, kind) else each for each in leaves], spec)
     return func(*args, **kwargs)

@@ -31,28 +31,30 @@ class Microbatches:
 class Checks:
     """Looks at gradients at once on a CPU. On a GPU a look would wait for it, so all are looked at together."""
 
-    def __init__(self) -> None:
+    def __init__(self, way_out: str = "") -> None:
+        self._way_out = way_out
         self._later: list[tuple[Tensor, str, int, range]] = []
 
     def check(self, gradients: Tensor, unit: str, device: int, microbatches: range) -> None:
         if gradients.is_cuda:
             self._later.append((gradients.sum(dtype=torch.float32), unit, device, microbatches))
         else:
-            check(gradients, unit, device, microbatches)
+            check(gradients, unit, device, microbatches, self._way_out)
 
     def settle(self) -> None:
         """Raise BadGradient for the first that was bad, before anybody uses the sum."""
         later, self._later = self._later, []
         if later and not torch.isfinite(torch.stack([total for total, *_ in later])).all():
             for total, unit, device, microbatches in later:
-                check(total, unit, device, microbatches)
+                check(total, unit, device, microbatches, self._way_out)
 
 
-def check(gradients: Tensor, unit: str, device: int, microbatches: range) -> None:
+def check(gradients: Tensor, unit: str, device: int, microbatches: range, way_out: str = "") -> None:
     """Raise BadGradient. A sum is not finite where any of its terms is not, and takes a third of the time."""
     if bool(torch.isfinite(gradients.sum(dtype=torch.float32))):
         return
     which = f"microbatch {microbatches[0]}" if microbatches else "a second backward pass"
     if len(microbatches) > 1:
         which = f"one of microbatches {microbatches[0]} to {microbatches[-1]}"
-    raise BadGradient(f"a gradient of {unit} is not finite (device {device}, {which})")
+    told = f"a gradient of {unit} is not finite (device {device}, {which})"
+    raise BadGradient(f"{told}; {way_out}" if way_out else told)

@@ -7,6 +7,7 @@ from torch import nn
 from users import User
 
 from habits import habit
+from habits.forgotten import parts_norm
 from habits.settings import to_sums
 
 
@@ -114,6 +115,18 @@ def norm_logged(user: User) -> None:
         user.clip()
         user.step()
         user.look_at_gradients()
+        user.zero()
+
+
+@habit()
+def norm_of_parts_logged(user: User) -> None:
+    """attached: norms of `.grad._local_tensor` logged, then backward, step"""
+    attached(user)
+    for _ in range(2):
+        user.backward()
+        seen = [parts_norm(p.grad) for p in user.model.parameters()]
+        assert all(bool(norm > 0) for norm in seen)
+        user.step()
         user.zero()
 
 

@@ -120,3 +120,15 @@ def look_before_settle(user: User) -> None:
     user.backward()
     user.seen.append(float(sum(p.grad.norm() ** 2 for p in user.model.parameters())))
     user.finish()
+
+
+@habit()
+def look_inside_before_settle(user: User) -> None:
+    """`.grad._local_tensor` read before `settle()`"""
+    user.backward()
+    user.seen.append(float(sum(parts_norm(p.grad) for p in user.model.parameters())))
+    user.finish()
+
+
+def parts_norm(gradient: torch.Tensor) -> torch.Tensor:
+    return torch.norm(getattr(gradient, "_local_tensor", gradient))

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from nets import Net
 from torch import nn
-from users import User, local, whole
+from users import User, by_layers, local, whole
 
 from habits import habit
 
@@ -293,6 +293,35 @@ def optimizer_after_an_evaluation(user: User) -> None:
 def moved(user: User) -> None:
     """`model.to(device)` once more"""
     user.model.to("cpu")
+    user.minibatch()
+
+
+@habit()
+def cast(user: User) -> None:
+    """`model.to(torch.float64)` after `OnDemand`, then `publish()`"""
+    user.model.to(torch.float64)
+    user.publish()
+    user.minibatch()
+
+
+@habit()
+def cast_for_another(user: User) -> None:
+    """`close()`, `model.to(torch.float64)`, and another `OnDemand`"""
+    if user.odc:
+        user.odc.close()
+    user.model.to(torch.float64)
+    user.reopen()
+    user.minibatch()
+
+
+def _cast_first(model: nn.Module) -> None:
+    by_layers(model.to(torch.float64))
+
+
+@habit(wrap=_cast_first)
+def cast_before(user: User) -> None:
+    """`model.to(torch.float64)` before `fully_shard`"""
+    user.minibatch()
     user.minibatch()
 
 
