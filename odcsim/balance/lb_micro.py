@@ -2,10 +2,12 @@
 
 from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.search.karmarkar_karp import differencing_equal
-from odcsim.balance.search.packing import fewest, pack
+from odcsim.balance.search.packing import Microbatch, fewest, pack
+from odcsim.balance.search.remembered import remembered
 from odcsim.balance.search.swaps import even_out
 
 
+@remembered
 def equal_counts(weights: list[float], devices: int) -> list[list[int]]:
     """The samples of each device: as many as any other (within one), loads as even as that and the swaps allow."""
     return even_out(differencing_equal(weights, devices), weights)
@@ -16,18 +18,22 @@ def lb_micro(work: Work) -> Deal:
 
     It evens out the devices' totals and leaves to chance which microbatches meet in one step.
     """
-    weights, tokens = work.weights.tolist(), work.tokens.tolist()
-    groups = equal_counts(weights, work.devices)
-    count = max(fewest(group, tokens, work.max_tokens) for group in groups)
+    return Deal(_packed(work.weights.tolist(), work.tokens.tolist(), work.devices, work.max_tokens))
+
+
+@remembered
+def _packed(weights: list[float], tokens: list[int], devices: int, max_tokens: int) -> list[list[Microbatch]]:
+    groups = equal_counts(weights, devices)
+    count = max(fewest(group, tokens, max_tokens) for group in groups)
     while True:
         packed = []
         for group in groups:
-            microbatches = pack(group, weights, tokens, work.max_tokens, count)
+            microbatches = pack(group, weights, tokens, max_tokens, count)
             if microbatches is None:
                 break
             packed.append(microbatches)
         else:
-            return Deal(packed)
+            return packed
         count += 1
 
 

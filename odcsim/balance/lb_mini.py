@@ -4,6 +4,7 @@ from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.lb_micro import equal_counts
 from odcsim.balance.search.karmarkar_karp import differencing
 from odcsim.balance.search.packing import packed
+from odcsim.balance.search.remembered import remembered
 from odcsim.balance.search.swaps import even_out
 from odcsim.balance.search.uneven import by_speed
 
@@ -16,6 +17,7 @@ def lb_mini(work: Work) -> Deal:
     return Deal([packed(group, weights, tokens, work.max_tokens) for group in free_counts(weights, work.devices)])
 
 
+@remembered
 def free_counts(weights: list[float], devices: int) -> list[list[int]]:
     """The samples of each device: free counts, or equal ones where those spread less or peak lower."""
     free = even_out(differencing(weights, devices), weights)

@@ -44,7 +44,8 @@ def _rows(point: Point) -> list[Values]:
     kept = [p for p in every if p[0] in (point.balancers or {p[0]}) and p[1] in (point.syncs or {p[1]})]
     if not kept:
         raise InputError(f"no sync of {', '.join(point.syncs)} runs {', '.join(point.balancers)}")
-    beside = {p for p in every if p[1] == REFERENCE[1] or p[0] == REFERENCE[0]}
+    ways = {REFERENCE[1], *(p[1] for p in kept)}
+    beside = {p for p in every if p[1] == REFERENCE[1] or (p[0] == REFERENCE[0] and p[1] in ways)}
     among = [p for p in every if p in kept or p in beside]
     comparison = compare(setting, executor=asked["executor"], among=among)
     sizes = {"minibatch": setting.minibatch, "max_tokens": setting.limit, "fidelity": comparison.fidelity}
