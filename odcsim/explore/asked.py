@@ -18,7 +18,7 @@ from odcsim.trace import Trace
 # What each slider stops at.
 DEVICES = (2, 4, 8, 16, 32, 64)
 MINIBATCH = (1, 2, 4, 8, 16)
-ROOM = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)  # a microbatch's limit over the longest sample
+ROOM = (0, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)  # a microbatch's limit over the longest sample; 0: as compare's
 NETWORK = (0, 25, 50, 100, 200, 400, 800)  # Gb/s of a network card; 0: the GPU's usual one
 DRAWS = (4, 8, 16, 50, 200)
 
@@ -30,7 +30,7 @@ class Asked:
     gpu: str = "a100"
     devices: int = 8
     minibatch: int = 4
-    room: float = 1.0
+    room: float = 0.0
     network: int = 0
     price: float = 2.0  # dollars of a GPU-hour
     minibatches: int = 8
@@ -49,28 +49,20 @@ class Asked:
         return _loaded(self.trace)
 
     @property
-    def limit(self) -> int:
-        return round(self.lengths.longest * self.room)
+    def limit(self) -> int | None:
+        """Of a microbatch; None: what memory and speed make best, as for `odcsim compare`."""
+        return round(self.lengths.longest * self.room) if self.room else None
 
     @property
     def setting(self) -> Setting:
-        return ask(
-            self.lengths,
-            self.model,
-            gpu=self.gpu,
-            devices=self.devices,
-            minibatch=self.minibatch,
-            max_tokens=self.limit,
-            minibatches=self.minibatches,
-            price=self.price,
-            cluster=_cluster(self.network) if self.network else None,
-        )
+        return _setting(self)
 
     @property
     def command(self) -> str:
         """For a terminal. A network of one's own is a file, here one that bash makes up."""
         words = ["odcsim", "compare", self.trace, "--model", self.model, "--gpu", self.gpu]
-        words += ["--devices", str(self.devices), "--minibatch", str(self.minibatch), "--max-tokens", str(self.limit)]
+        words += ["--devices", str(self.devices), "--minibatch", str(self.minibatch)]
+        words += [] if self.limit is None else ["--max-tokens", str(self.limit)]
         words += ["--minibatches", str(self.minibatches), "--price", f"{self.price:g}"]
         network = f" --cluster <(echo nic_gbit_s={self.network})" if self.network else ""
         return shlex.join(words) + network
@@ -86,6 +78,22 @@ def linked(search: str) -> Asked:
         except (KeyError, ValueError):
             raise InputError(f"the link says {name}={text}", fix=f"it may say {', '.join(kinds)}") from None
     return Asked(**values)
+
+
+@lru_cache(maxsize=64)
+def _setting(asked: Asked) -> Setting:
+    """Made once for the table, the chart and the break-even, since a limit may have to be chosen."""
+    return ask(
+        asked.lengths,
+        asked.model,
+        gpu=asked.gpu,
+        devices=asked.devices,
+        minibatch=asked.minibatch,
+        max_tokens=asked.limit,
+        minibatches=asked.minibatches,
+        price=asked.price,
+        cluster=_cluster(asked.network) if asked.network else None,
+    )
 
 
 @lru_cache(maxsize=16)

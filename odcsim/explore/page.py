@@ -144,7 +144,9 @@ def _answer(*values: Any) -> list[Any]:
 def _said(asked: Asked) -> list[str]:
     """What each slider stands at."""
     network = f"{asked.network} Gb/s a card" if asked.network else f"what {asked.gpu} usually has"
-    known = {"room": f"at most {asked.limit:,}", "network": network}
+    setting = asked.setting
+    best = f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
+    known = {"room": f"at most {setting.limit:,}{best}", "network": network}
     return [known.get(name, f"{getattr(asked, name):,}") for name in SLIDERS]
 
 

@@ -54,6 +54,17 @@ def test_the_command_has_the_numbers_of_the_page(asked):
         assert told["memory"].startswith(f"{row['memory_bytes'] / 1e9:.0f} GB")
 
 
+@pytest.mark.parametrize("asked", [Asked(), Asked(gpu="h100", devices=16, minibatch=2)])
+def test_it_starts_at_the_limit_that_compare_chooses(asked, capsys):
+    """However many minibatches either of them draws; for the usual question that is not the longest sample."""
+    words = ["--gpu", asked.gpu, "--devices", f"{asked.devices}", "--minibatch", f"{asked.minibatch}"]
+    assert main(["compare", asked.trace, "--model", asked.model, *words, "--minibatches", "12", "--json"]) == 0
+    chosen = json.loads(capsys.readouterr().out)["inputs"]["max_tokens"]
+    assert asked.setting.limit == chosen
+    assert Asked().setting.limit > Asked().lengths.longest
+    assert "--max-tokens" not in asked.command
+
+
 def test_the_rows_that_are_left_out_are_those_that_take_long():
     names = {name.partition(" + ")[2] for name, *_ in reply(SOME).rows}
     assert names == {"native", "local-sort", "lb-micro", "lb-mini", "lb-robust", "sorted-slice"}
