@@ -62,12 +62,17 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def trace_of(args: argparse.Namespace, *, tell: bool = True) -> "Trace":
+    trace = loaded(args, args.trace)
+    tell_cutoff(trace, args.cutoff if tell else None)
+    return trace
+
+
+def loaded(args: argparse.Namespace, source: str) -> "Trace":
+    """As the flags say."""
     from odcsim.reading import load
 
     counting = {"tokenizer": args.tokenizer, "sample": args.sample}
-    trace = load(args.trace, column=args.column, truncate=args.truncate, drop_over=args.drop_over, **counting)
-    tell_cutoff(trace, args.cutoff if tell else None)
-    return trace
+    return load(source, column=args.column, truncate=args.truncate, drop_over=args.drop_over, **counting)
 
 
 def tell_cutoff(trace: "Trace", at: int | None) -> None:

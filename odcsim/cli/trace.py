@@ -32,6 +32,7 @@ def _add_info(actions: Any) -> None:
     info.add_argument("--column", metavar="C", help="the file's column of lengths (default: found by name)")
     options.add_tokenizer(info)
     options.add_limit(info)
+    info.add_argument("--against", metavar="OTHER", help="whether lengths are still like those of OTHER, another trace")
     info.add_argument("--json", action="store_true", help="print JSON instead")
     info.set_defaults(run=_info)
 
@@ -50,11 +51,14 @@ def _info(args: argparse.Namespace) -> None:
     from odcsim.reading.stats import cut, describe
 
     trace = options.trace_of(args, tell=False)
+    other = None if args.against is None else options.loaded(args, args.against)
     stats, lost = describe(trace), None if args.cutoff is None else cut(trace, args.cutoff)
-    print(_json(trace, stats, lost) if args.json else _text(trace, stats, lost))
+    print(_json(trace, stats, lost, other) if args.json else _text(trace, stats, lost))
+    if other is not None and not args.json:
+        print("", *_against(trace, other), sep="\n")
 
 
-def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
+def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None", other: "Trace | None") -> str:
     import json
     from dataclasses import asdict
 
@@ -64,7 +68,37 @@ def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
     shown |= {"mean": stats.mean, "cv": stats.cv, "min": stats.shortest, "max": stats.longest}
     shown |= {f"p{p:g}": value for p, value in zip(PERCENTILES, stats.percentiles, strict=True)}
     shown |= {"loss_share": stats.loss_share, "steps": stats.steps, "groups": stats.groups}
-    return json.dumps(shown | {"cutoff": None if lost is None else asdict(lost)}, indent=2)
+    shown |= {"cutoff": None if lost is None else asdict(lost)}
+    if other is not None:
+        from odcsim.reading.alike import likeness
+
+        found = likeness(trace, other)
+        known = {"name": other.name, "origin": other.origin, "count": other.size, "apart": found.apart}
+        shown["against"] = known | asdict(found)
+    return json.dumps(shown, indent=2)
+
+
+def _against(trace: "Trace", other: "Trace") -> list[str]:
+    """How far both are apart, beside chance; and whether what was found with the other holds here."""
+    from odcsim import tables
+    from odcsim.reading.alike import likeness
+
+    found = likeness(trace, other)
+    rows = [("", "here", "there", "ratio", "by chance alone")]
+    for name, figure in found.figures.items():
+        chance = f"{1 / figure.chance:.2f} - {figure.chance:.2f}"
+        rows.append((name, f"{figure.this:,.0f}", f"{figure.that:,.0f}", f"{figure.ratio:.2f}", chance))
+    words = f"At no length do the shares of samples up to it differ by more than {found.distance:.1%}"
+    words += f" (Kolmogorov-Smirnov; by chance alone, {found.distance_by_chance:.1%})."
+    if found.apart:
+        names = ", ".join(found.apart).replace("distance", "shares")
+        reply = f"Further apart than chance makes them: {names}. What was found with {other.name} need not hold "
+        reply += "here: ask again with these lengths."
+    else:
+        reply = "Chance alone may make all of this: so many samples do not tell these lengths from those of "
+        reply += f"{other.name}, and what was found with it stands."
+    head = f"against {other.name} ({other.size:,} samples)"
+    return [head, *tables.lines(rows, (-10, 12, 12, 8, 18)), words, reply]
 
 
 def _text(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:

@@ -132,3 +132,20 @@ def test_make_and_info_say_what_a_limit_costs(rl, tmp_path, capsys):
     assert kept.longest == 1
     assert f"wrote {kept.size:,} lengths" in capsys.readouterr().out
     assert 0 < kept.size < 1000
+
+
+def test_info_tells_whether_lengths_are_still_those_of_another_trace(tmp_path, capsys):
+    for name, seed in (("then", 1), ("now", 2)):
+        run("make", "longalign", "--samples", 500, "--seed", seed, "-o", tmp_path / f"{name}.csv")
+    capsys.readouterr()
+    run("info", tmp_path / "now.csv", "--against", tmp_path / "then.csv")
+    shown = capsys.readouterr().out
+    assert "against then.csv (500 samples)" in shown
+    assert shown.endswith("from those of then.csv, and what was found with it stands.\n")
+    run("info", tmp_path / "now.csv", "--against", "sharegpt", "--truncate", "8k")
+    shown = capsys.readouterr().out
+    assert "Further apart than chance makes them: mean, p50, p90, p99, shares. What was found with sharegpt" in shown
+    run("info", tmp_path / "now.csv", "--against", tmp_path / "then.csv", "--json")
+    against = json.loads(capsys.readouterr().out)["against"]
+    assert (against["name"], against["count"], against["apart"]) == ("then.csv", 500, [])
+    assert set(against["figures"]) == {"mean", "p50", "p90", "p99"}
