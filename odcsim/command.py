@@ -99,7 +99,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        if self._example and "are required: " in message:
+        if self._example and (" are required: " in message or message.endswith(" is required")):
             message += f"; for example: {self._example}"
         print(f"{self.prog}: error: {printable(message)}; see '{self.prog} --help'", file=sys.stderr)
         raise SystemExit(2)

@@ -10,11 +10,17 @@ from odcsim.recipe import CHOICES, USUAL
 if TYPE_CHECKING:
     from odcsim.advice.wish import Wish
 
+EXAMPLE = (
+    "odcsim advise sharegpt --drop-over 32k --model qwen3-8b --gpus h100,a100 --devices 8,16 --global-batch 256 "
+    "--price h100=2.5,a100=1.3"
+)
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "advise",
         help="what to rent for a whole training run, how long it takes and what it costs",
+        example=EXAMPLE,
         description="Search what GPUs, how many of them and which way to run come to in hours and dollars, and say "
         "which to rent. Sync, balancer, token limit, sharding and recompute are chosen for each, of what fits memory.",
     )

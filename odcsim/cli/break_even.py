@@ -12,11 +12,14 @@ from odcsim.recipe import USUAL
 if TYPE_CHECKING:
     from odcsim.questions.break_even import Curve
 
+EXAMPLE = "odcsim break-even azure-chat --model qwen2.5-7b --gpu h100 --devices 8 --minibatch 8 --max-tokens 16k"
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "break-even",
         help="where on-demand stops paying: network, devices, model, minibatch, lengths, fixed cost",
+        example=EXAMPLE,
         description="Tell how the lead of on-demand over the best without it moves with one thing at a time, and what "
         "balancing by wrong weights costs.",
     )

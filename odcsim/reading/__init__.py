@@ -53,7 +53,7 @@ def _whole(source: str | Path, column: str | None, asked: TextCounting | None = 
     if isinstance(source, Path) or files.looks_like_one(text) or Path(text).exists():
         return files.load(Path(source), column, asked)
     hint = nearest(text.partition(":")[0], [*named.names(), *specs.KINDS])
-    raise InputError(f"no trace is called '{text}'", fix=f"{hint} Or give a file ({files.SUFFIXES})")
+    raise InputError(f"no trace is called '{text}'", fix=f"{hint.rstrip('?.')}, or give a file ({files.SUFFIXES})")
 
 
 def draw(source: str | Path, samples: int, seed: int) -> NDArray[np.int64]:

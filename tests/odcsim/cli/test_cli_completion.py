@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from odcsim.cli import COMMANDS, main
+from odcsim.cli import COMMANDS, build_parser, main
 from odcsim.cli.completion import script
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
@@ -47,11 +47,22 @@ def test_it_prints_the_script(shell, capsys):
     assert ("bashcompinit" in printed) == (shell == "zsh")
 
 
-def test_a_comparison_of_nothing_shows_one_of_something(capsys):
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare",
+        "compare longalign --model qwen3-8b --gpu h100 --devices 8 --batch-size 4",
+        "advise sharegpt --model qwen3-8b",
+        "break-even",
+    ],
+)
+def test_who_leaves_out_what_is_needed_sees_a_whole_command(words, capsys):
     with pytest.raises(SystemExit) as left:
-        main(["compare"])
+        main(words.split())
     assert left.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
     example = line.partition("for example: ")[2].partition(";")[0]
-    assert main([*example.split()[1:], "--minibatches", "2"]) == 0
-    assert "lb-robust" in capsys.readouterr().out
+    assert build_parser().parse_args(example.split()[1:]).model
+    if words == "compare":
+        assert main([*example.split()[1:], "--minibatches", "2"]) == 0
+        assert "lb-robust" in capsys.readouterr().out
