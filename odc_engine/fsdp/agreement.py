@@ -32,15 +32,15 @@ def _bytes(first: int, text: bytes) -> Tensor:
     return out
 
 
-def agree(words: Tensor) -> None:
-    """Raise where devices have not come for the same. `words`: a row of each, with whatever follows."""
+def agree(words: Tensor, way_out: str) -> None:
+    """Raise where devices have not come for the same. `words`: a row of each."""
     came = words[:, 0].tolist()
     if len(set(came)) == 1 and came[0] != REFUSES:
         return
     for device, first in enumerate(came):
         if first == REFUSES:
             raise _told(device, bytes(words[device, 1:SIZE].tolist()))
-    raise _disagreement(came)
+    raise _disagreement(came, way_out)
 
 
 def _told(device: int, text: bytes) -> InputError:
@@ -48,6 +48,6 @@ def _told(device: int, text: bytes) -> InputError:
     return InputError(f"device {device}: {problem}", fix=fix)
 
 
-def _disagreement(came: Sequence[int]) -> InputError:
+def _disagreement(came: Sequence[int], way_out: str) -> InputError:
     who = [f"device {device} {_CAME.get(first, '?')}" for device, first in enumerate(came)]
-    return InputError(f"{', '.join(who)}", fix="call settle() on all devices, or publish() on all to drop a minibatch")
+    return InputError(f"{', '.join(who)}", fix=way_out)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from odc_engine.fsdp.units import Unit, pack, refuse_cast
+from odc_engine.fsdp.ways import Ways
 from odcsim.errors import InputError
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -16,8 +17,8 @@ class Fresh:
     """Versions tell of most changes and cost nothing. Some go past them: of `.data`, by a collective into a shard, by a
     fused optimizer. So what FSDP2 hands over is held against what was laid out, too, bit by bit."""
 
-    def __init__(self, units: Sequence[Unit]) -> None:
-        self._units = units
+    def __init__(self, units: Sequence[Unit], ways: Ways) -> None:
+        self._units, self._ways = units, ways
         self._versions: list[list[tuple[int, int, int]]] = [[] for _ in units]
         self._whole: list[list[int]] = [[] for _ in units]
         self.stepped = False  # an optimizer has, since they were published
@@ -35,7 +36,7 @@ class Fresh:
         for piece in unit.pieces:
             refuse_cast(piece.managed)
         if self.stepped or self._versions[unit.index] != _versions(unit):
-            raise _changed(unit)
+            raise self._changed(unit)
         self.check_whole(unit)
 
     def check_whole(self, unit: Unit) -> None:
@@ -51,7 +52,7 @@ class Fresh:
         if packed.is_cuda:
             self._unlike.append(((mine != theirs).any(), unit))
         elif not torch.equal(mine, theirs):
-            raise _changed(unit)
+            raise self._changed(unit)
 
     def compare_shard(self, unit: Unit, published: Tensor) -> None:
         """Compare a shard that FSDP2 does not hand over, since it has kept the unit whole."""
@@ -59,13 +60,16 @@ class Fresh:
         pack(unit, packed)
         self.compare(unit, packed, published)
 
+    def _changed(self, unit: Unit) -> InputError:
+        return InputError(f"weights of {unit.name} changed since they were published", fix=self._ways.now.publish)
+
     def look(self) -> None:
         """Refuse what only a look at the GPU could tell, and what the last pass has changed."""
         for unit in self._units:
             self.check_whole(unit)
         unlike, self._unlike = self._unlike, []
         if unlike and torch.stack([flag for flag, _ in unlike]).any():
-            raise _changed(next(unit for flag, unit in unlike if flag))
+            raise self._changed(next(unit for flag, unit in unlike if flag))
 
 
 def _versions(unit: Unit) -> list[tuple[int, int, int]]:
@@ -77,7 +81,3 @@ def _versions(unit: Unit) -> list[tuple[int, int, int]]:
 def _whole(unit: Unit) -> list[int]:
     """FSDP2's gathers do not count."""
     return [piece.managed.whole._version for piece in unit.pieces]
-
-
-def _changed(unit: Unit) -> InputError:
-    return InputError(f"weights of {unit.name} changed since they were published", fix="call publish() on all devices")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from odc_engine.fsdp.units import Unit
+from odc_engine.fsdp.ways import WaysOut
 from odcsim.errors import InputError
 
 
@@ -26,10 +27,10 @@ class Frozen:
             whole.requires_grad_(now)
 
 
-def unfrozen(unit: Unit) -> Iterator[InputError]:
+def unfrozen(unit: Unit, words: WaysOut) -> Iterator[InputError]:
     for piece in unit.frozen:
         if piece.parameter.requires_grad:
             yield InputError(
                 f"parameter {piece.name} was unfrozen since this OnDemand was made",
-                fix="close() this OnDemand and make another where parameters are frozen or unfrozen",
+                fix=words.unfreeze,
             )

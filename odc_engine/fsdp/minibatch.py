@@ -12,19 +12,18 @@ from odc_engine.fsdp.frozen import Frozen, unfrozen
 from odc_engine.fsdp.groups import after_backward, in_backward, start_anew
 from odc_engine.fsdp.reduction import Settings
 from odc_engine.fsdp.strangers import replaced, strangers
-from odc_engine.fsdp.units import HOOKS, Piece, Unit, hook_that_steps, steps_in_backward
+from odc_engine.fsdp.units import Piece, Unit, hook_that_steps, steps_in_backward
 from odc_engine.fsdp.unsettled import Unsettled
+from odc_engine.fsdp.ways import Ways
 from odcsim.errors import InputError
-
-DROP = "drop the minibatch with publish() on all devices"
 
 
 class Minibatch:
     """Gradients come by pushes alone, from backward passes that were not interrupted, of forward passes over weights
     that are published now; and nobody touches `.grad` before settle()."""
 
-    def __init__(self, model: nn.Module, units: Sequence[Unit]) -> None:
-        self._model, self._units, self._frozen = model, units, Frozen(units)
+    def __init__(self, model: nn.Module, units: Sequence[Unit], ways: Ways) -> None:
+        self._model, self._units, self._frozen, self._ways = model, units, Frozen(units), ways
         self._forwarded: set[int] = set()
         self._placed: dict[int, list[Unsettled]] = {}
         self._pushes = 0
@@ -48,11 +47,11 @@ class Minibatch:
                     after_backward(self._ended)
                 _refuse(_twice_differentiable(unit))
             return
-        _refuse(next(replaced(unit), None))
+        _refuse(next(replaced(unit, self._ways.now), None))
         self._frozen.carry_over(unit)
         if torch.is_grad_enabled():
             if not self._forwarded:
-                _refuse(next(strangers(self._model, self._units), None))
+                _refuse(next(strangers(self._model, self._units, self._ways.now), None))
             if unit.index not in self._forwarded:
                 self._forwarded.add(unit.index)
                 _refuse(next(self._altered(unit), None))
@@ -69,7 +68,7 @@ class Minibatch:
         if not self._left_a_trace():
             return None
         problem = "a backward pass was interrupted when a part of its gradients was on the way"
-        return InputError(problem, fix=DROP)
+        return InputError(problem, fix=self._ways.now.drop)
 
     def begin(self) -> None:
         """A forward pass of the whole model begins."""
@@ -92,7 +91,7 @@ class Minibatch:
         """Gradients of a unit go to their owners."""
         if reached and unit.index not in self._forwarded:
             problem = f"backward of a forward pass of {unit.name} over weights that are no longer published"
-            raise InputError(problem, fix="finish backward before publish()")
+            raise InputError(problem, fix="finish backward before the optimizer steps")
         if self.look is not None:
             _refuse(next(self._left(unit), None))
             if not self._pushes:
@@ -111,16 +110,15 @@ class Minibatch:
         made = []
         for piece in unit.trainable:
             if piece.parameter.grad is None:
-                piece.parameter.grad = gradient = Unsettled.of(piece.managed, self.look)
+                piece.parameter.grad = gradient = Unsettled.of(piece.managed, self._ways, self.look)
                 made.append(gradient)
         self._placed.setdefault(unit.index, made)
 
-    @staticmethod
-    def _left(unit: Unit) -> Iterator[InputError]:
+    def _left(self, unit: Unit) -> Iterator[InputError]:
         for piece in unit.trainable:
             if piece.parameter.grad is not None and not isinstance(piece.parameter.grad, Unsettled):
                 problem = f"the gradient of {piece.name} is still there when the next minibatch has one"
-                yield InputError(problem, fix="call zero_grad() after each step")
+                yield InputError(problem, fix=self._ways.now.left)
 
     def arrive(self) -> None:
         """Gradients are there."""
@@ -141,9 +139,9 @@ class Minibatch:
         return problem
 
     def _problems(self) -> Iterator[InputError]:
-        yield from strangers(self._model, self._units)
+        yield from strangers(self._model, self._units, self._ways.now)
         for unit in self._units:
-            yield from replaced(unit)
+            yield from replaced(unit, self._ways.now)
             yield from self._altered(unit)
             for piece in unit.trainable:
                 if piece.managed.kept_back:
@@ -152,13 +150,13 @@ class Minibatch:
 
     def _altered(self, unit: Unit) -> Iterator[InputError]:
         """What was laid out otherwise when this OnDemand was made."""
-        yield from unfrozen(unit)
+        yield from unfrozen(unit, self._ways.now)
         yield from self._told.otherwise(unit)
         for piece in unit.trainable:
             hooks = getattr(piece.parameter, "_backward_hooks", None) or ()
             if len(hooks) > (id(piece.parameter) in self._watched):
                 problem = f"parameter {piece.name} was given a hook on its gradient, which FSDP2 never calls"
-                yield InputError(problem, fix=HOOKS)
+                yield InputError(problem, fix=self._ways.now.change)
             if steps_in_backward(piece.parameter):
                 yield hook_that_steps(piece.name)
 
@@ -169,10 +167,7 @@ class Minibatch:
             if gradient is None if not placed else id(gradient) in placed:
                 continue
             done = "dropped" if gradient is None else "set"
-            yield InputError(
-                f"the gradient of {piece.name} was {done} before settle()",
-                fix=f"zero_grad() and the like after the step, or {DROP}",
-            )
+            yield InputError(f"the gradient of {piece.name} was {done} before settle()", fix=self._ways.now.leave)
 
     def clear(self) -> None:
         """The next one begins; what is left of this one goes."""
@@ -198,9 +193,13 @@ class Minibatch:
         for unit in self._units:
             for piece in unit.trainable:
                 if piece.parameter.requires_grad:
-                    hook = cast(Any, piece.parameter).register_hook(functools.partial(_bypass, piece))
+                    hook = cast(Any, piece.parameter).register_hook(functools.partial(self._bypass, piece))
                     self._shards.callback(hook.remove)
                     self._watched.add(id(piece.parameter))
+
+    def _bypass(self, piece: Piece, _: Tensor) -> None:
+        problem = f"a gradient of {piece.name} went past its unit, since a loss uses the sharded parameter itself"
+        raise InputError(problem, fix=self._ways.now.add)
 
     def close(self) -> None:
         """Gradients that never arrived are not to be taken for others."""
@@ -210,11 +209,6 @@ class Minibatch:
                 gradient.closed = True
                 if not self._pushes and gradient.managed.sharded.grad is gradient:
                     gradient.managed.sharded.grad = None
-
-
-def _bypass(piece: Piece, _: Tensor) -> None:
-    problem = f"a gradient of {piece.name} went past its unit, since a loss uses the sharded parameter itself"
-    raise InputError(problem, fix="use it in a forward pass, or add to .grad after settle()")
 
 
 def _kept_back(unit: Unit, piece: Piece) -> InputError:

@@ -42,14 +42,13 @@ from odc_engine.fsdp.transfers import Transfers, comes_ahead
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
 from odc_engine.fsdp.unreached import pack_zeros, spread
 from odc_engine.fsdp.used import Used
+from odc_engine.fsdp.ways import ATTACHED, Ways
 from odc_engine.memory.arena import Arena
 from odc_engine.memory.arenas import arena_on, memory_for
 from odc_engine.places.lanes import Handle
 from odc_engine.record import Recorder, Silence
 from odcsim.errors import InputError, nearest
 from odcsim.recipe import ACCUMULATE
-
-COLLECTIVES = "if it waits in a collective for each microbatch, as of metrics, call that once, after settle()"
 
 SKIPS = "OnDemand(check_finite=False) leaves it to who skips such steps, as scalers do"
 
@@ -102,13 +101,14 @@ class OnDemand(Communication):
             opened.callback(self._transfers.close)
             self.settled = True  # nothing is gathered or pushed from here to the meeting in publish()
             self._broken: InputError | None = None  # why all devices have to drop this minibatch
-            self._used, self._fresh = Used(self.units), Fresh(self.units)
+            self.ways = Ways()
+            self._used, self._fresh = Used(self.units), Fresh(self.units, self.ways)
             opened.callback(self._used.close)
-            self._steps = Steps(self.units, self._before_step, self._after_step)
+            self._steps = Steps(self.units, self._before_step, self._after_step, self.ways)
             opened.callback(self._steps.close)
             for unit in self.units:
                 self._plug(unit, opened)
-            self._minibatch = Minibatch(model, self.units)
+            self._minibatch = Minibatch(model, self.units, self.ways)
             opened.callback(self._minibatch.close)
             self._retried = Retried(model, self.units, self._minibatch, self._transfers, self._used)
             self._attached = Attached(model, self.units, self._minibatch, self)
@@ -140,7 +140,7 @@ class OnDemand(Communication):
         if self.settled:
             raise InputError(
                 f"{unit.phase} of {unit.name} between settle() and publish(), when peers may change their weights",
-                fix="evaluate after publish()",
+                fix=self.ways.now.backward if unit.phase == "backward" else self.ways.now.evaluate,
             )
         if unit.group.is_whole and unit.group.phase == "FORWARD":
             self._fresh.compare_shard(unit, self.arena.weights(self.rank, unit.index))
@@ -152,11 +152,12 @@ class OnDemand(Communication):
         gradients first, to clip them, settles. Loading into the model publishes. `.grad` stays until zero_grad()."""
         if self.size > 1:
             self._attached.attach(optimizers)
+            self.ways.now = ATTACHED
 
     def _before_step(self, optimizer: Optimizer, closure: object) -> None:
         attached = self._attached.before_step(optimizer, closure)
         if not attached and not self.settled and self._minibatch.pushed:
-            raise InputError("a step with gradients that are on their way to their owners", fix="call settle() first")
+            raise InputError("a step with gradients that are on their way to their owners", fix=self.ways.now.step)
 
     def _after_step(self, optimizer: Optimizer) -> None:
         self._fresh.stepped = True
@@ -169,13 +170,13 @@ class OnDemand(Communication):
     def meet_to_settle(self, *, by_a_look: bool) -> None:
         arena = self.arena
         if self.settled:
-            raise InputError("settle() twice for one minibatch", fix="call publish() after the optimizer's step")
+            raise InputError("settle() twice for one minibatch", fix=self.ways.now.again)
         comes_for = agreement.LOOKS if by_a_look else agreement.SETTLES
         word = agreement.word(comes_for, self._broken or self._problem())
         self._transfers.finish_pushes()
         mine = torch.cat([word, self._used.flags()])
         arena.notes(self.rank, len(mine)).copy_(mine)
-        with self.recorder.span("meeting"), hinting(COLLECTIVES):
+        with self.recorder.span("meeting"), hinting(self.ways.now.collective):
             arena.meet()
         every = arena.every_note(len(mine))
         self._agree(every)
@@ -199,7 +200,7 @@ class OnDemand(Communication):
 
     def _agree(self, words: Tensor) -> None:
         try:
-            agreement.agree(self.replicas.every(words[:, : agreement.SIZE]))
+            agreement.agree(self.replicas.every(words[:, : agreement.SIZE]), self.ways.now.together)
         except InputError as error:
             self._broken = error
             self.memory.meet(MAIN)  # all have read it, before anybody says the next thing
@@ -283,7 +284,7 @@ class OnDemand(Communication):
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
         if self.settled:
-            raise InputError(f"backward of {unit.name} after settle()", fix="settle when all backward passes are done")
+            raise InputError(f"backward of {unit.name} after settle()", fix=self.ways.now.backward)
         reached = self._used.reached(unit.index)
         gradients = spread(unit, gradients, reached, self.size)
         self._minibatch.push(unit, reached=any(reached))

@@ -14,11 +14,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from odc_engine.fsdp.minibatch import DROP, Minibatch
+from odc_engine.fsdp.minibatch import Minibatch
 from odc_engine.fsdp.replay import random_states
 from odc_engine.fsdp.transfers import Transfers
 from odc_engine.fsdp.units import Unit
 from odc_engine.fsdp.used import Used
+from odc_engine.fsdp.ways import DROP
 from odcsim.errors import InputError
 
 Batch = TypeVar("Batch")

@@ -6,9 +6,8 @@ from contextlib import ExitStack
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from odc_engine.fsdp.units import Unit
+from odc_engine.fsdp.ways import Ways
 from odcsim.errors import InputError
-
-REMAKE = "make the optimizer of model.parameters() anew"
 
 
 class Steps:
@@ -16,9 +15,13 @@ class Steps:
     given the step's closure, too."""
 
     def __init__(
-        self, units: Sequence[Unit], before: Callable[[Optimizer, object], None], after: Callable[[Optimizer], None]
+        self,
+        units: Sequence[Unit],
+        before: Callable[[Optimizer, object], None],
+        after: Callable[[Optimizer], None],
+        ways: Ways,
     ) -> None:
-        self._units, self._before, self._after = units, before, after
+        self._units, self._before, self._after, self._ways = units, before, after, ways
         self._own: dict[int, object] = {}
         self._whole: set[int] = set()
         self._hooks = ExitStack()
@@ -35,14 +38,14 @@ class Steps:
         self._whole = {id(piece.managed.whole) for unit in self._units for piece in unit.pieces}
 
     def _pre(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        own = False
+        own, remake = False, self._ways.now.remake
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 own |= id(parameter) in self._own
                 if id(parameter) in self._whole:
-                    raise InputError("an optimizer holds whole parameters, as an evaluation left them", fix=REMAKE)
+                    raise InputError("an optimizer holds whole parameters, as an evaluation left them", fix=remake)
                 if hasattr(parameter, "odc_replaced"):
-                    raise InputError("an optimizer holds parameters that others have replaced", fix=REMAKE)
+                    raise InputError("an optimizer holds parameters that others have replaced", fix=remake)
         if own:
             self._before(optimizer, kwargs.get("closure") or next(iter(args[1:]), None))
 

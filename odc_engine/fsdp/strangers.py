@@ -6,20 +6,21 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from odc_engine.fsdp.units import Unit
+from odc_engine.fsdp.ways import WaysOut
 from odcsim.errors import InputError
 
 
-def strangers(model: nn.Module, units: Sequence[Unit]) -> Iterator[InputError]:
+def strangers(model: nn.Module, units: Sequence[Unit], words: WaysOut) -> Iterator[InputError]:
     known = {id(one) for unit in units for piece in unit.pieces for one in (piece.parameter, piece.managed.whole)}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in known:
             problem = f"parameter {name} came after OnDemand was made, and nobody adds up its gradients"
-            yield InputError(problem, fix="close() this OnDemand, have fully_shard manage the parameter, make another")
+            yield InputError(problem, fix=words.join)
 
 
-def replaced(unit: Unit) -> Iterator[InputError]:
+def replaced(unit: Unit, words: WaysOut) -> Iterator[InputError]:
     """FSDP2 would put its own back."""
     for piece in unit.pieces:
         if not piece.managed.in_place:
             problem = f"parameter {piece.name} was replaced by another since this OnDemand was made"
-            yield InputError(problem, fix="change its values in place and publish(), or replace it before fully_shard")
+            yield InputError(problem, fix=words.replace)

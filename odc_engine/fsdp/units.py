@@ -14,10 +14,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from odc_engine.fsdp.groups import Group, Managed, groups_of
+from odc_engine.fsdp.ways import BY_HAND
 from odc_engine.memory.arena import UnitShape
 from odcsim.errors import InputError
-
-HOOKS = "change .grad after settle() instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ def _checked(managed: Managed, group: Group) -> Managed:
     if getattr(parameter, "_post_accumulate_grad_hooks", None) or steps_in_backward(parameter):
         raise hook_that_steps(name)
     if getattr(parameter, "_backward_hooks", None):
-        raise InputError(f"parameter {name} has a hook on its gradient, which FSDP2 never calls", fix=HOOKS)
+        raise InputError(f"parameter {name} has a hook on its gradient, which FSDP2 never calls", fix=BY_HAND.change)
     return managed
 
 

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from odc_engine.fsdp.groups import Managed
+from odc_engine.fsdp.ways import Ways
 from odcsim.errors import InputError
 
 SHAPES = set("size dim numel stride element_size is_floating_point is_complex __get__ __len__ __hash__".split())
@@ -23,15 +24,16 @@ class Unsettled(DTensor):
     """`parameter_name`: whose it is. `closed`: what took it away is gone, and stock FSDP2 must not add to it either."""
 
     managed: Managed
+    ways: Ways
     closed: bool
     look: Callable[[], None] | None  # what settles where somebody reads it
     arrived: DTensor | None  # what it stood for
 
     @staticmethod
-    def of(managed: Managed, look: Callable[[], None] | None = None) -> "Unsettled":
+    def of(managed: Managed, ways: Ways, look: Callable[[], None] | None = None) -> "Unsettled":
         sharded = managed.sharded
         made = cast(Unsettled, cast(Any, DTensor.__new__)(Unsettled, managed.local, sharded._spec, requires_grad=False))
-        made.managed, made.closed, made.look, made.arrived = managed, False, look, None
+        made.managed, made.ways, made.closed, made.look, made.arrived = managed, ways, False, look, None
         return made
 
     def arrive(self) -> None:
@@ -54,7 +56,7 @@ class Unsettled(DTensor):
             problem = f"the gradient of {name} was on its way when its OnDemand was closed"
             return InputError(problem, fix="drop it with zero_grad()")
         problem = f"the gradient of {name} is on its way to the devices that own it"
-        return InputError(problem, fix="call settle() before anybody looks at gradients, clips them or steps")
+        return InputError(problem, fix=self.ways.now.look)
 
     @property  # type: ignore[override]
     def _local_tensor(self) -> "Tensor | _Nothing":

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from odc_engine.fsdp import OnDemand
+from odc_engine.fsdp.ways import IN_A_TRAINER
 from odc_engine.sampler import agree
 from odc_engine.trainers import refusals
 from odc_engine.trainers.metrics import noted_by, own_alone
@@ -66,6 +67,7 @@ class OnDemandMixin:
         if self._trainer.args.world_size > 1:
             refusals.check_model(model := self._trainer.model_wrapped)
             self._odc = OnDemand(model, average=True)
+            self._odc.ways.now = IN_A_TRAINER
             if isinstance(reference := getattr(self, "ref_model", None), FSDPModule):
                 self._others.append(OnDemand(cast(nn.Module, reference), average=True))
 
@@ -75,6 +77,11 @@ class OnDemandMixin:
             self._odc = None
         while self._others:
             self._others.pop().close()
+
+    def publish_weights(self) -> None:
+        """Weights have changed otherwise than by a step, as in a callback. On all devices."""
+        if self._odc is not None:
+            self._odc.publish()
 
     def _gather_head(self) -> None:
         """Of a head that is a unit of its own TRL takes the weight without a forward pass, and would meet for it."""

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from odc_engine.fsdp import OnDemand
+from odc_engine.fsdp.ways import IN_A_TRAINER
 from odc_engine.trainers.minibatches import MinibatchSampler, Portion, freely_balanced
 from odcsim.errors import InputError
 
@@ -53,6 +54,7 @@ class TitanMixin:
             _check(self._trainer)  # here, since a checkpoint has been loaded by now
             # As FSDP2 divides, whom torchtitan told not to: gradients are sums.
             self._odc = OnDemand(self._trainer.model_parts[0], average=True)
+            self._odc.ways.now = IN_A_TRAINER
         self._left = self._trainer.gradient_accumulation_steps = self._trainer.dataloader.begin()
         self._stock.train_step(data_iterator)
         self._odc.publish()
@@ -68,6 +70,11 @@ class TitanMixin:
         if not self._left and self._odc is not None:
             self._odc.settle()
         return loss
+
+    def publish_weights(self) -> None:
+        """Weights have changed otherwise than by a step. On all devices."""
+        if self._odc is not None:
+            self._odc.publish()
 
     def close(self) -> None:
         if self._odc is not None:

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from odc_engine.fsdp import OnDemand
+from odc_engine.fsdp.ways import IN_A_TRAINER
 from odcsim.errors import InputError
 
 __all__ = ["VerlMixin"]
@@ -43,6 +44,7 @@ class VerlMixin:
         if trained:
             # What is not finite verl skips itself, on all devices.
             self._odc = OnDemand(self._engine.module, average=True, check_finite=False)
+            self._odc.ways.now = IN_A_TRAINER
 
     def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:
         self._apart = self._odc is not None
@@ -71,6 +73,11 @@ class VerlMixin:
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self._stock.load_checkpoint(*args, **kwargs)
+        if self._odc is not None:
+            self._odc.publish()
+
+    def publish_weights(self) -> None:
+        """Weights have changed otherwise than by a step. On all devices."""
         if self._odc is not None:
             self._odc.publish()
 

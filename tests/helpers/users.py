@@ -105,6 +105,12 @@ class User:
         if self.odc:
             self.odc = OnDemand(self.model, **{"timeout": TIMEOUT} | self.habit.how)
 
+    def reopen_attached(self) -> None:
+        if self.odc:
+            self.odc.close()
+            self.reopen()
+            self.odc.attach(self.optimizer)
+
     def finish(self) -> None:
         """From a minibatch's last backward pass to the next one's first, as documented."""
         self.settle()

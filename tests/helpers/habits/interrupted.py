@@ -188,6 +188,11 @@ def backward_to_the_input(user: User) -> None:
 @habit(counts=(3, 1), how={"timeout": 2.0})
 def metrics_for_each_microbatch(user: User) -> None:
     """a collective for each microbatch, with unequal numbers of microbatches"""
+    collectives(user)
+    user.finish()
+
+
+def collectives(user: User) -> None:
     group = dist.new_group(timeout=timedelta(seconds=4)) if user.odc else None
     user.number += 1
     for rank in user.ranks:
@@ -197,7 +202,6 @@ def metrics_for_each_microbatch(user: User) -> None:
             if user.odc:
                 with contextlib.suppress(RuntimeError):  # gloo's own end of waiting
                     dist.all_reduce(value.detach().clone(), group=group)
-    user.finish()
 
 
 @habit(counts=(2, 2))

@@ -1,11 +1,14 @@
 """Whatever people do in a training loop is right or refused: never a third thing. docs/habits.md says which."""
 
 import re
+from dataclasses import fields
 
 import pytest
 from habits import EVERY, sentence
 from scripts import ROOT
 from users import found
+
+from odc_engine.fsdp.ways import ATTACHED, BY_HAND
 
 PAGE = (ROOT / "docs/habits.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (?!habit|---)(.+?) \| (works|refused: .+) \|$", re.MULTILINE)
@@ -19,6 +22,11 @@ def test_right_or_refused_as_the_page_says(pools, name):
     assert not came_to.startswith(("FAILED", "WRONG"))
     told = came_to if came_to == "works" else f"refused: {came_to}"
     assert (sentence(EVERY[name]), told) in ROW.findall(PAGE)
+
+
+@pytest.mark.parametrize("words", [BY_HAND, ATTACHED], ids=["by hand", "attached"])
+def test_every_way_out_is_one_that_a_habit_was_told(words):
+    assert [told for told in (getattr(words, each.name) for each in fields(words)) if told not in PAGE] == []
 
 
 def test_the_page_has_every_habit_once_and_no_other():

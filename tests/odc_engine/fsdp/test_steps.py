@@ -6,13 +6,14 @@ from teams import file_of, minibatch
 
 from odc_engine.devices.process import Device
 from odc_engine.fsdp.steps import Steps
+from odc_engine.fsdp.ways import Ways
 from odc_engine.job import job_of
 
 
 def test_a_device_alone_has_no_units_and_its_optimizer_steps():
     weight = torch.nn.Parameter(torch.ones(1))
     asked = []
-    steps = Steps((), lambda *_: asked.append("before"), lambda _: asked.append("after"))
+    steps = Steps((), lambda *_: asked.append("before"), lambda _: asked.append("after"), Ways())
     weight.grad = torch.ones(1)
     torch.optim.SGD([weight], lr=0.5).step()
     steps.close()

@@ -226,6 +226,70 @@ def test_training_that_was_interrupted_leaves_stock_communication_and_can_begin_
         assert losses[0] < 3.93
 
 
+class Halves(TrainerCallback):
+    """The head, after two steps."""
+
+    def __init__(self, trainer, publishes):
+        self.trainer, self.publishes = trainer, publishes
+
+    def on_step_end(self, _, state, *__, model, **___):
+        if state.global_step == 2:
+            with torch.no_grad():
+                model.get_output_embeddings().weight.mul_(0.5)
+            if self.publishes:
+                self.trainer.publish_weights()
+
+
+def halved(rank, folder, kind, publishes):
+    trainer = trainer_of(kind, rank, folder, learning_rate=1e-3)
+    trainer.add_callback(Halves(trainer, publishes))
+    try:
+        trainer.train()
+    except InputError as error:
+        return str(error)
+    return outcome(trainer)
+
+
+def test_weights_that_a_callback_changes_are_published_by_the_trainer_or_refused(pools, tmp_path):
+    stock = both(pools, halved, tmp_path / "stock", "stock", False)
+    for one, other in zip(stock, both(pools, halved, tmp_path / "right", "on-demand", True), strict=True):
+        assert one.furthest(other) < 1e-6
+    told = both(pools, halved, tmp_path / "refused", "on-demand", False)
+    assert any(words.endswith("; call the trainer's publish_weights() on all devices") for words in told)
+
+
+def looked(rank, folder, where):
+    """A callback evaluates or looks at gradients where it is too early."""
+
+    class Looks(TrainerCallback):
+        def on_substep_end(self, *_, **__):
+            raise AssertionError("a minibatch is one batch to the Trainer")
+
+        def on_pre_optimizer_step(self, *_, model, **__):
+            sum(p.grad.norm() for p in model.parameters() if p.grad is not None)
+            if where == "before":
+                model(**collate([Texts(3)[rank]]))
+
+        def on_step_end(self, *_, model, **__):
+            with torch.no_grad():
+                model(**collate([Texts(3)[rank]]))
+
+    trainer = trainer_of("on-demand", rank, folder)
+    trainer.add_callback(Looks())
+    try:
+        trainer.train()
+    except InputError as error:
+        return str(error)
+    return outcome(trainer)
+
+
+def test_a_callback_evaluates_when_the_trainer_has_stepped(pools, tmp_path):
+    for words in both(pools, looked, tmp_path / "before", "before"):
+        assert words.endswith("; evaluate when the trainer has stepped, as in on_step_end")
+    for ended in both(pools, looked, tmp_path / "after", "after"):
+        assert len(ended.column("loss")) == 6
+
+
 REFUSED = {
     "losses depend on which device": {"average_tokens_across_devices": False},
     "train_sampling_strategy 'group_by_length'": {"train_sampling_strategy": "group_by_length"},

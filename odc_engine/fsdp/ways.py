@@ -1,0 +1,95 @@
+"""Ways out of a refusal, in words of whose loop it is: one's own, one whose optimizer is attached, or a trainer's."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WaysOut:
+    """What to do in place of what was refused."""
+
+    look: str  # where gradients are read
+    step: str  # where an optimizer steps
+    backward: str  # where a backward pass runs, when gradients have been summed
+    again: str  # where gradients are summed, when they have been already
+    drop: str  # where a minibatch cannot be saved
+    leave: str  # where gradients are dropped or set
+    left: str  # where those of the last step are still there
+    add: str  # where gradients are brought past a unit
+    change: str  # where gradients are changed
+    evaluate: str  # where a forward pass runs between two minibatches
+    publish: str  # where weights were changed
+    together: str  # where devices do not do the same
+    remake: str  # where an optimizer has others' parameters
+    unfreeze: str
+    join: str  # where parameters come later
+    replace: str
+    collective: str  # where somebody waits in one of his own
+
+
+ANEW = "make the optimizer of model.parameters() anew"
+DROP = "drop the minibatch with publish() on all devices"
+
+BY_HAND = WaysOut(
+    look="call settle() before anybody looks at gradients, clips them or steps",
+    step="call settle() first",
+    backward="settle when all backward passes are done",
+    again="call publish() after the optimizer's step",
+    drop=DROP,
+    leave=f"zero_grad() and the like after the step, or {DROP}",
+    left="call zero_grad() after each step",
+    add="use it in a forward pass, or add to .grad after settle()",
+    change="change .grad after settle() instead",
+    evaluate="evaluate after publish()",
+    publish="call publish() on all devices",
+    together="call settle() on all devices, or publish() on all to drop a minibatch",
+    remake=ANEW,
+    unfreeze="close() this OnDemand and make another where parameters are frozen or unfrozen",
+    join="close() this OnDemand, have fully_shard manage the parameter, make another",
+    replace="change its values in place and publish(), or replace it before fully_shard",
+    collective="if it waits in a collective for each microbatch, as of metrics, call that once, after settle()",
+)
+ATTACHED = WaysOut(
+    look="look at gradients when backward() has ended",
+    step="attach() the optimizer that steps, too",
+    backward="look at gradients when all backward passes are done",
+    again="call the optimizer's step() next, or zero_grad() to leave it out",
+    drop=DROP,
+    leave=f"zero_grad() after step(), which all devices take or none; or {DROP}",
+    left="call zero_grad() after each step, of the model where the optimizer has some of the parameters alone",
+    add="use it in a forward pass, or add to .grad between the last backward() and step()",
+    change="change .grad between the last backward() and step() instead",
+    evaluate="evaluate after step(), or after zero_grad() where the step is left out",
+    publish="call zero_grad() after the step, and publish() on all devices after other changes",
+    together="look at gradients and step on all devices or on none, and call zero_grad() before the first minibatch",
+    remake=f"{ANEW}, and attach() it",
+    unfreeze="close() this OnDemand, make another and attach() to it where parameters are frozen or unfrozen",
+    join="close() this OnDemand, have fully_shard manage the parameter, make another and attach() to it",
+    replace=BY_HAND.replace,
+    collective="if it waits in a collective for each microbatch, as of metrics, call that once, after step()",
+)
+IN_A_TRAINER = WaysOut(
+    look="look at gradients when all microbatches of the step are through, as in on_pre_optimizer_step",
+    step="leave steps to the trainer",
+    backward="leave backward passes to the trainer",
+    again="leave settle() to the trainer",
+    drop="start again from a checkpoint",
+    leave="leave gradients to the trainer until its step",
+    left="leave zero_grad() to the trainer",
+    add="use it in a forward pass",
+    change="change .grad in on_pre_optimizer_step instead",
+    evaluate="evaluate when the trainer has stepped, as in on_step_end",
+    publish="call the trainer's publish_weights() on all devices",
+    together="do the same on all devices",
+    remake="make the optimizer when the model is prepared, as the trainer does",
+    unfreeze="unfreeze before train(); freezing may come later",
+    join="add it before train()",
+    replace="change its values in place and call the trainer's publish_weights(), or replace it before train()",
+    collective="if it waits in a collective for each microbatch, as of metrics, call that once for each step",
+)
+
+
+class Ways:
+    """`now`: of where the user of an OnDemand stands."""
+
+    def __init__(self) -> None:
+        self.now = BY_HAND
