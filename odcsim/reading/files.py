@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.reading import counted, steplogs, unpacked
+from odcsim.reading import counted, nested, steplogs, unpacked
 from odcsim.reading.arrays import open_megatron, open_numpy
 from odcsim.reading.arrow import is_saved, open_arrow, open_parquet, open_saved
 from odcsim.reading.counted import TextCounting
 from odcsim.reading.jsons import open_json, open_jsonl
-from odcsim.reading.roles import Roles, assign
+from odcsim.reading.roles import NoLengths, Roles, assign
 from odcsim.reading.shards import joined, shards
 from odcsim.reading.table import EXACT, Columns, Table, lengths_of, whole
 from odcsim.reading.text import open_text
@@ -55,11 +55,14 @@ def _one(path: Path, column: str | None, asked: TextCounting | None) -> Trace:
         return counted.load(path, _open(path), column, asked)
     try:
         return _measured(path, column)
-    except InputError:
+    except InputError as error:
         first = counted.first_row(path)
         if counted.has_text(first, column):
             raise InputError("holds texts, and no lengths", where=str(path), fix=counted.FLAG) from None
         steplogs.refuse_means(first, str(path))
+        if isinstance(error, NoLengths) and (inside := list(nested.counts(first))):
+            fix = f"numbers lie inside one: --column {' or '.join(inside[:3])}"
+            raise NoLengths(error.problem, where=error.where, fix=fix) from None
         raise
 
 

@@ -1,7 +1,9 @@
 """Fields inside fields, by names with dots: `meta.len` of `{"meta": {"len": 5}}`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+DEEPEST = 4  # where somebody still looks for lengths
 
 
 def is_inside(name: str, names: Collection[str]) -> bool:
@@ -24,3 +26,12 @@ def picked(record: Mapping[str, Any], name: str) -> Any:
             raise KeyError(name)
         value = value[part]
     return value
+
+
+def counts(record: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """The names with dots under which a row has what may be a length."""
+    for name, value in record.items():
+        if isinstance(value, Mapping) and before.count(".") < DEEPEST:
+            yield from counts(value, f"{before}{name}.")
+        elif before and type(value) is int and value > 0:
+            yield f"{before}{name}"

@@ -47,11 +47,15 @@ class Roles:
         return tuple(dict.fromkeys([*self.parts, *(name for name in extra if name)]))
 
 
+class NoLengths(InputError):
+    """None of a file's columns is one that people use for lengths."""
+
+
 def assign(names: Sequence[str], column: str | None, where: str, lists: Collection[str] = ()) -> Roles:
     """The roles of a file's columns; an error lists them where no lengths can be told."""
     parts = (_named(names, column, where),) if column is not None else _lengths(names, lists)
     if not parts:
-        raise InputError(
+        raise NoLengths(
             f"no column of lengths among {', '.join(repr(n) for n in names)}",
             where=where,
             fix="choose one with --column, or call it 'length'",

@@ -263,3 +263,11 @@ def test_any_bytes_load_or_raise_input_error(tmp_path, suffix, data):
     path.write_bytes(data.draw(damaged(whole)))
     with suppress(InputError):
         assert load(path).size > 0
+
+
+def test_fields_inside_fields_are_named_where_no_column_holds_lengths(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"meta": {"lang": "en", "size": {"len": 5}, "done": true}, "reward": 1}\n')
+    with pytest.raises(InputError, match=r"among 'meta', 'reward'; numbers lie inside one: --column meta\.size\.len$"):
+        load(path)
+    assert load(path, column="meta.size.len").longest == 5
