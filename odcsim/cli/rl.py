@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 HEAD = ("dealt", "run", "training", "forward", "step", "times\nas fast", "memory")
 
+EXAMPLE = "odcsim rl deepcoder-rl --model qwen3-1.7b --gpu h100 --devices 4 --prompts 32 --rollouts 8"
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "rl",
         help="a whole step of reinforcement learning: training, log-probabilities, generation",
+        example=EXAMPLE,
         description="Predict steps of prompts times rollouts, drawn by groups from recorded rollouts, be they fewer: "
         "the training pass by several rules of dealing, passes without backward, and generation as given.",
     )

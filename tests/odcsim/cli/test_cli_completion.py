@@ -54,6 +54,7 @@ def test_it_prints_the_script(shell, capsys):
         "compare longalign --model qwen3-8b --gpu h100 --devices 8 --batch-size 4",
         "advise sharegpt --model qwen3-8b",
         "break-even",
+        "rl rollouts.jsonl --model qwen3-1.7b --gpu h100 --devices 4",
     ],
 )
 def test_who_leaves_out_what_is_needed_sees_a_whole_command(words, capsys):
