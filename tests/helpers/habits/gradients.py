@@ -1,5 +1,7 @@
 """Gradients that come another way than by a unit's push, stay, or are left out."""
 
+import threading
+
 import torch
 from nets import Net, loss, tokens_of
 from torch import Tensor, nn
@@ -224,6 +226,16 @@ def one_loss_of_two_passes(user: User) -> None:
     user.look_at_gradients()
     user.step()
     user.publish()
+
+
+@habit(counts=(1, 1))
+def in_a_thread(user: User) -> None:
+    """backward passes in a thread of their own"""
+    for _ in range(2):
+        thread = threading.Thread(target=user.backward)
+        thread.start()
+        thread.join()
+        user.finish()
 
 
 class FromInputs(Net):
