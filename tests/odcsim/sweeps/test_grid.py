@@ -86,7 +86,7 @@ def test_what_is_not_said_is_what_compare_takes():
         ({"devices": []}, "grid: devices has no value; give one, or leave it out"),
         ({"model": "qwen3-9b"}, "grid: model: unknown model 'qwen3-9b'"),
         ({"gpu": ["a100", "h1000"]}, "grid: gpu[1]: unknown GPU 'h1000'"),
-        ({"trace": "longaling"}, "grid: trace: no trace is called 'longaling'; did you mean 'longalign'?"),
+        ({"trace": "longaling"}, "grid: trace: no trace is called 'longaling'; did you mean 'longalign'"),
         ({"cluster": "no.toml"}, "grid: cluster: no.toml: no such file"),
         ({"whole": "yes"}, "grid: whole is 'yes'; expected true or false"),
         ({"price": -1}, "grid: price is -1; expected a number from 0"),
