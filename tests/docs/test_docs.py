@@ -35,12 +35,12 @@ def shown(page: Path) -> str:
     return page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).as_posix()
 
 
-SLOW = "log.md"  # whose commands take as long as those of all other pages together
+SLOW = {"log.md", "users.md", "tutorial.md", "sweeps.md"}  # whose commands take longer than those of all others
 
 
 def by_name(paths):
     return pytest.mark.parametrize(
-        "page", [pytest.param(path, marks=pytest.mark.slow if path.name == SLOW else ()) for path in paths],
+        "page", [pytest.param(path, marks=pytest.mark.slow if path.name in SLOW else ()) for path in paths],
         ids=shown,
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ def test_each_probe_has_each_fault_once():
         assert sorted(of.call for of in each[1:]) == sorted([each[0].call, "rehearse:fails", "rehearse:hangs"])
 
 
+@pytest.mark.slow
 def test_a_rehearsal_of_quick_probes(tmp_path, monkeypatch):
     probing.written(tmp_path, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path) + ":" + os.environ["PYTHONPATH"])

@@ -51,6 +51,7 @@ def called(house, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_the_page_s_row_is_all_that_it_takes_to_run(house):
     schedule.write(file_of((2, 1)), house / "s.jsonl")
     done = called(house, "run", "s.jsonl", "--sync", "on-demand", "--backend", "mine", "-o", "t.npz")
