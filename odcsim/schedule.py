@@ -56,9 +56,7 @@ class Schedule:
     @property
     def fullest(self) -> int:
         """Tokens of the fullest microbatch, whoever runs it."""
-        at = self.lengths.__getitem__
-        count = self.tokens if self.gangs else lambda microbatch: sum(map(at, microbatch))
-        return max(map(count, self.contents()))
+        return max(map(self.tokens, self.contents()))
 
     def parts(self) -> list[float]:
         """How much of each sample's work one device does that runs it."""
