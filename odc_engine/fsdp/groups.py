@@ -124,7 +124,12 @@ class Group:
     def keep_from_replicas(self) -> Callable[[], None]:
         """Have no backward pass reduce over replicas. Returns what ends that."""
         usual = self.own.all_reduce_grads
-        end = self.before_reduction(lambda: setattr(self.own, "all_reduce_grads", False))
+
+        def alone() -> None:
+            """FSDP2 would add what a push leaves behind to the next, which torch 2.11 makes of another size."""
+            self.own.all_reduce_grads, self.own._partial_reduce_output = False, None
+
+        end = self.before_reduction(alone)
 
         def put_back() -> None:
             end()
