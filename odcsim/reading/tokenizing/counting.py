@@ -1,77 +1,58 @@
 """Passages become lengths, a block at a time: the tokenizer's own threads take all cores for each block."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.tokenizing.folder import TokenizerFolder
-from odcsim.reading.tokenizing.forms import Form, Passage, Record, UnfitRow
+from odcsim.reading.tokenizing.forms import Passage
 
-BLOCK = 256
 Counted = tuple[NDArray[np.int64], NDArray[np.int64] | None]
 
 
 def counted(
-    records: Iterable[Record],
-    form: Form,
-    folder: TokenizerFolder,
+    blocks: Iterator[list[Passage]],
+    tokenizer: Any,
     where: Callable[[int], str],
     advance: Callable[[], None],
+    stop: Callable[[], None],
+    *,
+    plain: bool,
 ) -> Counted:
-    """Tokens of every record, and of those the loss's where the form or the template says which they are."""
-    lengths: list[int] = []
-    loss: list[int | None] = []
-    for block in _ahead(_passages(records, form, folder, where)):
-        for whole, own in _block(block, folder.tokenizer, plain=form.plain):
-            lengths.append(whole)
-            loss.append(own)
-            if not whole:
-                raise InputError("has no tokens", where=where(len(lengths) - 1), fix="leave the row out")
-            advance()
-    known = None if None in loss or not loss else np.array(loss, np.int64)
-    return np.array(lengths, np.int64), known
+    """Tokens of every passage, and of those the loss's where the form or the template says which they are.
+
+    `stop` ends whoever makes passages, where this ends before they do.
+    """
+    lengths, loss = array("q"), array("q")
+    known = True
+    with closing(_ahead(blocks, stop)) as ahead:
+        for block in ahead:
+            for whole, own in _block(block, tokenizer, plain=plain):
+                lengths.append(whole)
+                loss.append(own or 0)
+                known = known and own is not None
+                if not whole:
+                    raise InputError("has no tokens", where=where(len(lengths) - 1), fix="leave the row out")
+                advance()
+    return np.array(lengths, np.int64), np.array(loss, np.int64) if known and loss else None
 
 
-def _passages(
-    records: Iterable[Record], form: Form, folder: TokenizerFolder, where: Callable[[int], str]
-) -> Iterator[Passage]:
-    from jinja2 import TemplateError
-
-    for row, record in enumerate(records):
+def _ahead(blocks: Iterator[list[Passage]], stop: Callable[[], None]) -> Generator[list[Passage], None, None]:
+    """The same, the next of which is waited for while one is counted, which needs no Python."""
+    with ThreadPoolExecutor(1) as waiting:
         try:
-            passage = form.passage(record, folder)
-            passage.text.encode()
-            yield passage
-        except UnicodeEncodeError:
-            raise InputError("is no text (half a character)", where=where(row), fix="leave the row out") from None
-        except UnfitRow as error:
-            raise InputError(str(error), where=where(row), fix="mend the row or leave it out") from None
-        except (
-            TemplateError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            ArithmeticError,
-            LookupError,
-            RecursionError,
-        ) as error:
-            reason = " ".join(str(error).split())[:120] or type(error).__name__
-            problem = f"the chat template does not take it ({reason})"
-            raise InputError(problem, where=where(row), fix="mend the row, or name another --tokenizer") from None
-
-
-def _ahead(passages: Iterator[Passage]) -> Iterator[list[Passage]]:
-    """Blocks, the next of which is written while one is counted, which needs no Python."""
-    with ThreadPoolExecutor(1) as writer:
-        coming = writer.submit(lambda: list(islice(passages, BLOCK)))
-        while block := coming.result():
-            coming = writer.submit(lambda: list(islice(passages, BLOCK)))
-            yield block
+            coming = waiting.submit(next, blocks, None)
+            while (block := coming.result()) is not None:
+                coming = waiting.submit(next, blocks, None)
+                yield block
+        except BaseException:
+            stop()
+            raise
 
 
 def _block(passages: Sequence[Passage], tokenizer: Any, *, plain: bool) -> Iterator[tuple[int, int | None]]:

@@ -12,7 +12,7 @@ from typing import Any
 from odcsim.errors import InputError
 from odcsim.files import reading
 from odcsim.reading.tokenizing.template import ChatTemplate
-from odcsim.whole import LARGE, read_bytes, read_text
+from odcsim.whole import read_text
 
 MODEL, CONFIG, TEMPLATE, OTHERS = (
     "tokenizer.json",
@@ -54,7 +54,8 @@ class TokenizerFolder:
         sources = dict(self.template.sources) if self.template else {}
         sha = hashlib.sha256(json.dumps([sources, dict(self.special)], sort_keys=True).encode())
         sha.update(import_module("tokenizers").__version__.encode())
-        sha.update(read_bytes(self.path, LARGE))
+        with self.path.open("rb") as file:
+            sha.update(hashlib.file_digest(file, "sha256").digest())
         return sha.hexdigest()
 
 
@@ -68,7 +69,8 @@ def open_folder(given: str | Path) -> TokenizerFolder:
     config = _json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     special = {name: token for name in SPECIAL if (token := _token(config.get(name)))}
     sources = _templates(folder, config)
-    return TokenizerFolder(path, special, ChatTemplate(sources, special) if sources else None)
+    source = folder / (TEMPLATE if (folder / TEMPLATE).is_file() else CONFIG)
+    return TokenizerFolder(path, special, ChatTemplate(sources, special, str(source)) if sources else None)
 
 
 def _needed(path: Path) -> None:
@@ -104,12 +106,12 @@ def _token(value: Any) -> str:
 
 def _text(path: Path) -> str:
     with reading(path, missing=GIVE, expected="a chat template"):
-        return read_text(path, LARGE)
+        return read_text(path)
 
 
 def _json(path: Path) -> dict[str, Any]:
     with reading(path, missing=GIVE, expected="a JSON object"):
-        content = json.loads(read_text(path, LARGE))
+        content = json.loads(read_text(path))
         if not isinstance(content, dict):
             raise ValueError("no object")
         return content

@@ -1,15 +1,20 @@
-"""How a row says its text: as messages (OpenAI's or ShareGPT's), prompt and completion, Alpaca's three, or plain."""
+"""How a row says its text: as messages (OpenAI's or ShareGPT's), prompt and completion, Alpaca's three, or plain.
 
-import json
-from collections.abc import Callable, Mapping
+Every row says it by itself, so that no count depends on the order of rows: the first names the form of a file, and a
+row of another form is refused.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from odcsim.reading.nested import picked
 from odcsim.reading.tokenizing.folder import TokenizerFolder
 from odcsim.reading.tokenizing.template import Spans
+from odcsim.reading.tokenizing.turns import BESIDE, HISTORY, Record, UnfitRow, earlier, messages, rendered, talk
 
 CHATS = ("messages", "conversations", "conversation")
+ALPACA = ("instruction", "input", "output")
 PAIRS = (
     ("prompt", "completion"),
     ("prompt", "response"),
@@ -18,17 +23,18 @@ PAIRS = (
     ("input", "output"),
 )
 TEXTS = ("text", "content")
-BESIDE = ("tools", "system")  # of a conversation, in columns of their own
-ROLES = {
-    "human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
-    "function_call": "assistant", "observation": "tool", "function_response": "tool",
-}  # fmt: skip
-
-Record = Mapping[str, Any]
+ORDER = (*((name,) for name in CHATS), ALPACA, *PAIRS, *((name,) for name in TEXTS))  # which form a row has first
 
 
-class UnfitRow(ValueError):
-    """Why a row is not of the form that the first one has."""
+class RowKind(NamedTuple):
+    """What a row is, and in which columns."""
+
+    words: str
+    columns: tuple[str, ...]
+    spoken: bool = False  # of prompts and completions: as messages
+
+    def __str__(self) -> str:
+        return f"{self.words}{' as messages' if self.spoken else ''} in {', '.join(map(repr, self.columns))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,83 +46,113 @@ class Passage:
     spans: Spans | None = None
 
 
+Written = Callable[[Record, TokenizerFolder], Passage]
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """`plain`: the tokenizer puts its own tokens around; a chat template has written them."""
 
-    words: str
-    columns: tuple[str, ...]
+    kind: RowKind
+    column: str | None  # that somebody named
     plain: bool
-    passage: Callable[[Record, TokenizerFolder], Passage]
+    written: Written
+    beside: tuple[str, ...] = ()  # what it reads beside its text
     groups: str = ""  # the column whose like values in a row are rollouts of one prompt
+
+    @property
+    def words(self) -> str:
+        return self.kind.words
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that may hold its text, whether or not the first row has them."""
+        return (*self.kind.columns, *self.beside)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Those, and all by which a row may show another form."""
+        before = ORDER[: ORDER.index(self.kind.columns)] if self.column is None else ()
+        every = (*self.columns, *(name for columns in before for name in columns))
+        return tuple(dict.fromkeys(part for name in every for part in (name, name.partition(".")[0])))
+
+    def passage(self, row: Record, by: TokenizerFolder) -> Passage:
+        kind = _kind(row, self.column)
+        if kind not in (None, self.kind):
+            fix = "keep one form in a file, or name the column of a text with --column"
+            raise UnfitRow(f"is {kind} where the first row is {self.kind}", fix)
+        return self.written(row, by)
 
 
 def form_of(record: Record, column: str | None, *, chat: bool) -> Form | None:
     """The form of a file by its first row; `chat`: there is a template."""
-    beside = tuple(name for name in BESIDE if name in record)
+    kind = _kind(record, column)
+    if kind is None:
+        return None
+    words, (first, *others), _ = kind
+    if words == "conversations":
+        return Form(kind, column, False, lambda row, by: _chat(row, _value(row, first), by), BESIDE)
+    if words == "texts":
+        return Form(kind, column, True, lambda row, by: Passage(_ended(_text(row, first), by)))
+    if words == "Alpaca":
+        return Form(kind, column, not chat, lambda row, by: _alpaca(row, by, chat=chat), (*BESIDE, HISTORY))
+    return _pair(kind, first, *others)
+
+
+def _kind(record: Record, column: str | None) -> RowKind | None:
     if column is not None:
-        return _of_column(_value(record, column), column, beside)
-    if name := next((n for n in CHATS if _talk(record.get(n)) is not None), None):
-        return _conversations(name, beside)
-    if "instruction" in record and "output" in record and isinstance(record["instruction"], str):
-        columns = ("instruction", *(("input",) if "input" in record else ()), "output")
-        return Form("Alpaca", (*columns, *beside), not chat, lambda row, by: _alpaca(row, by, chat=chat))
+        return _of_column(_value(record, column), column)
+    if name := next((n for n in CHATS if talk(record.get(n))), None):
+        return RowKind("conversations", (name,))
+    if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
+        return RowKind("Alpaca", ALPACA)
     for prompt, completion in PAIRS:
-        if _written(record.get(prompt)) and _written(record.get(completion)):
-            return _pairs(prompt, completion, beside, spoken=not isinstance(record[prompt], str))
+        if _is_written(record.get(prompt)) and _is_written(record.get(completion)):
+            return RowKind(f"{prompt} + {completion}", (prompt, completion), not isinstance(record[prompt], str))
     name = next((n for n in TEXTS if isinstance(record.get(n), str)), None)
-    return _texts(name) if name else None
+    return RowKind("texts", (name,)) if name else None
 
 
-def _of_column(value: Any, column: str, beside: tuple[str, ...]) -> Form | None:
-    if _talk(value) is not None:
-        return _conversations(column, beside)
-    return _texts(column) if isinstance(value, str) else None
+def _of_column(value: Any, column: str) -> RowKind | None:
+    if talk(value):
+        return RowKind("conversations", (column,))
+    return RowKind("texts", (column,)) if isinstance(value, str) else None
 
 
-def _conversations(name: str, beside: tuple[str, ...]) -> Form:
-    return Form("conversations", (name, *beside), False, lambda row, by: _chat(row, _value(row, name), by))
-
-
-def _texts(name: str) -> Form:
-    return Form("texts", (name,), True, lambda row, by: Passage(_ended(_text(row, name), by)))
-
-
-def _pairs(prompt: str, completion: str, beside: tuple[str, ...], *, spoken: bool) -> Form:
-    columns, words = (prompt, completion), f"{prompt} + {completion}"
-    if not spoken:
-        groups = prompt if prompt in ("input", "prompt") else ""
+def _pair(kind: RowKind, prompt: str, completion: str) -> Form:
+    if kind.spoken:
         return Form(
-            words, columns, True, lambda row, by: _joined(_text(row, prompt), _text(row, completion), by), groups
+            kind, None, False, lambda row, by: _dialogue(row, row.get(prompt), row.get(completion), by), BESIDE, prompt
         )
+    groups = prompt if prompt in ("input", "prompt") else ""
     return Form(
-        words,
-        (*columns, *beside),
-        False,
-        lambda row, by: _dialogue(row, row.get(prompt), row.get(completion), by),
-        prompt,
+        kind, None, True, lambda row, by: _joined(_text(row, prompt), _text(row, completion), by), groups=groups
     )
 
 
 def _chat(row: Record, value: Any, by: TokenizerFolder) -> Passage:
-    text, spans = _template(by).render(_messages(row, value), _tools(row))
+    text, spans = rendered(by, row, messages(row, value))
     return Passage(text, None, spans)
 
 
 def _dialogue(row: Record, prompt: Any, completion: Any, by: TokenizerFolder) -> Passage:
     """A prompt and what an assistant made of it."""
-    asked = _messages(row, prompt)
-    made = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else _messages({}, completion)
-    whole, spans = _template(by).render([*asked, *made], _tools(row))
-    return Passage(whole, _template(by).render(asked, _tools(row), answer=True)[0], spans)
+    asked = messages(row, prompt)
+    made = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else messages({}, completion)
+    whole, spans = rendered(by, row, [*asked, *made])
+    return Passage(whole, rendered(by, row, asked, answer=True)[0], spans)
 
 
 def _alpaca(row: Record, by: TokenizerFolder, *, chat: bool) -> Passage:
     more = row.get("input") or ""
     asked = _text(row, "instruction") + (f"\n{more}" if more else "")
+    before = earlier(row)
     if not chat:
+        if lost := [name for name in ("system", "tools", HISTORY) if row.get(name)]:
+            fix = "name a --tokenizer with one beside it, or leave it out"
+            raise UnfitRow(f"has {' and '.join(lost)}, which nothing but a chat template writes", fix)
         return _joined(f"{asked}\n", _text(row, "output"), by)
-    return _dialogue(row, [{"role": "user", "content": asked}], _text(row, "output"), by)
+    return _dialogue(row, [*before, {"role": "user", "content": asked}], _text(row, "output"), by)
 
 
 def _joined(prompt: str, completion: str, by: TokenizerFolder) -> Passage:
@@ -128,50 +164,8 @@ def _ended(text: str, by: TokenizerFolder) -> str:
     return text if not by.eos or text.endswith(by.eos) else text + by.eos
 
 
-def _messages(row: Record, value: Any) -> list[Any]:
-    talk = _talk(value)
-    if not talk:
-        raise UnfitRow("has no messages")
-    messages = [_spoken(message) for message in talk]
-    if (system := row.get("system")) and messages[0].get("role") != "system":
-        messages.insert(0, {"role": "system", "content": system})
-    return messages
-
-
-def _spoken(message: Any) -> dict[str, Any]:
-    """Of ShareGPT's `from` and `value` what everybody else calls role and content."""
-    if not isinstance(message, dict):
-        raise UnfitRow("has a message that is no object")
-    if "from" in message and "role" not in message:
-        speaker = str(message["from"])
-        return {"role": ROLES.get(speaker, speaker), "content": message.get("value")}
-    return message
-
-
-def _template(by: TokenizerFolder) -> Any:
-    return by.template
-
-
-def _tools(row: Record) -> Any:
-    tools = row.get("tools")
-    try:
-        return json.loads(tools) if isinstance(tools, str) and tools.strip() else tools
-    except ValueError:
-        raise UnfitRow("has tools that are no JSON") from None
-
-
-def _talk(value: Any) -> list[Any] | None:
-    """Messages, which some files hold as a text of JSON."""
-    if isinstance(value, str) and value.lstrip()[:1] == "[":
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    return value if isinstance(value, list) and all(isinstance(message, dict) for message in value) else None
-
-
-def _written(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and bool(value) and _talk(value) is not None)
+def _is_written(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and bool(talk(value)))
 
 
 def _value(row: Record, name: str) -> Any:

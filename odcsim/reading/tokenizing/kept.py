@@ -15,7 +15,7 @@ from odcsim.errors import InputError
 from odcsim.files import replacing
 from odcsim.reading.tokenizing.counting import Counted
 
-VERSION = 1  # of the way of counting
+VERSION = 3  # of the way of counting
 
 
 def folder() -> Path:
@@ -43,7 +43,7 @@ def recall(name: str) -> Counted | None:
 
 def keep(name: str, counted: Counted) -> None:
     lengths, loss = counted
-    with suppress(OSError, InputError):
+    with suppress(OSError, InputError, RuntimeError):  # there may be no home, either
         folder().mkdir(parents=True, exist_ok=True)
         with replacing(folder() / f"{name}.npz") as file:
             np.savez(file, lengths=lengths, loss=np.array([], np.int64) if loss is None else loss)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 BEGIN, END = "\x00\x02", "\x00\x03"  # around what `{% generation %}` says that an assistant wrote
@@ -19,20 +20,31 @@ class ChatTemplate:
 
     sources: Mapping[str, str]
     special: Mapping[str, str]
+    source: str = ""  # the file that they are from
 
-    def render(self, messages: list[Any], tools: Any = None, *, answer: bool = False) -> tuple[str, Spans | None]:
+    def render(
+        self,
+        messages: list[Any],
+        tools: Any = None,
+        *,
+        answer: bool = False,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> tuple[str, Spans | None]:
         """The text, and where in it the assistant's words are, in characters, if the template says so.
 
-        `answer`: it ends where an assistant is to go on.
+        `answer`: it ends where an assistant is to go on. `more`: what else the template may ask for.
         """
-        name = "tool_use" if tools and "tool_use" in self.sources else "default"
-        given = {"messages": [_message(m) for m in messages], "tools": tools or None, "documents": None}
-        text = _compiled(self.sources[name]).render(**self.special, **given, add_generation_prompt=answer)
+        name = "tool_use" if tools is not None and "tool_use" in self.sources else "default"
+        given = {"messages": [_message(m) for m in messages], "tools": tools, "documents": None}
+        words = {**self.special, **more, **given, "add_generation_prompt": answer}
+        text = _compiled(self.sources[name]).render(words)
         return _spans(text) if "generation" in self.sources[name] and BEGIN in text else (text, None)
 
 
-def _message(message: Any) -> Any:
-    reasoning = next((message[key] for key in REASONING if message.get(key) is not None), None)
+def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a message what is there: tables have a null where another row has a key."""
+    message = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((message[key] for key in REASONING if key in message), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 

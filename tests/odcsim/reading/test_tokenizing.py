@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from odcsim.advice.wish import Wish
 from odcsim.errors import InputError
 from odcsim.reading import counted, load
-from odcsim.reading.tokenizing import counting, kept
+from odcsim.reading.tokenizing import kept, writing
 
 ASKED, SAID = WORDS[0], WORDS[1]
 TALK = [{"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}]
@@ -93,7 +93,7 @@ def test_a_template_that_marks_the_assistant_gives_its_tokens(tmp_path, tokens):
 
 
 def test_more_rows_than_a_block(tmp_path, folder, tokens):
-    texts = [ASKED[: 1 + i % 30] for i in range(2 * counting.BLOCK + 3)]
+    texts = [ASKED[: 1 + i % 30] for i in range(2 * writing.BLOCK + 3)]
     trace = load(written(tmp_path / "a.jsonl", [{"text": text} for text in texts]), tokenizer=folder / "tokenizer.json")
     assert trace.lengths.tolist() == [tokens(f"{text}<|im_end|>") for text in texts]
 

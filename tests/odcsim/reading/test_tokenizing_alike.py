@@ -51,6 +51,54 @@ def test_conversations_are_as_long_as_transformers_has_them(tmp_path, template, 
     ]
 
 
+TOOL = st.fixed_dictionaries(
+    {
+        "type": st.just("function"),
+        "function": st.fixed_dictionaries({"name": SAID}, optional={"parameters": st.just({})}),
+    }
+)
+RAGGED = st.fixed_dictionaries(
+    {"messages": st.lists(
+        st.fixed_dictionaries(
+            {"role": st.sampled_from(["user", "assistant"]), "content": SAID | st.none()},
+            optional={"tool_calls": st.sampled_from([None, [{"id": "1"}]]), "reasoning": SAID | st.none()},
+        ),
+        min_size=1,
+        max_size=3,
+    )},
+    optional={
+        "tools": st.none() | st.lists(TOOL, max_size=2),
+        "chat_template_kwargs": st.none() | st.fixed_dictionaries({}, optional={"bos_token": SAID, "fancy": SAID}),
+    },
+)  # fmt: skip
+ASKING = (
+    "{% if tools is not none %}{{ tools | tojson }}{% endif %}{{ bos_token }}{{ fancy if fancy is defined }}"
+    "{% for m in messages %}{{ m.content }}{{ m.thinking }}{{ 'calls' if 'tool_calls' in m }}{% endfor %}end"
+)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(RAGGED, min_size=1, max_size=5))
+def test_rows_of_unlike_keys_are_as_long_as_transformers_has_them(tmp_path, named, rows):
+    """Tools, settings and messages that some rows have and others lack, in the order that hypothesis likes."""
+    templates = [{"name": "default", "template": ASKING}, {"name": "tool_use", "template": f"with {ASKING}"}]
+    folder = tokenizer_in(tmp_path / "tokenizer", templates if named else ASKING)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    trace = load(written(tmp_path, rows), tokenizer=folder)
+    assert trace.lengths.tolist() == [
+        len(
+            theirs.apply_chat_template(
+                row["messages"],
+                tools=row.get("tools"),
+                return_dict=True,
+                **(row.get("chat_template_kwargs") or {}),
+            )["input_ids"]
+        )
+        for row in rows
+    ]
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(talks=st.lists(TALKS.filter(lambda t: any(m["role"] == "assistant" for m in t)), min_size=1, max_size=4))
 def test_the_assistants_tokens_are_those_of_transformers_mask(tmp_path, talks):
@@ -83,3 +131,20 @@ def test_prompts_and_completions_are_as_long_as_trl_has_them(tmp_path, bos, talk
     trace = load(written(tmp_path, rows), tokenizer=folder)
     assert trace.lengths.tolist() == [len(row["input_ids"]) for row in prepared]
     assert trace.loss.tolist() == [sum(label != -100 for label in row["labels"]) for row in prepared]
+
+
+def test_a_dataset_of_unlike_rows_is_as_long_as_it_is_loaded(tmp_path):
+    """Parquet and save_to_disk as datasets writes them, from lines whose messages have unlike keys."""
+    from datasets import load_dataset
+
+    folder = tokenizer_in(tmp_path / "tokenizer", ASKING)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    called = {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"x": 1}}}]}
+    talks = [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}, called]]
+    rows = [{"messages": talks[0]}, {"messages": talks[1], "tools": [{"type": "function"}]}]
+    data = load_dataset("json", data_files=str(written(tmp_path, rows)), split="train", cache_dir=str(tmp_path / "c"))
+    data.to_parquet(tmp_path / "a.parquet")
+    data.save_to_disk(tmp_path / "saved")
+    expected = [len(theirs.apply_chat_template(r["messages"], tools=r["tools"])["input_ids"]) for r in data]
+    for name in ("a.jsonl", "a.parquet", "saved"):
+        assert load(tmp_path / name, tokenizer=folder).lengths.tolist() == expected

@@ -1,0 +1,90 @@
+"""The process that texts are read and rendered by, seen from who asks: started once, used again, ended with us."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+from odcsim.errors import InputError
+from odcsim.reading.tokenizing.forms import Passage
+from odcsim.reading.tokenizing.writing import SIZE, Request, too_slow
+
+RUN = "from odcsim.reading.tokenizing.writing import main; main()"
+
+
+@cache
+def writer_of(_process: int) -> "TextReader":
+    """One for each process: what is forked has not started its parent's."""
+    return TextReader()
+
+
+class TextReader:
+    """One reader at a time; what fails ends the process, and the next one starts another."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._process: Any = None
+        self._ended: Any = None
+
+    def blocks(self, request: Request, source: str) -> Iterator[list[Passage]]:
+        """Passages of a file's rows. `source`: what is to blame where the process ends."""
+        process = self._started()
+        process.stdin.write(pickle.dumps(request))
+        process.stdin.flush()
+        while (said := self._hear(process, request.seconds, source)) is not None:
+            if isinstance(said, dict):
+                raise InputError(said["problem"], where=said["where"], fix=said["fix"])
+            yield [Passage(text, prompt, spans and tuple(map(tuple, spans))) for text, prompt, spans in said]
+
+    def end(self) -> None:
+        """Whatever it does; also while another thread waits for what it says."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._ended.detach()
+            _end(process)
+
+    def _started(self) -> Any:
+        if self._process is None or self._process.poll() is not None:
+            self.end()
+            environment = os.environ | {
+                "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+                "ARROW_DEFAULT_MEMORY_POOL": "system",
+            }
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            )
+            self._ended = finalize(self, _end, self._process)
+        return self._process
+
+    def _hear(self, process: Any, seconds: float, source: str) -> Any:
+        head = process.stdout.read(SIZE.size)
+        content = process.stdout.read(SIZE.unpack(head)[0]) if len(head) == SIZE.size else b""
+        if not content:
+            raise _died(process.wait(), seconds, source)
+        return json.loads(content)
+
+
+def _died(code: int, seconds: float, source: str) -> Exception:
+    if -code == signal.SIGVTALRM:
+        return too_slow(seconds, source, source)
+    if code < 0:
+        name = signal.Signals(-code).name
+        return InputError(f"ends the process that reads texts ({name})", where=source, fix="mend it, or name another")
+    return RuntimeError(f"the process that reads texts has ended with {code}")
+
+
+def _end(process: Any) -> None:
+    process.kill()
+    process.wait()
+    with suppress(OSError):
+        process.stdin.close()
+    process.stdout.close()
