@@ -8,11 +8,12 @@ import stat
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
+from odcsim import budget
 from odcsim.errors import InputError
 
 
@@ -21,7 +22,8 @@ def reading(path: Path | str, *others: type[Exception], missing: str, expected: 
     """What reading the file at `path` may raise becomes one line; `others` are errors of what takes it apart."""
     damages: tuple[type[Exception], ...] = (OSError, ValueError, RecursionError, *others)
     try:
-        yield
+        with budget.bounded(path):
+            yield
     except FileNotFoundError:
         raise InputError("no such file", where=str(path), fix=missing) from None
     except damages as error:
@@ -66,7 +68,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     check_writable(path)
     with (
-        _telling(path),
+        telling(path),
         _open_already(path) if _leads_elsewhere(path) else _beside(_behind_links(path)) as file,
     ):
         yield file
@@ -78,19 +80,29 @@ def drafted(path: Path) -> Iterator[Path]:
     succeeds goes to `path`; whatever else was left beside it goes away."""
     check_writable(path)
     beside = _behind_links(path)
-    with _telling(path):
-        folder = tempfile.mkdtemp(prefix=f".{beside.name[:40]}.", dir=None if _leads_elsewhere(path) else beside.parent)
-    try:
-        yield (draft := Path(folder, "draft"))
+    with ExitStack() as stack:
+        with telling(path):
+            folder = stack.enter_context(
+                scratch(f".{beside.name[:40]}.", None if _leads_elsewhere(path) else beside.parent)
+            )
+        yield (draft := folder / "draft")
         if draft.exists():
             with replacing(path) as out, draft.open("rb") as whole:
                 shutil.copyfileobj(whole, out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _telling(path: Path) -> Iterator[None]:
+def scratch(prefix: str = "odcsim-", folder: Path | None = None) -> Iterator[Path]:
+    """A folder for a while: it goes when the block ends, and when this process is told to end."""
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True) as made,
+        _gone_when_terminated(Path(made)),
+    ):
+        yield Path(made)
+
+
+@contextmanager
+def telling(path: Path) -> Iterator[None]:
     """What the system says of a file that cannot be written becomes one line."""
     try:
         yield
@@ -101,8 +113,11 @@ def _telling(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _open_already(path: Path) -> Iterator[BinaryIO]:
-    with path.open("wb") as file:
-        yield file
+    """Written elsewhere first: archives go back and forth, and ask where they are, which a pipe or a device cannot."""
+    with path.open("wb") as file, tempfile.TemporaryFile() as whole:
+        yield whole
+        whole.seek(0)
+        shutil.copyfileobj(whole, file)
 
 
 @contextmanager
@@ -124,23 +139,42 @@ def _beside(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def _gone_when_terminated(temporary: Path) -> Iterator[None]:
-    """SIGTERM ends Python without a word, unless somebody takes it: then it is theirs to clean up."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
+class _Leaving:
+    """SIGTERM ends Python without a word, unless somebody takes it."""
 
-    def end(number: int, _: FrameType | None) -> None:
-        temporary.unlink(missing_ok=True)
+    def __init__(self, temporary: Path, before: "_Leaving | None") -> None:
+        self.temporary, self.before = temporary, before
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        leaving: _Leaving | None = self
+        while leaving is not None:
+            _remove(leaving.temporary)
+            leaving = leaving.before
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
-    signal.signal(signal.SIGTERM, end)
+
+@contextmanager
+def _gone_when_terminated(temporary: Path) -> Iterator[None]:
+    """A file or a folder, and those of blocks around this one. Where somebody else has taken SIGTERM, it is theirs to
+    clean up."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if main else None
+    if not (isinstance(before, _Leaving) or before == signal.SIG_DFL):
+        yield
+        return
+    signal.signal(signal.SIGTERM, _Leaving(temporary, before if isinstance(before, _Leaving) else None))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _remove(temporary: Path) -> None:
+    if temporary.is_dir() and not temporary.is_symlink():
+        shutil.rmtree(temporary, ignore_errors=True)
+    else:
+        temporary.unlink(missing_ok=True)
 
 
 def _mode(path: Path) -> int | None:

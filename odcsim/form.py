@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 from odcsim.checked import Given, shown
 from odcsim.errors import InputError
 from odcsim.files import reading, write_text
-from odcsim.whole import LARGE, read_text
+from odcsim.whole import read_text
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def read(shape: type[T], path: Path | str, what: str, form: str, version: int) -
     """The file at `path`, which is to be `what`."""
     where = str(path)
     with reading(path, missing=f"give the path of {what}", expected=f"{what} in JSON"):
-        content = json.loads(read_text(path, LARGE))
+        content = json.loads(read_text(path))
     if not isinstance(content, dict) or content.pop("format", None) != form:
         raise InputError(f"not {what}", where=where, fix=f'expected a JSON object with "format": "{form}"')
     if (other := content.pop("version", None)) != version:

@@ -11,14 +11,15 @@ from odcsim.errors import InputError
 
 MAX_LENGTH = 2**31 - 1
 MOST_DRAWN = 100_000_000  # samples at once: what a machine's memory takes
-_FIELDS = ("lengths", "counts", "loss", "group", "step")
+COLUMNS = ("lengths", "counts", "loss", "group", "step")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Trace:
     """Lengths of samples in tokens. With `counts`, row i stands for counts[i] samples and order means nothing.
 
-    Where only a part of a dataset was counted, `drawn_from` says of how many samples; 0: these are all.
+    Where only a part of a dataset was counted, `drawn_from` says of how many samples; 0: these are all. `folded`: the
+    file has too many rows, so equal ones are counted, and a sample's number is not its row there.
     """
 
     name: str
@@ -29,9 +30,10 @@ class Trace:
     step: NDArray[np.int64] | None = None
     origin: str = ""
     drawn_from: int = 0
+    folded: bool = False
 
     def __post_init__(self) -> None:
-        for field in _FIELDS:
+        for field in COLUMNS:
             values = getattr(self, field)
             if values is not None:
                 object.__setattr__(self, field, _frozen(values, field, self.name))
@@ -129,7 +131,7 @@ def _frozen(values: Any, field: str, name: str) -> NDArray[np.int64]:
 def _check(trace: Trace) -> None:
     """What the readers promise with file and line, held here too for traces built by hand."""
     lengths, counts, loss = trace.lengths, trace.counts, trace.loss
-    wrong = next((f for f in _FIELDS if (v := getattr(trace, f)) is not None and len(v) != len(lengths)), None)
+    wrong = next((f for f in COLUMNS if (v := getattr(trace, f)) is not None and len(v) != len(lengths)), None)
     if wrong:
         raise InputError(f"{wrong} and lengths of '{trace.name}' differ in number", fix="give one of each per sample")
     if len(lengths) == 0 or (counts is not None and not counts.any()):

@@ -5,8 +5,6 @@ NCCL's all-gathers and reduce-scatters took, of which the shortest waited least;
 forward from backward (kernels carry no such name), gaps that the host leaves between kernels, one-sided transfers.
 """
 
-import json
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from odcsim import budget
 from odcsim.checked import LARGEST
 from odcsim.errors import InputError
 from odcsim.files import reading
@@ -22,9 +21,14 @@ from odcsim.fitting.logs import read_lengths, split_in_words
 from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer, timed
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
-from odcsim.whole import LARGE, inflated, read_bytes
+from odcsim.streamed import Streamed
+from odcsim.whole import text_of
 
 STEP, OPTIMIZER = "ProfilerStep#", "Optimizer.step"
+EVENTS, ABOUT = "traceEvents", "distributedInfo"
+MARKS = ("gpu_user_annotation", "user_annotation")  # the device's own first: the host runs ahead of its kernels
+TOLD = ("Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype")
+SPAN = 1000  # bytes of a kernel, with what is made of it
 COLLECTIVES = {"all": "all-gather", "reduce": "reduce-scatter"}
 BYTES = {"Float": 4, "BFloat16": 2, "Half": 2}
 SHORTEST = 3  # kernels of each size that are taken to have waited least
@@ -51,14 +55,43 @@ class DeviceTrace:
 def read_trace(path: Path | str) -> DeviceTrace:
     path = Path(path)
     missing, expected = "give a trace of torch.profiler", "a Chrome trace in JSON"
-    with reading(path, EOFError, zlib.error, missing=missing, expected=expected):
-        raw = read_bytes(path, LARGE)
-        content = json.loads(inflated(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    events = content.get("traceEvents") if isinstance(content, dict) else None
-    if not isinstance(events, list):
+    with reading(path, missing=missing, expected=expected), text_of(path) as text:
+        spans, about = _spans(Streamed(text, str(path)), path)
+        return _device(spans, about, path)
+
+
+def _spans(text: Streamed, path: Path) -> tuple[list[dict[str, Any]], Any]:
+    """What ran on the device and what marks its steps, of a trace that tells much else; and who the device is."""
+    spans, about, found = [], None, False
+    for key in text.members() if text.peek() == "{" else ():
+        if key == EVENTS and text.peek() == "[":
+            found = True
+            for events in text.array():
+                spans += [_lean(e) for e in events if isinstance(e, dict) and e.get("ph") == "X" and _wanted(e)]
+                budget.check(SPAN * len(spans), f"{len(spans):,} kernels and more", path)
+        elif key == ABOUT:
+            about = text.value()
+        else:
+            text.value()
+    if not found:
         raise InputError("not a trace", where=str(path), fix="export one with profiler.export_chrome_trace")
-    spans = [e for e in events if isinstance(e, dict) and e.get("ph") == "X" and _timed(e)]
-    kernels = [e for e in spans if e.get("cat") == "kernel"]
+    text.end()
+    return spans, about
+
+
+def _wanted(event: dict[str, Any]) -> bool:
+    marks = event.get("cat") in MARKS and str(event.get("name", "")).startswith((STEP, OPTIMIZER))
+    return (marks or event.get("cat") == "kernel") and _timed(event)
+
+
+def _lean(event: dict[str, Any]) -> dict[str, Any]:
+    args = event.get("args")
+    kept = {name: args[name] for name in TOLD if name in args} if isinstance(args, dict) else None
+    return {name: event.get(name) for name in ("cat", "name", "ts", "dur")} | ({"args": kept} if kept else {})
+
+
+def _device(spans: list[dict[str, Any]], about: Any, path: Path) -> DeviceTrace:
+    kernels = [e for e in spans if e["cat"] == "kernel"]
     if not kernels:
         raise InputError("holds no kernels", where=str(path), fix="profile with ProfilerActivity.CUDA on a GPU")
     steps = _ranges(spans, STEP)
@@ -68,7 +101,6 @@ def read_trace(path: Path | str) -> DeviceTrace:
     mine = [k for k in kernels if not _collective(k)]
     busy = _union((k["ts"], k["ts"] + k["dur"]) for k in mine)
     busy = [piece for begin, end in busy for piece in _without(begin, end, [o[1:] for o in optimizer])]
-    about = content.get("distributedInfo")
     who = [about.get(key) if isinstance(about, dict) else None for key in ("rank", "world_size")]
     return DeviceTrace(
         device=who[0] if type(who[0]) is int else 0,
@@ -111,8 +143,8 @@ def _timed(event: dict[str, Any]) -> bool:
 
 
 def _ranges(spans: list[dict[str, Any]], prefix: str) -> list[tuple[str, float, float]]:
-    """Ranges with this name, on the device where it has them: the host runs ahead of its kernels."""
-    for category in ("gpu_user_annotation", "user_annotation"):
+    """Ranges with this name."""
+    for category in MARKS:
         named = [s for s in spans if s.get("cat") == category and str(s.get("name", "")).startswith(prefix)]
         if named:
             return [(str(s["name"]), float(s["ts"]), float(s["ts"] + s["dur"])) for s in named]

@@ -19,7 +19,7 @@ from odcsim.fitting.measurements import EXPECTED as SECONDS
 from odcsim.fitting.measurements import Compute, Measurements, timed
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
-from odcsim.whole import LARGE, read_bytes
+from odcsim.whole import LINES, read_bytes
 
 EXPECTED = "columns lengths (512;1024;77) and seconds, a row for each microbatch of one device"
 MOST = 2**31  # tokens of a sample, as in schedules
@@ -54,7 +54,7 @@ def read_lengths(path: Path | str, one: bool) -> dict[tuple[int, int], list[tupl
 def _rows(path: Path, needed: tuple[str, ...], expected: str) -> list[tuple[str, dict[str, str]]]:
     """Rows of a CSV file with their places; names of columns in lower case."""
     with reading(path, csv.Error, missing="give a CSV file", expected=expected):
-        file = io.StringIO(read_bytes(path, LARGE).decode("utf-8-sig"), newline="")
+        file = io.StringIO(read_bytes(path, LINES).decode("utf-8-sig"), newline="")
         rows = csv.DictReader(file, strict=True)
         names = [name.strip().lower() for name in rows.fieldnames or ()]
         if missing := [name for name in needed if name not in names]:

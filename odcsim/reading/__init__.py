@@ -42,6 +42,8 @@ def _asked(source: str | Path, tokenizer: str | Path | None, sample: int) -> Tex
 
 def _whole(source: str | Path, column: str | None, asked: TextCounting | None = None) -> Trace:
     text = str(source)
+    if not text.strip():
+        raise InputError("the name of a trace is empty", fix=f"name a trace, a spec or a file ({files.SUFFIXES})")
     kind, name = (specs.kind_of(text), named.find(text)) if isinstance(source, str) else (None, None)
     if (column is not None or asked is not None) and (kind or name):
         what, flag = ("columns to choose from", "column") if asked is None else ("text to count", "tokenizer")

@@ -2,16 +2,16 @@
 
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import open_memmap
 
-from odcsim.archive import Archive
+from odcsim.archive import Archive, NumpyHeader, head_of, pieces
 from odcsim.errors import InputError
-from odcsim.reading.memory import MemoryTable, check_sizes, of_columns
+from odcsim.reading.memory import PIECE, MemoryTable, Piece, check_sizes
 from odcsim.reading.table import Table
 
 
@@ -20,42 +20,64 @@ def open_numpy(path: Path) -> Table:
     if zipfile.is_zipfile(path):
         table: Table = decoded(path, lambda: _archive(path))
         return table
-    # Mapped, so that a file is not taken by its word for how much it holds, nor read where nobody wants it.
-    array = decoded(path, lambda: open_memmap(path, mode="r"))
-    return of_columns(
-        path, {name: array[name] for name in array.dtype.names} if array.dtype.names else {"length": array}
-    )
+    head = decoded(path, lambda: _head(path))
+    names = list(head.dtype.names or ("length",))
+    check_sizes(path, dict.fromkeys(names, head.shape[0] if head.shape else 0))
+    return MemoryTable(path, names, lambda wanted: soundly(path, _rows(path, head, wanted)))
+
+
+def _head(path: Path) -> NumpyHeader:
+    """A file is not taken by its word for how much it holds."""
+    with path.open("rb") as file:
+        head = head_of(file, path.name)
+    if min(head.shape, default=0) < 0 or head.at + head.size > path.stat().st_size:
+        raise ValueError("it is cut short of the shape that it claims")
+    return head
+
+
+def _rows(path: Path, head: NumpyHeader, wanted: tuple[str, ...]) -> Iterator[Piece]:
+    with path.open("rb") as file:
+        file.seek(head.at)
+        for piece in pieces(file, head, PIECE, path.name):
+            yield {name: piece[name] for name in wanted} if head.dtype.names else {wanted[0]: piece}
 
 
 def _archive(path: Path) -> Table:
     """Columns are members, of which the only one needs no name."""
-    with path.open("rb") as file, Archive(file) as archive:
+    with path.open("rb") as file, Archive(file, path) as archive:
         names, shapes = archive.files, [archive.shape(name) for name in archive.files]
     columns = {"length" if names == ["arr_0"] else name: name for name in names}
     sizes = {column: shape[0] if shape else 0 for column, shape in zip(columns, shapes, strict=True)}
     check_sizes(path, sizes)
-    return MemoryTable(path, list(columns), lambda column: decoded(path, lambda: _member(path, columns[column])))
+    return MemoryTable(
+        path, list(columns), lambda wanted: soundly(path, _members(path, {name: columns[name] for name in wanted}))
+    )
 
 
-def _member(path: Path, name: str) -> Any:
-    with path.open("rb") as file, Archive(file) as archive:
-        return archive[name]
+def _members(path: Path, members: dict[str, str]) -> Iterator[Piece]:
+    with ExitStack() as opened:
+        archive = opened.enter_context(Archive(opened.enter_context(path.open("rb")), path))
+        every = [archive.pieces(member, PIECE) for member in members.values()]
+        for piece in zip(*every, strict=True):
+            yield dict(zip(members, piece, strict=True))
 
 
 MEGATRON = b"MMIDIDX\x00\x00"
-_HEAD = struct.Struct("<9sQBQQ")  # magic, version, code of the tokens' type, sequences, documents + 1
+_MEGATRON = struct.Struct("<9sQBQQ")  # magic, version, code of the tokens' type, sequences, documents + 1
 
 
 def open_megatron(path: Path) -> Table:
     """The `.idx` beside a `.bin` of tokens holds the length of every sequence, right behind its head."""
     with path.open("rb") as file:
-        head = file.read(_HEAD.size)
-        magic, version, _, count, _ = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0, 0, 0)
-        if magic != MEGATRON or version != 1:
-            raise InputError("is no index of Megatron's, version 1", where=str(path), fix="name the .idx beside a .bin")
-        if _HEAD.size + 4 * count > path.stat().st_size:
-            raise InputError(f"is cut short of its {count:,} lengths", where=str(path), fix="copy the file again")
-        return of_columns(path, {"length": np.fromfile(file, np.dtype("<i4"), count)})
+        start = file.read(_MEGATRON.size)
+    magic, version, _, count, _ = _MEGATRON.unpack(start) if len(start) == _MEGATRON.size else (b"", 0, 0, 0, 0)
+    if magic != MEGATRON or version != 1:
+        raise InputError("is no index of Megatron's, version 1", where=str(path), fix="name the .idx beside a .bin")
+    if _MEGATRON.size + 4 * count > path.stat().st_size:
+        raise InputError(f"is cut short of its {count:,} lengths", where=str(path), fix="copy the file again")
+    check_sizes(path, {"length": count})
+    head = NumpyHeader((count,), False, np.dtype("<i4"), _MEGATRON.size)
+    return MemoryTable(path, ["length"], lambda wanted: soundly(path, _rows(path, head, wanted)))
 
 
 def decoded(path: Path, read: Callable[[], Any]) -> Any:
@@ -70,3 +92,9 @@ def decoded(path: Path, read: Callable[[], Any]) -> Any:
         raise InputError(
             f"cannot be read ({reason[:120]})", where=str(path), fix="check that the file is whole and of numbers"
         ) from None
+
+
+def soundly(path: Path, pieces: Iterator[Any]) -> Iterator[Any]:
+    """The same pieces, whatever is wrong with one of them told in one line."""
+    while (piece := decoded(path, lambda: next(pieces, None))) is not None:
+        yield piece

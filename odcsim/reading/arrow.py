@@ -3,33 +3,32 @@
 import json
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.reading import tokens
 from odcsim.reading.arrays import decoded
-from odcsim.reading.memory import MOST_ROWS, MemoryTable, check_sizes
+from odcsim.reading.batches import arrow_batches, arrow_schema, check_pyarrow, parquet_batches, parquet_file, sound
+from odcsim.reading.memory import PIECE, MemoryTable, Piece, check_sizes
 from odcsim.reading.nested import head
 from odcsim.reading.table import Table
+from odcsim.whole import read_text
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
-BLOCK = 8192  # rows at a time: of lists, only what is counted stays
 ROWS = 512  # at a time, where texts are looked at
+LISTED = 1 << 22  # tokens of lists that are looked at together
 
 
 def open_parquet(path: Path) -> Table:
-    _pyarrow(path, "Parquet")
-    schema = decoded(path, lambda: _parquet(path).schema_arrow)
-    check_sizes(path, dict.fromkeys(schema.names, decoded(path, lambda: _parquet(path).metadata.num_rows)))
-    return _table(
-        path,
-        schema,
-        lambda name: (_field(batch, name) for batch in _parquet(path).iter_batches(BLOCK, columns=[name])),
-    )
+    check_pyarrow(path, "Parquet")
+    file = decoded(path, lambda: parquet_file(path))
+    check_sizes(path, dict.fromkeys(file.schema_arrow.names, file.metadata.num_rows))
+    return _table(path, file.schema_arrow, lambda names: sound(path, parquet_batches(path, names, PIECE)))
 
 
 def open_arrow(path: Path) -> Table:
@@ -42,7 +41,7 @@ def open_saved(folder: Path) -> Table:
 
 
 def saved_files(folder: Path) -> list[Path]:
-    state = decoded(folder / STATE, lambda: json.loads((folder / STATE).read_text(encoding="utf-8")))
+    state = decoded(folder / STATE, lambda: json.loads(read_text(folder / STATE)))
     names = decoded(folder / STATE, lambda: [Path(file["filename"]).name for file in state["_data_files"]])
     missing = next((name for name in names if not (folder / name).is_file()), None)
     if not names or missing is not None:
@@ -60,38 +59,44 @@ def is_saved(folder: Path) -> bool:
     return (folder / STATE).is_file()
 
 
-def batches(path: Path, columns: list[str] | None) -> Iterator[Any]:
-    """Rows in pieces, with these columns of them; none is enough to count rows."""
+def batches(path: Path, columns: list[str] | None, rows: int = ROWS) -> Iterator[Any]:
+    """Rows in pieces, with what there is of these columns."""
     if path.suffix.lower() == ".parquet" and path.is_file():
-        _pyarrow(path, "Parquet")
-        yield from _sound(path, decoded(path, lambda: _parquet(path)).iter_batches(ROWS, columns=columns))
+        check_pyarrow(path, "Parquet")
+        there = columns and [name for name in columns if name in parquet_file(path).schema_arrow.names]
+        yield from sound(path, parquet_batches(path, there, rows, texts=True))
         return
-    _pyarrow(path, "Arrow")
+    check_pyarrow(path, "Arrow")
     for file in saved_files(path) if path.is_dir() else [path]:
-        pieces = (
-            piece if columns is None else piece.select(columns)
-            for batch in decoded(file, partial(_reader, file))[1]
-            for piece in (batch.slice(start, ROWS) for start in range(0, batch.num_rows, ROWS))
-        )
-        yield from _sound(file, pieces)
+        yield from sound(file, arrow_batches(file, columns, rows))
 
 
-def _sound(path: Path, pieces: Iterator[Any]) -> Iterator[Any]:
-    """Of a damaged file pyarrow reads beyond the end, and the process dies of it, unless a piece is looked at first."""
-
-    def next_one() -> Any:
-        if (piece := next(pieces, None)) is not None:
-            piece.validate(full=True)
-        return piece
-
-    while (piece := decoded(path, next_one)) is not None:
-        yield piece
+def count_rows(path: Path) -> int:
+    if path.suffix.lower() == ".parquet" and path.is_file():
+        check_pyarrow(path, "Parquet")
+        return int(decoded(path, lambda: parquet_file(path).metadata.num_rows))
+    check_pyarrow(path, "Arrow")
+    files = saved_files(path) if path.is_dir() else [path]
+    return sum(batch.num_rows for file in files for batch in sound(file, arrow_batches(file, [], None)))
 
 
 def _streams(path: Path, files: list[Path]) -> Table:
-    _pyarrow(path, "Arrow")
-    schema = decoded(path, lambda: _reader(files[0])[0])
-    return _table(path, schema, lambda name: (_field(b, name) for file in files for b in _reader(file)[1]))
+    check_pyarrow(path, "Arrow")
+
+    def every(names: list[str]) -> Iterator[Any]:
+        return chain.from_iterable(sound(file, arrow_batches(file, names, PIECE)) for file in files)
+
+    return _table(path, decoded(path, lambda: arrow_schema(files[0])), every)
+
+
+def _table(path: Path, schema: Any, every: Any) -> MemoryTable:
+    lists = frozenset(field.name for field in schema if _of_tokens(field.type))
+
+    def read(wanted: tuple[str, ...]) -> Iterator[Piece]:
+        for batch in every(list(wanted)):
+            yield {name: decoded(path, partial(_values, path, name, batch)) for name in wanted}
+
+    return MemoryTable(path, list(schema.names), read, lists)
 
 
 def _field(batch: Any, name: str) -> Any:
@@ -103,70 +108,40 @@ def _field(batch: Any, name: str) -> Any:
     return column if name == top else compute.struct_field(column, name.removeprefix(f"{top}.").split("."))
 
 
-def _reader(file: Path) -> tuple[Any, Iterator[Any]]:
-    """Mapped into memory, so that tokens that nobody counts are never read. A stream, or a file with a footer."""
-    import pyarrow
-
-    source = pyarrow.memory_map(str(file))
-    if source.read(6) == b"ARROW1":
-        reader = pyarrow.ipc.open_file(source)
-        return reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
-    source.seek(0)
-    stream = pyarrow.ipc.open_stream(source)
-    return stream.schema, iter(stream)
-
-
-def _table(path: Path, schema: Any, columns: Any) -> MemoryTable:
-    names, lists = decoded(path, lambda: (list(schema.names), [f.name for f in schema if _of_tokens(f.type)]))
-    lists = frozenset(lists)
-    return MemoryTable(path, names, lambda name: decoded(path, lambda: _joined(name, columns(name))), lists)
-
-
-def _joined(name: str, columns: Iterator[Any]) -> Any:
-    """An array where every piece is one; else a list, whose odd values are told by their row."""
-    pieces, rows = [], 0
-    for column in columns:
-        column.validate(full=True)  # see _sound
-        pieces.append(_values(name, column))
-        if (rows := rows + len(column)) > MOST_ROWS:  # a column of nothing but nulls takes no bytes
-            raise ValueError(f"more than {MOST_ROWS:,} rows")
-    if all(isinstance(piece, np.ndarray) for piece in pieces):
-        return np.concatenate(pieces) if pieces else np.array([], np.int64)
-    return [value for piece in pieces for value in (piece.tolist() if isinstance(piece, np.ndarray) else piece)]
-
-
-def _values(name: str, column: Any) -> Any:
+def _values(path: Path, name: str, batch: Any) -> Any:
+    """An array of numbers where it is one; else values, whose odd ones are told by their row."""
     from pyarrow import compute, types
 
+    column = _field(batch, name)
     if _of_tokens(column.type):
-        lengths = compute.list_value_length(column)
-        if column.null_count or name.lower() not in (*tokens.LABELS, *tokens.MASKS):
-            column = lengths
-        else:
-            flat = compute.fill_null(column.flatten(), tokens.UNSEEN if name.lower() in tokens.LABELS else 0)
-            return tokens.counts(name, lengths.to_numpy(zero_copy_only=False).astype(np.int64), flat.to_numpy())
+        if not column.null_count and name.lower() in (*tokens.LABELS, *tokens.MASKS):
+            return _counting(path, name, column)
+        column = compute.list_value_length(column)
     if column.null_count == 0 and (types.is_integer(column.type) or types.is_floating(column.type)):
         return column.to_numpy(zero_copy_only=False)
-    return column.to_pylist()
+    if types.is_dictionary(column.type):
+        known = [*column.dictionary.to_pylist(), None]
+        return (known[i] for i in compute.fill_null(column.indices, len(known) - 1).to_pylist())
+    return (value.as_py() for value in column)
+
+
+def _counting(path: Path, name: str, column: Any) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """How many tokens of each list count. Lists may overlap: a short column may have very many."""
+    from pyarrow import compute
+
+    lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
+    if lengths.sum() > LISTED and len(column) > 1:
+        middle = len(column) // 2
+        halves = column.slice(0, middle), column.slice(middle)
+        return np.concatenate([_counting(path, name, half) for half in halves])
+    budget.check(32.0 * lengths.sum(), "a list of tokens", path)
+    flat = compute.fill_null(column.flatten(), tokens.UNSEEN if name.lower() in tokens.LABELS else 0)
+    return tokens.counts(name, lengths, flat.to_numpy())
 
 
 def _of_tokens(kind: Any) -> bool:
     from pyarrow import types
 
-    nested = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return nested and bool(types.is_integer(kind.value_type))
-
-
-def _parquet(path: Path) -> Any:
-    from pyarrow import parquet
-
-    return parquet.ParquetFile(path)
-
-
-def _pyarrow(path: Path, what: str) -> None:
-    try:
-        import_module("pyarrow")
-    except ImportError:
-        raise InputError(
-            f"{what} needs pyarrow", where=str(path), fix="install it with: pip install 'odcsim[data]'"
-        ) from None
+    listed = "list large_list fixed_size_list list_view large_list_view".split()
+    known = (getattr(types, f"is_{name}", None) for name in listed)  # views are younger than the oldest pyarrow
+    return any(each(kind) for each in known if each) and bool(types.is_integer(kind.value_type))

@@ -1,26 +1,29 @@
 """A trace of texts and conversations: counted by a tokenizer, once for the same content."""
 
 import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.progress import progress
-from odcsim.reading.nested import head
 from odcsim.reading.records import Record, RecordFile
 from odcsim.reading.roles import GROUP, LENGTH, STEP, first_of
 from odcsim.reading.table import Table
-from odcsim.reading.tokenizing import kept
+from odcsim.reading.tokenizing import kept, writing
 from odcsim.reading.tokenizing.counting import Counted, counted
 from odcsim.reading.tokenizing.folder import TokenizerFolder, open_folder
 from odcsim.reading.tokenizing.forms import Form, form_of
+from odcsim.reading.tokenizing.writer import writer_of
+from odcsim.reading.tokenizing.writing import Request, form_in, source_of
 from odcsim.trace import Trace
 
 SURE = 1.96  # standard errors, for 95 %
-FORMS = "messages, conversations (ShareGPT), prompt + completion, instruction + output (Alpaca) or text"
 FLAG = "count it with --tokenizer FOLDER, which holds the model's tokenizer.json"
 
 
@@ -61,30 +64,20 @@ def _is_text(value: object) -> bool:
         return True
 
 
-def load(path: Path, table: Table, column: str | None, asked: TextCounting) -> Trace:
+def load(path: Path, opened: Callable[[], Table], column: str | None, asked: TextCounting) -> Trace:
     """Lengths in tokens; of rollouts, which say their step, the groups of one prompt, too."""
-    file, folder = RecordFile(path), open_folder(asked.tokenizer)
-    form = _form(file, column, folder)
-    size = file.size() if asked.sample else 0
+    file = RecordFile(path)
+    with budget.bounded(path):
+        table, folder = opened(), open_folder(asked.tokenizer)
+        form = form_in(file, column, folder)
+        size = file.size() if asked.sample else 0
     chosen = _drawn(size, asked.sample) if asked.sample and asked.sample < size else None
     lengths, loss = _once(file, form, folder, chosen)
-    group, step = _rollouts(table, form, chosen)
+    with budget.bounded(path):
+        group, step = _rollouts(table, form, chosen)
     drawn_from = 0 if chosen is None else size
     trace = Trace(path.name, lengths, None, loss, group, step, drawn_from=drawn_from)
     return _told(trace, form, folder)
-
-
-def _form(file: RecordFile, column: str | None, folder: TokenizerFolder) -> Form:
-    first = file.first() if file.readable else {}
-    form = form_of(first, column, chat=folder.template is not None)
-    where = str(file.path)
-    if form is None:
-        listed = f"column '{column}'" if column else ", ".join(map(repr, first)) or "its rows"
-        raise InputError(f"no text to count in {listed}", where=where, fix=f"give {FORMS}, or leave out --tokenizer")
-    if not form.plain and folder.template is None:
-        fix = "name a folder with the template in tokenizer_config.json or chat_template.jinja"
-        raise InputError(f"{form.words} need a chat template, and none lies beside it", where=str(folder.path), fix=fix)
-    return form
 
 
 def _drawn(size: int, sample: int) -> NDArray[np.int64]:
@@ -97,17 +90,29 @@ def _once(file: RecordFile, form: Form, folder: TokenizerFolder, chosen: NDArray
     rows = 0 if chosen is None else len(chosen)
     key = kept.key(file.files, form.words, form.columns, form.plain, rows, folder.digest, file.path.suffix.lower())
     if (known := kept.recall(key)) is None:
-
-        def place(row: int) -> str:
-            return file.place(row if chosen is None else int(chosen[row]))
-
         with progress("counting tokens", rows or file.size()) as advance:
-            columns = tuple(dict.fromkeys(head(name, file.first()) for name in form.columns))
-            known = counted(file.rows(columns, chosen), form, folder, place, advance)
+            known = _anew(file, form, folder, chosen, advance)
         kept.keep(key, known)
     if not len(known[0]):
         raise InputError("holds no rows", where=str(file.path), fix="give one row per sample")
     return known
+
+
+def _anew(
+    file: RecordFile,
+    form: Form,
+    folder: TokenizerFolder,
+    chosen: NDArray[np.int64] | None,
+    advance: Callable[[], None],
+) -> Counted:
+    def place(row: int) -> str:
+        return file.place(row if chosen is None else int(chosen[row]))
+
+    writer = writer_of(os.getpid())
+    request = Request(file.path, form.column, folder.path, chosen, Path.cwd(), budget.most(), writing.SECONDS)
+    with writer.lock:
+        blocks = writer.blocks(request, source_of(file, form, folder))
+        return counted(blocks, folder.tokenizer, place, advance, writer.end, plain=form.plain)
 
 
 def _rollouts(

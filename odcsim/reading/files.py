@@ -1,10 +1,12 @@
 """From a file of any known format to a trace."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.reading import counted, nested, steplogs, unpacked
 from odcsim.reading.arrays import open_megatron, open_numpy
@@ -13,7 +15,8 @@ from odcsim.reading.counted import TextCounting
 from odcsim.reading.jsons import open_json, open_jsonl
 from odcsim.reading.roles import NoLengths, Roles, assign
 from odcsim.reading.shards import joined, shards
-from odcsim.reading.table import EXACT, Columns, Table, lengths_of, whole
+from odcsim.reading.table import EXACT, Columns, Table, lengths_of, numbers, whole
+from odcsim.reading.tally import Ints, Tally
 from odcsim.reading.text import open_text
 from odcsim.trace import MAX_LENGTH, Trace
 from odcsim.whole import check_file
@@ -32,6 +35,7 @@ OPENERS: dict[str, Callable[[Path], Table]] = {
 }
 SUFFIXES = ", ".join(OPENERS)
 QUANTILE_SAMPLES = 10_000
+SAME = "give every row the same keys"
 
 
 def looks_like_one(text: str) -> bool:
@@ -52,7 +56,12 @@ def load(path: Path, column: str | None = None, asked: TextCounting | None = Non
 
 def _one(path: Path, column: str | None, asked: TextCounting | None) -> Trace:
     if asked is not None:
-        return counted.load(path, _open(path), column, asked)
+        return counted.load(path, partial(open_table, path), column, asked)
+    with budget.bounded(path):
+        return _lengths(path, column)
+
+
+def _lengths(path: Path, column: str | None) -> Trace:
     try:
         return _measured(path, column)
     except InputError as error:
@@ -67,19 +76,36 @@ def _one(path: Path, column: str | None, asked: TextCounting | None) -> Trace:
 
 
 def _measured(path: Path, column: str | None) -> Trace:
-    table = _open(path)
+    table = open_table(path)
     roles = assign(table.names, column, str(path), table.lists)
     steplogs.refuse(table, roles, str(path))
-    columns = table.numbers(roles.numbers)
-    if len(columns[roles.parts[0]]) == 0:
-        raise InputError("holds no rows", where=str(path), fix="give one row per sample")
     if roles.quantile:
-        lengths, counts = from_quantiles(table, roles.quantile, roles.parts, columns)
-        return Trace(path.name, lengths, counts=counts, origin=f"quantile table {path.name}")
-    return _samples(table, roles, columns, path)
+        return _quantiles(table, roles, column, path)
+    tally = _tallied(table, roles, path)
+    _check_later(table, roles, column, str(path))
+    group = table.labels(roles.group) if roles.group else None
+    step = table.labels(roles.step) if roles.step else None
+    return tally.trace(path.name, f"{'count table' if roles.count else 'file'} {path.name}", group, step)
 
 
-def _open(path: Path) -> Table:
+def _quantiles(table: Table, roles: Roles, column: str | None, path: Path) -> Trace:
+    columns = numbers(table, roles.numbers, str(path))
+    if not len(columns[roles.parts[0]]):
+        raise InputError("holds no rows", where=str(path), fix="give one row per sample")
+    _check_later(table, roles, column, str(path))
+    lengths, counts = from_quantiles(table, str(roles.quantile), roles.parts, columns)
+    return Trace(path.name, lengths, counts=counts, origin=f"quantile table {path.name}")
+
+
+def _check_later(table: Table, roles: Roles, column: str | None, where: str) -> None:
+    """What only later rows have must not change what the file says: it would in another order."""
+    for name in sorted(table.later):
+        if assign([*table.names, name], column, where, {*table.lists, name}) != roles:
+            raise InputError(f"some rows have '{name}' and the first has not", where=where, fix=SAME)
+
+
+def open_table(path: Path) -> Table:
+    """One file, or a dataset's folder, by its ending."""
     if path.is_dir():
         if is_saved(path):
             return open_saved(path)
@@ -93,23 +119,33 @@ def _open(path: Path) -> Table:
     return OPENERS[path.suffix.lower()](path)
 
 
-def _samples(table: Table, roles: Roles, columns: Columns, path: Path) -> Trace:
-    lengths = lengths_of(table, roles.parts, columns)
-    counts = whole(table, roles.count, columns[roles.count], least=0, most=EXACT) if roles.count else None
-    loss = whole(table, roles.loss, columns[roles.loss], least=0, most=MAX_LENGTH) if roles.loss else None
-    if roles.loss and loss is not None and (loss > lengths).any():
+def _tallied(table: Table, roles: Roles, path: Path) -> Tally:
+    tally, counted = Tally(str(path), ordered=bool(roles.group or roles.step)), False
+    for columns in table.pieces(roles.numbers):
+        start = tally.rows
+        lengths = lengths_of(table, roles.parts, columns, start)
+        counts = None
+        if roles.count:
+            counts = whole(table, roles.count, columns[roles.count], least=0, most=EXACT, start=start)
+            counted = counted or bool(counts.any())
+        tally.add(lengths, _loss(table, roles, columns, lengths, start), counts)
+    if roles.count and tally.rows and not counted:
+        raise InputError(f"column '{roles.count}' is zero everywhere", where=str(path), fix="count some samples")
+    return tally
+
+
+def _loss(table: Table, roles: Roles, columns: Columns, lengths: Ints, start: int) -> Ints | None:
+    if not roles.loss:
+        return None
+    loss = whole(table, roles.loss, columns[roles.loss], least=0, most=MAX_LENGTH, start=start)
+    if (loss > lengths).any():
         row = int((loss > lengths).argmax())
         raise InputError(
             f"column '{roles.loss}' holds {loss[row]} of a sample of {lengths[row]} tokens",
-            where=table.place(row),
+            where=table.place(start + row),
             fix="loss tokens are at most the sample's, or rename the column",
         )
-    if counts is not None and not counts.any():
-        raise InputError(f"column '{roles.count}' is zero everywhere", where=str(path), fix="count some samples")
-    group = table.labels(roles.group) if roles.group else None
-    step = table.labels(roles.step) if roles.step else None
-    kind = "count table" if roles.count else "file"
-    return Trace(path.name, lengths, counts, loss, group, step, origin=f"{kind} {path.name}")
+    return loss
 
 
 def from_quantiles(

@@ -2,86 +2,125 @@
 
 import json
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim import budget
 from odcsim.errors import InputError
-from odcsim.reading.memory import MemoryTable, number, of_columns
+from odcsim.reading.memory import PIECE, number, of_columns
 from odcsim.reading.nested import is_inside, picked
-from odcsim.reading.table import Columns, Table, factorised, ids
+from odcsim.reading.table import Columns, Table, labels
 from odcsim.reading.text import opened
 from odcsim.reading.tokens import is_list
+from odcsim.streamed import Streamed
 
 FIX = 'give one number, or one object such as {"length": 512}, per row'
 
 
 @dataclass(frozen=True, slots=True)
-class LinesTable:
-    """JSONL, read line by line for the columns in use, so that long texts beside them cost no memory."""
+class RowsTable:
+    """Rows of JSON, read one after the other for the columns in use, so that long texts beside them cost no memory.
+
+    Each comes with its number, and `said` says where that is.
+    """
 
     path: Path
     names: list[str]
     lists: frozenset[str]
+    rows: Callable[[], Iterator[tuple[int, Any]]]
+    said: str
+    later: set[str] = field(default_factory=set)
 
-    def numbers(self, wanted: tuple[str, ...]) -> Columns:
+    def pieces(self, wanted: tuple[str, ...]) -> Iterator[Columns]:
+        values = self._values(wanted)
+        while kept := self._numbers(islice(values, PIECE), wanted):
+            table = np.array(kept, np.float64).reshape(-1, len(wanted))
+            yield {name: table[:, i] for i, name in enumerate(wanted)}
+
+    def values(self, name: str) -> Iterator[object]:
+        return (values[0] for _, values in self._values((name,)))
+
+    def labels(self, name: str) -> NDArray[np.int64]:
+        return labels(self.values(name), str(self.path))
+
+    def place(self, row: int) -> str:
+        return self._at(next((number for number, _ in islice(self.rows(), row, None)), row + 1))
+
+    def _at(self, number: int) -> str:
+        return self.said.format(self.path, number)
+
+    def _numbers(self, rows: Iterator[tuple[int, list[Any]]], wanted: tuple[str, ...]) -> "array[float]":
         kept = array("d")
-        for line, values in self._values(wanted):
+        for at, values in rows:
             try:
                 kept.extend([_plain(value) for value in values])
             except (TypeError, OverflowError):
-                kept.extend([number(v, name, f"{self.path}:{line}") for v, name in zip(values, wanted, strict=True)])
-        table = np.array(kept, np.float64).reshape(-1, len(wanted))
-        return {name: table[:, i] for i, name in enumerate(wanted)}
-
-    def labels(self, name: str) -> NDArray[np.int64]:
-        column = [values[0] for _, values in self._values((name,))]
-        return np.array(column, np.int64) if ids(column) else factorised(str(value) for value in column)
-
-    def place(self, row: int) -> str:
-        line = next((line for i, (line, _) in enumerate(_lines(self.path)) if i == row), row + 1)
-        return f"{self.path}:{line}"
+                kept.extend([number(v, name, self._at(at)) for v, name in zip(values, wanted, strict=True)])
+        return kept
 
     def _values(self, wanted: tuple[str, ...]) -> Iterator[tuple[int, list[Any]]]:
-        inside = any(is_inside(name, self.names) for name in wanted)
-        for line, row in _lines(self.path):
+        inside, known = any(is_inside(name, self.names) for name in wanted), set(self.names)
+        for at, row in self.rows():
             try:
                 record = as_record(row)
-                yield line, [picked(record, name) if inside else record[name] for name in wanted]
+                if not record.keys() <= known:
+                    self.later.update(record.keys() - known)
+                yield at, [picked(record, name) if inside else record[name] for name in wanted]
             except KeyError as error:
                 problem = f"has no {error.args[0]!r}"
-                raise InputError(problem, where=f"{self.path}:{line}", fix="give every row the same keys") from None
+                raise InputError(problem, where=self._at(at), fix="give every row the same keys") from None
 
 
-def open_jsonl(path: Path) -> LinesTable:
-    for _, row in _lines(path):
-        record = as_record(row)
-        return LinesTable(path, list(record), frozenset(n for n, value in record.items() if is_list(value)))
-    raise InputError("the file is empty", where=str(path), fix=FIX)
+def open_jsonl(path: Path) -> Table:
+    return _table(path, partial(_lines, path), "{}:{}") or _refused(path, "the file is empty")
 
 
 def open_json(path: Path) -> Table:
+    """An array is rows, and an object is columns."""
     with opened(path) as file:
-        value = parsed(file.read(), str(path))
-    if isinstance(value, dict):
-        return of_columns(path, value)
-    if not isinstance(value, list) or not value:
-        kind = "nothing" if value in ([], None) else type(value).__name__
-        raise InputError(f"the file holds {kind} where lengths belong", where=str(path), fix=FIX)
-    return _rows(path, [as_record(row) for row in value])
+        first = Streamed(file, str(path)).peek()
+    if first == "[":
+        found = _table(path, partial(items, path), "{}, row {}")
+        return found or _refused(path, "the file holds nothing where lengths belong")
+    content = content_of(path)
+    if isinstance(content, dict):
+        return of_columns(path, content)
+    kind = "nothing" if content is None else type(content).__name__
+    return _refused(path, f"the file holds {kind} where lengths belong")
 
 
-def _rows(path: Path, records: list[dict[str, Any]]) -> MemoryTable:
-    names = list(records[0])
-    for i, record in enumerate(records, 1):
-        missing = next((name for name in names if name not in record), None)
-        if missing is not None:
-            raise InputError(f"has no '{missing}'", where=f"{path}, row {i}", fix="give every row the same keys")
-    return of_columns(path, {name: [record[name] for record in records] for name in names})
+def _table(path: Path, rows: Callable[[], Iterator[tuple[int, Any]]], said: str) -> Table | None:
+    for _, row in rows():
+        record = as_record(row)
+        lists = frozenset(name for name, value in record.items() if is_list(value))
+        return RowsTable(path, list(record), lists, rows, said)
+    return None
+
+
+def _refused(path: Path, problem: str) -> NoReturn:
+    raise InputError(problem, where=str(path), fix=FIX)
+
+
+def items(path: Path) -> Iterator[tuple[int, Any]]:
+    """What is in the array of a JSON file, numbered from 1."""
+    with opened(path) as file:
+        text = Streamed(file, str(path))
+        yield from enumerate(chain.from_iterable(text.array()), 1)
+        text.end()
+
+
+def content_of(path: Path) -> Any:
+    """All that is in a JSON file."""
+    budget.check(budget.PARSED * path.stat().st_size, "JSON that is no list", path)
+    with opened(path) as file:
+        return parsed(file.read(), str(path))
 
 
 def as_record(row: Any) -> dict[str, Any]:

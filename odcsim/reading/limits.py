@@ -1,13 +1,14 @@
 """Samples over a limit of tokens, shortened to it or left out, and what that costs."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.reading.stats import Cut, cut, weights
-from odcsim.trace import Trace
+from odcsim.trace import COLUMNS, Trace
 
 
 def within(trace: Trace, truncate: int | None = None, drop_over: int | None = None) -> tuple[Trace, str]:
@@ -44,11 +45,8 @@ def without(trace: Trace, limit: int) -> Trace:
             where=trace.name,
             fix="raise the limit, or shorten them: --truncate",
         )
-    counts, loss, group, step = (
-        None if values is None else values[kept] for values in (trace.counts, trace.loss, trace.group, trace.step)
-    )
-    drawn_from = round(trace.drawn_from * float(kept.mean()))
-    return Trace(trace.name, trace.lengths[kept], counts, loss, group, step, trace.origin, drawn_from)
+    columns: dict[str, Any] = {name: None if (own := getattr(trace, name)) is None else own[kept] for name in COLUMNS}
+    return replace(trace, **columns, drawn_from=round(trace.drawn_from * float(kept.mean())))
 
 
 def _cost(lost: Cut, samples: int, tokens: int, *, dropped: bool) -> str:

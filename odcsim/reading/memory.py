@@ -1,70 +1,97 @@
-"""Columns in memory: what JSON, NPY, NPZ and Parquet files become."""
+"""Columns that are fetched by name, some rows at a time: what JSON, NPY, NPZ, Parquet and Arrow files become."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.reading import tokens
 from odcsim.reading.nested import picked
-from odcsim.reading.table import Columns, are_ids, factorised, ids
+from odcsim.reading.table import Columns, are_ids, labels
 
-MOST_ROWS = 2**28
+PIECE = 1 << 18  # rows of numbers
+Piece = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTable:
-    """Columns by name, as lists or arrays; `read` fetches one, so that a column nobody wants is never loaded."""
+    """`read` gives some columns piece by piece, each an array of numbers or any values in a row; a column that nobody
+    wants is never loaded."""
 
     path: Path
     names: list[str]
-    read: Callable[[str], Any]
+    read: Callable[[tuple[str, ...]], Iterator[Piece]]
     lists: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
 
-    def numbers(self, wanted: tuple[str, ...]) -> Columns:
-        return {name: self._number(name) for name in wanted}
+    def pieces(self, wanted: tuple[str, ...]) -> Iterator[Columns]:
+        start = 0
+        for piece in self.read(wanted):
+            columns = {name: self._number(name, piece[name], start) for name in wanted}
+            start += len(columns[wanted[0]])
+            yield columns
+
+    def values(self, name: str) -> Iterator[object]:
+        pieces = (piece[name] for piece in self.read((name,)))
+        return chain.from_iterable(each.tolist() if isinstance(each, np.ndarray) else each for each in pieces)
 
     def labels(self, name: str) -> NDArray[np.int64]:
-        values = self.read(name)
-        if isinstance(values, np.ndarray) and (values.dtype.kind in "iu" or (_is_float(values) and are_ids(values))):
-            return values.astype(np.int64)
-        listed = list(values)
-        return np.array(listed, np.int64) if ids(listed) else factorised(str(value) for value in listed)
+        whole = self._whole_numbers(name)
+        return labels(self.values(name), str(self.path)) if whole is None else whole
 
     def place(self, row: int) -> str:
         return f"{self.path}, row {row + 1}"
 
-    def _number(self, name: str) -> NDArray[np.float64]:
-        values = self.read(name)
-        if isinstance(values, list):
-            return np.array([number(v, name, self.place(i)) for i, v in enumerate(values)], np.float64)
-        if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf":
-            return values.astype(np.float64)
-        kind = f"a {values.ndim}-D array of {values.dtype}" if isinstance(values, np.ndarray) else "not a list"
-        raise InputError(f"column '{name}' is {kind}", where=str(self.path), fix="give one number per sample")
+    def _whole_numbers(self, name: str) -> NDArray[np.int64] | None:
+        """Labels that are arrays of such; None where some are not."""
+        pieces, rows = [np.zeros(0, np.int64)], 0
+        for piece in self.read((name,)):
+            values = piece[name]
+            if not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
+                return None
+            if values.dtype.kind == "f" and not are_ids(values):
+                return None
+            if (rows := rows + len(values)) > budget.rows():
+                raise budget.too_much(f"more than {budget.rows():,} rows, each with a step or group", self.path)
+            pieces.append(values.astype(np.int64))
+        return np.concatenate(pieces)
+
+    def _number(self, name: str, values: Any, start: int) -> NDArray[np.float64]:
+        if isinstance(values, np.ndarray):
+            if values.ndim == 1 and values.dtype.kind in "iuf":
+                return values.astype(np.float64)
+            kind = f"a {values.ndim}-D array of {values.dtype}"
+            raise InputError(f"column '{name}' is {kind}", where=str(self.path), fix="give one number per sample")
+        return np.array([number(v, name, self.place(start + i)) for i, v in enumerate(values)], np.float64)
 
 
 def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
     """A table of columns that are all there. What is no list (a note beside them) is no column."""
-    lists = {name: values for name, values in columns.items() if isinstance(values, list | np.ndarray)}
-    check_sizes(path, {name: len(v) if isinstance(v, list) or v.ndim else 0 for name, v in lists.items()})
-    of_tokens = frozenset(name for name, v in lists.items() if isinstance(v, list) and v and tokens.is_list(v[0]))
-    return MemoryTable(path, list(lists), lambda name: _column(lists, name, path), of_tokens)
+    lists = {name: values for name, values in columns.items() if isinstance(values, list)}
+    check_sizes(path, {name: len(v) for name, v in lists.items()})
+    of_tokens = frozenset(name for name, v in lists.items() if v and tokens.is_list(v[0]))
+
+    def read(wanted: tuple[str, ...]) -> Iterator[Piece]:
+        every = {name: _column(lists, name, path) for name in wanted}
+        for start in range(0, len(every[wanted[0]]), PIECE):
+            yield {name: values[start : start + PIECE] for name, values in every.items()}
+
+    return MemoryTable(path, list(lists), read, of_tokens)
 
 
 def check_sizes(path: Path, sizes: Mapping[str, int]) -> None:
-    """There are columns, of one length, that a machine's memory takes."""
+    """There are columns, of one length."""
     if not sizes:
         raise InputError("the file holds no columns", where=str(path), fix='give lists, such as {"length": [512]}')
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"'{name}' {size}" for name, size in sizes.items())
         raise InputError(f"columns differ in length: {listed}", where=str(path), fix="give every row the same columns")
-    if (rows := max(sizes.values())) > MOST_ROWS:
-        raise InputError(f"holds {rows:,} rows", where=str(path), fix=f"give at most {MOST_ROWS:,}, or a count table")
 
 
 def _column(lists: Mapping[str, Any], name: str, path: Path) -> Any:
@@ -92,10 +119,11 @@ def number(value: object, column: str, where: str) -> float:
             return float("inf")
     if tokens.is_list(value):
         return float(tokens.count(column, cast(list[int], value)))
-    text = repr(value)
-    shown = text if len(text) <= 40 else text[:37] + "..."
-    raise InputError(f"column '{column}' holds {shown}", where=where, fix="it takes whole numbers")
+    raise InputError(f"column '{column}' holds {shown(value)}", where=where, fix="it takes whole numbers")
 
 
-def _is_float(values: NDArray[Any]) -> bool:
-    return values.dtype.kind == "f"
+def shown(value: object) -> str:
+    if isinstance(value, str | bytes):
+        value = value[:100]
+    text = f"{len(value):,} values" if isinstance(value, list | dict) and len(value) > 100 else repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 from odcsim.errors import InputError
 from odcsim.reading import jsons
 from odcsim.reading.arrays import decoded
-from odcsim.reading.arrow import STATE, batches, saved_files
+from odcsim.reading.arrow import ROWS, STATE, batches, count_rows, saved_files
+from odcsim.reading.inside import said
 from odcsim.reading.text import opened
+from odcsim.streamed import Streamed
 
 TABLES = (".parquet", ".arrow")
 READABLE = (".jsonl", ".json", ".csv", ".tsv", *TABLES)
@@ -38,11 +41,11 @@ class RecordFile:
         return [self.path / STATE, *saved_files(self.path)] if self.path.is_dir() else [self.path]
 
     def first(self) -> Record:
-        return next(self.rows(), {})
+        return next(self._batched(None, None, rows=1) if self._columnar else self.rows(), {})
 
     def size(self) -> int:
         if self._columnar:
-            return int(decoded(self.path, lambda: sum(batch.num_rows for batch in batches(self.path, []))))
+            return count_rows(self.path)
         return sum(1 for _ in self._lines())
 
     def rows(self, columns: tuple[str, ...] | None = None, chosen: Chosen | None = None) -> Iterator[Record]:
@@ -58,14 +61,14 @@ class RecordFile:
     def _columnar(self) -> bool:
         return self.path.is_dir() or self.path.suffix.lower() in TABLES
 
-    def _batched(self, columns: tuple[str, ...] | None, chosen: Chosen | None) -> Iterator[Record]:
+    def _batched(self, columns: tuple[str, ...] | None, chosen: Chosen | None, rows: int = ROWS) -> Iterator[Record]:
         names, start = None if columns is None else list(columns), 0
-        for batch in batches(self.path, names):
+        for batch in batches(self.path, names, rows):
             size = batch.num_rows
             if chosen is not None:
                 batch = batch.take(chosen[(chosen >= start) & (chosen < start + size)] - start)
             start += size
-            yield from batch.to_pylist()
+            yield from decoded(self.path, partial(said, batch))
 
     def _parsed(self, columns: tuple[str, ...] | None, chosen: Chosen | None) -> Iterator[Record]:
         """Lines that nobody chose are not parsed."""
@@ -73,7 +76,7 @@ class RecordFile:
         for i, (number, line) in enumerate(self._lines()):
             if wanted is None or i in wanted:
                 row = self._record(line, number)
-                yield row if columns is None else {name: row.get(name) for name in columns}
+                yield row if columns is None else {name: row[name] for name in columns if name in row}
 
     def _lines(self) -> Iterator[tuple[int, Any]]:
         """Rows as they stand in the file, with the line that each begins or ends at."""
@@ -81,7 +84,7 @@ class RecordFile:
             if self.path.suffix.lower() == ".jsonl":
                 yield from ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
             elif self.path.suffix.lower() == ".json":
-                yield from enumerate(_objects(jsons.parsed(file.read(), str(self.path))), 1)
+                yield from _objects(self.path, Streamed(file, str(self.path)).peek())
             else:
                 yield from _delimited(
                     csv.DictReader(file, delimiter="\t" if self.path.suffix.lower() == ".tsv" else ","), self.path
@@ -94,12 +97,14 @@ class RecordFile:
         return row
 
 
-def _objects(content: Any) -> list[Any]:
+def _objects(path: Path, begins: str) -> Iterator[tuple[int, Any]]:
     """A list of objects, or one object of columns."""
-    if isinstance(content, dict):
+    if begins == "[":
+        yield from jsons.items(path)
+    elif isinstance(content := jsons.content_of(path), dict):
         columns = {name: values for name, values in content.items() if isinstance(values, list)}
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)]
-    return content if isinstance(content, list) else []
+        rows = zip(*columns.values(), strict=False)
+        yield from enumerate((dict(zip(columns, row, strict=True)) for row in rows), 1)
 
 
 def _delimited(reader: "csv.DictReader[str]", path: Path) -> Iterator[tuple[int, Record]]:

@@ -53,7 +53,7 @@ class NoLengths(InputError):
 
 def assign(names: Sequence[str], column: str | None, where: str, lists: Collection[str] = ()) -> Roles:
     """The roles of a file's columns; an error lists them where no lengths can be told."""
-    parts = (_named(names, column, where),) if column is not None else _lengths(names, lists)
+    parts = (column_named(names, column, where),) if column is not None else _lengths(names, lists)
     if not parts:
         raise NoLengths(
             f"no column of lengths among {', '.join(repr(n) for n in names)}",
@@ -83,7 +83,8 @@ def _lengths(names: Sequence[str], lists: Collection[str]) -> tuple[str, ...]:
     return (prompt, response) if prompt and response else ()
 
 
-def _named(names: Sequence[str], column: str, where: str) -> str:
+def column_named(names: Sequence[str], column: str, where: str) -> str:
+    """The column that somebody means by a name; it may lead into one."""
     name = next((n for n in names if n == column), None) or first_of(names, [_plain(column)])
     if name is None and is_inside(column, names):
         return column

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
+from odcsim.reading.tally import Tally
 from odcsim.trace import Trace
 
 KINDS = (".parquet", ".jsonl", ".csv", ".arrow")
@@ -29,28 +32,41 @@ def shards(folder: Path) -> list[Path]:
 
 def joined(folder: Path, files: Sequence[Path], read: Callable[[Path], Trace]) -> Trace:
     """One trace of all files. A prompt that comes again in another file makes another group."""
-    parts = [read(file) for file in files]
-    if len({_kind(part) for part in parts}) > 1 or parts[0].counts is not None:
-        raise InputError("holds files of different columns, or of counts", where=str(folder), fix="name one file")
-    group, offset = [], 0
-    for part in parts:
-        if part.group is not None:
-            group.append(np.unique(part.group, return_inverse=True)[1] + offset)
-            offset = int(group[-1].max()) + 1
-    origin = f"{len(files)} files of {folder.name}, {files[0].name} to {files[-1].name}; {parts[0].origin}"
-    lengths = np.concatenate([part.lengths for part in parts])
-    drawn_from = sum(part.drawn_from or part.size for part in parts) if any(p.drawn_from for p in parts) else 0
-    loss, step = (_all(parts, name) for name in ("loss", "step"))
-    return Trace(folder.name, lengths, None, loss, np.concatenate(group) if group else None, step, origin, drawn_from)
+    tally, first = Tally(str(folder)), read(files[0])
+    tally.ordered = first.step is not None or first.group is not None
+    groups, steps, drawn, size, folded = Groups(), [], 0, 0, False
+    for part in chain([first], map(read, files[1:])):
+        if _kind(part) != _kind(first):
+            raise InputError("holds files of different columns", where=str(folder), fix="name one file")
+        tally.add(part.lengths, part.loss, part.counts)
+        tally.rows += part.size - len(part.lengths)
+        groups.add(part.group)
+        steps += [] if part.step is None else [part.step]
+        drawn, size = drawn + part.drawn_from, size + (part.drawn_from or part.size)
+        folded |= part.folded
+    origin = f"{len(files)} files of {folder.name}, {files[0].name} to {files[-1].name}; {first.origin}"
+    trace = tally.trace(folder.name, origin, groups.whole(), np.concatenate(steps) if steps else None)
+    return replace(trace, drawn_from=size if drawn else 0, folded=folded or trace.folded)
 
 
-def _all(parts: Sequence[Trace], name: str) -> NDArray[np.int64] | None:
-    values = [getattr(part, name) for part in parts]
-    return None if values[0] is None else np.concatenate(values)
+@dataclass(slots=True)
+class Groups:
+    """Of several files, each counted on from those before."""
+
+    _pieces: list[NDArray[np.int64]] = field(default_factory=list)
+    _offset: int = 0
+
+    def add(self, group: NDArray[np.int64] | None) -> None:
+        if group is not None:
+            self._pieces.append(np.unique(group, return_inverse=True)[1] + self._offset)
+            self._offset = int(self._pieces[-1].max()) + 1
+
+    def whole(self) -> NDArray[np.int64] | None:
+        return np.concatenate(self._pieces) if self._pieces else None
 
 
 def _kind(part: Trace) -> tuple[bool, ...]:
-    return tuple(getattr(part, name) is None for name in ("counts", "loss", "group", "step"))
+    return tuple(getattr(part, name) is None for name in ("loss", "group", "step"))
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:

@@ -1,11 +1,13 @@
 """What every file format offers: columns by name, and where a row stands in the file."""
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.trace import MAX_LENGTH
 
@@ -23,59 +25,90 @@ class Table(Protocol):
     def lists(self) -> frozenset[str]:
         """Columns of a list of tokens for each sample, whose numbers are how many of them count."""
 
-    def numbers(self, wanted: tuple[str, ...]) -> Columns: ...
+    @property
+    def later(self) -> Collection[str]:
+        """Columns that the first row does not have, and some row that was read has."""
+
+    def pieces(self, wanted: tuple[str, ...]) -> Iterator[Columns]:
+        """The rows of these columns, some at a time."""
+
+    def values(self, name: str) -> Iterator[object]:
+        """What a column's rows hold, as it was given."""
 
     def labels(self, name: str) -> NDArray[np.int64]: ...
 
     def place(self, row: int) -> str: ...
 
 
-def whole(table: Table, name: str, values: NDArray[np.float64], *, least: int, most: float) -> NDArray[np.int64]:
-    """The values as whole numbers in [least, most]; the first that is not is an error naming its place."""
+def numbers(table: Table, wanted: tuple[str, ...], where: str) -> Columns:
+    """All rows of them at once, of a table that is small by nature."""
+    pieces, rows = [], 0
+    for piece in table.pieces(wanted):
+        pieces.append(piece)
+        if (rows := rows + len(piece[wanted[0]])) > budget.rows():
+            raise budget.too_much(f"more than {budget.rows():,} rows", where)
+    return {name: np.concatenate([np.zeros(0), *(piece[name] for piece in pieces)]) for name in wanted}
+
+
+def whole(
+    table: Table, name: str, values: NDArray[np.float64], *, least: int, most: float, start: int = 0
+) -> NDArray[np.int64]:
+    """The values of the rows from `start` as whole numbers in [least, most]; the first that is not is an error naming
+    its place."""
     wrong = ~((values >= least) & (values <= most))
     wrong |= values != np.floor(values)
     if wrong.any():
         row = int(wrong.argmax())
         raise InputError(
             f"column '{name}' holds {values[row]:.15g}",
-            where=table.place(row),
+            where=table.place(start + row),
             fix=f"it takes whole numbers from {least} to {most:.0f}",
         )
     return values.astype(np.int64)
 
 
-def lengths_of(table: Table, parts: tuple[str, ...], columns: Columns) -> NDArray[np.int64]:
+def lengths_of(table: Table, parts: tuple[str, ...], columns: Columns, start: int = 0) -> NDArray[np.int64]:
     """One column of lengths, or prompt and response summed; either of the two may be empty, their sum may not."""
     least = 1 if len(parts) == 1 else 0
-    total = sum(whole(table, name, columns[name], least=least, most=MAX_LENGTH) for name in parts)
-    return whole(table, " + ".join(parts), np.asarray(total, np.float64), least=1, most=MAX_LENGTH)
+    total = sum(whole(table, name, columns[name], least=least, most=MAX_LENGTH, start=start) for name in parts)
+    if len(parts) == 1:
+        return np.asarray(total, np.int64)
+    return whole(table, " + ".join(parts), np.asarray(total, np.float64), least=1, most=MAX_LENGTH, start=start)
 
 
-def are_ids(values: NDArray[np.float64]) -> bool:
+def are_ids(values: NDArray[np.floating[Any]]) -> bool:
     """Whether labels can be kept as the whole numbers they are."""
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float64)  # float16 does not reach what float64 holds exactly
     return bool(((np.abs(values) < EXACT) & (values == np.floor(values))).all())
 
 
-def factorised(values: Iterable[object]) -> NDArray[np.int64]:
-    """Whole numbers in place of labels, counted in the order in which labels first appear."""
-    return _coded(values)[0]
+def labels(values: Iterable[object], where: str, *, texts: bool = False) -> NDArray[np.int64]:
+    """Whole numbers as they are where all labels are such, else counted in the order in which labels first appear.
 
-
-def texts_as_ids(texts: Iterable[str]) -> NDArray[np.int64]:
-    """Labels read from text: kept where all are whole numbers that fit, else factorised."""
-    codes, labels = _coded(texts)
-    try:
-        return np.array([int(str(label)) for label in labels], np.int64)[codes]
-    except (ValueError, OverflowError):
-        return codes
-
-
-def ids(values: list[object]) -> bool:
-    """Whether a list of labels holds nothing but whole numbers that fit."""
-    return all(type(value) is int and abs(value) < 2**63 for value in values)
-
-
-def _coded(values: Iterable[object]) -> tuple[NDArray[np.int64], list[object]]:
+    `texts`: a text that says a whole number is one.
+    """
     seen: dict[object, int] = {}
-    codes = np.fromiter((seen.setdefault(value, len(seen)) for value in values), np.int64)
-    return codes, list(seen)
+    most = budget.rows()
+    codes = np.fromiter((seen.setdefault(_plain(value), len(seen)) for value in _upto(most, values, where)), np.int64)
+    try:
+        return np.array([_id(label, texts) for label in seen], np.int64)[codes]
+    except (ValueError, OverflowError):
+        same: dict[str, int] = {}
+        return np.array([same.setdefault(str(label), len(same)) for label in seen], np.int64)[codes]
+
+
+def _upto(most: int, values: Iterable[object], where: str) -> Iterator[object]:
+    yield from islice(rest := iter(values), most)
+    if next(rest, None) is not None:
+        raise budget.too_much(f"more than {most:,} rows, each with a step or group", where)
+
+
+def _plain(value: object) -> object:
+    return value if type(value) is int or type(value) is str else str(value)
+
+
+def _id(label: object, texts: bool) -> int:
+    if type(label) is int or texts:
+        return int(str(label))
+    raise ValueError

@@ -7,16 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim import budget
 from odcsim.errors import InputError
-from odcsim.reading.table import Columns, are_ids, texts_as_ids
+from odcsim.reading.table import Columns, are_ids, labels
+from odcsim.whole import check_lines
 
-BLOCK = 1 << 22
+BLOCK = 1 << 22  # bytes
+PIECE = 1 << 18  # rows
 
 
 @dataclass(frozen=True)
@@ -28,41 +33,66 @@ class TextTable:
     names: list[str]
     header_lines: int
     lists: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
 
-    def numbers(self, wanted: tuple[str, ...]) -> Columns:
-        at = [self.names.index(name) for name in wanted]
-        bulk = self._bulk(at)
-        table = self._exact(at) if bulk is None else bulk
-        return {name: table[:, i] for i, name in enumerate(wanted)}
+    def pieces(self, wanted: tuple[str, ...]) -> Iterator[Columns]:
+        at, done = [self.names.index(name) for name in wanted], 0
+        for table in self._bulk(at):
+            if table is None:
+                break
+            done += len(table)
+            yield {name: table[:, i] for i, name in enumerate(wanted)}
+        else:
+            return
+        for table in self._exact(at, done):
+            yield {name: table[:, i] for i, name in enumerate(wanted)}
+
+    def values(self, name: str) -> Iterator[object]:
+        at = self.names.index(name)
+        return (fields[at].strip() for _, fields in self._records())
 
     def labels(self, name: str) -> NDArray[np.int64]:
         at = self.names.index(name)
-        bulk = self._bulk([at])
-        if bulk is not None and are_ids(bulk[:, 0]):
-            return bulk[:, 0].astype(np.int64)
-        return texts_as_ids(fields[at].strip() for _, fields in self._records())
+        whole, rows = [], 0
+        for table in self._bulk([at]):
+            if table is None or not are_ids(table[:, 0]):
+                return labels(self.values(name), str(self.path), texts=True)
+            whole.append(table[:, 0].astype(np.int64))
+            if (rows := rows + len(table)) > budget.rows():
+                raise budget.too_much(f"more than {budget.rows():,} rows, each with a step or group", self.path)
+        return np.concatenate([np.zeros(0, np.int64), *whole])
 
     def place(self, row: int) -> str:
         line = next((line for i, (line, _) in enumerate(self._records()) if i == row), row + 1)
         return f"{self.path}:{line}"
 
-    def _bulk(self, at: list[int]) -> NDArray[np.float64] | None:
-        """The columns in one go, or None where a field is not a number or a row may be ragged."""
+    def _bulk(self, at: list[int]) -> Iterator[NDArray[np.float64] | None]:
+        """The columns in great pieces, and None where a field is not a number or a row may be ragged."""
         every = sorted(at) == list(range(len(self.names)))  # then numpy itself finds ragged rows
         if not (every or self._even):
-            return None
+            yield None
+            return
+        with self.path.open("rb") as file:
+            for _ in range(self.header_lines):
+                file.readline()
+            while block := file.read(BLOCK) + file.readline():
+                table = self._parsed(block, None if every else at)
+                if table is None or table.shape[1] != len(at):
+                    yield None
+                    return
+                if len(table):
+                    yield table[:, at] if every else table
+
+    def _parsed(self, block: bytes, at: list[int] | None) -> NDArray[np.float64] | None:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # numpy warns of a file without rows: told below as an error
-                table = np.loadtxt(
-                    str(self.path.absolute()), delimiter=self.delimiter, skiprows=self.header_lines, ndmin=2,
-                    comments=None, quotechar='"', encoding="utf-8-sig", usecols=None if every else at,
+                warnings.simplefilter("ignore")  # numpy warns of nothing but blank lines
+                return np.loadtxt(
+                    StringIO(block.decode("utf-8-sig")), delimiter=self.delimiter, ndmin=2, comments=None,
+                    quotechar='"', usecols=at,
                 )  # fmt: skip
-        except (ValueError, OSError):
+        except ValueError:
             return None
-        if table.shape[1] != len(at) or not len(table):
-            return None
-        return table[:, at] if every else table
 
     @cached_property
     def _even(self) -> bool:
@@ -79,14 +109,19 @@ class TextTable:
                 seen = True
         return seen
 
-    def _exact(self, at: list[int]) -> NDArray[np.float64]:
+    def _exact(self, at: list[int], done: int) -> Iterator[NDArray[np.float64]]:
+        rows = islice(self._records(), done, None)
+        while kept := self._numbers(islice(rows, PIECE), at):
+            yield np.array(kept, np.float64).reshape(-1, len(at))
+
+    def _numbers(self, rows: Iterator[tuple[int, list[str]]], at: list[int]) -> "array[float]":
         kept = array("d")
-        for line, fields in self._records():
+        for line, fields in rows:
             try:
                 kept.extend([float(fields[column]) for column in at])
             except ValueError:
                 raise self._not_a_number(fields, at, line) from None
-        return np.array(kept, np.float64).reshape(-1, len(at))
+        return kept
 
     def _not_a_number(self, fields: list[str], at: list[int], line: int) -> InputError:
         column = next(column for column in at if not _is_number(fields[column]))
@@ -100,6 +135,7 @@ class TextTable:
 
 def open_text(path: Path) -> TextTable:
     """Look at the first line: what separates fields, and whether it is a header."""
+    check_lines(path)
     with opened(path) as file:
         first, lines = "", 0
         while not first.strip():

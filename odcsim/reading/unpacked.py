@@ -1,20 +1,18 @@
 """What is packed by gzip or comes by a pipe lies as a plain file for as long as it is read."""
 
-import gzip
+import shutil
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from odcsim.errors import InputError
+from odcsim.files import scratch
+from odcsim.whole import GZIP, unpacked
 
 PIPE, PACKED = "-", ".gz"
-TIMES, SPARE = 100, 1 << 24  # lengths come to some ten times the packed file; a bomb to a thousand times
-MOST = 2**33  # bytes that come by a pipe
-GZIP = b"\x1f\x8b"
+MOST = 2**33  # bytes on disk that come by a pipe
 MARKS = {
     b"PAR1": ".parquet",
     b"ARROW1": ".arrow",
@@ -33,8 +31,8 @@ def plain(path: Path) -> Iterator[Path]:
     if str(path) != PIPE and (path.suffix.lower() != PACKED or not path.is_file()):
         yield path
         return
-    with TemporaryDirectory(prefix="odcsim-") as folder:
-        copy = _copy(path, Path(folder))
+    with scratch() as folder:
+        copy = _copy(path, folder)
         try:
             yield copy
         except InputError as error:
@@ -47,30 +45,24 @@ def _copy(path: Path, folder: Path) -> Path:
         return _unpacked(path, folder / path.stem)
     taken = folder / "taken"
     with taken.open("wb") as file:
-        _within(sys.stdin.buffer, file, MOST, f"gives more than {MOST:,} bytes", "save it to a file", "stdin")
+        _taken(file)
     if _begins(taken, GZIP):
         taken = _unpacked(taken, folder / "unpacked")
     return taken.rename(folder / f"stdin{_suffix(taken)}")
 
 
 def _unpacked(path: Path, copy: Path) -> Path:
-    most = SPARE + TIMES * path.stat().st_size
-    try:
-        with gzip.open(path) as packed, copy.open("wb") as file:
-            problem = f"unpacks to more than {TIMES} times its size"
-            _within(packed, file, most, problem, "unpack it yourself if it is no bomb", str(path))
-    except (OSError, EOFError, zlib.error) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"cannot be unpacked ({reason[:100]})", where=str(path), fix="copy the file again") from None
+    with path.open("rb") as given, unpacked(given, path) as packed, copy.open("wb") as file:
+        shutil.copyfileobj(packed, file, 1 << 20)
     return copy
 
 
-def _within(taken: "BinaryIO | gzip.GzipFile", file: BinaryIO, most: int, problem: str, fix: str, where: str) -> None:
+def _taken(file: BinaryIO) -> None:
     size = 0
-    while block := taken.read(1 << 20):
+    while block := sys.stdin.buffer.read(1 << 20):
         size += len(block)
-        if size > most:
-            raise InputError(problem, where=where, fix=fix)
+        if size > MOST:
+            raise InputError(f"gives more than {MOST:,} bytes", where="stdin", fix="save it to a file")
         file.write(block)
 
 

@@ -54,6 +54,7 @@ def input_of(seed: int, number: int, corpus: Path, folder: Path) -> list[str]:
 def tried(seed: int, number: int, corpus: Path, folder: Path) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "out").mkdir(parents=True)
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     argv = input_of(seed, number, corpus, folder)
     told = judge.complaint(argv, folder / "out")
     return f"{told}\n      odcsim {' '.join(argv)[:300]!a}" if told else ""

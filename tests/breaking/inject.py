@@ -3,7 +3,7 @@
     python tests/breaking/inject.py [--faults 300] [--seed 0] [--first N] [--workers N]
 
 Exits with 1 where a run hung, ended in a traceback or without a word, or left a process, a file in the temporary folder
-or /dev/shm, or the timeline of a run that had failed.
+or /dev/shm, or the timeline of a run that had failed, and where a run after one whose server was killed does not work.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def strike(delay: float, rng: random.Random, struck: list[str]) -> None:
     time.sleep(delay)
     number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP))
     targets = devices()
-    at_server = rng.random() < 0.04 or not targets
+    at_server = rng.random() < (0.04 if len(targets) == DEVICES else 0.5) or not targets
     target = server.pid() if at_server else rng.choice(targets)
     try:
         os.kill(target, number)
@@ -115,6 +115,10 @@ def tried(number: int, seed: int, long: float, folder: Path) -> Iterator[str]:
     if seconds > HUNG:
         yield f"{words} took {seconds:.0f} s"
     yield from (f"{words} {left}" for left in _left(code, output, folder, before))
+    if "KILL to the server" in struck[0]:
+        server.died(3.0)  # else the next run may still meet with it
+        if after := ran("on-demand", "shm", output, log, HUNG):
+            yield f"{words} the next run has exit status {after} and {log.read_text().splitlines()}"
 
 
 def _left(code: int, output: Path, folder: Path, before: set[Path]) -> Iterator[str]:

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import io
 import json
+import os
 import resource
 import signal
 import traceback
@@ -11,15 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
+from odcsim import budget
 from odcsim.cli import main
 
 SECONDS = 60  # for one command, on a machine that does other things too
-ROOM = 3 << 29  # bytes that a command may take beside what is loaded: no input here is larger than some kB
+ROOM = 3 << 29  # bytes that a command may take beside what is loaded; readers refuse what takes more than ALLOWED
+ALLOWED = "600MB"
 PROMPT = "odcsim"
 
 
 def limit_memory() -> None:
     """Of this process, from now on."""
+    os.environ[budget.VARIABLE] = ALLOWED
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + ROOM
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

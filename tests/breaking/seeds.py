@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import swelling
 
 from odcsim.cli import main
 
@@ -37,6 +38,26 @@ recompute = "none"
 split_overhead = 0.05
 price = "$2"
 """
+TALK = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
+RAGGED = [
+    {"messages": TALK},
+    {
+        "messages": [*TALK, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}],
+        "tools": [{"name": "a"}],
+    },
+    {"messages": TALK, "system": "b", "chat_template_kwargs": {"fancy": True}},
+]
+ALPACA = [
+    {"instruction": "a", "output": "b"},
+    {"instruction": "a", "input": "c", "output": "b", "history": [["a", "b"]]},
+]
+TEMPLATE = "{{ tools }}{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}"
+TOKENIZER = {  # written by hand: nothing of the library may run before the fork
+    "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+    "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
+    "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2}, "unk_token": "?"},
+}  # fmt: skip
+SWELLING = ["equal.parquet", "groups.parquet", "texts.parquet", "views.arrow", "deep.arrow", "a.nested.jsonl.gz"]
 LENGTHS = [512, 2048, 77, 900, 64, 4000, 1, 1023, 300, 8]
 
 
@@ -54,6 +75,7 @@ def write(folder: Path) -> None:
     _lengths(folder)
     _shapes(folder)
     _logs(folder)
+    swelling.write(SWELLING, folder)
     (folder / "compared.json").write_text(_compared(folder))
     _made(["sweep", f"{folder}/grid.toml", "--jobs", "1", "-o", f"{folder}/swept.csv"])
     plan = ["balance", f"{folder}/a.csv", *SETTING, "--minibatches", "2"]
@@ -90,6 +112,10 @@ def _lengths(folder: Path) -> None:
         "a.jsonl": "\n".join(json.dumps({"input_ids": [1] * (n % 9 + 1), "labels": [-100, 1]}) for n in LENGTHS),
         "rows.jsonl": "\n".join(map(json.dumps, rows)),
         "texts.jsonl": json.dumps({"messages": [{"role": "user", "content": "a b c"}]}),
+        "ragged.jsonl": "\n".join(map(json.dumps, RAGGED)),
+        "alpaca.jsonl": "\n".join(map(json.dumps, ALPACA)),
+        "images.csv": "length,images\n" + "\n".join(f"{n},{n % 3}" for n in LENGTHS) + "\n",
+        "images.jsonl": "\n".join(json.dumps({"length": n, "images": n > 99}) for n in LENGTHS),
         "plan.json": json.dumps([[[0, 1], [2]], [[3], [4]]]),
         "batches.jsonl": "[0, 1]\n[2, 3]\n[4]\n[5]\n",
         "grid.toml": GRID,
@@ -100,6 +126,9 @@ def _lengths(folder: Path) -> None:
     np.save(folder / "a.npy", np.array(LENGTHS))
     np.savez(folder / "lengths.npz", length=np.array(LENGTHS), loss=np.ones(10, int))
     np.savez_compressed(folder / "packed.npz", length=np.array(LENGTHS))
+    (folder / "tok").mkdir()
+    (folder / "tok" / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    (folder / "tok" / "chat_template.jinja").write_text(TEMPLATE)
     head = b"MMIDIDX\x00\x00" + np.array([1], "<u8").tobytes() + b"\x08" + np.array([10, 11], "<u8").tobytes()
     (folder / "a.idx").write_bytes(head + np.array(LENGTHS, "<i4").tobytes())
     _arrow(folder)
@@ -111,6 +140,7 @@ def _arrow(folder: Path) -> None:
 
     table = pyarrow.table({"length": LENGTHS, "input_ids": [[1] * (n % 9 + 1) for n in LENGTHS]})
     parquet.write_table(table, folder / "a.parquet")
+    parquet.write_table(pyarrow.table({"messages": [TALK, TALK[:1]], "system": [None, "a"]}), folder / "talks.parquet")
     with pyarrow.OSFile(str(folder / "a.arrow"), "wb") as out, ipc.new_stream(out, table.schema) as stream:
         stream.write_table(table)
 
@@ -176,15 +206,19 @@ _BALANCE = f"{' '.join(SETTING)} --minibatches 1 --balancer lb-mini"
 # A command line, what is changed of it, and how often it is as likely as others.
 _LINES = [
     ("trace info IN", _READ, 1),
+    ("trace info IN --tokenizer tok", ["texts.jsonl", "ragged.jsonl", "alpaca.jsonl", "talks.parquet"], 3),
     ("trace make IN --samples 5 -o OUT.csv", _READ, 1),
     (f"balance IN {_BALANCE} -o OUT.jsonl", _READ, 1),
     (f"simulate IN {_SIMULATE} -o OUT.npz", ["lb-mini.jsonl", "pool.jsonl"], 4),
+    ("trace info IN", SWELLING, 1),
+    (f"fit IN --lengths lengths-of-steps.csv {_FIT}", ["kernels.json.gz", "other.json.gz"], 1),
     ("check IN", ["plan.json", "batches.jsonl", "lb-mini.jsonl"], 2),
+    ("check plan.json --lengths IN --images images", ["images.csv", "images.jsonl"], 2),
     ("flags verl IN", ["compared.json"], 2),
     ("sweep IN --jobs 1 -o OUT.csv", ["grid.toml"], 4),
     ("merge IN -o OUT.jsonl", ["swept.csv.points"], 3),
     ("flags trl IN", ["compared.json"], 1),
-    ("check IN --lengths a.csv --max-tokens 4096 --json", ["plan.json", "batches.jsonl"], 1),
+    ("check IN --lengths a.csv --max-tokens 4096 --json", ["plan.json", "batches.jsonl", "lb-mini.jsonl"], 1),
     ("advise IN --model tiny --gpus a100 --devices 2 --global-batch 4 --epochs 1", ["a.csv", "a.json", "a.npy"], 1),
     ("rl IN --model tiny --gpu a100 --devices 2 --prompts 4 --rollouts 2", ["roles.csv", "a.csv"], 1),
     ("break-even IN --model tiny --gpu a100 --devices 2 --minibatch 2 --max-tokens 4096", ["a.csv", "a.npy"], 1),

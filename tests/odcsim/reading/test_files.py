@@ -118,15 +118,15 @@ def test_loss_column(tmp_path):
     assert load(write(tmp_path, "b.csv", "length\n5\n")).loss is None
 
 
-@given(rows=st.lists(st.tuples(st.integers(1, 2**30), st.integers(0, 2**30)), min_size=1, max_size=30))
+@given(rows=st.lists(st.tuples(st.integers(1, 2**30), st.integers(0, 2**30 - 1)), min_size=1, max_size=30))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 def test_the_bulk_parse_and_the_exact_reading_agree(tmp_path, rows):
     body = "\n".join(f"{a},{b}" for a, b in rows)
     plain = write(tmp_path, "plain.csv", "prompt,response\n" + body)
     texts = write(tmp_path, "texts.csv", "prompt,response,id\n" + body.replace("\n", ",x\n") + ",x")
     quotes = write(tmp_path, "quotes.csv", "prompt,response,id\n" + body.replace("\n", ',"x,\ny"\n') + ",x\n")
-    assert [open_text(path)._bulk([0, 1]) is not None for path in (plain, texts)] == [True, True]
-    assert len(rows) == 1 or open_text(quotes)._bulk([0, 1]) is None
+    assert all(len(table) for path in (plain, texts) for table in open_text(path)._bulk([0, 1]))
+    assert len(rows) == 1 or [*open_text(quotes)._bulk([0, 1])] == [None]
     for path in (plain, texts, quotes):
         assert load(path).lengths.tolist() == [a + b for a, b in rows]
 
@@ -271,3 +271,37 @@ def test_fields_inside_fields_are_named_where_no_column_holds_lengths(tmp_path):
     with pytest.raises(InputError, match=r"among 'meta', 'reward'; numbers lie inside one: --column meta\.size\.len$"):
         load(path)
     assert load(path, column="meta.size.len").longest == 5
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+@pytest.mark.parametrize("late", ["count", "loss_tokens", "step", "prompt_id", "q", "labels"])
+def test_a_key_that_only_later_rows_have_is_refused_where_it_would_count(tmp_path, suffix, late):
+    """In another order it would be the first row's."""
+    rows = [{"length": 5}, {"length": 6, late: [1, 2] if late == "labels" else 1}]
+    for order in (rows, rows[::-1]):
+        path = tmp_path / f"a{suffix}"
+        text = [json.dumps(row) for row in order]
+        path.write_text(f"[{','.join(text)}]" if suffix == ".json" else "\n".join(text))
+        with pytest.raises(InputError, match=f"'{late}'.*every row the same"):
+            load(path)
+
+
+def test_a_key_that_only_later_rows_have_is_nobodys_where_it_does_not_count(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"length": 5}\n{"length": 6, "note": "a", "input_ids": [1]}\n7\n')
+    assert load(tmp_path / "a.jsonl").lengths.tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize("kind", ["float16", ">f2", "float32", "float64", "longdouble", "int8", "uint64", "bool"])
+def test_labels_of_any_kind_of_number_are_read_without_a_warning(tmp_path, kind):
+    labels = np.array([0, 0, 1, 1]).astype(kind)
+    np.savez(tmp_path / "a.npz", length=np.arange(1, 5), step=labels, group=labels)
+    trace = load(tmp_path / "a.npz")
+    assert [len(set(trace.step[:2])), len(set(trace.step))] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_the_empty_name_is_no_folder(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("length\n5\n")
+    with pytest.raises(InputError, match="the name of a trace is empty; name a trace"):
+        load(name)

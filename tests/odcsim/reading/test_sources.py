@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odcsim import whole
 from odcsim.errors import InputError
-from odcsim.reading import load, unpacked
+from odcsim.reading import load
 
 LENGTHS = [5, 70, 900]
 PLAIN = {
@@ -74,7 +75,7 @@ def test_damaged_packing_is_one_line(tmp_path, content):
 
 
 def test_a_bomb_is_left_packed(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpacked, "SPARE", 1 << 10)
+    monkeypatch.setattr(whole, "SPARE", 1 << 10)
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"1\n" * (1 << 22)))
     with pytest.raises(InputError, match="unpacks to more than 100 times its size"):
         load(tmp_path / "a.csv.gz")
