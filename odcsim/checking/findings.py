@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from odcsim.checking.batches import Batch
+from odcsim.checking.unpaired import PATCHED, unpaired, way_out
 from odcsim.program import sync_named
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -56,12 +57,14 @@ def check(batches: Sequence[Batch], rules: Rules) -> list[PlanFinding]:
         "repeated": (ERROR, lambda _, b: _repeated(b)),
         "missing": (ERROR, lambda _, b: _missing(b)),
         "over the limit": (ERROR, lambda _, b: _over(b, rules.max_tokens)),
+        "lengths": (WARNING, lambda _, b: _lengths(b)),
         "no loss": (WARNING, lambda _, b: _no_loss(b)),
         "partial": (WARNING, lambda _, b: _partial(b, full)),
         "loss tokens": (NOTE, lambda _, b: _loss(b)),
     }
     found = [_worst(kind, severity, odd, batches) for kind, (severity, odd) in kinds.items()]
-    every = [*(finding for finding in found if finding), *_unseen(batches, rules.samples)]
+    known = (finding for finding in found if finding)
+    every = [*known, *_unpaired(batches, rules), *_unseen(batches, rules.samples)]
     return sorted(every, key=lambda finding: (ERROR, WARNING, NOTE).index(finding.severity))
 
 
@@ -84,7 +87,7 @@ def _devices(batch: Batch, usual: int) -> Odd | None:
 
 def _counts(batch: Batch, rules: Rules) -> Odd | None:
     counts = [len(device) for device in batch.devices]
-    least, most = min(counts), max(counts)
+    least, most = min(counts, default=0), max(counts, default=0)
     if not rules.meets or least == most or not least:
         return None
     few, many = counts.index(least), counts.index(most)
@@ -147,6 +150,18 @@ def _over(batch: Batch, limit: int) -> Odd | None:
     )
 
 
+def _lengths(batch: Batch) -> Odd | None:
+    """Where the plan was made for other lengths than the data's, which somebody may have cut."""
+    if batch.data is None or batch.lengths is None:
+        return None
+    other = {i: (batch.lengths[i], length) for i, length in batch.data.items() if batch.lengths[i] != length}
+    if not other:
+        return None
+    sample, (planned, found) = next(iter(other.items()))
+    text = f"row {batch.row(sample)} has {planned:,} tokens in the plan and {found:,} in the lengths"
+    return len(other), f"{text}; {len(other):,} samples differ"
+
+
 def _no_loss(batch: Batch) -> Odd | None:
     if batch.loss is None:
         return None
@@ -181,7 +196,22 @@ def _loss_of(batch: Batch) -> list[int]:
 
 
 def _unseen(batches: Sequence[Batch], samples: int) -> Iterator[PlanFinding]:
-    seen = {i for batch in batches for i in batch.samples}
+    seen = {batch.row(i) for batch in batches for i in batch.samples}
     if samples and len(seen) < samples:
         text = f"{samples - len(seen):,} of {samples:,} samples are in no minibatch"
         yield PlanFinding("unseen", NOTE, len(batches) - 1, 1, text)
+
+
+def _unpaired(batches: Sequence[Batch], rules: Rules) -> Iterator[PlanFinding]:
+    """The first place, since a run comes no further."""
+    found = unpaired(batches)
+    if not found:
+        return
+    minibatch, minibatches = found[0].minibatch, len({one.minibatch for one in found})
+    text = f"{found[0]}, the first of {len(found):,} such" if len(found) > 1 else str(found[0])
+    if rules.meets:
+        text = f"{text}: {rules.under} sync cannot pair their transfers; {way_out(batches, found)}"
+        yield PlanFinding("unpaired", ERROR, minibatch, minibatches, text)
+        yield PlanFinding("patched", NOTE, minibatch, minibatches, PATCHED)
+    else:
+        yield PlanFinding("unpaired", NOTE, minibatch, minibatches, f"{text}: {rules.under} sync has nothing to pair")

@@ -1,23 +1,28 @@
 """A plan from a file: JSON, JSON lines, a schedule file, or a dataset packed into `seq_lengths`."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from odcsim import budget
 from odcsim.checked import Given
 from odcsim.checking.batches import FORM, Batch, Dealing, of_lengths, of_lists, of_object
 from odcsim.errors import InputError
 from odcsim.files import reading
 from odcsim.reading.records import TABLES, RecordFile
 from odcsim.schedule import FORMAT
-from odcsim.whole import LARGE, check_file, read_text
+from odcsim.whole import check_file, read_stdin, read_text
 
 PACKED = "seq_lengths"
 
 
 def read(path: str, dealing: Dealing) -> list[Batch]:
     """Its minibatches, right or wrong: only what is no plan at all is refused."""
+    with budget.bounded(path):
+        return _read(path, dealing)
+
+
+def _read(path: str, dealing: Dealing) -> list[Batch]:
     where = "stdin" if path == "-" else path
     if Path(path).suffix.lower() in TABLES and Path(path).exists() and not Path(path).is_dir():
         check_file(Path(path))
@@ -39,19 +44,12 @@ def _packed(file: RecordFile) -> list[dict[str, Any]]:
 
 def _json(path: str, where: str, dealing: Dealing) -> list[Batch]:
     with reading(path, missing="give a plan", expected="a plan in JSON"):
-        text = _taken() if path == "-" else read_text(path, LARGE, "utf-8-sig")
+        text = read_stdin() if path == "-" else read_text(path, encoding="utf-8-sig")
         try:
             whole = json.loads(text)
         except ValueError:
             return _lines(text, where, dealing)
     return _value(whole, where, dealing)
-
-
-def _taken() -> str:
-    """From a pipe, which may have no end."""
-    if len(text := sys.stdin.read(LARGE + 1)) > LARGE:
-        raise ValueError(f"more than {LARGE:,} characters")
-    return text
 
 
 def _lines(text: str, where: str, dealing: Dealing) -> list[Batch]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.command import counted
+from odcsim.errors import InputError
 from odcsim.recipe import CHOICES
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--lengths", metavar="FILE", help="lengths of the samples, whose rows the plan numbers")
     parser.add_argument("--column", metavar="C", help="the column of that file that holds the lengths")
+    parser.add_argument(
+        "--images", metavar="C", help="the column of that file that counts a sample's images, or says true or false"
+    )
     parser.add_argument("--max-tokens", type=options.whole, default=0, metavar="T", help="limit of a microbatch")
     parser.add_argument("--devices", type=options.whole, default=0, metavar="N", help="batches in a row: dealt in turn")
     parser.add_argument(
@@ -51,6 +55,8 @@ def _run(args: argparse.Namespace) -> int:
     made_for = "" if args.sync else _made_for(args.plan)
     args.sync = args.sync or made_for or "collective"
     size = 0
+    if args.images is not None and args.lengths is None:
+        raise InputError(f"--images {args.images} without --lengths", fix="give the file that has the column")
     if args.lengths is not None:
         batches, size = _with_lengths(batches, args)
     findings = check(batches, Rules(args.sync, args.max_tokens, size))
@@ -67,18 +73,26 @@ def _run(args: argparse.Namespace) -> int:
 def _with_lengths(batches: "list[Batch]", args: argparse.Namespace) -> "tuple[list[Batch], int]":
     import numpy as np
 
-    from odcsim.checking.batches import with_lengths
+    from odcsim.checking.batches import with_images, with_lengths
     from odcsim.reading import load
+    from odcsim.reading.images import images
+    from odcsim.reading.tally import in_places
 
-    trace = load(args.lengths, column=args.column)
+    trace = in_places(load(args.lengths, column=args.column), args.lengths)
 
-    def row(sample: int) -> tuple[int, int | None]:
+    def at(sample: int) -> int:
         if sample >= trace.size:
             raise IndexError(sample)
-        at = int(trace.rows(np.array([sample]))[0])
-        return int(trace.lengths[at]), None if trace.loss is None else int(trace.loss[at])
+        return int(trace.rows(np.array([sample]))[0])
 
-    return with_lengths(batches, row, args.plan), trace.size
+    def row(sample: int) -> tuple[int, int | None]:
+        return int(trace.lengths[at(sample)]), None if trace.loss is None else int(trace.loss[at(sample)])
+
+    found = with_lengths(batches, row, args.plan)
+    if args.images is not None:
+        seen = images(args.lengths, args.images, trace)
+        found = with_images(found, lambda sample: bool(seen[at(sample)]))
+    return found, trace.size
 
 
 def _print_json(args: argparse.Namespace, batches: "list[Batch]", findings: Any, *, ok: bool) -> None:

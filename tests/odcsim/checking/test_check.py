@@ -2,15 +2,18 @@
 
 import io
 import json
+import re
 import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from odcsim.checking.batches import Batch, Dealing, of_lists
+from odcsim.balance import BALANCERS
+from odcsim.checked import Given
+from odcsim.checking.batches import Batch, Dealing, of_lists, of_object, with_lengths
 from odcsim.checking.findings import Rules, check
 from odcsim.cli import main
 from odcsim.errors import InputError
@@ -98,7 +101,8 @@ def test_batches_in_a_row_are_dealt_in_turn():
     assert per_device.devices == [[[0, 1]], [[2]]]
 
 
-@pytest.mark.parametrize("value", [[], [1, 2], [[[1]], [2]], [[["a"]]], [[[-1]]], [[[[[1]]]]], 5, [[1.5]], [[True]]])
+@pytest.mark.parametrize("value", [[], [1, 2], [[[1]], [2]], [[["a"]]], [[[-1]]], [[[[[1]]]]], 5, [[1.5]], [[True]],
+                                   [[[], 0]], [[0], [[]]]])  # fmt: skip
 def test_what_is_no_plan(value):
     with pytest.raises(InputError):
         of_lists(value, "a", Dealing())
@@ -200,3 +204,77 @@ def test_a_schedule_of_ours_is_held_against_the_sync_that_it_is_for(tmp_path, ca
     assert "microbatches each, on-demand: nothing that hangs it" in capsys.readouterr().out
     assert main(["check", plan, "--sync", "collective"]) == 1
     assert "collective sync waits for ever" in capsys.readouterr().out
+
+
+BALANCED = "--model qwen3-0.6b --gpu h100 --devices 4 --minibatch 3 --max-tokens 9000 --minibatches 5"
+
+
+@pytest.mark.parametrize("balancer", [b.name for b in BALANCERS])
+def test_a_schedule_of_ours_says_the_same_beside_its_lengths(tmp_path, balancer, capsys):
+    """Its samples are numbered within a minibatch, and `samples` has the rows that they are."""
+    lengths, plan = tmp_path / "l.csv", tmp_path / "plan.jsonl"
+    lengths.write_text("length\n" + "".join(f"{40 * (i * 37 % 211) + 9}\n" for i in range(80)))
+    asked = ["balance", str(lengths), "--balancer", balancer, *BALANCED.split(), "-o", str(plan)]
+    assert main([*asked, *(["--split-overhead", "0.1"] if balancer == "split" else [])]) == 0
+    capsys.readouterr()
+    told = []
+    for beside in ([], ["--lengths", lengths]):
+        assert run(plan, "--json", *beside) == 0
+        told.append(json.loads(capsys.readouterr().out)["findings"])
+    assert [f for f in told[1] if f["kind"] != "unseen"] == told[0]
+    assert told[1][-1]["text"] == "20 of 80 samples are in no minibatch"
+
+
+def test_a_schedule_beside_other_lengths_warns_and_one_beside_too_few_is_refused(tmp_path, schedules, capsys):
+    from odcsim import schedule
+
+    schedule.write(schedules, tmp_path / "s.jsonl")
+    most = max(row for s in schedules.schedules for row in s.samples)
+    (tmp_path / "l.csv").write_text("length\n" + "5\n" * (most + 1))
+    assert run(tmp_path / "s.jsonl", "--sync", "on-demand", "--lengths", tmp_path / "l.csv") == 0
+    assert re.search(
+        r"warning: .* tokens in the plan and 5 in the lengths; \d+ samples differ", capsys.readouterr().out
+    )
+    (tmp_path / "l.csv").write_text("length\n" + "5\n" * most)
+    assert run(tmp_path / "s.jsonl", "--lengths", tmp_path / "l.csv") == 2
+    assert f"sample {most} is not among the lengths" in capsys.readouterr().err
+
+
+def test_lengths_of_nobody_knows_which_rows_are_not_replaced(tmp_path, capsys):
+    plan = written(tmp_path / "p.json", {"devices": [[[0]], [[1]]], "lengths": [5, 6]})
+    (tmp_path / "l.csv").write_text("length\n7\n8\n")
+    assert run(plan, "--lengths", tmp_path / "l.csv") == 2
+    assert "leave out --lengths" in capsys.readouterr().err
+
+
+def test_devices_may_begin_with_nothing_where_they_share_a_queue(tmp_path, capsys):
+    plan = written(tmp_path / "p.json", {"devices": [[], []], "queue": [[0], [1]]})
+    assert run(plan, "--sync", "on-demand") == 0
+    assert "on 2 devices" in capsys.readouterr().out
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 5) | st.text(max_size=2) | st.floats(0, 2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=8,
+)
+KNOWN = st.fixed_dictionaries(
+    {"devices": st.just([[[0]], [[1]]]) | ANYTHING},
+    optional={
+        name: st.lists(st.integers(1, 9), max_size=3) | ANYTHING for name in ("lengths", "loss", "gangs", "samples")
+    }
+    | {"queue": st.lists(st.lists(st.integers(0, 2), max_size=2), max_size=2) | ANYTHING},
+)
+
+
+@example({"devices": [[[], 0]]})
+@example({"devices": [[], [[[0]]]]})
+@given(KNOWN)
+def test_whatever_a_plan_holds_is_checked_or_refused_in_a_line(content):
+    try:
+        batches = with_lengths(of_object(Given("", content, "p.json"), Dealing()), lambda _: (5, 5), "p.json")
+    except InputError as error:
+        told = [str(error)]
+    else:
+        told = [finding.line for finding in check(batches, Rules("on-demand", 10, 5))]
+    assert all(len(line.splitlines()) == 1 for line in told)

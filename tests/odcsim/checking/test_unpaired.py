@@ -1,0 +1,173 @@
+"""Microbatches without an image where another device's has one: those that a definition by words gives, and a way out
+that leads out."""
+
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odcsim.checking.batches import Batch
+from odcsim.checking.findings import Rules, check
+from odcsim.checking.unpaired import unpaired
+from odcsim.cli import main
+from odcsim.schedule import Header, Schedule, ScheduleFile, write
+
+SYNCS = st.sampled_from(["collective", "deferred", "on-demand"])
+
+
+@st.composite
+def batches(draw, even=False):
+    """A minibatch of 1 to 4 devices, each with 0 to 4 microbatches (all with as many, if even) of 0 to 2 samples."""
+    counts = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
+    counts = [counts[0] for _ in counts] if even else counts
+    sizes = [draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)) for n in counts]
+    numbers = iter(range(40))
+    devices = [[[next(numbers) for _ in range(size)] for size in device] for device in sizes]
+    has = draw(st.lists(st.booleans(), min_size=40, max_size=40))
+    return Batch(devices, images={i: has[i] for device in devices for part in device for i in part})
+
+
+def in_words(plan):
+    """Every microbatch that has no image and stands where some other device's has one."""
+    return {
+        (number, m, d)
+        for number, batch in enumerate(plan)
+        for d, device in enumerate(batch.devices)
+        for m, part in enumerate(device)
+        if not any(batch.images[i] for i in part)
+        and any(batch.images[i] for other in batch.devices if len(other) > m for i in other[m])
+    }
+
+
+def told(plan, sync="collective"):
+    return [f for f in check(plan, Rules(sync)) if f.kind in ("unpaired", "patched")]
+
+
+@given(st.lists(batches(), min_size=1, max_size=3), SYNCS)
+def test_places_are_those_of_the_definition_and_the_first_is_told(plan, sync):
+    found, expected = unpaired(plan), in_words(plan)
+    assert [(one.minibatch, one.microbatch, one.device) for one in found] == sorted(expected)
+    for one in found:
+        other = plan[one.minibatch].devices[one.other][one.microbatch]
+        assert any(plan[one.minibatch].images[i] for i in other)
+    findings = told(plan, sync)
+    meets = sync != "on-demand"
+    assert [f.severity for f in findings] == ([] if not expected else ["error", "note"] if meets else ["note"])
+    for finding in findings[:1]:
+        number, m, d = min(expected)
+        assert finding.text.startswith(f"microbatch {m} of device {d} has no image where device ")
+        such = f", the first of {len(expected)} such" if len(expected) > 1 else ""
+        assert f" has one{such}: {sync} sync " in finding.text
+        assert (finding.minibatch, finding.minibatches) == (number, len({place[0] for place in expected}))
+
+
+@given(batches(), st.randoms())
+def test_the_names_of_devices_do_not_matter(batch, random):
+    order = random.sample(range(len(batch.devices)), len(batch.devices))
+    renamed = replace(batch, devices=[batch.devices[d] for d in order])
+    assert {(m, order[d]) for _, m, d in in_words([renamed])} == {(m, d) for _, m, d in in_words([batch])}
+    assert {(one.microbatch, order[one.device]) for one in unpaired([renamed])} == {
+        (one.microbatch, one.device) for one in unpaired([batch])
+    }
+
+
+def first_with_images(batch):
+    def has_none(part):
+        return not any(batch.images[i] for i in part)
+
+    return replace(batch, devices=[sorted(device, key=has_none) for device in batch.devices])
+
+
+def no_deal_pairs(batch):
+    """Of the samples that have images: the others may go anywhere. More positions than samples are as one of them."""
+    some = [i for i, has in batch.images.items() if has]
+    devices, positions = len(batch.devices), len(some)
+    for places in product(product(range(devices), range(positions)), repeat=len(some)):
+        devices_at = [{d for d, m in places if m == position} for position in range(positions)]
+        if all(len(at) in (0, devices) for at in devices_at):
+            return False
+    return True
+
+
+@given(batches(even=True).filter(lambda batch: unpaired([batch]) and sum(batch.images.values()) <= 4))
+def test_the_way_out_leads_out(batch):
+    way = told([batch])[0].text.partition("; ")[2]
+    assert way.startswith("run on-demand")
+    assert ("begin with" in way) == (unpaired([first_with_images(batch)]) == [])
+    if "too few" in way:
+        assert no_deal_pairs(batch)
+    if "deal so" in way:
+        assert not no_deal_pairs(batch)
+
+
+MIXED = [[[[0], [1]], [[2], [3]]], [[[4], [5]], [[6], [7]]]]
+ROWS = [1, 0, 0, 2, 1, 0, 0, 0]
+
+
+def run(folder, *argv):
+    return main(["check", str(folder / "p.json"), "--lengths", str(folder / "l.csv"), *argv])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "p.json").write_text(json.dumps(MIXED))
+    (tmp_path / "l.csv").write_text("length,images\n" + "".join(f"9,{n}\n" for n in ROWS))
+    return tmp_path
+
+
+def test_what_the_command_says_and_its_status(folder, capsys):
+    assert run(folder) == 0
+    capsys.readouterr()
+    assert run(folder, "--images", "images") == 1
+    first, patched, last = capsys.readouterr().out.splitlines()
+    place, way = "microbatch 0 of device 1 has no image where device 0 has one, the first of 3 such", "run on-demand"
+    few = "of minibatch 1 too few samples have images (1) for 2 devices"
+    told = f"minibatch 0 (and 1 more): {place}: collective sync cannot pair their transfers; {way}, since {few}"
+    assert first == f"error: {told}"
+    assert patched.startswith("note: minibatch 0 (and 1 more): a trainer that runs its vision tower on a dummy image")
+    assert last.endswith(": 1 finding")
+    assert run(folder, "--images", "images", "--sync", "on-demand", "--strict") == 0
+    assert "on-demand sync has nothing to pair" in capsys.readouterr().out
+    assert run(folder, "--images", "images", "--json") == 1
+    kinds = [(f["kind"], f["severity"], f["minibatches"]) for f in json.loads(capsys.readouterr().out)["findings"]]
+    assert kinds == [("unpaired", "error", 2), ("patched", "note", 2)]
+
+
+def test_a_schedule_of_ours_is_asked_for_the_rows_that_its_samples_are(folder, capsys):
+    one = Schedule((9, 9), (((0,),), ((1,),)), samples=(7, 3))  # of which row 3 alone has images
+    write(ScheduleFile(Header("native", "tiny", "", 99, 2), (one,)).sealed(), folder / "p.json")
+    assert run(folder, "--images", "images") == 1
+    assert "microbatch 0 of device 0 has no image where device 1 has one: " in capsys.readouterr().out
+
+
+BAD = [
+    (["--images", "image"], r"l.csv: no column 'image'; did you mean 'images'\?"),
+    (["--images", "length"], None),
+    (["--images", "notes"], r"l.csv:3: column 'notes' holds 'maybe'; it takes true, false, or how many images .* has"),
+]
+
+
+@pytest.mark.parametrize(("argv", "error"), BAD)
+def test_what_says_nothing_of_images_is_one_line(folder, argv, error, capsys):
+    rows = ["true", "maybe", *["0"] * 6]
+    (folder / "l.csv").write_text(
+        "length,images,notes\n" + "".join(f"9,{n},{x}\n" for n, x in zip(ROWS, rows, strict=True))
+    )
+    assert run(folder, *argv) == (2 if error else 0)
+    if error:
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.search(error, line)
+
+
+@pytest.mark.parametrize("lengths", [[], ["--lengths", "longalign"], ["--lengths", "-"]])
+def test_a_column_of_no_file_is_refused(folder, lengths, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"length,images\n" + b"9,0\n" * 8)))
+    assert main(["check", str(folder / "p.json"), *lengths, "--images", "images"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search("--images images without --lengths|leave out --images|save it to a file", line)
