@@ -1,26 +1,22 @@
-"""What somebody set on the page: a question, a link that carries it, and the command that asks the same."""
+"""What somebody set on the page: a question, the link that carries it, and the command that asks the same."""
 
 import shlex
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
+from odcsim.cluster import Cluster
 from odcsim.errors import InputError
+from odcsim.questions import limit
 from odcsim.questions.asking import ask
 from odcsim.questions.setting import Setting
 from odcsim.reading import load
 from odcsim.trace import Trace
 
-# What each slider stops at.
-DEVICES = (2, 4, 8, 16, 32, 64)
-MINIBATCH = (1, 2, 4, 8, 16)
-ROOM = (0, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)  # a microbatch's limit over the longest sample; 0: as compare's
-NETWORK = (0, 25, 50, 100, 200, 400, 800)  # Gb/s of a network card; 0: the GPU's usual one
-DRAWS = (4, 8, 16, 50, 200)
+TEXTS = ("trace", "model", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +42,7 @@ class Asked:
 
     @property
     def lengths(self) -> Trace:
+        _check_named("trace", self.trace)
         return _loaded(self.trace)
 
     @property
@@ -55,6 +52,8 @@ class Asked:
 
     @property
     def setting(self) -> Setting:
+        for name in TEXTS:
+            _check_named(name, getattr(self, name))
         return _setting(self)
 
     @property
@@ -68,42 +67,36 @@ class Asked:
         return shlex.join(words) + network
 
 
-def linked(search: str) -> Asked:
-    """What a link holds; what it says that nobody knows is refused by name."""
-    kinds: Mapping[str, type] = {f.name: type(getattr(Asked(), f.name)) for f in fields(Asked)}
-    values: dict[str, Any] = {}
-    for name, text in parse_qsl(search.removeprefix("?")):
-        try:
-            values[name] = kinds[name](text)
-        except (KeyError, ValueError):
-            raise InputError(f"the link says {name}={text}", fix=f"it may say {', '.join(kinds)}") from None
-    return Asked(**values)
+def _check_named(name: str, text: str) -> None:
+    """A page cannot wait for a pipe: nobody writes into the server's own, and what it gave would be gone."""
+    mode = stat.S_IFIFO if text == "-" else stat.S_IFREG
+    with suppress(OSError, ValueError):  # a name, or a file that is missed where it is read
+        mode = Path(text).stat().st_mode if text != "-" else mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"the {name} is a pipe or a device", where=text, fix="save what it gives to a file")
 
 
 @lru_cache(maxsize=64)
 def _setting(asked: Asked) -> Setting:
     """Made once for the table, the chart and the break-even, since a limit may have to be chosen."""
-    return ask(
+    usual = ask(
         asked.lengths,
         asked.model,
         gpu=asked.gpu,
         devices=asked.devices,
         minibatch=asked.minibatch,
-        max_tokens=asked.limit,
+        max_tokens=asked.limit or 0,
         minibatches=asked.minibatches,
         price=asked.price,
-        cluster=_cluster(asked.network) if asked.network else None,
     )
+    setting = replace(usual, cost=replace(usual.cost, cluster=_cluster(asked, usual))) if asked.network else usual
+    return limit.chosen(setting) if asked.limit is None else setting
+
+
+def _cluster(asked: Asked, setting: Setting) -> Cluster:
+    return replace(setting.cost.cluster, nic_bandwidth=asked.network * 1e9 / 8)
 
 
 @lru_cache(maxsize=16)
 def _loaded(name: str) -> Trace:
     return load(name)
-
-
-@lru_cache(maxsize=16)
-def _cluster(gbit: int) -> str:
-    """A file with this network."""
-    path = Path(tempfile.mkdtemp()) / "cluster.toml"
-    path.write_text(f"nic_gbit_s={gbit}\n", encoding="utf-8")
-    return str(path)

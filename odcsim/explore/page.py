@@ -7,21 +7,22 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from odcsim import catalog
-from odcsim.errors import InputError
 from odcsim.explore import reply as replies
-from odcsim.explore.asked import DEVICES, DRAWS, MINIBATCH, NETWORK, ROOM, Asked, linked
+from odcsim.explore.asked import Asked
+from odcsim.explore.heard import STOPS, given, linked
+from odcsim.explore.line import or_line
 from odcsim.pages.page import style
 from odcsim.plots.style import HEAD
 from odcsim.reading.named import names
 
 TITLE = "What would it take to train on your lengths?"
 TEXTS = {"trace": "lengths: a name, a file or a spec", "model": "model: a name or a config.json", "gpu": "GPU"}
-SLIDERS: dict[str, tuple[str, Sequence[float]]] = {
-    "devices": ("devices", DEVICES),
-    "minibatch": ("samples per device and step", MINIBATCH),
-    "room": ("tokens of a microbatch", ROOM),
-    "network": ("network between nodes", NETWORK),
-    "minibatches": ("minibatches drawn", DRAWS),
+SLIDERS = {
+    "devices": "devices",
+    "minibatch": "samples per device and step",
+    "room": "tokens of a microbatch",
+    "network": "network between nodes",
+    "minibatches": "minibatches drawn",
 }
 FIELDS = (*TEXTS, *SLIDERS, "price")
 
@@ -37,12 +38,13 @@ def page() -> Dash:
     app.callback(*values, Output("link-problem", "children"), Input("place", "search"))(_from_link)
     said = [f"{name}-said" for name in SLIDERS]
     shown = [Output(name, "children") for name in (*said, "advice", "table", "command", "problem")]
-    given = [Input(name, "value") for name in FIELDS]
-    app.callback(Output("asked", "data"), *shown, *given, prevent_initial_call=True)(_answer)
+    controls = [Input(name, "value") for name in FIELDS]
+    app.callback(Output("asked", "data"), *shown, *controls, prevent_initial_call=True)(_answer)
     drawn = [Output("pair", "figure"), Output("picture", "aria-label"), Output("caption", "children")]
     app.callback(*drawn, Input("asked", "data"))(_chart)
     app.callback(Output("break-even", "children"), Input("asked", "data"))(_break_even)
-    app.callback(Output("report", "data"), Input("save", "n_clicks"), State("asked", "data"))(_report)
+    saved = [Output("report", "data"), Output("saved", "children")]
+    app.callback(*saved, Input("save", "n_clicks"), State("asked", "data"))(_report)
     app.clientside_callback(_LINK, Output("linked", "children"), Input("asked", "data"))
     clicked = (Input("copy", "n_clicks"), State("command", "children"))
     app.clientside_callback(_COPY, Output("copied", "children"), *clicked, prevent_initial_call=True)
@@ -61,7 +63,7 @@ def _layout() -> Any:
     asked = Asked()
     known = {"trace": names(), "model": catalog.model_names(), "gpu": catalog.gpu_names()}
     texts = [_text(name, words, getattr(asked, name), known[name]) for name, words in TEXTS.items()]
-    sliders = [_slider(name, words, stops, getattr(asked, name)) for name, (words, stops) in SLIDERS.items()]
+    sliders = [_slider(name, words, STOPS[name], getattr(asked, name)) for name, words in SLIDERS.items()]
     price = _named("price", "dollars of a GPU-hour", dcc.Input(id="price", type="number", min=0, step="any"))
     buttons = [html.Button(words, id=name) for name, words in (("copy", "Copy as command"), ("save", "Save report"))]
     hidden = [dcc.Location(id="place", refresh=False), dcc.Store(id="asked"), dcc.Download(id="report")]
@@ -83,6 +85,7 @@ def _layout() -> Any:
             html.H2("The same in a terminal"),
             html.Pre(html.Code(id="command"), tabIndex=0),
             html.P([*buttons, html.Span(id="copied", role="status"), html.Span(id="linked")]),
+            html.Div(id="saved", role="alert", className="problem"),
             *hidden,
         ]
     )
@@ -104,39 +107,23 @@ def _slider(name: str, words: str, stops: Sequence[float], value: float) -> Any:
     return _named(name, f"{words}: ", control, html.B(id=f"{name}-said"))
 
 
-def _from_link(search: str) -> list[Any]:
-    try:
-        asked, problem = linked(search or ""), ""
-        places = [_place(name, getattr(asked, name)) for name in SLIDERS]
-    except InputError as error:
-        asked, problem = Asked(), str(error)
-        places = [_place(name, getattr(asked, name)) for name in SLIDERS]
+def _from_link(search: Any) -> list[Any]:
+    return or_line(lambda: _set(linked(search), ""), lambda line: _set(Asked(), line))
+
+
+def _set(asked: Asked, problem: str) -> list[Any]:
+    places = [STOPS[name].index(getattr(asked, name)) for name in SLIDERS]
     return [*(getattr(asked, name) for name in TEXTS), *places, asked.price, problem]
-
-
-def _place(name: str, value: float) -> int:
-    stops = list(SLIDERS[name][1])
-    if value not in stops:
-        raise InputError(f"the link says {name}={value:g}", fix=f"it may be {', '.join(f'{s:g}' for s in stops)}")
-    return stops.index(value)
-
-
-def _asked(values: Sequence[Any]) -> Asked:
-    given = dict(zip(FIELDS, values, strict=True))
-    if given["price"] is None:
-        raise InputError("there is no price", fix="give dollars of a GPU-hour, or 0")
-    for name, (_, stops) in SLIDERS.items():
-        given[name] = stops[int(given[name])]
-    return Asked(**given)
 
 
 def _answer(*values: Any) -> list[Any]:
     """What is asked as a link, then what is shown of it; where it cannot be asked, why, and the rest stays."""
-    try:
-        asked = _asked(values)
-        found = replies.reply(asked)
-    except InputError as error:
-        return [no_update] * (len(SLIDERS) + 4) + [str(error)]
+    asked = lambda: _shown(given(dict(zip(FIELDS, values, strict=True))))  # noqa: E731
+    return or_line(asked, lambda line: [no_update] * (len(SLIDERS) + 4) + [line])
+
+
+def _shown(asked: Asked) -> list[Any]:
+    found = replies.reply(asked)
     words = [html.P(text) for text in [*found.advice, found.verdict]]
     return [asked.search, *_said(asked), words, _table(found), asked.command, ""]
 
@@ -162,11 +149,15 @@ def _table(found: replies.Reply) -> Any:
     return html.Table([head, html.Tbody(rows)])
 
 
-def _chart(search: str | None) -> tuple[Any, str, Any]:
+def _chart(search: Any) -> tuple[Any, str, Any]:
     """The figure, its name for a screen reader, and the same above it, where words wrap."""
     if search is None:
         return no_update, "nothing is drawn yet", no_update
-    drawn = replies.chart(linked(search))
+    return or_line(lambda: _drawn(linked(search)), lambda line: (no_update, "nothing is drawn", line))
+
+
+def _drawn(asked: Asked) -> tuple[Any, str, Any]:
+    drawn = replies.chart(asked)
     title = drawn["layout"].pop("title")
     drawn["layout"]["margin"]["t"] = 30
     drawn["layout"]["height"] -= HEAD - 30
@@ -174,9 +165,13 @@ def _chart(search: str | None) -> tuple[Any, str, Any]:
     return drawn, title["text"], caption
 
 
-def _break_even(search: str | None) -> Any:
-    return no_update if search is None else replies.break_even(linked(search))
+def _break_even(search: Any) -> Any:
+    return no_update if search is None else or_line(lambda: replies.break_even(linked(search)), str)
 
 
-def _report(clicks: int | None, search: str | None) -> Any:
-    return dcc.send_string(replies.report(linked(search or "")), "report.html") if clicks else no_update
+def _report(clicks: Any, search: Any) -> tuple[Any, str]:
+    if not clicks:
+        return no_update, ""
+    return or_line(
+        lambda: (dcc.send_string(replies.report(linked(search)), "report.html"), ""), lambda line: (no_update, line)
+    )

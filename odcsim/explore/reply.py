@@ -1,15 +1,13 @@
 """What the page shows for what is asked: the table, the answer in words, one minibatch twice."""
 
-import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from odcsim import balance
 from odcsim.explore.asked import Asked
+from odcsim.pages import report as pages
 from odcsim.pages.opening import advice
-from odcsim.pages.report import write_report
 from odcsim.plots.pair import panels
 from odcsim.questions import answer
 from odcsim.questions.answer import money, named
@@ -88,7 +86,4 @@ def break_even(asked: Asked) -> str:
 
 def report(asked: Asked) -> str:
     """The whole comparison as a page."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "report.html"
-        write_report(compare(asked.setting), path)
-        return path.read_text(encoding="utf-8")
+    return pages.report(compare(asked.setting))

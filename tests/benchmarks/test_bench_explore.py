@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from odcsim.explore.asked import MINIBATCH, Asked
+from odcsim.explore.asked import Asked
+from odcsim.explore.heard import STOPS
 from odcsim.explore.reply import chart, reply
 
 ROOM = (0, 1.1, 2.0)
@@ -34,7 +35,9 @@ def bare_loop() -> float:
 def test_a_change(benchmark, devices, minibatches):
     """Every stop of the minibatch's slider at three limits; one question before them, which loads what all need."""
     answered(Asked(devices=4, minibatches=4))
-    asked = [Asked(devices=devices, minibatch=m, room=r, minibatches=minibatches) for r in ROOM for m in MINIBATCH]
+    asked = [
+        Asked(devices=devices, minibatch=m, room=r, minibatches=minibatches) for r in ROOM for m in STOPS["minibatch"]
+    ]
     left = iter(asked)
     found = benchmark.pedantic(answered, setup=lambda: ((next(left),), {}), rounds=len(asked))
     assert found > 10

@@ -5,7 +5,9 @@ import threading
 import browser
 import pytest
 
-from odcsim.explore.asked import Asked, linked
+from odcsim.explore.asked import Asked
+from odcsim.explore.heard import linked
+from odcsim.explore.opening import opened
 from odcsim.explore.reply import reply
 
 pytestmark = pytest.mark.browser
@@ -14,15 +16,20 @@ SHOWN = """() => [...document.querySelectorAll('#table tbody tr')].map(
 
 
 @pytest.fixture(scope="module")
-def place():
+def served():
     pytest.importorskip("dash", reason="make browser")
-    from odcsim.explore.serve import address, server
+    from odcsim.explore.serve import serve
 
-    served = server(0)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    yield address(served)
-    served.shutdown()
-    served.server_close()
+    one = serve(0)
+    threading.Thread(target=one.server.serve_forever, daemon=True).start()
+    yield one
+    one.server.shutdown()
+    one.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def place(served):
+    return served.link()
 
 
 def settled(seen, asked):
@@ -74,12 +81,46 @@ def test_it_answers_as_the_command_does_while_one_drags(chromium, place, picture
         seen.picture(pictures / "explore-dragged.png")
 
 
-def test_a_link_opens_what_was_set(chromium, place):
+def test_a_link_opens_what_was_set(chromium, served):
     asked = Asked(trace="lmsys-chat", devices=16, network=100, price=3.0)
     with browser.window(chromium) as seen:
-        seen.open(place + asked.search)
+        seen.open(served.link(asked.search))
         settled(seen, asked)
         assert seen.page.locator("#trace").input_value() == "lmsys-chat"
+        assert "token" not in seen.page.evaluate("location.href")
+
+
+def test_a_file_that_only_its_owner_can_read_opens_it(chromium, served, monkeypatch, tmp_path):
+    asked, files = Asked(devices=4), []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("webbrowser.open", files.append)
+    with opened(served.link(asked.search)) as entered, browser.window(chromium) as seen:
+        monkeypatch.setattr(served.door, "entered", entered)
+        seen.open(files[0])
+        # The file leads to the link with its token, and that one to the page without.
+        seen.page.wait_for_function("location.protocol == 'http:' && !location.search.includes('token')")
+        settled(seen, asked)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_link_cannot_say_is_said(chromium, served):
+    with browser.window(chromium) as seen:
+        seen.open(served.link("?devices=3"))
+        seen.page.locator("#link-problem", has_text="the link says devices=3; it may be 2, 4, 8, 16, 32, 64").wait_for()
+        settled(seen, Asked())
+
+
+def test_a_page_of_another_site_learns_nothing(chromium, served):
+    """It knows the address, and the browser has the cookie."""
+    with browser.window(chromium) as seen:
+        seen.open(served.link())
+        settled(seen, Asked())
+        place = served.link().partition("?")[0]
+        seen.page.goto("about:blank")
+        how = "{method: 'POST', body: '{}', credentials: 'include'}"
+        asking = f"(place) => fetch(place, {how}).then((reply) => reply.status, String)"
+        assert "TypeError" in seen.page.evaluate(asking, place + "_dash-update-component")
+        seen.errors.clear()
 
 
 def test_what_cannot_be_asked_is_said_and_the_rest_stays(chromium, place):
@@ -90,6 +131,9 @@ def test_what_cannot_be_asked_is_said_and_the_rest_stays(chromium, place):
         seen.page.locator("#model").press("Enter")
         seen.page.locator("#problem", has_text="no-such-model").wait_for()
         assert seen.page.evaluate(SHOWN) == [list(row) for row in reply(Asked()).rows]
+        seen.page.locator("#trace").fill("/dev/stdin")
+        seen.page.locator("#trace").press("Enter")
+        seen.page.locator("#problem", has_text="/dev/stdin: the trace is a pipe or a device").wait_for()
 
 
 def test_a_report_is_saved(chromium, place):

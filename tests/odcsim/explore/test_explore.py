@@ -9,7 +9,8 @@ import pytest
 
 from odcsim.cli import main
 from odcsim.errors import InputError
-from odcsim.explore.asked import Asked, linked
+from odcsim.explore.asked import Asked
+from odcsim.explore.heard import linked
 from odcsim.explore.reply import HEAD, break_even, chart, reply, report
 from odcsim.questions.answer import money
 from odcsim.questions.break_even import lead, network
@@ -29,10 +30,22 @@ def test_what_is_as_usual_is_not_in_the_link():
     assert Asked(devices=16).search == "?devices=16"
 
 
-@pytest.mark.parametrize("search", ["?devices=many", "?colour=red", "?devices=8&rooms=2"])
+REFUSED = [
+    "devices=many",
+    "colour=red",
+    "devices=8&rooms=2",
+    "devices=3",
+    "room=nan",
+    "price=inf",
+    "price=-1",
+    "trace=+",
+]
+
+
+@pytest.mark.parametrize("search", REFUSED)
 def test_a_link_that_says_something_else_is_refused(search):
-    with pytest.raises(InputError, match="the link says"):
-        linked(search)
+    with pytest.raises(InputError, match=r"the link says|the price is|there is no trace"):
+        linked(f"?{search}")
 
 
 @pytest.mark.parametrize("asked", MORE[:2])
@@ -101,38 +114,14 @@ def test_it_begins_with_lengths_that_are_there(capsys):
     assert "nowhere.csv" in capsys.readouterr().err
 
 
+def test_it_does_not_begin_with_what_is_gone_once_it_is_read(capsys):
+    assert main(["explore", "-", "--no-open"]) == 2
+    assert (
+        capsys.readouterr().err == "odcsim: error: -: the trace is a pipe or a device; save what it gives to a file\n"
+    )
+
+
 def test_without_dash_it_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "flask", None)
+    monkeypatch.setitem(sys.modules, "werkzeug.serving", None)
     assert main(["explore", "--no-open"]) == 2
     assert "odcsim[explore]" in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def client():
-    pytest.importorskip("dash", reason="pip install 'odcsim[explore]'")
-    from odcsim.explore.serve import server
-
-    served = server(0)
-    yield served.app.test_client()
-    served.server_close()
-
-
-def test_this_machine_alone_is_answered(client):
-    assert client.get("/", base_url="http://127.0.0.1:8050").status_code == 200
-    assert client.get("/", base_url="http://elsewhere.example").status_code == 403
-
-
-def test_nothing_is_fetched_from_elsewhere(client):
-    page = client.get("/", base_url="http://localhost:8050").get_data(as_text=True)
-    assert "http://" not in page
-    assert "https://" not in page
-
-
-@pytest.mark.usefixtures("client")
-def test_a_port_that_is_taken_is_refused():
-    from odcsim.explore.serve import server
-
-    one = server(0)
-    with pytest.raises(InputError, match="is taken"):
-        server(one.server_port)
-    one.server_close()
