@@ -150,7 +150,7 @@ class _File(argparse.Action):
             raise SystemExit(2) from None
         if idle := [name for name in fields if name not in vars(args)[_TAKEN]]:
             print(f"{parser.prog}: nothing here acts on {', '.join(idle)} of {printable(str(path))}", file=sys.stderr)
-        args.recipe = fields
+        args.recipe, args.recipe_file = fields, str(path)
         for action in parser._actions:
             action.required = action.required and action.dest not in fields
 
@@ -189,8 +189,8 @@ def status(name: str, run: Callable[[], int | None], *failures: type[Exception])
             name, f"{error.name or 'a library'} cannot be loaded ({reason}); install it anew, or free memory", 1
         )
     except OSError as error:
-        if error.errno in _PATHS and error.filename is not None:
-            return _tell(name, f"{error.filename!s:.200}: {error.strerror}; check the path", 2)
+        if problem := _misplaced(error):
+            return _tell(name, problem, 2)
         if not lacking(error):
             raise
         silence()
@@ -198,6 +198,18 @@ def status(name: str, run: Callable[[], int | None], *failures: type[Exception])
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130
+
+
+def told(error: Exception) -> str:
+    """The line that a command would print for it; nothing where it is a defect of ours."""
+    return str(error) if isinstance(error, InputError) else _misplaced(error) or lacking(error)
+
+
+def _misplaced(error: Exception) -> str:
+    """What a path that somebody gave is wrong in."""
+    if not isinstance(error, OSError) or error.errno not in _PATHS or error.filename is None:
+        return ""
+    return f"{error.filename!s:.200}: {error.strerror}; check the path"
 
 
 def lacking(error: Exception) -> str:

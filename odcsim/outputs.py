@@ -3,6 +3,7 @@
 Asked before the work whose result it would be.
 """
 
+import os
 import re
 from argparse import Namespace
 from collections.abc import Iterable
@@ -17,9 +18,27 @@ DATA = ("trace", "source", "sources", "lengths", "plan")
 INPUTS = (
     *DATA,
     *"schedule timeline timelines predicted measured name model gpu profile cluster tokenizer rows grid".split(),
+    "recipe_file",
 )
 OUTPUTS = ("output", "html", "steps", "svg")
-PAGES = ("", ".html", ".htm")  # without a suffix it may be a pipe
+# What goes there, where it is no matter of the command.
+_WRITTEN = {"html": "page", "steps": "table", "svg": "picture"}
+# Endings of what is written, the usual one first. Others that are not known are somebody's own; a pipe has none.
+_ENDINGS = {
+    "page": (".html", ".htm"),
+    "picture": (".svg",),
+    "table": (".csv", ".tsv", ".txt"),
+    "archive": (".npz",),
+    "schedule": (".jsonl", ".json"),
+    "profile": (".json",),
+    "JSON": (".json",),
+    "events": (".json", ".gz"),
+}
+_KNOWN = {
+    *(ending for endings in _ENDINGS.values() for ending in endings),
+    *".npy .parquet .arrow .idx .zip .toml .yaml .yml .md .py .xml .pdf .png .jpg .jpeg".split(),
+}
+_NAMED = {"archive": "a timeline", "events": "trace events", "JSON": "JSON"}
 # Kinds of files by how they begin. What is none of them is text, or somebody's own.
 _BEGINS = {
     "page": re.compile(rb"\s*<(!doctype )?html", re.IGNORECASE),
@@ -36,18 +55,52 @@ _BY_SUFFIX = {".npy": "array", ".parquet": "Parquet", ".gz": "gzip", ".json": "J
 
 def check_outputs(args: Namespace) -> None:
     """`args.writes` is the kind of what goes to `args.output`; where it is not said, the name's suffix says it."""
+    _check_named(args)
     read = [path for name in INPUTS for path in _listed(getattr(args, name, None))]
     data = [path for name in DATA for path in _listed(getattr(args, name, None))]
+    written: list[str] = []
     for name in OUTPUTS:
         if isinstance(text := getattr(args, name, None), str):  # --steps of `rl` is a number
-            path = Path(text)
+            path, kind = Path(text), _WRITTEN.get(name) or str(getattr(args, "writes", ""))
             check_writable(path)
             check_apart(path, read)
+            _check_twice(path, written)
             _check_outside(path, data)
-            kind = "page" if name == "html" else getattr(args, "writes", "") or _BY_SUFFIX.get(path.suffix, "text")
-            _check_kind(path, kind, getattr(args, "force", None))
-    if (page := getattr(args, "html", None)) and Path(page).suffix.lower() not in PAGES:
-        raise InputError("is no name of a page", where=page, fix="pages are HTML: name it FILE.html")
+            _check_ending(path, kind)
+            _check_kind(path, kind if kind in _BEGINS else _BY_SUFFIX.get(path.suffix, "text"), args)
+            written.append(text)
+
+
+def _check_named(args: Namespace) -> None:
+    """An empty name would be the folder that somebody is in."""
+    for name in (*INPUTS, *OUTPUTS, "against", "per_device"):
+        value = getattr(args, name, None)
+        if "" in (value if isinstance(value, list) else [value]):
+            raise InputError(f"the name for {name.replace('_', ' ')} is empty", fix="give one")
+
+
+def _check_twice(path: Path, written: Iterable[str]) -> None:
+    """Of two outputs in one place the first would be lost, whatever links lead there."""
+    for name in written:
+        if _is_same(path, Path(name)) and not path.is_char_device():  # which keeps nothing
+            raise InputError(f"is written to twice, as {name}, too", where=str(path), fix="name two files")
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Files that are not there yet are the same where their names lead to one place."""
+    if path.exists() and other.exists():
+        return path.samefile(other)
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _check_ending(path: Path, kind: str) -> None:
+    """A name that says another kind of file would be opened as what it is not."""
+    suffix, own = path.suffix.lower(), _ENDINGS.get(kind, ())
+    if not own or suffix in own or (suffix not in _KNOWN and (kind != "page" or not suffix)):
+        return
+    problem = "is no name of a page" if kind == "page" else f"is no name for {_NAMED.get(kind, f'a {kind}')}"
+    fix = "pages are HTML: name it FILE.html" if kind == "page" else f"name it FILE{own[0]}"
+    raise InputError(problem, where=str(path), fix=fix)
 
 
 def _check_outside(path: Path, folders: Iterable[str]) -> None:
@@ -58,8 +111,9 @@ def _check_outside(path: Path, folders: Iterable[str]) -> None:
                 raise InputError(f"is inside {name}, which this command reads", where=str(path), fix="write elsewhere")
 
 
-def _check_kind(path: Path, kind: str, force: bool | None) -> None:
-    """`force` is None where a command has no such flag."""
+def _check_kind(path: Path, kind: str, args: Namespace) -> None:
+    """Where a command has a flag for it, somebody may want it all the same."""
+    force = getattr(args, "force", None)
     if force or not path.is_file():
         return
     try:

@@ -1,5 +1,6 @@
 """The `odcsim` command: a module for each subcommand. Heavy imports wait until it runs, so that help stays quick."""
 
+import os
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -38,6 +39,7 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own takes a gigabyte that nothing is in
     return status("odcsim", lambda: _main(argv))
 
 

@@ -53,10 +53,11 @@ def _run(args: argparse.Namespace) -> None:
     if args.html is not None:
         from odcsim.pages.break_even_page import write_break_even
 
-        write_break_even(setting, made, wrong, args.html)
+        write_break_even(setting, made, wrong, args.html, ways_out)
     if args.json:
         kinds = [{**asdict(c), "crossings": c.crossings} for c in made]
-        options.print_json({"schema": 1, "curves": kinds, "regrets": [asdict(r) for r in wrong]})
+        told = {"curves": kinds, "regrets": [asdict(r) for r in wrong], "ways_out": ways_out}
+        options.print_json({"schema": 1, **told})
         return
     from odcsim.questions import break_even_words as words
 
@@ -65,7 +66,7 @@ def _run(args: argparse.Namespace) -> None:
         print(*_table(curve), sep="\n")
         print(f"{words.sentence(curve)}\n")
     if ways_out:
-        print(f"What you ask about does not fit memory. What would: {'; '.join(ways_out)}.")
+        print(words.misfit(ways_out))
     print(*words.regret_lines(wrong), sep="\n")
 
 

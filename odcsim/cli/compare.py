@@ -52,7 +52,9 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from odcsim.questions.comparison import compare, pairs
     from odcsim.questions.sweep import limits, sweep_max_tokens
+    from odcsim.questions.whole_run import check_epochs
 
+    check_epochs(args.epochs)
     setting = replace(options.setting_of(args), whole=args.whole, field=args.field)
     known = {"executor": args.executor, "price": args.price}
     with progress("comparing", len(pairs(setting))) as advance:
@@ -65,7 +67,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.html is not None:
         from odcsim.pages.report import write_report
 
-        write_report(comparison, args.html, swept)
+        write_report(comparison, args.html, swept, epochs=args.epochs)
     if args.json or args.csv:
         print_rows(comparison, swept, args.epochs, as_csv=args.csv)
     else:
@@ -90,16 +92,21 @@ def print_rows(comparison: "Comparison", swept: "Swept", epochs: float | None, *
     if as_csv:
         from odcsim.cli import csvs
 
-        csvs.print_rows([(comparison.setting.limit, comparison), *swept])
+        csvs.print_rows([(comparison.setting.limit, comparison), *swept], epochs)
         return
-    content = comparison.as_json()
+    content = {**comparison.as_json(), **_run_of(comparison, epochs)}
     if swept:
-        content["sweep"] = [{"max_tokens": t, "rows": [r.as_json() for r in c.rows]} for t, c in swept]
-    if epochs is not None:
-        from odcsim.questions.whole_run import WholeRun
-
-        content["run"] = WholeRun(comparison, epochs).as_json()
+        content["sweep"] = [
+            {"max_tokens": t, "rows": [r.as_json() for r in c.rows], **_run_of(c, epochs)} for t, c in swept
+        ]
     options.print_json(content)
+
+
+def _run_of(comparison: "Comparison", epochs: float | None) -> dict[str, Any]:
+    """What so many epochs come to, where somebody asked for them."""
+    from odcsim.questions.whole_run import WholeRun
+
+    return {} if epochs is None else {"run": WholeRun(comparison, epochs).as_json()}
 
 
 def show(

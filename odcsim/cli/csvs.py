@@ -11,9 +11,15 @@ if TYPE_CHECKING:
     from odcsim.questions.comparison import Comparison
 
 
-def print_rows(comparisons: "Sequence[tuple[int, Comparison]]") -> None:
-    """Of comparisons at several limits, which is a column of its own."""
-    print_lines([{"max_tokens": limit, **row.as_json()} for limit, c in comparisons for row in c.rows])
+def print_rows(comparisons: "Sequence[tuple[int, Comparison]]", epochs: float | None = None) -> None:
+    """Of comparisons at several limits, which is a column of its own; and of so many epochs of each."""
+    from odcsim.questions.whole_run import WholeRun
+
+    rows = []
+    for limit, comparison in comparisons:
+        run = None if epochs is None else WholeRun(comparison, epochs)
+        rows += [{"max_tokens": limit, **r.as_json(), **(run.columns(r) if run else {})} for r in comparison.rows]
+    print_lines(rows)
 
 
 def print_lines(rows: Iterable[Mapping[str, Any]]) -> None:

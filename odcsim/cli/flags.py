@@ -32,17 +32,16 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    import sys
     from dataclasses import replace
 
     from odcsim.files import reading
     from odcsim.handover.chosen import EXPECTED, read
     from odcsim.handover.trainers import TRAINERS, lines
-    from odcsim.whole import LARGE, read_text
+    from odcsim.whole import read_stdin, read_text
 
     where = "stdin" if args.rows == "-" else args.rows
     with reading(args.rows, missing=EXPECTED, expected=EXPECTED):
-        text = sys.stdin.read() if args.rows == "-" else read_text(args.rows, LARGE)
+        text = read_stdin() if args.rows == "-" else read_text(args.rows)
     trainer = TRAINERS[args.trainer]
     row = read(text, where, trainer.ways, args.row)
     row = replace(row, rollouts=args.rollouts)

@@ -102,7 +102,10 @@ def _setting(args: argparse.Namespace, batch: Any) -> "Setting":
 def _inputs(args: argparse.Namespace, setting: "Setting") -> dict[str, Any]:
     names = "model devices prompts rollouts updates steps forward_passes critic generation_seconds seed".split()
     known = {name: getattr(args, name) for name in names}
-    return {"trace": setting.trace.name, "trace_origin": setting.trace.origin, **known, "max_tokens": setting.limit}
+    cost = setting.cost
+    hardware = {"gpu": cost.profile.gpu, "devices_per_node": cost.cluster.devices_per_node, "cost": cost.profile.origin}
+    trace = {"trace": setting.trace.name, "trace_origin": setting.trace.origin, "grouped": not args.ungrouped}
+    return {**trace, **known, "max_tokens": setting.limit, **hardware, **cost.recipe.inputs()}
 
 
 def _asked(args: argparse.Namespace, setting: "Setting") -> str:

@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         "--per-device", metavar="DIR", help="make DIR with a trace for each device, as torch.profiler writes them"
     )
     parser.add_argument("--minibatches", metavar="A-B", help="from A to B, numbered from 0 (default: the first three)")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, writes="events")
 
 
 def _run(args: argparse.Namespace) -> None:

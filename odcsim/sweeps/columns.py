@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from odcsim.estimates.memory import Memory
+from odcsim.questions.whole_run import RUN
 from odcsim.recipe import USUAL
 from odcsim.results.metrics import PARTS
 from odcsim.results.summary import Row
@@ -21,7 +22,6 @@ _FLAGS = {"in_order", "whole", "field"}
 _RECIPE = USUAL.inputs()
 _ASKED = (*keys.KEYS, *_RECIPE)
 _PARTS = {"idle_parts": PARTS, "memory_terms": tuple(term.name for term in fields(Memory))}
-_RUN = ("steps", "seconds", "seconds_low", "seconds_high", "gpu_hours", "dollars")
 
 
 def _kinds() -> dict[str, type]:
@@ -35,7 +35,7 @@ def _kinds() -> dict[str, type]:
         if row.name not in (*keys.ROWS, "recipe", "minibatches"):
             names = [f"{row.name}.{part}" for part in _PARTS.get(row.name, ())] or [row.name]
             kinds |= dict.fromkeys(names, bool if row.name == "memory_fits" else float)
-    return kinds | {f"run.{name}": int if name == "steps" else float for name in _RUN} | {"refused": str}
+    return kinds | {f"run.{name}": int if name == "steps" else float for name in RUN} | {"refused": str}
 
 
 KINDS = _kinds()  # of every column, in order

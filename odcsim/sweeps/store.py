@@ -1,10 +1,12 @@
 """What is kept of a sweep while it runs: a line for each point, added when the point is done and never changed.
 
 A process that is killed leaves its last line torn at worst. Lines that are not whole are left out, so that their points
-are worked on again; every other line is valid, whoever wrote it and when.
+are worked on again; every other line is valid, whoever wrote it and when. Lines are added at the file's end, each in
+one piece, so that not even two processes at once lose any.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,7 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from odcsim.errors import InputError
-from odcsim.files import check_writable, reading, write_text
+from odcsim.files import check_writable, reading, telling
+from odcsim.sweeps import unlike
 from odcsim.sweeps.columns import holds, order
 from odcsim.sweeps.point import DIGITS
 from odcsim.sweeps.work import Done
@@ -56,20 +59,31 @@ def lines(paths: Iterable[Path]) -> dict[str, Line]:
         ):
             _check_head(file, path)
             for begin, result in _results(file):
-                found.setdefault(result.key, Line(path, begin, order(result.rows[0]), result.refused))
+                first = found.setdefault(result.key, Line(path, begin, order(result.rows[0]), result.refused))
+                if (first.path, first.begin) != (path, begin) and (kept := _read(first)):
+                    unlike.check(kept, first.path, result, path)
     return found
+
+
+def _read(line: Line) -> Done | None:
+    with line.path.open("rb") as file:
+        file.seek(line.begin)
+        return _result(file.readline())
 
 
 def results(found: Mapping[str, Line]) -> Iterator[Done]:
     """All of them in the order of a table: that of what was asked, however the sweep was run."""
     opened: dict[Path, BinaryIO] = {}
     try:
-        for line in sorted(found.values(), key=lambda line: line.order):
+        for key, line in sorted(found.items(), key=lambda each: each[1].order):
             if line.path not in opened:
-                opened[line.path] = line.path.open("rb")
+                with reading(line.path, missing="it was there: run it again", expected="points of a sweep"):
+                    opened[line.path] = line.path.open("rb")
             opened[line.path].seek(line.begin)
-            if result := _result(opened[line.path].readline()):
-                yield result
+            result = _result(opened[line.path].readline())
+            if result is None or result.key != key:
+                raise InputError("has changed while it was read", where=str(line.path), fix="run it again")
+            yield result
     finally:
         for file in opened.values():
             file.close()
@@ -83,6 +97,10 @@ class Keeper:
         self._waiting: list[Done] = []
         self._file: BinaryIO | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        return self._file is not None
+
     def add(self, result: Done) -> None:
         self._waiting.append(result)
         if self._file is not None or not result.refused:
@@ -93,9 +111,8 @@ class Keeper:
         if not self._waiting:
             return
         self._file = self._file or _opened(self.path)
-        for result in self._waiting:
-            content = {"point": result.key, "rows": list(result.rows)}
-            self._file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
+        content = [{"point": result.key, "rows": list(result.rows)} for result in self._waiting]
+        self._file.write(b"".join(json.dumps(line, allow_nan=False).encode() + b"\n" for line in content))
         self._file.flush()
         self._waiting.clear()
 
@@ -107,21 +124,27 @@ class Keeper:
 def _opened(path: Path) -> BinaryIO:
     """To add to, after a whole line."""
     check_writable(path)
-    if not path.exists():
-        write_text(path, _HEAD)
-    with path.open("rb") as before:
-        _check_head(before, path)
-        before.seek(-1, 2)
-        torn = before.read(1) != b"\n"
-    file = path.open("ab")
-    if torn:
-        file.write(b"\n")
+    with telling(path):
+        file = path.open("ab")
+    file.write(_lacking(path))
     return file
 
 
-def _check_head(file: BinaryIO, path: Path) -> None:
-    if file.readline(len(_HEAD)) != _HEAD.encode():
+def _lacking(path: Path) -> bytes:
+    """The rest of its head, or the end of a line that was torn."""
+    with path.open("rb") as file:
+        if len(head := _check_head(file, path)) < len(_HEAD):
+            return _HEAD[len(head) :].encode()
+        file.seek(-1, os.SEEK_END)
+        return b"" if file.read(1) == b"\n" else b"\n"
+
+
+def _check_head(file: BinaryIO, path: Path) -> bytes:
+    """As much of it as is there: somebody may just have begun, or been killed as soon."""
+    head = file.readline(len(_HEAD))
+    if not _HEAD.encode().startswith(head):
         raise InputError("is there, and holds no points of a sweep", where=str(path), fix="move it, or name another")
+    return head
 
 
 def _results(file: BinaryIO) -> Iterator[tuple[int, Done]]:

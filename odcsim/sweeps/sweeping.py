@@ -9,6 +9,7 @@ from typing import Any
 
 from odcsim.errors import InputError
 from odcsim.files import check_apart, check_writable
+from odcsim.held import held
 from odcsim.sweeps import columns, store, workers, written
 from odcsim.sweeps.grid import Grid, grid_of
 from odcsim.sweeps.point import Point
@@ -72,20 +73,27 @@ def planned(grid: Grid, output: Path, share: tuple[int, int] = WHOLE) -> Sweep:
 
 def run(plan: Sweep, executor: Executor | None, advance: Callable[[Done], None] = lambda _: None) -> Written | None:
     """Do it, and write the table unless this is a share: shares are put together when all are there."""
+    if plan.points:
+        with held(plan.kept):
+            _work(plan, executor, advance)
+    if plan.share != WHOLE:
+        return None
+    return _told(plan.output, _of(plan.grid, store.lines(store.all_beside(plan.output))))
+
+
+def _work(plan: Sweep, executor: Executor | None, advance: Callable[[Done], None]) -> None:
     keeper, refused = store.Keeper(plan.kept), ""
+    every = plan.share == WHOLE and len(plan.points) == len(plan.grid.points)
     try:
         for result in workers.results(plan.points, executor):
             keeper.add(result)
             refused = refused or result.refused
             advance(result)
-        if refused and plan.share == WHOLE and not keeper.path.exists() and len(plan.points) == len(plan.grid.points):
+        if refused and every and not keeper.has_begun:
             raise InputError(f"no point can run, such as: {refused}", where=plan.grid.name)
         keeper.flush()
     finally:
         keeper.close()
-    return (
-        _told(plan.output, _of(plan.grid, store.lines(store.all_beside(plan.output)))) if plan.share == WHOLE else None
-    )
 
 
 def merge(sources: Sequence[Path], output: Path) -> Written:
@@ -97,6 +105,9 @@ def merge(sources: Sequence[Path], output: Path) -> Written:
 
 
 def _of(grid: Grid, found: Mapping[str, store.Line]) -> dict[str, store.Line]:
+    if lost := [point.key for point in grid.points if point.key not in found]:
+        problem = f"{len(lost):,} points are gone that were kept, such as {lost[0]}"
+        raise InputError(problem, where=grid.name, fix="somebody has taken them away: run it again")
     return {point.key: found[point.key] for point in grid.points}
 
 

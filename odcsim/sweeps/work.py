@@ -59,9 +59,8 @@ def _runs(comparison: Comparison, epochs: float | None) -> list[Values]:
     """What each row comes to for a whole training run."""
     if epochs is None:
         return [{} for _ in comparison.rows]
-    run = WholeRun(comparison, epochs).as_json()
-    rows = [{name: value for name, value in row.items() if name != "row"} for row in run["rows"]]
-    return [tables.flat({"run": {"steps": run["steps"], **row}}) for row in rows]
+    run = WholeRun(comparison, epochs)
+    return [run.columns(row) for row in comparison.rows]
 
 
 def _known(row: Values) -> dict[str, Any]:

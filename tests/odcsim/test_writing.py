@@ -1,5 +1,6 @@
 """Files are written whole or not at all, and nothing but the file that was named is touched."""
 
+import io
 import os
 import secrets
 import signal
@@ -7,8 +8,10 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scripts import ROOT
 
@@ -159,6 +162,20 @@ def test_a_full_device_stays_one_and_is_told(tmp_path):
     assert stat.S_ISCHR(link.stat().st_mode)
 
 
+@pytest.mark.parametrize("size", [0, 500, 900, 1000, 1030, 5000])
+def test_an_archive_may_go_where_nobody_can_ask_how_far_it_is(size, tmp_path):
+    """A device says that it is at its beginning, whatever was written: numpy's archive then ended in struct.error."""
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    for path in (Path(os.devnull), pipe):
+        with replacing(path) as file:
+            np.savez(file, a=np.arange(size), b=np.zeros(3), c=np.arange(size))
+    reader.join(10)
+    assert np.load(io.BytesIO(read[0]))["c"].tolist() == list(range(size))
+
+
 def test_a_socket_is_refused(tmp_path, monkeypatch):
     import socket
 
@@ -204,6 +221,45 @@ with replacing(pathlib.Path({str(path)!r})) as file:
     assert done.stdout == "2\n"
     assert done.returncode == -number
     assert content(tmp_path) == {"a.json": "old"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kinds", ["replacing", "drafted", "scratch replacing", "drafted scratch replacing scratch"])
+def test_nothing_stays_of_blocks_within_blocks(number, kinds, path, tmp_path):
+    code = f"""
+import os, signal
+from contextlib import ExitStack
+from pathlib import Path
+from odcsim.files import drafted, replacing, scratch
+signal.signal(signal.SIGINT, signal.default_int_handler)
+made = dict(replacing=lambda: replacing(Path({str(path)!r})), drafted=lambda: drafted(Path({str(path)!r})),
+            scratch=lambda: scratch(folder=Path({str(tmp_path)!r})))
+with ExitStack() as stack:
+    for kind in {kinds.split()}:
+        thing = stack.enter_context(made[kind]())
+        if isinstance(thing, Path):
+            (thing / "half" if thing.is_dir() else thing).write_text("half")
+    print(len(os.listdir({str(tmp_path)!r})), flush=True)
+    os.kill(os.getpid(), {int(number)})
+    signal.pause()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout == f"{1 + len(kinds.split())}\n"
+    assert done.returncode == -number
+    assert content(tmp_path) == {"a.json": "old"}
+
+
+def test_a_command_that_waits_for_more_of_a_pipe_leaves_nothing_when_it_is_ended(tmp_path):
+    command = [sys.executable, "-m", "odcsim", "trace", "info", "-"]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*/taken")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(list(tmp_path.iterdir())) == 1
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == -signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_takes_the_signal_himself_goes_on_taking_it(path):

@@ -8,6 +8,7 @@ import pytest
 
 from odcsim.cli import build_parser, main
 from odcsim.outputs import INPUTS, kind_of
+from odcsim.timeline import write
 
 SETTING = "--model r1-distill-qwen-1.5b --gpu a100 --devices 2 --minibatch 2".split()
 OVER = {
@@ -41,6 +42,115 @@ def test_no_command_writes_over_what_it_reads(argv, link, tmp_path, monkeypatch,
         f"odcsim: error: {output.removeprefix('./')}: is what this command reads; write to another file\n"
     )
     assert (tmp_path / "in.html").read_text() == "length\n5\n6\n7\n8\n"
+
+
+TWO = {
+    "html svg": ["report", "t.npz", "--html", "ONE", "--svg", "TWO"],
+    "svg steps": ["report", "t.npz", "--svg", "ONE", "--steps", "TWO"],
+    "steps html": ["report", "t.npz", "--steps", "ONE", "--html", "TWO"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, timeline):
+    """With a timeline in it."""
+    monkeypatch.chdir(tmp_path)
+    write(timeline, tmp_path / "t.npz")
+    return tmp_path
+
+
+@pytest.mark.parametrize("link", ["same", "./same", "symbolic", "to nothing yet", "folder", "hard"])
+@pytest.mark.parametrize("argv", TWO.values(), ids=TWO)
+def test_no_command_writes_two_things_to_one_file(argv, link, folder, capsys):
+    one, two = "one", {"same": "one", "./same": "./one", "folder": "link/one"}.get(link, "two")
+    if link == "folder":
+        (folder / "link").symlink_to(".")
+    if link in ("symbolic", "hard"):
+        (folder / "one").write_text("")
+    if link in ("symbolic", "to nothing yet", "hard"):
+        (os.link if link == "hard" else os.symlink)("one", "two")
+    before = sorted(path.name for path in folder.iterdir())
+    assert main([{"ONE": one, "TWO": two}.get(word, word) for word in argv]) == 2
+    assert "is written to twice, as" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_keeps_nothing_may_be_written_to_twice(capsys):
+    assert main(["report", "t.npz", "--html", os.devnull, "--svg", os.devnull, "--force"]) == 0
+    assert capsys.readouterr().out.count(os.devnull) == 2
+
+
+WRITE = {
+    "schedule": (["balance", "l.csv", *SETTING, "--balancer", "native", "-o"], ".jsonl"),
+    "timeline": (["simulate", "s.jsonl", "--sync", "on-demand", "--gpu", "a100", "-o"], ".npz"),
+    "profile": (["fit", "other.csv", "-o"], ".json"),
+    "events": (["trace-json", "t.npz", "-o"], ".json"),
+    "picture": (["report", "t.npz", "--svg"], ".svg"),
+    "steps": (["report", "t.npz", "--steps"], ".csv"),
+    "page": (["report", "t.npz", "--html"], ".html"),
+    "lengths": (["trace", "make", "l.csv", "-o"], ".csv"),
+    "sweep": (["sweep", "g.toml", "-o"], ".csv"),
+    "merged": (["merge", "a.points", "-o"], ".csv"),
+}
+
+
+@pytest.mark.parametrize("kind", WRITE)
+def test_a_name_that_says_another_kind_of_file_is_refused(kind, folder, capsys):
+    argv, own = WRITE[kind]
+    (folder / "l.csv").write_text("length\n5\n6\n7\n8\n")
+    (folder / "g.toml").write_text('trace = "l.csv"\nmodel = "qwen3-0.6b"\ngpu = "a100"\ndevices = 2\nminibatch = 2\n')
+    before = sorted(path.name for path in folder.iterdir())
+    near = {"schedule": {".json"}, "events": {".gz"}, "lengths": {".jsonl", ".npy", ".parquet"}}.get(kind, set())
+    near |= {".parquet", ".jsonl"} if kind in ("sweep", "merged") else set()
+    near |= {".txt", ".tsv"} if kind == "steps" else set()
+    for ending in (
+        {".html", ".json", ".jsonl", ".npz", ".svg", ".csv", ".parquet", ".npy", ".PDF", ".toml"} - {own} - near
+    ):
+        assert main([*argv, f"m{ending}"]) == 2, ending
+        (told,) = capsys.readouterr().err.splitlines()
+        assert f"m{ending}" in told
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_name_that_says_nothing_is_fine(folder):
+    for name in ("m", "m.mine", "m.json.gz", "m.JSON"):
+        assert main(["trace-json", "t.npz", "-o", name]) == 0
+        assert (folder / name).exists()
+
+
+NAMED = {
+    "a trace": ["trace", "info", ""],
+    "against": ["trace", "info", "longalign", "--against", ""],
+    "make": ["trace", "make", "", "-o", "a.csv"],
+    "a plan": ["check", ""],
+    "lengths": ["check", "p.json", "--lengths", ""],
+    "timelines": ["report", "t.npz", "", "--html", "a.html"],
+    "a page": ["report", "t.npz", "--html", ""],
+    "a schedule": ["simulate", "", "--sync", "on-demand", "-o", "t"],
+    "a profile": ["compare", "longalign", *SETTING, "--profile", ""],
+    "a cluster": ["compare", "longalign", *SETTING, "--cluster", ""],
+    "a tokenizer": ["trace", "info", "a.jsonl", "--tokenizer", ""],
+    "devices": ["trace-json", "t.npz", "--per-device", ""],
+    "a grid": ["sweep", "", "-o", "a.csv"],
+    "points": ["merge", "", "-o", "a.csv"],
+}
+
+
+@pytest.mark.parametrize("argv", NAMED.values(), ids=NAMED)
+def test_an_empty_name_is_no_folder(argv, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("length\n5\n")
+    assert main(argv) == 2
+    assert re.search("the name for .* is empty; give one", capsys.readouterr().err)
+
+
+def test_no_command_writes_over_its_recipe(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "r").write_text('sharding = "full"\n')
+    argv = ["balance", "longalign", *SETTING, "--recipe", "r", "--balancer", "native", "-o", "r", "--force"]
+    assert main(argv) == 2
+    assert "is what this command reads" in capsys.readouterr().err
 
 
 def positionals(parser):
@@ -95,7 +205,7 @@ WRITES = {
 def test_another_kind_of_file_is_written_over_only_when_told(command, kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     argv, writes = WRITES[command]
-    name = {"text": "out.csv"}.get(writes, "out.html")
+    name = {"text": "out.csv", "page": "out.html"}.get(writes, "out")
     (tmp_path / "lengths.csv").write_text("length\n5\n6\n7\n8\n")
     (tmp_path / name).write_bytes(HEADS[kind])
     assert kind_of(HEADS[kind]) == kind
@@ -111,7 +221,7 @@ def test_another_kind_of_file_is_written_over_only_when_told(command, kind, tmp_
 def test_what_is_of_the_kind_and_what_one_is_told_to_is_written_over(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     argv, writes = WRITES[command]
-    name = {"text": "out.csv"}.get(writes, "out.html")
+    name = {"text": "out.csv", "page": "out.html"}.get(writes, "out")
     (tmp_path / "lengths.csv").write_text("length\n5\n6\n7\n8\n")
     (tmp_path / name).write_bytes(HEADS["archive"])
     assert main([*argv, name, "--force"]) == 0
