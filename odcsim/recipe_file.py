@@ -9,6 +9,7 @@ from odcsim.checked import Given
 from odcsim.errors import InputError, nearest
 from odcsim.files import reading
 from odcsim.recipe import CHOICES, WORDS, Choice
+from odcsim.whole import read_text
 
 COMPILE = "compile"
 KEYS = (*(name for name, choice in CHOICES.items() if choice.flag), COMPILE)
@@ -19,7 +20,7 @@ def read(path: Path | str) -> dict[str, Any]:
     where = str(path)
     chosen: dict[str, Any] = {}
     with reading(path, missing="give a recipe's TOML file", expected="TOML"):
-        content: Mapping[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content: Mapping[str, Any] = tomllib.loads(read_text(path))
     for key, value in content.items():
         if key not in KEYS:
             raise InputError(f"unknown key {key!r:.40}", where=where, fix=nearest(key, list(KEYS)))

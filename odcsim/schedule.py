@@ -12,11 +12,12 @@ from itertools import chain
 from math import log2
 from pathlib import Path
 
+from odcsim import budget
 from odcsim.checked import Given, shown
 from odcsim.errors import InputError
 from odcsim.files import reading, replacing
 from odcsim.form import made
-from odcsim.whole import LARGE, read_text
+from odcsim.whole import LINES, read_text
 
 FORMAT = "odcsim schedule"
 VERSION = 1
@@ -135,8 +136,13 @@ def write(file: ScheduleFile, path: Path | str) -> ScheduleFile:
 
 def read(path: Path | str) -> ScheduleFile:
     """Read and check a schedule file: every sample once, nothing over the limit, digest as written."""
+    with budget.bounded(path):
+        return _read(path)
+
+
+def _read(path: Path | str) -> ScheduleFile:
     with reading(path, missing="write one with 'odcsim balance'", expected="a schedule file"):
-        lines = read_text(path, LARGE).splitlines()
+        lines = read_text(path, LINES).splitlines()
     header = _read_header(lines[0] if lines else "", f"{path}:1")
     schedules = tuple(_read_schedule(line, header, f"{path}:{i}") for i, line in enumerate(lines[1:], 2))
     if not schedules:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim import budget
 from odcsim.archive import Archive
 from odcsim.checked import LARGEST, Given, column
 from odcsim.errors import InputError
@@ -148,18 +149,16 @@ def read(path: Path | str) -> Timeline:
     if path.exists() and not path.is_dir():
         check_file(path)
     try:
-        with path.open("rb") as raw:
+        with budget.bounded(path), path.open("rb") as raw:
             if not zipfile.is_zipfile(raw):  # of such a file numpy says that it may be a pickle
                 raise InputError("not a timeline", fix="write one with 'odcsim simulate'")
             raw.seek(0)
-            with Archive(raw) as columns:
+            with Archive(raw, path) as columns:
                 return _from_columns(columns)
     except FileNotFoundError:
         raise InputError("no such file", where=str(path), fix="write one with 'odcsim simulate'") from None
     except InputError as error:
         raise InputError(error.problem, where=str(path), fix=error.fix) from None
-    except MemoryError:
-        raise
     except Exception as error:  # numpy, zipfile, zlib and tokenize each raise kinds of their own over a damaged file
         reason = " ".join(str(error).split())[:200]
         raise InputError(

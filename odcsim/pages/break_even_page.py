@@ -15,7 +15,14 @@ from odcsim.questions.setting import Setting
 from odcsim.questions.weights import Regret
 
 
-def write_break_even(setting: Setting, curves: Sequence[Curve], regrets: Sequence[Regret], path: Path | str) -> None:
+def write_break_even(
+    setting: Setting,
+    curves: Sequence[Curve],
+    regrets: Sequence[Regret],
+    path: Path | str,
+    ways_out: Sequence[str] = (),
+) -> None:
+    """`ways_out`: what would fit, where what is asked about does not."""
     title = "Where does on-demand stop paying?"
     body = [page.heading(title, 1), page.paragraph(words.question(setting), "asked")]
     for number, curve in enumerate(curves):
@@ -25,6 +32,7 @@ def write_break_even(setting: Setting, curves: Sequence[Curve], regrets: Sequenc
             plots.embed(lead(name, labels, leads, curve.here, NOTABLE), f"curve-{number}"),
             page.paragraph(words.sentence(curve)),
         ]
-    body += [page.heading("Wrong weights"), *map(page.paragraph, words.regret_lines(regrets))]
+    body += [page.paragraph(words.misfit(ways_out))] if ways_out else []
+    body += [page.heading("Wrong weights"), *map(page.paragraph, words.regret_lines(regrets))] if regrets else []
     body.append(f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>")
     write_text(Path(path), page.document(title, body, script=plots.script()))

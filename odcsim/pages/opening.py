@@ -5,14 +5,17 @@ from odcsim.pages import page
 from odcsim.questions import answer
 from odcsim.questions.answer import Basis, dollars_between, hours_between, money, named
 from odcsim.questions.comparison import Comparison
+from odcsim.questions.whole_run import WholeRun
 from odcsim.results.summary import Row
 
 
-def opening(comparison: Comparison, reply: Basis) -> list[str]:
+def opening(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -> list[str]:
+    """`run`: the whole training run that somebody asked for, of which its figures are then."""
+    run = None if reply.nothing_fits else run
     return [
         page.heading(question(comparison), 1),
-        f'<div class="answer">{"".join(page.paragraph(text) for text in advice(comparison, reply))}</div>',
-        page.key_figures(_figures(comparison, reply)),
+        f'<div class="answer">{"".join(page.paragraph(text) for text in advice(comparison, reply, run))}</div>',
+        page.key_figures(_figures(comparison, reply, run)),
         f"<p>{_badges(comparison)}</p>",
         page.heading("Would on-demand communication pay?"),
         f'<div class="answer{"" if reply.pays else " no"}">{page.paragraph(answer.verdict(reply))}</div>',
@@ -26,16 +29,19 @@ def question(comparison: Comparison) -> str:
     return f"How to train {setting.cost.model.name} on {where}, with lengths like those of {setting.trace.name}?"
 
 
-def advice(comparison: Comparison, reply: Basis) -> list[str]:
+def advice(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -> list[str]:
     """What to run, how long, how much; how sure; and whether it fits."""
     chosen, setting = reply.chosen, comparison.setting
     samples = f"{setting.minibatch} sample{'s' if setting.minibatch > 1 else ''}"
     size = f"{samples} per device and step, at most {setting.limit:,} tokens in a microbatch"
-    spent = f"{chosen.gpu_hours:.3g} GPU-hours{hours_between(chosen)}"
-    paid = f", {money(chosen.dollars)}{dollars_between(chosen)}" if chosen.dollars is not None else ""
-    words = f"Run {named(chosen)}: {size}. {chosen.minibatches} optimizer steps take "
-    words += f"{duration(chosen.makespan_seconds)}, {spent}{paid}."
-    return [words, *answer.misfit(comparison, reply), _sure(chosen)]
+    takes = f"{_takes(chosen)}." if run is None else run.sentence(reply)
+    return [f"Run {named(chosen)}: {size}. {takes}", *answer.misfit(comparison, reply), _sure(chosen)]
+
+
+def _takes(row: Row) -> str:
+    paid = f", {money(row.dollars)}{dollars_between(row)}" if row.dollars is not None else ""
+    spent = f"{row.gpu_hours:.3g} GPU-hours{hours_between(row)}{paid}"
+    return f"{row.minibatches} optimizer steps take {duration(row.makespan_seconds)}, {spent}"
 
 
 def _sure(chosen: Row) -> str:
@@ -48,9 +54,9 @@ def _sure(chosen: Row) -> str:
     return f"How sure: nine times in ten it takes {off} times these seconds; {ratio}"
 
 
-def _figures(comparison: Comparison, reply: Basis) -> list[tuple[str, str]]:
-    chosen, before = reply.chosen, reply.reference
-    for_steps = f"for {chosen.minibatches} optimizer steps"
+def _figures(comparison: Comparison, reply: Basis, run: WholeRun | None) -> list[tuple[str, str]]:
+    chosen, before = (row if run is None else run.over(row) for row in (reply.chosen, reply.reference))
+    for_steps = f"for {chosen.minibatches:,} optimizer steps"
     hours = f"GPU-hours {for_steps}{hours_between(chosen)}, {before.gpu_hours:.3g} before"
     figures = [(duration(chosen.makespan_seconds), for_steps), (f"{chosen.gpu_hours:.3g}", hours)]
     if chosen.dollars is not None and before.dollars is not None:

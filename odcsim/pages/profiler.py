@@ -7,14 +7,12 @@ last from when a device came to when it was served. Fixed costs of a microbatch 
 
 import gzip
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
 from odcsim.errors import InputError
+from odcsim.files import scratch, telling
 from odcsim.pages.events import TRACKS, Event, nanoseconds
 from odcsim.program import COMPUTE, Step
 from odcsim.results.slices import View, kind_of, view
@@ -32,8 +30,9 @@ def write(timeline: Timeline, folder: Path | str, minibatches: Sequence[int]) ->
     if folder.exists() or not folder.parent.is_dir():
         problem = "is there already" if folder.exists() else "its folder does not exist"
         raise InputError(problem, where=str(folder), fix="name a folder that is to be made")
-    draft, total = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)), 0
-    try:
+    total = 0
+    with telling(folder), scratch(f".{folder.name[:40]}.", folder.parent) as made:
+        (draft := made / "draft").mkdir()
         for device in range(timeline.about.devices):
             found = list(events(timeline, minibatches, device))
             about = {"backend": "nccl", "rank": device, "world_size": timeline.about.devices}
@@ -41,17 +40,8 @@ def write(timeline: Timeline, folder: Path | str, minibatches: Sequence[int]) ->
             text = json.dumps(content, allow_nan=False).encode()  # readers look for the space after "rank":
             (draft / f"device-{device}.json.gz").write_bytes(gzip.compress(text, mtime=0))
             total += len(found)
-        draft.chmod(0o777 & ~_umask())
         draft.rename(folder)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
     return total
-
-
-def _umask() -> int:
-    os.umask(mask := os.umask(0))
-    return mask
 
 
 def events(timeline: Timeline, minibatches: Sequence[int], device: int) -> Iterator[Event]:

@@ -17,6 +17,7 @@ from odcsim.plots.svg import svg
 from odcsim.questions import answer
 from odcsim.questions.answer import Basis, dollars_between, hours_between, money, named
 from odcsim.questions.comparison import Comparison, inputs
+from odcsim.questions.whole_run import WholeRun
 from odcsim.results import metrics
 from odcsim.results.summary import Row
 from odcsim.timeline import Timeline
@@ -24,14 +25,28 @@ from odcsim.timeline import Timeline
 ASSUMPTIONS = "docs/model"
 
 
-def write_report(comparison: Comparison, path: Path | str, sweep: Sequence[tuple[int, Comparison]] = ()) -> None:
-    """`sweep` is what `sweep_max_tokens` returned, where somebody asked for it."""
+def write_report(
+    comparison: Comparison,
+    path: Path | str,
+    sweep: Sequence[tuple[int, Comparison]] = (),
+    *,
+    epochs: float | None = None,
+) -> None:
+    """`sweep` is what `sweep_max_tokens` returned, and `epochs` a whole training run, where somebody asked for them."""
+    write_text(Path(path), report(comparison, sweep, epochs))
+
+
+def report(comparison: Comparison, sweep: Sequence[tuple[int, Comparison]] = (), epochs: float | None = None) -> str:
     reply = answer.answer(comparison)
+    run = None if epochs is None else WholeRun(comparison, epochs)
+    steps = (
+        "" if run is None else f" Seconds and what they cost are of {comparison.setting.minibatches:,} of its steps."
+    )
     body = [
-        *opening(comparison, reply),
+        *opening(comparison, reply, run),
         page.heading("Every balancer under every sync"),
         _rows(comparison, reply),
-        page.paragraph("In order of speed. Marked: the row to choose, and collective + lb-micro.", "note"),
+        page.paragraph(f"In order of speed. Marked: the row to choose, and collective + lb-micro.{steps}", "note"),
         plots.embed(plots.speedups(comparison.rows), "speedups"),
         plots.embed(plots.idle(comparison.rows), "idle"),
         *_pair(comparison, reply),
@@ -41,7 +56,7 @@ def write_report(comparison: Comparison, path: Path | str, sweep: Sequence[tuple
         plots.embed(plots.lengths(comparison.setting.trace), "lengths"),
         *_origins(comparison),
     ]
-    _write(question(comparison), body, path)
+    return page.document(question(comparison), body, script=plots.script())
 
 
 def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from odcsim import balance
 from odcsim.balance import SIMULATED
 from odcsim.cost import Cost
+from odcsim.errors import InputError
 from odcsim.estimates import memory
 from odcsim.questions.comparison import Comparison
 from odcsim.questions.remedies import remedies
@@ -56,9 +57,8 @@ def answer(comparison: Comparison) -> Basis:
         return round(row.makespan_seconds / reference.makespan_seconds, 4), row.balancer not in _USUAL
 
     ours, theirs = _candidates(comparison)
-    best, robust = min(ours, key=slowness), comparison.row(ROBUST, "on-demand")
-    if robust in ours and robust.makespan_seconds <= NEAR * best.makespan_seconds:
-        best = robust
+    best = min(ours, key=slowness)
+    best = next((r for r in ours if r.balancer == ROBUST and r.makespan_seconds <= NEAR * best.makespan_seconds), best)
     rival = min(theirs, key=slowness)
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
     pays = ahead and (best.speedup_low or 0) > 1
@@ -73,6 +73,8 @@ def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
     ours = [r for r in comparison.rows if r.sync == "on-demand" and r.balancer not in SIMULATED]
     ours = [r for r in ours if fits or not balance.named(r.balancer).tight]
     theirs = [r for r in comparison.rows if r.sync != "on-demand"]
+    if not ours:
+        raise InputError("no row with on-demand to answer by", fix="compare lb-mini under on-demand, too")
     return _fitting(ours), _fitting(theirs)
 
 

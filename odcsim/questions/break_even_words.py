@@ -42,6 +42,10 @@ def _value(curve: Curve, at: float) -> str:
     return f"{at:.0f} {curve.unit}".strip() if at >= 10 else f"{at:.2g} {curve.unit}".strip()
 
 
+def misfit(ways_out: Sequence[str]) -> str:
+    return f"What you ask about does not fit memory. What would: {'; '.join(ways_out)}."
+
+
 def regret_lines(regrets: Sequence[Regret]) -> list[str]:
     """What balancing by other weights than the true ones costs."""
     return [

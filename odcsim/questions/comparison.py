@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from odcsim import balance
+from odcsim.checked import shown
+from odcsim.errors import InputError
 from odcsim.estimates import compute, memory
 from odcsim.executors import simulation
 from odcsim.executors.simulation import GROUP, Simulation
@@ -40,12 +42,17 @@ class Comparison:
     ends: Ends | None = field(default=None, repr=False)  # where seconds come with an interval
 
     def row(self, balancer: str, sync: str) -> Row:
-        return next(r for r in self.rows if (r.balancer, r.sync) == (balancer, sync))
+        return self.rows[self._place(balancer, sync)]
 
     def usage(self, balancer: str, sync: str) -> Usage:
         """The seconds of each minibatch that a row sums up."""
-        pairs = zip(self.rows, self.usages, strict=True)
-        return next(usage for row, usage in pairs if (row.balancer, row.sync) == (balancer, sync))
+        return self.usages[self._place(balancer, sync)]
+
+    def _place(self, balancer: str, sync: str) -> int:
+        known = [row.pair for row in self.rows]
+        if (balancer, sync) not in known:
+            raise InputError(f"no row of {balancer} under {sync}", fix=f"there are {_listed(known)}")
+        return known.index((balancer, sync))
 
     def clearest(self, before: Pair, after: Pair) -> int:
         """The minibatch in which the second (balancer, sync) gains most over the first."""
@@ -57,6 +64,9 @@ class Comparison:
 
     def timeline(self, balancer: str, sync: str, minibatch: int) -> Timeline:
         """One minibatch of a row, device by device: its number in the timeline is 0."""
+        self._place(balancer, sync)
+        if not 0 <= minibatch < self.setting.minibatches:
+            raise InputError(f"no minibatch {minibatch}", fix=f"there are 0 to {self.setting.minibatches - 1}")
         file = assign(self.setting, balancer, [drawn(self.setting)[minibatch]]).sealed()
         cost = self.setting.cost
         how = Simulation(cost, sync, self.executor, seed=self.setting.seed, exchange=RIVAL)
@@ -79,6 +89,23 @@ def pairs(setting: Setting | None = None) -> list[tuple[str, str]]:
     return [(name, sync) for name in names for sync in SYNCS if balance.runs_with(name, sync)]
 
 
+def _listed(every: Sequence[Pair]) -> str:
+    """(balancer, sync) in words: native (collective, deferred), lb-mini (on-demand)."""
+    syncs = {balancer: [sync for other, sync in every if other == balancer] for balancer, _ in every}
+    return ", ".join(f"{balancer} ({', '.join(of)})" for balancer, of in syncs.items())
+
+
+def _check_among(among: Sequence[Pair], setting: Setting) -> None:
+    """All of them can run, and what their figures compare with is among them."""
+    known = pairs(setting)
+    if odd := [pair for pair in among if pair not in known]:
+        raise InputError(f"among holds {shown(odd[0])}", fix=f"give (balancer, sync) of {_listed(known)}")
+    syncs = dict.fromkeys([summary.REFERENCE[1], *(sync for _, sync in among)]) if among else {}
+    if missing := [sync for sync in syncs if (summary.REFERENCE[0], sync) not in among]:
+        pair = summary.REFERENCE[0], missing[0]
+        raise InputError(f"among lacks {shown(pair)}, with which the others are compared", fix="add it")
+
+
 def compare(
     setting: Setting,
     *,
@@ -89,8 +116,10 @@ def compare(
     advance: Callable[[], None] = lambda: None,
 ) -> Comparison:
     """`price` of a GPU-hour, unless the setting's; `memory_limit`: bytes of one GPU, unless what is known of it;
-    `among`: these (balancer, sync) alone, without a word on the ends of the seconds' interval, which takes longest.
+    `among`: these (balancer, sync) alone, without a word on the ends of the seconds' interval, which takes longest;
+    lb-micro is one of them, under collective and under each sync of the others.
     `advance` is called once for each (balancer, sync) that is done."""
+    _check_among(among, setting)
     price = setting.price if price is None else price
     memory_limit = setting.cost.cluster.memory_bytes if memory_limit is None else memory_limit
     few: dict[str, ScheduleFile] = {}  # the beginning of each plan, which is all that the ends run

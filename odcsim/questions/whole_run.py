@@ -1,7 +1,7 @@
 """A comparison's rows as a whole training run: so many epochs of the trace, in hours and dollars."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from odcsim.command import duration
@@ -9,6 +9,19 @@ from odcsim.errors import InputError
 from odcsim.questions.answer import Basis, money, named
 from odcsim.questions.comparison import Comparison
 from odcsim.results.summary import Row
+
+# What a row spends, and what it is called of a whole run.
+_SPENT = {
+    "makespan_seconds": "seconds", "model_low": "seconds_low", "model_high": "seconds_high",
+    **{name: name for name in "gpu_hours gpu_hours_low gpu_hours_high dollars dollars_low dollars_high".split()},
+}  # fmt: skip
+RUN = ("steps", *_SPENT.values())
+
+
+def check_epochs(epochs: float | None) -> None:
+    """Worth asking before the work that they would be of."""
+    if epochs is not None and not 0 < epochs < math.inf:
+        raise InputError(f"--epochs is {epochs:g}", fix="give more than 0, such as 3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +32,7 @@ class WholeRun:
     epochs: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.epochs < math.inf:
-            raise InputError(f"--epochs is {self.epochs:g}", fix="give more than 0, such as 3")
+        check_epochs(self.epochs)
 
     @property
     def global_batch(self) -> int:
@@ -36,18 +48,24 @@ class WholeRun:
         """The run over the row's minibatches."""
         return self.steps / row.minibatches
 
+    def over(self, row: Row) -> Row:
+        """The row with the whole run's steps in place of its minibatches."""
+        times = self.times(row)
+        known = {name: getattr(row, name) for name in _SPENT}
+        spent: dict[str, Any] = {name: None if value is None else value * times for name, value in known.items()}
+        return replace(row, minibatches=self.steps, **spent)
+
+    def spent(self, row: Row) -> dict[str, Any]:
+        """What the run takes, as JSON and tables name it."""
+        whole = self.over(row)
+        return {key: getattr(whole, name) for name, key in _SPENT.items()}
+
+    def columns(self, row: Row) -> dict[str, Any]:
+        """The same beside a row of a table."""
+        return {"run.steps": self.steps, **{f"run.{name}": value for name, value in self.spent(row).items()}}
+
     def as_json(self) -> dict[str, Any]:
-        rows = [
-            {
-                "row": named(r),
-                "seconds": r.makespan_seconds * self.times(r),
-                "seconds_low": r.model_low * self.times(r),
-                "seconds_high": r.model_high * self.times(r),
-                "gpu_hours": r.gpu_hours * self.times(r),
-                "dollars": None if r.dollars is None else r.dollars * self.times(r),
-            }
-            for r in self.comparison.rows
-        ]
+        rows = [{"row": named(row), **self.spent(row)} for row in self.comparison.rows]
         return {"epochs": self.epochs, "global_batch": self.global_batch, "steps": self.steps, "rows": rows}
 
     def sentence(self, reply: Basis) -> str:
@@ -58,18 +76,19 @@ class WholeRun:
         return f"{words}, instead of {self._spent(reply.reference)} under {named(reply.reference)}."
 
     def _takes(self, row: Row) -> str:
-        words = f"{self._spent(row)} under {named(row)}"
+        words, whole = f"{self._spent(row)} under {named(row)}", self.over(row)
         if row.certain:
             return words
-        low, high = (duration(seconds * self.times(row)) for seconds in (row.model_low, row.model_high))
-        return f"{words} (nine times in ten {low} to {high}{self._between(row)})"
+        low, high = duration(whole.model_low), duration(whole.model_high)
+        return f"{words} (nine times in ten {low} to {high}{_between(whole)})"
 
     def _spent(self, row: Row) -> str:
-        paid = "" if row.dollars is None else f" and {money(row.dollars * self.times(row))}"
-        return f"{duration(row.makespan_seconds * self.times(row))}{paid}"
+        whole = self.over(row)
+        paid = "" if whole.dollars is None else f" and {money(whole.dollars)}"
+        return f"{duration(whole.makespan_seconds)}{paid}"
 
-    def _between(self, row: Row) -> str:
-        if row.dollars_low is None or row.dollars_high is None:
-            return ""
-        low, high = (money(dollars * self.times(row)) for dollars in (row.dollars_low, row.dollars_high))
-        return f", {low} to {high}"
+
+def _between(whole: Row) -> str:
+    if whole.dollars_low is None or whole.dollars_high is None:
+        return ""
+    return f", {money(whole.dollars_low)} to {money(whole.dollars_high)}"

@@ -3,8 +3,11 @@
 `metrics` sums by it over many devices at once, `slices` draws by it what one device did.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+import numpy as np
 
 from odcsim.program import COMPUTE, Program
 from odcsim.timeline import Floats
@@ -52,3 +55,16 @@ def begun(asked: Floats) -> Floats:
     """When a meeting stopped waiting: its last device had asked. Times [..., device]."""
     times: Floats = asked.max(axis=-1, keepdims=True)
     return times
+
+
+def uncovered(start: Floats, end: Floats, spans: Sequence[tuple[Floats, Floats]]) -> Floats:
+    """Seconds from `start` to `end` that no span, (begin, end), covers; spans may overlap."""
+    if not spans:
+        return np.maximum(end - start, 0.0)
+    asked, had = (np.stack([span[k] for span in spans]) for k in (0, 1))
+    order = np.argsort(asked, axis=0)
+    asked, had = (np.take_along_axis(times, order, axis=0) for times in (asked, had))
+    reached = np.maximum.accumulate(np.concatenate([start[None], had]), axis=0)
+    until = np.minimum(np.concatenate([asked, end[None]]), end)
+    seconds: Floats = np.maximum(until - reached, 0.0).sum(axis=0)
+    return seconds

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.program import COMPUTE, EVERY, Program
-from odcsim.results.gaps import Gap, begun, gaps
+from odcsim.results.gaps import Gap, begun, gaps, uncovered
 from odcsim.timeline import Block, Floats, Timeline
 
 PARTS = ("wait_inside", "wait_end", "gather", "push", "other")
@@ -127,6 +127,7 @@ class _Waited(NamedTuple):
     transfers: tuple[_Moved, ...]
     several: bool  # lanes: transfers of one lane never overlap, those of two share the gap
     ends_with: int  # what the gap ends with, where one lane has all of them, or -1
+    meets: bool  # some of them wait for peers
 
 
 @lru_cache(maxsize=256)
@@ -144,7 +145,8 @@ def _waited(program: Program, gap: Gap) -> _Waited:
     steps = [(t, program.steps[t]) for t in gap.transfers]
     several = len({step.lane for _, step in steps}) > 1
     ends_with = -1 if several else max(gap.transfers)
-    return _Waited(gap.before, tuple(_Moved(t, s.kind, s.meets) for t, s in steps), several, ends_with)
+    moved = tuple(_Moved(t, s.kind, s.meets) for t, s in steps)
+    return _Waited(gap.before, moved, several, ends_with, any(step.meets for step in moved))
 
 
 class _Times(NamedTuple):
@@ -186,6 +188,9 @@ def _attribute(gap: _Waited, times: _Times, end: Floats, parts: dict[str, Floats
     left = np.subtract(end, start, out=times.left)
     if not (left[0, 0] or left.any()):
         return
+    if gap.several and gap.meets:
+        _share(gap, times, start, end, parts)
+        return
     last = gap.ends_with if simulated else -1
     for t, kind, meets in gap.transfers:
         done = end if t == last else _within(had[t], start, None if simulated else end, times.done)
@@ -201,6 +206,21 @@ def _attribute(gap: _Waited, times: _Times, end: Floats, parts: dict[str, Floats
             waited = _within(asked[t], start, None if simulated else moved, times.waited)
             inside = parts["wait_inside"]
             np.add(inside, np.subtract(moved, waited, out=moved), out=inside)
+
+
+def _share(gap: _Waited, times: _Times, start: Floats, end: Floats, parts: dict[str, Floats]) -> None:
+    """Of lanes that wait for peers beside each other: what moves has the gap first, gathers before pushes, and
+    waiting what is left of it."""
+    seen: list[tuple[Floats, Floats]] = []
+    left = np.maximum(end - start, 0.0)
+    met = {t: np.broadcast_to(times.start(t), end.shape) for t, _, meets in gap.transfers if meets}
+    waits = [(times.asked[t], moved) for t, moved in met.items()]
+    moves = [(kind, (met.get(t, times.asked[t]), times.had[t])) for t, kind, _ in gap.transfers]
+    for part in ("gather", "push", "wait_inside"):
+        seen += waits if part == "wait_inside" else [span for kind, span in moves if kind == part]
+        rest = uncovered(start, end, seen)
+        parts[part] += np.maximum(left - rest, 0.0)
+        left = rest
 
 
 def _within(times: Floats, low: Floats, high: Floats | None, out: Floats) -> Floats:

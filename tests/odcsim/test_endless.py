@@ -1,14 +1,14 @@
 """Inputs without an end: a bound, and one line."""
 
-import gzip
 import io
 import sys
 from pathlib import Path
 
 import pytest
 
-from odcsim import whole
+from odcsim import budget, whole
 from odcsim.cli import main
+from odcsim.errors import InputError
 from odcsim.reading import unpacked
 
 SETTING = "--gpu a100 --devices 2 --minibatch 2 --minibatches 1".split()
@@ -33,8 +33,7 @@ READS = {
 @pytest.mark.parametrize("reads", READS)
 def test_a_device_without_end_is_one_line(reads, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for module in ("odcsim.schedule", "odcsim.form", "odcsim.fitting.logs", "odcsim.checking.plan_file"):
-        monkeypatch.setattr(f"{module}.LARGE", 1 << 16)
+    monkeypatch.setenv(budget.VARIABLE, "256MB")
     for suffix in ("csv", "jsonl", "json", "toml", "npy", "npz"):
         (tmp_path / f"zero.{suffix}").symlink_to("/dev/zero")
     assert main(READS[reads]) == 2
@@ -44,11 +43,9 @@ def test_a_device_without_end_is_one_line(reads, tmp_path, monkeypatch, capsys):
 
 def test_whoever_gives_more_than_anybody_needs_is_not_read_on(tmp_path):
     (tmp_path / "a").write_bytes(bytes(100))
-    assert whole.read_bytes(tmp_path / "a", 100) == bytes(100)
-    with pytest.raises(ValueError, match="more than 99 bytes"):
-        whole.read_bytes(tmp_path / "a", 99)
-    with pytest.raises(ValueError, match="more than 1,000 bytes"):
-        whole.inflated(gzip.compress(bytes(10**6)), 1000)
+    assert whole.read_bytes(tmp_path / "a") == bytes(100)
+    with pytest.raises(InputError, match=r"a: holds more than 99 B of text .* set ODCSIM_MAX_MEMORY=8GB"):
+        whole.read_bytes(tmp_path / "a", budget.USUAL // 99)
 
 
 def test_a_pipe_has_a_bound(monkeypatch, capsys):

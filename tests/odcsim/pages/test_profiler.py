@@ -54,6 +54,21 @@ def test_a_folder_that_is_there_is_left_alone(run, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["traces"]
 
 
+def test_of_two_that_write_at_once_the_second_is_told(run, tmp_path, monkeypatch):
+    events = profiler.events
+
+    def meanwhile(*args):
+        monkeypatch.setattr(profiler, "events", events)
+        profiler.write(run, tmp_path / "traces", range(2))
+        return events(*args)
+
+    monkeypatch.setattr(profiler, "events", meanwhile)
+    with pytest.raises(InputError, match=r"traces: cannot be written \(Directory not empty\); see its folder"):
+        profiler.write(run, tmp_path / "traces", range(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["traces"]
+    assert len(list((tmp_path / "traces").iterdir())) == run.about.devices
+
+
 def test_what_fails_leaves_nothing(run, tmp_path):
     with pytest.raises(InputError, match="no minibatch 7"):
         profiler.write(run, tmp_path / "traces", [7])

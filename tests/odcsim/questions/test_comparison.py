@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from odcsim import balance, schedule, tables, timeline
 from odcsim.cli import csvs, table
@@ -17,6 +19,7 @@ from odcsim.questions import answer
 from odcsim.questions.asking import ask
 from odcsim.questions.comparison import Comparison, compare, measure, pairs
 from odcsim.questions.setting import cost_of, plan
+from odcsim.recipe import CHOICES, USUAL
 from odcsim.results import metrics
 from odcsim.results.summary import REFERENCE, row
 
@@ -210,3 +213,77 @@ def test_terms_of_a_row_add_up_to_its_memory_and_are_printed(compared, capsys):
     for one in (answer.answer(compared).reference, answer.answer(compared).best):
         [line] = [line for line in told.splitlines() if answer.named(one) in line]
         assert line.split()[-1] == f"{one.memory_bytes / 1e9:.1f}"
+
+
+REST = [("lb-micro", sync) for sync in SYNCS]
+
+
+@pytest.mark.parametrize(
+    ("ask_for", "message"),
+    [
+        (
+            lambda c: c.row("lb-mini", "collective"),
+            r"no row of lb-mini under collective; there are native \(",
+        ),
+        (lambda c: c.row("lb-mino", "on-demand"), r"no row of lb-mino under on-demand; .*lb-mini \(on-demand\)"),
+        (lambda c: c.usage("", ""), "no row of  under ; there are native"),
+        (lambda c: c.typical(("a", "b")), "no row of a under b"),
+        (lambda c: c.clearest(REFERENCE, ("a", "b")), "no row of a under b"),
+        (lambda c: c.timeline("lb-mini", "collective", 0), "no row of lb-mini under collective"),
+        (lambda c: c.timeline(*REFERENCE, 10**6), "no minibatch 1000000; there are 0 to"),
+        (lambda c: c.timeline(*REFERENCE, -1), "no minibatch -1"),
+    ],
+)
+def test_a_row_that_is_not_there_is_told_with_those_that_are(compared, ask_for, message):
+    with pytest.raises(InputError, match=message):
+        ask_for(compared)
+
+
+@pytest.mark.parametrize(
+    ("among", "message"),
+    [
+        ([("lb-mini", "on-demand")], r"among lacks \('lb-micro', 'collective'\)"),
+        ([REFERENCE, ("lb-mini", "on-demand")], r"among lacks \('lb-micro', 'on-demand'\).*add it"),
+        (
+            [REFERENCE, ("lb-mini", "collective")],
+            r"among holds \('lb-mini', 'collective'\); give \(balancer, sync\) of",
+        ),
+        ([REFERENCE, ("lb-mino", "on-demand")], "among holds"),
+        (["lb-mini"], "among holds 'lb-mini'"),
+        ([REFERENCE, ("split", "on-demand")], "among holds"),
+    ],
+)
+def test_some_rows_alone_are_compared_or_refused_with_what_they_lack(setting, among, message):
+    with pytest.raises(InputError, match=message):
+        compare(setting, among=among)
+
+
+def test_some_rows_alone_say_what_they_say_among_all(setting, compared):
+    few = compare(setting, among=[*REST, ("lb-mini", "on-demand")])
+    mine, all_of_them = few.row("lb-mini", "on-demand"), compared.row("lb-mini", "on-demand")
+    assert (mine.speedup, mine.sync_gain, mine.idle) == (all_of_them.speedup, all_of_them.sync_gain, all_of_them.idle)
+    assert answer.verdict(answer.answer(few))
+    with pytest.raises(InputError, match="no row with on-demand to answer by"):
+        answer.answer(compare(setting, among=REST[:2]))
+
+
+def _values(name):
+    choice = CHOICES[name]
+    return choice.values or ([0, 8] if type(choice.usual) is int else [True, False])
+
+
+@settings(max_examples=12)
+@given(st.fixed_dictionaries({}, optional={name: st.sampled_from(_values(name)) for name in USUAL.inputs()}))
+def test_parts_of_the_idle_are_parts_of_it_whatever_the_recipe(recipe):
+    """Under every sync, over two nodes."""
+    try:
+        setting = ask(
+            "lognormal:median=3000,sigma=1.5,max=16000", "qwen3-0.6b", gpu="a100", devices=4, devices_per_node=2,
+            minibatch=3, minibatches=2, max_tokens=16000, **recipe,
+        )  # fmt: skip
+    except InputError:  # some choices exclude each other
+        return
+    for found in compare(setting, among=[*REST, ("lb-mini", "on-demand")]).rows:
+        assert all(-1e-9 <= part <= 1 for part in found.idle_parts.values()), found
+        assert sum(found.idle_parts.values()) == pytest.approx(found.idle, abs=1e-9)
+        assert 0 <= found.idle <= 1

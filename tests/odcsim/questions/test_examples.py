@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from odcsim.errors import InputError
 from odcsim.questions.comparison import compare
 from odcsim.questions.examples import clearest, typical
 from odcsim.results import metrics
@@ -53,5 +54,5 @@ def test_a_comparison_finds_them(comparison):
     assert comparison.clearest(*PAIR) == np.argmax(spent[0] / spent[1])
     assert 0 <= comparison.typical(*PAIR) < 6
     only = replace(comparison, rows=comparison.rows[:1], usages=comparison.usages[:1])
-    with pytest.raises(StopIteration):
+    with pytest.raises(InputError, match="there are native"):
         only.usage("lb-mini", "on-demand")

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from strategies import cases
+from strategies import ANYHOW, cases
 
 from odcsim.cluster import Cluster
 from odcsim.executors import analytic, des
@@ -30,7 +30,7 @@ def every_device(block):
         yield place, [view(block, place, device) for device in range(block.counts.shape[1])]
 
 
-@given(cases())
+@given(cases(**ANYHOW))
 def test_the_compute_lane_is_filled_from_the_start_to_the_end(case):
     block = block_of(case)
     for place, views in every_device(block):
@@ -42,13 +42,13 @@ def test_the_compute_lane_is_filled_from_the_start_to_the_end(case):
 
 
 @settings(max_examples=200)
-@given(cases())
+@given(cases(**ANYHOW))
 def test_slices_come_to_what_metrics_says(case):
     agrees(block_of(case))
 
 
 @settings(max_examples=30)
-@given(cases(devices=(4, 4), microbatches=(1, 2)))
+@given(cases(devices=(4, 4), microbatches=(1, 2), **ANYHOW))
 def test_slices_come_to_what_metrics_says_on_shared_links_too(case):
     cluster = Cluster(4, 2, 3e11, 2.5e10, 1)
     agrees(block_of(case, lambda steps, table: des.run(steps, table, cluster)))
@@ -65,7 +65,7 @@ def agrees(block):
             assert total[part] == pytest.approx(getattr(usage, part)[place], abs=1e-9), part
 
 
-@given(cases())
+@given(cases(**ANYHOW))
 def test_lanes_do_one_thing_at_a_time_and_only_what_the_device_ran(case):
     block = block_of(case)
     for place, views in every_device(block):

@@ -217,6 +217,8 @@ def test_the_command(tmp_path, capsys):
     assert "drawn singly" not in out
     assert main([*asked, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
+    assert content["inputs"].items() >= {"gpu": "h100", "recompute": True, "sharding": "full"}.items()
+    assert type(content["inputs"]["grouped"]) is bool
     assert len(content["rows"]) == 7
     assert main([*asked[:-1], "300"]) == 2
     assert "over --max-tokens 300" in capsys.readouterr().err
