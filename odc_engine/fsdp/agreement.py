@@ -16,10 +16,11 @@ SETTLES, DROPS, REFUSES, LOOKS = range(1, 5)
 _CAME = {SETTLES: "called settle()", DROPS: "called publish()", LOOKS: "looked at gradients"}
 
 
-def word(comes_for: int, refusal: InputError | None = None) -> Tensor:
-    """What a device says: one byte, and the words of its refusal."""
+def word(comes_for: int, refusal: InputError | None = None, *, steps: int = 0) -> Tensor:
+    """What a device says: one byte, and the words of its refusal. `steps`: of optimizers since weights were published,
+    which all devices have taken or none."""
     if refusal is None:
-        return _bytes(comes_for, b"")
+        return _bytes(comes_for, bytes([min(steps, 255)]))
     parts = b"\0".join(text.encode() for text in (refusal.problem, refusal.fix))
     return _bytes(REFUSES, parts)
 
@@ -36,11 +37,19 @@ def agree(words: Tensor, way_out: str) -> None:
     """Raise where devices have not come for the same. `words`: a row of each."""
     came = words[:, 0].tolist()
     if len(set(came)) == 1 and came[0] != REFUSES:
+        _agree_on_steps(words[:, 1].tolist())
         return
     for device, first in enumerate(came):
         if first == REFUSES:
             raise _told(device, bytes(words[device, 1:SIZE].tolist()))
     raise _disagreement(came, way_out)
+
+
+def _agree_on_steps(steps: Sequence[int]) -> None:
+    if len(set(steps)) > 1:
+        who = [f"device {device} {'has' if each else 'has not'}" for device, each in enumerate(steps)]
+        problem = f"an optimizer stepped before settle(), as it does where its first state is saved: {', '.join(who)}"
+        raise InputError(problem, fix="save states of optimizers between two minibatches")
 
 
 def _told(device: int, text: bytes) -> InputError:

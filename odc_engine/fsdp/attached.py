@@ -19,8 +19,10 @@ from typing import Any, Protocol, cast
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from odc_engine.fsdp.first_states import aside_of_first_states
 from odc_engine.fsdp.groups import in_backward
 from odc_engine.fsdp.minibatch import Minibatch
+from odc_engine.fsdp.uncompiled import uncompiled
 from odc_engine.fsdp.units import Unit
 from odc_engine.fsdp.unsettled import Unsettled
 from odcsim.errors import InputError
@@ -44,6 +46,7 @@ class Attached:
         self._model, self._units, self._minibatch, self._meetings = model, units, minibatch, meetings
         self._optimizers: list[Optimizer] = []
         self._stepped: set[int] = set()
+        self._begun: set[int] = set()  # whoever has stepped before, and has the state that it will have
         self.looked = False  # somebody has settled by reading a gradient
         self._opened, self.closed = ExitStack(), False
 
@@ -52,11 +55,14 @@ class Attached:
         if not self._optimizers:
             loading = cast(Any, self._model).register_load_state_dict_post_hook(self._loaded)
             self._opened.callback(loading.remove)
+            self._opened.callback(aside_of_first_states(self._first_state))
             self._minibatch.look = self._look
         for optimizer in optimizers:
             self._optimizers.append(optimizer)
             usual = optimizer.zero_grad
-            optimizer.zero_grad = partial(self._zero, usual)  # type: ignore[method-assign]
+            cover = partial(uncompiled(self._zero), usual)
+            cover.laid_by = self  # type: ignore[attr-defined]
+            optimizer.zero_grad = cover  # type: ignore[method-assign]
             self._opened.callback(_uncover, optimizer)
 
     def _check(self, optimizers: Sequence[Optimizer]) -> None:
@@ -86,11 +92,13 @@ class Attached:
         every = (p.grad for group in optimizer.param_groups for p in group["params"] if id(p) in own)
         return any(gradient is not None and not isinstance(gradient, Unsettled) for gradient in every)
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        """The last of them publishes."""
+    def after_step(self, optimizer: Optimizer, *, empty: bool) -> None:
+        """The last of them publishes. `empty`: with nothing, before anything was settled: it ends no minibatch."""
         if any(optimizer is each for each in self._optimizers):
-            self._stepped.add(id(optimizer))
-            if len(self._stepped) == len(self._optimizers):
+            self._begun.add(id(optimizer))
+            if not empty:
+                self._stepped.add(id(optimizer))
+            if empty or len(self._stepped) == len(self._optimizers):
                 self._meetings.renew(keep=True)
 
     def forget(self) -> None:
@@ -102,6 +110,14 @@ class Attached:
         """Into the whole model. In the middle of a minibatch the step that ends it publishes."""
         if not self._meetings.settled and not self._minibatch.pushed:
             self._meetings.renew(keep=True)
+
+    def _first_state(self, optimizer: Optimizer, give: Callable[[], None]) -> None:
+        """An optimizer's state is saved or loaded."""
+        own = any(optimizer is each for each in self._optimizers) and id(optimizer) not in self._begun
+        laid = own and not self._meetings.settled and not self._minibatch.pushed and self._minibatch.take_up()
+        give()
+        if laid:
+            self._minibatch.lay()
 
     def _zero(self, usual: Callable[..., None], set_to_none: bool = True, **how: Any) -> None:
         if self.closed:  # and beneath another's
@@ -131,7 +147,7 @@ class Attached:
 def _uncover(optimizer: Optimizer) -> None:
     """Take the zero_grad of who has closed off an optimizer, unless somebody else's lies on it."""
     top: Any = optimizer.zero_grad
-    while isinstance(top, partial) and isinstance(at := getattr(top.func, "__self__", None), Attached) and at.closed:
+    while isinstance(top, partial) and isinstance(at := getattr(top, "laid_by", None), Attached) and at.closed:
         top = top.args[0]
     if getattr(top, "__func__", None) is type(optimizer).zero_grad:
         optimizer.__dict__.pop("zero_grad", None)

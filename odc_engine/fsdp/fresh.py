@@ -1,11 +1,13 @@
 """Whether the weights are those that were published. Peers read what was laid out, FSDP2 what is in the parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
+from torch.optim.optimizer import Optimizer
 
+from odc_engine.fsdp.steps import no_rate
 from odc_engine.fsdp.units import Unit, pack, refuse_cast
 from odc_engine.fsdp.ways import Ways
 from odcsim.errors import InputError
@@ -22,6 +24,7 @@ class Fresh:
         self._versions: list[list[tuple[int, int, int]]] = [[] for _ in units]
         self._whole: list[list[int]] = [[] for _ in units]
         self.stepped = False  # an optimizer has, since they were published
+        self.steps = 0  # of optimizers with a state, before anything was settled
         self._unlike: list[tuple[Tensor, Unit]] = []  # on a GPU, where a look would wait for it
 
     def note(self) -> None:
@@ -29,8 +32,19 @@ class Fresh:
         increment_version([piece.managed.whole for unit in self._units for piece in unit.pieces])
         self._versions = [_versions(unit) for unit in self._units]
         self._whole = [_whole(unit) for unit in self._units]
-        self.stepped = False
+        self.stepped, self.steps = False, 0
         self._unlike.clear()
+
+    def step(self, optimizer: Optimizer, published: Callable[[int], Tensor], *, settled: bool) -> bool:
+        """An optimizer has stepped. Whether with nothing, at a rate of nothing, as torch.distributed.checkpoint has one
+        do that has no state yet: then all weights are what was published, whatever their versions say."""
+        self.steps += not settled and bool(optimizer.state)
+        empty = not settled and no_rate(optimizer)
+        if empty and all(_equal(packed(unit, own := published(unit.index)), own) for unit in self._units):
+            self._versions = [_versions(unit) for unit in self._units]
+        else:
+            self.stepped = True
+        return empty
 
     def check(self, unit: Unit) -> None:
         for piece in unit.pieces:
@@ -46,19 +60,17 @@ class Fresh:
                 problem = f"a forward pass changes {piece.name}, of which each device has a copy for a while"
                 raise InputError(problem, fix="change it between settle() and publish(), or make it a buffer")
 
-    def compare(self, unit: Unit, packed: Tensor, published: Tensor) -> None:
-        """`packed`: the unit's shard as it is now."""
-        mine, theirs = (each.view(_BITS[each.itemsize]) for each in (packed, published))
-        if packed.is_cuda:
-            self._unlike.append(((mine != theirs).any(), unit))
-        elif not torch.equal(mine, theirs):
+    def compare(self, unit: Unit, mine: Tensor, published: Tensor) -> None:
+        """`mine`: the unit's shard as it is now."""
+        if mine.is_cuda:
+            own, theirs = _bits(mine, published)
+            self._unlike.append(((own != theirs).any(), unit))
+        elif not _equal(mine, published):
             raise self._changed(unit)
 
     def compare_shard(self, unit: Unit, published: Tensor) -> None:
         """Compare a shard that FSDP2 does not hand over, since it has kept the unit whole."""
-        packed = torch.empty_like(published)
-        pack(unit, packed)
-        self.compare(unit, packed, published)
+        self.compare(unit, packed(unit, published), published)
 
     def _changed(self, unit: Unit) -> InputError:
         return InputError(f"weights of {unit.name} changed since they were published", fix=self._ways.now.publish)
@@ -70,6 +82,21 @@ class Fresh:
         unlike, self._unlike = self._unlike, []
         if unlike and torch.stack([flag for flag, _ in unlike]).any():
             raise self._changed(next(unit for flag, unit in unlike if flag))
+
+
+def packed(unit: Unit, like: Tensor) -> Tensor:
+    """A unit's shard as it is now."""
+    out = torch.empty_like(like)
+    pack(unit, out)
+    return out
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(*_bits(one, other))
+
+
+def _bits(*tensors: Tensor) -> Iterator[Tensor]:
+    return (each.view(_BITS[each.itemsize]) for each in tensors)
 
 
 def _versions(unit: Unit) -> list[tuple[int, int, int]]:

@@ -106,6 +106,14 @@ class Minibatch:
             grads = [piece.parameter.grad for piece in unit.trainable]
             self._placed[unit.index] = [gradient for gradient in grads if isinstance(gradient, Unsettled)]
 
+    def take_up(self) -> bool:
+        """What was laid, of a minibatch that has not begun. Whether there was anything."""
+        laid = [gradient for gradients in self._placed.values() for gradient in gradients]
+        self._forget_placed()
+        for unit in self._units:
+            drop_gradients(unit, keep=True)
+        return bool(laid)
+
     def _lay(self, unit: Unit) -> None:
         made = []
         for piece in unit.trainable:

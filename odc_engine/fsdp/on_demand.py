@@ -39,6 +39,7 @@ from odc_engine.fsdp.replicas import Replicas
 from odc_engine.fsdp.retried import Retried, backward
 from odc_engine.fsdp.steps import Steps
 from odc_engine.fsdp.transfers import Transfers, comes_ahead
+from odc_engine.fsdp.uncompiled import uncompiled
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
 from odc_engine.fsdp.unreached import pack_zeros, spread
 from odc_engine.fsdp.used import Used
@@ -113,8 +114,9 @@ class OnDemand(Communication):
             self._retried = Retried(model, self.units, self._minibatch, self._transfers, self._used)
             self._attached = Attached(model, self.units, self._minibatch, self)
             opened.callback(self._attached.close)
-            hook = cast(Any, torch.compiler.disable)(lambda *_: self._minibatch.begin())
+            hook = uncompiled(lambda *_: self._minibatch.begin())
             opened.callback(model.register_forward_pre_hook(hook, prepend=True).remove)
+            vars(self).update({each.__name__: uncompiled(each) for each in (self.meet_to_settle, self.renew)})
             self.publish()
             self._opened = opened.pop_all()
 
@@ -160,8 +162,8 @@ class OnDemand(Communication):
             raise InputError("a step with gradients that are on their way to their owners", fix=self.ways.now.step)
 
     def _after_step(self, optimizer: Optimizer) -> None:
-        self._fresh.stepped = True
-        self._attached.after_step(optimizer)
+        empty = self._fresh.step(optimizer, lambda unit: self.arena.weights(self.rank, unit), settled=self.settled)
+        self._attached.after_step(optimizer, empty=empty)
 
     def settle(self) -> None:
         if self.size > 1 and not (self.settled and self._attached.looked):
@@ -172,7 +174,7 @@ class OnDemand(Communication):
         if self.settled:
             raise InputError("settle() twice for one minibatch", fix=self.ways.now.again)
         comes_for = agreement.LOOKS if by_a_look else agreement.SETTLES
-        word = agreement.word(comes_for, self._broken or self._problem())
+        word = agreement.word(comes_for, self._broken or self._problem(), steps=self._fresh.steps)
         self._transfers.finish_pushes()
         mine = torch.cat([word, self._used.flags()])
         arena.notes(self.rank, len(mine)).copy_(mine)
@@ -278,7 +280,6 @@ class OnDemand(Communication):
             self.arena.clear(unit.index)
 
     def gather(self, unit: Unit, mine: Tensor, out: Tensor) -> Handle:
-        """`mine`: this device's shard, as FSDP2 has it now."""
         self._fresh.compare(unit, mine, self.arena.weights(self.rank, unit.index))
         return self._transfers.gather(unit, out)
 

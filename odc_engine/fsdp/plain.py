@@ -20,18 +20,34 @@ HOOKS = (
     "_state_dict_hooks",
     "_state_dict_pre_hooks",
 )
+COMPILED = "_orig_mod"  # what torch.compile makes of a module has the module there
 OURS = ("torch.distributed", "odc_engine")
 
 
 def plain(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     """`weights`: by the names of `named_parameters()`. Hooks that others have registered stay."""
+    if isinstance(inner := getattr(model, COMPILED, None), nn.Module):
+        return _Eager(plain(inner, {name.removeprefix(f"{COMPILED}."): own for name, own in weights.items()}))
     memo: dict[int, Any] = {}
     for name, parameter in model.named_parameters():
         memo[id(parameter)] = nn.Parameter(weights[name], requires_grad=parameter.requires_grad)
     with ExitStack() as stripped:
         for module in list(model.modules()):
+            # A handle of a hook that somebody has kept leads to all hooks, FSDP2's with them.
+            memo |= {id(module.__dict__[name]): OrderedDict() for name in HOOKS if name in module.__dict__}
             stripped.enter_context(_without_fsdp(module))
         return copy.deepcopy(model, memo)
+
+
+class _Eager(nn.Module):
+    """In the place of what torch.compile has made of a module; parameters have the same names."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        setattr(self, COMPILED, inner)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, COMPILED)(*args, **kwargs)
 
 
 @contextmanager

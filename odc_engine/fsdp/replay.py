@@ -1,7 +1,7 @@
 """Forward and backward passes of a loop, noted on each device and run again by a plain model.
 
 What the whole model is given, and what comes back to its outputs in backward. So the loop's own losses, masks and
-weights are part of it, whatever they are.
+weights are part of it, whatever they are. The loop gets the outputs as they are, and does with them what it likes.
 """
 
 from collections.abc import Sequence
@@ -12,20 +12,23 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd import backward
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
+from odc_engine.fsdp.outputs import Graph, leaves_of, of_graph
 from odcsim.errors import InputError
 
 
 @dataclass(slots=True)
 class Noted:
-    """`gradients`: by places among the outputs."""
+    """`gradients`: by places among the outputs. `inner`: outputs of which others are made, and whose gradients have
+    the others' part in them."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     random: list[Tensor]
     autocast: bool
     gradients: dict[int, Tensor] = field(default_factory=dict)
+    inner: frozenset[int] = frozenset()
 
 
 class Recording:
@@ -43,16 +46,18 @@ class Recording:
 
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
-            args, kwargs = tree_map_only(Tensor, _copied, (args, kwargs))
+            args, kwargs = tree_map_only(Tensor, _copied_input, (args, kwargs))
             autocast = any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
             self._every.append(Noted(args, kwargs, random_states(), autocast))
 
     def _end(self, _: nn.Module, args: object, output: object) -> None:  # noqa: ARG002
         if not torch.is_grad_enabled():
             return
-        for i, leaf in enumerate(tree_leaves(output)):
-            if isinstance(leaf, Tensor) and leaf.requires_grad:
-                cast(Any, leaf).register_hook(partial(_note, self._every[-1], i))
+        outputs = of_graph(output)
+        graph, noted = Graph(outputs), self._every[-1]
+        noted.inner = graph.inner
+        for place, own in outputs.items():
+            cast(Any, own).register_hook(partial(_note, noted, graph, place))
 
     def close(self) -> None:
         for hook in self._hooks:
@@ -63,7 +68,13 @@ def _copied(value: Tensor) -> Tensor:
     return value.detach().cpu().clone()
 
 
-def _note(noted: Noted, place: int, gradient: Tensor) -> None:
+def _copied_input(value: Tensor) -> Tensor:
+    return _copied(value).requires_grad_(value.requires_grad)
+
+
+def _note(noted: Noted, graph: Graph, place: int, gradient: Tensor) -> None:
+    if not graph.accumulates():
+        return
     own = _copied(gradient)
     noted.gradients[place] = noted.gradients[place] + own if place in noted.gradients else own
 
@@ -73,22 +84,37 @@ def random_states() -> list[Tensor]:
 
 
 def replay(plain: nn.Module, passes: Sequence[Noted]) -> dict[str, Tensor | None]:
-    """Gradients of all of them, one after the other, in fp64."""
-    device = next(plain.parameters()).device
+    """Gradients of all of them, one after the other, in the dtype of its parameters."""
+    first = next(plain.parameters())
+    device, given = first.device, partial(_given, like=first)
     with torch.enable_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for each in passes:
             torch.set_rng_state(each.random[0])
             if device.type == "cuda":
                 torch.cuda.set_rng_state(each.random[1])
-            args, kwargs = tree_map_only(Tensor, partial(_given, device=device), (each.args, each.kwargs))
-            leaves = tree_leaves(plain(*args, **kwargs))
-            outputs = [leaves[place] for place in each.gradients]
-            backward(outputs, [_given(g, device=device) for g in each.gradients.values()])
+            args, kwargs = tree_map_only(Tensor, given, (each.args, each.kwargs))
+            _back(list(leaves_of(plain(*args, **kwargs))), each)
     return {name: parameter.grad for name, parameter in plain.named_parameters()}
 
 
-def _given(value: Tensor, device: torch.device) -> Tensor:
-    return value.to(device, torch.float64) if value.is_floating_point() else value.to(device)
+def _back(leaves: Sequence[Any], noted: Noted) -> None:
+    """What comes to an inner output from the others has been noted with it, and is put in its place, not added."""
+    roots, seeds = [], []
+    for place, gradient in noted.gradients.items():
+        if (own := leaves[place]).requires_grad:  # not so where it is an input's
+            mine = gradient.to(own)
+            if place in noted.inner:
+                own.register_hook(lambda _, mine=mine: mine)
+            roots.append(own)
+            seeds.append(mine)
+    if roots:
+        backward(roots, seeds)
+
+
+def _given(value: Tensor, like: Tensor) -> Tensor:
+    """An input that wants a gradient does so again, since old checkpoints look at that, and may be changed in place."""
+    own = value.detach().to(like.device, like.dtype if value.is_floating_point() else value.dtype)
+    return own.requires_grad_().clone() if value.requires_grad else own
 
 
 def refuse_empty(passes: Sequence[Noted]) -> None:

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from odc_engine.fsdp.uncompiled import uncompiled
 from odc_engine.fsdp.units import Unit
 from odc_engine.fsdp.ways import Ways
 from odcsim.errors import InputError
@@ -25,8 +26,8 @@ class Steps:
         self._own: dict[int, object] = {}
         self._whole: set[int] = set()
         self._hooks = ExitStack()
-        self._hooks.callback(register_optimizer_step_pre_hook(self._pre).remove)
-        self._hooks.callback(register_optimizer_step_post_hook(self._post).remove)
+        self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(self._pre)).remove)
+        self._hooks.callback(register_optimizer_step_post_hook(uncompiled(self._post)).remove)
 
     def note(self) -> None:
         """Which parameters there are now: loading by assignment puts others in their place."""
@@ -55,3 +56,8 @@ class Steps:
 
     def close(self) -> None:
         self._hooks.close()
+
+
+def no_rate(optimizer: Optimizer) -> bool:
+    """Whether it steps with a learning rate of nothing."""
+    return all("lr" in group and float(group["lr"]) == 0 for group in optimizer.param_groups)

@@ -1,9 +1,9 @@
 """Parameters that no gradient has reached since their unit's last push.
 
-FSDP2 packs what has a gradient: a parameter used in some microbatches only would shift all that follow it. From torch
-2.13 on it can be told to pack zeros for the others. Before that it is known here which ones it has packed, and the
-zeros are put between them. A unit of which it would pack nothing it does not reduce at all: where transfers meet the
-others would wait, so there all of the unit's gradients are zeros.
+FSDP2 packs what has a gradient: a parameter used in some microbatches only would shift all that follow it. It is known
+here which ones it has packed, and zeros are put between them. A unit of which it would pack nothing it does not reduce
+at all, so a device that skips a unit moves no byte of it. Where transfers meet the others would wait: there all of the
+unit's gradients are zeros, which FSDP2 can be told to pack from torch 2.13 on.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,15 +19,10 @@ from odcsim.errors import InputError
 SETTER = "set_reduce_scatter_unused_params"
 
 
-def packs_zeros() -> bool:
-    """Whether it can be told to."""
-    return hasattr(FSDPModule, SETTER)
-
-
 def pack_zeros(unit: Unit, *, meets: bool) -> Callable[[], object]:
-    """Have FSDP2 do so where it can. Returns what ends it, where that is not a setting."""
-    if packs_zeros():
-        unit.fsdp.set_reduce_scatter_unused_params(True)
+    """Have FSDP2 do so where transfers meet, and nowhere else. Returns what ends it, where that is not a setting."""
+    if hasattr(FSDPModule, SETTER):
+        unit.fsdp.set_reduce_scatter_unused_params(meets)
     elif meets:
         return unit.group.before_reduction(lambda: _reach(unit))
     return lambda: None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from odc_engine.fsdp.uncompiled import uncompiled
 from odc_engine.fsdp.units import Unit
 
 
@@ -20,7 +21,7 @@ class Used:
         self._handles: list[RemovableHandle] = []
         for unit in units:
             for i, piece in enumerate(unit.trainable):
-                note = functools.partial(self._note, unit.index, i)
+                note = uncompiled(functools.partial(self._note, unit.index, i))
                 self._handles.append(cast(Any, piece.managed.whole).register_post_accumulate_grad_hook(note))
 
     def _note(self, unit: int, piece: int, _: Tensor) -> None:

@@ -56,6 +56,15 @@ class Dropping(Net):
         return [layer for i, layer in enumerate(self.layers) if i != turn % len(self.layers)]
 
 
+class OneTrained(Dropping):
+    """The first layer alone is trained, as a vision tower may be: microbatches without it have no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+        self.layers[0].requires_grad_(True)
+
+
 class Choosy(Net):
     """Parameters that some microbatches use and others do not: two of equal size, one of odd size, one used never."""
 

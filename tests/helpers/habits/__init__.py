@@ -19,6 +19,7 @@ ROOMS = {
     "gradients": "Gradients that come another way, stay, or are left out",
     "frozen": "Frozen parameters",
     "weights": "Weights that change otherwise than by a step",
+    "checkpoints": "States of optimizers saved and loaded by `torch.distributed.checkpoint`",
     "replaced": "Parts of the model that are replaced, added or taken away",
     "training": "Modes of training",
     "settings": "Settings of FSDP2, and other hands in it",

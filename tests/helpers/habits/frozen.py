@@ -1,6 +1,6 @@
 """Parameters that are frozen and unfrozen."""
 
-from nets import Half
+from nets import Half, OneTrained
 from users import User
 
 from habits import habit
@@ -76,4 +76,27 @@ def frozen_for_an_evaluation(user: User) -> None:
     user.model.requires_grad_(False)
     user.evaluate()
     user.model.requires_grad_(True)
+    user.minibatch()
+
+
+@habit(model=OneTrained)
+def reaches_nothing_trained(user: User) -> None:
+    """a microbatch that reaches nothing trained, with `if loss.requires_grad: loss.backward()`"""
+    for _ in range(2):
+        user.number += 1
+        for rank in user.ranks:
+            for microbatch in range(user.habit.counts[rank]):
+                loss = user.loss(rank, microbatch)
+                if loss.requires_grad:
+                    loss.backward()
+        user.settle()
+        user.clip()
+        user.look_at_gradients()
+        user.step()
+        user.publish()
+
+
+@habit(model=OneTrained)
+def goes_back_from_nothing(user: User) -> None:
+    """the same with `loss.backward()`, which torch itself refuses"""
     user.minibatch()

@@ -113,10 +113,10 @@ def divide_factor_one(user: User) -> None:
 
 
 @habit(model=Dropping, calls="set_reduce_scatter_unused_params")
-def unused_off_later(user: User) -> None:
-    """`set_reduce_scatter_unused_params(False)` after `OnDemand`"""
+def unused_packed_later(user: User) -> None:
+    """`set_reduce_scatter_unused_params(True)` after `OnDemand`"""
     if user.odc:
-        user.model.set_reduce_scatter_unused_params(False)
+        user.model.set_reduce_scatter_unused_params(True)
     user.minibatch()
 
 

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from users import User
 
 from habits import habit
+from habits.attached import attached
 
 
 @habit(counts=(1, 1))
@@ -75,6 +76,39 @@ def compiled_model(user: User) -> None:
     user.minibatch()
     user.evaluate()
     user.minibatch()
+
+
+@habit()
+def compiled_step(user: User) -> None:
+    """attached: a compiled function that clips, steps and calls `zero_grad()`, under `torch.compile`"""
+    attached(user)
+
+    def finish() -> None:
+        nn.utils.clip_grad_norm_(user.model.parameters(), 0.05)
+        user.optimizer.step()
+        user.optimizer.zero_grad()
+
+    compiled = torch.compile(finish, backend="eager") if user.odc else finish
+    for _ in range(2):
+        user.backward()
+        compiled()
+        user.evaluate()
+
+
+@habit(counts=(1, 1))
+def compiled_minibatch(user: User) -> None:
+    """a whole minibatch as one function under `torch.compile`: forward, backward, settle, step, publish"""
+    tokens, turn = nets.tokens_of(0, 0, 0), 0
+
+    def minibatch() -> None:
+        for _ in user.ranks:
+            user.model(tokens, turn).sum().backward()
+        user.finish()
+
+    compiled = torch.compile(minibatch, backend="eager") if user.odc else minibatch
+    for _ in range(2):
+        compiled()
+        user.evaluate()
 
 
 @habit(model=partial(Net, recompute="plain"))
