@@ -4,8 +4,9 @@
         max_tokens = 8192
 
 A minibatch has as many samples as ever: per_device_train_batch_size x gradient_accumulation_steps for each device.
-Which device runs which of them, in how many microbatches, is planned; one may run more of them than others, or none. To
-the trainer a whole minibatch is one batch, so that it steps, logs, evaluates and saves on all devices alike.
+Which samples those are, the trainer's own loader says. Which device runs which of them, in how many microbatches, is
+planned; one may run more of them than others, or none. To the trainer a whole minibatch is one batch, so that it steps,
+logs, evaluates and saves on all devices alike.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +18,16 @@ from torch.distributed.fsdp import FSDPModule
 
 from odc_engine.fsdp import OnDemand
 from odc_engine.fsdp.ways import IN_A_TRAINER
-from odc_engine.sampler import agree
-from odc_engine.trainers import refusals
-from odc_engine.trainers.metrics import noted_by, own_alone
-from odc_engine.trainers.minibatches import Loaded, MinibatchLoader, MinibatchSampler, freely_balanced
-
-IGNORED = -100  # a label that no loss counts
+from odc_engine.trainers import beside_stock, refusals
+from odc_engine.trainers.collated import collated_lengths
+from odc_engine.trainers.counts import IGNORED
+from odc_engine.trainers.lengths import Expected, lengths_of
+from odc_engine.trainers.losses import Losses
+from odc_engine.trainers.metrics import noted_by
+from odc_engine.trainers.microbatches import MicrobatchRunner
+from odc_engine.trainers.minibatches import Loaded, MinibatchLoader
+from odc_engine.trainers.one_process import instead, one_process
+from odc_engine.trainers.order import OwnOrder, PlannedSampler, Usual
 
 
 class OnDemandMixin:
@@ -31,13 +36,21 @@ class OnDemandMixin:
 
     max_tokens: int | None = None
     balancer = "lb-mini"
+    mean_over: str | None = None  # what the loss is a mean over, where it is not found out: "samples", "labels", ...
+
+    def __init_subclass__(cls, **how: Any) -> None:
+        super().__init_subclass__(**how)
+        refusals.check_order(cls, OnDemandMixin)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        refusals.check_processes([*args, *kwargs.values()], type(self).__name__)
         super().__init__(*args, **kwargs)
         refusals.check(self._trainer)
         self._odc: OnDemand | None = None
         self._others: list[OnDemand] = []  # of models that are asked and never trained
         self._accumulated = 1
+        self._losses: Losses | None = None
+        self._told = False  # whether the first minibatch's gradient is another one in stock training
         self._trainer.add_callback(_Events(self))
 
     @property
@@ -50,8 +63,18 @@ class OnDemandMixin:
         return super()
 
     def lengths(self, dataset: Any) -> Sequence[int]:
-        """Tokens of each sample. For a dataset without `input_ids`, say it here."""
-        return refusals.lengths_of(dataset, str(self._trainer.args.length_column_name))
+        """Tokens of each sample: of its `input_ids`, or of what the collate function makes of it alone. Say it here
+        where it is known otherwise."""
+        own = self._trainer.args
+        told = lengths_of(dataset, str(own.length_column_name), getattr(own, "max_length", None))
+        if told is None:
+            return collated_lengths(self._usual, rank=own.process_index, devices=own.world_size)
+        return told
+
+    def costs(self, dataset: Any, lengths: Sequence[int]) -> Sequence[float] | None:
+        """What each sample costs, in any unit, where it is not what tokens cost: say it here."""
+        del dataset, lengths
+        return None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         own = self._trainer.args
@@ -93,51 +116,87 @@ class OnDemandMixin:
         return int(self._stock.get_total_train_batch_size(args)) * self._accumulated
 
     def get_train_dataloader(self) -> MinibatchLoader:
-        own, usual = self._trainer.args, self._stock.get_train_dataloader()
-        lengths = list(self.lengths(self._trainer.train_dataset))
-        batches = freely_balanced(
+        own = self._trainer.args
+        with instead(vars(own), "gradient_accumulation_steps", self._accumulated):  # a sampler may go by it
+            self._usual = usual = self._stock.get_train_dataloader()
+        order = OwnOrder(usual, own.world_size, self._accumulated)
+        dataset = refusals.dataset_of(self._trainer, usual, OnDemandMixin)
+        lengths = list(self.lengths(dataset))
+        self._sampler = PlannedSampler(
+            order,
             lengths,
             devices=own.world_size,
             rank=own.process_index,
-            minibatch=own.per_device_train_batch_size * self._accumulated,
             max_tokens=self.max_tokens or own.per_device_train_batch_size * max(lengths),
-            averaged=True,
+            costs=self.costs(dataset, lengths),
             balancer=self.balancer,
-            seed=own.seed if own.data_seed is None else own.data_seed,
-            drop_last=own.dataloader_drop_last,
+            padded=refusals.pads(self._trainer.data_collator),
         )
-        if own.world_size > 1:
-            agree(batches.state_dict()["digest"])
-        return MinibatchLoader(usual, MinibatchSampler(batches, refusals.pads(self._trainer.data_collator)), _sealed)
+        loader = MinibatchLoader(usual, self._sampler, _sealed)
+        multiple = getattr(self._trainer.data_collator, "pad_to_multiple_of", None)
+        self._expected = Expected(self._sampler.lengths, padded=self._sampler.padded, multiple=multiple)
+        self._losses, self._told = Losses(self._trainer, loader.collated, self._sampler, self._run), False
+        return loader
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """One minibatch, and what its losses count on all devices, as the Trainer counts it in its own batches."""
+        """One minibatch, and what its losses count on this device, as the Trainer counts it in its own batches."""
         del num_batches  # 1: a minibatch is a batch
         minibatch = next(epoch_iterator)
-        counted = minibatch["microbatches"]
-        _, items = self._stock.get_batch_samples(iter(counted), len(counted), device)
+        counted = [batch for batch, _ in minibatch["microbatches"]]
+        with one_process(self._trainer):
+            _, items = self._stock.get_batch_samples(iter(counted), len(counted), device)
         return [minibatch], items
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward of all microbatches of this device, then the one meeting of the minibatch."""
+        assert self._losses is not None
+        own, loaded = self._trainer, inputs["microbatches"]
         model.train()
-        loss, noted = torch.zeros((), device=self._trainer.args.device), noted_by(self._trainer)
-        with own_alone(self._trainer.accelerator):
-            for batch, share in zip(inputs["microbatches"], inputs["shares"], strict=True):
-                if not share:
-                    continue
-                # What the Trainer divides a mean loss by. Shares of all devices add up to the number of devices.
-                self._trainer.current_gradient_accumulation_steps = 1 / share
-                counted = _loss_tokens(batch)
-                self._gather_head()
-                loss += self._stock.training_step(model, batch, num_items_in_batch)
-                if noted:
-                    noted.weigh(share if counted is None else counted)
+        self._losses.begin(model, loaded, num_items_in_batch)
+        stock = self._stock_norm(model, loaded[0][1].usual)
+        loss, noted = torch.zeros((), device=own.args.device), noted_by(own)
+        microbatches = MicrobatchRunner(own, model, self._losses, self._odc)
+        run = [one for one in loaded if one[1].samples and self._losses.weighed(*one).scale]
+        for place, (batch, part) in enumerate(run):
+            if place:
+                own.control = own.callback_handler.on_substep_end(own.args, own.state, own.control)
+            self._expected.check(batch, part)
+            counted = _loss_tokens(batch)
+            loss += microbatches.run((batch, part))
+            if noted:
+                noted.weigh(part.share if counted is None else counted)
         if self._odc is not None:
             self._odc.settle()
         if noted:
             noted.combine()
+        if stock is not None:
+            beside_stock.tell(self._losses.law, self._norm(model, leave=True), stock)
         return loss
+
+    def _run(self, model: nn.Module, batch: Any, items: Any) -> Tensor:
+        """One microbatch, as the trainer runs it."""
+        self._gather_head()
+        loss: Tensor = self._stock.training_step(model, batch, items)
+        return loss
+
+    def _stock_norm(self, model: nn.Module, usual: Usual) -> float | None:
+        """Of the first minibatch's gradient, where stock training may take another one."""
+        assert self._losses is not None
+        devices, rank = self._trainer.args.world_size, self._trainer.args.process_index
+        told, self._told = self._told, True
+        if told or not beside_stock.may_differ(self._losses.law, usual, devices):
+            return None
+        beside_stock.backward_as_stock(self._trainer, model, self._losses, usual[rank])
+        return self._norm(model, leave=False)
+
+    def _norm(self, model: nn.Module, *, leave: bool) -> float:
+        if self._odc is not None and not leave:
+            self._odc.settle()
+        norm = beside_stock.norm_of(model, self._trainer.args.device, self._trainer.args.world_size)
+        if not leave:
+            model.zero_grad()
+            self.publish_weights()
+        return norm
 
 
 class _Events:
@@ -161,13 +220,13 @@ class _Events:
 
 def _sealed(loaded: list[Loaded]) -> dict[str, Any]:
     """A minibatch as the Trainer wants a batch: whose tokens can be counted."""
-    for batch, share in loaded:
-        if not share:  # a stand-in: nothing of it counts
+    for batch, part in loaded:
+        if not part.samples:  # a stand-in: nothing of it counts
             for name in [name for name in ("labels", "shift_labels") if name in batch]:
                 batch[name].fill_(IGNORED)
-    run = [batch for batch, share in loaded if share]
+    run = [batch for batch, part in loaded if part.samples]
     counted = {name: torch.cat([batch[name].flatten() for batch in run]) for name in _counted(run)}
-    return {**counted, "microbatches": [batch for batch, _ in loaded], "shares": [share for _, share in loaded]}
+    return {**counted, "microbatches": loaded}
 
 
 def _loss_tokens(batch: Any) -> int | None:

@@ -1,38 +1,13 @@
 """Metrics that a trainer gathers after every microbatch, gathered once per minibatch instead.
 
 Devices with unlike numbers of microbatches would wait for each other for ever there. So inside a minibatch each gather
-gives back what this device has, and what has come together is exchanged where all devices have just met.
+gives back what this device has (one_process.py), and what has come together is exchanged where all have just met.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
-
-GATHERS = ("gather", "gather_for_metrics", "reduce")
-
-
-@contextmanager
-def own_alone(accelerator: Any) -> Iterator[None]:
-    """Every gather of the accelerator gives back this device's part."""
-    for name in GATHERS:
-        setattr(accelerator, name, _own)
-    try:
-        yield
-    finally:
-        for name in GATHERS:
-            delattr(accelerator, name)
-
-
-def _own(values: Any, *_: Any, **__: Any) -> Any:
-    if isinstance(values, Tensor):
-        return values if values.dim() else values[None]
-    if isinstance(values, dict):
-        return type(values)({key: _own(value) for key, value in values.items()})
-    return type(values)(_own(value) for value in values)
 
 
 class NotedMetrics:

@@ -5,7 +5,7 @@ Such a trainer steps once for each item, so that devices step alike whatever the
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,23 @@ from odc_engine.sampler import BalancedBatches
 Collate = Callable[[list[Any]], Any]
 
 
+Places = tuple[int, ...]  # in the dataset
+
+
 @dataclass(frozen=True, slots=True)
 class Portion:
     """A microbatch to be loaded. One that counts for 0 stands in for a device that has nothing to run."""
 
-    places: tuple[int, ...]  # in the dataset
+    places: Places
     share: float  # of the minibatch's samples, times the number of devices
+    usual: tuple[tuple[Places, ...], ...] = ()  # of each device, the microbatches that its own loader would give it
+
+    @property
+    def samples(self) -> int:
+        return len(self.places) if self.share else 0
 
 
-Loaded = tuple[Any, float]  # what the trainer's own collate function made of a portion, and its share
+Loaded = tuple[Any, Portion]  # what the trainer's own collate function made of a portion
 
 
 def freely_balanced(lengths: Sequence[int], **asked: Any) -> BalancedBatches:
@@ -56,7 +64,7 @@ class MinibatchSampler(Sampler[list[Portion]]):
         return [Portion(part, len(part) * self.batches.devices / samples) for part in filled] or [Portion((0,), 0.0)]
 
 
-def padded_parts(places: Sequence[int], lengths: NDArray[np.int64], max_tokens: int) -> list[tuple[int, ...]]:
+def padded_parts(places: Sequence[int], lengths: NDArray[np.int64], max_tokens: int) -> list[Places]:
     """The same samples in microbatches of at most `max_tokens`, padding included, those of like length together."""
     parts: list[list[int]] = []
     longest = 0
@@ -68,14 +76,23 @@ def padded_parts(places: Sequence[int], lengths: NDArray[np.int64], max_tokens: 
     return [tuple(part) for part in parts]
 
 
+class Minibatches(Protocol):
+    """A batch sampler whose batches are one device's portions of a minibatch."""
+
+    def set_epoch(self, epoch: int) -> None: ...
+
+    def __iter__(self) -> Iterator[list[Portion]]: ...
+
+
 class MinibatchLoader(DataLoader[Any]):
     """Loads with another loader's dataset, collate function and workers."""
 
-    def __init__(self, usual: DataLoader[Any], sampler: MinibatchSampler, seal: Callable[[list[Loaded]], Any]) -> None:
+    def __init__(self, usual: DataLoader[Any], sampler: Minibatches, seal: Callable[[list[Loaded]], Any]) -> None:
         self.minibatches = sampler
+        self.collated = Collated(usual.dataset, usual.collate_fn)
         super().__init__(
-            _Collated(usual.dataset, usual.collate_fn),
-            batch_sampler=sampler,  # its batches are lists of portions, not of places
+            self.collated,
+            batch_sampler=cast(Any, sampler),  # its batches are lists of portions, not of places
             collate_fn=seal,
             num_workers=usual.num_workers,
             pin_memory=usual.pin_memory,
@@ -90,17 +107,19 @@ class MinibatchLoader(DataLoader[Any]):
         self.minibatches.set_epoch(epoch)
 
 
-class _Collated(Dataset[Loaded]):
+class Collated(Dataset[Loaded]):
     """A dataset of microbatches, by their portions."""
 
     def __init__(self, dataset: Any, collate: Collate) -> None:
-        self._dataset, self._collate = dataset, collate
+        self._dataset, self.collate = dataset, collate
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, part: Portion) -> Loaded:
-        places = list(part.places)
+        return self.collate(self.samples(part.places)), part
+
+    def samples(self, places: Sequence[int]) -> list[Any]:
+        listed = list(places)
         many = getattr(self._dataset, "__getitems__", None)
-        samples = many(places) if many else [self._dataset[i] for i in places]
-        return self._collate(samples), part.share
+        return list(many(listed)) if many else [self._dataset[i] for i in listed]

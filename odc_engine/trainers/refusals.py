@@ -1,12 +1,57 @@
 """Settings of a Trainer under which on-demand would train otherwise, or not at all: refused, with the way out."""
 
-from collections.abc import Iterator
-from typing import Any
+import inspect
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from odc_engine.trainers.images import TYPES
 from odcsim.errors import InputError
+
+BELOW = ("training_step", "get_train_dataloader", "get_batch_samples")  # what the mixin does in a trainer's place
+
+
+def check_order(kind: type, mixin: type) -> None:
+    """Of the bases of a class: what stands in front of the mixin trains without it."""
+    before = kind.__mro__[: kind.__mro__.index(mixin)]
+    if ahead := [base for base in before if "training_step" in vars(base) and not issubclass(base, mixin)]:
+        told = f"{ahead[0].__name__} in front of {mixin.__name__} trains without it"
+        raise InputError(told, where=kind.__name__, fix=f"class {kind.__name__}({mixin.__name__}, {ahead[0].__name__})")
+    for base, name in [(base, name) for base in before for name in BELOW if _replaces(vars(base).get(name), mixin)]:
+        told = f"{name} of {base.__name__} stands in front of {mixin.__name__}'s, which it never calls"
+        fix = (
+            f"write it in a trainer below: class Own(Trainer) with {name}, class {base.__name__}({mixin.__name__}, Own)"
+        )
+        raise InputError(told, where=kind.__name__, fix=fix)
+
+
+def _replaces(method: Any, mixin: type) -> bool:
+    """Whether it never calls what it stands in front of."""
+    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+    own = getattr(method, "__module__", "").split(".")[0] == __name__.split(".")[0]
+    return code is not None and not own and not {"super", mixin.__name__} & {*code.co_names}
+
+
+def check_processes(given: Iterable[Any], where: str) -> None:
+    """Of what a Trainer is made of: whether its arguments ask for FSDP where accelerate has nobody to shard over."""
+    own = next((one for one in given if hasattr(one, "fsdp") and hasattr(one, "parallel_mode")), None)
+    if own is None or not own.fsdp or own.parallel_mode.value == "distributed":
+        return
+    if torch.accelerator.is_available() or "LOCAL_RANK" not in os.environ:
+        raise InputError("fsdp in one process", where=where, fix="torchrun --nproc-per-node 2 train.py")
+    fix = "torchrun --nproc-per-node 2 -m odc_engine.trainers.on_processors train.py"
+    raise InputError("processes without GPUs, over which accelerate does not shard", where=where, fix=fix)
+
+
+def dataset_of(trainer: Any, loader: Any, mixin: type) -> Any:
+    """What the loader's places are places in: of a trainer's own loader the dataset with all its columns."""
+    made = cast(Any, super(mixin, trainer)).get_train_dataloader
+    own = made.__func__.__module__.split(".")[0] in ("transformers", "trl")
+    return trainer.train_dataset if own else loader.dataset
 
 
 def check(trainer: Any) -> None:
@@ -20,8 +65,6 @@ def _problems(trainer: Any) -> Iterator[tuple[str, str]]:
     if own.world_size > 1 and not own.average_tokens_across_devices:
         told = "average_tokens_across_devices is off, so that losses depend on which device runs what"
         yield told, "leave it on, as it comes"
-    if (strategy := str(getattr(own.train_sampling_strategy, "value", own.train_sampling_strategy))) != "random":
-        yield f"train_sampling_strategy '{strategy}' beside a plan of its own", "leave it 'random'"
     if own.fp16:
         yield "fp16, whose scaler expects gradients that are not finite", "use bf16"
     if own.auto_find_batch_size:
@@ -36,13 +79,14 @@ def _problems(trainer: Any) -> Iterator[tuple[str, str]]:
     if hasattr(trainer, "_generate_and_score_completions") and not hasattr(trainer, "rollouts"):
         yield "samples that are made while training", "put OnDemandRollouts in front instead of OnDemandMixin"
     yield from _of_preferences(trainer)
+    yield from _of_experts(trainer)
 
 
 MIXED = ("aot", "aot_unpaired", "bco_pair", "sft")  # losses of TRL's in which a pair is counted by those beside it
 
 
 def _of_preferences(trainer: Any) -> Iterator[tuple[str, str]]:
-    """What a DPOTrainer of TRL's knows."""
+    """What a DPOTrainer or a KTOTrainer of TRL's knows."""
     own = trainer.args
     losses = getattr(own, "loss_type", None) or ()
     if mixed := [loss for loss in ([losses] if isinstance(losses, str) else losses) if loss in MIXED]:
@@ -50,10 +94,25 @@ def _of_preferences(trainer: Any) -> Iterator[tuple[str, str]]:
             f"loss_type '{mixed[0]}', in which pairs of a microbatch depend on each other",
             "use 'sigmoid' or the like",
         )
+    if getattr(trainer, "calculate_KL", False) and getattr(trainer, "mean_over", None) is None:
+        told = f"loss_type '{losses}', whose KL term is a mean over the samples of a batch"
+        yield told, "use 'apo_zero_unpaired', or take each microbatch's own by mean_over = 'samples' on your trainer"
     if getattr(own, "sync_ref_model", False):
         yield "sync_ref_model, which changes weights that others read", "leave the reference as it is"
     if getattr(trainer, "aux_loss_enabled", False):
         yield "a router's loss, which depends on how samples are packed", "leave output_router_logits off"
+
+
+def _of_experts(trainer: Any) -> Iterator[tuple[str, str]]:
+    """What a router adds is too small a part of a loss to be seen in it."""
+    config = getattr(getattr(trainer, "model", None), "config", None)
+    told = getattr(trainer, "aux_loss_enabled", False) or getattr(trainer, "mean_over", None) is not None
+    if getattr(config, "output_router_logits", False) and not told:
+        fix = "leave output_router_logits off, or take each microbatch's own by mean_over = 'labels' on your trainer"
+        yield "a router's loss, which depends on how samples are packed", fix
+
+
+PLAIN = ("nothing", "samples")  # what answers' own losses may be said to be means over
 
 
 def check_rollouts(trainer: Any) -> None:
@@ -67,6 +126,15 @@ def _of_rollouts(trainer: Any) -> Iterator[tuple[str, str]]:
     if own.steps_per_generation % own.gradient_accumulation_steps:
         told = f"steps_per_generation {own.steps_per_generation} in the middle of an optimizer step"
         yield told, f"make it a multiple of gradient_accumulation_steps {own.gradient_accumulation_steps}"
+    kinds = [kind for kind in type(trainer).__mro__ if {"compute_loss", "_compute_loss"} & vars(kind).keys()]
+    if kinds and kinds[0].__module__.split(".")[0] != "trl" and getattr(trainer, "mean_over", None) not in PLAIN:
+        fix = "say mean_over = 'samples' if it is a mean over answers, 'nothing' if it divides by num_items_in_batch"
+        yield "a loss of its own, which is not tried since there are no answers yet", fix
+    processor = getattr(trainer, "processing_class", None)
+    sided = getattr(getattr(processor, "tokenizer", None), "padding_side", "left")
+    if sided != "left" and {*TYPES} & {*getattr(processor, "model_input_names", ())}:
+        told = f"a processor that pads on the {sided}, where types of tokens lie beside tokens of others"
+        yield told, "set padding_side = 'left' on the processor's tokenizer"
     if getattr(own, "loss_type", None) == "bnpo":
         yield "loss_type 'bnpo', in which answers of a microbatch depend on each other", "use 'dapo' or 'grpo'"
     if getattr(trainer, "_entropy_bonus_enabled", False) or getattr(trainer, "top_entropy_quantile", 1.0) < 1.0:
@@ -74,10 +142,31 @@ def _of_rollouts(trainer: Any) -> Iterator[tuple[str, str]]:
         yield "entropies of a microbatch in its loss, so that answers depend on each other", fix
 
 
+ROWS = "let _generate_and_score_completions give a row for each answer"
+
+
 def check_answers(answers: dict[str, Any]) -> None:
-    """Tensors with a row for each answer, or one value for all."""
-    if strange := sorted({*answers} & {"pixel_values", "image_grid_thw", "num_images", "token_type_ids"}):
-        raise InputError(f"answers to images ({', '.join(strange)})", fix="train on text")
+    """Apart: whatever is no row for each answer, nor one value for all, would go with other answers than its own."""
+    count = len(answers["prompt_ids"])
+    for name, value in answers.items():
+        if value is None or (isinstance(value, Tensor) and not value.dim()):
+            continue
+        if not isinstance(value, (Tensor, list, tuple)):
+            raise InputError(f"'{name}', a {type(value).__name__} beside answers", fix=ROWS)
+        if len(value) != count:
+            raise InputError(f"'{name}', of which {count} answers have {len(value)} rows", fix=ROWS)
+
+
+def check_alike(facts: Sequence[dict[str, str]]) -> None:
+    """Of all devices' answers, which go to other devices."""
+    for name in sorted({name for own in facts for name in own}):
+        if not all(name in own for own in facts):
+            raise InputError(f"'{name}', which answers have on some ranks alone", fix=f"{ROWS}, on every rank")
+        if len(found := {own[name] for own in facts}) > 1:
+            told = (
+                f"'{name}', one value for all answers of a rank, but another one on each ({', '.join(sorted(found))})"
+            )
+            raise InputError(told, fix=ROWS)
 
 
 def check_model(model: nn.Module) -> None:
@@ -90,17 +179,3 @@ def check_model(model: nn.Module) -> None:
 def pads(collate: Any) -> bool:
     """Whether it makes samples as long as the longest beside them."""
     return not (getattr(collate, "padding_free", False) or type(collate).__name__ == "DataCollatorWithFlattening")
-
-
-def lengths_of(dataset: Any, column: str) -> list[int]:
-    names = getattr(dataset, "column_names", None) or ()
-    if column in names:
-        return [int(length) for length in dataset[column]]
-    if "input_ids" in names:
-        return [len(ids) for ids in dataset["input_ids"]]
-    if {"prompt_ids", "chosen_ids", "rejected_ids"} <= set(names):
-        pairs = zip(dataset["prompt_ids"], dataset["chosen_ids"], dataset["rejected_ids"], strict=True)
-        return [2 * (len(prompt) + max(len(better), len(worse))) for prompt, better, worse in pairs]
-    if not isinstance(first := dataset[0], dict) or "input_ids" not in first:
-        raise InputError("a dataset without 'input_ids'", fix="define lengths(dataset) on your trainer")
-    return [len(dataset[i]["input_ids"]) for i in range(len(dataset))]

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from odc_engine.sampler import agree
 from odc_engine.trainers import refusals
-from odc_engine.trainers.answers import Row, padded, parts_within, sizes_of, unpadded
+from odc_engine.trainers.answers import Row, facts_of, padded, parts_within, shared, sizes_of, unpadded
 from odc_engine.trainers.exchange import all_told, swapped
 from odc_engine.trainers.hugging_face import OnDemandMixin
-from odc_engine.trainers.metrics import noted_by, own_alone
+from odc_engine.trainers.images import apart
+from odc_engine.trainers.metrics import noted_by
+from odc_engine.trainers.one_process import own_alone
 from odcsim.balance import plan
 
 BY_TOKENS = ("cispo", "dapo", "vespo")  # losses that are divided by all tokens, whoever runs them
@@ -64,8 +66,12 @@ class OnDemandRollouts(OnDemandMixin):
         parts = self._shared(self._made(inputs))
         loss, noted, before = torch.zeros((), device=own.args.device), noted_by(own), own._step
         with own_alone(own.accelerator):
-            for rows, share in parts:
-                by_tokens = getattr(own, "loss_type", None) in BY_TOKENS
+            for place, (rows, share) in enumerate(parts):
+                if place:
+                    own.control = own.callback_handler.on_substep_end(own.args, own.state, own.control)
+                by_tokens = self.mean_over == "nothing" or (
+                    self.mean_over is None and getattr(own, "loss_type", None) in BY_TOKENS
+                )
                 own.current_gradient_accumulation_steps = self._accumulated if by_tokens else 1 / share
                 self._gather_head()
                 loss += self._stock_step(model, rows)
@@ -90,7 +96,7 @@ class OnDemandRollouts(OnDemandMixin):
         if own._step % every == 0 or self._answers is None:
             helpers = import_module("trl.trainer.utils")
             with self._accumulating():
-                answers = own._generate_and_score_completions(prompts)
+                answers = apart(own._generate_and_score_completions(prompts))
             refusals.check_answers(answers)
             shuffled = helpers.shuffle_sequence_dict(answers)
             self._answers = helpers.split_tensor_dict(shuffled, steps // self._accumulated)
@@ -109,20 +115,26 @@ class OnDemandRollouts(OnDemandMixin):
     def _shared(self, answers: Row) -> list[tuple[AnswerRows, float]]:
         """The microbatches that are this device's, with their shares: of the minibatch, times the number of devices."""
         own, rows = self._trainer.args, unpadded(answers)
-        every = all_told([sizes_of(row) for row in rows])
-        sizes = [size for told in every for size in told]
+        told = all_told(([sizes_of(row) for row in rows], facts_of(answers)))
+        refusals.check_alike([facts for _, facts in told])
+        every = [sizes for sizes, _ in told]
+        sizes = [size for own_sizes in every for size in own_sizes]
         limit = self.max_tokens or own.per_device_train_batch_size * max(size.total for size in sizes)
         found = plan([size.total for size in sizes], devices=len(every), max_tokens=limit, balancer=self.balancer)
         if len(every) > 1:
             agree(found.digest)
-        first = sum(len(told) for told in every[: own.process_index])
+        first = sum(map(len, every[: own.process_index]))
         mine = self._moved(dict(enumerate(rows, first)), found.devices)
-        shared = {name: value for name, value in answers.items() if isinstance(value, Tensor) and not value.dim()}
-        fill = self._trainer.processing_class.pad_token_id
         return [
-            (AnswerRows(padded([mine[i] for i in part], fill) | shared), len(part) * len(every) / len(sizes))
+            (self._batch([mine[i] for i in part], answers), len(part) * len(every) / len(sizes))
             for part in parts_within([*mine], sizes, limit)
         ]
+
+    def _batch(self, rows: list[Row], answers: Row) -> AnswerRows:
+        """A microbatch, where the model is."""
+        batch = padded(rows, self._trainer._tokenizer.pad_token_id) | shared(answers)
+        device = self._trainer.args.device
+        return AnswerRows({name: v.to(device) if isinstance(v, Tensor) else v for name, v in batch.items()})
 
     def _moved(self, rows: dict[int, Row], devices: Any) -> dict[int, Row]:
         """This device's rows go to those that run them, and those that it runs come, by their places."""

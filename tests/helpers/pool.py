@@ -4,6 +4,7 @@ Starting devices anew for each test would take longer than all tests together.
 """
 
 import contextlib
+import faulthandler
 import multiprocessing as mp
 import os
 import pickle
@@ -75,6 +76,7 @@ def _serve(pipe, rank: int, devices: int, address: str) -> None:
     import torch
     import torch.distributed as dist
 
+    faulthandler.enable()  # one that crashes says where its threads were
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     limit = timedelta(seconds=2 * TIMEOUT)

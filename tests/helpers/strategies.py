@@ -6,9 +6,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from odcsim.cluster import Cluster
-from odcsim.program import SHARDINGS, SYNCS, Program, program, sync_named
+from odcsim.program import EXCHANGES, SHARDINGS, SYNCS, Program, program, sync_named
+from odcsim.recipe import CHOICES
 from odcsim.schedule import Header, Schedule, ScheduleFile
 
+ANYHOW = {"exchanges": EXCHANGES, "reshards": (True, False), "streams": CHOICES["streams"].values}  # every program
 PREFETCHES = ("none", "fsdp2", "1", "2", "3", "4")
 COMPUTES = ("embed", "forward", "head", "backward", "embed backward")
 BETWEEN = ("push between nodes", "gather between nodes")
@@ -57,11 +59,15 @@ def cases(
     layers=(1, 5),
     microbatches=(0, 3),
     shardings=SHARDINGS,
+    exchanges=("end",),
+    reshards=(True,),
+    streams=("one",),
 ):
     """A device with fewer microbatches than others takes no time for those it has not; only on-demand has such."""
     sync = draw(st.sampled_from(syncs))
     size = draw(st.integers(*layers)), draw(st.integers(*microbatches))
-    steps = program(*size, sync, draw(st.sampled_from(prefetches)), draw(st.sampled_from(shardings)))
+    drawn = (draw(st.sampled_from(values)) for values in (prefetches, shardings, exchanges, reshards, streams))
+    steps = program(*size, sync, *drawn)
     shape = (draw(st.integers(*minibatches)), draw(st.integers(*devices)))
     seed = draw(st.integers(0, 2**20))
     counts = np.full(shape, steps.microbatches)

@@ -91,7 +91,7 @@ def arguments(rank: int, folder: Path, kind: type | None = None, **changed: obje
 
 
 class InOrder(Sampler):
-    """Samples as `BalancedBatches` shuffles them: each minibatch has the same ones, whoever runs them."""
+    """A sampler of one's own: shuffled as `BalancedBatches` shuffles, epoch after epoch."""
 
     def __init__(self, count: int) -> None:
         self.count, self.epoch = count, 0
@@ -99,9 +99,11 @@ class InOrder(Sampler):
     def __len__(self) -> int:
         return self.count
 
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
     def __iter__(self):
-        self.epoch += 1
-        return iter(np.random.default_rng((SEED, self.epoch - 1)).permutation(self.count).tolist())
+        return iter(np.random.default_rng((SEED, self.epoch)).permutation(self.count).tolist())
 
 
 @dataclass
@@ -127,7 +129,7 @@ def whole(parameter: Tensor) -> Tensor:
 
 
 def in_order(base: type) -> type:
-    """A trainer that draws its samples as `BalancedBatches` does."""
+    """A trainer with a sampler of its own."""
     return type("Stock", (base,), {"_get_train_sampler": _ordered})
 
 

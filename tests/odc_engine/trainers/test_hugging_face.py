@@ -1,5 +1,8 @@
 """The Trainer of transformers over accelerate's FSDP2: on demand it learns what it learns stock."""
 
+import warnings
+from typing import ClassVar
+
 import pytest
 import torch
 from tiny_trainers import (
@@ -27,7 +30,7 @@ from odcsim.errors import InputError
 pytestmark = pytest.mark.slow
 
 
-class OnDemand(OnDemandMixin, Trainer):
+class OnDemand(OnDemandMixin, in_order(Trainer)):
     max_tokens = 64
 
 
@@ -91,7 +94,7 @@ def counted(rank, folder, asked):
     counts, step = [], trainer.training_step
 
     def noted(model, inputs, items):
-        counts.append(sum(share > 0 for share in inputs["shares"]))
+        counts.append(sum(part.samples > 0 for _, part in inputs["microbatches"]))
         return step(model, inputs, items)
 
     trainer.training_step = noted
@@ -121,7 +124,6 @@ MODES = {
     "compiled": ({"torch_compile": True, "torch_compile_backend": "eager", "max_steps": 2}, 1e-6),
     "bf16": ({"bf16": True, "optim": "sgd", "learning_rate": 0.1}, 1e-3),
     "tokens counted": ({"include_num_input_tokens_seen": "non_padding"}, 1e-6),
-    "label smoothing": ({"label_smoothing_factor": 0.1}, 1e-6),
     "tied embeddings": ({"model": tied}, 1e-6),
     "adapters": ({"model": adapted}, 1e-6),
 }
@@ -201,6 +203,20 @@ def test_a_mean_loss_weighs_what_its_samples_weigh(pools, tmp_path):
         assert on_demand.column("loss") == pytest.approx(stock.column("loss"), rel=1e-5)
 
 
+def told_of_stock(rank, folder):
+    """A mean over a microbatch's labels, three steps of it."""
+    trainer = trainer_of("on-demand", rank, folder, max_steps=3)
+    trainer.model_accepts_loss_kwargs = False
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trainer.train()
+    return sum("in the stock Trainer" in str(one.message) for one in told)
+
+
+def test_the_stock_trainers_gradient_is_taken_once_where_it_is_another_one(pools, tmp_path):
+    assert both(pools, told_of_stock, tmp_path) == [1, 1]
+
+
 def interrupted(rank, folder):
     """A callback fails in the middle of training on all devices; what follows is stock training of the same model."""
 
@@ -262,9 +278,6 @@ def looked(rank, folder, where):
     """A callback evaluates or looks at gradients where it is too early."""
 
     class Looks(TrainerCallback):
-        def on_substep_end(self, *_, **__):
-            raise AssertionError("a minibatch is one batch to the Trainer")
-
         def on_pre_optimizer_step(self, *_, model, **__):
             sum(p.grad.norm() for p in model.parameters() if p.grad is not None)
             if where == "before":
@@ -292,7 +305,6 @@ def test_a_callback_evaluates_when_the_trainer_has_stepped(pools, tmp_path):
 
 REFUSED = {
     "losses depend on which device": {"average_tokens_across_devices": False},
-    "train_sampling_strategy 'group_by_length'": {"train_sampling_strategy": "group_by_length"},
     "fp16": {"fp16": True},
     "auto_find_batch_size": {"auto_find_batch_size": True},
 }
@@ -332,3 +344,36 @@ def test_accelerates_file_takes_no_keys_but_its_own(tmp_path):
     (tmp_path / "ours.yaml").write_text(usual + "on_demand: true\n")
     with pytest.raises(ValueError, match=r"had unknown keys \(\['on_demand'\]\)"):
         ClusterConfig.from_yaml_file(str(tmp_path / "ours.yaml"))
+
+
+class ShortOfMemory(OnDemand):
+    """Has none for a microbatch of more than two samples, once its forward pass has run."""
+
+    max_tokens = 200
+    halved: ClassVar[list[int]] = []  # not a note of the trainer, which forgets what a failed pass has noted
+
+    def compute_loss(self, model, inputs, **more):
+        rows = len(inputs["input_ids"])
+        loss = super().compute_loss(model, inputs, **more)
+        if rows > 2 and torch.is_grad_enabled():
+            self.halved.append(rows)
+            raise torch.OutOfMemoryError("as if")
+        return loss
+
+
+def short_of_memory(rank, folder):
+    found = []
+    for name, kind in {"stock": in_order(Trainer), "short": ShortOfMemory}.items():
+        own = arguments(rank, folder / name, learning_rate=1e-3)
+        trainer = kind(model=llama(), args=own, train_dataset=Texts(48), data_collator=collate)
+        trainer.train()
+        found.append(outcome(trainer))
+    return *found, len(ShortOfMemory.halved)
+
+
+def test_a_microbatch_without_memory_is_run_in_halves(pools, tmp_path):
+    every = both(pools, short_of_memory, tmp_path)
+    assert sum(halved for *_, halved in every) > 2
+    for stock, on_demand, _ in every:
+        assert stock.furthest(on_demand) < 1e-6
+        assert on_demand.column("loss") == pytest.approx(stock.column("loss"), rel=1e-5)

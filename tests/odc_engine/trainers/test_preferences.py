@@ -13,7 +13,7 @@ from odc_engine.trainers import OnDemandMixin
 pytestmark = pytest.mark.slow
 
 
-class OnDemand(OnDemandMixin, DPOTrainer):
+class OnDemand(OnDemandMixin, in_order(DPOTrainer)):
     max_tokens = 128  # of both answers to the prompts of a microbatch
 
 

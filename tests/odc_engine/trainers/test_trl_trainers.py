@@ -13,7 +13,10 @@ pytestmark = pytest.mark.slow
 
 
 def kinds(base):
-    return {"stock": in_order(base), "on-demand": type("OnDemand", (OnDemandMixin, base), {"max_tokens": 128})}
+    return {
+        "stock": in_order(base),
+        "on-demand": type("OnDemand", (OnDemandMixin, in_order(base)), {"max_tokens": 128}),
+    }
 
 
 def texts(count):

@@ -1,0 +1,154 @@
+# ruff: noqa: ARG002 - arguments that a Trainer gives, whether a loss wants them or not
+"""Loaders and samplers of one's own: the samples of a minibatch are those that stock training takes."""
+
+from dataclasses import replace
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    WeightedRandomSampler,
+)
+from transformers import Trainer
+
+from losses import nets
+from losses.kind import Kind, of_bert
+from losses.samples import Samples, collate, named, spoken
+
+
+class Weighted(Trainer):
+    """Eight samples of all."""
+
+    def _get_train_sampler(self, train_dataset=None):
+        weights = [float(i < 8) for i in range(len(self.train_dataset))]
+        return WeightedRandomSampler(weights, 16, generator=torch.Generator().manual_seed(3))
+
+
+class WeightedUnseeded(Trainer):
+    """Drawn from the process's own random numbers, which differ between devices."""
+
+    def _get_train_sampler(self, train_dataset=None):
+        return WeightedRandomSampler([float(i < 8) for i in range(len(self.train_dataset))], 16)
+
+
+class Backwards(Sampler[int]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self):
+        return iter(range(self.count - 1, -1, -1))
+
+
+class Plain(Trainer):
+    """Every device with all samples, in its own order: what accelerate does not know it does not deal."""
+
+    def get_train_dataloader(self):
+        order = Backwards(len(self.train_dataset))
+        return DataLoader(self.train_dataset, batch_size=2, sampler=order, collate_fn=self.data_collator)
+
+
+class Prepared(Trainer):
+    def get_train_dataloader(self):
+        order = Backwards(len(self.train_dataset))
+        loader = DataLoader(self.train_dataset, batch_size=2, sampler=order, collate_fn=self.data_collator)
+        return self.accelerator.prepare(loader)
+
+
+class Distributed(Trainer):
+    def get_train_dataloader(self):
+        order = DistributedSampler(self.train_dataset, self.args.world_size, self.args.process_index, seed=3)
+        return DataLoader(self.train_dataset, batch_size=2, sampler=order, collate_fn=self.data_collator)
+
+
+class ByLength(Sampler[list[int]]):
+    """Batches of samples of like length."""
+
+    def __init__(self, data: Samples) -> None:
+        order = sorted(range(len(data)), key=lambda i: len(data[i]["input_ids"]))
+        self.batches = [order[i : i + 2] for i in range(0, len(order), 2)]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+class Batches(Trainer):
+    def get_train_dataloader(self):
+        batches = ByLength(self.train_dataset)
+        loader = DataLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
+        return self.accelerator.prepare(loader)
+
+
+class InTurn(Trainer):
+    """A batch sampler around another sampler, in a worker."""
+
+    def get_train_dataloader(self):
+        batches = BatchSampler(Backwards(len(self.train_dataset)), 2, drop_last=False)
+        loader = DataLoader(
+            self.train_dataset,
+            batch_sampler=batches,
+            collate_fn=self.data_collator,
+            num_workers=1,
+            multiprocessing_context="fork",
+        )
+        return self.accelerator.prepare(loader)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(spoken().every)
+
+
+class Streamed(Trainer):
+    def get_train_dataloader(self):
+        return DataLoader(Stream(), batch_size=2, collate_fn=self.data_collator)
+
+
+def of_two_keys() -> Samples:
+    """Every other sample has types of tokens."""
+    data = named(lambda _, rng: int(rng.integers(3)))()
+    for sample in data.every[::2]:
+        sample["token_type_ids"] = [0] * len(sample["input_ids"])
+    return data
+
+
+def keys_of_all(samples):
+    """A batch has what all of its samples have."""
+    names = [name for name in samples[0] if all(name in sample for sample in samples)]
+    return collate([{name: sample[name] for name in names} for sample in samples])
+
+
+def grouped(strategy: str) -> dict[str, object]:
+    return {"train_sampling_strategy": strategy}
+
+
+KINDS = {
+    "as it comes": Kind(),
+    "`_get_train_sampler` with a `WeightedRandomSampler`": Kind(Weighted),
+    "the same, drawn from the process's own random numbers": Kind(WeightedUnseeded),
+    "`train_sampling_strategy='group_by_length'`": Kind(arguments=grouped("group_by_length")),
+    "`train_sampling_strategy='sequential'`": Kind(arguments=grouped("sequential")),
+    "`get_train_dataloader` with a plain `DataLoader`, every device all samples": Kind(Plain),
+    "`get_train_dataloader` that `accelerator.prepare`s it": Kind(Prepared),
+    "`get_train_dataloader` with a `DistributedSampler`": Kind(Distributed),
+    "`get_train_dataloader` with batches of like length": Kind(Batches),
+    "`get_train_dataloader` with a `BatchSampler` and `num_workers=1`": Kind(InTurn),
+    "`dataloader_drop_last=True`": Kind(arguments={"dataloader_drop_last": True}),
+    "`accelerator_config={'split_batches': True}`": Kind(arguments={"accelerator_config": {"split_batches": True}}),
+    "`accelerator_config={'use_seedable_sampler': False}`": Kind(
+        arguments={"accelerator_config": {"use_seedable_sampler": False}}
+    ),
+    "a list for a dataset": Kind(data=lambda: spoken().every),
+    "samples of mixed keys": of_bert(nets.bert, of_two_keys, collate=keys_of_all),
+    "an `IterableDataset`": Kind(data=Stream),
+    "`get_train_dataloader` over an `IterableDataset`": Kind(Streamed),
+}
+EVERY = {sentence: replace(kind, limits=(64,)) for sentence, kind in KINDS.items()}
