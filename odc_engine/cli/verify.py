@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from odc_engine.cli import options
+from odcsim.errors import InputError
 from odcsim.recipe import flags
 
 UNASKED = "dtype"  # of fp32 alone gradients differ so little that a mistake shows
@@ -20,6 +21,11 @@ def add(commands: Any) -> None:
         metavar="SCRIPT",
         help="under torchrun: a training script and its arguments, run until its first minibatch is checked",
     )
+    parser.add_argument(
+        "--packings",
+        action="store_true",
+        help="run the script's first minibatch cut in another way and on one process, too, and compare gradients",
+    )
     parser.set_defaults(run=_run, emulate_compute=False, cluster=None)
 
 
@@ -35,9 +41,15 @@ class _Script(argparse.Action):
 def _run(args: argparse.Namespace) -> int:
     if args.script is not None:
         options.need_torch()
+        if args.packings:
+            from odc_engine.packings.command import verify_packings
+
+            return verify_packings(args.script)
         from odc_engine.runs.script import verify_script
 
         return verify_script(args.script)
+    if args.packings:
+        raise InputError("--packings without a script", fix="odc_engine verify --packings --script train.py")
     file, job = options.job_of(args)
     from odc_engine.runs.verify import verify
 

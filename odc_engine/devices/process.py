@@ -21,7 +21,6 @@ from odc_engine.fsdp.collective import Collective, all_gather
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.sharding import shard
-from odc_engine.fsdp.unreached import packs_zeros
 from odc_engine.job import Job
 from odc_engine.record import MinibatchRecorder
 from odcsim.program import Sync, prefetch_named, sync_named
@@ -40,7 +39,7 @@ class Device(Member):
         self.clock = self.memory.place.clock()
         self.sync: Sync = sync_named(job.recipe.sync)
         self.model = Decoder(job.cost.model, recompute=job.recipe.recompute, seed=job.seed).to(self.memory.device)
-        self.model.pause_by(self.memory.place.wait, zeros=not packs_zeros())
+        self.model.pause_by(self.memory.place.wait, zeros=True)
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.recipe.dtype == "bfloat16" else None
         ahead = prefetch_named(job.recipe.prefetch)
         shard(

@@ -8,12 +8,10 @@ own settings there and goes on; the folder goes when the profile is written.
 """
 
 import datetime
-import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +30,7 @@ from odcsim.errors import InputError
 from odcsim.files import check_writable
 from odcsim.fitting import fit, measurements, recorded
 from odcsim.fitting.measurements import KEPT, Compute, Measurements
+from odcsim.held import held
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.progress import progress
@@ -71,33 +70,13 @@ def measured(survey: Survey, output: Path) -> fit.FitReport:
     except OSError as error:
         problem = f"cannot be made ({error.strerror})"
         raise InputError(problem, where=str(folder), fix="write to another folder") from None
-    with _alone(folder):
+    # Two runs that measure into one folder would take each other's legs, and disturb them.
+    with held(folder / "lock"):
         warn_if_busy()
         report = fit.examine(taken(survey, folder))
         profile.write(report.profile, output)
         shutil.rmtree(folder)
     return report
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two runs that measure into one folder would take each other's legs, and disturb them. Where the system has such
-    locks; they go with their holder."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise InputError(
-            "another run measures into it", where=str(folder), fix="wait for it, or name another"
-        ) from None
-    finally:
-        os.close(fd)
 
 
 def taken(survey: Survey, folder: Path, told: Callable[[str], None] = lambda _: None) -> Measurements:

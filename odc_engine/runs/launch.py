@@ -6,6 +6,7 @@ killed. Nothing is left behind, whoever is killed, this process included.
 
 import contextlib
 import ctypes
+import faulthandler
 import itertools
 import multiprocessing as mp
 import multiprocessing.connection
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from odc_engine import backends
 from odc_engine.errors import EngineError
 from odc_engine.runs import server
+from odc_engine.runs.handles import Handles
 from odc_engine.runs.watch import GRACE, Vigil, say
 from odc_engine.started import Started, started
 from odcsim.command import lacking
@@ -128,18 +131,20 @@ def _spawn(
     work: Work, devices: int, meeting: Rendezvous, timeout: float, args: tuple[Any, ...], env: Mapping[str, str]
 ) -> int:
     server.start()
+    starter, handles = server.pid(), Handles()
     pipes = [server.CONTEXT.Pipe(duplex=False) for _ in range(devices)]
     processes = [
         server.CONTEXT.Process(
-            target=_entry, args=(work, rank, devices, meeting, timeout, args, env, end), name=f"device {rank}"
+            target=_entry, args=(work, rank, devices, meeting, timeout, args, env, end, starter), name=f"device {rank}"
         )
         for rank, (_, end) in enumerate(pipes)
     ]
     try:
-        server.fork([process.start for process in processes], timeout)
+        server.fork([partial(handles.start, process) for process in processes], timeout)
         return Vigil(processes, [heard for heard, _ in pipes], timeout).code()
     finally:
         _clear(processes)
+        handles.end(GRACE)
         for connection in itertools.chain(*pipes):
             connection.close()
 
@@ -165,12 +170,14 @@ def _entry(
     args: tuple[Any, ...],
     env: Mapping[str, str],
     end: Connection,
+    starter: int | None,
 ) -> None:
     os.environ.update(env)  # here, since the server that forks is older than a run, and nothing has touched CUDA yet
-    parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
-    threading.Thread(target=_die_with_parent, args=(parent,), daemon=True).start()
+    if os.getppid() != starter:  # who was killed before this one could ask to go with it
+        os._exit(1)
+    threading.Thread(target=_die_with_parent, args=(starter,), daemon=True).start()
     try:
         code = _device(work, rank, devices, meeting.address, timeout, args)
     finally:
@@ -180,12 +187,13 @@ def _entry(
 
 
 def _die_with_parent(server: int) -> None:
-    """Clear up for a parent that was killed, and end all devices, those too that are stopped."""
+    """Clear up for a parent that was killed, and end all devices, those too that are stopped. Without the server the
+    parent has dropped this device, and may live."""
     parent = mp.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
-        shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
         if os.getppid() == server:
+            shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
             os.kill(server, signal.SIGKILL)  # Linux then kills whom the server has forked
         os._exit(1)
 
@@ -202,6 +210,7 @@ def _device(
     from odc_engine.backends.network import Network
     from odc_engine.backends.shm.memory import SharedMemory
 
+    faulthandler.enable()  # one that crashes says where its threads were
     torch.set_num_threads(1)  # devices share the machine's cores; more threads would fight over them
     if shared:  # then nobody but this machine's devices shall reach the ports of gloo, NCCL and NVSHMEM's start
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"):

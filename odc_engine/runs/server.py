@@ -6,6 +6,7 @@ It is Python's own server of forks, which says nothing when it dies and waits wi
 import multiprocessing as mp
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
+import multiprocessing.util
 import os
 import signal
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from odc_engine.backends.aside import Aside
 from odc_engine.backends.patience import LOOK, LOOK_UP
 from odc_engine.errors import EngineError
+from odcsim.errors import InputError
 
 UP = 120.0  # seconds for the server to import torch and to fork every device, on a busy machine with a slow disk
 WHOSE = "the process that starts devices"
@@ -29,9 +31,21 @@ def start() -> None:
     multiprocessing.resource_tracker.ensure_running()  # by itself, for it unblocks what is blocked here
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
+        _reachable()
         multiprocessing.forkserver.ensure_running()
+    except OSError as error:
+        problem = f"{WHOSE} cannot be reached in the folder {multiprocessing.util.get_temp_dir()} ({error})"
+        raise InputError(problem, fix="set TMPDIR to a folder with a short path, as /tmp") from None
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+def _reachable() -> None:
+    """Whoever clears temporary folders takes the server's socket away too. Python looks for neither."""
+    Path(multiprocessing.util.get_temp_dir()).mkdir(mode=0o700, exist_ok=True)
+    address = getattr(multiprocessing.forkserver._forkserver, "_forkserver_address", None)
+    if address and not multiprocessing.util.is_abstract_socket_namespace(address) and not Path(address).exists():
+        kill()
 
 
 def fork(starts: list[Callable[[], None]], limit: float) -> None:

@@ -19,6 +19,7 @@ from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.errors import InputError
 from odcsim.fitting import measurements
+from odcsim.held import held
 from odcsim.recipe import Recipe
 from odcsim.schedule import Header, ScheduleFile
 
@@ -67,6 +68,15 @@ def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
     assert "torch" in found.versions
     assert [path.name for path in tmp_path.iterdir()] == ["me.json"]
     assert machine == [leg.name for leg in legs(replace(SURVEY, quick=quick))]
+
+
+def test_two_runs_do_not_measure_into_one_folder(machine, tmp_path):
+    folder = partial(tmp_path / "me.json")
+    folder.mkdir()
+    with held(folder / "lock"), pytest.raises(InputError, match="another run works on it"):
+        measured(SURVEY, tmp_path / "me.json")
+    assert machine == []
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("backend", ["shm", "threads", "torch", "cuda_ipc"])

@@ -143,7 +143,7 @@ def test_a_process_that_starts_takes_it_before_all_else(monkeypatch):
     monkeypatch.setattr(launch, "_device", lambda *_, **__: int(os.environ[mps.SHARE]))
     monkeypatch.setenv(mps.SHARE, "0")
     with pytest.raises(SystemExit) as ended:
-        launch._entry(print, 0, 1, launch.Rendezvous(), 1.0, (), {mps.SHARE: "17"}, Mock())
+        launch._entry(print, 0, 1, launch.Rendezvous(), 1.0, (), {mps.SHARE: "17"}, Mock(), os.getppid())
     assert ended.value.code == 17
 
 

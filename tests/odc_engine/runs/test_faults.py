@@ -2,6 +2,7 @@
 
 import errno
 import re
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -201,6 +202,19 @@ def test_who_cannot_say_why_it_leaves_is_still_told_of_in_a_line(tmp_path):
     for device, lines in ended.survivors.items():
         told = f"odc_engine: error: device {device}: another device left before it could say so; its own line tells why"
         assert lines == (told,)
+
+
+def crashes(memory: SharedMemory, folder: Path) -> None:
+    if memory.rank == VICTIM:
+        faults.strike(folder, signal.SIGSEGV)
+    memory.meet(0)
+
+
+def test_a_device_that_crashes_says_where(tmp_path):
+    ended = faults.run(crashes, tmp_path / "run")
+    assert ended.lines[VICTIM][0] == "Fatal Python error: Segmentation fault"
+    assert any(line.endswith("in crashes") for line in ended.lines[VICTIM])
+    named(ended, "died")
 
 
 def open_files() -> int:

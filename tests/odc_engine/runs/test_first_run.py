@@ -23,6 +23,56 @@ class Drops(nets.Net):
         return nn.functional.dropout(super().forward(tokens, turn), 0.3)
 
 
+class Returns(nets.Net):
+    """A loss beside the logits that it is made of, as models of transformers do."""
+
+    def forward(self, tokens, turn):
+        logits = super().forward(tokens, turn)
+        return {"loss": logits.float().square().mean(), "logits": logits}
+
+
+def loss_of(model, device, microbatch, minibatch=0):
+    return model(nets.tokens_of(device, microbatch, minibatch), nets.turn(device, microbatch))["loss"]
+
+
+def both(model, device, microbatch, minibatch=0):
+    found = model(nets.tokens_of(device, microbatch, minibatch), nets.turn(device, microbatch))
+    return found["loss"] + found["logits"].sin().mean()
+
+
+class Compiled(Returns):
+    """Whose loss and logits come out of one function of autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compute = torch.compile(self._compute, backend="aot_eager")
+
+    def _compute(self, x):
+        logits = x * 2
+        return {"loss": logits.square().mean(), "logits": logits}
+
+    def forward(self, tokens, turn):
+        return self.compute(nets.Net.forward(self, tokens, turn))
+
+
+class Single(nets.Net):
+    """With an operation that there is no fp64 of, as that of experts."""
+
+    def forward(self, tokens, turn):
+        logits = super().forward(tokens, turn)
+        if logits.dtype == torch.float64:
+            raise RuntimeError("Expected mat_a to be Float32, got Double")
+        return logits
+
+
+class KeepsAHandle(nets.Net):
+    """Of its hook, as models of transformers do that let embeddings want a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handles = [self.embedding.register_forward_hook(lambda _, args, out: out * 2)]  # noqa: ARG005
+
+
 CASES = {
     "plain": CASE,
     "one device without microbatches": CASE.but(counts=(2, 0)),
@@ -31,6 +81,11 @@ CASES = {
     "parameters of nobody": CASE.but(model=nets.Choosy),
     "recomputed": CASE.but(model=partial(nets.Net, recompute="no")),
     "dropout": CASE.but(model=Drops),
+    "no fp64": CASE.but(model=Single),
+    "a hook, and its handle": CASE.but(model=KeepsAHandle, units=("embedding", "layers")),
+    "a loss and its logits": CASE.but(model=Returns, loss=loss_of),
+    "a loss and its logits, both used": CASE.but(model=Returns, loss=both),
+    "outputs of a compiled function": CASE.but(model=Compiled, loss=both),
     "bf16": CASE.but(policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)),
 }
 
