@@ -88,6 +88,7 @@ if dist.get_rank() == 0:
     print(f"SECONDS {time.perf_counter() - start:.3f}", flush=True)
 if odc:
     odc.close()                                                                            # 5
+dist.barrier()  # a thread of gloo's lets go of what was reduced before Python ends
 dist.destroy_process_group()
 """
 (folder / "train.py").write_text(LOOP)

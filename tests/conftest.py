@@ -7,40 +7,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from needs import NEEDS
 
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.questions.asking import ask
 from odcsim.questions.setting import Setting, plan
 
-# Tests that cannot even be collected where an optional package is missing. The header of a run names what is left out.
-NEEDS = {
-    "torch": [
-        "odc_engine",
-        "docs/test_[cprtv]*.py",
-        "benchmarks/test_bench_engine.py",
-    ],
-    "triton": ["odc_engine/kernels"],
-    "nvshmem": ["odc_engine/backends/test_nvshmem.py"],
-    "cuda": ["odc_engine/places/test_green.py"],
-    "pyarrow": ["odcsim/reading/test_files.py"],
-    "tokenizers": ["odcsim/reading/test_tokenizing*.py"],
-    "transformers": [
-        "odc_engine/trainers/test_hugging_face*.py",
-        "odcsim/reading/test_tokenizing_alike.py",
-        "odcsim/handover/test_flags_parsed.py",
-        "odcsim/handover/test_three_commands.py",
-    ],
-    "torchtitan": ["odc_engine/trainers/test_titan.py"],
-    "trl": [
-        "docs/test_trl.py",
-        "docs/test_trainer_programs.py",
-        "odc_engine/trainers/test_preferences.py",
-        "odc_engine/trainers/test_rollouts.py",
-        "odc_engine/trainers/test_trl_trainers.py",
-        "odcsim/checking/test_check_trl.py",
-    ],
-    "verl": ["odc_engine/trainers/test_verl.py"],
-}
 ABSENT = [package for package in NEEDS if find_spec(package) is None]
 collect_ignore_glob = [str(Path(__file__).parent / pattern) for package in ABSENT for pattern in NEEDS[package]]
 

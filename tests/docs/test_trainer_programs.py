@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import os
+import re
 import runpy
 from unittest import mock
 
@@ -10,33 +12,52 @@ from jobs import torchrun
 from programs import program
 from scripts import ROOT
 
+from odc_engine.packings.first_step import first_step
+from odc_engine.packings.packing import AS_IT_IS, OTHERS
+from odc_engine.packings.verdict import verdict as judgement
+from odc_engine.runs.script import verify_script
+
 pytestmark = pytest.mark.slow
 
 LIMIT = 300.0  # seconds; the first call imports the trainer there
 
 
-def processors(page, rank):
-    """What makes a process without GPUs one with a GPU to the trainer of a page."""
+@contextlib.contextmanager
+def processors(page, rank, folder, processes=2):
+    """In a process without GPUs, which outlives its program, group and all, one with a GPU to the trainer of a page."""
     if page == "torchtitan.md":
         from tiny_titan import on_processors
 
         on_processors(rank)
-        return contextlib.nullcontext()
-    from accelerate import state
-    from pretended import make
-    from tiny_trainers import started
+        usual = contextlib.nullcontext()
+    else:
+        from accelerate import state
+        from pretended import make
+        from tiny_trainers import started
 
-    started(rank)
-    return mock.patch.object(state.PartialState, "__init__", make)
+        started(rank)
+        usual = mock.patch.object(state.PartialState, "__init__", make)
+    os.environ["WORLD_SIZE"] = str(processes)
+    leaves = mock.patch("torch.distributed.destroy_process_group")
+    with usual, leaves, contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+        yield printed
 
 
 def ran(rank, folder, page, name):
-    """What the program prints in a process that outlives it, group and all."""
-    printed = io.StringIO()
-    leaves = mock.patch("torch.distributed.destroy_process_group")
-    with processors(page, rank), leaves, contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+    with processors(page, rank, folder) as printed:
         runpy.run_path(name, run_name="__main__")
     return printed.getvalue()
+
+
+def verified(rank, folder, page, name):
+    with processors(page, rank, folder) as printed:
+        code = verify_script([name])
+    return code, printed.getvalue()
+
+
+def packed(rank, folder, page, name, packing, weights=None):
+    with processors(page, rank, folder, packing.processes):
+        return first_step([name], packing, weights)
 
 
 def losses(printed):
@@ -53,6 +74,25 @@ def test_a_program_learns(pools, tmp_path, page, name, count, fall):
     assert "losses" not in other
     assert len(losses(first)) == count
     assert losses(first)[-1] < losses(first)[0] - fall
+
+
+PROGRAMS = [("hugging-face.md", "pretrain.py"), ("trl.md", "finetune.py"), ("torchtitan.md", "pretrain.py")]
+
+
+@pytest.mark.parametrize(("page", "name"), PROGRAMS)
+def test_its_gradients_are_those_of_one_process_however_they_are_cut(pools, tmp_path, page, name):
+    """What the page says to type: both ways of verify, in processes that live already."""
+    (tmp_path / name).write_text(program(page, name), encoding="utf-8")
+    (code, told), _ = pools(2).run(verified, tmp_path, page, name, timeout=LIMIT)
+    assert code == 0, told
+    assert re.search(rf"^{name}: .* equal one process", told, re.MULTILINE)
+    base = pools(2).run(packed, tmp_path, page, name, AS_IT_IS, timeout=LIMIT)[0]
+    others = {
+        other: pools(other.processes).run(packed, tmp_path, page, name, other, base.weights, timeout=LIMIT)[0]
+        for other in OTHERS
+    }
+    found = judgement(base, others)
+    assert (found.ok, found.held) == (True, 2), "\n".join(found.lines)
 
 
 def test_so_it_does_under_torchrun(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ whether gradients are summed over devices or averaged. Devices take turns here, 
 """
 
 import re
+from unittest import mock
 
 import numpy as np
 import programs
@@ -16,6 +17,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
+from odc_engine.packings.first_step import first_step
+from odc_engine.packings.packing import AS_IT_IS, OTHERS
+from odc_engine.packings.verdict import verdict
 from odc_engine.sampler import BalancedBatches
 from odcsim.balance import LearnedCosts
 
@@ -27,7 +31,7 @@ PAGES = {
     "verl_plan.py": "verl.md",
     "exchange.py": "plans.md",
 }
-SHOWN = re.search(r"^torchrun .* --on-demand\n```\n.*?```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[1]
+SHOWN = re.search(r"^torchrun [^\n]* --on-demand\n```\n.*?```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[1]
 IGNORED = -100
 LENGTHS = np.random.default_rng(3).integers(2, 40, 24).tolist()
 SAMPLES = [
@@ -59,6 +63,20 @@ def test_the_loop_of_the_page_loses_what_the_page_says(pools, on_demand):
     assert len(expected) == 12
     for losses in pools(2).run(looped, on_demand):
         assert losses == pytest.approx(expected, abs=2e-4)
+
+
+def cut(rank, path, packing):  # noqa: ARG001
+    with mock.patch("torch.distributed.init_process_group"):
+        return first_step([path, "--on-demand"], packing)
+
+
+def test_its_gradients_are_equal_however_they_are_cut(pools, tmp_path):
+    (tmp_path / "loop.py").write_text(program("loop.py"), encoding="utf-8")
+    found = {one: pools(one.processes).run(cut, str(tmp_path / "loop.py"), one)[0] for one in (AS_IT_IS, *OTHERS)}
+    lines = verdict(found.pop(AS_IT_IS), found).lines
+    shown = re.search(r"--packings --script loop.py --on-demand\n```\n\n```text\n(.*?)^```$", TEXT, re.M | re.S)[1]
+    figure = re.compile(r"furthest .*|(?<=norm 1\.514)\d+")
+    assert figure.sub("", "".join(f"loop.py: {line}\n" for line in lines)) == figure.sub("", shown)
 
 
 @pytest.mark.slow

@@ -1,13 +1,20 @@
 """The tables of docs/trainers.md: lines as programs number them, refusals in the words they come in."""
 
+import os
 import re
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
+import torch
 from scripts import ROOT
 from torch import nn
+from torch.utils.data import DataLoader
 
-from odc_engine.trainers import refusals, titan, verl
+from odc_engine.trainers import OnDemandMixin, refusals, titan, verl
+from odc_engine.trainers.collated import collated_lengths
+from odc_engine.trainers.one_process import own_alone
+from odc_engine.trainers.order import OwnOrder
 from odcsim.errors import InputError
 
 DOCS = ROOT / "docs"
@@ -33,13 +40,19 @@ def trainer(dataset=(1,), tp=1, made=False, **changed):
 
 def preferences(**changed):
     own = SimpleNamespace(**{"loss_type": ["sigmoid"], "sync_ref_model": False} | changed)
-    raise_first(refusals._of_preferences(SimpleNamespace(args=own, aux_loss_enabled=changed.get("router", False))))
+    raise_first(
+        refusals._of_preferences(
+            SimpleNamespace(
+                args=own, aux_loss_enabled=changed.get("router", False), calculate_KL=changed.get("kl", False)
+            )
+        )
+    )
 
 
-def rollouts(quantile=1.0, **changed):
+def rollouts(quantile=1.0, kind=SimpleNamespace, processor=None, **changed):
     usual = {"steps_per_generation": 2, "gradient_accumulation_steps": 2, "loss_type": "dapo"}
     own = SimpleNamespace(**usual | changed)
-    refusals.check_rollouts(SimpleNamespace(args=own, top_entropy_quantile=quantile))
+    refusals.check_rollouts(kind(args=own, top_entropy_quantile=quantile, processing_class=processor))
 
 
 def engine(**changed):
@@ -50,6 +63,22 @@ def engine(**changed):
 def raise_first(problems):
     for problem, fix in problems:
         raise InputError(problem, fix=fix)
+
+
+class Stock:
+    def training_step(self):
+        pass
+
+
+def started(**environment):
+    own = SimpleNamespace(fsdp=True, parallel_mode=SimpleNamespace(value="not_parallel"))
+    with mock.patch.dict(os.environ, environment), mock.patch.object(torch.accelerator, "is_available", bool):
+        refusals.check_processes(["a model", own], "")
+
+
+def gathered():
+    with own_alone(accelerator := SimpleNamespace()):
+        accelerator.reduce(1)
 
 
 class Loader:
@@ -77,21 +106,36 @@ HF, TITAN, DPO, GRPO, BOTH = (
 )
 CASES = {
     (HF, "`average_tokens_across_devices=False`"): lambda: trainer(average_tokens_across_devices=False),
-    (HF, '`train_sampling_strategy="group_by_length"`'): lambda: trainer(train_sampling_strategy="group_by_length"),
     (HF, "`fp16=True`"): lambda: trainer(fp16=True),
     (HF, "`auto_find_batch_size=True`"): lambda: trainer(auto_find_batch_size=True),
     (HF, "a dataset without `__len__`"): lambda: trainer(dataset=iter(())),
     (HF, "tensor parallelism"): lambda: trainer(tp=2),
     (HF, "a model that FSDP2 does not shard"): lambda: refusals.check_model(nn.Linear(2, 2)),
-    (HF, "a dataset without `input_ids`"): lambda: refusals.lengths_of([{"text": "one"}], "length"),
+    (HF, "the mixin behind the trainer"): lambda: type("Mine", (Stock, OnDemandMixin), {}),
+    (HF, "`fsdp=True` without torchrun"): lambda: started(),
+    (HF, "`fsdp=True` and no GPU"): lambda: started(LOCAL_RANK="0"),
+    (HF, "a loader that is none of torch"): lambda: OwnOrder([], devices=2, accumulated=1),
+    (HF, "`accelerator.reduce` or `gather` in `compute_loss`"): gathered,
+    (HF, "a collate function whose batches have no `input_ids`"): lambda: collated_lengths(
+        DataLoader(["one"], collate_fn=lambda _: {"pixel_values": 1}), rank=0, devices=1
+    ),
     (DPO, '`loss_type="aot"`, `aot_unpaired`, `bco_pair` or `sft`'): lambda: preferences(loss_type=["sigmoid", "aot"]),
     (DPO, "`sync_ref_model=True`"): lambda: preferences(sync_ref_model=True),
+    ("KTOTrainer", '`loss_type="kto"`'): lambda: preferences(loss_type="kto", kl=True),
     ("DPOTrainer, GRPOTrainer", "a loss of a mixture of experts' router"): lambda: preferences(router=True),
     (BOTH, "`OnDemandMixin`"): lambda: trainer(made=True),
     (BOTH, "a generation that ends in the middle of a step"): lambda: rollouts(steps_per_generation=3),
     (GRPO, '`loss_type="bnpo"`'): lambda: rollouts(loss_type="bnpo"),
     (GRPO, "`top_entropy_quantile` under 1, or an entropy bonus"): lambda: rollouts(quantile=0.5),
-    (BOTH, "images"): lambda: refusals.check_answers({"pixel_values": None}),
+    (BOTH, "a `compute_loss` of one's own"): lambda: rollouts(
+        kind=type("Mine", (SimpleNamespace,), {"compute_loss": 0})
+    ),
+    (BOTH, "a processor that pads on the right, with types of tokens"): lambda: rollouts(
+        processor=SimpleNamespace(model_input_names=["token_type_ids"], tokenizer=SimpleNamespace(padding_side="right"))
+    ),
+    (BOTH, "a tensor of one's own without a row for each answer"): lambda: refusals.check_answers(
+        {"prompt_ids": torch.ones(2, 1), "patches": torch.ones(3)}
+    ),
     (TITAN, "CUDA graphs"): lambda: titans(graphs=True),
     (TITAN, "tensor and pipeline parallelism"): lambda: titans(tp=2, pp=2),
     (TITAN, "a data loader of its own"): lambda: titans(dataloader=type("Loader", (), {})()),
@@ -114,7 +158,7 @@ def test_every_refusal_of_the_table_has_its_case():
 def test_what_is_refused_is_refused_in_the_words_of_the_table(trainers, habit, words):
     with pytest.raises(InputError) as refused:
         CASES[trainers, habit]()
-    assert str(refused.value).removeprefix("SimpleNamespace: ") == words
+    assert re.sub(r"^(SimpleNamespace|gathered, line \d+): ", "", str(refused.value)) == words
 
 
 def test_what_is_supported_is_not_refused():
@@ -124,4 +168,4 @@ def test_what_is_supported_is_not_refused():
     rollouts()
     engine()
     engine(mixed_precision={"param_dtype": "bf16"})
-    refusals.check_answers({"prompt_ids": None})
+    refusals.check_answers({"prompt_ids": torch.ones(2, 1), "num_items_in_batch": torch.tensor(3)})

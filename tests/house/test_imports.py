@@ -8,7 +8,7 @@ import pytest
 from scripts import ROOT
 from sources import ENGINE, ODCSIM, inside, outside
 
-TOOLS = "errors files archive checked form tables progress printing whole outputs command"
+TOOLS = "errors budget files held archive checked form streamed tables progress printing whole outputs command"
 NOUNS = "trace schedule program recipe recipe_file timeline profile model cost cluster network"
 CONTRACT = {f"odcsim.{name}" for name in f"{TOOLS} {NOUNS}".split()}
 EXECUTORS = {"odcsim.executors.analytic", "odcsim.executors.des"}

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from scripts import ROOT
@@ -26,6 +26,12 @@ def test_no_two_classes_share_a_name():
         for name in classes(path):
             homes[name.lstrip("_")].append(module)
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def test_no_two_files_of_tests_share_a_name():
+    """Their folders are no packages, so pytest would take the one for the other, and collect neither."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def words(name: str) -> str:
