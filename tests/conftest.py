@@ -1,5 +1,6 @@
 """Fixtures and settings for all tests."""
 
+import gc
 import socket
 import sys
 from importlib.util import find_spec
@@ -22,6 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+def pytest_collection_finish() -> None:
+    """What all test files imported stays to the end: collections of garbage need not look through it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> list[str]:
