@@ -35,7 +35,9 @@ def shown(page: Path) -> str:
     return page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).as_posix()
 
 
-SLOW = {"log.md", "users.md", "tutorial.md", "sweeps.md"}  # whose commands take longer than those of all others
+SLOW = {  # whose commands take longer than those of all others
+    "log.md", "users.md", "tutorial.md", "sweeps.md", "lengths.md", "rent.md", "launch.md", "network.md", "look.md",
+}  # fmt: skip
 
 
 def by_name(paths):

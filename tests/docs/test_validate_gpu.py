@@ -41,6 +41,7 @@ def answers(folder, rung=1):
     return {entry["name"]: entry for entry in told["answers"]}
 
 
+@pytest.mark.slow
 def test_probes_that_fail_or_hang_stop_no_other_and_all_comes_home(folder):
     wrong, hangs, exits = probe("wrong"), probe("hangs", 2.0), probe("exits")
     climber, heard = ladder_of(folder, wrong, hangs, exits, probe("absent"), probe("good"))
@@ -248,6 +249,7 @@ def test_places_are_named_once():
     assert len(ours.PLACES) == len(set(ours.PLACES)) == 2
 
 
+@pytest.mark.slow
 def test_a_probe_of_another_pace_has_as_much_less_time(folder):
     climber, heard = ladder_of(folder, probe("hangs", 20.0), pace=0.1)
     start = time.monotonic()

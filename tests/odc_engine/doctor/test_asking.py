@@ -52,7 +52,7 @@ def test_a_probe_that_ends_its_process_is_a_failure_with_its_last_words(folder, 
     assert ask(probe(how), folder).answer.found.startswith(told)
 
 
-@pytest.mark.parametrize("how", ["hangs", "hangs_deaf"])
+@pytest.mark.parametrize("how", ["hangs", pytest.param("hangs_deaf", marks=pytest.mark.slow)])
 def test_a_hang_leaves_where_it_was_and_nothing_else(folder, how):
     start = time.monotonic()
     result = ask(probe(how), folder, seconds=6.0)  # Python takes two to start on a busy machine
