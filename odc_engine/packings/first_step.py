@@ -27,6 +27,7 @@ from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.packings.packing import Packing
 from odc_engine.packings.recut import Planned, put, recut
 from odc_engine.packings.steady import steady
+from odc_engine.trainers.exchange import all_told
 from odcsim.errors import InputError
 
 HOW = "odc_engine verify --packings --script train.py"
@@ -155,14 +156,14 @@ class Witness:
     def _end(self, model: nn.Module, weights: dict[str, Tensor]) -> None:
         """On all processes alike."""
         planned = self._planned.microbatches
-        every = _told(planned or [])
+        every = all_told(planned or [])
         raise Stepped(
             FirstStep(
                 gradients=_whole({name: _gradient(own) for name, own in model.named_parameters() if own.requires_grad}),
                 weights=weights,
                 places=sorted(place for microbatches in every for part in microbatches for place in part),
-                microbatches=sum(map(len, every) if self._planned.trainers else _told(self._backwards)),
-                tokens=dict(sum(_told(self._tokens), Counter())),
+                microbatches=sum(map(len, every) if self._planned.trainers else all_told(self._backwards)),
+                tokens=dict(sum(all_told(self._tokens), Counter())),
                 drawn=any(hasattr(trainer, "rollouts") for trainer in self._planned.trainers),
                 by=self._planned.by,
                 low=self._low or any(unit.shape.dtype != torch.float32 for each in self._every for unit in each.units),
@@ -194,14 +195,6 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                 own.copy_(
                     distribute_tensor(whole, own.device_mesh, own.placements) if isinstance(own, DTensor) else whole
                 )
-
-
-def _told(own: Any) -> list[Any]:
-    if not dist.is_initialized():
-        return [own]
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, own)
-    return every
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ gives back what this device has (one_process.py), and what has come together is 
 from collections import defaultdict
 from typing import Any
 
-import torch.distributed as dist
+from odc_engine.trainers.exchange import all_told
 
 
 class NotedMetrics:
@@ -34,8 +34,7 @@ class NotedMetrics:
     def combine(self) -> None:
         """One value for the minibatch, the same on all devices: the mean over everybody's microbatches."""
         own = (dict(self._sums), dict(self._weights), self._trainer._total_train_tokens - self._tokens)
-        every: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(every, own)
+        every = all_told(own)
         for name in sorted({name for sums, _, _ in every for name in sums}):
             weight = sum(weights.get(name, 0.0) for _, weights, _ in every)
             if weight:
