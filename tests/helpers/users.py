@@ -28,7 +28,8 @@ Seen = float | dict[str, Tensor | None]
 @dataclass(frozen=True)
 class Habit:
     """`counts`: microbatches of each device in each minibatch; `wrap`: how the model is sharded, if not layer by
-    layer; `how`: what OnDemand is told; `calls`: a method of FSDP2 that older versions of torch have not."""
+    layer; `how`: what OnDemand is told; `calls`: a method of FSDP2 that older versions of torch have not; `since`: the
+    first torch whose stock FSDP2 is known to do it."""
 
     follow: Callable[["User"], None]
     counts: tuple[int, ...] = (2, 1)
@@ -38,10 +39,15 @@ class Habit:
     bound: float = BOUND
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     calls: str = ""
+    since: str = ""
 
     @property
-    def possible(self) -> bool:
-        return not self.calls or hasattr(FSDPModule, self.calls)
+    def wanting(self) -> str:
+        """What this torch lacks for it."""
+        if self.calls and not hasattr(FSDPModule, self.calls):
+            return f"this torch's FSDP2 has no {self.calls}"
+        older = self.since and torch.__version__ < self.since
+        return f"needs torch {self.since}, under stock FSDP2 too" if older else ""
 
     @property
     def case(self) -> Case:

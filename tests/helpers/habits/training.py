@@ -95,7 +95,7 @@ def compiled_step(user: User) -> None:
         user.evaluate()
 
 
-@habit(counts=(1, 1))
+@habit(counts=(1, 1), since="2.13")
 def compiled_minibatch(user: User) -> None:
     """a whole minibatch as one function under `torch.compile`: forward, backward, settle, step, publish"""
     tokens, turn = nets.tokens_of(0, 0, 0), 0
