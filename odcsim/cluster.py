@@ -55,6 +55,11 @@ class Cluster:
         return -(-self.devices // self.devices_per_node)
 
     @property
+    def eventful(self) -> bool:
+        """Whether links are shared or something is drawn, which discrete events know and the scan does not."""
+        return bool(self.shared_links or self.jitter or self.swing)
+
+    @property
     def shared_links(self) -> bool:
         """Whether devices of a node wait for each other's one-sided transfers: the analytic executor cannot tell."""
         return self.nodes > 1 and self.nics_per_node < self.devices_per_node

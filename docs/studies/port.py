@@ -14,7 +14,7 @@ from reproduce_paper import place_of, read, setting
 from odcsim import tables
 from odcsim.cost import Cost
 from odcsim.executors.simulation import Simulation
-from odcsim.questions.comparison import measure
+from odcsim.questions.evaluate import measure
 from odcsim.questions.setting import Setting, plan
 
 OURS, THEIRS = ("lb-mini", "on-demand"), ("lb-micro", "collective")

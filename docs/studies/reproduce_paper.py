@@ -21,7 +21,7 @@ from odcsim.catalog import fits
 from odcsim.executors.simulation import Simulation
 from odcsim.progress import progress
 from odcsim.questions.asking import ask
-from odcsim.questions.comparison import measure
+from odcsim.questions.evaluate import measure
 from odcsim.questions.setting import Setting, plan
 from odcsim.reading import load
 from odcsim.results import summary

@@ -17,7 +17,7 @@ from odcsim.executors.simulation import Simulation
 from odcsim.files import write_text
 from odcsim.progress import progress
 from odcsim.questions.asking import ask
-from odcsim.questions.comparison import measure
+from odcsim.questions.evaluate import measure
 from odcsim.questions.setting import plan
 from odcsim.results.metrics import Usage
 

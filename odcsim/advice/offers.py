@@ -2,15 +2,51 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import hypot
 from typing import Any
 
 from odcsim.advice import search, ways
-from odcsim.advice.search import Best, Trial
+from odcsim.advice.ways import Way
 from odcsim.advice.wish import Wish
 from odcsim.errors import InputError
 from odcsim.questions import room
+from odcsim.questions.answer import NOTABLE
+from odcsim.questions.evaluate import evaluate
 from odcsim.questions.remedies import remedies
+from odcsim.questions.whole_run import WholeRun
+from odcsim.results.summary import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The whole run in one of the ways: what `odcsim compare --epochs` says of the same question."""
+
+    way: Way
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best ways without on-demand and with it: None where nothing fits."""
+
+    without: Pick | None
+    with_it: Pick | None
+    tried: int  # ways that fit
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast on-demand is."""
+        if self.without is None or self.with_it is None:
+            return None
+        return self.without.row.makespan_seconds / self.with_it.row.makespan_seconds
+
+    @property
+    def pays(self) -> bool:
+        """Whether on-demand leads by what somebody would change their training loop for, or alone fits."""
+        return self.without is None or (self.gain or 0.0) >= NOTABLE
+
+    @property
+    def chosen(self) -> Pick | None:
+        return self.with_it if self.pays else self.without
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,42 +56,32 @@ class Offer:
     gpu: str
     devices: int
     best: Best
-    chosen: Trial
-    steps: int
-    price: float | None  # of a GPU-hour
+    chosen: Pick
+
+    @property
+    def row(self) -> Row:
+        return self.chosen.row
 
     @property
     def seconds(self) -> float:
-        return self.of(self.chosen)
-
-    def of(self, timed: Trial) -> float:
-        """Seconds of the whole run by one of the ways."""
-        return timed.mean * self.steps
+        return self.row.makespan_seconds
 
     @property
     def factors(self) -> tuple[float, float]:
-        """Nine times in ten the truth is this many times the seconds: what they rest on, and which minibatches were
-        drawn."""
-        profile, luck = self.chosen.way.cost.profile, search.spread(self.chosen.seconds)
-        return 1 - min(1.0, hypot(1 - profile.low, luck)), 1 + hypot(profile.high - 1, luck)
+        """The ends of the run's 90 % interval, over its middle."""
+        return self.row.model_low / self.seconds, self.row.model_high / self.seconds
 
     @property
     def gpu_hours(self) -> float:
-        return self.seconds / 3600 * self.devices
+        return self.row.gpu_hours
 
     @property
     def dollars(self) -> float | None:
-        return None if self.price is None else self.gpu_hours * self.price
-
-    @property
-    def microbatches(self) -> float:
-        """Of a device in a minibatch, on average: steps of gradient accumulation."""
-        return self.chosen.microbatches
+        return self.row.dollars
 
     @property
     def memory(self) -> float:
-        way = self.chosen.way
-        return room.needed(way.cost, way.setting.limit, way.setting.trace.longest).total
+        return self.row.memory_bytes or 0.0
 
     @property
     def name(self) -> str:
@@ -66,24 +92,23 @@ class Offer:
         return not late and (wish.budget is None or (self.dollars or 0.0) <= wish.budget)
 
     def as_json(self) -> dict[str, Any]:
-        way, (low, high) = self.chosen.way, self.factors
-        paid = self.dollars
+        way, row = self.chosen.way, self.row
         return {
             "gpu": self.gpu,
             "devices": self.devices,
-            "seconds": self.seconds,
-            "seconds_low": self.seconds * low,
-            "seconds_high": self.seconds * high,
-            "gpu_hours": self.gpu_hours,
-            "dollars": paid,
-            "dollars_low": None if paid is None else paid * low,
-            "dollars_high": None if paid is None else paid * high,
+            "seconds": row.makespan_seconds,
+            "seconds_low": row.model_low,
+            "seconds_high": row.model_high,
+            "gpu_hours": row.gpu_hours,
+            "dollars": row.dollars,
+            "dollars_low": row.dollars_low,
+            "dollars_high": row.dollars_high,
             **way.as_json(),
-            "microbatches": self.microbatches,
-            "memory_bytes": self.memory,
+            "microbatches": row.microbatches,
+            "memory_bytes": row.memory_bytes,
             "over_without": self.best.gain,
             "ways": self.best.tried,
-            "fidelity": self.chosen.fidelity,
+            "fidelity": row.fidelity,
             "cost": way.cost.profile.origin,
         }
 
@@ -122,7 +147,7 @@ class Advice:
                 "trace": wish.trace.name,
                 "trace_samples": wish.trace.size,
                 "trace_origin": wish.trace.origin,
-                "model": wish.model,
+                "model": wish.question.model,
                 "gpus": list(wish.gpus),
                 "devices": list(wish.devices),
                 "epochs": wish.epochs,
@@ -131,8 +156,8 @@ class Advice:
                 "prices": dict(wish.prices),
                 "deadline_seconds": wish.deadline,
                 "budget": wish.budget,
-                "minibatches": wish.minibatches,
-                "seed": wish.seed,
+                "minibatches": wish.question.minibatches,
+                "seed": wish.question.seed,
             },
             "rows": [{**offer.as_json(), "within": offer.within(wish)} for offer in self.offers],
             "refused": [{"gpu": r.gpu, "devices": r.devices, "why": r.why} for r in self.refused],
@@ -165,10 +190,21 @@ def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
         site = ways.site(wish, gpu, devices)
     except InputError as error:
         return Refused(gpu, devices, str(error))
-    best = search.best(site)
-    if best.chosen is None:
-        return too_small(site)
-    return Offer(site.gpu, devices, best, best.chosen, wish.steps, wish.prices.get(gpu))
+    found = best(site)
+    return too_small(site) if found.chosen is None else Offer(site.gpu, devices, found, found.chosen)
+
+
+def best(site: ways.Site) -> Best:
+    found = search.finalists(site)
+    without, with_it = (None if way is None else run(way) for way in (found.without, found.with_it))
+    return Best(without, with_it, found.tried)
+
+
+def run(way: Way) -> Pick:
+    """By the evaluation that every command has its rows from."""
+    pair = way.balancer, way.sync
+    whole = WholeRun(evaluate(way.setting, [pair]), way.setting.epochs or 1.0)
+    return Pick(way, whole.over(whole.evaluation.row(*pair)))
 
 
 def too_small(site: ways.Site) -> Refused:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from odcsim.advice.offers import Advice, Offer
-from odcsim.advice.search import Trial
+from odcsim.advice.offers import Advice, Offer, Pick
 from odcsim.advice.wish import Wish
 from odcsim.command import duration
 from odcsim.questions.answer import NEAR, money
@@ -80,7 +79,7 @@ def how(offer: Offer) -> str:
     way = offer.chosen.way
     return (
         f"Run it by {way.name}, {way.words}: {way.setting.minibatch} samples per device and step, in "
-        f"{_packs(offer.microbatches)} of at most {way.setting.limit:,} tokens; {offer.memory / 1e9:.0f} GB "
+        f"{_packs(offer.row.microbatches)} of at most {way.setting.limit:,} tokens; {offer.memory / 1e9:.0f} GB "
         "per device."
     )
 
@@ -99,16 +98,15 @@ def on_demand(offer: Offer) -> str:
         return f"Without on-demand communication nothing fits memory there; {name} does."
     gain = best.gain or 0.0
     if best.pays:
-        took = _took(offer, best.without)
+        took = _took(best.without)
         return f"On-demand communication pays: {gain:.2f} times as fast as the best without it, {took}."
     slower = f"{name} takes {1 / gain:.2f} times as long" if gain < 0.995 else f"{name} is {gain:.2f} times as fast"
     return f"On-demand communication brings nothing here: {slower}."
 
 
-def _took(offer: Offer, trial: Trial) -> str:
-    seconds = offer.of(trial)
-    paid = "" if offer.price is None else f" and {money(seconds / 3600 * offer.devices * offer.price)}"
-    return f"{trial.way.name}, which takes {duration(seconds)}{paid}"
+def _took(run: Pick) -> str:
+    paid = "" if run.row.dollars is None else f" and {money(run.row.dollars)}"
+    return f"{run.way.name}, which takes {duration(run.row.makespan_seconds)}{paid}"
 
 
 def _next(rent: Offer, good: Sequence[Offer], others: Sequence[Offer]) -> Iterator[str]:
@@ -183,7 +181,7 @@ def _share(wish: Wish, offer: Offer) -> float:
 
 def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}
-    if rent.chosen.fidelity == "extrapolated":
+    if rent.row.fidelity == "extrapolated":
         yield "WARNING: samples or microbatches are beyond what these seconds were made from: they are extrapolated."
     yield f"Training steps alone, without loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
     if advice.wish.trace.origin:

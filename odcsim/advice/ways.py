@@ -11,8 +11,9 @@ from odcsim.balance import SIMULATED
 from odcsim.cost import Cost
 from odcsim.program import SYNCS
 from odcsim.questions import room
+from odcsim.questions.asking import setting_of
 from odcsim.questions.ends import UNBALANCED
-from odcsim.questions.setting import Drawn, Setting, assign, cost_of, drawn
+from odcsim.questions.setting import Drawn, Setting, assign, drawn
 from odcsim.recipe import RECOMPUTE, Recipe
 from odcsim.schedule import ScheduleFile
 
@@ -69,6 +70,10 @@ class Site:
     _drawn: dict[Recipe, list[Drawn]] = field(default_factory=dict)
     _plans: dict[tuple[Recipe, str, int, int, bool], ScheduleFile] = field(default_factory=dict)
 
+    @property
+    def minibatches(self) -> int:
+        return self.wish.question.minibatches
+
     def plan(self, way: Way, minibatches: int, *, exactly: bool = True) -> ScheduleFile:
         """The way's schedules. Syncs share them, and so do shardings where the balancer does not ask for transfers."""
         recipe = way.setting.cost.recipe
@@ -109,19 +114,16 @@ def _settings(wish: Wish, gpu: str, devices: int) -> Iterator[Setting]:
     """By recompute, and where there are several nodes by sharding. Where seconds are a fit to measurements, only what
     they can be derived for: beside them, estimates would compare two sources and not two ways."""
 
-    def cost(words: str, sharding: str = "full") -> Cost:
-        recipe = Recipe(**{**wish.choices, **RECOMPUTE[words], "sharding": sharding})
-        return cost_of(wish.model, gpu, None, devices, cluster=wish.cluster, recipe=recipe)
+    def setting(words: str, sharding: str = "full") -> Setting:
+        recipe = replace(wish.question.recipe, **RECOMPUTE[words], sharding=sharding)
+        price = wish.prices.get(gpu)
+        asked = replace(wish.question, gpu=gpu, devices=devices, recipe=recipe, price=price, epochs=wish.epochs)
+        found = setting_of(asked, limited=False)
+        return replace(found, executor="des") if found.cost.cluster.eventful else found
 
-    usual = cost("full")
+    usual = setting("full").cost
     derived = usual.profile.fidelity != "catalogue"
     whole_nodes = usual.cluster.nodes > 1 and not devices % usual.cluster.devices_per_node
     for words in ("full", "none") if derived else RECOMPUTE:
         for sharding in ("full", "hybrid") if whole_nodes else ("full",):
-            yield Setting(
-                wish.trace,
-                cost(words, sharding),
-                wish.global_batch // devices,
-                minibatches=wish.minibatches,
-                seed=wish.seed,
-            )
+            yield setting(words, sharding)

@@ -3,40 +3,29 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from odcsim import catalog
 from odcsim.errors import InputError
+from odcsim.question import Question
 from odcsim.trace import Trace
-
-MINIBATCHES = 96
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A dataset, a model and a global batch; GPUs and how many of them; hours and dollars, where there is an end."""
+    """A question, on several kinds and numbers of GPUs; hours and dollars, where there is an end."""
 
-    trace: Trace
-    model: str
+    question: Question  # with its lengths read; its recipe has what the search may not choose
     gpus: tuple[str, ...]
     devices: tuple[int, ...]
-    global_batch: int  # samples between two optimizer steps, on all devices together
-    epochs: float = 1.0
     prices: Mapping[str, float] = field(default_factory=dict)  # of an hour of one GPU, by its name; of all or of none
     deadline: float | None = None  # seconds
     budget: float | None = None  # dollars
-    minibatches: int = MINIBATCHES  # that stand for all of the run's
-    seed: int = 0
-    choices: Mapping[str, Any] = field(default_factory=dict)  # of the recipe: what the search may not choose
-    cluster: str | None = None  # a file: the network in which each GPU is rented
 
     def __post_init__(self) -> None:
-        catalog.model(self.model)
+        catalog.model(self.question.model)
         kinds = {catalog.gpu_name(name): name for name in self.gpus}
         prices = {kinds.get(name.lower(), name): price for name, price in self.prices.items()}
         object.__setattr__(self, "prices", prices)
-        if self.epochs <= 0:
-            raise InputError(f"--epochs is {self.epochs:g}", fix="give more than 0")
         if self.global_batch > self.trace.whole:
             problem = f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {self.trace.whole:,} samples"
             raise InputError(problem, fix="give a smaller batch, or more samples")
@@ -49,6 +38,19 @@ class Wish:
             if self.prices:  # dollars of some beside GPU-hours of others would be put in one order
                 fix = f"add {missing[0]}=2.5, or give no --price"
                 raise InputError(f"a price of {min(self.prices)}, and none of {missing[0]}", fix=fix)
+
+    @property
+    def trace(self) -> Trace:
+        return self.question.trace  # type: ignore[no-any-return]
+
+    @property
+    def global_batch(self) -> int:
+        """Samples between two optimizer steps, on all devices together."""
+        return self.question.global_batch or 0
+
+    @property
+    def epochs(self) -> float:
+        return self.question.epochs or 1.0
 
     @property
     def steps(self) -> int:

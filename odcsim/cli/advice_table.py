@@ -21,7 +21,8 @@ def show(advice: "Advice") -> None:
     wish = advice.wish
     epochs = f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}"
     print(
-        f"{wish.model}, {wish.trace.name} ({wish.trace.size:,} samples, longest {wish.trace.longest:,} tokens), "
+        f"{wish.question.model}, {wish.trace.name} ({wish.trace.size:,} samples, "
+        f"longest {wish.trace.longest:,} tokens), "
         f"{epochs} of batches of {wish.global_batch:,}: {wish.steps:,} steps, "
         f"{advice.ways:,} ways to run\n"
     )

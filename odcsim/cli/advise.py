@@ -4,12 +4,18 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.command import TIMES, add_recipe, chosen, human
+from odcsim.command import TIMES, human
 from odcsim.recipe import CHOICES, USUAL
 
 if TYPE_CHECKING:
     from odcsim.advice.wish import Wish
 
+MINIBATCHES = 96  # that stand for all of the run's
+# What is searched or asked for in several values; and what holds of rows that are compared alone.
+DECIDED = (
+    "gpu", "profile", "devices", "devices_per_node", "minibatch", "max_tokens", "split_overhead", "price", "whole",
+    "field", "executor",
+)  # fmt: skip
 EXAMPLE = (
     "odcsim advise sharegpt --drop-over 32k --model qwen3-8b --gpus h100,a100 --devices 8,16 --global-batch 256 "
     "--price h100=2.5,a100=1.3"
@@ -24,19 +30,14 @@ def add(commands: Any) -> None:
         description="Search what GPUs, how many of them and which way to run come to in hours and dollars, and say "
         "which to rent. Sync, balancer, token limit, sharding and recompute are chosen for each, of what fits memory.",
     )
-    options.add_trace(parser)
-    parser.add_argument("--model", required=True, metavar="M", help="a name ('odcsim catalog list') or a config.json")
+    searched = [name for name in USUAL.inputs() if CHOICES[name].searched]
+    recipe = [name for name in USUAL.inputs() if name not in searched]
+    options.add_question(parser, without=DECIDED, recipe=recipe, minibatches=MINIBATCHES, epochs=1.0)
     parser.add_argument("--gpus", type=_words, required=True, metavar="G,G", help="kinds to rent: h100,a100")
     parser.add_argument("--devices", type=_numbers, required=True, metavar="N,N", help="how many of them: 8,16,64")
-    parser.add_argument("--epochs", type=options.amount, default=1.0, metavar="E", help="passes over the data (1)")
-    parser.add_argument("--global-batch", type=options.whole, required=True, metavar="B", help="samples of a step")
     parser.add_argument("--price", type=_words, default=(), metavar="G=P,G=P", help="of a GPU-hour: h100=2.5,a100=1.3")
     parser.add_argument("--deadline", type=_time, metavar="T", help="such as 12h or 90min")
     parser.add_argument("--budget", type=options.amount, metavar="P", help="dollars")
-    parser.add_argument("--cluster", metavar="FILE", help="TOML: the network between nodes, nic_gbit_s and others")
-    parser.add_argument("--minibatches", type=options.whole, default=96, metavar="B", help="to simulate (96)")
-    parser.add_argument("--seed", type=options.seed, default=0, metavar="S", help="of the shuffle (0)")
-    add_recipe(parser, [name for name in USUAL.inputs() if not CHOICES[name].searched])
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print every figure of every row as CSV")
     form.add_argument("--json", action="store_true", help="print what was asked and every row as JSON")
@@ -70,19 +71,12 @@ def _wish(args: argparse.Namespace) -> "Wish":
     from odcsim.advice.wish import Wish
 
     return Wish(
-        options.trace_of(args),
-        args.model,
+        options.asked(args, devices=1, price=None),
         tuple(dict.fromkeys(args.gpus)),
         tuple(dict.fromkeys(args.devices)),
-        args.global_batch,
-        args.epochs,
         _prices(args.price, args.gpus),
         args.deadline,
         args.budget,
-        args.minibatches,
-        args.seed,
-        {name: value for name, value in chosen(args).items() if not CHOICES[name].searched},
-        args.cluster,
     )
 
 

@@ -21,7 +21,7 @@ def _fill(parser: Parser) -> None:
     """Balancers import numpy, and nobody else's help should wait for it."""
     from odcsim.balance import BALANCERS
 
-    options.add_setting(parser)
+    options.add_question(parser, without=options.SOME)
     lines = [f"{b.name}{' (on-demand only)' if b.free_counts else ''}: {b.help}" for b in BALANCERS]
     names = [b.name for b in BALANCERS]
     parser.add_argument("--balancer", required=True, choices=names, help=". ".join(lines))

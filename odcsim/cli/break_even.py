@@ -5,9 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.command import add_recipe, chosen
 from odcsim.progress import progress
-from odcsim.recipe import USUAL
 
 if TYPE_CHECKING:
     from odcsim.questions.break_even import Curve
@@ -23,31 +21,22 @@ def add(commands: Any) -> None:
         description="Tell how the lead of on-demand over the best without it moves with one thing at a time, and what "
         "balancing by wrong weights costs.",
     )
-    options.add_trace(parser)
-    parser.add_argument("--model", required=True, metavar="M", help="a name ('odcsim catalog list') or a config.json")
-    options.add_hardware(parser)
-    add_recipe(parser, USUAL.inputs())
-    parser.add_argument("--devices", type=options.whole, required=True, metavar="N", help="GPUs that share a minibatch")
-    parser.add_argument("--minibatch", type=options.whole, required=True, metavar="K", help="samples per device, step")
-    parser.add_argument("--max-tokens", type=options.whole, metavar="T", help="default: the best of each point")
-    parser.add_argument("--seed", type=options.seed, default=0, metavar="S", help="of the shuffle (0)")
+    options.add_question(parser, without=(*options.SOME, "minibatches", "split_overhead"))
     parser.add_argument("--json", action="store_true", help="print every point as JSON")
     parser.add_argument("--html", metavar="FILE", help="write a page with the curves, too")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.questions.break_even import Query, curves
-    from odcsim.questions.limit import chosen as chosen_limit
+    from odcsim.questions.asking import setting_of
+    from odcsim.questions.break_even import MINIBATCHES, curves
     from odcsim.questions.remedies import misfits, remedies
     from odcsim.questions.weights import regrets
 
-    names = ("gpu", "profile", "devices", "minibatch", "max_tokens", "seed", "devices_per_node", "cluster")
-    asked = Query(options.trace_of(args), args.model, {n: getattr(args, n) for n in names} | chosen(args))
-    setting = asked.setting()
+    asked = options.asked(args, minibatches=MINIBATCHES)
+    setting = setting_of(asked)
     with progress("changing", 6) as advance:
         made = list(curves(asked, advance=advance))
-    setting = setting if args.max_tokens else chosen_limit(setting)
     ways_out = remedies(setting) if misfits(setting) else []
     wrong = [] if ways_out else regrets(setting)
     if args.html is not None:

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
@@ -25,13 +24,7 @@ def add(commands: Any) -> None:
         example=EXAMPLE,
         description="Predict idle time, throughput and cost of every balancer under every sync that can run it.",
     )
-    options.add_setting(parser)
-    parser.add_argument(
-        "--whole", action="store_true", help="the trace is all that will be trained on, and not a sample of it"
-    )
-    parser.add_argument("--price", type=options.amount, metavar="P", help="of one GPU-hour, in dollars")
-    parser.add_argument("--epochs", type=options.amount, metavar="E", help="tell hours and cost of so many, too")
-    parser.add_argument("--executor", choices=options.EXECUTORS, default="analytic")
+    options.add_question(parser)
     parser.add_argument(
         "--sweep-max-tokens",
         nargs="?",
@@ -40,7 +33,6 @@ def add(commands: Any) -> None:
         help="compare at several limits of a microbatch; default: 1 to 8 times the longest sample",
     )
     parser.add_argument("--memory", action="store_true", help="print what the memory of the chosen rows is for, too")
-    parser.add_argument("--field", action="store_true", help="balance as verl, TRL, NeMo-RL and torchtitan do, too")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--wide", action="store_true", help="print every column, not the five that decide")
     form.add_argument("--csv", action="store_true", help="print every figure of every row as CSV")
@@ -52,18 +44,15 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from odcsim.questions.comparison import compare, pairs
     from odcsim.questions.sweep import limits, sweep_max_tokens
-    from odcsim.questions.whole_run import check_epochs
 
-    check_epochs(args.epochs)
-    setting = replace(options.setting_of(args), whole=args.whole, field=args.field)
-    known = {"executor": args.executor, "price": args.price}
+    setting = options.setting_of(args)
     with progress("comparing", len(pairs(setting))) as advance:
-        comparison = compare(setting, **known, advance=advance)
+        comparison = compare(setting, advance=advance)
     swept: tuple[tuple[int, Comparison], ...] = ()
     if args.sweep_max_tokens is not None:
         points = limits(setting.trace.longest, args.sweep_max_tokens)
         with progress("sweeping", len(points)) as advance:
-            swept = sweep_max_tokens(setting, points, **known, advance=advance)
+            swept = sweep_max_tokens(setting, points, advance=advance)
     if args.html is not None:
         from odcsim.pages.report import write_report
 

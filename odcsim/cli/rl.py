@@ -1,11 +1,11 @@
 """`odcsim rl`: a whole step of reinforcement learning, with what on-demand brings to it."""
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.command import TIMES, add_recipe, chosen, counted, human
-from odcsim.recipe import USUAL
+from odcsim.command import TIMES, counted, human
 
 if TYPE_CHECKING:
     from odcsim.questions.setting import Setting
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 HEAD = ("dealt", "run", "training", "forward", "step", "times\nas fast", "memory")
+DECIDED = ("minibatch", "global_batch", "minibatches", "in_order", "split_overhead")  # by prompts, rollouts and steps
 
 EXAMPLE = "odcsim rl deepcoder-rl --model qwen3-1.7b --gpu h100 --devices 4 --prompts 32 --rollouts 8"
 
@@ -25,22 +26,16 @@ def add(commands: Any) -> None:
         description="Predict steps of prompts times rollouts, drawn by groups from recorded rollouts, be they fewer: "
         "the training pass by several rules of dealing, passes without backward, and generation as given.",
     )
-    options.add_trace(parser)
-    parser.add_argument("--model", required=True, metavar="M", help="a name ('odcsim catalog list') or a config.json")
-    options.add_hardware(parser)
-    add_recipe(parser, USUAL.inputs())
-    parser.add_argument("--devices", type=options.whole, required=True, metavar="N", help="GPUs that train")
+    options.add_question(parser, without=(*options.SOME, *DECIDED))
     parser.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="of a step")
     parser.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples of each prompt")
     parser.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps of a step (1)")
     parser.add_argument("--steps", type=options.whole, default=20, metavar="S", help="how many to draw (20)")
-    parser.add_argument("--max-tokens", type=options.whole, metavar="T", help="limit of a microbatch")
     parser.add_argument(
         "--forward-passes", type=int, choices=range(4), default=2, help="without backward: old and reference (2)"
     )
     parser.add_argument("--critic", action="store_true", help="a critic of the same shape is trained, too")
     parser.add_argument("--generation-seconds", type=_time, default=0.0, metavar="T", help="of a step: 90 or 3min")
-    parser.add_argument("--seed", type=options.seed, default=0, metavar="S", help="of the draw (0)")
     parser.add_argument("--json", action="store_true", help="print what was asked and every row as JSON")
     parser.set_defaults(run=_run)
 
@@ -74,29 +69,17 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _setting(args: argparse.Namespace, batch: Any) -> "Setting":
-    from odcsim.questions.asking import ask
+    from odcsim.questions.asking import setting_of
     from odcsim.rollouts import pilot
 
-    recorded = options.trace_of(args)
+    asked = options.asked(args)
+    recorded = asked.trace
     single = (
         "The lengths say no groups: rollouts of a prompt are drawn singly, which evens devices out more than real ones."
     )
     args.ungrouped = single if recorded.group is None else ""
-    return ask(
-        pilot.run(recorded, batch, args.seed),
-        args.model,
-        gpu=args.gpu,
-        profile=args.profile,
-        devices=args.devices,
-        minibatch=batch.share(args.devices),
-        max_tokens=args.max_tokens,
-        minibatches=batch.steps * batch.updates,
-        seed=args.seed,
-        in_order=True,
-        devices_per_node=args.devices_per_node,
-        cluster=args.cluster,
-        **chosen(args),
-    )
+    drawn = {"minibatch": batch.share(asked.devices), "minibatches": batch.steps * batch.updates, "in_order": True}
+    return setting_of(replace(asked, trace=pilot.run(recorded, batch, asked.seed), **drawn))
 
 
 def _inputs(args: argparse.Namespace, setting: "Setting") -> dict[str, Any]:

@@ -135,7 +135,7 @@ def show_texts(
 def _asked(comparison: "Comparison") -> str:
     from odcsim.questions.comparison import inputs
 
-    setting, about = comparison.setting, inputs(comparison)
+    setting, about = comparison.setting, inputs(comparison.setting)
     nodes = setting.cost.cluster.nodes
     where = f"{about['devices']} x {about['gpu']}" + (f" in {nodes} nodes" if nodes > 1 else "")
     where += ", hybrid sharding" if setting.cost.recipe.sharding == "hybrid" else ""

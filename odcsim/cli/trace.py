@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
+from odcsim.question import LENGTHS
 
 if TYPE_CHECKING:
     from odcsim.reading.stats import Cut, TraceStats
@@ -30,8 +31,7 @@ def _add_info(actions: Any) -> None:
     info = actions.add_parser("info", help="count, mean, percentiles, histogram, what a cut-off loses")
     info.add_argument("trace", metavar="TRACE", help=SOURCE)
     info.add_argument("--column", metavar="C", help="the file's column of lengths (default: found by name)")
-    options.add_tokenizer(info)
-    options.add_limit(info)
+    options.add_fields(info, [name for name in LENGTHS if name not in ("trace", "column")])
     info.add_argument("--against", metavar="OTHER", help="whether lengths are still like those of OTHER, another trace")
     info.add_argument("--json", action="store_true", help="print JSON instead")
     info.set_defaults(run=_info)
@@ -42,7 +42,7 @@ def _add_make(actions: Any) -> None:
     make.add_argument("source", metavar="NAME-or-SPEC", help=SOURCE)
     make.add_argument("--samples", metavar="N", type=options.whole, default=10_000, help="how many (default: 10000)")
     make.add_argument("--seed", metavar="S", type=int, default=0, help="the same seed draws the same (default: 0)")
-    options.add_limit(make)
+    options.add_fields(make, ("truncate", "drop_over"))
     make.add_argument("-o", dest="output", metavar="FILE", required=True, help="FILE.csv, .jsonl, .npy or .parquet")
     make.set_defaults(run=_make)
 
@@ -50,7 +50,7 @@ def _add_make(actions: Any) -> None:
 def _info(args: argparse.Namespace) -> None:
     from odcsim.reading.stats import cut, describe
 
-    trace = options.trace_of(args, tell=False)
+    trace = options.loaded(args, args.trace)
     other = None if args.against is None else options.loaded(args, args.against)
     stats, lost = describe(trace), None if args.cutoff is None else cut(trace, args.cutoff)
     print(_json(trace, stats, lost, other) if args.json else _text(trace, stats, lost))

@@ -10,34 +10,41 @@ from urllib.parse import urlencode
 
 from odcsim.cluster import Cluster
 from odcsim.errors import InputError
+from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, MACHINES, STEP, Field, Question
 from odcsim.questions import limit
-from odcsim.questions.asking import ask
+from odcsim.questions.asking import setting_of
 from odcsim.questions.setting import Setting
 from odcsim.reading import load
 from odcsim.trace import Trace
 
-TEXTS = ("trace", "model", "gpu")
+ROOM = Field(AMOUNT, STEP, 0.0, control="tokens of a microbatch", stops=(0, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0))
+NETWORK = Field(
+    FROM_ZERO, MACHINES, 0, control="network between nodes", stops=(0, 25, 50, 100, 200, 400, 800)
+)  # fmt: skip
+CONTROLS = {name: about for name, about in FIELDS.items() if about.control} | {"room": ROOM, "network": NETWORK}
+LINKED = tuple(CONTROLS)
+TEXTS = tuple(name for name, about in CONTROLS.items() if about.values.type is str)
+SLIDERS = tuple(name for name, about in CONTROLS.items() if about.stops)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Question):
+    """A question with what the page opens with, and with what only the page has."""
+
     trace: str = "longalign"
     model: str = "r1-distill-qwen-1.5b"
     gpu: str = "a100"
-    devices: int = 8
     minibatch: int = 4
-    room: float = 0.0
-    network: int = 0
-    price: float = 2.0  # dollars of a GPU-hour
     minibatches: int = 8
+    price: float = 2.0
+    room: float = 0.0  # a microbatch's limit over the longest sample; 0: as compare's
+    network: int = 0  # Gb/s of a network card; 0: the GPU's usual one
 
     @property
     def search(self) -> str:
         """What a link holds of it: everything that is not as usual."""
         usual = Asked()
-        changed = {
-            f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != getattr(usual, f.name)
-        }
+        changed = {name: getattr(self, name) for name in LINKED if getattr(self, name) != getattr(usual, name)}
         return f"?{urlencode(changed)}" if changed else ""
 
     @property
@@ -79,16 +86,8 @@ def _check_named(name: str, text: str) -> None:
 @lru_cache(maxsize=64)
 def _setting(asked: Asked) -> Setting:
     """Made once for the table, the chart and the break-even, since a limit may have to be chosen."""
-    usual = ask(
-        asked.lengths,
-        asked.model,
-        gpu=asked.gpu,
-        devices=asked.devices,
-        minibatch=asked.minibatch,
-        max_tokens=asked.limit or 0,
-        minibatches=asked.minibatches,
-        price=asked.price,
-    )
+    words = {f.name: getattr(asked, f.name) for f in fields(Question)}
+    usual = setting_of(Question(**words | {"trace": asked.lengths, "max_tokens": asked.limit or 0}))
     setting = replace(usual, cost=replace(usual.cost, cluster=_cluster(asked, usual))) if asked.network else usual
     return limit.chosen(setting) if asked.limit is None else setting
 

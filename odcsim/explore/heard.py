@@ -1,38 +1,20 @@
 """What links and controls say, which anybody may have written: it becomes a question, or a line that says why not."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 from urllib.parse import parse_qsl
 
 from odcsim.errors import InputError
-from odcsim.explore.asked import TEXTS, Asked
+from odcsim.explore.asked import CONTROLS, SLIDERS, TEXTS, Asked
 
-# What each slider stops at.
-STOPS: Mapping[str, Sequence[float]] = {
-    "devices": (2, 4, 8, 16, 32, 64),
-    "minibatch": (1, 2, 4, 8, 16),
-    "room": (
-        0,
-        1.0,
-        1.1,
-        1.25,
-        1.5,
-        2.0,
-        3.0,
-        4.0,
-        8.0,
-    ),  # a microbatch's limit over the longest sample; 0: as compare's
-    "network": (0, 25, 50, 100, 200, 400, 800),  # Gb/s of a network card; 0: the GPU's usual one
-    "minibatches": (4, 8, 16, 50, 200),
-}
+STOPS: Mapping[str, Sequence[float]] = {name: CONTROLS[name].stops for name in SLIDERS}
 LETTERS = 4096  # of a name
 DEAREST = 10**9  # dollars
 
 
 def linked(search: Any) -> Asked:
     """What a link holds; what it says that nobody knows is refused by name."""
-    kinds: Mapping[str, type] = {f.name: type(getattr(Asked(), f.name)) for f in fields(Asked)}
+    kinds: Mapping[str, type] = {name: about.values.type for name, about in CONTROLS.items()}
     values: dict[str, Any] = {}
     for name, text in parse_qsl(_text("link", search or "?").removeprefix("?"), keep_blank_values=True):
         try:

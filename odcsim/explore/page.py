@@ -8,7 +8,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from odcsim import catalog
 from odcsim.explore import reply as replies
-from odcsim.explore.asked import Asked
+from odcsim.explore.asked import CONTROLS, SLIDERS, TEXTS, Asked
 from odcsim.explore.heard import STOPS, given, linked
 from odcsim.explore.line import or_line
 from odcsim.pages.page import style
@@ -16,14 +16,6 @@ from odcsim.plots.style import HEAD
 from odcsim.reading.named import names
 
 TITLE = "What would it take to train on your lengths?"
-TEXTS = {"trace": "lengths: a name, a file or a spec", "model": "model: a name or a config.json", "gpu": "GPU"}
-SLIDERS = {
-    "devices": "devices",
-    "minibatch": "samples per device and step",
-    "room": "tokens of a microbatch",
-    "network": "network between nodes",
-    "minibatches": "minibatches drawn",
-}
 FIELDS = (*TEXTS, *SLIDERS, "price")
 
 _COPY = """(clicks, command) => { navigator.clipboard.writeText(command); return "copied"; }"""
@@ -62,9 +54,9 @@ def _index() -> str:
 def _layout() -> Any:
     asked = Asked()
     known = {"trace": names(), "model": catalog.model_names(), "gpu": catalog.gpu_names()}
-    texts = [_text(name, words, getattr(asked, name), known[name]) for name, words in TEXTS.items()]
-    sliders = [_slider(name, words, STOPS[name], getattr(asked, name)) for name, words in SLIDERS.items()]
-    price = _named("price", "dollars of a GPU-hour", dcc.Input(id="price", type="number", min=0, step="any"))
+    texts = [_text(name, getattr(asked, name), known[name]) for name in TEXTS]
+    sliders = [_slider(name, STOPS[name], getattr(asked, name)) for name in SLIDERS]
+    price = _named("price", CONTROLS["price"].control, dcc.Input(id="price", type="number", min=0, step="any"))
     buttons = [html.Button(words, id=name) for name, words in (("copy", "Copy as command"), ("save", "Save report"))]
     hidden = [dcc.Location(id="place", refresh=False), dcc.Store(id="asked"), dcc.Download(id="report")]
     return html.Main(
@@ -95,16 +87,16 @@ def _named(name: str, words: str, control: Any, *said: Any) -> Any:
     return html.Div([html.Label([words, *said], htmlFor=name), control])
 
 
-def _text(name: str, words: str, value: str, known: Sequence[str]) -> Any:
+def _text(name: str, value: str, known: Sequence[str]) -> Any:
     options = html.Datalist([html.Option(value=one) for one in known], id=f"{name}-known")
     control = dcc.Input(id=name, type="text", value=value, list=f"{name}-known", debounce=True, spellCheck=False)
-    return _named(name, words, html.Div([control, options]))
+    return _named(name, CONTROLS[name].control, html.Div([control, options]))
 
 
-def _slider(name: str, words: str, stops: Sequence[float], value: float) -> Any:
+def _slider(name: str, stops: Sequence[float], value: float) -> Any:
     """From the first stop to the last, by their places."""
     control = dcc.Input(id=name, type="range", min=0, max=len(stops) - 1, step=1, value=stops.index(value))
-    return _named(name, f"{words}: ", control, html.B(id=f"{name}-said"))
+    return _named(name, f"{CONTROLS[name].control}: ", control, html.B(id=f"{name}-said"))
 
 
 def _from_link(search: Any) -> list[Any]:

@@ -18,7 +18,7 @@ HEAD = ("GPUs", "time", "nine times in ten", "GPU-hours", "dollars", "nine times
 def write_advice(advice: Advice, path: Path | str) -> None:
     wish, rent = advice.wish, reply.rented(advice)
     said = reply.sentences(advice)
-    title = f"What to rent for {wish.model} on {wish.trace.name}"
+    title = f"What to rent for {wish.question.model} on {wish.trace.name}"
     shown = 1 if rent is None else 3
     kinds = ["best" if o is rent else "" for o in advice.offers]
     body = [

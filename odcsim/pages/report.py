@@ -97,7 +97,7 @@ def _write(title: str, body: Sequence[str], path: Path | str) -> None:
 
 
 def _rows(comparison: Comparison, reply: Basis) -> str:
-    priced = comparison.price is not None
+    priced = comparison.setting.price is not None
     head = ["sync + balancer", "speedup (95 % interval)", "over best collective", "idle", "seconds", "GPU-hours"]
     head += [*(["dollars"] if priced else []), "MFU", "samples/s per device", "tokens/s", "memory (GB)"]
     ordered = sorted(comparison.rows, key=lambda r: r.makespan_seconds)
@@ -134,7 +134,7 @@ def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
     """The speedups, and the fastest row at each limit with what it costs; what does not fit is said so."""
     if not sweep:
         return []
-    priced = sweep[0][1].price is not None
+    priced = sweep[0][1].setting.price is not None
     head = ["tokens of a microbatch", "fastest row", "speedup", "seconds", "GPU-hours"]
     head += [*(["dollars"] if priced else []), "memory (GB)"]
     best = [(limit, answer.answer(comparison).chosen) for limit, comparison in sweep]
@@ -186,7 +186,7 @@ def _origins(comparison: Comparison) -> list[str]:
     usual = setting.cost.recipe.usual
     asked = [
         (name.replace("_", " "), _text(value) + (" (default)" if name in usual else ""))
-        for name, value in inputs(comparison).items()
+        for name, value in inputs(comparison.setting).items()
         if value is not None
     ]
     asked += [("fidelity", comparison.fidelity), ("range of seconds", f"{profile.low:g} to {profile.high:g} times")]

@@ -16,9 +16,10 @@ from odcsim import catalog
 from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
+from odcsim.question import Question
 from odcsim.questions import limit, room
 from odcsim.questions.answer import NOTABLE
-from odcsim.questions.asking import ask
+from odcsim.questions.asking import setting_of
 from odcsim.questions.setting import Setting, assign, drawn
 from odcsim.schedule import Schedule
 from odcsim.trace import Trace
@@ -91,31 +92,29 @@ def lead(setting: Setting, plans: Mapping[str, Sequence[Schedules]] | None = Non
     return seconds[0] / seconds[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A question in the words of `ask`, so that it can be asked again with something changed."""
-
-    trace: Trace
-    model: str
-    rest: Mapping[str, Any]
-
-    def setting(self, **other: Any) -> Setting:
-        words = {**self.rest, "minibatches": MINIBATCHES, **other, "max_tokens": self.rest.get("max_tokens") or 0}
-        return ask(words.pop("trace", self.trace), words.pop("model", self.model), **words)
-
-    def lead(self, setting: Setting) -> float | None:
-        try:
-            return lead(setting if self.rest.get("max_tokens") else limit.chosen(setting))
-        except InputError:
-            return None  # such as a trace too short for so many samples
-
-
-def curves(asked: Query, *, advance: Callable[[], None] = lambda: None) -> Iterator[Curve]:
-    """`advance` is called once for each curve that is done."""
+def curves(asked: Question, *, advance: Callable[[], None] = lambda: None) -> Iterator[Curve]:
+    """Of a question whose lengths are read. `advance` is called once for each curve that is done."""
     for curve in (_network, _devices, _model, _minibatch, _variation, _overhead):
         if (made := curve(asked)) is not None:
             yield made
         advance()
+
+
+def _usual(asked: Question, **other: Any) -> Setting:
+    """The question with something changed, and without the search for a token limit."""
+    return setting_of(replace(asked, **other), limited=False)
+
+
+def _lead(asked: Question) -> Lead:
+    """At a limit that is chosen anew, where nobody gave one."""
+
+    def of(setting: Setting) -> float | None:
+        try:
+            return lead(limit.chosen(setting) if asked.max_tokens is None else setting)
+        except InputError:
+            return None  # such as a trace too short for so many samples
+
+    return of
 
 
 def _spots(lead_of: Lead, settings: Sequence[tuple[float, str, Callable[[], Setting]]]) -> tuple[Spot, ...]:
@@ -129,8 +128,8 @@ def _spots(lead_of: Lead, settings: Sequence[tuple[float, str, Callable[[], Sett
     return tuple(spots)
 
 
-def _network(asked: Query) -> Curve | None:
-    return network(asked.setting(), asked.lead)
+def _network(asked: Question) -> Curve | None:
+    return network(_usual(asked), _lead(asked))
 
 
 def network(usual: Setting, lead_of: Lead) -> Curve | None:
@@ -156,38 +155,38 @@ def network(usual: Setting, lead_of: Lead) -> Curve | None:
     return Curve(name, unit, label(1.0), _spots(lead_of, made))
 
 
-def _devices(asked: Query) -> Curve:
-    here, many = asked.setting().cost.cluster.devices, FEWEST
+def _devices(asked: Question) -> Curve:
+    here, many = _usual(asked).cost.cluster.devices, FEWEST
     counts = set()
     while many <= MOST:
         counts.add(many)
         many *= 2
-    made = [(float(n), f"{n}", lambda n=n: asked.setting(devices=n)) for n in sorted(counts | {here})]
-    return Curve("devices", "", f"{here}", _spots(asked.lead, made), whole=True)
+    made = [(float(n), f"{n}", lambda n=n: _usual(asked, devices=n)) for n in sorted(counts | {here})]
+    return Curve("devices", "", f"{here}", _spots(_lead(asked), made), whole=True)
 
 
-def _model(asked: Query) -> Curve | None:
+def _model(asked: Question) -> Curve | None:
     """Of the same family, where the catalogue has several sizes."""
     family = asked.model.lower().rpartition("-")[0]
     names = [n for n in catalog.model_names() if family and n.rpartition("-")[0] == family]
-    if len(names) < 3 or asked.rest.get("profile"):
+    if len(names) < 3 or asked.profile:
         return None
     sizes = sorted((catalog.model(name).parameters / 1e9, name) for name in names)
-    made = [(size, f"{size:.1f}", lambda n=name: asked.setting(model=n)) for size, name in sizes]
+    made = [(size, f"{size:.1f}", lambda n=name: _usual(asked, model=n)) for size, name in sizes]
     here = f"{catalog.model(asked.model).parameters / 1e9:.1f}"
-    return Curve("model size", "B parameters", here, _spots(asked.lead, made))
+    return Curve("model size", "B parameters", here, _spots(_lead(asked), made))
 
 
-def _minibatch(asked: Query) -> Curve:
-    here = asked.setting().minibatch
-    made = [(float(k), f"{k}", lambda k=k: asked.setting(minibatch=k)) for k in sorted({*MINIBATCH, here})]
-    return Curve("minibatch", "samples per device", f"{here}", _spots(asked.lead, made), whole=True)
+def _minibatch(asked: Question) -> Curve:
+    here = _usual(asked).minibatch
+    made = [(float(k), f"{k}", lambda k=k: _usual(asked, minibatch=k)) for k in sorted({*MINIBATCH, here})]
+    return Curve("minibatch", "samples per device", f"{here}", _spots(_lead(asked), made), whole=True)
 
 
-def _variation(asked: Query) -> Curve:
+def _variation(asked: Question) -> Curve:
     traces = [varied(asked.trace, power) for power in POWERS]
-    made = [(cv(t), f"{cv(t):.2f}", lambda t=t: asked.setting(trace=t)) for t in traces]
-    return Curve("length variation", "(deviation / mean)", f"{cv(asked.trace):.2f}", _spots(asked.lead, made))
+    made = [(cv(t), f"{cv(t):.2f}", lambda t=t: _usual(asked, trace=t)) for t in traces]
+    return Curve("length variation", "(deviation / mean)", f"{cv(asked.trace):.2f}", _spots(_lead(asked), made))
 
 
 def varied(trace: Trace, power: float) -> Trace:
@@ -205,12 +204,12 @@ def cv(trace: Trace) -> float:
     return float(deviation / trace.mean)
 
 
-def _overhead(asked: Query) -> Curve:
-    usual = asked.setting()
+def _overhead(asked: Question) -> Curve:
+    usual = _usual(asked)
     profile = usual.cost.profile
 
     def at(seconds: float) -> Setting:
         return replace(usual, cost=replace(usual.cost, profile=replace(profile, overhead=seconds)))
 
     made = [(s, f"{1000 * s:g}", lambda s=s: at(s)) for s in sorted({*OVERHEADS, profile.overhead})]
-    return Curve("fixed cost of a microbatch", "ms", f"{1000 * profile.overhead:g}", _spots(asked.lead, made))
+    return Curve("fixed cost of a microbatch", "ms", f"{1000 * profile.overhead:g}", _spots(_lead(asked), made))

@@ -2,8 +2,8 @@
 
 from odcsim.cost import Cost
 from odcsim.estimates import memory
-from odcsim.questions.comparison import RIVAL
 
+RIVAL = "layers"  # nodes exchange as FSDP2's collectives do under hybrid sharding, which is the rival at its best
 EACH = 1.25  # times the limit before it: nearer ones differ by less than the search is after
 ROUND = 1024  # tokens that longer limits are whole multiples of: people type them
 # Of a GPU's memory that a search fills: estimates are 8 % off at the median (docs/published.md), and allocators stall

@@ -17,29 +17,21 @@ from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.profile import Profile
+from odcsim.question import Terms
 from odcsim.questions.rivals import sooner
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.trace import Trace
 
-MINIBATCHES = 200
-
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """Everything that the schedules of a balancer depend on."""
+class Setting(Terms):
+    """A question whose names have become values: the lengths, and what things cost."""
 
     trace: Trace
     cost: Cost
     minibatch: int  # samples per device
     max_tokens: int = 0  # of a microbatch; 0 stands for the longest sample of the trace
-    minibatches: int = MINIBATCHES
-    seed: int = 0
-    in_order: bool = False
-    split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
-    price: float | None = None  # of one GPU-hour, in dollars
-    whole: bool = False  # the trace is all that will be trained on, and not a sample of it
-    field: bool = False  # balancers of other trainers are compared, too
     limits_tried: int = 0  # of which the limit was chosen; 0: somebody gave it, or it is the longest sample
 
     @property

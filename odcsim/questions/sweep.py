@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from odcsim.command import human
 from odcsim.errors import InputError
@@ -31,15 +32,14 @@ def sweep_max_tokens(
     setting: Setting,
     points: Sequence[int],
     *,
-    executor: str = "analytic",
-    price: float | None = None,
     memory_limit: float | None = None,
     advance: Callable[[], None] = lambda: None,
+    **terms: Any,
 ) -> tuple[tuple[int, Comparison], ...]:
-    """How the comparison moves with the microbatch limit: a setting may sit on a cliff."""
+    """How the comparison moves with the microbatch limit: a setting may sit on a cliff. `terms`: as of `compare`."""
     comparisons = []
     for point in points:
         at = replace(setting, max_tokens=point)
-        comparisons.append((point, compare(at, executor=executor, price=price, memory_limit=memory_limit)))
+        comparisons.append((point, compare(at, memory_limit=memory_limit, **terms)))
         advance()
     return tuple(comparisons)

@@ -1,13 +1,14 @@
-"""A comparison's rows as a whole training run: so many epochs of the trace, in hours and dollars."""
+"""Rows as a whole training run: so many epochs of the trace, in hours and dollars."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from odcsim.command import duration
-from odcsim.errors import InputError
 from odcsim.questions.answer import Basis, money, named
-from odcsim.questions.comparison import Comparison
+from odcsim.questions.evaluate import Evaluation
+from odcsim.results import summary
+from odcsim.results.intervals import of_run
 from odcsim.results.summary import Row
 
 # What a row spends, and what it is called of a whole run.
@@ -18,42 +19,29 @@ _SPENT = {
 RUN = ("steps", *_SPENT.values())
 
 
-def check_epochs(epochs: float | None) -> None:
-    """Worth asking before the work that they would be of."""
-    if epochs is not None and not 0 < epochs < math.inf:
-        raise InputError(f"--epochs is {epochs:g}", fix="give more than 0, such as 3")
-
-
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """What the minibatches of a comparison stand for."""
+    """What the minibatches of an evaluation stand for: so many epochs of its trace."""
 
-    comparison: Comparison
+    evaluation: Evaluation
     epochs: float
-
-    def __post_init__(self) -> None:
-        check_epochs(self.epochs)
 
     @property
     def global_batch(self) -> int:
-        setting = self.comparison.setting
+        setting = self.evaluation.setting
         return setting.minibatch * setting.cost.cluster.devices
 
     @property
     def steps(self) -> int:
         """Of the optimizer; the last one may have fewer samples."""
-        return math.ceil(self.comparison.setting.trace.whole * self.epochs / self.global_batch)
-
-    def times(self, row: Row) -> float:
-        """The run over the row's minibatches."""
-        return self.steps / row.minibatches
+        return math.ceil(self.evaluation.setting.trace.whole * self.epochs / self.global_batch)
 
     def over(self, row: Row) -> Row:
-        """The row with the whole run's steps in place of its minibatches."""
-        times = self.times(row)
-        known = {name: getattr(row, name) for name in _SPENT}
-        spent: dict[str, Any] = {name: None if value is None else value * times for name, value in known.items()}
-        return replace(row, minibatches=self.steps, **spent)
+        """The row with the whole run's steps in place of its minibatches, and the interval of the run."""
+        found, setting = self.evaluation, self.evaluation.setting
+        draws = found.draws if setting.whole else found.draws.of_all(setting.trace.whole)
+        profile, seconds = setting.cost.profile, found.usage(*row.pair).makespan
+        return summary.over(row, self.steps, of_run(seconds, draws, profile.low, profile.high))
 
     def spent(self, row: Row) -> dict[str, Any]:
         """What the run takes, as JSON and tables name it."""
@@ -65,7 +53,7 @@ class WholeRun:
         return {"run.steps": self.steps, **{f"run.{name}": value for name, value in self.spent(row).items()}}
 
     def as_json(self) -> dict[str, Any]:
-        rows = [{"row": named(row), **self.spent(row)} for row in self.comparison.rows]
+        rows = [{"row": named(row), **self.spent(row)} for row in self.evaluation.rows]
         return {"epochs": self.epochs, "global_batch": self.global_batch, "steps": self.steps, "rows": rows}
 
     def sentence(self, reply: Basis) -> str:

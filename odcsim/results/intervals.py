@@ -6,7 +6,7 @@ bring one by one, which more passes do not average out, and what comes of which 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,8 @@ UNKNOWN = 0.5  # the share that samples bring one by one, where nothing tells
 LENT = 3  # so many minibatches are thought to say that
 FEWER = 0.7  # degrees of freedom of one minibatch: deviations have heavier tails than normal ones
 LEAST = 2.8  # degrees of freedom, where there are more than three minibatches
-LEVEL = 0.975
+LEVEL = 0.975  # of a speedup: 95 % lie between two such ends
+RUN = 0.95  # of a run's seconds: 90 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class Draws:
     overlap: float  # share of its samples that a minibatch has in common with another one, on average
     lasting: float  # of the variance that samples bring one by one, the part that is left in the mean
     sums: Floats  # over the samples' work [minibatch, sum]
+    samples: int = 0  # of a minibatch
+
+    def of_all(self, size: int) -> "Draws":
+        """The same where so many samples are all that there is: what has been drawn of them is known."""
+        return replace(self, lasting=max(0.0, self.lasting - self.samples / size))
 
 
 def draws(ids: Sequence[Ints], work: Sequence[Floats], size: int, *, whole: bool = False) -> Draws:
@@ -41,8 +47,8 @@ def draws(ids: Sequence[Ints], work: Sequence[Floats], size: int, *, whole: bool
     drawn = distinct * samples
     shared = float(times @ times) - drawn
     overlap = shared / (drawn * (distinct - 1)) if distinct > 1 else 0.0
-    uneven = shared + drawn - (drawn * drawn / size if whole else 0.0)
-    return Draws(distinct, overlap, uneven / (drawn * distinct), _sums(np.stack(work[:distinct])))
+    found = Draws(distinct, overlap, (shared + drawn) / (drawn * distinct), _sums(np.stack(work[:distinct])), samples)
+    return found.of_all(size) if whole else found
 
 
 def _sums(work: Floats) -> Floats:
@@ -56,8 +62,19 @@ def apart(minibatches: int) -> Draws:
     return Draws(minibatches, 0.0, 1 / minibatches, np.zeros((minibatches, 1)))
 
 
-def interval(above: Floats, below: Floats, draws: Draws) -> tuple[float, float]:
-    """95 % interval of sum(above) / sum(below), of the same minibatches. One minibatch alone gives none but itself."""
+def of_run(seconds: Floats, draws: Draws, low: float, high: float) -> tuple[float, float]:
+    """90 % interval of a whole run's seconds, as factors: minibatches that were drawn stand for all of it, and the
+    seconds themselves may be `low` to `high` times as long. The two are independent, so their squares add up.
+
+    `draws` are those of all that the run trains on: an epoch has each of its samples once.
+    """
+    least, most = interval(seconds, np.full(len(seconds), seconds.mean()), draws, RUN)
+    return 1 - min(1.0, float(np.hypot(1 - low, 1 - least))), 1 + float(np.hypot(high - 1, most - 1))
+
+
+def interval(above: Floats, below: Floats, draws: Draws, level: float = LEVEL) -> tuple[float, float]:
+    """Interval of sum(above) / sum(below), of the same minibatches: 95 %, unless the `level` of its upper end is
+    another. One minibatch alone gives none but itself."""
     ratio, count = float(above.sum() / below.sum()), draws.distinct
     off = (above / above.mean() - below / below.mean())[:count]
     off = off - off.mean()
@@ -68,7 +85,7 @@ def interval(above: Floats, below: Floats, draws: Draws) -> tuple[float, float]:
     mixed = spread * (1 - _single(off, draws))
     left = mixed / count + single * draws.lasting
     alike = (single + mixed) / left if left else np.inf  # so many minibatches without a common sample tell as much
-    low, high = _reach(off, spread, alike, count) * np.sqrt(left)
+    low, high = _reach(off, spread, alike, count, level) * np.sqrt(left)
     return ratio * float(np.exp(-low)), ratio * float(np.exp(high))
 
 
@@ -87,10 +104,10 @@ def _single(off: Floats, draws: Draws) -> float:
     return (count * float(np.clip(share, 0, 1)) + LENT * UNKNOWN) / (count + LENT)
 
 
-def _reach(off: Floats, spread: float, alike: float, count: int) -> Floats:
+def _reach(off: Floats, spread: float, alike: float, count: int, level: float) -> Floats:
     """Standard errors to each side: Student's, and farther to the side of a long tail, whose end few draws have met."""
     from scipy.special import stdtrit
 
     freedom = min(count - 1, max(LEAST, FEWER * (alike - 1)))
     tail = float((off**3).mean()) / spread**1.5 / np.sqrt(max(2.0, alike))
-    return np.array([1 + max(0.0, -tail), 1 + max(0.0, tail)]) * float(stdtrit(freedom, LEVEL))
+    return np.array([1 + max(0.0, -tail), 1 + max(0.0, tail)]) * float(stdtrit(freedom, level))

@@ -46,6 +46,8 @@ class Row:
     tflops_per_device: float | None = None  # the model's own FLOPs, of attention what a causal mask leaves
     mfu: float | None = None  # they over the datasheet's; None where that is not known
     hfu: float | None = None  # with what is computed again
+    microbatches: float = 0.0  # of a device in a minibatch, on average: steps of gradient accumulation
+    fidelity: str = ""  # of the seconds, for its schedules
 
     @property
     def largest_term(self) -> str:
@@ -113,6 +115,28 @@ def row(measured: Measured, low: float, high: float, price: float | None) -> Row
         dollars=paid[0],
         dollars_low=paid[1],
         dollars_high=paid[2],
+    )
+
+
+def over(row: Row, steps: int, between: tuple[float, float]) -> Row:
+    """The row of so many steps, of which its minibatches are a part. `between`: the ends of their interval, as factors
+    of what they take."""
+    times = steps / row.minibatches
+    seconds, hours = row.makespan_seconds * times, row.gpu_hours * times
+    paid = None if row.dollars is None else row.dollars * times
+    low, high = between
+    return replace(
+        row,
+        minibatches=steps,
+        makespan_seconds=seconds,
+        model_low=seconds * low,
+        model_high=seconds * high,
+        gpu_hours=hours,
+        gpu_hours_low=hours * low,
+        gpu_hours_high=hours * high,
+        dollars=paid,
+        dollars_low=None if paid is None else paid * low,
+        dollars_high=None if paid is None else paid * high,
     )
 
 

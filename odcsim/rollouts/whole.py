@@ -77,8 +77,7 @@ def steps(
 
 def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, updates: int, around: Around) -> WholeStep:
     count, cost, cluster = len(schedules) // updates, room.under(setting.cost, way), setting.cost.cluster
-    drawn = cluster.shared_links or cluster.jitter or cluster.swing
-    how = Simulation(cost, way, "des" if drawn else "analytic", seed=setting.seed)
+    how = Simulation(cost, way, "des" if cluster.eventful else "analytic", seed=setting.seed)
     training = float(simulation.makespans(schedules, how).sum()) / count
     passes = float(forward(cost, way, schedules, updates).mean())
     tokens = max(schedule.fullest for schedule in schedules)

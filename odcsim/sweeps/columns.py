@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from odcsim.estimates.memory import Memory
+from odcsim.question import FIELDS
 from odcsim.questions.whole_run import RUN
 from odcsim.recipe import USUAL
 from odcsim.results.metrics import PARTS
@@ -13,26 +14,18 @@ from odcsim.results.summary import Row
 from odcsim.sweeps import keys
 
 LARGEST = 2**63  # of whole numbers
-_TEXTS = {"trace", "column", "tokenizer", "model", "gpu", "profile", "cluster", "executor"}
-_WHOLES = {
-    "sample", "truncate", "drop_over", "devices", "devices_per_node", "minibatch", "global_batch", "max_tokens",
-    "minibatches", "seed",
-}  # fmt: skip
-_FLAGS = {"in_order", "whole", "field"}
 _RECIPE = USUAL.inputs()
-_ASKED = (*keys.KEYS, *_RECIPE)
+_ASKED = (*FIELDS, *_RECIPE)
 _PARTS = {"idle_parts": PARTS, "memory_terms": tuple(term.name for term in fields(Memory))}
 
 
 def _kinds() -> dict[str, type]:
     kinds: dict[str, type] = {"point": str}
-    for name in _ASKED:
-        kinds[name] = str if name in _TEXTS else int if name in _WHOLES else bool if name in _FLAGS else float
-        if name in _RECIPE:
-            kinds[name] = type(_RECIPE[name])
+    kinds |= {name: about.values.type for name, about in FIELDS.items()}
+    kinds |= {name: type(value) for name, value in _RECIPE.items()}
     kinds |= dict.fromkeys(("fidelity", *keys.ROWS), str)
     for row in fields(Row):
-        if row.name not in (*keys.ROWS, "recipe", "minibatches"):
+        if row.name not in (*keys.ROWS, "recipe", "minibatches", "fidelity"):
             names = [f"{row.name}.{part}" for part in _PARTS.get(row.name, ())] or [row.name]
             kinds |= dict.fromkeys(names, bool if row.name == "memory_fits" else float)
     return kinds | {f"run.{name}": int if name == "steps" else float for name in RUN} | {"refused": str}

@@ -16,9 +16,10 @@ from odcsim.cluster import cluster_of, read_cluster
 from odcsim.errors import InputError
 from odcsim.files import reading
 from odcsim.program import SYNCS
+from odcsim.question import FIELDS, LENGTHS
 from odcsim.recipe import USUAL, over
 from odcsim.sweeps import keys
-from odcsim.sweeps.point import FILES, LENGTHS, Point, digest, located, read
+from odcsim.sweeps.point import FILES, Point, digest, located, read
 from odcsim.whole import read_text
 
 MOST = 1_000_000  # points: more are a slip of somebody's hand
@@ -79,7 +80,7 @@ def _asked(content: Mapping[str, Any], where: str, folder: str) -> Iterator[dict
             said = {name: value for one in combined for name, value in one.items() if name != keys.RECIPE}
             file: Mapping[str, Any] = next((one[keys.RECIPE] for one in combined if keys.RECIPE in one), {})
             recipe = USUAL.inputs() | {name: v for name, v in over(file, said).items() if name in USUAL.inputs()}
-            yield keys.USUAL | {name: value for name, value in said.items() if name in keys.KEYS} | recipe
+            yield keys.USUAL | {name: value for name, value in said.items() if name in FIELDS} | recipe
 
 
 def _options(content: Mapping[str, Any], where: str, folder: str) -> list[Options]:

@@ -10,19 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from odcsim.errors import InputError
-from odcsim.questions.asking import ask
+from odcsim.question import FIELDS, LENGTHS, Question, question_of
+from odcsim.questions.asking import lengths_of, setting_of
 from odcsim.questions.setting import Setting
-from odcsim.reading import load
-from odcsim.recipe import CHOICES
 from odcsim.trace import Trace
 
-LENGTHS = ("trace", "column", "tokenizer", "sample", "truncate", "drop_over")  # keys that say which lengths
-FILES = ("trace", "tokenizer", "model", "gpu", "profile", "cluster")  # keys that may name files
+FILES = tuple(name for name, about in FIELDS.items() if about.file)
 DIGITS = 16  # of a key
-_ASKED = (
-    "model", "gpu", "profile", "devices", "minibatches", "seed", "in_order", "devices_per_node", "cluster",
-    "split_overhead", "price", "whole",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +43,9 @@ class Point:
 
     def setting(self, *, limited: bool = True) -> Setting:
         """The question. Not `limited`: without the search for a token limit."""
-        asked = self.at()
-        samples, devices = asked["global_batch"], asked["devices"]
-        if samples is not None and samples % devices:
-            fix = f"give a multiple of {devices}, such as {devices * -(-samples // devices)}"
-            raise InputError(f"global_batch {samples} does not divide by {devices} devices", fix=fix)
-        setting = ask(
-            trace(self.lengths, *(asked[name] for name in LENGTHS)),
-            minibatch=asked["minibatch"] or samples // devices,
-            max_tokens=asked["max_tokens"] if limited else asked["max_tokens"] or 0,
-            **{name: asked[name] for name in (*_ASKED, *CHOICES) if name in asked},
-        )
-        return replace(setting, field=asked["field"])
+        asked = {name: value for name, value in self.at().items() if name not in LENGTHS}
+        lengths = trace(self.lengths, *(self.at()[name] for name in LENGTHS))
+        return setting_of(question_of({"trace": lengths, **asked}), limited=limited)
 
     def at(self) -> dict[str, Any]:
         """What is asked, with files where they are."""
@@ -94,9 +79,7 @@ def trace(known: str, *asked: Any) -> Trace:
 
 
 def read(asked: Mapping[str, Any]) -> Trace:
-    source, column, tokenizer, sample, truncate, drop_over = (asked[name] for name in LENGTHS)
-    counting = {"tokenizer": tokenizer, "sample": sample}
-    return load(source, column=column, truncate=truncate, drop_over=drop_over, **counting)
+    return lengths_of(Question(**asked))
 
 
 def digest(trace: Trace) -> str:

@@ -47,10 +47,10 @@ def _rows(point: Point) -> list[Values]:
     ways = {REFERENCE[1], *(p[1] for p in kept)}
     beside = {p for p in every if p[1] == REFERENCE[1] or (p[0] == REFERENCE[0] and p[1] in ways)}
     among = [p for p in every if p in kept or p in beside]
-    comparison = compare(setting, executor=asked["executor"], among=among)
-    sizes = {"minibatch": setting.minibatch, "max_tokens": setting.limit, "fidelity": comparison.fidelity}
+    comparison = compare(setting, among=among)
+    sizes = {"minibatch": setting.minibatch, "max_tokens": setting.limit}
     sizes["global_batch"] = setting.minibatch * asked["devices"]
-    runs = _runs(comparison, asked["epochs"])
+    runs = _runs(comparison, setting.epochs)
     rows = zip(comparison.rows, runs, strict=True)
     return [{**asked, **sizes, **tables.flat(row.as_json()), **run} for row, run in rows if row.pair in kept]
 

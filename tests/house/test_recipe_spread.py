@@ -20,6 +20,7 @@ CEILINGS["exchange"] = 8  # one of them what threads of a process do, one what a
 for told in ("sync", "recompute", "sharding"):  # of rows that other trainers are told
     CEILINGS[told] += 1
 CEILINGS["sync"] += 1  # of rows that a grid keeps
+CEILINGS["sync"] += 2  # what every command has its rows from, and an offer of an advice
 NEW = 6
 # What else is called so: what torch calls its own, and what every training step has.
 ELSEWHERE = {"dtype", "reshard", "streams", "attention", "loss", "optimizer", "stack"}

@@ -19,8 +19,9 @@ from odcsim.plots.rows import idle, speedups
 from odcsim.program import program
 from odcsim.questions import answer
 from odcsim.questions.asking import ask
-from odcsim.questions.comparison import Comparison, measure, pairs
+from odcsim.questions.comparison import Comparison, pairs
 from odcsim.questions.comparison import compare as compare_all
+from odcsim.questions.evaluate import measure
 from odcsim.questions.setting import plan
 from odcsim.schedule import Header, Schedule, ScheduleFile
 

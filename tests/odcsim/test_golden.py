@@ -14,7 +14,7 @@ import pytest
 
 from odcsim.executors.simulation import Simulation
 from odcsim.questions.asking import ask
-from odcsim.questions.comparison import measure
+from odcsim.questions.evaluate import measure
 from odcsim.questions.setting import Setting, plan
 from odcsim.reading import load
 from odcsim.results.metrics import Usage

@@ -9,7 +9,8 @@ from odcsim.estimates import memory
 from odcsim.executors.simulation import Simulation
 from odcsim.program import SYNCS
 from odcsim.questions.asking import ask
-from odcsim.questions.comparison import compare, measure
+from odcsim.questions.comparison import compare
+from odcsim.questions.evaluate import measure
 from odcsim.questions.setting import plan
 
 STRONGER = ({"streams": "two"}, {"reshard": False}, {"streams": "two", "reshard": False}, {"copies": "engines"})

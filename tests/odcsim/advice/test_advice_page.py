@@ -16,9 +16,11 @@ from odcsim.advice.wish import Wish
 from odcsim.cli import main
 from odcsim.pages.advice_page import write_advice
 from odcsim.plots.pareto import Priced, front, pareto
+from odcsim.question import Question
 
 LENGTHS = np.minimum(np.random.default_rng(0).lognormal(7.3, 0.9, 500), 8192).astype(np.int64) + 1
-WISH = Wish(Trace("<chat>", LENGTHS), "qwen2.5-1.5b", ("h100", "a100"), (4, 8), 32, 3, {"h100": 2.5, "a100": 1.3})
+ASKED = Question(trace=Trace("<chat>", LENGTHS), model="qwen2.5-1.5b", global_batch=32, epochs=3, minibatches=96)
+WISH = Wish(ASKED, ("h100", "a100"), (4, 8), {"h100": 2.5, "a100": 1.3})
 POINTS = st.lists(st.builds(Priced, st.just("p"), *[st.integers(1, 9)] * 2, st.just(0.9), st.just(1.1)), min_size=1)
 
 
@@ -43,7 +45,7 @@ def test_the_picture_has_every_offer_and_both_ends():
 
 
 def test_the_page_says_what_the_command_says(tmp_path):
-    advice = advise(replace(WISH, minibatches=6))
+    advice = advise(replace(WISH, question=replace(ASKED, minibatches=6)))
     write_advice(advice, tmp_path / "a.html")
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
     for name in ["4 x h100", "8 x h100", "4 x a100", "8 x a100"]:
@@ -90,7 +92,7 @@ def test_compare_takes_epochs_and_a_global_batch(tmp_path, capsys, monkeypatch):
         (["--global-batch", "18"], "--global-batch 18 does not divide by 4 devices; give a multiple of 4, such as 20"),
         (["--global-batch", "16", "--minibatch", "4"], "not allowed with"),
         ([], "one of the arguments --minibatch --global-batch is required"),
-        (["--minibatch", "4", "--epochs", "0"], "--epochs is 0"),
+        (["--minibatch", "4", "--epochs", "0"], "argument --epochs: '0' is not a number above 0"),
     ],
 )
 def test_a_mistake_about_them_is_one_line(more, words, tmp_path, capsys, monkeypatch):

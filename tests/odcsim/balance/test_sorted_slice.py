@@ -12,7 +12,7 @@ from odcsim.balance.lb_micro import lb_micro
 from odcsim.balance.sorted_slice import lockstep, sorted_slice
 from odcsim.executors.simulation import Simulation
 from odcsim.questions.asking import ask
-from odcsim.questions.comparison import measure
+from odcsim.questions.evaluate import measure
 from odcsim.questions.setting import Setting, assign, cost_of, drawn, plan
 from odcsim.recipe import Recipe
 from odcsim.trace import Trace

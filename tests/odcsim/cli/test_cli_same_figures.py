@@ -91,8 +91,9 @@ def _as_csv(row, told):
 
 def test_epochs_of_nothing_are_refused_before_anything_is_written(tmp_path, capsys):
     asked = [*ASKED.split(), *FEW.split(), "--epochs", "0", "--html", str(tmp_path / "a.html")]
-    assert main(asked) == 2
-    assert "--epochs is 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(asked)
+    assert "argument --epochs: '0' is not a number above 0" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -15,7 +15,7 @@ WRONG = {
     "cut JSON": (["trace", "info", "cut.json"], "cut.json"),
     "nested too deep": (["trace", "info", "deep.json"], "deep.json"),
     "utf-16": (["trace", "info", "utf16.csv"], "utf16.csv"),
-    "a unit": (["compare", "lengths.csv", *SETTING, "--max-tokens", "64Q"], "'64Q' is not a whole number from 1"),
+    "a unit": (["compare", "lengths.csv", *SETTING, "--max-tokens", "64Q"], "'64Q' is not a whole number from 0"),
     "no cutoff": (["trace", "info", "lengths.csv", "--cutoff", "0"], "'0' is not a whole number from 1"),
     "two limits": (["compare", "lengths.csv", *SETTING, "--truncate", "9", "--drop-over", "9"], "not allowed with"),
     "nothing left": (["compare", "lengths.csv", *SETTING, "--drop-over", "99"], "all samples are over 99 tokens"),

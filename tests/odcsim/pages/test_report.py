@@ -256,10 +256,14 @@ def test_the_robust_balancer_is_chosen_unless_another_is_clearly_ahead(compariso
     assert answer.answer(far).best.balancer == "lb-micro"
 
 
+def trusted(comparison, fidelity):
+    return replace(comparison, rows=tuple(replace(row, fidelity=fidelity) for row in comparison.rows))
+
+
 def test_a_tight_plan_is_chosen_for_measured_costs_alone(comparison):
     ahead = scaled(comparison, lb_tight=0.5)
     assert answer.answer(ahead).best.balancer == "lb-robust"
-    assert answer.answer(replace(ahead, fidelity="calibrated")).best.balancer == "lb-tight"
+    assert answer.answer(trusted(ahead, "calibrated")).best.balancer == "lb-tight"
 
 
 def test_a_row_that_does_not_fit_is_called_out(comparison):
@@ -272,7 +276,7 @@ def test_a_row_that_does_not_fit_is_called_out(comparison):
 
 @pytest.mark.parametrize("fidelity", ["calibrated", "published fit", "catalogue", "extrapolated"])
 def test_every_fidelity_is_told_in_words(comparison, fidelity):
-    told = " ".join(answer.sentences(replace(comparison, fidelity=fidelity), answer.answer(comparison)))
+    told = " ".join(answer.sentences(trusted(comparison, fidelity), answer.answer(comparison)))
     assert answer._TRUST[fidelity] in told
     assert ", nine times in ten " in told
 

@@ -9,14 +9,18 @@ import pytest
 
 from odcsim import Trace
 from odcsim.cli import main
+from odcsim.question import Question
 from odcsim.questions import break_even, break_even_words
-from odcsim.questions.break_even import Curve, Query, Spot, curves, cv, lead, varied
+from odcsim.questions.asking import setting_of
+from odcsim.questions.break_even import MINIBATCHES, Curve, Spot, curves, cv, lead, varied
 from odcsim.questions.comparison import compare
 from odcsim.questions.weights import WEIGHTS, regrets
 
 LENGTHS = np.minimum(np.random.default_rng(3).lognormal(8.7, 0.9, 1500), 32768).astype(np.int64) + 1
 LONG = Trace("long", LENGTHS)
-ASKED = Query(LONG, "qwen2.5-1.5b", {"gpu": "a100", "devices": 16, "minibatch": 4, "max_tokens": 32769})
+ASKED = Question(
+    trace=LONG, model="qwen2.5-1.5b", gpu="a100", devices=16, minibatch=4, max_tokens=32769, minibatches=MINIBATCHES
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +29,7 @@ def made():
 
 
 def test_a_lead_is_what_a_comparison_says():
-    setting = ASKED.setting()
+    setting = setting_of(ASKED)
     rows = compare(setting).rows
 
     def fastest(sync):
@@ -37,7 +41,7 @@ def test_a_lead_is_what_a_comparison_says():
 
 
 def test_every_curve_passes_the_question_itself(made):
-    here = lead(ASKED.setting())
+    here = lead(setting_of(ASKED))
     for curve in made.values():
         if curve.name != "length variation":  # whose middle is rounded lengths
             assert next(s.lead for s in curve.spots if s.label == curve.here) == pytest.approx(here)
@@ -51,7 +55,7 @@ def test_a_faster_network_never_hurts_on_demand(made):
 
 def test_at_a_crossing_the_answer_changes(made):
     [at] = made["network"].crossings
-    usual = ASKED.setting()
+    usual = setting_of(ASKED)
 
     def with_network(rate):
         cluster = replace(usual.cost.cluster, nic_bandwidth=rate * 1e9 / 8)
@@ -87,7 +91,7 @@ def test_words_follow_the_curve():
 
 
 def test_wrong_weights_cost_time_and_right_ones_do_not():
-    wrong = {r.name: r.times for r in regrets(ASKED.setting())}
+    wrong = {r.name: r.times for r in regrets(setting_of(ASKED))}
     assert set(wrong) == set(WEIGHTS)
     assert wrong["tokens alone"]["on-demand"] > 1.005
     assert wrong["squares of lengths alone"]["on-demand"] > 1.005
@@ -120,5 +124,5 @@ def test_plans_by_wrong_weights_are_told_no_true_seconds(monkeypatch):
     """Who simulates both of a balancer's deals knows them."""
     told = []
     monkeypatch.setattr("odcsim.questions.setting.sooner", lambda _cost, rivals, _schedules: told.extend(rivals) or [])
-    regrets(ASKED.setting())
+    regrets(setting_of(ASKED))
     assert told == []

@@ -17,7 +17,8 @@ from odcsim.executors.simulation import Simulation, simulate
 from odcsim.program import SYNCS
 from odcsim.questions import answer
 from odcsim.questions.asking import ask
-from odcsim.questions.comparison import Comparison, compare, measure, pairs
+from odcsim.questions.comparison import Comparison, compare, pairs
+from odcsim.questions.evaluate import measure
 from odcsim.questions.setting import cost_of, plan
 from odcsim.recipe import CHOICES, USUAL
 from odcsim.results import metrics

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from odcsim.advice.wish import Wish
 from odcsim.errors import InputError
+from odcsim.question import Question
 from odcsim.reading import counted, load
 from odcsim.reading.tokenizing import kept, writing
 
@@ -229,6 +230,6 @@ def test_epochs_are_of_the_whole_dataset_and_not_of_the_sample(tmp_path, folder)
     path = written(tmp_path / "a.jsonl", [{"text": "a " * i} for i in range(1, 61)])
     part = load(path, tokenizer=folder, sample=20)
     assert (part.size, part.whole) == (20, 60)
-    assert Wish(part, "qwen3-0.6b", ("a100",), (2,), 6, epochs=2.0).steps == 20
+    assert Wish(Question(trace=part, model="qwen3-0.6b", global_batch=6, epochs=2.0), ("a100",), (2,)).steps == 20
     halved = load(path, tokenizer=folder, sample=20, drop_over=int(np.median(part.lengths)))
     assert halved.whole == round(60 * halved.size / 20)

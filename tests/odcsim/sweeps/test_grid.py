@@ -7,9 +7,10 @@ import pytest
 from odcsim.cli import build_parser
 from odcsim.command import chosen
 from odcsim.errors import InputError
+from odcsim.question import FIELDS
 from odcsim.sweeps import keys
 from odcsim.sweeps.grid import grid_of
-from odcsim.sweeps.keys import ALL, CASE, KEYS, RECIPE, ROWS
+from odcsim.sweeps.keys import ALL, CASE, RECIPE, ROWS
 from odcsim.sweeps.point import trace
 
 SMALL = {"trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": 2, "minibatch": 2}
@@ -65,7 +66,7 @@ def test_a_grid_knows_what_compare_asks():
     [commands] = [action.choices for action in build_parser()._actions if hasattr(action, "_choices_actions")]
     flags = {action.dest for action in commands["compare"]._actions} - NO_FLAGS
     assert flags <= set(ALL)
-    assert set(KEYS) - flags == set()
+    assert set(FIELDS) - flags == set()
     assert {CASE, RECIPE, *ROWS} <= set(ALL)
 
 

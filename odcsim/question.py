@@ -1,0 +1,237 @@
+"""What is asked: one value, whose fields are declared once.
+
+The flags of every command, `odcsim.ask`, the keys and columns of a sweep, the explorer's controls and links, and the
+inputs that a result repeats follow from the fields here, as those of a step follow from the fields of `Recipe`. A new
+field is a line here, and the place that acts on it.
+"""
+
+import argparse
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from odcsim.command import amount, human, whole
+from odcsim.errors import InputError, nearest
+from odcsim.recipe import CHOICES, USUAL, Recipe
+
+if TYPE_CHECKING:
+    from odcsim.checked import Given
+
+MOST = 10**12 - 1  # of any whole number
+QUESTION, MACHINES, STEP, ROWS = "question", "GPUs and model", "how a step runs", "what to print"
+EXECUTORS = ("analytic", "des")
+MINIBATCHES, MINIBATCH = 200, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What a field may hold: read from a command line, from a file, or given in Python."""
+
+    type: type
+    expected: str
+    least: float = 0.0
+    most: float = math.inf
+    among: tuple[str, ...] = ()
+
+    def said(self, text: str) -> Any:
+        """On a command line. Numbers are written as people do: 16k, 5%."""
+        if self.type is int:
+            number = human(text)
+            value = int(number) if number is not None and number.denominator == 1 else -1
+            return whole(text) if self.least == 1 else self._within(value, text)
+        return self._within(amount(text), text) if self.type is float else text
+
+    def _within(self, value: float, text: str) -> Any:
+        if not self.holds(value):
+            raise argparse.ArgumentTypeError(f"'{text}' is not {self.expected}")
+        return value
+
+    def given(self, given: "Given") -> Any:
+        """In a file, where numbers may be written as on a command line."""
+        if self.type is bool:
+            return given.flag()
+        if self.among:
+            return given.one_of(self.among)
+        if self.type is str:
+            return given.text() if given.text().strip() else given.refuse(f"expected {self.expected}")
+        if isinstance(given.value, str):
+            try:
+                return self.said(given.value)
+            except argparse.ArgumentTypeError as error:
+                raise InputError(f"{given.name}: {error}", where=given.where) from None
+        value = given.whole(int(self.least), MOST) if self.type is int else float(given.number())
+        return value if self.holds(value) else given.refuse(f"expected {self.expected}")
+
+    def holds(self, value: Any) -> bool:
+        if self.type in (bool, str):
+            return isinstance(value, self.type) and (not self.among or value in self.among)
+        number = isinstance(value, int | float) or hasattr(value, "__index__")
+        return number and not isinstance(value, bool) and self.least <= value <= self.most and value < math.inf
+
+
+ABOVE = math.nextafter(0, 1)
+TEXT = Values(str, "a name or a file")
+COUNT = Values(int, "a whole number from 1", 1, MOST)
+FROM_ZERO = Values(int, "a whole number from 0", 0, MOST)
+AMOUNT = Values(float, "a number from 0")
+POSITIVE = Values(float, "a number above 0", ABOVE)
+SHARE = Values(float, "a fraction from 0 to 1", 0, 1)
+FLAG = Values(bool, "true or false")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """How a field is asked for. `usual` None: whatever follows from the rest."""
+
+    values: Values
+    group: str
+    usual: Any = None
+    help: str = ""
+    letter: str = ""  # that stands for the value in help
+    example: str = ""  # what to give instead of a value that is refused
+    lengths: bool = False  # it says how lengths are read
+    file: bool = False  # it may name a file
+    control: str = ""  # what the explorer calls it, which has a control for it
+    stops: tuple[float, ...] = ()  # of a slider
+
+    def refuse(self, name: str, value: Any) -> None:
+        if value is None and self.usual is None:
+            return
+        if not self.values.holds(value):
+            raise InputError(f"--{name.replace('_', '-')} is {value!r:.40}", fix=self.example or self.values.expected)
+
+
+def _field(values: Values, group: str, usual: Any = None, **how: Any) -> Any:
+    return field(default=usual, metadata={"asked": Field(values, group, usual, **how)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What holds of a question whether its names have been looked up or not."""
+
+    minibatches: int = _field(
+        COUNT, QUESTION, MINIBATCHES, letter="B", help="how many to draw", example="give at least 1",
+        control="minibatches drawn", stops=(4, 8, 16, 50, 200),
+    )  # fmt: skip
+    seed: int = _field(FROM_ZERO, QUESTION, 0, letter="S", help="of the shuffle")
+    in_order: bool = _field(FLAG, QUESTION, False, help="keep the recorded order, RL steps and groups")
+    whole: bool = _field(
+        FLAG, ROWS, False, help="the trace is all that will be trained on, and not a sample of it"
+    )  # fmt: skip
+    field: bool = _field(FLAG, ROWS, False, help="balance as verl, TRL, NeMo-RL and torchtitan do, too")
+    split_overhead: float | None = _field(
+        SHARE, STEP, letter="X", example="give a fraction from 0 to 1, such as 0.05",
+        help="try to split samples too long for one device (context parallelism) at this much extra work for each "
+        "doubling of the devices on one sample, such as 0.05; simulated only",
+    )  # fmt: skip
+    price: float | None = _field(
+        AMOUNT, ROWS, letter="P", help="of one GPU-hour, in dollars", control="dollars of a GPU-hour",
+        example="give dollars for a GPU-hour, such as 2.5",
+    )  # fmt: skip
+    epochs: float | None = _field(
+        POSITIVE, ROWS, letter="E", help="tell hours and cost of so many, too", example="give more than 0, such as 3"
+    )  # fmt: skip
+    executor: str = _field(
+        Values(str, "an executor", among=EXECUTORS), ROWS, "analytic",
+        help="des: discrete events, which know shared links, jitter and swings",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for name, about in TERMS.items():
+            about.refuse(name, getattr(self, name))
+
+    def inputs(self) -> dict[str, Any]:
+        """What was asked, by the names of the command line."""
+        return {name: getattr(self, name) for name in TERMS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question(Terms):
+    """A question by names and paths, as somebody asks it. Nothing has been looked up."""
+
+    trace: Any = _field(  # noqa: RUF009 - of any type, and as frozen as the rest
+        TEXT, QUESTION, lengths=True, file=True, letter="TRACE", control="lengths: a name, a file or a spec",
+        help="a file of lengths, a name ('odcsim trace list') or a spec",
+    )  # fmt: skip
+    column: str | None = _field(
+        TEXT, QUESTION, lengths=True, letter="C", help="the file's column that holds the lengths"
+    )
+    tokenizer: str | None = _field(
+        TEXT, QUESTION, lengths=True, file=True, letter="DIR",
+        help="count texts and conversations by the tokenizer.json and template in DIR",
+    )  # fmt: skip
+    sample: int = _field(
+        FROM_ZERO, QUESTION, 0, lengths=True, letter="N", help="count N rows of texts, drawn at random"
+    )  # fmt: skip
+    truncate: int | None = _field(COUNT, QUESTION, lengths=True, letter="T", help="shorten samples over T tokens to T")
+    drop_over: int | None = _field(
+        COUNT, QUESTION, lengths=True, letter="T", help="leave out samples over T tokens; ids count the rest"
+    )  # fmt: skip
+    model: str = _field(
+        TEXT, MACHINES, "", file=True, letter="M", control="model: a name or a config.json",
+        help="a name ('odcsim catalog list') or a config.json",
+    )  # fmt: skip
+    gpu: str | None = _field(
+        TEXT, MACHINES, file=True, letter="G", control="GPU",
+        help="a GPU of 'odcsim catalog list', or a TOML file of its figures",
+    )  # fmt: skip
+    profile: str | None = _field(
+        TEXT, MACHINES, file=True, letter="F", help="seconds measured on your machine (a profile's JSON file)"
+    )  # fmt: skip
+    devices: int = _field(
+        COUNT, MACHINES, 8, letter="N", help="GPUs that share each minibatch", example="give at least 1",
+        control="devices", stops=(2, 4, 8, 16, 32, 64),
+    )  # fmt: skip
+    devices_per_node: int | None = _field(COUNT, MACHINES, letter="N", help="default: the GPU's usual node")
+    cluster: str | None = _field(
+        TEXT, MACHINES, file=True, letter="FILE", help="TOML: devices_per_node, nics_per_node, nic_gbit_s, ..."
+    )  # fmt: skip
+    minibatch: int | None = _field(
+        COUNT, QUESTION, letter="K", help="samples per device and optimizer step", example="give at least 1",
+        control="samples per device and step", stops=(1, 2, 4, 8, 16),
+    )  # fmt: skip
+    global_batch: int | None = _field(COUNT, QUESTION, letter="B", help="of all devices together, instead")
+    max_tokens: int | None = _field(
+        FROM_ZERO, STEP, letter="T", help="limit of a microbatch; default: what is fastest of what fits"
+    )  # fmt: skip
+    recipe: Recipe = USUAL
+
+    def __post_init__(self) -> None:
+        for name, about in FIELDS.items():
+            if name != "trace":  # lengths themselves may be given
+                about.refuse(name, getattr(self, name))
+        if self.minibatch and self.global_batch:
+            fix = "one says the other: leave one out"
+            raise InputError(f"--minibatch {self.minibatch} and --global-batch {self.global_batch}", fix=fix)
+
+    @property
+    def share(self) -> int:
+        """Samples of a device in a minibatch."""
+        if self.global_batch is None:
+            return self.minibatch or MINIBATCH
+        if self.global_batch % self.devices:
+            fix = f"give a multiple of {self.devices}, such as {self.devices * -(-self.global_batch // self.devices)}"
+            raise InputError(f"--global-batch {self.global_batch} does not divide by {self.devices} devices", fix=fix)
+        return self.global_batch // self.devices
+
+
+def _declared(kind: type[Terms]) -> dict[str, Field]:
+    """Names and paths first, as one asks."""
+    known = {f.name: f.metadata["asked"] for f in fields(kind) if "asked" in f.metadata}
+    return {name: known[name] for name in sorted(known, key=lambda name: name in Terms.__dataclass_fields__)}
+
+
+TERMS: Mapping[str, Field] = _declared(Terms)
+FIELDS: Mapping[str, Field] = _declared(Question)
+LENGTHS = tuple(name for name, about in FIELDS.items() if about.lengths)
+
+
+def question_of(words: Mapping[str, Any]) -> Question:
+    """A question by the words of a command line or a grid, those of its recipe among them."""
+    known = {*FIELDS, *CHOICES, "recipe"}
+    if odd := [name for name in words if name not in known]:
+        raise TypeError(f"ask() got an unexpected keyword argument '{odd[0]}': {nearest(odd[0], sorted(known))}")
+    chosen = {name: value for name, value in words.items() if name in CHOICES}
+    rest = {name: value for name, value in words.items() if name not in CHOICES}
+    return Question(**({"recipe": Recipe(**chosen)} | rest))
