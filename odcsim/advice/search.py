@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from odcsim.advice.ways import Site, Way
+from odcsim.balance import advised
 from odcsim.executors import quick, simulation
 from odcsim.executors.simulation import Simulation
-from odcsim.questions.answer import NEAR, ROBUST
+from odcsim.questions.answer import NEAR
 from odcsim.timeline import Floats
 
 FEW = 6  # minibatches to screen by
@@ -56,6 +57,6 @@ def finest(site: Site, ways: list[Trial]) -> Way | None:
         return None
     first = min(ways, key=lambda one: one.seconds)
     every = [first, *(timed(site, other) for other in first.way.others())]
-    fastest = min(every, key=lambda one: one.seconds)
-    near = (o for o in every if o.way.balancer == ROBUST and o.seconds <= NEAR * fastest.seconds)
+    fastest, usual = min(every, key=lambda one: one.seconds), advised("on-demand")
+    near = (o for o in every if o.way.balancer == usual and o.seconds <= NEAR * fastest.seconds)
     return next(near, fastest).way

@@ -7,18 +7,13 @@ from typing import Any
 
 from odcsim import balance, catalog
 from odcsim.advice.wish import Wish
-from odcsim.balance import SIMULATED
 from odcsim.cost import Cost
 from odcsim.program import SYNCS
 from odcsim.questions import room
 from odcsim.questions.asking import setting_of
-from odcsim.questions.ends import UNBALANCED
 from odcsim.questions.setting import Drawn, Setting, assign, drawn
 from odcsim.recipe import RECOMPUTE, Recipe
 from odcsim.schedule import ScheduleFile
-
-# What screening balances with: of each sync those that nobody beats by much. The others are tried where it matters.
-SCREENED = {"collective": ("sorted-slice", "lb-micro"), "deferred": ("sorted-slice",), "on-demand": ("lb-mini",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +44,8 @@ class Way:
 
     def others(self) -> list["Way"]:
         """The same by other balancers that somebody might want; tight ones fit costs that nobody has measured."""
-        beside = (self.balancer, *UNBALANCED, *SIMULATED)
-        names = [b.name for b in balance.BALANCERS if b.name not in beside and not b.tight]
+        worth = [b.name for b in balance.BALANCERS if b.even and not b.gangs and not b.tight]
+        names = [name for name in worth if name != self.balancer]
         return [replace(self, balancer=name) for name in names if balance.runs_with(name, self.sync)]
 
     def as_json(self) -> dict[str, Any]:
@@ -95,7 +90,7 @@ class Site:
         return [
             Way(replace(setting, max_tokens=limit), sync, balancer)
             for setting, sync in product(self.settings, SYNCS)
-            for limit, balancer in product(self.limits(setting, sync, share), SCREENED[sync])
+            for limit, balancer in product(self.limits(setting, sync, share), balance.standing_for(sync))
         ]
 
     def limits(self, setting: Setting, sync: str, share: float) -> tuple[int, ...]:

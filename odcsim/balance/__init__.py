@@ -109,6 +109,20 @@ def runs_with(name: str, sync: str) -> bool:
     return not named(name).free_counts or sync == "on-demand"
 
 
+def standing_for(sync: str) -> tuple[str, ...]:
+    """The balancers that a quick search tries under the sync: nobody beats the best of them by much.
+
+    The advised one first, where it is among them; the others as they are offered.
+    """
+    standing = [b for b in BALANCERS if sync in b.stands_for]
+    return tuple(b.name for b in sorted(standing, key=lambda b: sync not in b.advised_for))
+
+
+def advised(sync: str) -> str:
+    """The balancer to take under the sync unless another is well ahead."""
+    return next(b.name for b in BALANCERS if sync in b.advised_for)
+
+
 _HOME = {"LearnedCosts": "learned", "Plan": "library", "plan": "library"}
 
 

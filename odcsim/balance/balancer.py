@@ -64,6 +64,10 @@ class Balancer:
     queue: bool = False  # it leaves samples to a queue that devices share
     gangs: bool = False  # it splits samples over devices: simulated where somebody says what that costs, never run
     tight: bool = False  # it fits costs so closely that it is worth choosing only where they were measured
+    even: bool = True  # it evens out work; one that does not is a baseline, and nobody's best row
+    published: bool = False  # the paper's: the one to name where another is no faster
+    stands_for: tuple[str, ...] = ()  # syncs under which nobody beats it by much: a quick search tries no other
+    advised_for: tuple[str, ...] = ()  # syncs under which it is the one to take unless another is well ahead
 
 
 def assigned(balancer: Balancer, work: Work) -> Assigned:

@@ -37,4 +37,10 @@ def _packed(weights: list[float], tokens: list[int], devices: int, max_tokens: i
         count += 1
 
 
-BALANCER = Balancer("lb-micro", lb_micro, "even totals, as many samples on each device: the published rival")
+BALANCER = Balancer(
+    "lb-micro",
+    lb_micro,
+    "even totals, as many samples on each device: the published rival",
+    published=True,
+    stands_for=("collective",),
+)

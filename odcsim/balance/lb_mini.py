@@ -31,4 +31,12 @@ def _range(groups: list[list[int]], weights: list[float]) -> tuple[float, float]
     return min(loads), max(loads)
 
 
-BALANCER = Balancer("lb-mini", lb_mini, "even totals: the published one", free_counts=True, speeds=True)
+BALANCER = Balancer(
+    "lb-mini",
+    lb_mini,
+    "even totals: the published one",
+    free_counts=True,
+    speeds=True,
+    published=True,
+    stands_for=("on-demand",),
+)

@@ -28,5 +28,7 @@ def _alike(slots: list[list[list[int]]]) -> Deal:
     return Deal([device + [[] for _ in range(most - len(device))] for device in slots])
 
 
-NATIVE = Balancer("native", native, "one sample per microbatch, as they come", by_cost=False)
-LOCAL_SORT = Balancer("local-sort", local_sort, "as native, the longest first on each device", by_cost=False)
+NATIVE = Balancer("native", native, "one sample per microbatch, as they come", by_cost=False, even=False)
+LOCAL_SORT = Balancer(
+    "local-sort", local_sort, "as native, the longest first on each device", by_cost=False, even=False
+)

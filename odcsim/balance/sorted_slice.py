@@ -70,5 +70,10 @@ def _lightest_with_room(
 
 
 BALANCER = Balancer(
-    "sorted-slice", sorted_slice, "microbatches of like cost meet: the better one for every sync", weighs_transfers=True
+    "sorted-slice",
+    sorted_slice,
+    "microbatches of like cost meet: the better one for every sync",
+    weighs_transfers=True,
+    stands_for=("collective", "deferred"),
+    advised_for=("collective", "deferred"),
 )

@@ -21,8 +21,6 @@ _TRUST = {
 }
 SHAPE = "shape, not data"
 NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
-_USUAL = ("lb-micro", "lb-mini")
-ROBUST = "lb-robust"
 NEAR = 1.01  # of the fastest row's time: costs that are a little off decide who is ahead there
 
 
@@ -53,12 +51,13 @@ def answer(comparison: Comparison) -> Basis:
     reference = comparison.row(*REFERENCE)
 
     def slowness(row: Row) -> tuple[float, bool]:
-        """Rows as fast as others to 0.01 % make no better choice than the usual balancers."""
-        return round(row.makespan_seconds / reference.makespan_seconds, 4), row.balancer not in _USUAL
+        """Rows as fast as others to 0.01 % make no better choice than the published balancers."""
+        return round(row.makespan_seconds / reference.makespan_seconds, 4), not balance.named(row.balancer).published
 
     ours, theirs = _candidates(comparison)
     best = min(ours, key=slowness)
-    best = next((r for r in ours if r.balancer == ROBUST and r.makespan_seconds <= NEAR * best.makespan_seconds), best)
+    usual = balance.advised("on-demand")
+    best = next((r for r in ours if r.balancer == usual and r.makespan_seconds <= NEAR * best.makespan_seconds), best)
     rival = min(theirs, key=slowness)
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
     pays = ahead and (best.speedup_low or 0) > 1

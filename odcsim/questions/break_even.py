@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from odcsim import catalog
+from odcsim.balance import advised, standing_for
 from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
@@ -20,6 +21,7 @@ from odcsim.question import Question
 from odcsim.questions import limit, room
 from odcsim.questions.answer import NOTABLE
 from odcsim.questions.asking import setting_of
+from odcsim.questions.limit import SIDES
 from odcsim.questions.setting import Setting, assign, drawn
 from odcsim.schedule import Schedule
 from odcsim.trace import Trace
@@ -27,7 +29,6 @@ from odcsim.trace import Trace
 Schedules = Sequence[Schedule]
 Lead = Callable[[Setting], float | None]
 MINIBATCHES = 12
-SIDES = {"collective": ("sorted-slice", "lb-micro"), "on-demand": ("lb-mini", "lb-robust")}
 TIMES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the rate of the network
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)  # of lengths over their mean: 0 makes them alike
 MINIBATCH = (1, 2, 4, 8, 16, 32)
@@ -72,10 +73,15 @@ def _crossed(x: float, lead: float, other: float, its: float) -> float:
     return exp(log(x) + share * log(other / x)) if x > 0 and other > 0 else x + share * (other - x)
 
 
+def balancers(side: str) -> tuple[str, ...]:
+    """Those that a quick search tries, and the advised one, which an answer may rest on."""
+    return tuple(dict.fromkeys((*standing_for(side), advised(side))))
+
+
 def planned(setting: Setting) -> dict[str, list[Schedules]]:
     """The schedules of each side, by each of its balancers."""
     minibatches = drawn(setting)
-    return {side: [assign(setting, name, minibatches).schedules for name in names] for side, names in SIDES.items()}
+    return {side: [assign(setting, name, minibatches).schedules for name in balancers(side)] for side in SIDES}
 
 
 def lead(setting: Setting, plans: Mapping[str, Sequence[Schedules]] | None = None) -> float | None:

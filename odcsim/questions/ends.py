@@ -7,6 +7,7 @@ it, since all rows run the same ones.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from odcsim.balance import named
 from odcsim.cost import Cost
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
@@ -16,7 +17,6 @@ from odcsim.recipe import Recipe
 from odcsim.schedule import ScheduleFile
 
 FEW = 12  # minibatches
-UNBALANCED = ("native", "local-sort")  # nobody's best row
 Pair = tuple[str, str]
 
 
@@ -35,7 +35,7 @@ def ends(setting: Setting, plans: Mapping[str, ScheduleFile], ran: Mapping[Pair,
     if profile.low == profile.high:
         return None
     low, middle, high = (
-        {p: _seconds(setting, plans[p[0]], recipe, factor) for p, recipe in ran.items() if p[0] not in UNBALANCED}
+        {p: _seconds(setting, plans[p[0]], recipe, factor) for p, recipe in ran.items() if named(p[0]).even}
         for factor in (profile.low, 1.0, profile.high)
     )
     return Ends(low, middle, high)

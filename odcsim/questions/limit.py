@@ -6,6 +6,7 @@ over their own best. Whichever is ahead there is ahead for a reason.
 
 from dataclasses import replace
 
+from odcsim.balance import standing_for
 from odcsim.errors import InputError
 from odcsim.executors import quick
 from odcsim.questions import room
@@ -14,7 +15,7 @@ from odcsim.questions.setting import Drawn, Setting, assign, drawn
 FEW = 4  # minibatches to try a limit on
 EACH = 1.4  # times the limit before it
 SAME = 1.003  # times the best: a smaller limit that is as good leaves memory to spare
-SIDES = {"collective": ("sorted-slice", "lb-micro"), "on-demand": ("lb-mini",)}
+SIDES = ("collective", "on-demand")  # those who meet, and those who do not
 
 
 def chosen(setting: Setting) -> Setting:
@@ -45,5 +46,5 @@ def limits(setting: Setting) -> tuple[int, ...]:
 def _seconds(setting: Setting, side: str, limit: int, minibatches: list[Drawn]) -> float:
     """Of the best of a side."""
     at, cost = replace(setting, max_tokens=limit), room.under(setting.cost, side)
-    plans = (assign(at, name, minibatches) for name in SIDES[side])
+    plans = (assign(at, name, minibatches) for name in standing_for(side))
     return min(float(quick.seconds(cost, plan.schedules).sum()) for plan in plans)

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from odcsim.balance import standing_for
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
 from odcsim.questions import room
+from odcsim.questions.limit import SIDES
 from odcsim.questions.setting import Drawn, Setting, assign, drawn
 
 VERL = 24_576  # tokens; verl/utils/seqlen_balancing.py at 1dda039: 24576 L + L^2, "calibrated for a 7B model"
@@ -17,7 +19,6 @@ WEIGHTS: Mapping[str, tuple[float, float]] = {
     f"{VERL:,} L + L^2 (verl)": (VERL, 1.0),
     "squares of lengths alone": (0.0, 1.0),
 }
-BALANCERS = {"collective": "sorted-slice", "on-demand": "lb-mini"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,9 @@ class Regret:
 
 def regrets(setting: Setting) -> list[Regret]:
     minibatches = drawn(setting)
-    right = {side: _seconds(setting, side, minibatches) for side in BALANCERS}
+    right = {side: _seconds(setting, side, minibatches) for side in SIDES}
     return [
-        Regret(name, {side: _seconds(setting, side, _weighed(minibatches, *parts)) / right[side] for side in BALANCERS})
+        Regret(name, {side: _seconds(setting, side, _weighed(minibatches, *parts)) / right[side] for side in SIDES})
         for name, parts in WEIGHTS.items()
     ]
 
@@ -47,6 +48,6 @@ def _weighed(minibatches: list[Drawn], linear: float, quadratic: float) -> list[
 
 def _seconds(setting: Setting, side: str, minibatches: list[Drawn]) -> float:
     # By the weights alone: to simulate both of sorted-slice's deals would tell it the true seconds.
-    plan = assign(setting, BALANCERS[side], minibatches, exactly=False)
+    plan = assign(setting, standing_for(side)[0], minibatches, exactly=False)
     how = Simulation(room.under(setting.cost, side), executor="analytic")
     return float(simulation.makespans(plan.schedules, how).sum())

@@ -8,8 +8,9 @@ from draws import cost
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from odcsim.balance import ALL, BALANCERS, NAMES, POOL, SPLIT, runs_with
+from odcsim.balance import ALL, BALANCERS, NAMES, POOL, SPLIT, advised, runs_with, standing_for
 from odcsim.balance.balancer import Balancer, Work, assigned
+from odcsim.balance.simple import NATIVE
 from odcsim.program import SYNCS
 from odcsim.schedule import Schedule, check
 
@@ -111,6 +112,11 @@ def test_who_does_not_say_so_does_not_weigh_what_a_microbatch_takes(balancer, wo
     assert assigned(balancer, other) == assigned(balancer, work)
 
 
+def heaviest(found, work):
+    """The load of the heaviest device."""
+    return max(sum(work.weights[i] for part in device for i in part) for device in found.devices)
+
+
 SHOWS = {
     "by_cost": lambda found, work: found(work) != found(replace(work, weights=work.weights[::-1])),
     "free_counts": lambda found, work: len({len(device) for device in found(work).devices}) > 1,
@@ -122,6 +128,7 @@ SHOWS = {
     ),
     "queue": lambda found, work: bool(found(work).queue),
     "gangs": lambda found, work: bool(found(work).gangs),
+    "even": lambda found, work: heaviest(found(work), work) < heaviest(assigned(NATIVE, work), work),
 }
 
 
@@ -137,8 +144,26 @@ def test_what_a_balancer_says_of_itself_shows(balancer, fact):
     assert any(SHOWS[fact](found, work) for work in (LONG, SHORT, UNLIKE))
 
 
-def test_every_fact_can_be_seen_but_that_of_whom_to_choose():
-    assert set(FLAGS) - set(SHOWS) == {"tight"}
+def test_every_fact_can_be_seen_but_those_of_whom_to_choose():
+    assert set(FLAGS) - set(SHOWS) == {"tight", "published"}
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_who_stands_for_a_sync_or_is_advised_under_it_runs_with_it_and_evens_out(sync):
+    found = [b for b in BALANCERS if b.name in (*standing_for(sync), advised(sync))]
+    assert found
+    assert all(runs_with(b.name, sync) and b.even and b.name in NAMES for b in found)
+
+
+def test_the_advised_one_comes_first_where_a_quick_search_tries_it():
+    assert standing_for("collective") == ("sorted-slice", "lb-micro")
+    assert standing_for("deferred") == ("sorted-slice",)
+    assert standing_for("on-demand") == ("lb-mini",)
+    assert [advised(sync) for sync in SYNCS] == ["sorted-slice", "sorted-slice", "lb-robust"]
+
+
+def test_balancers_name_syncs_that_there_are():
+    assert all({*b.stands_for, *b.advised_for} <= set(SYNCS) for b in BALANCERS)
 
 
 def test_lists_of_names_are_made_from_what_balancers_say():

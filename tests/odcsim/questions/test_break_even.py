@@ -33,7 +33,7 @@ def test_a_lead_is_what_a_comparison_says():
     rows = compare(setting).rows
 
     def fastest(sync):
-        names = break_even.SIDES[sync]
+        names = break_even.balancers(sync)
         return min(r.makespan_seconds for r in rows if r.sync == sync and r.balancer in names)
 
     without, mine = fastest("collective"), fastest("on-demand")
