@@ -113,8 +113,7 @@ def _settings(wish: Wish, gpu: str, devices: int) -> Iterator[Setting]:
         recipe = replace(wish.question.recipe, **RECOMPUTE[words], sharding=sharding)
         price = wish.prices.get(gpu)
         asked = replace(wish.question, gpu=gpu, devices=devices, recipe=recipe, price=price, epochs=wish.epochs)
-        found = setting_of(asked, limited=False)
-        return replace(found, executor="des") if found.cost.cluster.eventful else found
+        return setting_of(asked, limited=False).able
 
     usual = setting("full").cost
     derived = usual.profile.fidelity != "catalogue"

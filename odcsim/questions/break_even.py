@@ -14,13 +14,14 @@ import numpy as np
 
 from odcsim import catalog
 from odcsim.balance import advised, standing_for
+from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.executors import simulation
-from odcsim.executors.simulation import Simulation
 from odcsim.question import Question
 from odcsim.questions import limit, room
 from odcsim.questions.answer import NOTABLE
 from odcsim.questions.asking import setting_of
+from odcsim.questions.evaluate import simulated
 from odcsim.questions.limit import SIDES
 from odcsim.questions.setting import Setting, assign, drawn
 from odcsim.schedule import Schedule
@@ -86,16 +87,20 @@ def planned(setting: Setting) -> dict[str, list[Schedules]]:
 
 def lead(setting: Setting, plans: Mapping[str, Sequence[Schedules]] | None = None) -> float | None:
     """How many times as fast on-demand is as the best without it. The plans are known where only transfers differ."""
-    memory = setting.cost.cluster.memory_bytes
-    seconds = []
-    for side in SIDES:
-        cost = room.under(setting.cost, side)
-        if memory and room.needed(cost, setting.limit, setting.trace.longest).total > memory:
-            return None
-        plans = planned(setting) if plans is None else plans
-        runs = (simulation.makespans(plan, Simulation(cost, executor="analytic")).sum() for plan in plans[side])
-        seconds.append(min(float(run) for run in runs))
-    return seconds[0] / seconds[1]
+    plans = planned(setting) if plans is None else plans
+    met, apart = (_best(setting, side, plans[side]) for side in SIDES)
+    return None if met is None or apart is None else met / apart
+
+
+def _best(setting: Setting, side: str, plans: Sequence[Schedules]) -> float | None:
+    """Seconds of the fastest of a side's plans that fit memory."""
+    how, memory = simulated(setting.able, side), setting.cost.cluster.memory_bytes
+    fitting = [plan for plan in plans if not memory or _needed(setting, how.cost, plan) <= memory]
+    return min((float(simulation.makespans(plan, how).sum()) for plan in fitting), default=None)
+
+
+def _needed(setting: Setting, cost: Cost, plan: Schedules) -> float:
+    return room.needed(cost, max(schedule.fullest for schedule in plan), setting.trace.longest).total
 
 
 def curves(asked: Question, *, advance: Callable[[], None] = lambda: None) -> Iterator[Curve]:

@@ -12,16 +12,17 @@ import numpy as np
 
 from odcsim import balance
 from odcsim.errors import InputError
-from odcsim.estimates import compute, memory
+from odcsim.estimates import compute
 from odcsim.executors import simulation
 from odcsim.executors.simulation import GROUP, Simulation
+from odcsim.questions import room
 from odcsim.questions.room import RIVAL
 from odcsim.questions.setting import Drawn, Setting, assign, drawn
 from odcsim.results import summary
 from odcsim.results.intervals import Draws, draws
 from odcsim.results.metrics import Usage
 from odcsim.results.summary import Measured, Row
-from odcsim.schedule import ScheduleFile
+from odcsim.schedule import Schedule, ScheduleFile
 
 FULL = {"sharding": "full", "far": "each"}  # every device moves all it needs from and to all others, each time
 EACH = 8  # samples of a plan that take as much memory as its devices do in a simulation, about
@@ -102,13 +103,19 @@ def simulated(setting: Setting, sync: str) -> Simulation:
 def finished(
     setting: Setting, measured: Measured, plan: ScheduleFile, minibatches: Sequence[Drawn], limit: float | None
 ) -> Row:
-    """The row of one pair, with what it costs, what its devices reach and the memory that its plan needs."""
-    cost = setting.cost
-    row = summary.row(measured, cost.profile.low, cost.profile.high, setting.price)
-    row = summary.used(row, *flops(setting, minibatches), measured.devices, cost.cluster.peak_flops)
+    """The row of one pair, with what its devices reach and the microbatches that it has."""
+    row = costed(setting, measured, max(s.fullest for s in plan.schedules), limit)
     counts = [sum(schedule.microbatches) + len(schedule.queue) for schedule in plan.schedules]
     row = replace(row, microbatches=sum(counts) / len(counts) / measured.devices)
-    return _with_memory(row, setting, max(s.fullest for s in plan.schedules), limit)
+    return summary.used(row, *flops(setting, minibatches), measured.devices, setting.cost.cluster.peak_flops)
+
+
+def costed(setting: Setting, measured: Measured, tokens: int, limit: float | None) -> Row:
+    """The row with what it costs, and the memory that its fullest microbatch needs, which holds so many tokens."""
+    row = summary.row(measured, setting.cost.profile.low, setting.cost.profile.high, setting.price)
+    found = room.needed(room.under(setting.cost, row.sync), tokens, setting.trace.longest)
+    fits = None if limit is None else found.total <= limit
+    return replace(row, memory_bytes=found.total, memory_fits=fits, memory_terms=found.terms)
 
 
 def _together(every: Sequence[Pair], minibatches: Sequence[Drawn], devices: int) -> Iterator[list[Pair]]:
@@ -130,7 +137,7 @@ def _measured(
         names = [balancer for balancer, other in some if other == sync]
         found = simulation.usages([plans[name].schedules for name in names], way)
         usages |= {(name, sync): usage for name, usage in zip(names, found, strict=True)}
-    return [_told(plans[balancer], ways[sync], usages[balancer, sync]) for balancer, sync in some]
+    return [measured_of(pair[0], plans[pair[0]].schedules, ways[pair[1]], usages[pair]) for pair in some]
 
 
 def of_samples(setting: Setting, minibatches: Sequence[Drawn]) -> Draws:
@@ -149,12 +156,14 @@ def flops(setting: Setting, minibatches: Sequence[Drawn]) -> tuple[float, float]
 
 def measure(file: ScheduleFile, how: Simulation) -> Measured:
     """One (balancer, sync), measured."""
-    return _told(file, how, simulation.usage(file.schedules, how))
+    return measured_of(file.header.balancer, file.schedules, how)
 
 
-def _told(file: ScheduleFile, how: Simulation, usage: Usage) -> Measured:
-    samples, tokens = simulation.carried(file.schedules)
-    return Measured(file.header.balancer, how.cost.ran, usage, samples, tokens, file.header.devices)
+def measured_of(name: str, schedules: Sequence[Schedule], how: Simulation, usage: Usage | None = None) -> Measured:
+    """Schedules by whoever made them. `usage`, where it is known."""
+    samples, tokens = simulation.carried(schedules)
+    usage = simulation.usage(schedules, how) if usage is None else usage
+    return Measured(name, how.cost.ran, usage, samples, tokens, how.cost.cluster.devices)
 
 
 def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -> ScheduleFile:
@@ -172,12 +181,3 @@ def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float
     full = simulation.makespans(file.schedules, replace(how, cost=how.cost.by(**FULL)))
     seconds = float(measured.usage.makespan.sum())
     return float(full.sum()) / seconds if seconds else None
-
-
-def _with_memory(row: Row, setting: Setting, tokens: int, limit: float | None) -> Row:
-    """`tokens` of the largest microbatch."""
-    cost, longest = setting.cost, min(tokens, setting.trace.longest)
-    holders = cost.by(sync=row.sync).holders
-    found = memory.estimate(cost.model, cost.cluster.devices, tokens, row.recipe, holders, longest)
-    fits = None if limit is None else found.total <= limit
-    return replace(row, memory_bytes=found.total, memory_fits=fits, memory_terms=found.terms)

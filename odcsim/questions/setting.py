@@ -35,6 +35,11 @@ class Setting(Terms):
     limits_tried: int = 0  # of which the limit was chosen; 0: somebody gave it, or it is the longest sample
 
     @property
+    def able(self) -> "Setting":
+        """With the executor that knows what its cluster shares and draws, for who asks for none."""
+        return replace(self, executor="des") if self.cost.cluster.eventful else self
+
+    @property
     def limit(self) -> int:
         return self.max_tokens or self.trace.longest
 

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.cost import Cost
-from odcsim.executors import simulation
-from odcsim.executors.simulation import Simulation
-from odcsim.questions import room
+from odcsim.questions.answer import NOTABLE
+from odcsim.questions.evaluate import costed, measured_of, simulated
 from odcsim.questions.remedies import remedies
 from odcsim.questions.setting import Setting
 from odcsim.rollouts.deals import APART, DEALERS, Dealer, Updates
@@ -18,7 +17,6 @@ from odcsim.schedule import Schedule
 
 HEAD = 1 / 3  # of the head's seconds that are its forward's
 REFERENCE, VERL = ("packed", "collective"), ("rollout", "collective")
-NOTABLE = 1.02  # times as fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +74,13 @@ def steps(
 
 
 def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, updates: int, around: Around) -> WholeStep:
-    count, cost, cluster = len(schedules) // updates, room.under(setting.cost, way), setting.cost.cluster
-    how = Simulation(cost, way, "des" if cluster.eventful else "analytic", seed=setting.seed)
-    training = float(simulation.makespans(schedules, how).sum()) / count
-    passes = float(forward(cost, way, schedules, updates).mean())
-    tokens = max(schedule.fullest for schedule in schedules)
-    needed = room.needed(cost, tokens, setting.trace.longest).total
-    fits = not cluster.memory_bytes or needed <= cluster.memory_bytes
-    return WholeStep(dealer.name, way, training, passes, around, needed, fits)
+    count, how = len(schedules) // updates, simulated(setting.able, way)
+    measured = measured_of(dealer.name, schedules, how)
+    limit = setting.cost.cluster.memory_bytes or None
+    row = costed(setting, measured, max(schedule.fullest for schedule in schedules), limit)
+    passes = float(forward(how.cost, way, schedules, updates).mean())
+    training = row.makespan_seconds / count
+    return WholeStep(dealer.name, way, training, passes, around, row.memory_bytes or 0.0, row.memory_fits is not False)
 
 
 def forward(cost: Cost, way: str, schedules: Sequence[Schedule], updates: int) -> NDArray[np.float64]:
