@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from odcsim.advice.offers import Advice, Offer, Pick
 from odcsim.advice.wish import Wish
 from odcsim.command import duration
+from odcsim.questions import fixed
 from odcsim.questions.answer import NEAR, money
 
 
@@ -183,6 +184,7 @@ def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}
     if rent.row.fidelity == "extrapolated":
         yield "WARNING: samples or microbatches are beyond what these seconds were made from: they are extrapolated."
+    yield fixed.beside(advice.wish.question.recipe)
     yield f"Training steps alone, without loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
     if advice.wish.trace.origin:
         yield f"Lengths: {advice.wish.trace.origin}."

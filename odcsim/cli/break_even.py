@@ -49,8 +49,10 @@ def _run(args: argparse.Namespace) -> None:
         options.print_json({"schema": 1, **told})
         return
     from odcsim.questions import break_even_words as words
+    from odcsim.questions.fixed import sentence
 
     print(words.question(setting))
+    print(f"{sentence(setting, limited=asked.max_tokens is not None)}\n")
     for curve in made:
         print(*_table(curve), sep="\n")
         print(f"{words.sentence(curve)}\n")

@@ -49,6 +49,7 @@ def _time(text: str) -> float:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim.progress import progress
+    from odcsim.questions.fixed import sentence
     from odcsim.rollouts.deals import DEALERS
     from odcsim.rollouts.pilot import RolloutBatch
     from odcsim.rollouts.whole import Around, out, steps, verdict
@@ -65,6 +66,7 @@ def _run(args: argparse.Namespace) -> None:
     _show(rows, setting.cost.cluster.memory_bytes or 0.0)
     for line in [*verdict(rows), *out(setting, rows), *([args.ungrouped] if args.ungrouped else [])]:
         print(line)
+    print(sentence(setting))
     print(f"Cost: {setting.cost.profile.origin}.")
 
 

@@ -13,6 +13,7 @@ from odcsim.explore.heard import STOPS, given, linked
 from odcsim.explore.line import or_line
 from odcsim.pages.page import style
 from odcsim.plots.style import HEAD
+from odcsim.questions import fixed
 from odcsim.reading.named import names
 
 TITLE = "What would it take to train on your lengths?"
@@ -116,7 +117,7 @@ def _answer(*values: Any) -> list[Any]:
 
 def _shown(asked: Asked) -> list[Any]:
     found = replies.reply(asked)
-    words = [html.P(text) for text in [*found.advice, found.verdict]]
+    words = [html.P(text) for text in [*found.advice, found.verdict, fixed.sentence(asked.setting)]]
     return [asked.search, *_said(asked), words, _table(found), asked.command, ""]
 
 

@@ -8,6 +8,7 @@ from odcsim.balance import SIMULATED
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.estimates import memory
+from odcsim.questions import fixed
 from odcsim.questions.comparison import Comparison
 from odcsim.questions.remedies import remedies
 from odcsim.results.summary import REFERENCE, Row
@@ -156,6 +157,7 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
         *lines,
         *_sharding(comparison, reply),
         *_splitting(comparison, reply),
+        fixed.sentence(comparison.setting),
         *([f"Lengths: {origin}."] if origin else []),
     ]
 

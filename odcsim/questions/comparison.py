@@ -12,6 +12,7 @@ from odcsim.program import SYNCS
 from odcsim.questions import examples
 from odcsim.questions.ends import FEW, Ends, ends
 from odcsim.questions.evaluate import Evaluation, Pair, evaluate, listed, simulated
+from odcsim.questions.fixed import fixed
 from odcsim.questions.setting import Setting, assign, drawn
 from odcsim.results import summary
 from odcsim.schedule import ScheduleFile
@@ -44,6 +45,7 @@ class Comparison(Evaluation):
         return {
             "schema": 1,
             "inputs": inputs(self.setting),
+            "held_fixed": fixed(self.setting),
             "fidelity": self.fidelity,
             "rows": [r.as_json() for r in self.rows],
         }
