@@ -4,15 +4,14 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from odcsim import tables
-from odcsim.command import duration
 
 if TYPE_CHECKING:
     from odcsim.advice.offers import Advice, Offer
 
-HEAD = ("GPUs", "time", "nine times in ten", "dollars", "nine times in ten")
-UNPRICED = ("GPUs", "time", "nine times in ten", "GPU-hours", "nine times in ten")
-WIDTHS = (-16, 13, 20, 11, 19)
-COLUMNS, INDENT = 79, "    "
+HEAD = ("GPUs", "time", "90 %", "dollars", "90 %")
+UNPRICED = ("GPUs", "time", "90 %", "GPU-hours", "90 %")
+WIDTHS = (-16, 13, 22, 10, 18)
+LINE, INDENT = 79, "    "
 
 
 def show(advice: "Advice") -> None:
@@ -41,18 +40,11 @@ def show(advice: "Advice") -> None:
 
 def _lines(offer: "Offer", mark: str) -> list[str]:
     """Two for each: what it comes to, and how it runs."""
-    from odcsim.advice import reply
+    from odcsim.results.columns import COLUMNS
 
-    low, high = offer.factors
-    times = f"{_short(offer.seconds * low)} - {_short(offer.seconds * high)}"
-    between = f"{reply.spent(offer, low)} - {reply.spent(offer, high)}"
-    row = (f"{offer.name}{mark}", duration(offer.seconds), times, reply.spent(offer), between)
+    paid = "gpu_hours" if offer.dollars is None else "dollars"
+    names = ("time", "time between", paid, f"{paid} between")
+    row = (f"{offer.name}{mark}", *(COLUMNS[name].text(offer.row) for name in names))
     way = offer.chosen.way
     how = f"{way.name}, {way.setting.limit:,} tokens, {way.words}"
-    return [*tables.lines([row], WIDTHS), *wrap(how, COLUMNS, initial_indent=INDENT, subsequent_indent=INDENT)]
-
-
-def _short(seconds: float) -> str:
-    """Hours and minutes as a clock has them."""
-    minutes = round(seconds / 60)
-    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else duration(seconds)
+    return [*tables.lines([row], WIDTHS), *wrap(how, LINE, initial_indent=INDENT, subsequent_indent=INDENT)]

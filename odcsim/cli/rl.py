@@ -106,12 +106,13 @@ def _asked(args: argparse.Namespace, setting: "Setting") -> str:
 def _show(rows: "list[WholeStep]", memory: float) -> None:
     """Those that do not fit last; how many times as fast is over what needs no rule."""
     from odcsim.cli import table
+    from odcsim.results.columns import memory as memory_of
     from odcsim.rollouts.whole import REFERENCE
 
     usual = next(row for row in rows if (row.dealer, row.way) == REFERENCE)
     cells = [
         [row.dealer, row.way, *map(_seconds, (row.trained, row.passed, row.seconds)),
-         f"{usual.seconds / row.seconds:.2f}", table.memory_of(row.memory_bytes, None if row.memory_fits else memory)]
+         f"{usual.seconds / row.seconds:.2f}", memory_of(row.memory_bytes, None if row.memory_fits else memory)]
         for row in sorted(rows, key=lambda row: not row.memory_fits)
     ]  # fmt: skip
     table.show_texts(HEAD, cells, names=2, padding=(0, 0, 0, 1))

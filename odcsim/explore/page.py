@@ -131,13 +131,14 @@ def _said(asked: Asked) -> list[str]:
 
 
 def _table(found: replies.Reply) -> Any:
-    head = html.Thead(html.Tr([html.Th(name or "sync + balancer", scope="col") for name in replies.HEAD]))
+    names, cells = found.table
+    head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
     rows = [
         html.Tr(
             [html.Th(row[0], scope="row"), *(html.Td(cell) for cell in row[1:])],
             className="best" if row[0] == found.chosen else "",
         )
-        for row in found.rows
+        for row in cells
     ]
     return html.Table([head, html.Tbody(rows)])
 

@@ -10,12 +10,12 @@ from odcsim.pages import report as pages
 from odcsim.pages.opening import advice
 from odcsim.plots.pair import panels
 from odcsim.questions import answer
-from odcsim.questions.answer import money, named
+from odcsim.questions.answer import named
 from odcsim.questions.break_even import lead, network, planned
 from odcsim.questions.break_even_words import sentence
 from odcsim.questions.comparison import Comparison, compare, pairs
+from odcsim.results import columns
 
-HEAD = ("", "idle", "GPU-hours", "dollars", "speedup", "over best collective", "memory")
 MOST = 16  # devices of a chart that follows a slider
 
 
@@ -33,21 +33,9 @@ class Reply:
         return answer.verdict(self.basis)
 
     @property
-    def rows(self) -> list[tuple[str, ...]]:
-        """Under `HEAD`, best first."""
-        ordered = sorted(self.comparison.rows, key=lambda r: (r.memory_fits is False, r.makespan_seconds))
-        return [
-            (
-                named(r),
-                f"{r.idle:.1%}",
-                f"{r.gpu_hours:.3g}",
-                money(r.dollars or 0.0),
-                f"{r.speedup:.2f}",
-                f"{r.speedup_best_collective:.2f}",
-                f"{(r.memory_bytes or 0) / 1e9:.0f} GB" + (" (too much)" if r.memory_fits is False else ""),
-            )
-            for r in ordered
-        ]
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Heads and rows, best first."""
+        return columns.table(columns.best_first(self.comparison.rows), columns.DRAGGED)
 
     @property
     def chosen(self) -> str:

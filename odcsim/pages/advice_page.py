@@ -6,13 +6,10 @@ import odcsim
 from odcsim import plots
 from odcsim.advice import reply
 from odcsim.advice.offers import Advice, Offer
-from odcsim.command import duration
 from odcsim.files import write_text
 from odcsim.pages import page
 from odcsim.plots.pareto import Priced, pareto
-from odcsim.questions.answer import money
-
-HEAD = ("GPUs", "time", "nine times in ten", "GPU-hours", "dollars", "nine times in ten", "how", "memory (GB)")
+from odcsim.results import columns
 
 
 def write_advice(advice: Advice, path: Path | str) -> None:
@@ -20,14 +17,13 @@ def write_advice(advice: Advice, path: Path | str) -> None:
     said = reply.sentences(advice)
     title = f"What to rent for {wish.question.model} on {wish.trace.name}"
     shown = 1 if rent is None else 3
-    kinds = ["best" if o is rent else "" for o in advice.offers]
     body = [
         page.heading(title, 1),
         f'<div class="answer{" no" if rent is None else ""}">{"".join(map(page.paragraph, said[:shown]))}</div>',
         *map(page.paragraph, said[shown:]),
         *([_picture(advice, rent)] if advice.offers else []),
         page.heading("Every number of GPUs"),
-        page.table(HEAD, map(_cells, advice.offers), kinds, name="Offers, cheapest first"),
+        _table(advice, rent),
         *(page.paragraph(f"{r.name}: {r.why}.", "note") for r in advice.refused),
         f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>",
     ]
@@ -46,16 +42,13 @@ def _picture(advice: Advice, rent: Offer | None) -> str:
     return plots.embed(drawn, "pareto")
 
 
-def _cells(offer: Offer) -> list[str]:
-    low, high = offer.factors
-    way, paid = offer.chosen.way, offer.dollars
-    return [
-        offer.name,
-        duration(offer.seconds),
-        f"{duration(offer.seconds * low)} to {duration(offer.seconds * high)}",
-        f"{offer.gpu_hours:,.1f}",
-        "" if paid is None else money(paid),
-        "" if paid is None else f"{money(paid * low)} to {money(paid * high)}",
-        f"{way.name}, {way.setting.limit:,} tokens, {way.words}",
-        f"{offer.memory / 1e9:.0f}",
-    ]
+def _table(advice: Advice, rent: Offer | None) -> str:
+    head, cells = columns.table([offer.row for offer in advice.offers], columns.OFFERED)
+    kinds = ["best" if offer is rent else "" for offer in advice.offers]
+    rows = [[o.name, *row, _how(o)] for o, row in zip(advice.offers, cells, strict=True)]
+    return page.table(["GPUs", *head, "how"], rows, kinds, name="Offers, cheapest first")
+
+
+def _how(offer: Offer) -> str:
+    way = offer.chosen.way
+    return f"{way.name}, {way.setting.limit:,} tokens, {way.words}"

@@ -15,11 +15,10 @@ from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
 from odcsim.plots.svg import svg
 from odcsim.questions import answer
-from odcsim.questions.answer import Basis, dollars_between, hours_between, money, named
+from odcsim.questions.answer import Basis, named
 from odcsim.questions.comparison import Comparison, inputs
 from odcsim.questions.whole_run import WholeRun
-from odcsim.results import metrics
-from odcsim.results.summary import Row
+from odcsim.results import columns, metrics
 from odcsim.timeline import Timeline
 
 ASSUMPTIONS = "docs/model"
@@ -97,20 +96,9 @@ def _write(title: str, body: Sequence[str], path: Path | str) -> None:
 
 
 def _rows(comparison: Comparison, reply: Basis) -> str:
-    priced = comparison.setting.price is not None
-    head = ["sync + balancer", "speedup (95 % interval)", "over best collective", "idle", "seconds", "GPU-hours"]
-    head += [*(["dollars"] if priced else []), "MFU", "samples/s per device", "tokens/s", "memory (GB)"]
-    ordered = sorted(comparison.rows, key=lambda r: r.makespan_seconds)
+    ordered = columns.best_first(comparison.rows)
     kinds = ["best" if r is reply.chosen else "reference" if r is reply.reference else "" for r in ordered]
-    return page.table(head, [_cells(r, priced) for r in ordered], kinds, name="Every balancer under every sync")
-
-
-def _cells(row: Row, priced: bool) -> list[str]:
-    cells = [named(row), f"{row.speedup:.2f} ({row.speedup_low:.2f} to {row.speedup_high:.2f})"]
-    cells += [f"{row.speedup_best_collective:.2f}", f"{row.idle:.1%}", f"{row.makespan_seconds:,.1f}"]
-    price = [f"{money(row.dollars or 0.0)}{dollars_between(row)}"] if priced else []
-    cells += [f"{row.gpu_hours:.3g}{hours_between(row)}", *price, "" if row.mfu is None else f"{row.mfu:.1%}"]
-    return [*cells, f"{row.samples_per_second_per_device:.3g}", f"{row.tokens_per_second:,.0f}", _memory_of(row)]
+    return page.table(*columns.table(ordered, columns.PAGE), kinds, name="Every balancer under every sync")
 
 
 def _memory(reply: Basis) -> list[str]:
@@ -134,11 +122,10 @@ def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
     """The speedups, and the fastest row at each limit with what it costs; what does not fit is said so."""
     if not sweep:
         return []
-    priced = sweep[0][1].setting.price is not None
-    head = ["tokens of a microbatch", "fastest row", "speedup", "seconds", "GPU-hours"]
-    head += [*(["dollars"] if priced else []), "memory (GB)"]
     best = [(limit, answer.answer(comparison).chosen) for limit, comparison in sweep]
-    cells = [[f"{limit:,}", named(row), *_spent(row, priced), _memory_of(row)] for limit, row in best]
+    names, texts = columns.table([row for _, row in best], columns.LIMITS)
+    head = ["tokens of a microbatch", "fastest row", *names[1:]]
+    cells = [[f"{limit:,}", *row] for (limit, _), row in zip(best, texts, strict=True)]
     room = sweep[0][1].memory_limit
     words = "The speedup is over collective + lb-micro at the same limit."
     words += f" A GPU has {room / 1e9:.0f} GB." if room else ""
@@ -151,16 +138,6 @@ def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
         page.table(head, cells, kinds, name="The fastest row at each token limit"),
         page.paragraph(words, "note"),
     ]
-
-
-def _spent(row: Row, priced: bool) -> list[str]:
-    dollars = [f"{money(row.dollars or 0.0)}{dollars_between(row)}"] if priced else []
-    return [f"{row.speedup:.2f}", f"{row.makespan_seconds:,.1f}", f"{row.gpu_hours:.3g}{hours_between(row)}", *dollars]
-
-
-def _memory_of(row: Row) -> str:
-    memory = "" if row.memory_bytes is None else f"{row.memory_bytes / 1e9:.0f}"
-    return memory + (f" (too much: {row.largest_term})" if row.memory_fits is False else "")
 
 
 def _pair(comparison: Comparison, reply: Basis) -> list[str]:

@@ -115,7 +115,7 @@ def costed(setting: Setting, measured: Measured, tokens: int, limit: float | Non
     row = summary.row(measured, setting.cost.profile.low, setting.cost.profile.high, setting.price)
     found = room.needed(room.under(setting.cost, row.sync), tokens, setting.trace.longest)
     fits = None if limit is None else found.total <= limit
-    return replace(row, memory_bytes=found.total, memory_fits=fits, memory_terms=found.terms)
+    return replace(row, memory_bytes=found.total, memory_fits=fits, memory_limit=limit, memory_terms=found.terms)
 
 
 def _together(every: Sequence[Pair], minibatches: Sequence[Drawn], devices: int) -> Iterator[list[Pair]]:

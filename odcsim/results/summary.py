@@ -41,6 +41,7 @@ class Row:
     balancer_gain: float | None = None  # then the balancer
     memory_bytes: float | None = None
     memory_fits: bool | None = None
+    memory_limit: float | None = None  # bytes of one GPU, where known
     memory_terms: dict[str, float] | None = None  # bytes by what they are for
     over_full: float | None = None  # speedup of hybrid over full sharding
     tflops_per_device: float | None = None  # the model's own FLOPs, of attention what a causal mask leaves

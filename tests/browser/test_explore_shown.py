@@ -34,7 +34,7 @@ def place(served):
 
 def settled(seen, asked):
     """Wait for what belongs to this question, which the page's own link holds."""
-    wanted = [list(row) for row in reply(asked).rows]
+    wanted = [list(row) for row in reply(asked).table[1]]
     for _ in range(300):
         if seen.page.evaluate(SHOWN) == wanted and linked(seen.page.evaluate("location.search")) == asked:
             return
@@ -130,7 +130,7 @@ def test_what_cannot_be_asked_is_said_and_the_rest_stays(chromium, place):
         seen.page.locator("#model").fill("no-such-model")
         seen.page.locator("#model").press("Enter")
         seen.page.locator("#problem", has_text="no-such-model").wait_for()
-        assert seen.page.evaluate(SHOWN) == [list(row) for row in reply(Asked()).rows]
+        assert seen.page.evaluate(SHOWN) == [list(row) for row in reply(Asked()).table[1]]
         seen.page.locator("#trace").fill("/dev/stdin")
         seen.page.locator("#trace").press("Enter")
         seen.page.locator("#problem", has_text="/dev/stdin: the trace is a pipe or a device").wait_for()

@@ -11,8 +11,7 @@ from odcsim.cli import main
 from odcsim.errors import InputError
 from odcsim.explore.asked import Asked
 from odcsim.explore.heard import linked
-from odcsim.explore.reply import HEAD, break_even, chart, reply, report
-from odcsim.questions.answer import money
+from odcsim.explore.reply import break_even, chart, reply, report
 from odcsim.questions.break_even import lead, network
 from odcsim.questions.break_even_words import sentence
 
@@ -54,14 +53,14 @@ def test_the_command_has_the_numbers_of_the_page(asked):
     command = asked.command.replace("odcsim", f"{sys.executable} -m odcsim", 1)
     done = subprocess.run(["bash", "-c", f"{command} --json"], capture_output=True, text=True, check=True)
     rows = {f"{r['sync']} + {r['balancer']}": r for r in json.loads(done.stdout)["rows"]}
-    shown = reply(asked).rows
+    head, shown = reply(asked).table
     assert len(shown) > 10
     for name, *cells in shown:
-        told = dict(zip(HEAD[1:], cells, strict=True))
+        told = dict(zip(head[1:], cells, strict=True))
         row = rows[name]
-        assert told["idle"] == f"{row['idle']:.1%}"
+        assert told["idle"] == f"{100 * row['idle']:.1f} %"
         assert told["GPU-hours"] == f"{row['gpu_hours']:.3g}"
-        assert told["dollars"] == money(row["dollars"])
+        assert told["dollars"] == f"{row['dollars']:,.2f}"
         assert told["speedup"] == f"{row['speedup']:.2f}"
         assert told["over best collective"] == f"{row['speedup_best_collective']:.2f}"
         assert told["memory"].startswith(f"{row['memory_bytes'] / 1e9:.0f} GB")
@@ -79,7 +78,7 @@ def test_it_starts_at_the_limit_that_compare_chooses(asked, capsys):
 
 
 def test_the_rows_that_are_left_out_are_those_that_take_long():
-    names = {name.partition(" + ")[2] for name, *_ in reply(SOME).rows}
+    names = {name.partition(" + ")[2] for name, *_ in reply(SOME).table[1]}
     assert names == {"native", "local-sort", "lb-micro", "lb-mini", "lb-robust", "sorted-slice"}
 
 

@@ -159,8 +159,8 @@ def test_a_sweep_tells_seconds_dollars_and_what_does_not_fit(setting, comparison
     for limit, one in swept:
         chosen = answer.answer(one).chosen
         assert f"{limit:,} {answer.named(chosen)} {chosen.speedup:.2f} {chosen.makespan_seconds:,.1f}" in told
-        assert f"${chosen.dollars:,.2f}" in told
-    assert "too much" in told
+        assert f" {chosen.dollars:,.2f} " in told
+    assert " > 20 GB " in told
     assert "A GPU has 20 GB." in told
 
 

@@ -1,0 +1,124 @@
+"""The figures of rows as people read them: one text for each, wherever a table of rows is shown."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from odcsim.command import duration
+from odcsim.results.summary import Row
+
+FEW = ("balancer", "sync", "idle", "gpu_hours", "speedup", "over best", "memory")  # by which somebody decides
+PRICED = ("balancer", "sync", "idle", "dollars", "speedup", "over best", "memory")
+WIDE = (
+    "balancer", "sync", "idle", "waiting", "transfers", "other", "samples", "gpu_hours", "gpu_hours between", "dollars",
+    "dollars between", "mfu", "speedup", "speedup between", "over best", "over full", "memory", "most of memory",
+)  # fmt: skip
+PAGE = (
+    "row", "speedup", "speedup between", "over best", "over full", "idle", "seconds", "gpu_hours", "gpu_hours between",
+    "dollars", "dollars between", "mfu", "samples", "tokens", "memory", "most of memory",
+)  # fmt: skip
+DRAGGED = ("row", "idle", "gpu_hours", "dollars", "speedup", "over best", "memory")
+LIMITS = ("row", "speedup", "seconds", "gpu_hours", "gpu_hours between", "dollars", "dollars between", "memory",
+          "most of memory")  # fmt: skip
+OFFERED = ("time", "time between", "gpu_hours", "gpu_hours between", "dollars", "dollars between", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Its head, and the text of a row: empty where there is nothing to say."""
+
+    head: str
+    text: Callable[[Row], str]
+
+
+def table(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells, without the columns in which no row says anything."""
+    every = [(COLUMNS[name].head, [COLUMNS[name].text(row) for row in rows]) for name in names]
+    told = [(head, texts) for head, texts in every if any(texts)]
+    return [head for head, _ in told], [list(cells) for cells in zip(*(texts for _, texts in told), strict=True)]
+
+
+def best_first(rows: Iterable[Row]) -> list[Row]:
+    """Those that do not fit last."""
+    return sorted(rows, key=lambda row: (row.memory_fits is False, row.makespan_seconds))
+
+
+def amount(value: float, form: str) -> str:
+    return f"{value:{form}}" if value < 1000 else f"{value:,.0f}"
+
+
+def memory(used: float, over: float | None) -> str:
+    """`96 > 86 GB` where a GPU has less: `over`, in bytes. No wider than 12 characters, for 80 columns' sake."""
+    if over is None:
+        return f"{used / 1e9:.0f} GB"
+    if round(used / 1e9) > round(over / 1e9):
+        return f"{used / 1e9:.0f} > {over / 1e9:.0f} GB"
+    return f"{used / 1e9:.1f}>{over / 1e9:.1f} GB"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _hours(value: float) -> str:
+    return amount(value, ".3g")
+
+
+def _dollars(value: float | None) -> str:
+    return "" if value is None else amount(value, ",.2f")
+
+
+def _between(row: Row, low: float | None, high: float | None, text: Callable[[float], str]) -> str:
+    return "" if row.certain or low is None or high is None else f"{text(low)} - {text(high)}"
+
+
+def _chances(row: Row) -> str:
+    if row.speedup_low is None or row.speedup_high is None:
+        return ""
+    return f"{row.speedup_low:.2f} - {row.speedup_high:.2f}"
+
+
+def _clock(seconds: float) -> str:
+    """Hours and minutes as a clock has them, where there are any."""
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else duration(seconds)
+
+
+def _waiting(row: Row) -> float:
+    return row.idle_parts["wait_inside"] + row.idle_parts["wait_end"]
+
+
+def _memory(row: Row) -> str:
+    if row.memory_bytes is None:
+        return ""
+    return memory(row.memory_bytes, row.memory_limit if row.memory_fits is False else None)
+
+
+COLUMNS = {
+    "row": Column("sync + balancer", lambda r: f"{r.sync} + {r.balancer}"),
+    "balancer": Column("balancer", lambda r: r.balancer),
+    "sync": Column("sync", lambda r: r.sync),
+    "idle": Column("idle", lambda r: _share(r.idle)),
+    "waiting": Column("waiting", lambda r: _share(_waiting(r))),
+    "transfers": Column("transfers", lambda r: _share(r.idle_parts["gather"] + r.idle_parts["push"])),
+    "other": Column("other", lambda r: _share(r.idle_parts["other"])),
+    "samples": Column("samples/s/GPU", lambda r: f"{r.samples_per_second_per_device:.3g}"),
+    "tokens": Column("tokens/s", lambda r: f"{r.tokens_per_second:,.0f}"),
+    "seconds": Column("seconds", lambda r: f"{r.makespan_seconds:,.1f}"),
+    "time": Column("time", lambda r: duration(r.makespan_seconds)),
+    "time between": Column("90 %", lambda r: _between(r, r.model_low, r.model_high, _clock)),
+    "gpu_hours": Column("GPU-hours", lambda r: _hours(r.gpu_hours)),
+    "gpu_hours between": Column("90 %", lambda r: _between(r, r.gpu_hours_low, r.gpu_hours_high, _hours)),
+    "dollars": Column("dollars", lambda r: _dollars(r.dollars)),
+    "dollars between": Column("90 %", lambda r: _between(r, r.dollars_low, r.dollars_high, _dollars)),
+    "mfu": Column("MFU", lambda r: _share(r.mfu)),
+    "speedup": Column("speedup", lambda r: _ratio(r.speedup)),
+    "speedup between": Column("95 %", _chances),
+    "over best": Column("over best collective", lambda r: _ratio(r.speedup_best_collective)),
+    "over full": Column("over full sharding", lambda r: _ratio(r.over_full)),
+    "memory": Column("memory", _memory),
+    "most of memory": Column("most of it", lambda r: r.largest_term if r.memory_fits is False else ""),
+}
