@@ -1,0 +1,174 @@
+"""What the files in `fixtures` come to, figure by figure, by whichever odcsim reads them."""
+
+import csv
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ways_in import said, told
+
+FIXTURES = Path(__file__).parent / "fixtures"
+ASKED = "--model tiny --devices 4 --minibatch 2 --minibatches 2 --max-tokens 4096 --price 2 --epochs 3".split()
+LINKS = {
+    "usual": "",
+    "whole": "?trace=aime-rl&model=qwen3-1.7b&gpu=h100&devices=4&minibatch=2&room=2.0&network=100&price=2.5"
+    "&minibatches=4",
+    "nodes": "?trace=longalign&model=qwen2.5-1.5b&gpu=a100&devices=16&minibatch=2&room=1.25&network=50&minibatches=4",
+    "coarse": "?devices=2&minibatch=1&room=1.0&price=0&minibatches=4&gpu=l40s&model=qwen2.5-0.5b&trace=azure-chat",
+    "chosen": "?devices=4&trace=deepcoder-rl&minibatches=8",
+}
+KEPT = ("makespan_seconds", "idle", "speedup_low", "gpu_hours_high", "dollars", "memory_bytes")
+TABLE = (
+    "balancer", "sync", "devices", "minibatch", "global_batch", "max_tokens", "recompute", "selective", "seed",
+    "fidelity", "makespan_seconds", "idle", "idle_parts.push", "speedup", "dollars_low", "memory_bytes", "run.steps",
+    "run.seconds", "refused",
+)  # fmt: skip
+
+
+def figures() -> dict[str, Any]:
+    """By file; of those that are there. In the folder of the files, so that none names a path of a machine."""
+    readers = (
+        ("schedules-*.jsonl", of_schedules),
+        ("timeline-*.npz", of_timeline),
+        ("profile.json", of_profile),
+        ("recipe-*.toml", of_recipe),
+        ("cluster*.toml", of_cluster),
+        ("gpu*.toml", of_gpu),
+        ("grid.toml", of_grid),
+        ("*.points", of_points),
+        ("steps.csv", of_log),
+        ("measurements.json", of_measurements),
+        ("lengths.csv", of_lengths),
+    )
+    found = {p.name: read(p.name) for pattern, read in readers for p in sorted(FIXTURES.glob(pattern))}
+    return json.loads(json.dumps({**found, **{f"link {name}": of_link(link) for name, link in LINKS.items()}}))
+
+
+def answer(argv: list[str]) -> dict[str, Any]:
+    found = told(argv)
+    if isinstance(found.get("refused"), str):
+        raise AssertionError(f"odcsim {' '.join(argv)}: {found['refused']}")
+    return found
+
+
+def rows(found: dict[str, Any]) -> dict[str, Any]:
+    """Of each row the figures that decide, and of the whole run the first row's seconds."""
+    few = {f"{row['balancer']} under {row['sync']}": {name: row.get(name) for name in KEPT} for row in found["rows"]}
+    run = {row["row"]: row["seconds"] for row in found.get("run", {"rows": []})["rows"][:1]}
+    return {"fidelity": found.get("fidelity"), "rows": few, "run": run}
+
+
+def compared(*words: str) -> dict[str, Any]:
+    return rows(answer(["compare", "lengths.csv", *ASKED, *words]))
+
+
+def of_schedules(name: str) -> Any:
+    """Run under each sync that can."""
+    free = any(balancer in name for balancer in ("lb-mini", "lb-robust", "lb-tight", "pool", "split"))
+    with tempfile.TemporaryDirectory() as folder:
+        out = str(Path(folder, "timeline.npz"))
+        words = ["simulate", name, "--gpu", "a100", "-o", out, "--force"]
+        syncs = ("on-demand",) if free else ("collective", "deferred", "on-demand")
+        simulated = {sync: answer([*words, "--sync", sync, "--executor", "analytic"]) for sync in syncs}
+    return {
+        sync: {n: row[n] for n in ("makespan_seconds", "idle", "idle_parts", "minibatches")}
+        for sync, row in simulated.items()
+    }
+
+
+def of_timeline(name: str) -> Any:
+    """Its steps, and as the prediction of itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "steps.csv")
+        _, refused = said(["report", name, "--steps", str(out)])
+        assert not refused, refused
+        steps = list(csv.reader(out.read_text(encoding="utf-8").splitlines()))
+    held = answer(["validate", name, name])
+    few = (
+        "digest",
+        "sync",
+        "balancer",
+        "model",
+        "devices",
+        "recompute",
+        "idle_predicted",
+        "idle_measured",
+        "queue_entries",
+    )
+    return {"steps": steps, **{name: held[name] for name in few}}
+
+
+def of_profile(name: str) -> Any:
+    return compared("--profile", name)
+
+
+def of_recipe(name: str) -> Any:
+    found = answer(["compare", "lengths.csv", *ASKED, "--gpu", "a100", "--cluster", "cluster.toml", "--recipe", name])
+    return {"inputs": {n: v for n, v in found["inputs"].items() if n not in ("trace_origin", "cost")}, **rows(found)}
+
+
+def of_cluster(name: str) -> Any:
+    return compared("--gpu", "a100", "--cluster", name, "--executor", "des" if "drawn" in name else "analytic")
+
+
+def of_gpu(name: str) -> Any:
+    return compared("--gpu", name)
+
+
+def of_grid(name: str) -> Any:
+    import odcsim
+
+    return [{n: row[n] for n in TABLE if n in row} for row in odcsim.sweep(name)]
+
+
+def of_points(name: str) -> Any:
+    """What a table of them has."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "table.csv")
+        _, refused = said(["merge", name, "-o", str(out)])
+        assert not refused, refused
+        table = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
+    return [{name: row[name] for name in TABLE if row[name]} for row in table]
+
+
+def of_log(name: str) -> Any:
+    return fitted(name, "--model", "r1-distill-qwen-1.5b", "--gpu", "a100")
+
+
+def of_measurements(name: str) -> Any:
+    return fitted(name)
+
+
+def fitted(*words: str) -> Any:
+    """The profile, and what it makes of lengths."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "fitted.json")
+        _, refused = said(["fit", *words, "-o", str(out)])
+        assert not refused, refused
+        profile = json.loads(out.read_text(encoding="utf-8"))
+    return {
+        name: profile[name]
+        for name in ("forward", "backward", "head", "embed", "overhead", "microbatch", "timings")
+        if name in profile
+    }
+
+
+def of_lengths(name: str) -> Any:
+    out, refused = said(["trace", "info", name])
+    assert not refused, refused
+    return out.splitlines()
+
+
+def of_link(search: str) -> Any:
+    from odcsim.explore import asked
+    from odcsim.explore.reply import reply
+
+    try:
+        from odcsim.explore.heard import linked
+    except ImportError:  # where they stood before
+        linked = asked.linked
+    found = linked(search)
+    told = reply(found)
+    return {"link": found.search, "command": found.command, "verdict": told.verdict,
+            **rows({"rows": [row.as_json() for row in told.comparison.rows]})}  # fmt: skip

@@ -1,0 +1,65 @@
+"""What people have from commit f87f5be is read as it was: files and links come to the figures that they came to then.
+
+`make_fixtures.py` says how the files were made.
+"""
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from compare_states import alike, flat
+from old_files import FIXTURES, figures
+
+from odcsim.cli import main
+
+FITTED = ("steps.csv", "measurements.json")  # least squares, whose last digits a library's build decides
+THEN = json.loads((FIXTURES / "figures.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def now() -> Iterator[dict]:
+    before = os.getcwd()  # noqa: PTH109
+    os.chdir(FIXTURES)
+    yield figures()
+    os.chdir(before)
+
+
+def test_every_file_is_read(now):
+    assert set(now) == set(THEN)
+
+
+@pytest.mark.parametrize("name", THEN)
+def test_it_comes_to_the_same_figures(name, now):
+    then, ours = (dict(flat(name, figures)) for figures in (THEN[name], now[name]))
+    assert set(then) <= set(ours)  # new figures may be told; none may be gone
+    far = 1e-6 if name in FITTED else 1e-12
+    assert not {path: (value, ours[path]) for path, value in then.items() if not alike(value, ours[path], far)}
+
+
+def test_a_sweep_that_was_begun_then_ends_with_the_same_table(tmp_path, monkeypatch):
+    """Points of other sources are worked on again; what was kept of them is in nobody's way."""
+    for name in ("grid.toml", "lengths.csv", "partial.points"):
+        shutil.copy(FIXTURES / name, tmp_path)
+    (tmp_path / "partial.points").rename(tmp_path / "sweep.csv.points")
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "grid.toml", "-o", "sweep.csv", "--jobs", "1"]) == 0
+    then, now = (table(folder / "sweep.csv") for folder in (FIXTURES, tmp_path))
+    assert len(then) == len(now)
+    for old, new in zip(then, now, strict=True):
+        assert not [(name, old[name], new[name]) for name in old if not alike(old[name], new[name])]
+
+
+def table(path):
+    """Without the points' keys, which are of the sources, too."""
+    rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    return [{name: value_of(text) for name, text in row.items() if name != "point"} for row in rows]
+
+
+def value_of(text):
+    try:
+        return float(text)
+    except ValueError:
+        return text
