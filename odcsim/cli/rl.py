@@ -110,10 +110,11 @@ def _show(rows: "list[WholeStep]", memory: float) -> None:
     from odcsim.rollouts.whole import REFERENCE
 
     usual = next(row for row in rows if (row.dealer, row.way) == REFERENCE)
+    over = {False: memory, True: None, None: None}
     cells = [
         [row.dealer, row.way, *map(_seconds, (row.trained, row.passed, row.seconds)),
-         f"{usual.seconds / row.seconds:.2f}", memory_of(row.memory_bytes, None if row.memory_fits else memory)]
-        for row in sorted(rows, key=lambda row: not row.memory_fits)
+         f"{usual.seconds / row.seconds:.2f}", memory_of(row.memory_bytes, over[row.memory_fits])]
+        for row in sorted(rows, key=lambda row: row.memory_fits is False)
     ]  # fmt: skip
     table.show_texts(HEAD, cells, names=2, padding=(0, 0, 0, 1))
 

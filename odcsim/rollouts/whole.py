@@ -38,7 +38,7 @@ class WholeStep:
     forward: float  # one pass without backward over all samples
     around: Around
     memory_bytes: float = 0.0  # of a device in the actor's training pass
-    memory_fits: bool = True  # or nobody knows what a device has
+    memory_fits: bool | None = None  # None: nobody knows what a device has
 
     @property
     def trained(self) -> float:
@@ -80,7 +80,7 @@ def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, update
     row = costed(setting, measured, max(schedule.fullest for schedule in schedules), limit)
     passes = float(forward(how.cost, way, schedules, updates).mean())
     training = row.makespan_seconds / count
-    return WholeStep(dealer.name, way, training, passes, around, row.memory_bytes or 0.0, row.memory_fits is not False)
+    return WholeStep(dealer.name, way, training, passes, around, row.memory_bytes or 0.0, row.memory_fits)
 
 
 def forward(cost: Cost, way: str, schedules: Sequence[Schedule], updates: int) -> NDArray[np.float64]:
@@ -111,7 +111,7 @@ def _seconds(cost: Cost, schedule: Schedule, *, apart: bool) -> NDArray[np.float
 def verdict(rows: Sequence[WholeStep]) -> list[str]:
     """What on-demand brings to the training pass, what that is of the whole step, and what dealing anew brings. Rows
     that do not fit memory take no part."""
-    fitting = [row for row in rows if row.memory_fits]
+    fitting = [row for row in rows if row.memory_fits is not False]
     if not fitting:
         return ["Nothing here fits memory."]
     best, rival = (_fastest(fitting, apart=apart) for apart in (True, False))
@@ -128,14 +128,14 @@ def _fastest(rows: Sequence[WholeStep], *, apart: bool) -> WholeStep | None:
 def _beside(ahead: WholeStep, usual: WholeStep) -> str:
     if ahead is usual:
         return "No rule of dealing is faster here than verl's."
-    if not usual.memory_fits:
+    if usual.memory_fits is False:
         return "Verl's rule does not fit memory here."
     return f"Beside verl's rule: {_gain(ahead, usual)}"
 
 
 def out(setting: Setting, rows: Sequence[WholeStep]) -> list[str]:
     """What would fit where nothing does."""
-    listed = [] if any(row.memory_fits for row in rows) else remedies(setting)
+    listed = [] if any(row.memory_fits is not False for row in rows) else remedies(setting)
     return [f"What would fit: {'; '.join(listed)}."] if listed else []
 
 

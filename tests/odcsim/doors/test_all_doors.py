@@ -12,7 +12,8 @@ from questions import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields
 
 import odcsim
 from odcsim import tables
-from odcsim.questions.answer import money
+from odcsim.question import question_of
+from odcsim.results import columns
 
 Values = Mapping[str, Any]
 Law = Callable[[Question], Iterator[str]]
@@ -162,18 +163,14 @@ def is_the_reports(question: Question) -> Iterator[str]:
 
 
 def cells_of(row: Values) -> dict[str, str]:
-    certain = row["model_low"] == row["model_high"]
-    hours = f"{row['gpu_hours']:.3g}"
-    hours += "" if certain else f" ({row['gpu_hours_low']:.3g} to {row['gpu_hours_high']:.3g})"
-    cells = {"seconds": f"{row['makespan_seconds']:,.1f}", "idle": f"{row['idle']:.1%}", "GPU-hours": hours}
+    cells = {"seconds": f"{row['makespan_seconds']:,.1f}", "idle": f"{100 * row['idle']:.1f} %"}
+    cells["GPU-hours"] = columns.amount(row["gpu_hours"], ".3g")
     cells["over best collective"] = f"{row['speedup_best_collective']:.2f}"
     if row["dollars"] is not None:
-        between = "" if certain else f" ({money(row['dollars_low'])} to {money(row['dollars_high'])})"
-        cells["dollars"] = f"{money(row['dollars'])}{between}"
+        cells["dollars"] = columns.amount(row["dollars"], ",.2f")
     if row["memory_bytes"] is not None:
-        much = max(row["memory_terms"], key=row["memory_terms"].__getitem__)
-        extra = f" (too much: {much})" if row["memory_fits"] is False else ""
-        cells["memory (GB)"] = f"{row['memory_bytes'] / 1e9:.0f}{extra}"
+        over = row["memory_limit"] if row["memory_fits"] is False else None
+        cells["memory"] = columns.memory(row["memory_bytes"], over)
     return cells
 
 
@@ -268,23 +265,10 @@ def test_an_advice_takes_the_seconds_that_compare_says(questions):
     holds(law_of_advise("seconds", "gpu_hours", "dollars", "minibatch"), without_luck(questions))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Contradiction,
-    reason="f87f5be: lognormal:median=3000,sigma=1,max=16000,samples=600,spike=0.02 on 8 x h100, qwen3-0.6b: advise "
-    "says 18.5267 to 33.5119 s and compare 21.9035 to 30.4366 s of the same run: advise adds what other minibatches "
-    "would make of it",
-)
 def test_an_advice_comes_with_the_interval_that_compare_says(questions):
     holds(law_of_advise("seconds_low", "seconds_high", "dollars_low", "dollars_high"), without_luck(questions))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Contradiction,
-    reason="f87f5be: dapo-rl on 8 x h100, qwen3-0.6b: advise says 24.93 GB, of a microbatch as full as the limit, and "
-    "compare 11.64 GB, of the fullest that there is",
-)
 def test_an_advice_takes_the_memory_that_compare_says(questions):
     holds(law_of_advise("memory_bytes"), without_luck(questions))
 
@@ -299,12 +283,6 @@ LUCK = [
 ]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Contradiction,
-    reason="f87f5be: advise says 27.7551 s of shared cards and compare 27.7262 s, of jitter 26.7991 s and 26.7772 s: "
-    "advise simulates 6 of the 9 minibatches",
-)
 def test_an_advice_on_shared_cards_takes_the_seconds_that_compare_says():
     holds(law_of_advise("seconds", "gpu_hours", "dollars"), LUCK)
 
@@ -318,17 +296,9 @@ def sides(question: Question) -> Iterator[tuple[Values, Values, float]]:
         return
     trace = odcsim.load(question.trace, truncate=question.truncate, drop_over=question.drop_over)
     kept = {name: value for name, value in recipe_fields(question).items() if name not in (*SEARCHED, "selective")}
-    wish = Wish(
-        trace,
-        question.model,
-        (question.gpu,),
-        (question.devices,),
-        question.global_batch,
-        minibatches=question.minibatches,
-        seed=question.seed,
-        choices=kept,
-        cluster=question.cluster,
-    )
+    names = "model global_batch minibatches seed cluster".split()
+    asked = question_of({"trace": trace, **{name: getattr(question, name) for name in names}, **kept})
+    wish = Wish(asked, (question.gpu,), (question.devices,))
     one = offer(wish, question.gpu, question.devices)
     if isinstance(one, Offer) and one.best.without and one.best.with_it:
         ways = (one.best.without.way, one.best.with_it.way)
@@ -407,12 +377,6 @@ ROOMY = [
 ]  # fmt: skip
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Contradiction,
-    reason="f87f5be: qwen2.5-1.5b on 4 x l40s with a limit of 64 times the longest sample: break-even says no lead, "
-    "as a microbatch as full as the limit would not fit, and all of compare's rows fit",
-)
 def test_on_demand_leads_wherever_compares_rows_fit(questions):
     holds(breaks_even_where_rows_fit, [*asked_of_break_even(questions), *ROOMY])
 
@@ -464,12 +428,6 @@ def test_an_rl_step_takes_the_memory_of_compares_rows(questions):
     holds(trains_as_compared("memory_bytes"), questions)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Contradiction,
-    reason="f87f5be: azure-chat on 16 devices of a profile whose memory nobody has said: rl says that it fits, and "
-    "compare says null",
-)
 def test_an_rl_step_fits_where_compares_rows_fit(questions):
     holds(trains_as_compared("memory_fits"), questions)
 

@@ -191,7 +191,7 @@ def explorer(question: Question) -> Values:
             "fidelity": found.comparison.fidelity,
             "verdict": found.verdict,
             "advice": found.advice,
-            "shown": [list(row) for row in found.rows],
+            "shown": found.table[1],
             "break_even": break_even(asked),
         }
     except odcsim.InputError as error:
