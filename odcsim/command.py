@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from textwrap import fill
 from typing import Any, NoReturn
 
 from odcsim.errors import InputError
@@ -84,6 +85,42 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._fill, self._example = fill, example
+        self._hidden: set[str] = set()
+
+    def grouped(self, titles: Iterable[str], last: str) -> dict[str, Any]:
+        """Groups of the help by their titles. What belongs to none of them comes last, under a title of its own."""
+        groups = {title: self.add_argument_group(title) for title in titles}
+        self._optionals.title = last
+        self._action_groups.sort(key=lambda group: group is self._optionals)
+        return groups | {last: self._optionals}
+
+    def hide(self, names: Iterable[str]) -> None:
+        """What `--help` leaves to `--help-all`."""
+        self._hidden |= set(names)
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every option and exit")
+
+    def format_help(self) -> str:
+        if not self._hidden:
+            return super().format_help()
+        known = {action: action.help for action in self._actions if action.dest in self._hidden}
+        for action in known:
+            action.help = argparse.SUPPRESS
+        words = f"{self.prog} {self._shortest()} [options]"
+        self.usage, usage = fill(words, 72, subsequent_indent=7 * " "), self.usage
+        try:
+            return super().format_help()
+        finally:
+            self.usage = usage
+            for action, told in known.items():
+                action.help = told
+
+    def _shortest(self) -> str:
+        """What has to be given."""
+        names = [a.metavar or a.dest for a in self._actions if not a.option_strings]
+        names += [f"{a.option_strings[0]} {a.metavar}" for a in self._actions if a.required and a.option_strings]
+        either = (g for g in self._mutually_exclusive_groups if g.required)
+        several = (" | ".join(f"{a.option_strings[0]} {a.metavar}" for a in g._group_actions) for g in either)
+        return " ".join([*map(str, names), *(f"({some})" for some in several)])
 
     def add_argument(self, *names: Any, **how: Any) -> argparse.Action:
         """Whatever writes a file can be told to write over another kind of file."""
@@ -93,9 +130,9 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        if fill := self._fill:
+        if add := self._fill:
             self._fill = None
-            fill(self)
+            add(self)
         return super().parse_known_args(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
@@ -105,7 +142,14 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def add_recipe(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        parser._hidden = set()  # type: ignore[attr-defined]
+        parser.print_help()
+        parser.exit()
+
+
+def add_recipe(parser: "argparse._ActionsContainer", names: Iterable[str]) -> None:
     """Flags that ask for these fields of a recipe, and for a file of it: flags win."""
     taken = tuple(names)
     parser.set_defaults(**{_TAKEN: taken})

@@ -94,6 +94,7 @@ class Field:
     file: bool = False  # it may name a file
     control: str = ""  # what the explorer calls it, which has a control for it
     stops: tuple[float, ...] = ()  # of a slider
+    brief: bool = False  # the short help tells of it
 
     def refuse(self, name: str, value: Any) -> None:
         if value is None and self.usual is None:
@@ -111,7 +112,7 @@ class Terms:
     """What holds of a question whether its names have been looked up or not."""
 
     minibatches: int = _field(
-        COUNT, QUESTION, MINIBATCHES, letter="B", help="how many to draw", example="give at least 1",
+        COUNT, QUESTION, MINIBATCHES, brief=True, letter="B", help="how many to draw", example="give at least 1",
         control="minibatches drawn", stops=(4, 8, 16, 50, 200),
     )  # fmt: skip
     seed: int = _field(FROM_ZERO, QUESTION, 0, letter="S", help="of the shuffle")
@@ -126,11 +127,12 @@ class Terms:
         "doubling of the devices on one sample, such as 0.05; simulated only",
     )  # fmt: skip
     price: float | None = _field(
-        AMOUNT, ROWS, letter="P", help="of one GPU-hour, in dollars", control="dollars of a GPU-hour",
+        AMOUNT, ROWS, brief=True, letter="P", help="of one GPU-hour, in dollars", control="dollars of a GPU-hour",
         example="give dollars for a GPU-hour, such as 2.5",
     )  # fmt: skip
     epochs: float | None = _field(
-        POSITIVE, ROWS, letter="E", help="tell hours and cost of so many, too", example="give more than 0, such as 3"
+        POSITIVE, ROWS, brief=True, letter="E", help="tell hours and cost of so many, too",
+        example="give more than 0, such as 3",
     )  # fmt: skip
     executor: str = _field(
         Values(str, "an executor", among=EXECUTORS), ROWS, "analytic",
@@ -151,8 +153,8 @@ class Question(Terms):
     """A question by names and paths, as somebody asks it. Nothing has been looked up."""
 
     trace: Any = _field(  # noqa: RUF009 - of any type, and as frozen as the rest
-        TEXT, QUESTION, lengths=True, file=True, letter="TRACE", control="lengths: a name, a file or a spec",
-        help="a file of lengths, a name ('odcsim trace list') or a spec",
+        TEXT, QUESTION, brief=True, lengths=True, file=True, letter="TRACE",
+        control="lengths: a name, a file or a spec", help="a file of lengths, a name ('odcsim trace list') or a spec",
     )  # fmt: skip
     column: str | None = _field(
         TEXT, QUESTION, lengths=True, letter="C", help="the file's column that holds the lengths"
@@ -164,23 +166,25 @@ class Question(Terms):
     sample: int = _field(
         FROM_ZERO, QUESTION, 0, lengths=True, letter="N", help="count N rows of texts, drawn at random"
     )  # fmt: skip
-    truncate: int | None = _field(COUNT, QUESTION, lengths=True, letter="T", help="shorten samples over T tokens to T")
+    truncate: int | None = _field(
+        COUNT, QUESTION, brief=True, lengths=True, letter="T", help="shorten samples over T tokens to T"
+    )
     drop_over: int | None = _field(
         COUNT, QUESTION, lengths=True, letter="T", help="leave out samples over T tokens; ids count the rest"
     )  # fmt: skip
     model: str = _field(
-        TEXT, MACHINES, "", file=True, letter="M", control="model: a name or a config.json",
+        TEXT, MACHINES, "", brief=True, file=True, letter="M", control="model: a name or a config.json",
         help="a name ('odcsim catalog list') or a config.json",
     )  # fmt: skip
     gpu: str | None = _field(
-        TEXT, MACHINES, file=True, letter="G", control="GPU",
-        help="a GPU of 'odcsim catalog list', or a TOML file of its figures",
+        TEXT, MACHINES, brief=True, file=True, letter="G", control="GPU",
+        help="a name ('odcsim catalog list') or a TOML file of its figures",
     )  # fmt: skip
     profile: str | None = _field(
-        TEXT, MACHINES, file=True, letter="F", help="seconds measured on your machine (a profile's JSON file)"
+        TEXT, MACHINES, brief=True, file=True, letter="F", help="seconds measured on your machine (JSON)"
     )  # fmt: skip
     devices: int = _field(
-        COUNT, MACHINES, 8, letter="N", help="GPUs that share each minibatch", example="give at least 1",
+        COUNT, MACHINES, 8, brief=True, letter="N", help="GPUs that share each minibatch", example="give at least 1",
         control="devices", stops=(2, 4, 8, 16, 32, 64),
     )  # fmt: skip
     devices_per_node: int | None = _field(COUNT, MACHINES, letter="N", help="default: the GPU's usual node")
@@ -188,12 +192,12 @@ class Question(Terms):
         TEXT, MACHINES, file=True, letter="FILE", help="TOML: devices_per_node, nics_per_node, nic_gbit_s, ..."
     )  # fmt: skip
     minibatch: int | None = _field(
-        COUNT, QUESTION, letter="K", help="samples per device and optimizer step", example="give at least 1",
-        control="samples per device and step", stops=(1, 2, 4, 8, 16),
+        COUNT, QUESTION, brief=True, letter="K", help="samples per device and optimizer step",
+        example="give at least 1", control="samples per device and step", stops=(1, 2, 4, 8, 16),
     )  # fmt: skip
-    global_batch: int | None = _field(COUNT, QUESTION, letter="B", help="of all devices together, instead")
+    global_batch: int | None = _field(COUNT, QUESTION, brief=True, letter="B", help="of all devices together, instead")
     max_tokens: int | None = _field(
-        FROM_ZERO, STEP, letter="T", help="limit of a microbatch; default: what is fastest of what fits"
+        FROM_ZERO, STEP, brief=True, letter="T", help="limit of a microbatch; default: fastest that fits"
     )  # fmt: skip
     recipe: Recipe = USUAL
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.command import TIMES, human
+from odcsim.question import MACHINES, QUESTION
 from odcsim.recipe import CHOICES, USUAL
 
 if TYPE_CHECKING:
@@ -32,12 +33,15 @@ def add(commands: Any) -> None:
     )
     searched = [name for name in USUAL.inputs() if CHOICES[name].searched]
     recipe = [name for name in USUAL.inputs() if name not in searched]
-    options.add_question(parser, without=DECIDED, recipe=recipe, minibatches=MINIBATCHES, epochs=1.0)
-    parser.add_argument("--gpus", type=_words, required=True, metavar="G,G", help="kinds to rent: h100,a100")
-    parser.add_argument("--devices", type=_numbers, required=True, metavar="N,N", help="how many of them: 8,16,64")
-    parser.add_argument("--price", type=_words, default=(), metavar="G=P,G=P", help="of a GPU-hour: h100=2.5,a100=1.3")
-    parser.add_argument("--deadline", type=_time, metavar="T", help="such as 12h or 90min")
-    parser.add_argument("--budget", type=options.amount, metavar="P", help="dollars")
+    groups = options.add_question(parser, without=DECIDED, recipe=recipe, minibatches=MINIBATCHES, epochs=1.0)
+    asked, machines = groups[QUESTION], groups[MACHINES]
+    machines.add_argument("--gpus", type=_words, required=True, metavar="G,G", help="kinds to rent: h100,a100")
+    machines.add_argument("--devices", type=_numbers, required=True, metavar="N,N", help="how many of them: 8,16,64")
+    machines.add_argument(
+        "--price", type=_words, default=(), metavar="G=P,G=P", help="of a GPU-hour: h100=2.5,a100=1.3"
+    )
+    asked.add_argument("--deadline", type=_time, metavar="T", help="such as 12h or 90min")
+    asked.add_argument("--budget", type=options.amount, metavar="P", help="dollars")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print every figure of every row as CSV")
     form.add_argument("--json", action="store_true", help="print what was asked and every row as JSON")

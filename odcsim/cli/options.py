@@ -4,11 +4,23 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from odcsim.command import add_recipe, amount, chosen, whole
-from odcsim.question import EXECUTORS, FIELDS, FROM_ZERO, LENGTHS, ROWS, Field, Question, question_of
+from odcsim.command import Parser, add_recipe, amount, chosen, whole
+from odcsim.question import (
+    EXECUTORS,
+    FIELDS,
+    FROM_ZERO,
+    LENGTHS,
+    MACHINES,
+    QUESTION,
+    ROWS,
+    STEP,
+    Field,
+    Question,
+    question_of,
+)
 from odcsim.recipe import USUAL
 
 if TYPE_CHECKING:
@@ -20,39 +32,48 @@ HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
 SOME = tuple(name for name, about in FIELDS.items() if about.group == ROWS)  # what tables of rows alone act on
 NEEDED = ("model", "devices", "minibatch", "global_batch")
+BRIEF = {"recompute", "sharding"}  # of a recipe, what the short help tells of
+RARE = ("cutoff", "recipe", "force", "memory", "wide", "sweep_max_tokens")  # and what it does not, beside fields
 seed = FROM_ZERO.said
 
 
 def add_question(
-    parser: argparse.ArgumentParser,
+    parser: Parser,
     *,
     without: Collection[str] = (),
     recipe: Iterable[str] | None = None,
     **usual: Any,
-) -> None:
+) -> dict[str, Any]:
     """Flags of a question's fields and of its recipe's, but not of what the command decides itself. `usual`: what the
-    command takes where nobody says, if that is another value."""
-    add_fields(parser, [name for name in FIELDS if name not in without], **usual)
-    add_recipe(parser, USUAL.inputs() if recipe is None else recipe)
+    command takes where nobody says, if that is another value. Gives the groups of the help, for the command's own."""
+    chosen = tuple(USUAL.inputs() if recipe is None else recipe)
+    groups = parser.grouped((QUESTION, MACHINES, STEP), last=ROWS)
+    add_fields(groups, [name for name in FIELDS if name not in without], **usual)
+    add_recipe(groups[STEP], chosen)
+    parser.hide({*FIELDS, *chosen, *RARE} - {name for name, about in FIELDS.items() if about.brief} - BRIEF)
+    return groups
 
 
-def add_fields(parser: argparse.ArgumentParser, names: Collection[str], **usual: Any) -> None:
-    """Flags of these fields."""
+def add_fields(groups: Mapping[str, Any] | Parser, names: Collection[str], **usual: Any) -> None:
+    """Flags of these fields, each in the group that it is of, or all of them in one place."""
     either: dict[str, Any] = {}
-    for few in EITHER:
-        if set(few) <= set(names):
-            group = parser.add_mutually_exclusive_group(required=few[0] in NEEDED)
-            either |= dict.fromkeys(few, group)
     for name in names:
-        how = _how(name, FIELDS[name], usual.get(name, FIELDS[name].usual))
+        about = FIELDS[name]
+        where: Any = groups if isinstance(groups, Parser) else groups[about.group]
+        needed = name in NEEDED
+        if rivals := next((few for few in EITHER if name in few and set(few) <= set(names)), None):
+            if rivals[0] not in either:
+                either[rivals[0]] = where.add_mutually_exclusive_group(required=needed)
+            where, needed = either[rivals[0]], False
+        how = _how(name, about, usual.get(name, about.usual))
         if name == "trace":
-            parser.add_argument(name, metavar="TRACE", help=how["help"])
-            continue
-        needed = {"required": True} if name in NEEDED and name not in either else {}
-        either.get(name, parser).add_argument(f"--{name.replace('_', '-')}", **how, **needed)
+            where.add_argument(name, metavar="TRACE", help=how["help"])
+        else:
+            where.add_argument(f"--{name.replace('_', '-')}", **how, **({"required": True} if needed else {}))
     if set(LENGTHS) & set(names):
         words = "report tokens lost at a limit of T, without applying it"
-        parser.add_argument("--cutoff", metavar="T", type=whole, help=words)
+        where = groups if isinstance(groups, Parser) else groups[QUESTION]
+        where.add_argument("--cutoff", metavar="T", type=whole, help=words)
 
 
 def _how(name: str, about: Field, usual: Any) -> dict[str, Any]:
@@ -65,7 +86,7 @@ def _how(name: str, about: Field, usual: Any) -> dict[str, Any]:
     return known | {"metavar": about.letter, "type": about.values.said}
 
 
-def add_hardware(parser: argparse.ArgumentParser) -> None:
+def add_hardware(parser: Parser) -> None:
     add_fields(parser, HARDWARE)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.command import TIMES, counted, human
+from odcsim.question import QUESTION
 
 if TYPE_CHECKING:
     from odcsim.questions.setting import Setting
@@ -26,11 +27,11 @@ def add(commands: Any) -> None:
         description="Predict steps of prompts times rollouts, drawn by groups from recorded rollouts, be they fewer: "
         "the training pass by several rules of dealing, passes without backward, and generation as given.",
     )
-    options.add_question(parser, without=(*options.SOME, *DECIDED))
-    parser.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="of a step")
-    parser.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples of each prompt")
-    parser.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps of a step (1)")
-    parser.add_argument("--steps", type=options.whole, default=20, metavar="S", help="how many to draw (20)")
+    asked = options.add_question(parser, without=(*options.SOME, *DECIDED))[QUESTION]
+    asked.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="of a step")
+    asked.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples of each prompt")
+    asked.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps of a step (1)")
+    asked.add_argument("--steps", type=options.whole, default=20, metavar="S", help="how many to draw (20)")
     parser.add_argument(
         "--forward-passes", type=int, choices=range(4), default=2, help="without backward: old and reference (2)"
     )
