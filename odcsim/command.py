@@ -106,7 +106,7 @@ class Parser(argparse.ArgumentParser):
         for action in known:
             action.help = argparse.SUPPRESS
         words = f"{self.prog} {self._shortest()} [options]"
-        self.usage, usage = fill(words, 72, subsequent_indent=7 * " "), self.usage
+        self.usage, usage = fill(words, 72, subsequent_indent=7 * " ", break_on_hyphens=False), self.usage
         try:
             return super().format_help()
         finally:

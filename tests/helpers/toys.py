@@ -1,4 +1,4 @@
-"""A recipe with one field more, as CONTRIBUTING.md says to add it: a line of odcsim/recipe.py, and no other edit."""
+"""A recipe or a question with one field more, as CONTRIBUTING.md says to add it: one line, and no other edit."""
 
 import re
 import subprocess
@@ -9,24 +9,25 @@ from scripts import ROOT
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 [LINE] = re.findall(r"^ +(toy: str = _chosen.*)$", PAGE, re.MULTILINE)
-FIELD = f"    {LINE}\n\n"
-BEHIND = "    def __post_init__"
+[ASKED] = re.findall(r"^ +(toy: int = _field.*)$", PAGE, re.MULTILINE)
+LINES = {"recipe": LINE, "question": ASKED}
+BEHIND = "    def __post_init__"  # the first one: that of a question's terms
 START = """
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 import odcsim
-spec = spec_from_file_location("odcsim.recipe", "with_toy.py")
-sys.modules["odcsim.recipe"] = odcsim.recipe = module_from_spec(spec)
-spec.loader.exec_module(odcsim.recipe)
+spec = spec_from_file_location("odcsim.{0}", "with_toy.py")
+sys.modules["odcsim.{0}"] = odcsim.{0} = module_from_spec(spec)
+spec.loader.exec_module(odcsim.{0})
 """
 
 
-def run(code: str, folder: Path) -> str:
-    """What the code prints, in a process whose recipe has the field `toy`."""
-    source = (ROOT / "odcsim/recipe.py").read_text(encoding="utf-8")
-    assert source.count(BEHIND) == 1
-    (folder / "with_toy.py").write_text(source.replace(BEHIND, FIELD + BEHIND), encoding="utf-8")
-    command = [sys.executable, "-W", "error", "-c", START + code]
+def run(code: str, folder: Path, noun: str = "recipe") -> str:
+    """What the code prints, in a process whose recipe or question has the field `toy`."""
+    source = (ROOT / f"odcsim/{noun}.py").read_text(encoding="utf-8")
+    before, behind = source.split(BEHIND, 1)
+    (folder / "with_toy.py").write_text(f"{before}    {LINES[noun]}\n\n{BEHIND}{behind}", encoding="utf-8")
+    command = [sys.executable, "-W", "error", "-c", START.format(noun) + code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

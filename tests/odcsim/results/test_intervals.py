@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from odcsim.results.intervals import apart, draws, interval
+from odcsim.results.intervals import apart, draws, interval, of_run
 from odcsim.trace import Trace
 
 CONTEXT = 65_536
@@ -80,6 +80,37 @@ def test_it_covers_the_population_with_heavy_tails(size, minibatches):
 def test_it_covers_the_population_whatever_the_trace(size, minibatches, population):
     """Five minibatches of even lengths are at the band's end, so more traces have to tell on which side of it."""
     assert misses(population, size, minibatches, times=1000 if minibatches == 5 else 300) == []
+
+
+def held_of_epochs(size: int, minibatches: int, times: int) -> float:
+    """How often the interval of a run holds what an epoch of the trace comes to, in minibatches drawn anew."""
+    rng, held = np.random.default_rng(size + minibatches), 0
+    for seed in range(times):
+        trace = Trace("t", lengths("log-normal", rng, size))
+        spans, about = [], None
+        for count, shuffle in ((minibatches, seed), (size // 32, seed + times)):
+            ids = trace.minibatches(32, count, seed=shuffle)
+            seconds = [work(trace.lengths[i]) for i in ids]
+            about = about or draws(ids, seconds, size).of_all(size)
+            spans.append(makespans(np.array(seconds), 8, rng)["at the end"])
+        low, high = of_run(spans[0], about, 1.0, 1.0)
+        held += low <= spans[1].mean() / spans[0].mean() <= high
+    return held / times
+
+
+@pytest.mark.parametrize(("size", "minibatches"), [(1600, 12), (1600, 40), (6400, 40)])
+def test_a_run_comes_to_what_its_interval_says_nine_times_in_ten(size, minibatches):
+    """An epoch has other minibatches of the same samples, so the epoch itself varies, too: a little less than 90 %."""
+    assert 0.8 <= held_of_epochs(size, minibatches, 150) <= 0.99
+
+
+def test_doubts_of_seconds_and_of_minibatches_add_up_by_their_squares():
+    spans = np.random.default_rng(5).lognormal(0, 0.3, 30)
+    drawn = of_run(spans, apart(30), 1.0, 1.0)
+    both = of_run(spans, apart(30), 0.8, 1.3)
+    assert 1 - both[0] == pytest.approx(np.hypot(0.2, 1 - drawn[0]))
+    assert both[1] - 1 == pytest.approx(np.hypot(0.3, drawn[1] - 1))
+    assert of_run(spans[:1], apart(1), 0.8, 1.3) == pytest.approx((0.8, 1.3))
 
 
 def run(size: int, minibatches: int, seed: int = 0, *, whole: bool = False) -> tuple[float, float]:
