@@ -66,11 +66,4 @@ def test_a_sweep_that_was_begun_then_ends_with_the_same_table(tmp_path, monkeypa
 def table(path):
     """Without the points' keys, which are of the sources, too."""
     rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-    return [{name: value_of(text) for name, text in row.items() if name != "point"} for row in rows]
-
-
-def value_of(text):
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    return [{name: text for name, text in row.items() if name != "point"} for row in rows]
