@@ -1,5 +1,7 @@
 """lb-micro: equal sample counts, equal microbatch counts. What the paper compares with, and runs with every sync."""
 
+from collections import deque
+
 from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.search.karmarkar_karp import differencing_equal
 from odcsim.balance.search.packing import Microbatch, fewest, pack
@@ -25,16 +27,17 @@ def lb_micro(work: Work) -> Deal:
 def _packed(weights: list[float], tokens: list[int], devices: int, max_tokens: int) -> list[list[Microbatch]]:
     groups = equal_counts(weights, devices)
     count = max(fewest(group, tokens, max_tokens) for group in groups)
-    while True:
-        packed = []
-        for group in groups:
-            microbatches = pack(group, weights, tokens, max_tokens, count)
-            if microbatches is None:
-                break
-            packed.append(microbatches)
+    waiting, packed = deque(range(len(groups))), dict[int, list[Microbatch]]()
+    while waiting:
+        device = waiting[0]
+        microbatches = pack(groups[device], weights, tokens, max_tokens, count)
+        if microbatches is None:  # so all of them need more; whom that is for is asked first
+            count += 1
+            waiting.extend(packed)
+            packed.clear()
         else:
-            return packed
-        count += 1
+            packed[waiting.popleft()] = microbatches
+    return [packed[device] for device in range(len(groups))]
 
 
 BALANCER = Balancer(

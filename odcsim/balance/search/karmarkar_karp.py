@@ -12,6 +12,12 @@ from bisect import bisect_left, insort
 from heapq import heapify, heappop, heappush
 from operator import neg
 
+import numpy as np
+
+from odcsim.balance.search.wide import Whole, differencing_equal_wide, differencing_wide
+
+WIDE, MANY = 32, 2048  # parts and samples from which on arrays are quicker than lists; sums are the same
+
 Part = tuple[float, list[int]]  # the sum of a part and the samples in it
 State = list[Part]  # lightest part first
 
@@ -24,6 +30,8 @@ def differencing(weights: list[float], parts: int) -> list[list[int]]:
     count = len(weights)
     if parts == 1 or parts >= count:
         return [list(range(count))] if parts == 1 else [[i] if i < count else [] for i in range(parts)]
+    if parts >= WIDE and count >= MANY:
+        return _groups(differencing_wide(np.array(weights), parts), np.zeros(count, dtype=np.int64), parts)
     heap: list[tuple[float, int, State]] = []
     taken = made = 0
     while taken < count or len(heap) > 1:
@@ -51,6 +59,8 @@ def differencing_equal(weights: list[float], parts: int) -> list[list[int]]:
     The right one where every device must hold as many samples as the others. Each `parts` samples in a row are one
     state from the start, so there are only count / parts states to difference.
     """
+    if parts >= WIDE and len(weights) >= MANY:
+        return _groups(*differencing_equal_wide(np.array(weights), parts), parts)
     heap: list[tuple[float, int, State]] = []
     for start in range(0, len(weights), parts):
         stop = min(start + parts, len(weights))
@@ -63,6 +73,13 @@ def differencing_equal(weights: list[float], parts: int) -> list[list[int]]:
         heappush(heap, (state[0][0] - state[-1][0], made, state))
         made -= 1
     return [samples for _, samples in heap[0][2]] if heap else [[] for _ in range(parts)]
+
+
+def _groups(part: Whole, turn: Whole, parts: int) -> list[list[int]]:
+    """The samples of each part, by the turn in which they were laid there."""
+    samples = np.lexsort((turn, part)).tolist()
+    ends = np.bincount(part, minlength=parts).cumsum().tolist()
+    return [samples[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def _open(weights: list[float], start: int, stop: int, parts: int, heap: list[tuple[float, int, State]]) -> State:

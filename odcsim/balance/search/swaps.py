@@ -8,6 +8,7 @@ the heaviest device it ends: lifting others would not end the minibatch any soon
 """
 
 from bisect import insort
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +28,15 @@ def even_out(groups: list[list[int]], weights: list[float]) -> list[list[int]]:
     """The same samples with a lesser (never a greater) spread of loads; `weights` run from the heaviest sample down."""
     close = CLOSE * sum(weights) / len(groups)
     if len(groups) >= MANY:
-        groups = _rounds(groups, np.append(weights, 0.0), close)
-    held = [sorted(group) for group in groups]
+        held, done = _rounds(groups, np.append(weights, 0.0), close)
+        return held if done else _one_by_one(held, weights, close)
+    return _one_by_one([sorted(group) for group in groups], weights, close)
+
+
+def _one_by_one(held: list[list[int]], weights: list[float], close: float) -> list[list[int]]:
+    """Trades of the heaviest device; samples of each stand in order, which is kept."""
     ranked = sorted((_load(group, weights), device) for device, group in enumerate(held))
-    for _ in range(STEPS + len(groups) // 2):
+    for _ in range(STEPS + len(held) // 2):
         done = ranked[-1][0] <= max(ranked[0][0] + close, weights[0])
         if done or not _lower(ranked, held, weights, close / 8):
             break
@@ -84,15 +90,20 @@ def _load(group: list[int], weights: list[float]) -> float:
     return sum([weights[i] for i in group])
 
 
-def _rounds(groups: list[list[int]], weights: NDArray[np.float64], close: float) -> list[list[int]]:
-    """Trades of many pairs of devices at once; an empty slot is a sample of no weight (the last of `weights`)."""
+def _rounds(groups: list[list[int]], weights: NDArray[np.float64], close: float) -> tuple[list[list[int]], bool]:
+    """Trades of many pairs of devices at once, and whether loads are as close then as they need to be.
+
+    An empty slot is a sample of no weight (the last of `weights`).
+    """
     nothing = len(weights) - 1
     width = max(map(len, groups))
-    slots = np.array([group + [nothing] * (width - len(group)) for group in groups])
+    counts = np.array([len(group) for group in groups])
+    slots = np.full((len(groups), width), nothing)
+    slots[np.arange(width) < counts[:, None]] = np.fromiter(chain.from_iterable(groups), np.int64)
     loads = weights[slots].sum(axis=1)
     pairs = max(1, min(len(groups) // 2, TRADES // width**2))
     turn = np.arange(pairs)
-    uneven = len({len(group) for group in groups}) > 1
+    uneven = bool((counts != width).any())
     idle = 0
     for _ in range(ROUNDS):
         order = loads.argsort(kind="stable")
@@ -105,12 +116,18 @@ def _rounds(groups: list[list[int]], weights: NDArray[np.float64], close: float)
         best = left.argmin(axis=1)
         gained = left[turn, best] < gaps - close / 8
         if uneven:
-            counts = (slots != nothing).sum(axis=1)
-            gained &= (slots[light, best % width] != nothing) | (counts[heavy] > counts[light])
+            more = (slots[heavy] != nothing).sum(axis=1) > (slots[light] != nothing).sum(axis=1)
+            gained &= (slots[light, best % width] != nothing) | more
         idle = 0 if gained[0] else idle + 1
         if idle > min(PATIENCE, pairs.bit_length()):
             break
         heavy, light, (give, take) = heavy[gained], light[gained], np.divmod(best[gained], width)
         slots[heavy, give], slots[light, take] = slots[light, take], slots[heavy, give]
-        loads = weights[slots].sum(axis=1)
-    return [[i for i in row if i != nothing] for row in slots.tolist()]
+        changed = np.concatenate((heavy, light))
+        loads[changed] = weights[slots[changed]].sum(axis=1)
+    slots.sort(axis=1)
+    there = slots != nothing
+    flat, ends = slots[there].tolist(), there.sum(axis=1).cumsum().tolist()
+    loads = weights[slots].cumsum(axis=1)[:, -1]  # added up as elsewhere, one sample after the other
+    held = [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return held, bool(loads.max() <= max(loads.min() + close, weights[0]))
