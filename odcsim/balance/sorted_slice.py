@@ -1,7 +1,7 @@
 """sorted-slice: microbatches of the whole minibatch, sorted, so that those of like cost meet in one step."""
 
 from heapq import heappop, heappush
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
 from odcsim.balance.balancer import Balancer, Deal, Slots, Work
 from odcsim.balance.lb_micro import lb_micro
@@ -56,17 +56,20 @@ def _lightest_with_room(
     """
     packed: list[Microbatch] = [[] for _ in range(parts)]
     heap = [(0.0, 0, part) for part in range(parts)]
+    done: list[tuple[float, int, int]] = []  # without room even for the shortest sample to come: not asked any more
+    shortest = list(accumulate(reversed(tokens), min))[::-1]
     for i, (weight, length) in enumerate(zip(weights, tokens, strict=True)):
-        full = []
+        full: list[tuple[float, int, int]] = []
         while heap and heap[0][1] + length > max_tokens:
-            full.append(heappop(heap))
+            entry = heappop(heap)
+            (done if entry[1] + shortest[i] > max_tokens else full).append(entry)
         if not heap:
             return None
         load, used, part = heappop(heap)
         packed[part].append(i)
         for entry in (*full, (load + weight, used + length, part)):
             heappush(heap, entry)
-    return [(load, packed[part]) for load, _, part in heap]
+    return [(load, packed[part]) for load, _, part in (*heap, *done)]
 
 
 BALANCER = Balancer(

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 FEW = 64
-Note = tuple["State", Whole, "State | range"]  # what changed, how it was sorted then, and what it took in
+Note = tuple["Pile", Whole, "Pile | range"]  # what changed, how it was sorted then, and what it took in
 
 
 @dataclass(slots=True, eq=False)
-class State:
+class Pile:
     """Sums of parts, the lightest first, and the first sample of each, by which equal sums are told apart."""
 
     sums: Floats
@@ -51,7 +51,7 @@ def differencing_wide(weights: Floats, parts: int) -> Whole:
     would take a second one.
     """
     count, taken, notes = len(weights), 0, list[Note]()
-    heap: list[tuple[float, int, State]] = []
+    heap: list[tuple[float, int, Pile]] = []
     made, rising = 0, -weights
     while taken < count or len(heap) > 1:
         made -= 1
@@ -74,7 +74,7 @@ def differencing_wide(weights: Floats, parts: int) -> Whole:
     return _followed(notes, heap[0][2], count)
 
 
-def _run(state: State, weights: Floats, beside: float) -> int:
+def _run(state: Pile, weights: Floats, beside: float) -> int:
     """How many samples it takes before another state is wider, it is no wider than a sample, or a part is at its
     second. Runs are short or long, so a few are looked at first."""
     if len(weights) > FEW and (run := _run(state, weights[:FEW], beside)) < FEW:
@@ -88,7 +88,7 @@ def _run(state: State, weights: Floats, beside: float) -> int:
 
 def differencing_equal_wide(weights: Floats, parts: int) -> tuple[Whole, Whole]:
     """The part of each sample, and the turn in which it was laid there; counts are equal within one."""
-    count, notes, heap = len(weights), list[Note](), list[tuple[float, int, State]]()
+    count, notes, heap = len(weights), list[Note](), list[tuple[float, int, Pile]]()
     for row, start in enumerate(range(0, count, parts)):
         state = _empty(parts, row)
         notes.append(_take(state, weights, start, min(start + parts, count)))
@@ -104,11 +104,11 @@ def differencing_equal_wide(weights: Floats, parts: int) -> tuple[Whole, Whole]:
     return _followed(notes, last, count), np.argsort(last.rows).repeat(parts)[:count]
 
 
-def _empty(parts: int, *rows: int) -> State:
-    return State(np.zeros(parts), np.full(parts, -1), list(rows))
+def _empty(parts: int, *rows: int) -> Pile:
+    return Pile(np.zeros(parts), np.full(parts, -1), list(rows))
 
 
-def _take(state: State, weights: Floats, start: int, stop: int) -> Note:
+def _take(state: Pile, weights: Floats, start: int, stop: int) -> Note:
     """A sample each for its lightest parts, the heaviest sample for the lightest one."""
     many = stop - start
     if state.first[-1] < 0:  # nobody has any
@@ -120,7 +120,7 @@ def _take(state: State, weights: Floats, start: int, stop: int) -> Note:
     return state, state.resort(many), range(start, stop)
 
 
-def _join(state: State, other: State) -> Note:
+def _join(state: Pile, other: Pile) -> Note:
     """The heaviest part of one joins the lightest of the other, and so on inwards."""
     state.sums = state.sums + other.sums[::-1]
     state.first = np.where(state.first < 0, other.first[::-1], state.first)
@@ -128,7 +128,7 @@ def _join(state: State, other: State) -> Note:
     return state, state.resort(len(state.sums)), other
 
 
-def _followed(notes: list[Note], last: State, count: int) -> Whole:
+def _followed(notes: list[Note], last: Pile, count: int) -> Whole:
     """The part of each sample in the last state."""
     owner = np.empty(count, dtype=np.int64)
     last.part = np.arange(len(last.sums))
@@ -136,7 +136,7 @@ def _followed(notes: list[Note], last: State, count: int) -> Whole:
         before = np.empty_like(order)
         before[order] = state.part
         state.part = before
-        if isinstance(new, State):
+        if isinstance(new, Pile):
             new.part = before[::-1]
         else:
             owner[new.start : new.stop] = before[: len(new)]

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
-from draws import chat, cost, longalign, swe
+from draws import chat, clipped, cost, longalign, swe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from textbook import textbook
 
+from odcsim.balance.search import karmarkar_karp
 from odcsim.balance.search.karmarkar_karp import differencing, differencing_equal
 
 # No deadline: a busy machine is no failure.
@@ -20,6 +21,16 @@ parts = st.integers(1, 12)
 
 def sums(groups, weights):
     return sorted(sum(weights[i] for i in group) for group in groups)
+
+
+@pytest.fixture(params=["lists", "arrays"], autouse=True, scope="module")
+def form(request):
+    """States are in lists for few parts or samples and in arrays for many; here in both whatever the size."""
+    size = 0 if request.param == "arrays" else 2**63
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(karmarkar_karp, "MANY", size)
+        patch.setattr(karmarkar_karp, "WIDE", size)
+        yield
 
 
 @given(weights, parts)
@@ -89,3 +100,31 @@ def test_among_equal_spreads_the_state_made_last_goes_first(tied, expected):
 def test_a_case_worked_by_hand():
     # 8, 7 and 6 open three parts; 5 and 4 join the lightest ones: 8 | 7 + 4 | 6 + 5.
     assert sums(differencing([8.0, 7.0, 6.0, 5.0, 4.0], 3), [8.0, 7.0, 6.0, 5.0, 4.0]) == [8.0, 11.0, 11.0]
+
+
+def by_form(split, weights, parts):
+    """By states in lists, and in arrays."""
+    for size in (2**63, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(karmarkar_karp, "MANY", size)
+            patch.setattr(karmarkar_karp, "WIDE", size)
+            yield split(weights, parts)
+
+
+@given(weights, parts)
+@many
+def test_of_equal_counts_both_forms_are_alike_to_the_last_sample(weights, parts):
+    """And to the order of samples, by which some pack them."""
+    lists, arrays = by_form(differencing_equal, weights, parts)
+    assert arrays == lists
+
+
+@pytest.mark.parametrize("draw", [longalign, swe, chat, clipped])
+@pytest.mark.parametrize(("devices", "samples"), [(512, 6), (64, 40)])
+def test_of_many_parts_both_forms_have_the_same_sums(draw, devices, samples):
+    """Of sizes at which arrays are used, with long runs of samples for one state and with short ones."""
+    drawn = np.sort(cost(draw(2, devices * samples)))[::-1].tolist()
+    lists, arrays = by_form(differencing, drawn, devices)
+    assert sums(arrays, drawn) == pytest.approx(sums(lists, drawn), rel=1e-12)
+    lists, arrays = by_form(differencing_equal, drawn, devices)
+    assert arrays == lists
