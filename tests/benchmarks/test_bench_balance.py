@@ -64,14 +64,35 @@ def test_200_small_minibatches_with_every_balancer(benchmark):
         holds_each_once(devices, lengths)
 
 
-@pytest.mark.parametrize("name", ["lb-micro", "lb-mini", "sorted-slice"])
-@pytest.mark.parametrize(("devices", "samples"), [(64, 8), (512, 8), (4096, 16)])
+SIZES = [(8, 64), (64, 8), (512, 8), (4096, 4), (4096, 16), (1024, 64)]
+
+
+@pytest.mark.parametrize("name", ["lb-micro", "lb-mini", "sorted-slice", "lb-tight", "lb-robust"])
+@pytest.mark.parametrize(("devices", "samples"), SIZES)
 def test_one_minibatch(benchmark, name, devices, samples):
     lengths, weights = minibatch(0, devices * samples)
-    rounds = 5 if devices < 4096 else 2
-    found = benchmark.pedantic(balance, (name, lengths, weights, devices, LIMIT), rounds=rounds)
+    units = iter(1 + 1e-9 * n for n in range(100))  # so that no split is remembered
+
+    def another():
+        return (name, lengths, next(units) * weights, devices, LIMIT), {}
+
+    found = benchmark.pedantic(balance, setup=another, rounds=5 if devices < 1024 else 2)
     assert len(found) == devices
     holds_each_once(found, lengths)
+
+
+@pytest.mark.parametrize(("devices", "samples"), SIZES)
+def test_numpy_sorting_and_adding_up_as_many_samples(benchmark, devices, samples):
+    """What no plan of so many can take less than."""
+    weights = minibatch(0, devices * samples)[1]
+
+    def touched():
+        order = (-weights).argsort(kind="stable")
+        return np.bincount(np.arange(len(order)) % devices, weights[order], devices), order.tolist()
+
+    loads, order = benchmark.pedantic(touched, rounds=5)
+    assert loads.sum() == pytest.approx(weights.sum())
+    assert len(order) == devices * samples
 
 
 @pytest.mark.parametrize(("devices", "samples"), [(512, 8), (4096, 16)])
