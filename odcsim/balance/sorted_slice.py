@@ -1,10 +1,13 @@
 """sorted-slice: microbatches of the whole minibatch, sorted, so that those of like cost meet in one step."""
 
 from heapq import heappop, heappush
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
+
+import numpy as np
 
 from odcsim.balance.balancer import Balancer, Deal, Slots, Work
 from odcsim.balance.lb_micro import lb_micro
+from odcsim.balance.search.longest_first import lowest_so_far
 from odcsim.balance.search.packing import Microbatch, fewest
 
 
@@ -57,7 +60,7 @@ def _lightest_with_room(
     packed: list[Microbatch] = [[] for _ in range(parts)]
     heap = [(0.0, 0, part) for part in range(parts)]
     done: list[tuple[float, int, int]] = []  # without room even for the shortest sample to come: not asked any more
-    shortest = list(accumulate(reversed(tokens), min))[::-1]
+    shortest = lowest_so_far(np.array(tokens)[::-1])[::-1].tolist()
     for i, (weight, length) in enumerate(zip(weights, tokens, strict=True)):
         full: list[tuple[float, int, int]] = []
         while heap and heap[0][1] + length > max_tokens:

@@ -5,6 +5,8 @@ touched yet stay in the sorted stream they came in, and only states that hold a 
 handful at a time). That loses nothing: a state with an empty part spreads as much as its heaviest sample, which is no
 less than anything left, so it is always the next one taken until it is full.
 
+Into many parts of many samples states are arrays (`wide`), which have the same sums.
+
 Among equal spreads the state made last goes first, so a result depends on the weights alone.
 """
 

@@ -1,5 +1,7 @@
 """Longest processing time first (LPT): each sample, heaviest first, to the device with the least so far."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,10 +22,16 @@ def longest_first(weights: NDArray[np.float64], devices: int) -> NDArray[np.int6
     while at < len(weights):
         order = loads.argsort(kind="stable")
         before, block = loads[order], weights[at : at + devices]
-        after = np.minimum.accumulate(before[: len(block)] + block)
+        after = lowest_so_far(before[: len(block)] + block)
         second = before[1 : len(block)] > after[:-1]
         count = int(second.argmax()) + 1 if second.any() else len(block)
         owner[at : at + count] = order[:count]
         loads[order[:count]] += block[:count]
         at += count
     return owner
+
+
+def lowest_so_far(values: NDArray[Any]) -> NDArray[Any]:
+    """Of each place the lowest value up to it."""
+    found: NDArray[Any] = np.minimum.accumulate(values)
+    return found

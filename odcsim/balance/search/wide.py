@@ -10,9 +10,11 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.balance.search.longest_first import lowest_so_far
+
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
-FEW = 64
+FEW = 64  # samples of a run that are looked at first: runs are short or long
 Note = tuple["Pile", Whole, "Pile | range"]  # what changed, how it was sorted then, and what it took in
 
 
@@ -76,12 +78,12 @@ def differencing_wide(weights: Floats, parts: int) -> Whole:
 
 def _run(state: Pile, weights: Floats, beside: float) -> int:
     """How many samples it takes before another state is wider, it is no wider than a sample, or a part is at its
-    second. Runs are short or long, so a few are looked at first."""
+    second."""
     if len(weights) > FEW and (run := _run(state, weights[:FEW], beside)) < FEW:
         return run
     sums = state.sums[: len(weights)]
     after = sums + weights
-    low, high = np.minimum.accumulate(after)[:-1], np.maximum.accumulate(np.append(state.sums[-1], after))[1:-1]
+    low, high = lowest_so_far(after)[:-1], np.maximum(state.sums[-1], -lowest_so_far(-after))[:-1]
     ends = (sums[1:] >= low) | (high - sums[1:] < weights[1:]) | (weights[1:] <= beside)
     return int(ends.argmax()) + 1 if ends.any() else len(weights)
 
