@@ -162,12 +162,16 @@ class Cost:
         sizes = [len(schedule.lengths) for schedule in schedules]
         return [r.lognormal(-sigma * sigma / 2, sigma, size) for r, size in zip(rngs, sizes, strict=True)]
 
-    def durations(self, program: Program, load: Load) -> Floats:
-        """Seconds of every row of the program's table [row, minibatch, device]. A load of one device is everybody's."""
-        table = np.zeros((len(program.durations), len(load.counts), self.cluster.devices))
+    def durations(self, program: Program, load: Load, among: Sequence[int] | None = None) -> Floats:
+        """Seconds of every row of the program's table [row, minibatch, device]. A load of one device is everybody's.
+
+        `among`: of these devices alone.
+        """
         slow = np.ones(self.cluster.devices)
         for device, factor in self.cluster.slow:
             slow[device] = factor
+        slow = slow if among is None else slow[list(among)]
+        table = np.zeros((len(program.durations), len(load.counts), len(slow)))
         fixed = self.transfers(program.one_sided)
         beside = self._beside(fixed)
         for row, (what, m) in enumerate(program.durations):

@@ -4,14 +4,13 @@ A step starts when its lane is free and what it comes after is done, and for a m
 Exact as long as nobody shares a link; the discrete-event executor agrees with it to the last bit there.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from odcsim.program import Program
-from odcsim.timeline import Floats, Ints
+from odcsim.timeline import Floats
 
 Rows = Sequence[Floats] | Floats
 
@@ -107,33 +106,9 @@ def laid_out(rows: Floats) -> Floats:
     return turned
 
 
-def take(
-    program: Program, durations: Floats, entry: Program, queue: Iterable[tuple[NDArray[np.bool_], Floats]]
-) -> Ints:
-    """Which device takes each entry of shared queues [minibatch, entry]: who asks first, of several the lowest number.
-
-    `durations` are of what the devices do before they ask. `entry` is a program of one microbatch, and `queue` has for
-    each entry which minibatches have it and its seconds [row, minibatch, device]. A device asks when its pushes are
-    done and so is all else, so nothing but that moment carries over into its next microbatch.
-    """
-    minibatches = np.arange(durations.shape[1])
-    free = _settled(program, durations, 0.0, _rows(program, durations.shape[1:]))
-    rows = _rows(entry, (len(minibatches), 1))
-    takers = []
-    for present, seconds in queue:
-        taker = free.argmin(axis=1)
-        done = _settled(entry, seconds[:, minibatches, taker, None], free[minibatches, taker, None], rows)
-        free[minibatches[present], taker[present]] = done[present, 0]
-        takers.append(np.where(present, taker, -1))
-    return np.array(takers, dtype=np.int64).reshape(len(takers), len(minibatches)).T
-
-
-def _rows(program: Program, shape: tuple[int, ...]) -> tuple[Rows, Rows, Rows]:
-    return recycled_rows(program, range(len(program.steps)), shape)
-
-
-def _settled(program: Program, durations: Floats, begin: Floats | float, rows: tuple[Rows, Rows, Rows]) -> Floats:
+def settled(program: Program, durations: Floats, begin: Floats | float = 0.0) -> Floats:
     """When each device has computed and pushed everything [minibatch, device]."""
     end = program.end
-    next(i for i in scan(program, durations, *rows, begin) if i == end)
+    rows = recycled_rows(program, range(len(program.steps)), durations.shape[1:])
+    next(i for i in scan(program, laid_out(durations), *rows, begin) if i == end)
     return rows[0][end].copy()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from odcsim.cost import Cost, Load
 from odcsim.errors import InputError, nearest
-from odcsim.executors import analytic
+from odcsim.executors import analytic, taking
 from odcsim.program import Program, check_counts
 from odcsim.recipe import Recipe
 from odcsim.results import metrics
@@ -18,7 +18,6 @@ from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
 
 EXECUTORS = ("analytic", "des")
-QUEUES = 16  # minibatches with queues at once, at least: who takes what is found entry by entry, for all of them
 GROUP = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
 
 
@@ -171,7 +170,7 @@ def _groups(
         if simulation.executor != "analytic" or not group.queued:
             yield group
             continue
-        takers = analytic.take(group.program, group.durations, simulation.cost.program(1), _entries(group, simulation))
+        takers = taking.take(group.program, group.durations, simulation.cost.program(1), _entries(group, simulation))
         realised = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(group.schedules, takers, strict=True)]
         for places in _alike(realised, simulation, None):
             part = _group([numbers[i] for i in places], [realised[i] for i in places], simulation, count)
@@ -182,9 +181,8 @@ def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | No
     groups: dict[tuple[int, bool], list[int]] = {}
     for number, schedule in enumerate(schedules):
         groups.setdefault((max(schedule.microbatches), bool(schedule.queue)), []).append(number)
-    for (_, queued), numbers in sorted(groups.items()):
-        least = QUEUES if queued else 1
-        stride = max(least, size // simulation.cost.cluster.devices) if size else len(numbers)
+    for _, numbers in sorted(groups.items()):
+        stride = max(1, size // simulation.cost.cluster.devices) if size else len(numbers)
         for first in range(0, len(numbers), stride):
             yield numbers[first : first + stride]
 
@@ -199,15 +197,20 @@ def _group(places: list[int], schedules: Sequence[Schedule], simulation: Simulat
     return _Alike(steps, where, which, tuple(schedules), load, durations, luck)
 
 
-def _entries(group: _Alike, simulation: Simulation) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
-    """For each entry of the queues: which minibatches have it, and its seconds as a microbatch of any device."""
+def _entries(group: _Alike, simulation: Simulation) -> taking.Queues:
+    """The entries of the queues, and their seconds as microbatches of any device."""
     cost, entry = simulation.cost, simulation.cost.program(1)
     load = cost.load(group.schedules, group.luck, queues=True)
-    ahead = [step.duration for step in entry.steps[: entry.begin]]
-    for e in range(len(load.tokens)):
-        seconds = cost.durations(entry, load.only(e))
-        seconds[ahead] = 0.0  # the device's first microbatch has waited for it
-        yield load.counts[:, 0] > e, seconds
+    counts = load.counts[:, 0]
+    there = np.arange(len(load.tokens)) < counts[:, None]
+    tokens, squares, samples = (of[:, :, 0].T[there][None, :, None] for of in (load.tokens, load.squares, load.samples))
+    one = Load(tokens, squares, samples, np.ones((tokens.shape[1], 1), dtype=np.int64))
+    slow = dict(cost.cluster.slow)
+    factors = [slow.get(device, 1.0) for device in range(cost.cluster.devices)]
+    _, alike, kinds = np.unique(factors, return_index=True, return_inverse=True)
+    seconds = cost.durations(entry, one, alike.tolist())
+    seconds[[step.duration for step in entry.steps[: entry.begin]]] = 0.0  # a device's first microbatch has waited
+    return taking.Queues(counts.tolist(), seconds, kinds)
 
 
 def _execute(group: _Alike, simulation: Simulation) -> Block:
@@ -246,7 +249,8 @@ def _queues(group: _Alike, simulation: Simulation) -> Iterator[tuple[Ints, Float
     """For each minibatch the microbatches that devices have of their own, and its queue's seconds."""
     for b, (schedule, counts) in enumerate(zip(group.schedules, group.load.counts, strict=True)):
         alone = replace(group, schedules=(schedule,), luck=group.luck[b : b + 1])
-        yield counts, np.array([seconds[:, 0] for _, seconds in _entries(alone, simulation)])
+        entries = _entries(alone, simulation)
+        yield counts, entries.seconds[:, :, entries.kinds].swapaxes(0, 1)
 
 
 def _usage_of(group: _Alike, simulation: Simulation) -> metrics.Usage:

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import one_node, seconds
 
 from odcsim.cluster import Cluster
-from odcsim.executors import analytic, des
+from odcsim.executors import analytic, des, taking
 from odcsim.program import Program, program
 
 
@@ -79,10 +79,48 @@ def asking(steps: Program, asked: np.ndarray) -> np.ndarray:
 def test_the_scan_gives_entries_to_the_same_devices(case):
     """Of devices that ask at one moment the lowest number comes first, in both."""
     takers = case.run()[3]
+    assert taken(case).tolist() == [takers]
+
+
+def taken(case: Queued) -> np.ndarray:
+    queues = taking.Queues([len(case.entries)], case.entries.swapaxes(0, 1), np.arange(len(case.planned)))
+    return taking.take(case.program(int(case.planned.max())), case.durations, case.program(1), queues)
+
+
+def one_by_one(case: Queued) -> list[int]:
+    """Who takes what by running every entry, when it is its turn, from the moment at which its taker asks."""
     entry = case.program(1)
-    one = ((np.array([True]), seconds[:, None]) for seconds in case.entries)
-    found = analytic.take(case.program(int(case.planned.max())), case.durations, entry, one)
-    assert found.tolist() == ([takers] if takers else [[]])
+    free = analytic.settled(case.program(int(case.planned.max())), case.durations)
+    takers = []
+    for of in case.entries:
+        takers.append(int(free[0].argmin()))
+        mine = slice(takers[-1], takers[-1] + 1)
+        free[:, mine] = analytic.settled(entry, of[:, None, mine], free[:, mine])
+    return takers
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**20),
+    devices=st.integers(1, 12),
+    entries=st.integers(0, 60),
+    sizes=st.integers(1, 4),
+    slow=st.booleans(),
+)
+def test_so_it_is_where_devices_ask_within_a_rounding_of_each_other(seed, devices, entries, sizes, slow):
+    """Samples of a few lengths, which devices run in unlike orders: sums that differ in the last bit or not at all."""
+    rng = np.random.default_rng(seed)
+    steps, one = (program(3, n, "on-demand") for n in (1, 1))
+    table = rng.choice(rng.uniform(0.1, 1.0, sizes), (devices,))[None, None] * rng.uniform(
+        0.1, 1.0, (len(steps.durations), 1, 1)
+    )
+    drawn = (
+        rng.choice(rng.uniform(0.1, 1.0, sizes), entries)[:, None, None]
+        * rng.uniform(0.1, 1, len(one.durations))[None, :, None]
+    )
+    factors = rng.choice([1.0, 2.0 if slow else 1.0], devices)
+    case = Queued(3, "fsdp2", np.ones(devices, int), table, drawn * factors)
+    assert taken(case).tolist() == [one_by_one(case)]
 
 
 @given(queued())

@@ -1,0 +1,108 @@
+"""Who takes what from the queues that devices share, found without running everything else beside it.
+
+How long an entry keeps a device does not depend on when it begins, since nobody meets inside a microbatch. So one scan
+over all entries of all minibatches tells it, and then a heap over the moments at which devices ask: who asks first
+takes the next entry, of several the lowest number.
+
+Such a moment is a sum of spans here, and the sum of every step in a run. The two differ in their last bits, which
+matter where devices ask at one moment: samples that were cut at a limit are equally long, and devices that have run the
+same ones in another order ask within a rounding of each other. Where moments are that close, the entries which those
+devices have taken are run step by step, so that the takers are those of a run to the last bit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from math import inf, nextafter
+
+import numpy as np
+
+from odcsim.executors.analytic import settled
+from odcsim.program import Program
+from odcsim.timeline import Floats, Ints, padded
+
+PIECE = 4096  # entries scanned at once: their rows stay in the cache
+ROUNDING = 2.0**-52
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """The entries of all minibatches one after the other, as microbatches of each kind of device."""
+
+    counts: Sequence[int]  # entries of each minibatch
+    seconds: Floats  # [row of the entry's program, entry, kind]
+    kinds: Ints  # of each device
+
+
+def take(program: Program, durations: Floats, entry: Program, queues: Queues) -> Ints:
+    """Which device takes each entry [minibatch, entry], -1 where a minibatch has fewer than others.
+
+    `durations` are of what the devices do before they ask. `entry` is a program of one microbatch. A device asks when
+    its pushes are done and so is all else, so nothing but that moment carries over into its next microbatch.
+    """
+    free = settled(program, durations)
+    pieces = range(0, queues.seconds.shape[1], PIECE)
+    spans = [settled(entry, queues.seconds[:, first : first + PIECE]) for first in pieces]
+    every = np.concatenate(spans) if spans else np.zeros((0, queues.seconds.shape[2]))
+    takers, first = [], 0
+    for count, times in zip(queues.counts, free.tolist(), strict=True):
+        here = slice(first, first + count)
+        takers.append(_Minibatch(entry, queues.seconds[:, here], queues.kinds.tolist(), times).takers(every[here]))
+        first += count
+    return padded(takers)
+
+
+class _Minibatch:
+    """The heap of one minibatch's devices by the moments at which they ask, and what they took since a known one."""
+
+    def __init__(self, entry: Program, seconds: Floats, kinds: list[int], times: list[float]) -> None:
+        self.entry, self.seconds, self.kinds = entry, seconds, kinds
+        self.known = times  # as a run has it, before the entries in `since`
+        self.since: list[list[int]] = [[] for _ in times]
+        self.heap = [(time, device) for device, time in enumerate(times)]
+        heapify(self.heap)
+
+    def takers(self, spans: Floats) -> list[int]:
+        heap, since, kinds, rows = self.heap, self.since, self.kinds, spans.tolist()
+        several, longest = len(heap) > 1, 0
+        each = 4 * ROUNDING * (len(self.entry.steps) + 1)
+        margin = each
+        exact = inf  # all moments before this one are as a run has them
+        found: list[int] = []
+        for number, row in enumerate(rows):
+            time = heap[0][0]
+            close = time + time * margin
+            if close >= exact and several and (heap[1][0] <= close or (len(heap) > 2 and heap[2][0] <= close)):
+                self._settle(close)
+                exact = nextafter(close, inf)
+            time, device = heap[0]
+            found.append(device)
+            mine = since[device]
+            mine.append(number)
+            if len(mine) > longest:
+                longest = len(mine)
+                margin = each * (longest + 1)
+            time += row[kinds[device]]
+            if time < exact:
+                exact = time
+            heapreplace(heap, (time, device))
+        return found
+
+    def _settle(self, close: float) -> None:
+        """Run step by step what the devices have taken that ask until then."""
+        late = [device for time, device in self.heap if time <= close and self.since[device]]
+        if not late:
+            return
+        for place in range(max(len(self.since[device]) for device in late)):
+            running = [device for device in late if place < len(self.since[device])]
+            entries = [self.since[device][place] for device in running]
+            seconds = self.seconds[:, entries, [self.kinds[device] for device in running]]
+            begin = np.array([self.known[device] for device in running])[:, None]
+            done = settled(self.entry, seconds[:, :, None], begin)
+            for device, time in zip(running, done[:, 0].tolist(), strict=True):
+                self.known[device] = time
+        for device in late:
+            self.since[device] = []
+        now = set(late)
+        self.heap[:] = [(self.known[d], d) if d in now else (time, d) for time, d in self.heap]
+        heapify(self.heap)
