@@ -5,15 +5,16 @@ over all entries of all minibatches tells it, and then a heap over the moments a
 takes the next entry, of several the lowest number.
 
 Such a moment is a sum of spans here, and the sum of every step in a run. The two differ in their last bits, which
-matter where devices ask at one moment: samples that were cut at a limit are equally long, and devices that have run the
-same ones in another order ask within a rounding of each other. Where moments are that close, the entries which those
-devices have taken are run step by step, so that the takers are those of a run to the last bit.
+matter where devices ask at one moment: samples that were cut at a limit are equally long, and so are microbatches whose
+transfers take longer than their compute; devices that have run the same ones in another order ask within a rounding of
+each other. Where moments are that close, what devices have taken so far is run step by step, so that the takers are
+those of a run to the last bit.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
-from math import inf, nextafter
+from math import inf
 
 import numpy as np
 
@@ -73,8 +74,8 @@ class _Minibatch:
             time = heap[0][0]
             close = time + time * margin
             if close >= exact and several and (heap[1][0] <= close or (len(heap) > 2 and heap[2][0] <= close)):
-                self._settle(close)
-                exact = nextafter(close, inf)
+                self._settle()
+                exact = inf
             time, device = heap[0]
             found.append(device)
             mine = since[device]
@@ -88,12 +89,10 @@ class _Minibatch:
             heapreplace(heap, (time, device))
         return found
 
-    def _settle(self, close: float) -> None:
-        """Run step by step what the devices have taken that ask until then."""
-        late = [device for time, device in self.heap if time <= close and self.since[device]]
-        if not late:
-            return
-        for place in range(max(len(self.since[device]) for device in late)):
+    def _settle(self) -> None:
+        """Run step by step what devices have taken: of all, since then nothing is in doubt before the next is done."""
+        late = [device for device, taken in enumerate(self.since) if taken]
+        for place in range(max(map(len, self.since))):
             running = [device for device in late if place < len(self.since[device])]
             entries = [self.since[device][place] for device in running]
             seconds = self.seconds[:, entries, [self.kinds[device] for device in running]]
@@ -103,6 +102,5 @@ class _Minibatch:
                 self.known[device] = time
         for device in late:
             self.since[device] = []
-        now = set(late)
-        self.heap[:] = [(self.known[d], d) if d in now else (time, d) for time, d in self.heap]
+        self.heap[:] = [(time, device) for device, time in enumerate(self.known)]
         heapify(self.heap)
