@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby, repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim import profile
 from odcsim.cost import Cost, Load
 from odcsim.errors import InputError, nearest
 from odcsim.executors import analytic, taking
@@ -119,6 +120,20 @@ def makespans(schedules: Sequence[Schedule], simulation: Simulation) -> Floats:
     return spans
 
 
+def stretched(schedules: Sequence[Schedule], simulation: Simulation, factors: Sequence[float]) -> Floats:
+    """Makespans [factor, minibatch] with all compute so many times as long, simulated together like several plans.
+
+    Luck, jitter and swings of a minibatch are the same under every factor.
+    """
+    simulation.check(schedules)
+    cost, count = simulation.cost, len(schedules)
+    costs = [replace(cost, profile=profile.stretched(cost.profile, factor)) for factor in factors]
+    spans = np.zeros(len(factors) * count)
+    for group in _groups(list(schedules) * len(factors), simulation, GROUP, count, costs):
+        spans[group.places] = _makespans_of(group, simulation)
+    return spans.reshape(len(factors), count)
+
+
 def carried(schedules: Sequence[Schedule]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Samples and tokens of each minibatch."""
     samples = np.array([len(s.lengths) for s in schedules], dtype=np.int64)
@@ -147,6 +162,7 @@ class _Alike:
     places: Ints  # in the row of schedules that was asked for
     minibatches: Ints  # their numbers
     schedules: tuple[Schedule, ...]
+    costs: tuple[Cost, ...]  # by whose seconds each of them runs
     load: Load
     durations: Floats
     luck: list[Floats]
@@ -158,22 +174,27 @@ class _Alike:
 
 
 def _groups(
-    schedules: Sequence[Schedule], simulation: Simulation, size: int | None, count: int = 0
+    schedules: Sequence[Schedule],
+    simulation: Simulation,
+    size: int | None,
+    count: int = 0,
+    costs: Sequence[Cost] = (),
 ) -> Iterator[_Alike]:
-    """Group minibatches by their shape, at most `size` of their devices together. `count`: where numbers begin anew.
+    """Group minibatches by their shape, at most `size` of their devices together. `count`: where numbers begin anew,
+    and with them the next of the costs, where those are several.
 
     Where the scan tells who takes which entry of a queue, what comes of it is grouped anew; des runs queues itself.
     """
     count = count or len(schedules)
     for numbers in _alike(schedules, simulation, size):
-        group = _group(numbers, [schedules[n] for n in numbers], simulation, count)
+        group = _group(numbers, [schedules[n] for n in numbers], simulation, count, costs)
         if simulation.executor != "analytic" or not group.queued:
             yield group
             continue
         takers = taking.take(group.program, group.durations, simulation.cost.program(1), _entries(group, simulation))
         realised = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(group.schedules, takers, strict=True)]
         for places in _alike(realised, simulation, None):
-            part = _group([numbers[i] for i in places], [realised[i] for i in places], simulation, count)
+            part = _group([numbers[i] for i in places], [realised[i] for i in places], simulation, count, costs)
             yield replace(part, takers=takers[places])
 
 
@@ -187,14 +208,28 @@ def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | No
             yield numbers[first : first + stride]
 
 
-def _group(places: list[int], schedules: Sequence[Schedule], simulation: Simulation, count: int) -> _Alike:
+def _group(
+    places: list[int], schedules: Sequence[Schedule], simulation: Simulation, count: int, costs: Sequence[Cost]
+) -> _Alike:
     cost, numbers = simulation.cost, [place % count for place in places]
+    own = tuple(costs[place // count] if costs else cost for place in places)
     luck = cost.luck(schedules, numbers, simulation.seed)
     load = cost.load(schedules, luck)
     steps = simulation.cost.program(len(load.tokens))
-    durations = cost.durations(steps, load)
+    durations = _durations(steps, load, own)
     where, which = (np.array(of, dtype=np.int64) for of in (places, numbers))
-    return _Alike(steps, where, which, tuple(schedules), load, durations, luck)
+    return _Alike(steps, where, which, tuple(schedules), own, load, durations, luck)
+
+
+def _durations(program: Program, load: Load, costs: Sequence[Cost], among: Sequence[int] | None = None) -> Floats:
+    """Seconds of each minibatch by its own cost; those of a cost stand beside each other."""
+    pieces, first = [], 0
+    for cost, of in groupby(costs):
+        here = slice(first, first + sum(1 for _ in of))
+        part = Load(load.tokens[:, here], load.squares[:, here], load.samples[:, here], load.counts[here])
+        pieces.append(cost.durations(program, part, among))
+        first = here.stop
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
 
 
 def _entries(group: _Alike, simulation: Simulation) -> taking.Queues:
@@ -208,7 +243,8 @@ def _entries(group: _Alike, simulation: Simulation) -> taking.Queues:
     slow = dict(cost.cluster.slow)
     factors = [slow.get(device, 1.0) for device in range(cost.cluster.devices)]
     _, alike, kinds = np.unique(factors, return_index=True, return_inverse=True)
-    seconds = cost.durations(entry, one, alike.tolist())
+    owners = list(chain.from_iterable(map(repeat, group.costs, counts.tolist())))
+    seconds = _durations(entry, one, owners, alike.tolist())
     seconds[[step.duration for step in entry.steps[: entry.begin]]] = 0.0  # a device's first microbatch has waited
     return taking.Queues(counts.tolist(), seconds, kinds)
 
@@ -229,15 +265,15 @@ def _share(group: _Alike, simulation: Simulation) -> Block:
     """Run minibatches with queues. How long a program they need shows when they have run."""
     from odcsim.executors import des
 
-    cost = simulation.cost
+    cluster = simulation.cost.cluster
     # Room for a device that takes twice its share.
-    most = group.program.microbatches + 2 + 2 * max(len(s.queue) for s in group.schedules) // cost.cluster.devices
+    most = group.program.microbatches + 2 + 2 * max(len(s.queue) for s in group.schedules) // cluster.devices
     while True:
         steps = simulation.cost.program(most)
         queues = (des.Queue(counts, seconds) for counts, seconds in _queues(group, simulation))
-        durations, rngs = cost.durations(steps, group.load), simulation.rngs(group.minibatches)
-        asked, had, takers = des.run_shared(steps, durations, queues, cost.cluster, rngs)
-        counts = group.load.counts + np.array([np.bincount(t, minlength=cost.cluster.devices) for t in takers])
+        durations, rngs = _durations(steps, group.load, group.costs), simulation.rngs(group.minibatches)
+        asked, had, takers = des.run_shared(steps, durations, queues, cluster, rngs)
+        counts = group.load.counts + np.array([np.bincount(t, minlength=cluster.devices) for t in takers])
         if counts.max() < most:  # else one that came to the end may have wanted more
             break
         most *= 2
@@ -248,7 +284,7 @@ def _share(group: _Alike, simulation: Simulation) -> Block:
 def _queues(group: _Alike, simulation: Simulation) -> Iterator[tuple[Ints, Floats]]:
     """For each minibatch the microbatches that devices have of their own, and its queue's seconds."""
     for b, (schedule, counts) in enumerate(zip(group.schedules, group.load.counts, strict=True)):
-        alone = replace(group, schedules=(schedule,), luck=group.luck[b : b + 1])
+        alone = replace(group, schedules=(schedule,), costs=group.costs[b : b + 1], luck=group.luck[b : b + 1])
         entries = _entries(alone, simulation)
         yield counts, entries.seconds[:, :, entries.kinds].swapaxes(0, 1)
 

@@ -4,14 +4,12 @@ Compute stretches, transfers do not: so what hides them, and who gains, may chan
 it, since all rows run the same ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from odcsim.balance import named
-from odcsim.cost import Cost
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
-from odcsim.profile import stretched
 from odcsim.questions.setting import Setting
 from odcsim.recipe import Recipe
 from odcsim.schedule import ScheduleFile
@@ -34,16 +32,15 @@ def ends(setting: Setting, plans: Mapping[str, ScheduleFile], ran: Mapping[Pair,
     profile = setting.cost.profile
     if profile.low == profile.high:
         return None
-    low, middle, high = (
-        {p: _seconds(setting, plans[p[0]], recipe, factor) for p, recipe in ran.items() if named(p[0]).even}
-        for factor in (profile.low, 1.0, profile.high)
-    )
+    factors = (profile.low, 1.0, profile.high)
+    found = {p: _seconds(setting, plans[p[0]], recipe, factors) for p, recipe in ran.items() if named(p[0]).even}
+    low, middle, high = ({pair: seconds[i] for pair, seconds in found.items()} for i in range(3))
     return Ends(low, middle, high)
 
 
-def _seconds(setting: Setting, file: ScheduleFile, recipe: Recipe, factor: float) -> float:
-    cost = Cost(setting.cost.model, stretched(setting.cost.profile, factor), setting.cost.cluster, recipe)
-    quiet = replace(cost, cluster=replace(cost.cluster, jitter=0.0, swing=0.0))
+def _seconds(setting: Setting, file: ScheduleFile, recipe: Recipe, factors: Sequence[float]) -> list[float]:
+    """Of the first minibatches together, by each factor."""
+    quiet = replace(setting.cost, cluster=replace(setting.cost.cluster, jitter=0.0, swing=0.0), recipe=recipe)
     how = Simulation(quiet, executor="des" if quiet.cluster.shared_links else "analytic", seed=setting.seed)
     few = 4 if quiet.cluster.shared_links else FEW
-    return float(simulation.makespans(file.schedules[:few], how).sum())
+    return [float(spans.sum()) for spans in simulation.stretched(file.schedules[:few], how, factors)]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import PREFETCHES, SYNCS, schedules
 
-from odcsim import schedule, timeline
+from odcsim import profile, schedule, timeline
 from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation, makespans, simulate, usage, usages
@@ -60,6 +60,19 @@ def test_plans_that_are_simulated_at_once_are_as_if_alone(setting, executor):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "GROUP", 12)
         assert all(map(same, together, usages(plans, how)))
+
+
+@pytest.mark.parametrize("executor", simulation.EXECUTORS)
+@pytest.mark.parametrize("balancer", ["lb-mini", "pool"])
+def test_compute_stretched_at_once_is_as_if_each_factor_ran_alone(setting, executor, balancer):
+    """To the last bit: queues too, whose entries go to others, and luck, which hangs on a minibatch's number."""
+    drawn = {"sample_noise": 0.1, "slow": ((1, 1.3),), "jitter": 0.05 if executor == "des" else 0.0}
+    cost = replace(setting.cost, cluster=replace(setting.cost.cluster, **drawn))
+    found, factors = plan(setting, balancer).schedules, (0.7, 1.0, 1.4)
+    together = simulation.stretched(found, Simulation(cost, "on-demand", executor, seed=3), factors)
+    for factor, spans in zip(factors, together, strict=True):
+        longer = replace(cost, profile=profile.stretched(cost.profile, factor))
+        assert np.array_equal(spans, makespans(found, Simulation(longer, "on-demand", executor, seed=3)))
 
 
 @pytest.mark.parametrize("sync", SYNCS)
