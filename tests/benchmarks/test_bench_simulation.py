@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from odcsim.balance import NAMES
-from odcsim.executors import analytic, des
+from odcsim.executors import analytic, des, taking
 from odcsim.executors.simulation import GROUP
 from odcsim.program import program
 from odcsim.results import metrics
@@ -113,6 +113,30 @@ def test_des_steps_per_second(benchmark, sync):
     bare = min(timed(lambda: bare_steps(count)) for _ in range(3))
     benchmark.extra_info["steps per second"] = round(count / benchmark.stats["min"])
     benchmark.extra_info["times a bare Python loop"] = round(benchmark.stats["min"] / bare, 1)
+
+
+def touched(cells: int) -> None:
+    """Every cell once: what reads each entry's seconds on one device cannot take less."""
+    np.add(np.ones(cells), 1.0)
+
+
+@pytest.mark.parametrize(("devices", "entries", "minibatches"), [(256, 1024, 8), (1024, 4096, 8), (1024, 4096, 32)])
+def test_growth_of_a_queue(benchmark, devices, entries, minibatches):
+    """Seconds per entry: about flat, whoever takes it. A third of the entries are alike, as where samples are cut."""
+    steps, rng = program(28, 1, "on-demand"), np.random.default_rng(0)
+    sizes = np.minimum(rng.exponential(size=(1, minibatches * entries, 1)), 1.1)
+    seconds = np.broadcast_to(sizes, (len(steps.durations), *sizes.shape[1:]))
+    queues = taking.Queues([entries] * minibatches, seconds, np.zeros(devices, dtype=np.int64))
+    table = durations(steps, minibatches, devices)
+    found = benchmark.pedantic(lambda: taking.take(steps, table, steps, queues), rounds=3, warmup_rounds=1)
+    assert found.shape == (minibatches, entries)
+    assert len(set(found[0].tolist())) > devices // 2
+    if benchmark.disabled:
+        return
+    count = minibatches * entries
+    bare = min(timed(lambda: touched(count * len(steps.steps))) for _ in range(3))
+    benchmark.extra_info["nanoseconds per entry"] = round(1e9 * benchmark.stats["min"] / count)
+    benchmark.extra_info["times a touch of every cell"] = round(benchmark.stats["min"] / bare, 1)
 
 
 @pytest.mark.parametrize(("devices", "layers"), [(64, 32), (256, 32), (1024, 32), (256, 64), (256, 128)])
