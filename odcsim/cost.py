@@ -12,7 +12,7 @@ from odcsim import network
 from odcsim.cluster import Cluster
 from odcsim.errors import InputError
 from odcsim.model import Model
-from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing
+from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing, stretched
 from odcsim.program import Program
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Assignment, Schedule
@@ -46,7 +46,7 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     the shared queues instead, as microbatches of one device that stands for any.
     """
     rows: list[Assignment] = [(s.queue,) if queues else s.devices for s in schedules]
-    counts = np.array([[len(device) for device in devices] for devices in rows], dtype=np.int64)
+    counts = np.array([list(map(len, devices)) for devices in rows], dtype=np.int64)
     shape = (int(counts.max(initial=0)), *counts.shape)
     microbatches = list(chain.from_iterable(chain.from_iterable(rows)))
     sizes = np.fromiter(map(len, microbatches), np.int64, len(microbatches))
@@ -60,7 +60,9 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     begin = np.repeat(np.cumsum(each) - each, counts.sum(axis=1))
     flat = np.fromiter(chain.from_iterable(microbatches), np.int64) + np.repeat(begin, sizes)
     lengths = np.fromiter(chain.from_iterable(s.lengths for s in schedules), np.int64)
-    factors = np.fromiter(chain.from_iterable(s.parts() for s in schedules), np.float64)
+    factors = np.ones(len(lengths))
+    if any(s.gangs for s in schedules):
+        factors *= np.fromiter(chain.from_iterable(s.parts() for s in schedules), np.float64)
     if luck:
         factors *= np.concatenate(luck)
     held = (of * factors for of in (lengths, model.squares(lengths), np.ones(len(lengths))))
@@ -91,6 +93,10 @@ class Cost:
     def by(self, **choices: Any) -> "Cost":
         """By another recipe, which differs from this one's in these fields."""
         return replace(self, recipe=replace(self.recipe, **choices))
+
+    def stretched(self, factor: float) -> "Cost":
+        """With so many times the seconds of compute."""
+        return replace(self, profile=stretched(self.profile, factor))
 
     @property
     def ran(self) -> Recipe:

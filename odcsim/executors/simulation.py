@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import profile
 from odcsim.cost import Cost, Load
 from odcsim.errors import InputError, nearest
 from odcsim.executors import analytic, taking
-from odcsim.program import Program, check_counts
+from odcsim.program import Program, check_counts, sync_named
 from odcsim.recipe import Recipe
 from odcsim.results import metrics
 from odcsim.schedule import Schedule, ScheduleFile
@@ -57,10 +56,12 @@ class Simulation:
         for drawn in ("jitter", "swing"):
             if self.executor == "analytic" and getattr(cluster, drawn):
                 raise InputError(f"the analytic executor draws no {drawn}", fix=f"use --executor des, or {drawn} 0")
+        meet = not sync_named(self.sync).uneven
         for number, schedule in enumerate(schedules):
             if len(schedule.devices) != cluster.devices:
                 raise InputError(f"schedule for {len(schedule.devices)} devices on a cluster of {cluster.devices}")
-            check_counts(self.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
+            if meet:  # to count them for nothing would take as long as to simulate them
+                check_counts(self.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
             if schedule.gangs and (cluster.jitter or cluster.swing or cluster.slow):
                 raise InputError(
                     "a gang that splits a sample stays in step, which jitter, swings and slow devices would break",
@@ -126,8 +127,7 @@ def stretched(schedules: Sequence[Schedule], simulation: Simulation, factors: Se
     Luck, jitter and swings of a minibatch are the same under every factor.
     """
     simulation.check(schedules)
-    cost, count = simulation.cost, len(schedules)
-    costs = [replace(cost, profile=profile.stretched(cost.profile, factor)) for factor in factors]
+    count, costs = len(schedules), [simulation.cost.stretched(factor) for factor in factors]
     spans = np.zeros(len(factors) * count)
     for group in _groups(list(schedules) * len(factors), simulation, GROUP, count, costs):
         spans[group.places] = _makespans_of(group, simulation)
@@ -201,7 +201,7 @@ def _groups(
 def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | None) -> Iterator[list[int]]:
     groups: dict[tuple[int, bool], list[int]] = {}
     for number, schedule in enumerate(schedules):
-        groups.setdefault((max(schedule.microbatches), bool(schedule.queue)), []).append(number)
+        groups.setdefault((max(map(len, schedule.devices)), bool(schedule.queue)), []).append(number)
     for _, numbers in sorted(groups.items()):
         stride = max(1, size // simulation.cost.cluster.devices) if size else len(numbers)
         for first in range(0, len(numbers), stride):

@@ -48,12 +48,12 @@ def take(program: Program, durations: Floats, entry: Program, queues: Queues) ->
     takers, first = [], 0
     for count, times in zip(queues.counts, free.tolist(), strict=True):
         here = slice(first, first + count)
-        takers.append(_Minibatch(entry, queues.seconds[:, here], queues.kinds.tolist(), times).takers(every[here]))
+        takers.append(_Asking(entry, queues.seconds[:, here], queues.kinds.tolist(), times).takers(every[here]))
         first += count
     return padded(takers)
 
 
-class _Minibatch:
+class _Asking:
     """The heap of one minibatch's devices by the moments at which they ask, and what they took since a known one."""
 
     def __init__(self, entry: Program, seconds: Floats, kinds: list[int], times: list[float]) -> None:
