@@ -139,14 +139,20 @@ def test_growth_of_a_queue(benchmark, devices, entries, minibatches):
     benchmark.extra_info["times a touch of every cell"] = round(benchmark.stats["min"] / bare, 1)
 
 
-@pytest.mark.parametrize(("devices", "layers"), [(64, 32), (256, 32), (1024, 32), (256, 64), (256, 128)])
-def test_growth_with_devices_and_layers(benchmark, devices, layers):
-    """Seconds per minibatch, device and layer: flat where the cost is linear in devices x layers."""
+@pytest.mark.parametrize(
+    ("devices", "layers", "minibatches"),
+    [(64, 32, 16), (256, 32, 16), (1024, 32, 16), (256, 64, 16), (256, 128, 16), (256, 32, 64)],
+)
+def test_growth_with_devices_layers_and_minibatches(benchmark, devices, layers, minibatches):
+    """Seconds per minibatch, device and layer: flat where the cost is linear in their product. And as a multiple of
+    what it takes to touch a number for each of them and each microbatch once."""
     steps = program(layers, 4, "collective")
-    table = durations(steps, 16, devices)
+    table = durations(steps, minibatches, devices)
     found = benchmark.pedantic(lambda: scan(steps, table, measured=True), rounds=3, warmup_rounds=1)
     assert found == pytest.approx(compute_of(steps, table))
     if benchmark.disabled:
         return
-    each = benchmark.stats["min"] / (16 * devices * layers)
+    each = benchmark.stats["min"] / (minibatches * devices * layers)
+    bare = min(timed(lambda: touched(4 * minibatches * devices * layers)) for _ in range(3))
     benchmark.extra_info["nanoseconds per minibatch, device and layer"] = round(1e9 * each, 1)
+    benchmark.extra_info["times a touch of every cell"] = round(benchmark.stats["min"] / bare, 1)
