@@ -21,7 +21,7 @@ from odcsim.question import (
     Question,
     question_of,
 )
-from odcsim.recipe import USUAL
+from odcsim.recipe import CHOICES, USUAL
 
 if TYPE_CHECKING:
     from odcsim.questions.setting import Setting
@@ -32,7 +32,7 @@ HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
 SOME = tuple(name for name, about in FIELDS.items() if about.group == ROWS)  # what tables of rows alone act on
 NEEDED = ("model", "devices", "minibatch", "global_batch")
-BRIEF = {"recompute", "sharding"}  # of a recipe, what the short help tells of
+BRIEF = {name for name, choice in CHOICES.items() if choice.searched}  # what the short help tells of a recipe
 RARE = ("cutoff", "recipe", "force", "memory", "wide", "sweep_max_tokens")  # and what it does not, beside fields
 seed = FROM_ZERO.said
 
