@@ -12,6 +12,8 @@ from itertools import chain
 from math import log2
 from pathlib import Path
 
+import numpy as np
+
 from odcsim import budget
 from odcsim.checked import Given, shown
 from odcsim.errors import InputError
@@ -57,7 +59,13 @@ class Schedule:
     @property
     def fullest(self) -> int:
         """Tokens of the fullest microbatch, whoever runs it."""
-        return max(map(self.tokens, self.contents()))
+        microbatches = list(self.contents())
+        ends = np.cumsum(np.fromiter(map(len, microbatches), np.int64, len(microbatches)))
+        held = np.array(self.lengths, dtype=np.int64)
+        if self.gangs:
+            held = -(-held // np.array(self.gangs, dtype=np.int64))
+        upto = np.cumsum(held[np.fromiter(chain.from_iterable(microbatches), np.int64, int(ends[-1]))])
+        return int(np.diff(np.concatenate(([0], upto))[np.concatenate(([0], ends))]).max())
 
     def parts(self) -> list[float]:
         """How much of each sample's work one device does that runs it."""

@@ -7,6 +7,7 @@ none.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -77,16 +78,18 @@ def evaluate(
     `beginnings`. `advance` is called once for each (balancer, sync) that is done."""
     limit = setting.cost.cluster.memory_bytes if memory_limit is None else memory_limit
     rows, usages, minibatches = [], [], drawn(setting)
+    work, peak = flops(setting, minibatches), setting.cost.cluster.peak_flops
     ways = {sync: simulated(setting, sync) for _, sync in every}
     for some in _together(every, minibatches, setting.cost.cluster.devices):
         plans = {balancer: assign(setting, balancer, minibatches) for balancer in dict(some)}
         fully = {balancer: _fully(setting, plan, minibatches) for balancer, plan in plans.items()}
-        trust = {balancer: simulation.fidelity(setting.cost, plan.schedules) for balancer, plan in plans.items()}
+        about = {balancer: _about(setting, plan.schedules) for balancer, plan in plans.items()}
         for measured in _measured(plans, some, ways):
-            balancer, way = measured.balancer, ways[measured.recipe.sync]
-            row = finished(setting, measured, plans[balancer], minibatches, limit)
-            full = _over_full(measured, fully[balancer], way)
-            rows.append(replace(row, over_full=full, fidelity=trust[balancer]))
+            balancer = measured.balancer
+            fullest, known = about[balancer]
+            row = summary.used(costed(setting, measured, fullest, limit), *work, measured.devices, peak)
+            full = _over_full(measured, fully[balancer], ways[measured.recipe.sync])
+            rows.append(replace(row, over_full=full, **known))
             usages.append(measured.usage)
             advance()
         if beginnings is not None:
@@ -100,14 +103,12 @@ def simulated(setting: Setting, sync: str) -> Simulation:
     return Simulation(setting.cost, sync, setting.executor, seed=setting.seed, exchange=RIVAL)
 
 
-def finished(
-    setting: Setting, measured: Measured, plan: ScheduleFile, minibatches: Sequence[Drawn], limit: float | None
-) -> Row:
-    """The row of one pair, with what its devices reach and the microbatches that it has."""
-    row = costed(setting, measured, max(s.fullest for s in plan.schedules), limit)
-    counts = [sum(schedule.microbatches) + len(schedule.queue) for schedule in plan.schedules]
-    row = replace(row, microbatches=sum(counts) / len(counts) / measured.devices)
-    return summary.used(row, *flops(setting, minibatches), measured.devices, setting.cost.cluster.peak_flops)
+def _about(setting: Setting, schedules: Sequence[Schedule]) -> tuple[int, dict[str, Any]]:
+    """Tokens of a plan's fullest microbatch, and what a row tells of the plan, whichever sync runs it."""
+    counts = [sum(schedule.microbatches) + len(schedule.queue) for schedule in schedules]
+    mean = sum(counts) / len(counts) / setting.cost.cluster.devices
+    known = {"microbatches": mean, "fidelity": simulation.fidelity(setting.cost, schedules)}
+    return max(schedule.fullest for schedule in schedules), known
 
 
 def costed(setting: Setting, measured: Measured, tokens: int, limit: float | None) -> Row:
