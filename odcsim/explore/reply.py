@@ -1,6 +1,7 @@
 """What the page shows for what is asked: the table, the answer in words, one minibatch twice."""
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,10 @@ from odcsim.questions.answer import named
 from odcsim.questions.break_even import lead, network, planned
 from odcsim.questions.break_even_words import sentence
 from odcsim.questions.comparison import Comparison, compare, pairs
+from odcsim.questions.setting import Drawn, Setting, assign
 from odcsim.results import columns
+from odcsim.results.summary import priced
+from odcsim.schedule import ScheduleFile
 
 MOST = 16  # devices of a chart that follows a slider
 
@@ -44,11 +48,34 @@ class Reply:
 
 @lru_cache(maxsize=64)
 def reply(asked: Asked) -> Reply:
+    """What a price changes is its dollars alone."""
+    found, price = _compared(replace(asked, price=Asked().price)), asked.price
+    setting = replace(found.setting, price=price)
+    comparison = replace(found, setting=setting, rows=tuple(priced(row, price) for row in found.rows))
+    return Reply(comparison, answer.answer(comparison))
+
+
+@lru_cache(maxsize=32)
+def _compared(asked: Asked) -> Comparison:
     """Without what takes long and is never recommended here: a shared queue, and plans that are tight."""
     setting = asked.setting
     quick = [p for p in pairs(setting) if not (balance.named(p[0]).queue or balance.named(p[0]).tight)]
-    comparison = compare(setting, among=quick)
-    return Reply(comparison, answer.answer(comparison))
+    return compare(setting, among=quick, plan=lambda *given: _planned(asked, *given))
+
+
+def _planned(asked: Asked, setting: Setting, balancer: str, minibatches: Sequence[Drawn]) -> ScheduleFile:
+    """As far as a network is nothing to the balancer, the plan that was made with another one."""
+    key = asked if balance.named(balancer).weighs_transfers else replace(asked, network=0)
+    known = _plans(replace(key, price=Asked().price, room=0.0), setting.limit, len(minibatches))
+    if balancer not in known:
+        known[balancer] = assign(setting, balancer, minibatches)
+    return known[balancer]
+
+
+@lru_cache(maxsize=32)
+def _plans(*_of: Hashable) -> dict[str, ScheduleFile]:
+    """By balancer, of the last questions, limits and numbers of minibatches."""
+    return {}
 
 
 def chart(asked: Asked) -> dict[str, Any]:
@@ -63,8 +90,13 @@ def chart(asked: Asked) -> dict[str, Any]:
 
 def break_even(asked: Asked) -> str:
     """From which network on it pays, as `odcsim break-even` says it: of fewer minibatches, at this token limit."""
+    return _broken_even(replace(asked, price=Asked().price))
+
+
+@lru_cache(maxsize=32)
+def _broken_even(asked: Asked) -> str:
     setting = asked.setting
-    plans = planned(setting)  # which no network changes
+    plans = planned(setting, lambda *given: _planned(asked, *given))  # which no network changes
     curve = network(setting, lambda other: lead(other, plans))
     if curve is None or not curve.leads:
         return ""

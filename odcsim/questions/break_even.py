@@ -21,7 +21,7 @@ from odcsim.question import Question
 from odcsim.questions import limit, room
 from odcsim.questions.answer import NOTABLE
 from odcsim.questions.asking import setting_of
-from odcsim.questions.evaluate import simulated
+from odcsim.questions.evaluate import Planner, simulated
 from odcsim.questions.limit import SIDES
 from odcsim.questions.setting import Setting, assign, drawn
 from odcsim.schedule import Schedule
@@ -79,10 +79,10 @@ def balancers(side: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*standing_for(side), advised(side))))
 
 
-def planned(setting: Setting) -> dict[str, list[Schedules]]:
+def planned(setting: Setting, plan: Planner = assign) -> dict[str, list[Schedules]]:
     """The schedules of each side, by each of its balancers."""
     minibatches = drawn(setting)
-    return {side: [assign(setting, name, minibatches).schedules for name in balancers(side)] for side in SIDES}
+    return {side: [plan(setting, name, minibatches).schedules for name in balancers(side)] for side in SIDES}
 
 
 def lead(setting: Setting, plans: Mapping[str, Sequence[Schedules]] | None = None) -> float | None:

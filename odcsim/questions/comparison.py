@@ -11,7 +11,7 @@ from odcsim.executors import simulation
 from odcsim.program import SYNCS
 from odcsim.questions import examples
 from odcsim.questions.ends import FEW, Ends, ends
-from odcsim.questions.evaluate import Evaluation, Pair, evaluate, listed, simulated
+from odcsim.questions.evaluate import Evaluation, Pair, Planner, evaluate, listed, simulated
 from odcsim.questions.fixed import fixed
 from odcsim.questions.setting import Setting, assign, drawn
 from odcsim.results import summary
@@ -74,21 +74,23 @@ def compare(
     setting: Setting,
     *,
     among: Sequence[Pair] = (),
+    doubted: bool = True,
     memory_limit: float | None = None,
+    plan: Planner = assign,
     advance: Callable[[], None] = lambda: None,
     **terms: Any,
 ) -> Comparison:
-    """`among`: these (balancer, sync) alone, without a word on the ends of the seconds' interval, which takes longest;
-    lb-micro is one of them, under collective and under each sync of the others. `memory_limit`: bytes of one GPU,
-    unless what is known of it. `advance` is called once for each (balancer, sync) that is done. `terms`: of the
-    setting, to ask with others, as `price=2.5`."""
+    """`among`: these (balancer, sync) alone; lb-micro is one of them, under collective and under each sync of the
+    others. Not `doubted`: without the ends of the seconds' interval, where the answer may be another. `memory_limit`:
+    bytes of one GPU, unless what is known of it. `plan` makes the schedules of a balancer. `advance` is called once for
+    each (balancer, sync) that is done. `terms`: of the setting, to ask with others, as `price=2.5`."""
     setting = replace(setting, **terms)
     _check_among(among, setting)
     few: dict[str, ScheduleFile] = {}  # the beginning of each plan, which is all that the ends run
     every = among or pairs(setting)
-    found = evaluate(setting, every, memory_limit=memory_limit, beginnings=few, few=FEW, advance=advance)
+    found = evaluate(setting, every, memory_limit=memory_limit, beginnings=few, few=FEW, plan=plan, advance=advance)
     compared = summary.compared(found.rows, [u.makespan for u in found.usages], found.draws)
-    interval = None if among else ends(setting, few, {r.pair: r.recipe for r in compared})
+    interval = None if not doubted else ends(setting, few, {r.pair: r.recipe for r in compared})
     return Comparison(setting, compared, found.usages, found.draws, found.memory_limit, interval)
 
 

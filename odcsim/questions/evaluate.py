@@ -28,6 +28,7 @@ from odcsim.schedule import Schedule, ScheduleFile
 FULL = {"sharding": "full", "far": "each"}  # every device moves all it needs from and to all others, each time
 EACH = 8  # samples of a plan that take as much memory as its devices do in a simulation, about
 Pair = tuple[str, str]  # (balancer, sync)
+Planner = Callable[[Setting, str, Sequence[Drawn]], ScheduleFile]  # a balancer's schedules of drawn minibatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ def evaluate(
     memory_limit: float | None = None,
     beginnings: dict[str, ScheduleFile] | None = None,
     few: int = 0,
+    plan: Planner = assign,
     advance: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """`memory_limit`: bytes of one GPU, unless what is known of it. The first `few` schedules of each plan are put into
@@ -81,7 +83,7 @@ def evaluate(
     work, peak = flops(setting, minibatches), setting.cost.cluster.peak_flops
     ways = {sync: simulated(setting, sync) for _, sync in every}
     for some in _together(every, minibatches, setting.cost.cluster.devices):
-        plans = {balancer: assign(setting, balancer, minibatches) for balancer in dict(some)}
+        plans = {balancer: plan(setting, balancer, minibatches) for balancer in dict(some)}
         fully = {balancer: _fully(setting, plan, minibatches) for balancer, plan in plans.items()}
         about = {balancer: _about(setting, plan.schedules) for balancer, plan in plans.items()}
         for measured in _measured(plans, some, ways):

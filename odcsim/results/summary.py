@@ -98,8 +98,7 @@ def row(measured: Measured, low: float, high: float, price: float | None) -> Row
     usage = measured.usage
     seconds = float(usage.makespan.sum())
     hours = seconds * measured.devices / 3600
-    paid = (None, None, None) if price is None else tuple(hours * price * factor for factor in (1.0, low, high))
-    return Row(
+    one = Row(
         balancer=measured.balancer,
         recipe=measured.recipe,
         minibatches=len(usage.makespan),
@@ -113,10 +112,16 @@ def row(measured: Measured, low: float, high: float, price: float | None) -> Row
         model_high=seconds * high,
         gpu_hours_low=hours * low,
         gpu_hours_high=hours * high,
-        dollars=paid[0],
-        dollars_low=paid[1],
-        dollars_high=paid[2],
     )
+    return priced(one, price)
+
+
+def priced(row: Row, price: float | None) -> Row:
+    """The row at so many dollars for a GPU-hour."""
+    if price is None:
+        return replace(row, dollars=None, dollars_low=None, dollars_high=None)
+    paid = (row.gpu_hours * price, row.gpu_hours_low * price, row.gpu_hours_high * price)
+    return replace(row, dollars=paid[0], dollars_low=paid[1], dollars_high=paid[2])
 
 
 def over(row: Row, steps: int, between: tuple[float, float]) -> Row:

@@ -47,7 +47,7 @@ def _rows(point: Point) -> list[Values]:
     ways = {REFERENCE[1], *(p[1] for p in kept)}
     beside = {p for p in every if p[1] == REFERENCE[1] or (p[0] == REFERENCE[0] and p[1] in ways)}
     among = [p for p in every if p in kept or p in beside]
-    comparison = compare(setting, among=among)
+    comparison = compare(setting, among=among, doubted=False)
     sizes = {"minibatch": setting.minibatch, "max_tokens": setting.limit}
     sizes["global_batch"] = setting.minibatch * asked["devices"]
     runs = _runs(comparison, setting.epochs)

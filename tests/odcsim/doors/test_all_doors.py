@@ -464,11 +464,5 @@ FLIPPED = Question(
 )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Contradiction,
-    reason="f87f5be: fixed:length=2000,samples=700 on 8 x h200, qwen3-30b-a3b: the terminal adds 'Yes if compute takes "
-    "0.64 times these seconds: 1.17 times the best row without it.', and the explorer does not",
-)
 def test_the_explorer_gives_the_terminals_verdict(questions):
     holds(says_as_the_explorer, [*questions, FLIPPED])

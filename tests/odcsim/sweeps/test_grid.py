@@ -57,7 +57,8 @@ def test_words_of_a_recipe_are_those_of_its_file(tmp_path):
 
 
 NO_FLAGS = {
-    "output", "html", "json", "csv", "wide", "memory", "force", "help", "cutoff", "sweep_max_tokens", "selective",
+    "output", "html", "json", "csv", "wide", "memory", "force", "help", "help_all", "cutoff", "sweep_max_tokens",
+    "selective",
 }  # fmt: skip
 
 
