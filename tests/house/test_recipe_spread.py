@@ -1,9 +1,6 @@
-"""In how many files a choice of the recipe is named: a field that is passed on by itself would spread over the house.
+"""How a choice of the recipe travels: inside the recipe, from whoever asks down to the place that acts on it.
 
-Counted are names and texts of the code, not words of comments. Those of today's fields were counted when they had just
-been gathered into the recipe, and stand for the places that act on them, or measure what they do (four are newer:
-rivals that run against each other, plans for trainers that others wrote, plans of theirs that are checked, and rows
-that they are told).
+Passed on by itself it would spread over the house: a parameter here, a field there, and each new choice the same again.
 """
 
 import ast
@@ -15,12 +12,9 @@ from sources import ENGINE, ODCSIM
 
 from odcsim.recipe import CHOICES
 
-CEILINGS = {"sync": 27, "prefetch": 3, "recompute": 19, "sharding": 12, "accumulate": 13}
-CEILINGS["exchange"] = 8  # one of them what threads of a process do, one what an advice searches
-for told in ("sync", "recompute", "sharding"):  # of rows that other trainers are told
-    CEILINGS[told] += 1
-CEILINGS["sync"] += 1  # of rows that a grid keeps
-CEILINGS["sync"] += 2  # what every command has its rows from, and an offer of an advice
+ASKING = ("cli", "pages", "explore", "plots", "questions", "advice", "rollouts", "sweeps")
+SEVERAL = {"sync", "sharding"}  # of which these rooms try several for one recipe
+OLDEST = {"sync", "recompute", "sharding", "accumulate", "exchange"}  # which most of the house acts on
 NEW = 6
 # What else is called so: what torch calls its own, and what every training step has.
 ELSEWHERE = {"dtype", "reshard", "streams", "attention", "loss", "optimizer", "stack"}
@@ -37,18 +31,27 @@ def names(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def naming(name: str) -> list[str]:
-    return sorted(
-        module for module, path in (ODCSIM | ENGINE).items() if name in names(path) and not module.startswith(PROBES)
-    )
+def own(path: Path) -> set[str]:
+    """What a file's functions take, and its values hold, each by itself."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            found |= {one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+        elif isinstance(node, ast.ClassDef):
+            found |= {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)}
+    return found
+
+
+@pytest.mark.parametrize("room", ASKING)
+def test_who_asks_passes_choices_on_inside_a_recipe(room):
+    there = {module: path for module, path in ODCSIM.items() if module.startswith(f"odcsim.{room}")}
+    assert there
+    passed = {module: own(path) & set(CHOICES) - SEVERAL for module, path in there.items()}
+    assert {module: found for module, found in passed.items() if found} == {}
 
 
 @pytest.mark.parametrize("name", sorted(set(CHOICES) - ELSEWHERE))
 def test_a_choice_is_named_where_it_is_acted_on_and_nowhere_else(name):
-    found = naming(name)
+    found = {m for m, path in (ODCSIM | ENGINE).items() if name in names(path) and not m.startswith(PROBES)}
     assert "odcsim.recipe" in found
-    assert len(found) <= CEILINGS.get(name, NEW), found
-
-
-def test_ceilings_are_those_of_fields():
-    assert set(CEILINGS) <= set(CHOICES)
+    assert name in OLDEST or len(found) <= NEW, found
