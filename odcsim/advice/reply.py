@@ -6,7 +6,8 @@ from odcsim.advice.offers import Advice, Offer, Pick
 from odcsim.advice.wish import Wish
 from odcsim.command import duration
 from odcsim.questions import fixed
-from odcsim.questions.answer import NEAR, money
+from odcsim.questions.answer import NEAR
+from odcsim.questions.answer_words import money
 
 
 def rented(advice: Advice) -> Offer | None:

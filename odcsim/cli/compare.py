@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def misfit(comparison: "Comparison") -> str:
     """In words, where no row fits: what is printed may be for a program."""
-    from odcsim.questions.answer import named
+    from odcsim.questions.answer_words import named
 
     if comparison.memory_limit is None or not all(r.memory_fits is False for r in comparison.rows):
         return ""

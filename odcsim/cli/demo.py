@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from odcsim.cli.compare import show
     from odcsim.pages.report import write_report
-    from odcsim.questions import answer
+    from odcsim.questions import answer, answer_words
     from odcsim.questions.asking import ask
     from odcsim.questions.comparison import compare, pairs
 
@@ -31,6 +31,6 @@ def _run(args: argparse.Namespace) -> None:
     with progress("comparing", len(pairs())) as advance:
         comparison = compare(setting, advance=advance)
     write_report(comparison, args.html)
-    print(f"{answer.verdict(answer.answer(comparison))}\n")
+    print(f"{answer_words.verdict(answer.answer(comparison))}\n")
     show(comparison, html=args.html)
     print(f"the same with your own lengths: {COMMAND.replace('longalign', 'YOUR-LENGTHS.csv')}")

@@ -38,7 +38,7 @@ def show_few(rows: "Sequence[Row]") -> None:
 
 def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
     """What was asked, the rows, and the answer that the report gives in the same words."""
-    from odcsim.questions import answer
+    from odcsim.questions import answer, answer_words
 
     print(_asked(comparison))
     if wide:
@@ -46,7 +46,11 @@ def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
     else:
         show_few(comparison.rows)
     reply = answer.answer(comparison)
-    lines = [answer.verdict(reply), *answer.misfit(comparison, reply), *answer.sentences(comparison, reply)]
+    lines = [
+        answer_words.verdict(reply),
+        *answer_words.misfit(comparison, reply),
+        *answer_words.sentences(comparison, reply),
+    ]
     for line in [*lines, f"Cost: {comparison.setting.cost.profile.origin}."]:
         print(line)
 
@@ -108,10 +112,10 @@ def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:
 
 def show_memory(comparison: "Comparison") -> None:
     """The memory of the rows that the answer rests on, term by term."""
-    from odcsim.questions import answer
+    from odcsim.questions import answer, answer_words
 
     reply = answer.answer(comparison)
-    rows = {answer.named(r): r.memory_terms or {} for r in (reply.reference, reply.rival, reply.best)}
+    rows = {answer_words.named(r): r.memory_terms or {} for r in (reply.reference, reply.rival, reply.best)}
     names = [name for name in reply.reference.memory_terms or {} if any(terms[name] for terms in rows.values())]
     head = ["memory per device, GB", *names, "together"]
     cells = [

@@ -10,8 +10,8 @@ from odcsim.explore.asked import Asked
 from odcsim.pages import report as pages
 from odcsim.pages.opening import advice
 from odcsim.plots.pair import panels
-from odcsim.questions import answer
-from odcsim.questions.answer import named
+from odcsim.questions import answer, answer_words
+from odcsim.questions.answer_words import named
 from odcsim.questions.break_even import lead, network, planned
 from odcsim.questions.break_even_words import sentence
 from odcsim.questions.comparison import Comparison, compare, pairs
@@ -34,7 +34,7 @@ class Reply:
 
     @property
     def verdict(self) -> str:
-        return answer.verdict(self.basis)
+        return answer_words.verdict(self.basis)
 
     @property
     def table(self) -> tuple[list[str], list[list[str]]]:

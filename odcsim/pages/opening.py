@@ -2,8 +2,9 @@
 
 from odcsim.command import duration
 from odcsim.pages import page
-from odcsim.questions import answer
-from odcsim.questions.answer import Basis, dollars_between, hours_between, money, named
+from odcsim.questions import answer_words
+from odcsim.questions.answer import Basis
+from odcsim.questions.answer_words import dollars_between, hours_between, money, named
 from odcsim.questions.comparison import Comparison
 from odcsim.questions.whole_run import WholeRun
 from odcsim.results.summary import Row
@@ -18,8 +19,8 @@ def opening(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -
         page.key_figures(_figures(comparison, reply, run)),
         f"<p>{_badges(comparison)}</p>",
         page.heading("Would on-demand communication pay?"),
-        f'<div class="answer{"" if reply.pays else " no"}">{page.paragraph(answer.verdict(reply))}</div>',
-        *(page.paragraph(sentence) for sentence in answer.sentences(comparison, reply)),
+        f'<div class="answer{"" if reply.pays else " no"}">{page.paragraph(answer_words.verdict(reply))}</div>',
+        *(page.paragraph(sentence) for sentence in answer_words.sentences(comparison, reply)),
     ]
 
 
@@ -35,7 +36,7 @@ def advice(comparison: Comparison, reply: Basis, run: WholeRun | None = None) ->
     samples = f"{setting.minibatch} sample{'s' if setting.minibatch > 1 else ''}"
     size = f"{samples} per device and step, at most {setting.limit:,} tokens in a microbatch"
     takes = f"{_takes(chosen)}." if run is None else run.sentence(reply)
-    return [f"Run {named(chosen)}: {size}. {takes}", *answer.misfit(comparison, reply), _sure(chosen)]
+    return [f"Run {named(chosen)}: {size}. {takes}", *answer_words.misfit(comparison, reply), _sure(chosen)]
 
 
 def _takes(row: Row) -> str:
@@ -63,7 +64,7 @@ def _figures(comparison: Comparison, reply: Basis, run: WholeRun | None) -> list
         figures.append((money(chosen.dollars), f"{for_steps}{dollars_between(chosen)}, {money(before.dollars)} before"))
     idle = f"idle, from collective + lb-micro to {named(chosen)}"
     figures.append((f"{before.idle:.0%} → {chosen.idle:.0%}", idle))
-    gain = f"as fast as collective + lb-micro, {answer.interval(chosen)}"
+    gain = f"as fast as collective + lb-micro, {answer_words.interval(chosen)}"
     figures.append((f"{chosen.speedup:.2f} x", gain))
     if chosen.memory_bytes is not None:
         room = f" of {comparison.memory_limit / 1e9:.0f} GB that a GPU has" if comparison.memory_limit else ""
@@ -72,5 +73,5 @@ def _figures(comparison: Comparison, reply: Basis, run: WholeRun | None) -> list
 
 
 def _badges(comparison: Comparison) -> str:
-    shape = [f"lengths: {answer.SHAPE}"] if answer.SHAPE in comparison.setting.trace.origin else []
+    shape = [f"lengths: {answer_words.SHAPE}"] if answer_words.SHAPE in comparison.setting.trace.origin else []
     return " ".join(page.badge(text) for text in [f"seconds: {comparison.fidelity}", *shape])

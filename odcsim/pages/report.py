@@ -14,8 +14,9 @@ from odcsim.pages.opening import opening, question
 from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
 from odcsim.plots.svg import svg
-from odcsim.questions import answer
-from odcsim.questions.answer import Basis, named
+from odcsim.questions import answer, answer_words
+from odcsim.questions.answer import Basis
+from odcsim.questions.answer_words import named
 from odcsim.questions.comparison import Comparison, inputs
 from odcsim.questions.whole_run import WholeRun
 from odcsim.results import columns, metrics
@@ -167,7 +168,7 @@ def _origins(comparison: Comparison) -> list[str]:
         if value is not None
     ]
     asked += [("fidelity", comparison.fidelity), ("range of seconds", f"{profile.low:g} to {profile.high:g} times")]
-    shape = f" {page.badge(answer.SHAPE)}" if answer.SHAPE in setting.trace.origin else ""
+    shape = f" {page.badge(answer_words.SHAPE)}" if answer_words.SHAPE in setting.trace.origin else ""
     return [f"<h2>Inputs, and where they come from{shape}</h2>", page.facts(asked), *_closing()]
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from odcsim.command import duration
-from odcsim.questions.answer import Basis, money, named
+from odcsim.questions.answer import Basis
+from odcsim.questions.answer_words import money, named
 from odcsim.questions.evaluate import Evaluation
 from odcsim.results import summary
 from odcsim.results.intervals import of_run

@@ -17,7 +17,7 @@ from odcsim.executors.simulation import Simulation
 from odcsim.executors.simulation import simulate as run_file
 from odcsim.plots.rows import idle, speedups
 from odcsim.program import program
-from odcsim.questions import answer
+from odcsim.questions import answer, answer_words
 from odcsim.questions.asking import ask
 from odcsim.questions.comparison import Comparison, pairs
 from odcsim.questions.comparison import compare as compare_all
@@ -213,16 +213,16 @@ def test_the_answer_rests_on_what_runs_and_tells_of_what_does_not(compared):
     row, found = compared.row(SPLIT, "on-demand"), answer.answer(compared)
     assert row.makespan_seconds == min(r.makespan_seconds for r in compared.rows)
     assert SPLIT not in {found.best.balancer, found.rival.balancer, found.chosen.balancer}
-    told = " ".join(answer.sentences(compared, found))
+    told = " ".join(answer_words.sentences(compared, found))
     gain = found.best.makespan_seconds / row.makespan_seconds
     assert gain > 1.2
-    best = answer.named(found.best)
+    best = answer_words.named(found.best)
     assert f"would run {gain:.2f} times as fast as {best}, at 5% more work for each doubling" in told
     assert "simulated only" in told
     for figure in (idle(compared.rows), speedups(compared.rows)):
         assert SPLIT not in figure.layout.title.text.partition("<br>")[0]
     others = replace(compared, rows=tuple(r for r in compared.rows if r.balancer != SPLIT))
-    assert "simulated only" not in " ".join(answer.sentences(others, answer.answer(others)))
+    assert "simulated only" not in " ".join(answer_words.sentences(others, answer.answer(others)))
 
 
 def test_balance_writes_what_simulate_reads_and_compare_shows(tmp_path, capsys, compared):

@@ -15,7 +15,7 @@ from odcsim.cost import Cost
 from odcsim.executors import analytic, des
 from odcsim.executors.simulation import EXECUTORS, Simulation, usage
 from odcsim.program import EVERY, NODES, SYNCS, program
-from odcsim.questions import answer
+from odcsim.questions import answer, answer_words
 from odcsim.questions.asking import ask
 from odcsim.questions.comparison import compare
 from odcsim.recipe import Recipe
@@ -131,6 +131,6 @@ def test_a_comparison_has_it_for_on_demand_alone_and_says_what_it_brings_and_cos
         else:
             assert row == replace(before, **{n: getattr(row, n) for n in ("speedup_best_collective",)})
     reply = answer.answer(compared)
-    told = [line for line in answer.sentences(compared, reply) if line.startswith("Hierarchical transfers ")]
+    told = [line for line in answer_words.sentences(compared, reply) if line.startswith("Hierarchical transfers ")]
     assert len(told) == 1
     assert "GB more memory per device" in told[0] or "it has none" in told[0]

@@ -19,7 +19,7 @@ from odcsim.estimates import memory
 from odcsim.executors.simulation import EXECUTORS, Simulation, simulate, usage
 from odcsim.profile import Timing
 from odcsim.program import program, sync_named
-from odcsim.questions import answer
+from odcsim.questions import answer, answer_words
 from odcsim.questions.asking import ask
 from odcsim.questions.comparison import Comparison, compare
 from odcsim.questions.setting import Setting, plan
@@ -230,7 +230,7 @@ def test_full_sharding_is_held_against_with_the_plans_for_it(on_two_nodes):
 
 def test_the_answer_tells_what_it_buys_and_what_it_costs(on_two_nodes, capsys):
     found = answer.answer(on_two_nodes)
-    [told] = [s for s in answer.sentences(on_two_nodes, found) if "Hybrid" in s]
+    [told] = [s for s in answer_words.sentences(on_two_nodes, found) if "Hybrid" in s]
     here = on_two_nodes.setting.cost
     price = memory.over_full(here.model, 16, found.chosen.recipe, 8) / 1e9
     assert price > 6 / 16 * here.model.parameters / 1e9 - 0.01
@@ -239,14 +239,16 @@ def test_the_answer_tells_what_it_buys_and_what_it_costs(on_two_nodes, capsys):
     )
     assert found.chosen.over_full > 1.5
     full = min(r.makespan_seconds * r.over_full for r in on_two_nodes.rows if r.sync != "on-demand")
-    assert told.startswith(f"Hybrid sharding runs {answer.named(found.chosen)} {gain} Full sharding's best row without")
+    assert told.startswith(
+        f"Hybrid sharding runs {answer_words.named(found.chosen)} {gain} Full sharding's best row without"
+    )
     assert told.endswith(f" takes {full / found.chosen.makespan_seconds:.2f} times as long.")
     tight = replace(
         on_two_nodes, rows=tuple(replace(r, memory_fits=False) for r in on_two_nodes.rows), memory_limit=1e9
     )
     leanest = min((r for r in tight.rows if r.sync != "on-demand"), key=lambda r: r.memory_bytes)
     needs, price = leanest.memory_bytes / 1e9, memory.over_full(here.model, 16, leanest.recipe, 8) / 1e9
-    [misfit] = answer.misfit(tight, answer.answer(tight))
+    [misfit] = answer_words.misfit(tight, answer.answer(tight))
     assert (
         f"{needs:.0f} GB of memory per device, and one has 1 GB. Full sharding would need {needs - price:.0f}" in misfit
     )
@@ -259,6 +261,6 @@ def test_the_answer_tells_what_it_buys_and_what_it_costs(on_two_nodes, capsys):
 def test_the_answer_tells_where_it_buys_nothing(on_two_nodes, setting):
     one = compare(replace(setting, cost=setting.cost.by(sharding="hybrid"), minibatches=1))
     assert {(r.sharding, r.over_full) for r in one.rows} == {("full", None)}
-    assert "there is one node" in " ".join(answer.sentences(one, answer.answer(one)))
+    assert "there is one node" in " ".join(answer_words.sentences(one, answer.answer(one)))
     slower = replace(on_two_nodes, rows=tuple(replace(r, over_full=0.97) for r in on_two_nodes.rows))
-    assert "nothing here (0.97 times full sharding)" in " ".join(answer.sentences(slower, answer.answer(slower)))
+    assert "nothing here (0.97 times full sharding)" in " ".join(answer_words.sentences(slower, answer.answer(slower)))

@@ -13,7 +13,7 @@ import pytest
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.pages.report import write_report, write_timelines
-from odcsim.questions import answer
+from odcsim.questions import answer, answer_words
 from odcsim.questions.asking import ask
 from odcsim.questions.comparison import compare
 from odcsim.questions.setting import plan
@@ -101,7 +101,7 @@ def test_memory_of_the_rows_that_count_is_told_by_term(page, comparison):
     told = page.source.split("<h2>Memory</h2>")[1].split("<h2>")[0]
     reply = answer.answer(comparison)
     for row in (reply.reference, reply.rival, reply.best):
-        assert answer.named(row) in told
+        assert answer_words.named(row) in told
         for name, size in (row.memory_terms or {}).items():
             assert not size or (name in told and f">{size / 1e9:.1f}<" in told)
 
@@ -136,7 +136,7 @@ def test_it_asks_what_somebody_would_and_answers_first(page, comparison):
     chosen = answer.answer(comparison).chosen
     heading, _, rest = page.text.partition("Would on-demand communication pay?")
     assert "How to train r1-distill-qwen-1.5b on 4 x a100" in heading
-    for words in (f"Run {answer.named(chosen)}", "at most 65,536 tokens", "6 optimizer steps take", "How sure"):
+    for words in (f"Run {answer_words.named(chosen)}", "at most 65,536 tokens", "6 optimizer steps take", "How sure"):
         assert words in heading
     assert f"{chosen.gpu_hours:.3g} GPU-hours" in heading
     assert f"${chosen.dollars:,.2f}" in heading
@@ -158,7 +158,7 @@ def test_a_sweep_tells_seconds_dollars_and_what_does_not_fit(setting, comparison
     told = Page(tmp_path / "r.html").text.split("How full may a microbatch be?")[1].split("Memory")[0]
     for limit, one in swept:
         chosen = answer.answer(one).chosen
-        assert f"{limit:,} {answer.named(chosen)} {chosen.speedup:.2f} {chosen.makespan_seconds:,.1f}" in told
+        assert f"{limit:,} {answer_words.named(chosen)} {chosen.speedup:.2f} {chosen.makespan_seconds:,.1f}" in told
         assert f" {chosen.dollars:,.2f} " in told
     assert " > 20 GB " in told
     assert "A GPU has 20 GB." in told
@@ -168,7 +168,7 @@ def test_a_sweep_tells_seconds_dollars_and_what_does_not_fit(setting, comparison
 def test_there_is_an_answer_whatever_fits(setting, memory_limit):
     """Also where no balanced row does."""
     limited = compare(replace(setting, max_tokens=131072, minibatches=2), memory_limit=memory_limit)
-    assert answer.verdict(answer.answer(limited))
+    assert answer_words.verdict(answer.answer(limited))
 
 
 def test_a_report_of_today_shows_why_nothing_else(tmp_path):
@@ -220,7 +220,7 @@ def with_rows(comparison, **values):
 def test_yes_and_no(comparison, values, told, tmp_path):
     changed = with_rows(comparison, **values)
     found = answer.answer(changed)
-    assert told in answer.verdict(found)
+    assert told in answer_words.verdict(found)
     assert found.pays == (not values)
     assert found.chosen.sync == ("collective" if values else "on-demand")
     write_report(changed, tmp_path / "r.html")
@@ -233,7 +233,7 @@ def test_nothing_is_promised_at_minibatch_1():
     """One sample per device leaves nothing to balance, and the report says no."""
     asked = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=4, minibatch=1, minibatches=20)
     found = answer.answer(compare(asked))
-    assert answer.verdict(found).startswith("No: ")
+    assert answer_words.verdict(found).startswith("No: ")
     assert found.chosen is found.reference
     assert found.best.balancer == "lb-robust"
 
@@ -268,16 +268,16 @@ def test_a_tight_plan_is_chosen_for_measured_costs_alone(comparison):
 
 def test_a_row_that_does_not_fit_is_called_out(comparison):
     tight = replace(comparison, memory_limit=1e9, rows=tuple(replace(r, memory_fits=False) for r in comparison.rows))
-    [warning] = answer.misfit(tight, answer.answer(tight))
+    [warning] = answer_words.misfit(tight, answer.answer(tight))
     assert "does not fit" in warning
     assert "one has 1 GB" in warning
-    assert answer.misfit(comparison, answer.answer(comparison)) == []
+    assert answer_words.misfit(comparison, answer.answer(comparison)) == []
 
 
 @pytest.mark.parametrize("fidelity", ["calibrated", "published fit", "catalogue", "extrapolated"])
 def test_every_fidelity_is_told_in_words(comparison, fidelity):
-    told = " ".join(answer.sentences(trusted(comparison, fidelity), answer.answer(comparison)))
-    assert answer._TRUST[fidelity] in told
+    told = " ".join(answer_words.sentences(trusted(comparison, fidelity), answer.answer(comparison)))
+    assert answer_words._TRUST[fidelity] in told
     assert ", nine times in ten " in told
 
 

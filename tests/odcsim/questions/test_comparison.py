@@ -15,7 +15,7 @@ from odcsim.cli import csvs, table
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.program import SYNCS
-from odcsim.questions import answer
+from odcsim.questions import answer, answer_words
 from odcsim.questions.asking import ask
 from odcsim.questions.comparison import Comparison, compare, pairs
 from odcsim.questions.evaluate import measure
@@ -212,7 +212,7 @@ def test_terms_of_a_row_add_up_to_its_memory_and_are_printed(compared, capsys):
     table.show_memory(compared)
     told = capsys.readouterr().out
     for one in (answer.answer(compared).reference, answer.answer(compared).best):
-        [line] = [line for line in told.splitlines() if answer.named(one) in line]
+        [line] = [line for line in told.splitlines() if answer_words.named(one) in line]
         assert line.split()[-1] == f"{one.memory_bytes / 1e9:.1f}"
 
 
@@ -263,7 +263,7 @@ def test_some_rows_alone_say_what_they_say_among_all(setting, compared):
     few = compare(setting, among=[*REST, ("lb-mini", "on-demand")])
     mine, all_of_them = few.row("lb-mini", "on-demand"), compared.row("lb-mini", "on-demand")
     assert (mine.speedup, mine.sync_gain, mine.idle) == (all_of_them.speedup, all_of_them.sync_gain, all_of_them.idle)
-    assert answer.verdict(answer.answer(few))
+    assert answer_words.verdict(answer.answer(few))
     with pytest.raises(InputError, match="no row with on-demand to answer by"):
         answer.answer(compare(setting, among=REST[:2]))
 

@@ -7,7 +7,7 @@ import pytest
 from odcsim import catalog
 from odcsim.estimates.compute import flops
 from odcsim.profile import Polynomial, stretched
-from odcsim.questions import answer
+from odcsim.questions import answer, answer_words
 from odcsim.questions.asking import ask
 from odcsim.questions.comparison import compare
 from odcsim.questions.ends import Ends
@@ -36,7 +36,7 @@ def test_measured_seconds_have_none(setting):
     sure = compare(replace(setting, cost=replace(setting.cost, profile=profile)))
     assert sure.ends is None
     assert all(row.certain for row in sure.rows)
-    assert " (" not in answer.hours_between(sure.rows[0])
+    assert " (" not in answer_words.hours_between(sure.rows[0])
 
 
 def test_what_devices_reach_is_flops_over_time_and_no_more_than_they_have(found):
@@ -73,11 +73,11 @@ def test_stretched_seconds_are_of_compute_alone(setting):
 def test_the_answer_says_where_in_the_interval_it_would_be_another(found):
     reply = answer.answer(found)
     assert reply.pays
-    assert reply.flips == ""  # inside a node nothing but compute counts
+    assert reply.flips is None  # inside a node nothing but compute counts
 
     def at_the_low_end(lead: float) -> str:
         seconds = {pair: 100.0 if pair[1] == "on-demand" else 100.0 * lead for pair in found.ends.low}
-        return answer.verdict(answer.answer(replace(found, ends=replace(found.ends, low=seconds))))
+        return answer_words.verdict(answer.answer(replace(found, ends=replace(found.ends, low=seconds))))
 
     assert "times these seconds" not in at_the_low_end(1.3)
     low = found.setting.cost.profile.low
@@ -103,4 +103,4 @@ def test_only_rows_that_fit_are_chosen(found):
     none = [replace(r, memory_fits=False) for r in found.rows]
     reply = answer.answer(replace(found, rows=tuple(none), memory_limit=1e9))
     assert reply.best.memory_bytes == min(r.memory_bytes for r in found.rows if r.sync == "on-demand")
-    assert answer.misfit(replace(found, memory_limit=1e9), reply)
+    assert answer_words.misfit(replace(found, memory_limit=1e9), reply)

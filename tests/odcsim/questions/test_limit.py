@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from odcsim import Trace, catalog
-from odcsim.questions import answer, limit, room
+from odcsim.questions import answer, answer_words, limit, room
 from odcsim.questions.asking import ask
 from odcsim.questions.comparison import compare
 from odcsim.questions.remedies import needs, remedies
@@ -67,9 +67,9 @@ def test_where_nothing_fits_no_row_is_recommended(full):
     reply = answer.answer(full)
     assert reply.nothing_fits
     assert not reply.pays
-    assert answer.verdict(reply) == "Nothing here fits memory."
-    assert not any("GPU-hours" in said for said in answer.sentences(full, reply))
-    [said] = answer.misfit(full, reply)
+    assert answer_words.verdict(reply) == "Nothing here fits memory."
+    assert not any("GPU-hours" in said for said in answer_words.sentences(full, reply))
+    [said] = answer_words.misfit(full, reply)
     least = min(r.memory_bytes for r in full.rows if r.sync != "on-demand")
     assert f"need {least / 1e9:.0f} GB" in said
 
@@ -106,7 +106,9 @@ def test_where_one_side_alone_fits_it_is_the_answer(full):
         reply = answer.answer(replace(full, rows=rows))
         assert reply.chosen.sync == fits
         assert reply.pays == (fits == "on-demand")
-        assert "fits memory here" in answer.verdict(reply) or "does not fit memory here" in answer.verdict(reply)
+        assert "fits memory here" in answer_words.verdict(reply) or "does not fit memory here" in answer_words.verdict(
+            reply
+        )
 
 
 def test_the_best_collective_row_is_one_that_fits():
