@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.limit:
         # Before time is up: once it is, a process may be past saying anything.
         faulthandler.dump_traceback_later(max(args.limit - 5, 0.7 * args.limit))
-    with tempfile.TemporaryDirectory(prefix="odc-probe-") as own:
-        hearing = Hearing(args.folder or Path(own), args.device, args.name or probe.name, args.limit or probe.seconds)
+    with nullcontext(args.folder) if args.folder else tempfile.TemporaryDirectory(prefix="odc-probe-") as folder:
+        hearing = Hearing(Path(folder), args.device, args.name or probe.name, args.limit or probe.seconds)
         found = heard(probe, hearing)
     text = json.dumps(asdict(found))
     if args.folder is None:

@@ -48,8 +48,11 @@ def test_what_a_failed_probe_has_said_is_told_with_its_answer(folder):
         ("crashes", "ended by SIGSEGV and no answer, in crashes (written_probes.py:"),
     ],
 )
-def test_a_probe_that_ends_its_process_is_a_failure_with_its_last_words(folder, how, told):
+def test_a_probe_that_ends_its_process_is_a_failure_with_its_last_words(folder, how, told, tmp_path, monkeypatch):
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     assert ask(probe(how), folder).answer.found.startswith(told)
+    assert not list(temporary.iterdir())  # and nothing is left of it
 
 
 @pytest.mark.parametrize("how", ["hangs", pytest.param("hangs_deaf", marks=pytest.mark.slow)])
