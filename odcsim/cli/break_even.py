@@ -34,7 +34,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.questions.weights import regrets
 
     asked = options.asked(args, minibatches=MINIBATCHES)
-    setting = setting_of(asked)
+    setting, limited = setting_of(asked), asked.max_tokens is not None
     with progress("changing", 6) as advance:
         made = list(curves(asked, advance=advance))
     ways_out = remedies(setting) if misfits(setting) else []
@@ -42,17 +42,17 @@ def _run(args: argparse.Namespace) -> None:
     if args.html is not None:
         from odcsim.pages.break_even_page import write_break_even
 
-        write_break_even(setting, made, wrong, args.html, ways_out)
+        write_break_even(setting, made, wrong, args.html, ways_out, limited=limited)
     if args.json:
+        from odcsim.questions.fixed import fixed
+
         kinds = [{**asdict(c), "crossings": c.crossings} for c in made]
         told = {"curves": kinds, "regrets": [asdict(r) for r in wrong], "ways_out": ways_out}
-        options.print_json({"schema": 1, **told})
+        options.print_json({"schema": 1, "held_fixed": fixed(setting, limited=limited), **told})
         return
     from odcsim.questions import break_even_words as words
-    from odcsim.questions.fixed import sentence
 
-    print(words.question(setting))
-    print(f"{sentence(setting, limited=asked.max_tokens is not None)}\n")
+    print(f"{words.question(setting, limited=limited)}\n")
     for curve in made:
         print(*_table(curve), sep="\n")
         print(f"{words.sentence(curve)}\n")

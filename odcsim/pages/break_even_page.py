@@ -21,10 +21,12 @@ def write_break_even(
     regrets: Sequence[Regret],
     path: Path | str,
     ways_out: Sequence[str] = (),
+    *,
+    limited: bool = True,
 ) -> None:
-    """`ways_out`: what would fit, where what is asked about does not."""
+    """`ways_out`: what would fit, where what is asked about does not. Not `limited`: each spot has its own limit."""
     title = "Where does on-demand stop paying?"
-    body = [page.heading(title, 1), page.paragraph(words.question(setting), "asked")]
+    body = [page.heading(title, 1), page.paragraph(words.question(setting, limited=limited), "asked")]
     for number, curve in enumerate(curves):
         name = f"{curve.name}, {curve.unit}" if curve.unit else curve.name
         labels, leads = [s.label for s in curve.spots], [s.lead for s in curve.spots]

@@ -3,18 +3,21 @@
 from collections.abc import Sequence
 
 from odcsim.command import counted
+from odcsim.questions import fixed
 from odcsim.questions.answer import NOTABLE
 from odcsim.questions.break_even import Curve
 from odcsim.questions.setting import Setting
 from odcsim.questions.weights import Regret
 
 
-def question(setting: Setting) -> str:
+def question(setting: Setting, *, limited: bool) -> str:
+    """Not `limited`: the token limit is looked for at each spot."""
     cost, size = setting.cost, counted(setting.minibatch, "sample")
     return (
         f"Lead of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on {cost.cluster.devices} x "
         f"{cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
         f"One thing is changed at a time; a lead of {NOTABLE:.2f} or more pays.\n"
+        f"{fixed.sentence(setting, limited=limited)}"
     )
 
 

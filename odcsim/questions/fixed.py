@@ -9,10 +9,10 @@ SEARCHED = tuple(name for name, choice in CHOICES.items() if choice.searched)
 BY = "odcsim advise"
 
 
-def fixed(setting: Setting) -> dict[str, Any]:
-    """As JSON, of whoever has one recipe and one limit for all rows."""
-    recipe = setting.cost.recipe
-    return {**{name: getattr(recipe, name) for name in SEARCHED}, "max_tokens": setting.limit, "searched_by": BY}
+def fixed(setting: Setting, *, limited: bool = True) -> dict[str, Any]:
+    """As JSON, of whoever has one recipe for all rows, and one limit unless not `limited`."""
+    recipe, limit = setting.cost.recipe, {"max_tokens": setting.limit} if limited else {}
+    return {**{name: getattr(recipe, name) for name in SEARCHED}, **limit, "searched_by": BY}
 
 
 def sentence(setting: Setting, *, limited: bool = True) -> str:
