@@ -58,7 +58,27 @@ INTENDED: tuple[Intended, ...] = (
     Intended(r"^break-even/ways_out", "where nothing fits, break-even says what would", ADDED),
     Intended(r"^report/words/", "a report begins with the whole run", r"^(Run |In order of speed)", '"epochs"'),
     Intended(r"/idle_parts", "parts of idle time are counted as all devices' time", question='"streams", "two"'),
-    # After it: what a change to the product means to change goes here, with its reason.
+    # From bef7051 on: one question, one evaluation, one answer.
+    Intended(r"/(fidelity|memory_limit|microbatches)$", "a row tells these itself, at every door", ADDED),
+    Intended(r"^compare/(held_fixed|inputs/(epochs|field))", "an answer names what was held fixed and asked", ADDED),
+    Intended(
+        r"/run/rows/.*/seconds_(low|high)$|/run\.seconds_(low|high)$", "a whole run knows which minibatches were drawn"
+    ),
+    Intended(r"^advise/rows/.*/(seconds|dollars)_(low|high)$", "an advice has compare's interval: one formula"),
+    Intended(r"^advise/rows/.*/memory_bytes$", "an advice has compare's memory: that of the plan's fullest microbatch"),
+    Intended(
+        r"^rl/rows/.*/memory_fits$", "of a GPU whose memory nobody knows, nobody knows whether it suffices", "^True$"
+    ),
+    Intended(
+        r"^break-even/curves/", "a side is left out where its own plans do not fit, not where the limit would not"
+    ),
+    Intended(r"^explorer/break_even$", "the same, of the page's sentence"),
+    Intended(r"^explorer/verdict$", "the page adds, as the terminal does, where in the interval the answer is another"),
+    Intended(r"^explorer/link$", "a link's words come in the order of a question's fields"),
+    Intended(r"^(explorer/shown|report/table)/", "one list of columns: heads and cells are those of the terminal"),
+    Intended(
+        r"^report/(words|terminal)/", "a line tells what was held fixed, and those after it move; a run's interval"
+    ),
 )
 
 

@@ -191,7 +191,7 @@ def explorer(question: Question) -> Values:
             "fidelity": found.comparison.fidelity,
             "verdict": found.verdict,
             "advice": found.advice,
-            "shown": found.table[1],
+            "shown": found.table[1] if hasattr(found, "table") else [list(row) for row in found.rows],
             "break_even": break_even(asked),
         }
     except odcsim.InputError as error:
