@@ -40,8 +40,7 @@ docs = Path("../docs")
 # runs](../docs/published.md) leaves each source out of the fit that predicts it.
 
 # %%
-RECOMPUTE = {"none": {"recompute": False}, "full": {}}
-RECOMPUTE |= {"selective-op": {"selective": "operators"}, "selective-layer": {"selective": "layers"}}
+RECOMPUTE = {"none": "none", "full": "full", "selective-op": "operators", "selective-layer": "layers"}
 
 
 def config(run):
@@ -84,7 +83,7 @@ def predicted(run):
         reduce=run["reduce"],
         loss="whole",
         sharding=run["sharding"],
-        **RECOMPUTE[run["recompute"]],
+        recompute=RECOMPUTE[run["recompute"]],
     )
     return odcsim.compare(question).row("lb-micro", run["sync"]).tokens_per_second / devices
 

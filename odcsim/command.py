@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from odcsim.errors import InputError
 from odcsim.printing import Printed, printable, silence, standing
-from odcsim.recipe import CHOICES, RECOMPUTE, flag, over
+from odcsim.recipe import CHOICES, RECOMPUTE, SELECTIVE, flag
 
 # What a path that somebody gave can be wrong in, wherever it is looked at.
 _PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         if not self._hidden:
             return super().format_help()
-        known = {action: action.help for action in self._actions if action.dest in self._hidden}
+        known = {action: action.help for action in self._actions if _names(action) & self._hidden}
         for action in known:
             action.help = argparse.SUPPRESS
         words = f"{self.prog} {self._shortest()} [options]"
@@ -142,6 +142,11 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+def _names(action: argparse.Action) -> set[str]:
+    """What it decides, and what it is called: of several flags for one field some may be hidden."""
+    return {action.dest, *(name.strip("-").replace("-", "_") for name in action.option_strings)}
+
+
 class _HelpAll(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         parser._hidden = set()  # type: ignore[attr-defined]
@@ -160,16 +165,14 @@ def add_recipe(parser: "argparse._ActionsContainer", names: Iterable[str]) -> No
         if kind is bool:
             how["action"] = "store_false" if choice.usual else "store_true"
         else:
-            how |= {"type": kind, "choices": choice.values or None, "required": choice.compared}
+            how |= {"type": _again if name == "recompute" else kind, "choices": choice.values or None}
+            how["required"] = choice.compared
         parser.add_argument(flag(name), **how)
-        if name == "selective":
-            parser.add_argument(
-                "--recompute",
-                action=_Words,
-                choices=RECOMPUTE,
-                default=argparse.SUPPRESS,
-                help="what backward runs again: all of a layer (full, the default), or less",
-            )
+        if name == "recompute":
+            same: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
+            parts: dict[str, Any] = {"type": _part, "choices": RECOMPUTE[:3], "metavar": f"{{{','.join(SELECTIVE)}}}"}
+            parser.add_argument("--no-recompute", action="store_const", const="none", **same, help="--recompute none")
+            parser.add_argument("--selective", **parts, **same, help="--recompute operators, or layers")
         if name == "stack":
             parser.add_argument(
                 "--compile",
@@ -199,11 +202,13 @@ class _File(argparse.Action):
             action.required = action.required and action.dest not in fields
 
 
-class _Words(argparse.Action):
-    """One word for several fields of a recipe."""
+def _again(text: str) -> str:
+    """Megatron's name of it is as good."""
+    return "operators" if text == "selective" else text
 
-    def __call__(self, _: Any, args: argparse.Namespace, values: Any, __: Any = None) -> None:
-        vars(args).update(RECOMPUTE[values])
+
+def _part(text: str) -> str:
+    return "full" if text == SELECTIVE[0] else text
 
 
 def chosen(args: argparse.Namespace) -> dict[str, Any]:
@@ -211,7 +216,7 @@ def chosen(args: argparse.Namespace) -> dict[str, Any]:
     given = {name: getattr(args, name) for name in CHOICES if hasattr(args, name)}
     taken, file = getattr(args, _TAKEN, ()), getattr(args, "recipe", None) or {}
     usual = {name: CHOICES[name].usual for name in taken if not CHOICES[name].compared}
-    return usual | over({name: value for name, value in file.items() if name in taken}, given)
+    return usual | {name: value for name, value in file.items() if name in taken} | given
 
 
 def status(name: str, run: Callable[[], int | None], *failures: type[Exception]) -> int:

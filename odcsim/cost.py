@@ -80,8 +80,8 @@ class Cost:
     recipe: Recipe = USUAL
 
     def __post_init__(self) -> None:
-        if self.profile.recompute != self.recipe.recompute:
-            has, asked = ("with" if of.recompute else "without" for of in (self.profile, self.recipe))
+        if self.profile.recompute != self.recipe.recomputes:
+            has, asked = ("with" if again else "without" for again in (self.profile.recompute, self.recipe.recomputes))
             fix = "make them so with odcsim.estimates.recompute.under"
             raise InputError(f"the profile's seconds are {has} recompute, the recipe is {asked}", fix=fix)
         if self.cluster.devices % self.holders:

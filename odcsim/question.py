@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.command import amount, human, whole
 from odcsim.errors import InputError, nearest
-from odcsim.recipe import CHOICES, USUAL, Recipe
+from odcsim.recipe import CHOICES, PART, USUAL, Recipe, fields_of
 
 if TYPE_CHECKING:
     from odcsim.checked import Given
@@ -233,9 +233,9 @@ LENGTHS = tuple(name for name, about in FIELDS.items() if about.lengths)
 
 def question_of(words: Mapping[str, Any]) -> Question:
     """A question by the words of a command line or a grid, those of its recipe among them."""
-    known = {*FIELDS, *CHOICES, "recipe"}
+    choices = {*CHOICES, PART}
+    known = {*FIELDS, *choices, "recipe"}
     if odd := [name for name in words if name not in known]:
         raise TypeError(f"ask() got an unexpected keyword argument '{odd[0]}': {nearest(odd[0], sorted(known))}")
-    chosen = {name: value for name, value in words.items() if name in CHOICES}
-    rest = {name: value for name, value in words.items() if name not in CHOICES}
-    return Question(**({"recipe": Recipe(**chosen)} | rest))
+    rest = {name: value for name, value in words.items() if name not in choices}
+    return Question(**({"recipe": Recipe(**fields_of(words))} | rest))

@@ -4,7 +4,7 @@ Both command lines, `odcsim.ask`, the header of a timeline and the inputs of a c
 new choice is a field, and the place that acts on it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -14,14 +14,9 @@ from odcsim.program import EXCHANGES, SHARDINGS, SYNCS, Program, program, sync_n
 
 ACCUMULATE = ("locked", "slots")
 DTYPES = ("float32", "bfloat16")
+RECOMPUTE = ("full", "operators", "layers", "none")
+PART = "selective"  # a key beside `recompute`, which files have as true or false, and what it says
 SELECTIVE = ("no", "operators", "layers")
-RECOMPUTE: Mapping[str, Mapping[str, Any]] = {  # what one word asks for
-    "full": {"recompute": True, "selective": "no"},
-    "selective": {"recompute": True, "selective": "operators"},
-    "layers": {"recompute": True, "selective": "layers"},
-    "none": {"recompute": False, "selective": "no"},
-}
-WORDS = {"recompute": RECOMPUTE}  # fields that are asked for by words for several
 ATTENTION = ("usual", "fa2", "fa3", "cudnn", "sdpa", "eager", "triton")
 STACKS = ("tuned", "compiled", "plain")
 PRECISIONS = ("bf16", "fp8")
@@ -41,12 +36,14 @@ class Choice:
     help: str = ""
     values: tuple[str, ...] = ()  # of a text; none: whatever the place that acts on it takes
     words: str = ""  # what follows a model's name where the value is not the usual one; {} is the value
+    none: str = ""  # the same of the value "none"
     flag: bool = True  # command lines ask for it
     compared: bool = False  # a comparison tries every value; who runs but one has to say which
     engine: bool = False  # the engine's alone: predictions do not know it
     predicted: bool = False  # predictions' alone: the engine does not run it
     searched: bool = False  # an advice chooses it
     estimated: bool = False  # estimates know it; seconds that were measured hold what was chosen when they were
+    measured: tuple[str, ...] = ()  # values of it that measured seconds know, too
 
 
 def _chosen(usual: Any, **how: Any) -> Any:
@@ -59,11 +56,15 @@ class Recipe:
 
     sync: str = _chosen("on-demand", values=SYNCS, compared=True)
     prefetch: str = _chosen("fsdp2", flag=False)
-    recompute: bool = _chosen(
-        True,
-        help="layers keep their activations, and backward does not run their forward again",
-        words="without recompute",
+    recompute: str = _chosen(
+        "full",
+        values=RECOMPUTE,
+        help="what backward runs again: all of a layer (full), what is quick alone, every second layer, or nothing",
+        words="with recompute of {} alone",
+        none="without recompute",
         searched=True,
+        estimated=True,
+        measured=("full", "none"),
     )
     sharding: str = _chosen(
         "full",
@@ -74,14 +75,6 @@ class Recipe:
     accumulate: str = _chosen("locked", values=ACCUMULATE, engine=True, help="slots: the same bits always")
     # Of weights on their way, and what is computed in; masters and sums are fp32. A prediction takes its profile's.
     dtype: str = _chosen("float32", values=DTYPES, engine=True, help="to compute in and to move (float32)")
-    selective: str = _chosen(
-        "no",
-        values=SELECTIVE,
-        help="backward runs again what is quick alone (operators), or every second layer",
-        words="with recompute of {} alone",
-        searched=True,
-        estimated=True,
-    )
     attention: str = _chosen(
         "usual",
         values=ATTENTION,
@@ -170,25 +163,38 @@ class Recipe:
         return self.exchange == "ahead"
 
     @property
+    def recomputes(self) -> bool:
+        """Whether backward runs any of its layer's forward again."""
+        return self.recompute != "none"
+
+    @property
     def words(self) -> str:
         """What is not as usual, behind a model's name."""
-        told = ((CHOICES[name].words, getattr(self, name)) for name in self._unusual())
-        return "".join(f" {words.format(value)}" for words, value in told if words)
+        known = ((CHOICES[name], getattr(self, name)) for name in self._unusual())
+        told = (c.none if c.none and value == "none" else c.words.format(value) for c, value in known)
+        return "".join(f" {words}" for words in told if words)
 
     @property
     def told(self) -> str:
         """The same, and full recompute, which is usual and what not everybody runs: an advice may choose less."""
-        full = self.recompute and self.selective == "no"
-        return f"{' with full recompute' if full else ''}{self.words}"
+        return f"{' with full recompute' if self.recompute == 'full' else ''}{self.words}"
 
     def inputs(self) -> dict[str, Any]:
         """What a comparison was asked, by the names of the command line."""
-        return {name: getattr(self, name) for name in flags() if not CHOICES[name].compared}
+        return self.written(ASKED)
 
     def header(self) -> dict[str, Any]:
         """What a file says, by name. The engine's own choices are left out where they are as usual."""
         unusual = self._unusual()
-        return {name: getattr(self, name) for name, c in CHOICES.items() if not c.engine or name in unusual}
+        return self.written(name for name, c in CHOICES.items() if not c.engine or name in unusual)
+
+    def written(self, names: Iterable[str]) -> dict[str, Any]:
+        """These fields as files have them: recompute is true or false, and `selective` says of what."""
+        values = {name: getattr(self, name) for name in names}
+        if "recompute" in values:
+            values["recompute"] = self.recomputes
+            values[PART] = self.recompute if self.recompute in SELECTIVE else "no"
+        return values
 
     def differs(self, other: "Recipe") -> list[str]:
         """The names of what a prediction by one would say falsely of the other."""
@@ -197,7 +203,8 @@ class Recipe:
     @property
     def estimated(self) -> list[str]:
         """The names of what is not as usual and what no measured seconds know."""
-        return [name for name in self._unusual() if CHOICES[name].estimated]
+        known = {name: CHOICES[name] for name in self._unusual()}
+        return [name for name, c in known.items() if c.estimated and getattr(self, name) not in c.measured]
 
     @property
     def usual(self) -> list[str]:
@@ -232,13 +239,24 @@ def flags(*, engine: bool = False) -> tuple[str, ...]:
     return tuple(name for name, choice in CHOICES.items() if choice.flag and not getattr(choice, other))
 
 
-def over(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file chooses with what flags choose over it. Without recompute nothing is left to select from."""
-    none = given.get("recompute") is False
-    return {name: value for name, value in file.items() if not (none and name == "selective")} | dict(given)
+def fields_of(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that words choose, of which files and older calls have recompute as true or false, with `selective`
+    beside it. Without recompute nothing is left to select from."""
+    chosen = {name: value for name, value in words.items() if name in CHOICES}
+    if type(part := words.get(PART, "no")) is not str or part not in SELECTIVE:
+        raise InputError(f"unknown {PART} '{part}'", fix=nearest(str(part), list(SELECTIVE)))
+    again = chosen.get("recompute", True)
+    if type(again) is bool and len({"recompute", PART} & set(words)):
+        chosen["recompute"] = "none" if not again else "full" if part == "no" else part
+    elif again == "full" and part != "no":
+        chosen["recompute"] = part
+    return chosen
 
 
 def flag(name: str) -> str:
     """How a command line asks for another value than the usual one."""
     word = name.replace("_", "-")
     return f"--no-{word}" if CHOICES[name].usual is True else f"--{word}"
+
+
+ASKED = tuple(name for name in flags() if not CHOICES[name].compared)  # of every comparison

@@ -8,11 +8,11 @@ from typing import Any
 from odcsim.checked import Given
 from odcsim.errors import InputError, nearest
 from odcsim.files import reading
-from odcsim.recipe import CHOICES, WORDS, Choice
+from odcsim.recipe import CHOICES, PART, RECOMPUTE, SELECTIVE, Choice, fields_of
 from odcsim.whole import read_text
 
 COMPILE = "compile"
-KEYS = (*(name for name, choice in CHOICES.items() if choice.flag), COMPILE)
+KEYS = (*(name for name, choice in CHOICES.items() if choice.flag), PART, COMPILE)
 
 
 def read(path: Path | str) -> dict[str, Any]:
@@ -24,17 +24,24 @@ def read(path: Path | str) -> dict[str, Any]:
     for key, value in content.items():
         if key not in KEYS:
             raise InputError(f"unknown key {key!r:.40}", where=where, fix=nearest(key, list(KEYS)))
-        chosen |= fields(key, Given(key, value, where))
-    return chosen
+        chosen |= words(key, Given(key, value, where))
+    return fields_of(chosen)
 
 
-def fields(key: str, given: Given) -> Mapping[str, Any]:
-    """What one of `KEYS` chooses."""
+def words(key: str, given: Given) -> Mapping[str, Any]:
+    """What one of `KEYS` says, of which `fields_of` makes fields."""
     if key == COMPILE:
         return {"stack": "compiled"} if given.flag() else {}
-    if key in WORDS and not isinstance(given.value, bool):
-        return WORDS[key][given.one_of(WORDS[key])]
+    if key == PART:
+        return {key: given.one_of(SELECTIVE)}
+    if key == "recompute":
+        return {key: given.value if isinstance(given.value, bool) else _again(given)}
     return {key: _value(CHOICES[key], given)}
+
+
+def _again(given: Given) -> str:
+    """Megatron's name of it is as good."""
+    return "operators" if given.value == "selective" else given.one_of(RECOMPUTE)
 
 
 def _value(choice: Choice, given: Given) -> Any:

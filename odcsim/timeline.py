@@ -22,7 +22,7 @@ from odcsim.errors import InputError
 from odcsim.files import replacing
 from odcsim.form import made
 from odcsim.program import Program
-from odcsim.recipe import CHOICES, Recipe
+from odcsim.recipe import CHOICES, PART, Recipe, fields_of
 from odcsim.schedule import Schedule
 from odcsim.whole import check_file
 
@@ -182,8 +182,8 @@ def _from_columns(columns: Any) -> Timeline:
 
 def _nested(header: dict[str, Any]) -> dict[str, Any]:
     """The recipe's choices by themselves. An old file knows fewer of them: it was run with the usual ones."""
-    chosen = {name: header[name] for name in CHOICES if name in header}
-    return {name: value for name, value in header.items() if name not in chosen} | {"recipe": chosen}
+    rest = {name: value for name, value in header.items() if name not in (*CHOICES, PART)}
+    return rest | {"recipe": fields_of(header)}
 
 
 def _read_block(columns: Any, i: int, about: About) -> Block:

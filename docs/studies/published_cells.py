@@ -26,10 +26,16 @@ SOURCES = {
 }
 WATTS = 700  # of an H100 that nobody limits; below it clocks fall about as the cube root of the power
 _RECOMPUTE = {
-    "none": {"recompute": False},
-    "full": {},
-    "selective-op": {"selective": "operators"},
-    "selective-layer": {"selective": "layers"},
+    "none": "none",
+    "full": "full",
+    "selective-op": "operators",
+    "selective-layer": "layers",
+}
+_TOLD = {
+    "none": "no recompute",
+    "full": "full recompute",
+    "operators": "selective",
+    "layers": "every 2nd layer",
 }
 
 
@@ -52,8 +58,7 @@ class Cell:
     @property
     def how(self) -> str:
         """What was chosen beside the usual, in words."""
-        again = {"no": "full recompute", "operators": "selective", "layers": "every 2nd layer"}[self.recipe.selective]
-        words = [again if self.recipe.recompute else "no recompute"]
+        words = [_TOLD[self.recipe.recompute]]
         words += [self.recipe.stack] if self.recipe.stack != "tuned" else []
         words += [self.recipe.precision] if self.recipe.precision != "bf16" else []
         words += ["hybrid"] if self.cluster.nodes > 1 and self.recipe.sharding == "hybrid" else []
@@ -155,5 +160,5 @@ def _recipe(row: dict[str, str]) -> Recipe:
         precision=row["precision"],
         reduce=row["reduce"],
         loss="whole",
-        **_RECOMPUTE[row["recompute"]],
+        recompute=_RECOMPUTE[row["recompute"]],
     )

@@ -176,7 +176,7 @@ def measured(stage: Stage, folder: Path) -> Measurements:
     if not path.exists():
         found = []
         first = survey(stage, SEED + 1)
-        for leg in (leg for leg in profiles.legs(first) if leg.recipe.recompute or not stage.emulate):
+        for leg in (leg for leg in profiles.legs(first) if leg.recipe.recomputes or not stage.emulate):
             found.append(profiles.measure(first, leg))
             say(f"profile of {stage.model} on {stage.backend}: {leg.name} done")
         measurements.write(profiles.together(found), path)
@@ -190,8 +190,8 @@ def cost_of(stage: Stage, known: Measurements) -> Cost:
         found = replace(found, **EMULATED)
     elif found.swing:
         machine = replace(machine, swing=found.swing, spell=found.spell)
-    model = catalog.model(stage.model)
-    return Cost(model, under(found, model, stage.recompute), machine, Recipe(recompute=stage.recompute))
+    model, recipe = catalog.model(stage.model), Recipe(recompute="full" if stage.recompute else "none")
+    return Cost(model, under(found, model, stage.recompute), machine, recipe)
 
 
 def one_machine(devices: int) -> Cluster:

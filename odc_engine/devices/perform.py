@@ -50,7 +50,7 @@ class Performance:
         self._each = sync_named(program.sync).push_every_microbatch
         self._do: dict[str, Callable[[int], None]] = {
             "embed": self._embed,
-            "forward": self._forward if parts.recipe.recompute else self._forward_kept,
+            "forward": self._forward if parts.recipe.recomputes else self._forward_kept,
             "head": self._head,
             "backward": self._backward,
             "embed backward": self._embed_backward,

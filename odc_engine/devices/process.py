@@ -38,7 +38,7 @@ class Device(Member):
         self._later = 0.0 if host.one_clock else clocks.offset()
         self.clock = self.memory.place.clock()
         self.sync: Sync = sync_named(job.recipe.sync)
-        self.model = Decoder(job.cost.model, recompute=job.recipe.recompute, seed=job.seed).to(self.memory.device)
+        self.model = Decoder(job.cost.model, recompute=job.recipe.recomputes, seed=job.seed).to(self.memory.device)
         self.model.pause_by(self.memory.place.wait, zeros=True)
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.recipe.dtype == "bfloat16" else None
         ahead = prefetch_named(job.recipe.prefetch)

@@ -137,7 +137,7 @@ def legs(survey: Survey) -> list[Leg]:
         found.append(Leg(f"compute-{number}", mixed, usual, model))
         if number < KEPT_ROUNDS[survey.quick]:
             kept = calibration.mixed(model, first, survey.kept, survey.seed + number)
-            found.append(Leg(f"kept-{number}", kept, replace(usual, recompute=False), model))
+            found.append(Leg(f"kept-{number}", kept, replace(usual, recompute="none"), model))
     other = calibration.mixed(model, first, survey.most, survey.seed + ROUNDS[survey.quick], OTHERS[survey.quick])
     found += [Leg(f"{recipe.sync}-{first}", other, recipe, model) for recipe in others]
     one = calibration.mixed(model, 1, survey.most, survey.seed, ALONE[survey.quick])
@@ -162,7 +162,7 @@ def measure(survey: Survey, leg: Leg) -> Measurements:
         waits = job.cost if leg.emulate else None
         rows = recorded.rows(timeline.read(path), leg.file.schedules, leg.model, leg.recipe.dtype, waits)
     timed = tuple(row for row in rows.compute if row.tokens >= survey.backend.least_timed)
-    if not leg.recipe.recompute:
+    if not leg.recipe.recomputes:
         return replace(_empty(survey), compute=tuple(row for row in timed if row.kind.endswith(KEPT)))
     # Meetings and the rest are those of real runs where there are any, and of units of the model's own size.
     usual = leg.model == survey.model and (devices == survey.devices[0]) != leg.emulate
@@ -172,7 +172,7 @@ def measure(survey: Survey, leg: Leg) -> Measurements:
 
 def _job(survey: Survey, leg: Leg) -> Job:
     devices = leg.file.header.devices
-    seconds = replace(STAND_IN, model=leg.model.name, recompute=leg.recipe.recompute)
+    seconds = replace(STAND_IN, model=leg.model.name, recompute=leg.recipe.recomputes)
     cost = Cost(leg.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), leg.recipe)
     return Job(
         schedules=leg.file.schedules,

@@ -109,8 +109,8 @@ def _settings(wish: Wish, gpu: str, devices: int) -> Iterator[Setting]:
     """By recompute, and where there are several nodes by sharding. Where seconds are a fit to measurements, only what
     they can be derived for: beside them, estimates would compare two sources and not two ways."""
 
-    def setting(words: str, sharding: str = "full") -> Setting:
-        recipe = replace(wish.question.recipe, **RECOMPUTE[words], sharding=sharding)
+    def setting(again: str, sharding: str = "full") -> Setting:
+        recipe = replace(wish.question.recipe, recompute=again, sharding=sharding)
         price = wish.prices.get(gpu)
         asked = replace(wish.question, gpu=gpu, devices=devices, recipe=recipe, price=price, epochs=wish.epochs)
         return setting_of(asked, limited=False).able
@@ -118,6 +118,6 @@ def _settings(wish: Wish, gpu: str, devices: int) -> Iterator[Setting]:
     usual = setting("full").cost
     derived = usual.profile.fidelity != "catalogue"
     whole_nodes = usual.cluster.nodes > 1 and not devices % usual.cluster.devices_per_node
-    for words in ("full", "none") if derived else RECOMPUTE:
+    for again in ("full", "none") if derived else RECOMPUTE:
         for sharding in ("full", "hybrid") if whole_nodes else ("full",):
-            yield setting(words, sharding)
+            yield setting(again, sharding)

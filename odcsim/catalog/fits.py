@@ -29,11 +29,11 @@ def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None,
             raise InputError(f"{asked} with a profile", where=path, fix="its seconds hold what it was measured with")
         profile = profiles.read(path)
         known = profile if _is_of(profile, model) else _of_another(profile, model, path)
-        return under(known, model, recipe.recompute)
+        return under(known, model, recipe.recomputes)
     if gpu is None:
         raise InputError("neither --gpu nor --profile given", fix="name a GPU ('odcsim catalog list') or a profile")
     fit = None if recipe.estimated else _of_shape(model, gpu.name)
-    return under(fit, model, recipe.recompute) if fit else estimate(model, gpu, devices, recipe)
+    return under(fit, model, recipe.recomputes) if fit else estimate(model, gpu, devices, recipe)
 
 
 def _is_of(profile: Profile, model: Model) -> bool:

@@ -30,7 +30,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--gpu", metavar="G", help="likewise: the device's name, as in 'odcsim catalog list'")
     parser.add_argument("--devices", type=options.whole, metavar="N", help="of a log: how many shared the model (1)")
     parser.add_argument(
-        "--no-recompute", dest="recompute", action="store_false", help="of a log or traces: layers kept activations"
+        "--no-recompute",
+        dest="recompute",
+        action="store_const",
+        const="none",
+        default="full",
+        help="of a log or traces: layers kept activations",
     )
     parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
     parser.set_defaults(run=_run, writes="profile")
@@ -61,7 +66,7 @@ def _report(args: argparse.Namespace) -> "FitReport":
         from odcsim.fitting import fit, measurements
 
         named = [f"--{n}" for n in ("model", "gpu", "devices") if getattr(args, n) is not None]
-        if named := [*named, *([] if args.recompute else ["--no-recompute"])]:
+        if named := [*named, *(["--no-recompute"] if args.recompute == "none" else [])]:
             fix = "measurements name it themselves; traces need --lengths"
             raise InputError(f"{named[0]} given for measurements", where=first, fix=fix)
         return fit.examine(measurements.read(first))

@@ -21,7 +21,7 @@ from odcsim.question import (
     Question,
     question_of,
 )
-from odcsim.recipe import CHOICES, USUAL
+from odcsim.recipe import ASKED, CHOICES
 
 if TYPE_CHECKING:
     from odcsim.questions.setting import Setting
@@ -33,7 +33,16 @@ EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which 
 SOME = tuple(name for name, about in FIELDS.items() if about.group == ROWS)  # what tables of rows alone act on
 NEEDED = ("model", "devices", "minibatch", "global_batch")
 BRIEF = {name for name, choice in CHOICES.items() if choice.searched}  # what the short help tells of a recipe
-RARE = ("cutoff", "recipe", "force", "memory", "wide", "sweep_max_tokens")  # and what it does not, beside fields
+RARE = (
+    "cutoff",
+    "recipe",
+    "force",
+    "memory",
+    "wide",
+    "sweep_max_tokens",
+    "no_recompute",
+    "selective",
+)  # and what it does not, beside fields
 seed = FROM_ZERO.said
 
 
@@ -46,7 +55,7 @@ def add_question(
 ) -> dict[str, Any]:
     """Flags of a question's fields and of its recipe's, but not of what the command decides itself. `usual`: what the
     command takes where nobody says, if that is another value. Gives the groups of the help, for the command's own."""
-    chosen = tuple(USUAL.inputs() if recipe is None else recipe)
+    chosen = tuple(ASKED if recipe is None else recipe)
     groups = parser.grouped((QUESTION, MACHINES, STEP), last=ROWS)
     add_fields(groups, [name for name in FIELDS if name not in without], **usual)
     add_recipe(groups[STEP], chosen)

@@ -23,24 +23,20 @@ def kept(model: Model, tokens: int, longest: int, recipe: Recipe) -> float:
     """What all layers keep from their forward to their backward, and what one layer more keeps while it runs again."""
     saved = model.layers * model.hidden
     everything = model.layers * _whole(model, recipe)
-    if not recipe.recompute:
-        elements = everything
-    elif recipe.selective == "layers":
-        elements = (saved + everything) / 2
-    elif recipe.selective == "operators":
-        elements = saved + model.layers * _products(model)
-    else:
-        elements = saved
-    scores = (
-        0.0 if recipe.recompute and recipe.selective != "layers" else model.layers * _scores(model, longest, recipe)
-    )
+    elements = {
+        "none": everything,
+        "layers": (saved + everything) / 2,
+        "operators": saved + model.layers * _products(model),
+        "full": saved,
+    }[recipe.recompute]
+    scores = model.layers * _scores(model, longest, recipe) if recipe.recompute in ("none", "layers") else 0.0
     return float(BYTES_BF16 * tokens) * (elements + scores)
 
 
 def working(model: Model, tokens: int, longest: int, recipe: Recipe) -> float:
     """Of the layer whose backward runs: all that it computed again, and the gradients of its MLP and its output."""
-    again = _whole(model, recipe) - model.hidden if recipe.recompute else 0.0
-    scores = 2 * _scores(model, longest, recipe) if recipe.recompute else _scores(model, longest, recipe)
+    again = _whole(model, recipe) - model.hidden if recipe.recomputes else 0.0
+    scores = 2 * _scores(model, longest, recipe) if recipe.recomputes else _scores(model, longest, recipe)
     return float(BYTES_BF16 * tokens) * (again + model.hidden + 3 * _mlp(model) + scores)
 
 

@@ -27,7 +27,12 @@ ADAPTER_IN, ADAPTER_OUT = 1.0, 3.0
 # Of the matmuls of a forward that recompute by operator runs again: every second one is kept, and attention is.
 SELECTIVE = 0.5
 # What of a forward backward runs again: of its matmuls, of what it moves, of its attention.
-AGAIN = {"no": (1.0, 1.0, 1.0), "operators": (SELECTIVE, 1.0, 0.0), "layers": (0.5, 0.5, 0.5)}
+AGAIN = {
+    "full": (1.0, 1.0, 1.0),
+    "operators": (SELECTIVE, 1.0, 0.0),
+    "layers": (0.5, 0.5, 0.5),
+    "none": (0.0, 0.0, 0.0),
+}
 INTERVAL = 1.645  # standard deviations on either side of the median that hold 90 %
 
 
@@ -57,7 +62,7 @@ def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe 
         backward=found.backward,
         head=found.head,
         embed=found.embed,
-        recompute=recipe.recompute,
+        recompute=recipe.recomputes,
         microbatch=found.microbatch,
         optimizer=found.optimizer,
         publish=found.publish,
@@ -70,7 +75,7 @@ def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe 
 
 def _origin(gpu: GPU, rates: Rates, recipe: Recipe) -> str:
     rate = f"matmuls at {rates.matmul:.0%} of {gpu.matmul_flops / 1e12:.0f} TFLOP/s"
-    again = "with" if recipe.recompute else "without"
+    again = "with" if recipe.recomputes else "without"
     name = rates.usual if recipe.attention == "usual" else recipe.attention
     told = f"rates of {rates.family} in published runs: {rate}, attention by {name}"
     return f"{told}, a {recipe.stack} stack, {again} recompute"
@@ -92,7 +97,7 @@ def seconds(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, shard: float) 
     trained = shard * trained_share(model, chosen.lora)
     return Seconds(
         forward=layer.forward(),
-        backward=layer.backward(AGAIN[chosen.selective] if chosen.recompute else (0.0, 0.0, 0.0)),
+        backward=layer.backward(AGAIN[chosen.recompute]),
         head=Polynomial(linear=_head(model, gpu, rates, chosen, stack)),
         embed=Polynomial(linear=2 * BYTES_BF16 * model.hidden / bandwidth),
         microbatch=stack.host,
@@ -190,7 +195,7 @@ def flops(model: Model, recipe: Recipe, tokens: float, squares: float) -> tuple[
     if recipe.lora:  # no gradients of weights
         linear = 2 * model.layer_matmul_parameters * tokens
         backward, head = backward - linear, head - model.head_forward(tokens)
-    matmul, _, attention = AGAIN[recipe.selective] if recipe.recompute else (0.0, 0.0, 0.0)
+    matmul, _, attention = AGAIN[recipe.recompute]
     again = matmul * model.layer_forward(tokens, 0.0) + attention * model.layer_forward(0.0, squares)
     return model.layers * (forward + backward) + head, model.layers * again
 

@@ -87,11 +87,11 @@ def examine(
     computes = {kind: compute(kind, of) for kind, of in rows.items()}
     swings, (timings, moved) = swing(usual), transfers(m)
     parts = (*computes.values(), *moved)
-    terms = _whole(computes["microbatch"], layers, recipe.recompute) if whole else _layers(computes)
+    terms = _whole(computes["microbatch"], layers, recipe.recomputes) if whole else _layers(computes)
     constant = computes["microbatch"].coefficients.constant if whole else 0.0
     profile = replace(
         _profile(m, rows, parts, list(computes.values()), terms),
-        recompute=recipe.recompute or not whole,
+        recompute=recipe.recomputes or not whole,
         overhead=constant,
         node_transfers_included=transfers_included,
         timings=timings,

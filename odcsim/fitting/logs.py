@@ -87,7 +87,7 @@ def fit_log(
 
 def split_in_words(recipe: Recipe) -> str:
     """How seconds of both passes are split over them."""
-    matmul, attention, counted = ("1:3", "1:3.5", "with") if recipe.recompute else ("1:2", "1:2.5", "without")
+    matmul, attention, counted = ("1:3", "1:3.5", "with") if recipe.recomputes else ("1:2", "1:2.5", "without")
     split = f"matmul split {matmul} and attention {attention} between forward and backward"
     return f"{split}, as FLOPs {counted} recompute are"
 

@@ -50,7 +50,7 @@ def rows(
     for block in timeline.blocks:
         chosen = block.ran(schedules)
         if computing:
-            names = BOTH_WAYS if recipe.recompute else WITHOUT
+            names = BOTH_WAYS if recipe.recomputes else WITHOUT
             compute += _compute(block, load(model, chosen), chosen, names)
         transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES), computing)
         late = delays(block)

@@ -9,6 +9,7 @@ from typing import Any
 from odcsim import catalog
 from odcsim.checked import Given
 from odcsim.errors import InputError
+from odcsim.recipe import fields_of
 
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
 ENGINE = "on-demand"  # what no trainer runs by itself
@@ -25,7 +26,7 @@ class ChosenRow:
     minibatch: int  # samples of a device and step
     max_tokens: int
     microbatches: float
-    recomputes: str = "full"  # all of a layer; operators, layers or none
+    recompute: str = "full"  # as a recipe has it
     hybrid: bool = False
     on_host: bool = False  # the optimizer's states
     rank: int = 0  # of adapters, which alone are trained
@@ -91,9 +92,8 @@ def _chosen(inputs: Given, row: Given) -> ChosenRow:
 
 
 def _choices(row: Mapping[str, Any]) -> dict[str, Any]:
-    parts = str(row.get("selective", "no"))
     return {
-        "recomputes": "none" if row.get("recompute") is False else "full" if parts == "no" else parts,
+        "recompute": fields_of(row).get("recompute", "full"),
         "on_host": row.get("offload") is True,
         "rank": row["lora"] if type(row.get("lora")) is int else 0,
         "moments": str(row.get("optimizer", "fp32")),

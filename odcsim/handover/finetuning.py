@@ -15,7 +15,7 @@ def trl(row: ChosenRow) -> dict[str, Any]:
         "--max_length": row.max_tokens,
         "--per_device_train_batch_size": row.minibatch if apart else 1,
         "--gradient_accumulation_steps": 1 if apart else row.packs,
-        "--gradient_checkpointing": row.recomputes != "none",
+        "--gradient_checkpointing": row.recompute != "none",
         "--bf16": True,
     }
     if row.rank:
@@ -35,7 +35,7 @@ def torchtitan(row: ChosenRow) -> dict[str, Any]:
     }
     if row.on_host:
         settings["--training.enable_cpu_offload"] = None
-    return settings | {subcommands.get(row.recomputes, "activation-checkpoint:selective"): None}
+    return settings | {subcommands.get(row.recompute, "activation-checkpoint:selective"): None}
 
 
 def axolotl(row: ChosenRow) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def axolotl(row: ChosenRow) -> dict[str, Any]:
         "sample_packing": True,
         "micro_batch_size": 1,
         "gradient_accumulation_steps": row.packs,
-        "gradient_checkpointing": row.recomputes != "none",
+        "gradient_checkpointing": row.recompute != "none",
         "fsdp_version": 2,
         "fsdp_config": {
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -66,7 +66,7 @@ def llama_factory(row: ChosenRow) -> dict[str, Any]:
         "neat_packing": True,
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": row.packs,
-        "disable_gradient_checkpointing": row.recomputes == "none",
+        "disable_gradient_checkpointing": row.recompute == "none",
     }
     if row.rank:
         settings |= {"finetuning_type": "lora", "lora_rank": row.rank}

@@ -17,7 +17,7 @@ def verl(row: ChosenRow) -> dict[str, Any]:
         f"{actor}.ppo_max_token_len_per_gpu": row.max_tokens,
         f"{actor}.ppo_mini_batch_size": max(1, row.samples // row.rollouts),
         f"{actor}.fsdp_config.fsdp_size": row.per_node if row.hybrid else -1,
-        f"{model}.enable_gradient_checkpointing": row.recomputes != "none",
+        f"{model}.enable_gradient_checkpointing": row.recompute != "none",
     }
     if row.on_host:
         settings[f"{actor}.fsdp_config.optimizer_offload"] = True
@@ -35,9 +35,9 @@ def slime(row: ChosenRow) -> dict[str, Any]:
         "--max-tokens-per-gpu": row.max_tokens,
         "--balance-data": None,
     }
-    if row.recomputes == "operators":
+    if row.recompute == "operators":
         return settings | {"--recompute-granularity selective": None}
-    if row.recomputes == "none":
+    if row.recompute == "none":
         return settings
     every = {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1}
     return settings | every
@@ -53,6 +53,6 @@ def nemo_rl(row: ChosenRow) -> dict[str, Any]:
         "policy.sequence_packing.enabled": True,
         "policy.sequence_packing.train_mb_tokens": row.max_tokens,
         "policy.dtensor_cfg.enabled": True,
-        "policy.dtensor_cfg.activation_checkpointing": row.recomputes != "none",
+        "policy.dtensor_cfg.activation_checkpointing": row.recompute != "none",
     }
     return settings | ({"policy.dtensor_cfg.cpu_offload": True} if row.on_host else {})

@@ -128,8 +128,8 @@ def _unsaid(row: ChosenRow) -> dict[str, str]:
         "on_host": "states of the optimizer on the host" if row.on_host else "",
         "rank": f"adapters of rank {row.rank}" if row.rank else "",
         "moments": f"moments in {row.moments}" if row.moments != "fp32" else "",
-        "operators": "recompute of operators alone" if row.recomputes == "operators" else "",
-        "layers": "recompute of every second layer alone" if row.recomputes == "layers" else "",
+        "operators": "recompute of operators alone" if row.recompute == "operators" else "",
+        "layers": "recompute of every second layer alone" if row.recompute == "layers" else "",
     }
     return {name: words for name, words in said.items() if words}
 

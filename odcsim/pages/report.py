@@ -19,6 +19,7 @@ from odcsim.questions.answer import Basis
 from odcsim.questions.answer_words import named
 from odcsim.questions.comparison import Comparison, inputs
 from odcsim.questions.whole_run import WholeRun
+from odcsim.recipe import ASKED, PART
 from odcsim.results import columns, metrics
 from odcsim.timeline import Timeline
 
@@ -161,11 +162,12 @@ def _pair(comparison: Comparison, reply: Basis) -> list[str]:
 
 def _origins(comparison: Comparison) -> list[str]:
     setting, profile = comparison.setting, comparison.setting.cost.profile
-    usual = setting.cost.recipe.usual
+    recipe, usual = setting.cost.recipe, setting.cost.recipe.usual
+    known = inputs(setting) | {name: getattr(recipe, name) for name in ASKED}
     asked = [
         (name.replace("_", " "), _text(value) + (" (default)" if name in usual else ""))
-        for name, value in inputs(comparison.setting).items()
-        if value is not None
+        for name, value in known.items()
+        if value is not None and name != PART
     ]
     asked += [("fidelity", comparison.fidelity), ("range of seconds", f"{profile.low:g} to {profile.high:g} times")]
     shape = f" {page.badge(answer_words.SHAPE)}" if answer_words.SHAPE in setting.trace.origin else ""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from odcsim.questions.setting import Setting
-from odcsim.recipe import CHOICES, Recipe
+from odcsim.recipe import ASKED, CHOICES, Recipe
 
 SEARCHED = tuple(name for name, choice in CHOICES.items() if choice.searched)
 BY = "odcsim advise"
@@ -11,8 +11,8 @@ BY = "odcsim advise"
 
 def fixed(setting: Setting, *, limited: bool = True) -> dict[str, Any]:
     """As JSON, of whoever has one recipe for all rows, and one limit unless not `limited`."""
-    recipe, limit = setting.cost.recipe, {"max_tokens": setting.limit} if limited else {}
-    return {**{name: getattr(recipe, name) for name in SEARCHED}, **limit, "searched_by": BY}
+    limit = {"max_tokens": setting.limit} if limited else {}
+    return {**setting.cost.recipe.written(SEARCHED), **limit, "searched_by": BY}
 
 
 def sentence(setting: Setting, *, limited: bool = True) -> str:
@@ -26,7 +26,7 @@ def sentence(setting: Setting, *, limited: bool = True) -> str:
 
 def beside(recipe: Recipe) -> str:
     """What an advice does not search, with what searches it."""
-    held = {name: getattr(recipe, name) for name in recipe.inputs() if name not in SEARCHED}
+    held = {name: getattr(recipe, name) for name in ASKED if name not in SEARCHED}
     unusual = ", ".join(f"{name} {held[name]}" for name in held if name not in recipe.usual)
     words = f"{unusual}, and all else as usual" if unusual else "all else as usual"
     return (

@@ -8,7 +8,7 @@ from odcsim.cost import Cost
 from odcsim.estimates import memory
 from odcsim.questions import room
 from odcsim.questions.setting import Setting
-from odcsim.recipe import RECOMPUTE, Recipe
+from odcsim.recipe import Recipe
 from odcsim.trace import Trace
 
 MOST = 64  # times the devices that were asked for
@@ -56,7 +56,7 @@ def _smaller(setting: Setting, limit: float) -> Iterator[str]:
 
 def _chosen(setting: Setting, limit: float) -> Iterator[str]:
     recipe, longest = setting.cost.recipe, setting.trace.longest
-    layers = {"--recompute full": RECOMPUTE["full"]} if recipe != replace(recipe, **RECOMPUTE["full"]) else {}
+    layers = {"--recompute full": {"recompute": "full"}} if recipe.recompute != "full" else {}
     for words, choices in {**layers, **CHOICES}.items():
         other = replace(_leanest(setting).recipe, **choices)
         if other != _leanest(setting).recipe:

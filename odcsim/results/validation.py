@@ -97,7 +97,7 @@ class Validation:
             "balancer": self.measured.balancer,
             "model": self.measured.model,
             "devices": self.measured.devices,
-            "recompute": self.measured.recipe.recompute,
+            "recompute": self.measured.recipe.recomputes,
             "executor_check": self.executor_check,
             "runs": self.runs,
             "predicted": {k: getattr(self.predicted, k) for k in ("executor", "fidelity", "hardware")},

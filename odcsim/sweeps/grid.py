@@ -3,7 +3,7 @@
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -17,7 +17,7 @@ from odcsim.errors import InputError
 from odcsim.files import reading
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS, LENGTHS
-from odcsim.recipe import USUAL, over
+from odcsim.recipe import USUAL, fields_of
 from odcsim.sweeps import keys
 from odcsim.sweeps.point import FILES, Point, digest, located, read
 from odcsim.whole import read_text
@@ -79,7 +79,7 @@ def _asked(content: Mapping[str, Any], where: str, folder: str) -> Iterator[dict
         for combined in product(*options):
             said = {name: value for one in combined for name, value in one.items() if name != keys.RECIPE}
             file: Mapping[str, Any] = next((one[keys.RECIPE] for one in combined if keys.RECIPE in one), {})
-            recipe = USUAL.inputs() | {name: v for name, v in over(file, said).items() if name in USUAL.inputs()}
+            recipe = replace(USUAL, **(dict(file) | fields_of(said))).inputs()
             yield keys.USUAL | {name: value for name, value in said.items() if name in FIELDS} | recipe
 
 

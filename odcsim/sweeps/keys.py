@@ -15,7 +15,7 @@ CASE = "case"  # tables of keys that belong together
 def read(key: str, given: Given) -> Mapping[str, Any]:
     """What one value says, by the fields that it decides: a word of a recipe may decide several."""
     if key in recipe_file.KEYS:
-        return recipe_file.fields(key, given)
+        return recipe_file.words(key, given)
     return {key: FIELDS[key].values.given(given)}
 
 

@@ -229,7 +229,9 @@ def test_what_held_out_minibatches_take_changes_no_prediction(stage, tmp_path, m
     usual = COST[stages.STAGES[0]]
     usual = replace(usual, profile=replace(usual.profile, timings=tuple(Timing(kind, 2, 1e-3) for kind in KINDS)))
     seconds = page.under(usual.profile, usual.model, stage.recompute)
-    cost = replace(usual, profile=seconds, recipe=replace(usual.recipe, recompute=stage.recompute))
+    cost = replace(
+        usual, profile=seconds, recipe=replace(usual.recipe, recompute="full" if stage.recompute else "none")
+    )
     plans = {sync: stages.planned(stage, cost, sync) for sync in stage.syncs}
     files = {sync: stages.with_others(stage, file) for sync, (file, _) in plans.items()}
 
@@ -242,7 +244,7 @@ def test_what_held_out_minibatches_take_changes_no_prediction(stage, tmp_path, m
 
     def run(file, job, path, quiet):
         assert quiet
-        assert job.recipe.recompute == stage.recompute
+        assert job.recipe.recomputes == stage.recompute
         line = ran(cost, file, job.recipe.sync)
         held = [n for n, s in enumerate(file.schedules) if s in plans[job.recipe.sync][0].schedules]
         blocks = []

@@ -55,7 +55,7 @@ def run_on_machine(file, job, output: str, *, quiet: bool) -> int:
         )
     elif devices == 1:
         seconds = replace(MACHINE, **{name: faster(getattr(MACHINE, name)) for name in TERMS})
-    seconds = under(seconds, job.cost.model, job.recipe.recompute)
+    seconds = under(seconds, job.cost.model, job.recipe.recomputes)
     cost = Cost(job.cost.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), job.recipe)
     line = simulate(file, Simulation(cost))
     timeline.write(replace(line, about=replace(line.about, executor="engine", emulated=job.emulate)), output)

@@ -19,7 +19,7 @@ from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation
 from odcsim.questions.asking import ask
-from odcsim.recipe import CHOICES, USUAL, Recipe, flag, flags
+from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, fields_of, flag, flags
 
 A100, MODEL = catalog.gpu("a100"), catalog.model("r1-distill-qwen-1.5b")
 
@@ -85,7 +85,7 @@ def test_keys_of_a_header_and_of_inputs_are_as_ever(timeline, setting):
         ({"sync": "on-demnd"}, "unknown sync 'on-demnd'; did you mean 'on-demand'"),
         ({"sharding": "hybird"}, "unknown sharding 'hybird'; did you mean 'hybrid'"),
         ({"accumulate": "lock"}, "unknown accumulate 'lock'; did you mean 'locked'"),
-        ({"recompute": "no"}, "recompute is 'no'; give a value such as True"),
+        ({"recompute": "no"}, "unknown recompute 'no'; did you mean 'none'"),
         ({"dtype": None}, "dtype is None; give a value such as 'float32'"),
         ({"lora": -1}, "lora is -1; give a value such as 0"),
         ({"attention": "fa4"}, "unknown attention 'fa4'; did you mean 'fa"),
@@ -105,8 +105,8 @@ def test_what_is_no_choice_is_nobodys_argument():
 
 def test_seconds_and_recipe_agree_on_recompute(setting):
     with pytest.raises(InputError, match="seconds are with recompute, the recipe is without"):
-        setting.cost.by(recompute=False)
-    without = Recipe(recompute=False)
+        setting.cost.by(recompute="none")
+    without = Recipe(recompute="none")
     assert Cost(MODEL, estimate(MODEL, A100, 8, without), cluster_of(A100, 8), without).ran == without
 
 
@@ -131,15 +131,40 @@ def test_every_field_says_of_itself_what_the_command_line_needs():
         assert not choice.compared or choice.values
 
 
-@pytest.mark.parametrize(
-    ("word", "recompute", "selective"),
-    [("full", True, "no"), ("selective", True, "operators"), ("layers", True, "layers"), ("none", False, "no")],
-)
-def test_one_word_says_what_is_computed_again(word, recompute, selective):
+SAID = {  # by flags, those of before among them, and as words of files and of Python
+    "full": (["--recompute", "full"], ["--selective", "no"], {"recompute": True}, {"selective": "no"}),
+    "operators": (["--recompute", "selective"], ["--selective", "operators"], {"selective": "operators"}),
+    "layers": (["--selective", "layers"], {"recompute": True, "selective": "layers"}),
+    "none": (["--no-recompute"], {"recompute": False}, {"recompute": False, "selective": "layers"}),
+}
+
+
+@pytest.mark.parametrize("choice", RECOMPUTE)
+def test_recompute_is_one_choice_however_it_is_said(choice):
     parser = Parser()
     add_recipe(parser, flags())
-    asked = Recipe(**chosen(parser.parse_args(["--sync", "on-demand", "--recompute", word])))
-    assert asked == Recipe(recompute=recompute, selective=selective)
+    for said in (*SAID[choice], ["--recompute", choice], {"recompute": choice}):
+        if isinstance(said, list):
+            words = chosen(parser.parse_args(["--sync", "on-demand", *said]))
+            assert words["recompute"] == choice
+        else:
+            words = fields_of(said)
+        assert Recipe(**words) == Recipe(recompute=choice)
+
+
+@pytest.mark.parametrize("choice", RECOMPUTE)
+def test_files_have_recompute_as_they_always_had(choice):
+    written = Recipe(recompute=choice).inputs()
+    assert (written["recompute"], written["selective"]) == {
+        "full": (True, "no"), "operators": (True, "operators"), "layers": (True, "layers"), "none": (False, "no"),
+    }[choice]  # fmt: skip
+    assert Recipe(**fields_of(written)) == Recipe(recompute=choice)
+    assert Recipe(**fields_of(Recipe(recompute=choice).header())) == Recipe(recompute=choice)
+
+
+def test_a_part_that_nobody_knows_is_refused():
+    with pytest.raises(InputError, match="unknown selective 'some'"):
+        fields_of({"selective": "some"})
 
 
 def test_compile_is_the_compiled_stack():
@@ -152,8 +177,8 @@ def test_full_recompute_is_told_although_it_is_usual():
     """`advise` may choose less: who compares has to see which of both a table is of."""
     assert Recipe().told == " with full recompute"
     assert Recipe(lora=16).told == " with full recompute with adapters of rank 16"
-    assert Recipe(recompute=False).told == " without recompute"
-    assert Recipe(selective="layers").told == " with recompute of layers alone"
+    assert Recipe(recompute="none").told == " without recompute"
+    assert Recipe(recompute="layers").told == " with recompute of layers alone"
 
 
 def test_what_is_not_as_usual_is_told_behind_the_models_name():
@@ -164,8 +189,8 @@ def test_what_is_not_as_usual_is_told_behind_the_models_name():
 def test_a_choice_of_yes_and_no_that_is_usually_no_is_asked_for_by_its_name():
     parser = argparse.ArgumentParser()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(CHOICES, "new_one", replace(CHOICES["recompute"], usual=False))
-        patch.setitem(CHOICES, "number", replace(CHOICES["recompute"], usual=4))
+        patch.setitem(CHOICES, "new_one", replace(CHOICES["recompute"], values=(), usual=False))
+        patch.setitem(CHOICES, "number", replace(CHOICES["recompute"], values=(), usual=4))
         add_recipe(parser, ("new_one", "number"))
         assert chosen(parser.parse_args([])) == {"new_one": False, "number": 4}
         assert chosen(parser.parse_args(["--new-one", "--number", "8"])) == {"new_one": True, "number": 8}

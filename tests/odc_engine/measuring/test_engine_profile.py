@@ -91,7 +91,7 @@ def test_legs_have_names_of_their_own_and_run_what_the_backend_can(backend, quic
     for leg in found:
         job = profile._job(survey, leg)
         assert (job.backend.name, job.recipe, job.emulate) == (backend, leg.recipe, leg.emulate)
-        assert job.recipe.recompute == (not leg.name.startswith("kept"))
+        assert job.recipe.recomputes == (not leg.name.startswith("kept"))
 
 
 def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():

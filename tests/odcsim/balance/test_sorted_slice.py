@@ -46,7 +46,7 @@ def test_it_never_waits_longer_than_lb_micro(lengths, devices, room, least):
             "reshard": st.booleans(),
             "streams": st.sampled_from(["one", "two"]),
             "sharding": st.sampled_from(["full", "hybrid"]),
-            "recompute": st.booleans(),
+            "recompute": st.sampled_from(["full", "none"]),
         }
     ),
     slow=st.sampled_from([(), ((0, 1.3),)]),

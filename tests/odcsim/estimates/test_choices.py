@@ -16,7 +16,7 @@ CHOICES = (
     {"loss": "whole"},
     {"optimizer": "8bit"},
     {"lora": 16},
-    {"selective": "layers"},
+    {"recompute": "layers"},
 )
 
 

@@ -9,7 +9,7 @@ from odcsim.estimates import activations
 from odcsim.estimates.activations import LOSS_CHUNK
 from odcsim.estimates.memory import SLACK, Memory, estimate
 from odcsim.program import SYNCS
-from odcsim.recipe import Recipe
+from odcsim.recipe import RECOMPUTE, Recipe
 
 MODEL = catalog.model("r1-distill-qwen-7b")
 
@@ -67,8 +67,7 @@ def test_adapters_have_states_and_gradients_and_the_frozen_weights_neither() -> 
 
 
 def test_what_is_kept_grows_from_full_recompute_to_none() -> None:
-    ways = [Recipe("collective", selective=way) for way in ("no", "operators", "layers")]
-    ways.append(Recipe("collective", recompute=False))
+    ways = [Recipe("collective", recompute=way) for way in RECOMPUTE]
     peaks = [estimate(MODEL, 8, 16384, way).activations for way in ways]
     assert peaks == sorted(peaks)
     assert len(set(peaks)) == len(peaks)

@@ -49,7 +49,7 @@ def seconds(profile: Profile, lengths=(1000, 30_000)) -> np.ndarray:
 
 
 def by(recompute: bool) -> Recipe:
-    return Recipe(recompute=recompute)
+    return Recipe(recompute="full" if recompute else "none")
 
 
 @given(st.sampled_from(["tiny", "r1-distill-qwen-1.5b", "qwen3-30b-a3b", "llama-3.1-8b"]))
@@ -139,7 +139,7 @@ def test_balancers_and_executors_take_the_same_seconds(tmp_path):
         on = setting.cost.profile.recompute
         found = compare(setting)
         assert found.as_json()["inputs"]["recompute"] is on
-        assert simulate_of(setting).about.recipe.recompute is on
+        assert simulate_of(setting).about.recipe.recomputes is on
     assert usual.cost.profile == MEASURED
     lengths = np.array([1000, 2000])
     assert np.all(kept.cost.sample_seconds(lengths) == seconds(under(MEASURED, SMALL, False), lengths))
@@ -161,9 +161,10 @@ def test_without_recompute_is_quicker_and_holds_more():
 
 def test_a_prediction_with_it_is_not_held_against_a_run_without(timeline):
     without = replace(timeline, about=replace(timeline.about, recipe=by(False)))
-    with pytest.raises(InputError, match=r"^measured timeline: run without recompute, predicted with recompute; pred"):
+    said = "recompute none is not the prediction's full; predict with --recompute none"
+    with pytest.raises(InputError, match=said):
         validate(timeline, [without])
-    with pytest.raises(InputError, match="run with recompute, predicted without recompute; leave --no-recompute out"):
+    with pytest.raises(InputError, match="recompute full is not the prediction's none; predict with --recompute full"):
         validate(without, [timeline])
     assert validate(without, [without]).as_json()["recompute"] is False
 

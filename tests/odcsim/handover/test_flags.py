@@ -66,7 +66,7 @@ def test_a_sync_that_the_trainer_does_not_run_is_told(trainer, sync):
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda t: t.name)
 @pytest.mark.parametrize(
     "choice",
-    [{"on_host": True}, {"rank": 16}, {"moments": "8bit"}, {"hybrid": True}, {"recomputes": "operators"}],
+    [{"on_host": True}, {"rank": 16}, {"moments": "8bit"}, {"hybrid": True}, {"recompute": "operators"}],
 )
 def test_every_choice_is_said_or_said_not_to_be(trainer, choice):
     from dataclasses import replace

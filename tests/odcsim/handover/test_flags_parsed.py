@@ -38,7 +38,7 @@ def test_trl_reads_them(tmp_path, row):
     apart = chosen.way == "on-demand"
     assert (config.max_length, config.packing) == (chosen.max_tokens, not apart)
     assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == ((4, 1) if apart else (1, 3))
-    assert config.gradient_checkpointing == (chosen.recomputes != "none")
+    assert config.gradient_checkpointing == (chosen.recompute != "none")
     assert (model.use_peft, model.lora_r) == ((True, 8) if row == "much" else (False, model.lora_r))
     assert (config.optim == "adamw_torch_8bit") == (row == "much")
 

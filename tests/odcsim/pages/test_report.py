@@ -18,6 +18,7 @@ from odcsim.questions.asking import ask
 from odcsim.questions.comparison import compare
 from odcsim.questions.setting import plan
 from odcsim.questions.sweep import sweep_max_tokens
+from odcsim.recipe import ASKED
 from odcsim.results import metrics
 from odcsim.trace import Trace
 
@@ -114,7 +115,7 @@ def test_what_the_figures_rest_on_is_told(page, comparison):
 
 def test_what_was_chosen_is_told_from_what_is_usual(page, comparison):
     assert comparison.setting.cost.recipe.words == ""
-    for name in comparison.setting.cost.recipe.inputs():
+    for name in ASKED:
         assert re.search(rf"\b{name.replace('_', ' ')}\W+\w+ \(default\)", page.text), name
 
 

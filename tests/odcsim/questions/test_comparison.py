@@ -20,7 +20,7 @@ from odcsim.questions.asking import ask
 from odcsim.questions.comparison import Comparison, compare, pairs
 from odcsim.questions.evaluate import measure
 from odcsim.questions.setting import cost_of, plan
-from odcsim.recipe import CHOICES, USUAL
+from odcsim.recipe import ASKED, CHOICES
 from odcsim.results import columns, metrics
 from odcsim.results.summary import REFERENCE, row
 
@@ -274,7 +274,7 @@ def _values(name):
 
 
 @settings(max_examples=12)
-@given(st.fixed_dictionaries({}, optional={name: st.sampled_from(_values(name)) for name in USUAL.inputs()}))
+@given(st.fixed_dictionaries({}, optional={name: st.sampled_from(_values(name)) for name in ASKED}))
 def test_parts_of_the_idle_are_parts_of_it_whatever_the_recipe(recipe):
     """Under every sync, over two nodes."""
     try:

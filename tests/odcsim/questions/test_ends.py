@@ -54,7 +54,7 @@ def test_what_devices_reach_is_flops_over_time_and_no_more_than_they_have(found)
 
 def test_without_recompute_nothing_is_computed_again_and_adapters_get_fewer_flops():
     model = catalog.model("qwen3-8b")
-    own, again = flops(model, Recipe(recompute=False), 1000, 1e6)
+    own, again = flops(model, Recipe(recompute="none"), 1000, 1e6)
     assert again == 0
     adapted, _ = flops(model, Recipe(lora=8), 1000, 1e6)
     assert own - adapted == pytest.approx(

@@ -8,6 +8,7 @@ from odcsim.cli import build_parser
 from odcsim.command import chosen
 from odcsim.errors import InputError
 from odcsim.question import FIELDS
+from odcsim.recipe import Recipe
 from odcsim.sweeps import keys
 from odcsim.sweeps.grid import grid_of
 from odcsim.sweeps.keys import ALL, CASE, RECIPE, ROWS
@@ -58,12 +59,11 @@ def test_words_of_a_recipe_are_those_of_its_file(tmp_path):
 
 NO_FLAGS = {
     "output", "html", "json", "csv", "wide", "memory", "force", "help", "help_all", "cutoff", "sweep_max_tokens",
-    "selective",
 }  # fmt: skip
 
 
 def test_a_grid_knows_what_compare_asks():
-    """All but what is about printing, and the recompute words that one flag says for two fields."""
+    """All but what is about printing."""
     [commands] = [action.choices for action in build_parser()._actions if hasattr(action, "_choices_actions")]
     flags = {action.dest for action in commands["compare"]._actions} - NO_FLAGS
     assert flags <= set(ALL)
@@ -76,7 +76,7 @@ def test_what_is_not_said_is_what_compare_takes():
     args = build_parser().parse_args(["compare", *words])
     [one] = asked(SMALL)
     assert {name: one[name] for name in keys.USUAL} == {name: getattr(args, name) for name in keys.USUAL}
-    assert {name: one[name] for name in one if name not in keys.USUAL} == chosen(args)
+    assert {name: one[name] for name in one if name not in keys.USUAL} == Recipe(**chosen(args)).inputs()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_is_not_said_is_what_compare_takes():
         ({"whole": "yes"}, "grid: whole is 'yes'; expected true or false"),
         ({"price": -1}, "grid: price is -1; expected a number from 0"),
         ({"epochs": 0}, "grid: epochs is 0; expected a number above 0"),
-        ({"recompute": "some"}, "grid: recompute is 'some'; one of full, selective, layers, none"),
+        ({"recompute": "some"}, "grid: recompute is 'some'; one of full, operators, layers, none"),
         ({"balancer": "best"}, "grid: balancer is 'best'; one of native, "),
         ({"global_batch": 8}, "grid: both minibatch and global_batch; one says the other: leave one out"),
         ({"case": [{"sync": "collective"}]}, "grid: a case has sync; say it once, above all cases"),
