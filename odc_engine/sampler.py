@@ -25,9 +25,9 @@ from torch.utils.data import Sampler
 
 from odcsim.balance import plan, runs_with
 from odcsim.balance.library import check_limit, digest, loss_tokens, weigh
-from odcsim.checked import numbers, whole_numbers
 from odcsim.errors import InputError
 from odcsim.program import sync_named
+from odcsim.support.checked import numbers, whole_numbers
 
 __all__ = ["BalancedBatches", "Share", "agree"]
 

@@ -10,33 +10,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from odcsim.decide.asking import ask
+    from odcsim.decide.comparison import Comparison, compare
+    from odcsim.decide.setting import Setting, plan
+    from odcsim.decide.sweep import sweep_max_tokens
+    from odcsim.decide.sweeps.sweeping import sweep
     from odcsim.errors import InputError
     from odcsim.executors.simulation import Simulation, simulate
-    from odcsim.pages.report import write_report
-    from odcsim.questions.asking import ask
-    from odcsim.questions.comparison import Comparison, compare
-    from odcsim.questions.setting import Setting, plan
-    from odcsim.questions.sweep import sweep_max_tokens
     from odcsim.reading import load
-    from odcsim.sweeps.sweeping import sweep
+    from odcsim.show.pages.report import write_report
     from odcsim.trace import Trace
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Comparison": "questions.comparison",
+    "Comparison": "decide.comparison",
     "InputError": "errors",
-    "Setting": "questions.setting",
+    "Setting": "decide.setting",
     "Simulation": "executors.simulation",
     "Trace": "trace",
-    "ask": "questions.asking",
-    "compare": "questions.comparison",
+    "ask": "decide.asking",
+    "compare": "decide.comparison",
     "load": "reading",
-    "plan": "questions.setting",
+    "plan": "decide.setting",
     "simulate": "executors.simulation",
-    "sweep": "sweeps.sweeping",
-    "sweep_max_tokens": "questions.sweep",
-    "write_report": "pages.report",
+    "sweep": "decide.sweeps.sweeping",
+    "sweep_max_tokens": "decide.sweep",
+    "write_report": "show.pages.report",
 }
 __all__ = [
     "Comparison",

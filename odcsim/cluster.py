@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from odcsim.checked import Given
 from odcsim.errors import InputError, nearest
-from odcsim.files import reading
-from odcsim.whole import read_text
+from odcsim.support.checked import Given
+from odcsim.support.files import reading
+from odcsim.support.whole import read_text
 
 
 @dataclass(frozen=True, slots=True)

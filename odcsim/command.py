@@ -13,8 +13,8 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from odcsim.errors import InputError
-from odcsim.printing import Printed, printable, silence, standing
 from odcsim.recipe import CHOICES, RECOMPUTE, SELECTIVE, flag
+from odcsim.support.printing import Printed, printable, silence, standing
 
 # What a path that somebody gave can be wrong in, wherever it is looked at.
 _PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)

@@ -82,7 +82,7 @@ class Cost:
     def __post_init__(self) -> None:
         if self.profile.recompute != self.recipe.recomputes:
             has, asked = ("with" if again else "without" for again in (self.profile.recompute, self.recipe.recomputes))
-            fix = "make them so with odcsim.estimates.recompute.under"
+            fix = "make them so with odcsim.catalog.estimates.recompute.under"
             raise InputError(f"the profile's seconds are {has} recompute, the recipe is {asked}", fix=fix)
         if self.cluster.devices % self.holders:
             raise InputError(

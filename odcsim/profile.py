@@ -7,8 +7,8 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from odcsim import form
 from odcsim.errors import InputError
+from odcsim.support import form
 
 FORMAT = "odcsim profile"
 VERSION = 1

@@ -16,7 +16,7 @@ from odcsim.errors import InputError, nearest
 from odcsim.recipe import CHOICES, PART, USUAL, Recipe, fields_of
 
 if TYPE_CHECKING:
-    from odcsim.checked import Given
+    from odcsim.support.checked import Given
 
 MOST = 10**12 - 1  # of any whole number
 QUESTION, MACHINES, STEP, ROWS = "question", "GPUs and model", "how a step runs", "what to print"

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from odcsim.checked import Given
 from odcsim.errors import InputError, nearest
-from odcsim.files import reading
 from odcsim.recipe import CHOICES, PART, RECOMPUTE, SELECTIVE, Choice, fields_of
-from odcsim.whole import read_text
+from odcsim.support.checked import Given
+from odcsim.support.files import reading
+from odcsim.support.whole import read_text
 
 COMPILE = "compile"
 KEYS = (*(name for name, choice in CHOICES.items() if choice.flag), PART, COMPILE)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from odcsim import budget
-from odcsim.checked import Given, shown
 from odcsim.errors import InputError
-from odcsim.files import reading, replacing
-from odcsim.form import made
-from odcsim.whole import LINES, read_text
+from odcsim.support import budget
+from odcsim.support.checked import Given, shown
+from odcsim.support.files import reading, replacing
+from odcsim.support.form import made
+from odcsim.support.whole import LINES, read_text
 
 FORMAT = "odcsim schedule"
 VERSION = 1

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import budget
-from odcsim.archive import Archive
-from odcsim.checked import LARGEST, Given, column
 from odcsim.errors import InputError
-from odcsim.files import replacing
-from odcsim.form import made
 from odcsim.program import Program
 from odcsim.recipe import CHOICES, PART, Recipe, fields_of
 from odcsim.schedule import Schedule
-from odcsim.whole import check_file
+from odcsim.support import budget
+from odcsim.support.archive import Archive
+from odcsim.support.checked import LARGEST, Given, column
+from odcsim.support.files import replacing
+from odcsim.support.form import made
+from odcsim.support.whole import check_file
 
 __all__ = ["About", "Block", "Timeline", "read", "write"]
 

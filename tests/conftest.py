@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from needs import NEEDS
 
+from odcsim.decide.asking import ask
+from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation, simulate
-from odcsim.questions.asking import ask
-from odcsim.questions.setting import Setting, plan
 
 ABSENT = [package for package in NEEDS if find_spec(package) is None]
 collect_ignore_glob = [str(Path(__file__).parent / pattern) for package in ABSENT for pattern in NEEDS[package]]

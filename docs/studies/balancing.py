@@ -28,11 +28,11 @@ from page_table import table
 from textbook import textbook
 
 from odcsim.balance import NAMES, Assignment, balance, runs_with
-from odcsim.balance.search.bound import lower_bound
-from odcsim.balance.search.scenarios import scenarios
-from odcsim.files import write_text
-from odcsim.questions.setting import cost_of
+from odcsim.decide.setting import cost_of
+from odcsim.heuristics.bound import lower_bound
+from odcsim.heuristics.scenarios import scenarios
 from odcsim.reading import draw, load
+from odcsim.support.files import write_text
 
 ROOT = Path(__file__).parents[2]
 

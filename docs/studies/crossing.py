@@ -15,15 +15,16 @@ from queues import SECONDS
 
 from odc_engine.job import job_of
 from odc_engine.runs import run
-from odcsim import profile, tables, timeline
+from odcsim import profile, timeline
+from odcsim.decide.answer import NOTABLE
+from odcsim.decide.asking import ask
+from odcsim.decide.break_even import cv, varied
+from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation, simulate
-from odcsim.questions.answer import NOTABLE
-from odcsim.questions.asking import ask
-from odcsim.questions.break_even import cv, varied
-from odcsim.questions.setting import Setting, plan
 from odcsim.reading import load
 from odcsim.results.metrics import usage
 from odcsim.schedule import ScheduleFile
+from odcsim.support import tables
 
 DEVICES, SAMPLES = 4, 4  # samples of each device
 POWERS = (0.0, 0.1, 0.3, 1.0)  # of lengths over their mean

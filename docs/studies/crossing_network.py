@@ -22,14 +22,15 @@ from queues import SECONDS
 
 from odc_engine.job import Job, job_of
 from odc_engine.runs import run
-from odcsim import profile, tables, timeline
+from odcsim import profile, timeline
+from odcsim.decide.answer import NOTABLE
+from odcsim.decide.asking import ask
+from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation, simulate
-from odcsim.questions.answer import NOTABLE
-from odcsim.questions.asking import ask
-from odcsim.questions.setting import Setting, plan
 from odcsim.reading import load
 from odcsim.results.metrics import usage
 from odcsim.schedule import ScheduleFile
+from odcsim.support import tables
 
 RATES = (1e6, 2e6, 3e6, 5e6, 50e6)  # of a card, bytes in a second
 # The bytes that a device pulls from the other node, over those that a ring passes through each of a node's cards.

@@ -17,13 +17,14 @@ from far_cards import Behind
 
 from odc_engine.job import Job, job_of
 from odc_engine.runs import run
-from odcsim import profile, tables, timeline
+from odcsim import profile, timeline
 from odcsim.cost import Cost
+from odcsim.decide.asking import ask
+from odcsim.decide.setting import plan
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.profile import Polynomial, Profile
-from odcsim.questions.asking import ask
-from odcsim.questions.setting import plan
 from odcsim.results import metrics
+from odcsim.support import tables
 
 DEVICES, NODE, SAMPLES, LIMIT = 4, 2, 4, 65536
 TOKEN = 2e-6  # seconds of a layer's forward pass

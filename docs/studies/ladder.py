@@ -17,7 +17,7 @@ from odc_engine.doctor.probes import asking
 from odc_engine.doctor.probes.asking import SLOWLY, Result
 from odc_engine.doctor.probes.base import ABSENT, FAILED, OK, Probe, noted
 from odc_engine.doctor.probes.every import PROBES
-from odcsim.files import replacing, write_text
+from odcsim.support.files import replacing, write_text
 
 BUDGET = 540.0  # seconds of a rung
 OVERHEAD = 2.0  # around a probe

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from reproduce_paper import place_of, read, setting
 
-from odcsim import tables
 from odcsim.cost import Cost
+from odcsim.decide.evaluate import measure
+from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation
-from odcsim.questions.evaluate import measure
-from odcsim.questions.setting import Setting, plan
+from odcsim.support import tables
 
 OURS, THEIRS = ("lb-mini", "on-demand"), ("lb-micro", "collective")
 SLOWER = (2, 4, 6, 8)  # times what the cards' line rate takes

@@ -18,8 +18,8 @@ from published_cells import Cell, read
 from published_fit import Fitted, fit, left_out, shipped
 from published_step import simulated
 
+from odcsim.catalog.estimates.compute import INTERVAL, spread
 from odcsim.catalog.rates import rates
-from odcsim.estimates.compute import INTERVAL, spread
 
 DOCS = Path(__file__).parents[1]
 

@@ -16,8 +16,8 @@ from published_cells import Cell, sources
 from published_step import Network, closed
 from scipy.optimize import least_squares
 
+from odcsim.catalog.estimates.rates import Rates
 from odcsim.catalog.rates import rates
-from odcsim.estimates.rates import Rates
 
 Floats = NDArray[np.float64]
 FEW = 8  # runs of one source on one family that count in full

@@ -110,12 +110,12 @@ between 85 and 95 % of all runs. By what the runs differ in:
 """
 COEFFICIENTS = """## What is fitted
 
-Shares and seconds, in the words of `odcsim/estimates/rates.py`: `matmul` is the share of the best matmul anybody
-measured that large matmuls reach inside a step; a matmul as narrow as `narrow` takes twice as long as its FLOPs say;
-`moved` is the share of the memory's bandwidth that work reaches which only moves bytes; `copying` the share of
-compute that a collective's kernels take while they run; `fp8` how many times as fast layers' matmuls are in fp8;
-`spread` the standard deviation of the logarithm of what is left. Between nodes collectives reach 55 % of the line's
-rate, and a ring passes a device in 2 microseconds. Attention goes by kernels timed alone
+Shares and seconds, in the words of `odcsim/catalog/estimates/rates.py`: `matmul` is the share of the best matmul
+anybody measured that large matmuls reach inside a step; a matmul as narrow as `narrow` takes twice as long as its
+FLOPs say; `moved` is the share of the memory's bandwidth that work reaches which only moves bytes; `copying` the
+share of compute that a collective's kernels take while they run; `fp8` how many times as fast layers' matmuls are in
+fp8; `spread` the standard deviation of the logarithm of what is left. Between nodes collectives reach 55 % of the
+line's rate, and a ring passes a device in 2 microseconds. Attention goes by kernels timed alone
 (`odcsim/catalog/rates.toml`), but for the Triton kernel of 2023 that llm-foundry ran, whose share is fitted: 38 % of
 an A100's peak forward, 21 % of an H100's.
 """

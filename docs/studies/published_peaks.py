@@ -7,7 +7,7 @@ import numpy as np
 from page_table import table
 from published_cells import Cell
 
-from odcsim.estimates import memory
+from odcsim.catalog.estimates import memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields, replace
 
 from published_cells import Cell
 
+from odcsim.catalog.estimates import compute
+from odcsim.catalog.estimates.rates import Rates
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
-from odcsim.estimates import compute
-from odcsim.estimates.rates import Rates
 from odcsim.executors.simulation import Simulation, usage
 from odcsim.profile import Polynomial
 from odcsim.program import sync_named

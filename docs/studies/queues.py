@@ -14,13 +14,14 @@ from pathlib import Path
 
 from odc_engine.job import job_of
 from odc_engine.runs import run
-from odcsim import profile, tables, timeline
+from odcsim import profile, timeline
 from odcsim.cluster import read_cluster
+from odcsim.decide.asking import ask
+from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.profile import Polynomial, Profile
-from odcsim.questions.asking import ask
-from odcsim.questions.setting import Setting, plan
 from odcsim.results.validation import Validation, validate
+from odcsim.support import tables
 
 DEVICES, SAMPLES, LIMIT = 4, 8, 65536  # samples of each device; tokens of a microbatch
 TOKEN = 2e-6  # seconds of a layer's forward pass: a minibatch takes two, long beside the engine's own work

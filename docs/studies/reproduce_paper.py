@@ -18,14 +18,14 @@ import paper_page
 
 from odcsim import catalog
 from odcsim.catalog import fits
+from odcsim.decide.asking import ask
+from odcsim.decide.evaluate import measure
+from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation
-from odcsim.progress import progress
-from odcsim.questions.asking import ask
-from odcsim.questions.evaluate import measure
-from odcsim.questions.setting import Setting, plan
 from odcsim.reading import load
 from odcsim.results import summary
 from odcsim.results.intervals import apart
+from odcsim.support.progress import progress
 from odcsim.trace import Trace
 
 DOCS = Path(__file__).parents[1]

@@ -13,13 +13,13 @@ from pathlib import Path
 import page_table
 
 from odcsim.balance import SPLIT
+from odcsim.decide.asking import ask
+from odcsim.decide.evaluate import measure
+from odcsim.decide.setting import plan
 from odcsim.executors.simulation import Simulation
-from odcsim.files import write_text
-from odcsim.progress import progress
-from odcsim.questions.asking import ask
-from odcsim.questions.evaluate import measure
-from odcsim.questions.setting import plan
 from odcsim.results.metrics import Usage
+from odcsim.support.files import write_text
+from odcsim.support.progress import progress
 
 DEVICES, MODEL, GPU = 64, "r1-distill-qwen-7b", "h100"
 TRACES = ("longalign", "swe-smith", "azure-chat", "sharegpt")

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from odcsim.balance import SPLIT
+from odcsim.decide.asking import ask
+from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation, usage
-from odcsim.questions.asking import ask
-from odcsim.questions.setting import Setting, plan
 from odcsim.results.metrics import Usage
 
 DEVICES, MANY, FEW, MINIBATCHES, OVERHEAD = 64, 8, 4, 5, 0.05

@@ -33,11 +33,10 @@ from odc_engine.measuring import profile as profiles
 from odc_engine.measuring.survey import Survey
 from odc_engine.runs.run import run
 from odcsim import catalog, timeline
+from odcsim.catalog.estimates.recompute import under
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
-from odcsim.estimates.recompute import under
 from odcsim.executors.simulation import Simulation, simulate
-from odcsim.files import check_writable, write_text
 from odcsim.fitting import fit, measurements, recorded
 from odcsim.fitting.measurements import Measurements
 from odcsim.profile import Polynomial
@@ -45,6 +44,7 @@ from odcsim.recipe import Recipe
 from odcsim.results.metrics import usage
 from odcsim.results.validation import validate
 from odcsim.schedule import ScheduleFile
+from odcsim.support.files import check_writable, write_text
 from odcsim.timeline import Timeline
 
 PAGE = Path(__file__).parents[1] / "validation.md"

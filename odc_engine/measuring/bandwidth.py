@@ -26,8 +26,8 @@ from odc_engine.measuring.ground import GROUNDS, Bench, Ground
 from odc_engine.measuring.survey import check_rates
 from odc_engine.runs import launch
 from odc_engine.runs.run import with_gpus
-from odcsim import tables
-from odcsim.files import write_text
+from odcsim.support import tables
+from odcsim.support.files import write_text
 
 TIMEOUT = 600.0
 LEAST = 5  # rounds; a machine with something else to do interrupts most of them, so the best one counts
@@ -78,7 +78,7 @@ def bandwidth(
 def write_page(report: dict[str, Any], path: Path) -> None:
     """The picture of what was measured, in one file."""
     from odcsim import plots  # plotly comes with it
-    from odcsim.pages.page import document, heading
+    from odcsim.show.pages.page import document, heading
 
     title = "How fast devices gather and push"
     body = [heading(title, 1), plots.embed(plots.bandwidth(report["rates"], report["hardware"]), "bandwidth")]

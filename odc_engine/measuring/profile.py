@@ -27,15 +27,15 @@ from odcsim import profile, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
-from odcsim.files import check_writable
 from odcsim.fitting import fit, measurements, recorded
 from odcsim.fitting.measurements import KEPT, Compute, Measurements
-from odcsim.held import held
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
-from odcsim.progress import progress
 from odcsim.recipe import Recipe
 from odcsim.schedule import ScheduleFile
+from odcsim.support.files import check_writable
+from odcsim.support.held import held
+from odcsim.support.progress import progress
 
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not
 KEPT_ROUNDS = {True: 1, False: 5}  # of them without recompute

@@ -23,8 +23,8 @@ from odc_engine.doctor.probes.base import Absent
 from odc_engine.doctor.probes.driver import need, need_torch
 from odc_engine.doctor.probes.selftest import NO_GPU
 from odc_engine.errors import FOR_GPUS
-from odcsim import tables
-from odcsim.files import check_writable, write_text
+from odcsim.support import tables
+from odcsim.support.files import check_writable, write_text
 
 MB = 1 << 20
 SIZES = (1 * MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB)

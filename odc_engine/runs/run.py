@@ -15,8 +15,8 @@ from odc_engine.runs import watch
 from odc_engine.runs.start import check, on_devices
 from odc_engine.started import started
 from odcsim import timeline
-from odcsim.files import drafted
 from odcsim.schedule import Schedule, ScheduleFile
+from odcsim.support.files import drafted
 from odcsim.timeline import About, Block, Timeline, padded, shortened
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from odc_engine.trainers.exchange import all_told
 from odc_engine.trainers.untraced import random_states
 from odcsim.errors import InputError
-from odcsim.progress import progress
+from odcsim.support.progress import progress
 
 FEW = 100  # samples, of which a log tells nothing
 

@@ -14,8 +14,8 @@ from odc_engine.trainers.exchange import all_told
 from odc_engine.trainers.minibatches import Places, Portion, padded_parts
 from odcsim.balance import plan
 from odcsim.balance.library import check_limit, digest, weigh
-from odcsim.checked import numbers, whole_numbers
 from odcsim.errors import InputError
+from odcsim.support.checked import numbers, whole_numbers
 
 Usual = tuple[tuple[Places, ...], ...]  # of each device, the microbatches that its own loader would give it
 

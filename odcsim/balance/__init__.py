@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.balance import lb_micro, lb_mini, lb_robust, lb_tight, pool, simple, sorted_slice, split
-from odcsim.balance.balancer import Balancer, Work, assigned
 from odcsim.balance.field import FIELD
 from odcsim.errors import InputError, nearest
+from odcsim.heuristics.balancer import Balancer, Work, assigned
 from odcsim.schedule import Assignment, Microbatches
 
 if TYPE_CHECKING:

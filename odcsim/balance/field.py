@@ -15,9 +15,9 @@ keep to by themselves. Costs are theirs, not this model's.
 
 from collections.abc import Callable, Sequence
 
-from odcsim.balance.balancer import Balancer, Deal, Work
-from odcsim.balance.search.karmarkar_karp import differencing_equal
-from odcsim.balance.search.packing import fewest, pack
+from odcsim.heuristics.balancer import Balancer, Deal, Work
+from odcsim.heuristics.karmarkar_karp import differencing_equal
+from odcsim.heuristics.packing import fewest, pack
 
 VERL = 24_576  # tokens
 Row = list[int]

@@ -2,11 +2,11 @@
 
 from collections import deque
 
-from odcsim.balance.balancer import Balancer, Deal, Work
-from odcsim.balance.search.karmarkar_karp import differencing_equal
-from odcsim.balance.search.packing import Microbatch, fewest, pack
-from odcsim.balance.search.remembered import remembered
-from odcsim.balance.search.swaps import even_out
+from odcsim.heuristics.balancer import Balancer, Deal, Work
+from odcsim.heuristics.karmarkar_karp import differencing_equal
+from odcsim.heuristics.packing import Microbatch, fewest, pack
+from odcsim.heuristics.remembered import remembered
+from odcsim.heuristics.swaps import even_out
 
 
 @remembered

@@ -1,12 +1,12 @@
 """lb-mini: only the loads of the devices matter, counts are free. On-demand sync alone can run it."""
 
-from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.lb_micro import equal_counts
-from odcsim.balance.search.karmarkar_karp import differencing
-from odcsim.balance.search.packing import packed
-from odcsim.balance.search.remembered import remembered
-from odcsim.balance.search.swaps import even_out
-from odcsim.balance.search.uneven import by_speed
+from odcsim.heuristics.balancer import Balancer, Deal, Work
+from odcsim.heuristics.karmarkar_karp import differencing
+from odcsim.heuristics.packing import packed
+from odcsim.heuristics.remembered import remembered
+from odcsim.heuristics.swaps import even_out
+from odcsim.heuristics.uneven import by_speed
 
 
 def lb_mini(work: Work) -> Deal:

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from odcsim.balance.balancer import Balancer, Deal, Work
-from odcsim.balance.search.bound import lower_bound
-from odcsim.balance.search.fewest import pack_all
-from odcsim.balance.search.fill import fill
-from odcsim.balance.search.longest_first import longest_first
-from odcsim.balance.search.swaps import MANY, even_out
-from odcsim.balance.search.trades import CLOSE, ENOUGH, Floats, Held, hold, owners, settle
+from odcsim.heuristics.balancer import Balancer, Deal, Work
+from odcsim.heuristics.bound import lower_bound
+from odcsim.heuristics.fewest import pack_all
+from odcsim.heuristics.fill import fill
+from odcsim.heuristics.longest_first import longest_first
+from odcsim.heuristics.swaps import MANY, even_out
+from odcsim.heuristics.trades import CLOSE, ENOUGH, Floats, Held, hold, owners, settle
 
 GROWTH = 2.0  # of the slack, from one target to the next
 

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from odcsim.balance.library import EVEN
-from odcsim.checked import whole_numbers
 from odcsim.errors import InputError
 from odcsim.fitting.robust import MAD, solve_near
+from odcsim.support.checked import whole_numbers
 
 Floats = NDArray[np.float64]
 

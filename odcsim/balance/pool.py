@@ -1,10 +1,10 @@
 """pool: large samples are planned, the smallest wait in one queue for whichever device is free. On-demand sync only."""
 
-from odcsim.balance.balancer import Balancer, Deal, Work
-from odcsim.balance.search.fewest import pack_all
-from odcsim.balance.search.longest_first import longest_first
-from odcsim.balance.search.packing import Microbatch
-from odcsim.balance.search.trades import hold
+from odcsim.heuristics.balancer import Balancer, Deal, Work
+from odcsim.heuristics.fewest import pack_all
+from odcsim.heuristics.longest_first import longest_first
+from odcsim.heuristics.packing import Microbatch
+from odcsim.heuristics.trades import hold
 
 SHARE = 0.2  # of the work waits in the queue: enough to level devices that are off by a tenth
 GRAIN = 0.01  # of a device's load is in an entry at least: smaller ones would level nothing more

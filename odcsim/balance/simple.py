@@ -1,6 +1,6 @@
 """The assignments that look at no cost: what a training run does before anybody balances it."""
 
-from odcsim.balance.balancer import Balancer, Deal, Work
+from odcsim.heuristics.balancer import Balancer, Deal, Work
 
 
 def native(work: Work) -> Deal:

@@ -5,10 +5,10 @@ from itertools import zip_longest
 
 import numpy as np
 
-from odcsim.balance.balancer import Balancer, Deal, Slots, Work
 from odcsim.balance.lb_micro import lb_micro
-from odcsim.balance.search.longest_first import lowest_so_far
-from odcsim.balance.search.packing import Microbatch, fewest
+from odcsim.heuristics.balancer import Balancer, Deal, Slots, Work
+from odcsim.heuristics.longest_first import lowest_so_far
+from odcsim.heuristics.packing import Microbatch, fewest
 
 
 def sorted_slice(work: Work) -> Deal:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.balance import lb_mini
-from odcsim.balance.balancer import Balancer, Deal, Work, assigned
-from odcsim.balance.search.packing import Microbatch, packed
-from odcsim.balance.search.uneven import earliest, even_out
 from odcsim.errors import InputError
+from odcsim.heuristics.balancer import Balancer, Deal, Work, assigned
+from odcsim.heuristics.packing import Microbatch, packed
+from odcsim.heuristics.uneven import earliest, even_out
 from odcsim.schedule import Assignment, part
 
 LARGEST = 8  # devices on one sample: those of a usual node, since what they exchange takes quick links

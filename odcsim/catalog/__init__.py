@@ -15,10 +15,10 @@ from typing import Any
 
 from odcsim.catalog.hf_config import from_config, read_config
 from odcsim.catalog.rates import family_of
-from odcsim.checked import Given
 from odcsim.cluster import GPU, read_toml
 from odcsim.errors import InputError, misspelled, nearest
 from odcsim.model import Model
+from odcsim.support.checked import Given
 
 __all__ = [
     "Figure",

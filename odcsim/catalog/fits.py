@@ -7,12 +7,12 @@ from pathlib import Path
 
 from odcsim import catalog
 from odcsim import profile as profiles
+from odcsim.catalog.estimates import compute
+from odcsim.catalog.estimates.recompute import under
+from odcsim.catalog.estimates.scaling import scaled
 from odcsim.catalog.rates import rates
 from odcsim.cluster import GPU
 from odcsim.errors import InputError
-from odcsim.estimates import compute
-from odcsim.estimates.recompute import under
-from odcsim.estimates.scaling import scaled
 from odcsim.model import Model
 from odcsim.profile import Profile
 from odcsim.recipe import USUAL, Recipe, flag

@@ -13,11 +13,11 @@ from typing import Any
 
 from odcsim.catalog.hf_families import FAMILIES, STATES, Family
 from odcsim.catalog.hf_keys import Config
-from odcsim.checked import Given, shown
 from odcsim.errors import InputError, misspelled
-from odcsim.files import reading
 from odcsim.model import Model
-from odcsim.whole import read_text
+from odcsim.support.checked import Given, shown
+from odcsim.support.files import reading
+from odcsim.support.whole import read_text
 
 MOST_LAYERS = 10_000
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from odcsim.catalog.hf_families import Family
-from odcsim.checked import Given
 from odcsim.errors import InputError
+from odcsim.support.checked import Given
 
 LARGEST = 100_000_000  # no size in a config comes near; beyond it a figure is a slip, and byte counts stop being exact
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from odcsim.estimates.rates import Attention, Rates
+from odcsim.catalog.estimates.rates import Attention, Rates
 
 OTHER = "cdna4"  # of a GPU that is in no family: the widest spread there is
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from odcsim.checked import Given
 from odcsim.errors import InputError
+from odcsim.support.checked import Given
 
 DEEP = 4  # lists in lists: minibatches, devices, microbatches, samples
 FORM = "give index lists: [device][microbatch][sample], a list around several minibatches, or batches with --devices"

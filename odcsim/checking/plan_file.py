@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from odcsim import budget
-from odcsim.checked import Given
 from odcsim.checking.batches import FORM, Batch, Dealing, of_lengths, of_lists, of_object
 from odcsim.errors import InputError
-from odcsim.files import reading
 from odcsim.reading.records import TABLES, RecordFile
 from odcsim.schedule import FORMAT
-from odcsim.whole import check_file, read_stdin, read_text
+from odcsim.support import budget
+from odcsim.support.checked import Given
+from odcsim.support.files import reading
+from odcsim.support.whole import check_file, read_stdin, read_text
 
 PACKED = "seq_lengths"
 

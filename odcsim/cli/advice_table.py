@@ -3,10 +3,10 @@
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from odcsim import tables
+from odcsim.support import tables
 
 if TYPE_CHECKING:
-    from odcsim.advice.offers import Advice, Offer
+    from odcsim.decide.advice.offers import Advice, Offer
 
 HEAD = ("GPUs", "time", "90 %", "dollars", "90 %")
 UNPRICED = ("GPUs", "time", "90 %", "GPU-hours", "90 %")
@@ -15,7 +15,7 @@ LINE, INDENT = 79, "    "
 
 
 def show(advice: "Advice") -> None:
-    from odcsim.advice import reply
+    from odcsim.decide.advice import reply
 
     wish = advice.wish
     epochs = f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}"

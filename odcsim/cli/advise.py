@@ -9,7 +9,7 @@ from odcsim.question import MACHINES, QUESTION
 from odcsim.recipe import ASKED, CHOICES
 
 if TYPE_CHECKING:
-    from odcsim.advice.wish import Wish
+    from odcsim.decide.advice.wish import Wish
 
 MINIBATCHES = 96  # that stand for all of the run's
 # What is searched or asked for in several values; and what holds of rows that are compared alone.
@@ -50,15 +50,15 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.advice.offers import advise
     from odcsim.cli import advice_table
-    from odcsim.progress import progress
+    from odcsim.decide.advice.offers import advise
+    from odcsim.support.progress import progress
 
     wish = _wish(args)
     with progress("searching", len(wish.gpus) * len(wish.devices)) as advance:
         advice = advise(wish, advance=lambda _: advance())
     if args.html is not None:
-        from odcsim.pages.advice_page import write_advice
+        from odcsim.show.pages.advice_page import write_advice
 
         write_advice(advice, args.html)
     if args.json:
@@ -72,7 +72,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _wish(args: argparse.Namespace) -> "Wish":
-    from odcsim.advice.wish import Wish
+    from odcsim.decide.advice.wish import Wish
 
     return Wish(
         options.asked(args, devices=1, price=None),

@@ -5,7 +5,7 @@ from typing import Any
 
 from odcsim.cli import options
 from odcsim.command import Parser, counted
-from odcsim.progress import progress
+from odcsim.support.progress import progress
 
 
 def add(commands: Any) -> None:
@@ -32,8 +32,8 @@ def _fill(parser: Parser) -> None:
 def _run(args: argparse.Namespace) -> None:
     from odcsim import schedule
     from odcsim.balance import SIMULATED
+    from odcsim.decide.setting import plan
     from odcsim.errors import InputError
-    from odcsim.questions.setting import plan
     from odcsim.reading.tally import in_places
 
     if args.split_overhead is not None and args.balancer not in SIMULATED:

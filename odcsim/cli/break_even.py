@@ -5,10 +5,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.progress import progress
+from odcsim.support.progress import progress
 
 if TYPE_CHECKING:
-    from odcsim.questions.break_even import Curve
+    from odcsim.decide.break_even import Curve
 
 EXAMPLE = "odcsim break-even azure-chat --model qwen2.5-7b --gpu h100 --devices 8 --minibatch 8 --max-tokens 16k"
 
@@ -28,10 +28,10 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.questions.asking import setting_of
-    from odcsim.questions.break_even import MINIBATCHES, curves
-    from odcsim.questions.remedies import misfits, remedies
-    from odcsim.questions.weights import regrets
+    from odcsim.decide.asking import setting_of
+    from odcsim.decide.break_even import MINIBATCHES, curves
+    from odcsim.decide.remedies import misfits, remedies
+    from odcsim.decide.weights import regrets
 
     asked = options.asked(args, minibatches=MINIBATCHES)
     setting, limited = setting_of(asked), asked.max_tokens is not None
@@ -40,17 +40,17 @@ def _run(args: argparse.Namespace) -> None:
     ways_out = remedies(setting) if misfits(setting) else []
     wrong = [] if ways_out else regrets(setting)
     if args.html is not None:
-        from odcsim.pages.break_even_page import write_break_even
+        from odcsim.show.pages.break_even_page import write_break_even
 
         write_break_even(setting, made, wrong, args.html, ways_out, limited=limited)
     if args.json:
-        from odcsim.questions.fixed import fixed
+        from odcsim.decide.fixed import fixed
 
         kinds = [{**asdict(c), "crossings": c.crossings} for c in made]
         told = {"curves": kinds, "regrets": [asdict(r) for r in wrong], "ways_out": ways_out}
         options.print_json({"schema": 1, "held_fixed": fixed(setting, limited=limited), **told})
         return
-    from odcsim.questions import break_even_words as words
+    from odcsim.decide import break_even_words as words
 
     print(f"{words.question(setting, limited=limited)}\n")
     for curve in made:
@@ -62,7 +62,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _table(curve: "Curve") -> list[str]:
-    from odcsim import tables
+    from odcsim.support import tables
 
     head = f"{curve.name}, {curve.unit}" if curve.unit else curve.name
     cells = [[s.label for s in curve.spots], ["-" if s.lead is None else f"{s.lead:.2f}" for s in curve.spots]]

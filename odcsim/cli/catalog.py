@@ -34,7 +34,8 @@ def add(commands: Any) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    from odcsim import catalog, tables
+    from odcsim import catalog
+    from odcsim.support import tables
 
     gpus = [catalog.gpu(name) for name in catalog.gpu_names()]
     models = [catalog.model(name) for name in catalog.model_names()]
@@ -93,7 +94,7 @@ def _source(source: "Source") -> dict[str, str]:
 
 
 def _show_gpu(name: str, title: str, figures: "list[Figure]", as_json: bool) -> None:
-    from odcsim import tables
+    from odcsim.support import tables
 
     if as_json:
         by_name = {f.name: {"value": f.value, "unit": f.unit, "kind": f.kind} | _source(f.source) for f in figures}
@@ -111,7 +112,7 @@ def _show_gpu(name: str, title: str, figures: "list[Figure]", as_json: bool) -> 
 def _show_model(model: "Model", source: "Source | None", path: str, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from odcsim import tables
+    from odcsim.support import tables
 
     shape, derived = asdict(model), _derived(model)
     shape.pop("name")

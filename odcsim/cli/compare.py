@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.progress import progress
+from odcsim.support.progress import progress
 
 if TYPE_CHECKING:
-    from odcsim.questions.comparison import Comparison
+    from odcsim.decide.comparison import Comparison
 
     Swept = Sequence[tuple[int, Comparison]]
 
@@ -42,8 +42,8 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.questions.comparison import compare, pairs
-    from odcsim.questions.sweep import limits, sweep_max_tokens
+    from odcsim.decide.comparison import compare, pairs
+    from odcsim.decide.sweep import limits, sweep_max_tokens
 
     setting = options.setting_of(args)
     with progress("comparing", len(pairs(setting))) as advance:
@@ -54,7 +54,7 @@ def _run(args: argparse.Namespace) -> None:
         with progress("sweeping", len(points)) as advance:
             swept = sweep_max_tokens(setting, points, advance=advance)
     if args.html is not None:
-        from odcsim.pages.report import write_report
+        from odcsim.show.pages.report import write_report
 
         write_report(comparison, args.html, swept, epochs=args.epochs)
     if args.json or args.csv:
@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def misfit(comparison: "Comparison") -> str:
     """In words, where no row fits: what is printed may be for a program."""
-    from odcsim.questions.answer_words import named
+    from odcsim.decide.answer_words import named
 
     if comparison.memory_limit is None or not all(r.memory_fits is False for r in comparison.rows):
         return ""
@@ -93,7 +93,7 @@ def print_rows(comparison: "Comparison", swept: "Swept", epochs: float | None, *
 
 def _run_of(comparison: "Comparison", epochs: float | None) -> dict[str, Any]:
     """What so many epochs come to, where somebody asked for them."""
-    from odcsim.questions.whole_run import WholeRun
+    from odcsim.decide.whole_run import WholeRun
 
     return {} if epochs is None else {"run": WholeRun(comparison, epochs).as_json()}
 

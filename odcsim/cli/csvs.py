@@ -5,15 +5,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from odcsim import tables
+from odcsim.support import tables
 
 if TYPE_CHECKING:
-    from odcsim.questions.comparison import Comparison
+    from odcsim.decide.comparison import Comparison
 
 
 def print_rows(comparisons: "Sequence[tuple[int, Comparison]]", epochs: float | None = None) -> None:
     """Of comparisons at several limits, which is a column of its own; and of so many epochs of each."""
-    from odcsim.questions.whole_run import WholeRun
+    from odcsim.decide.whole_run import WholeRun
 
     rows = []
     for limit, comparison in comparisons:

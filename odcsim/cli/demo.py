@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from odcsim.progress import progress
+from odcsim.support.progress import progress
 
 HTML = "report.html"
 COMMAND = (
@@ -22,10 +22,10 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim.cli.compare import show
-    from odcsim.pages.report import write_report
-    from odcsim.questions import answer, answer_words
-    from odcsim.questions.asking import ask
-    from odcsim.questions.comparison import compare, pairs
+    from odcsim.decide import answer, answer_words
+    from odcsim.decide.asking import ask
+    from odcsim.decide.comparison import compare, pairs
+    from odcsim.show.pages.report import write_report
 
     setting = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=8, minibatch=4, max_tokens=65536)
     with progress("comparing", len(pairs())) as advance:

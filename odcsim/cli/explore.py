@@ -25,9 +25,9 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from contextlib import ExitStack
 
-    from odcsim.explore.asked import Asked
-    from odcsim.explore.opening import leaving_in_order, opened
-    from odcsim.explore.serve import serve
+    from odcsim.show.explore.asked import Asked
+    from odcsim.show.explore.opening import leaving_in_order, opened
+    from odcsim.show.explore.serve import serve
 
     asked = Asked(**({"trace": args.trace} if args.trace else {}))
     _ = asked.lengths  # refused before anything is served

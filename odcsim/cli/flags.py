@@ -34,10 +34,10 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from odcsim.files import reading
     from odcsim.handover.chosen import EXPECTED, read
     from odcsim.handover.trainers import TRAINERS, lines
-    from odcsim.whole import read_stdin, read_text
+    from odcsim.support.files import reading
+    from odcsim.support.whole import read_stdin, read_text
 
     where = "stdin" if args.rows == "-" else args.rows
     with reading(args.rows, missing=EXPECTED, expected=EXPECTED):

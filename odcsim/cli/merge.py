@@ -18,6 +18,6 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim.cli.sweep import tell
-    from odcsim.sweeps.sweeping import merge
+    from odcsim.decide.sweeps.sweeping import merge
 
     tell(merge([Path(source) for source in args.sources], Path(args.output)), Path(args.output))

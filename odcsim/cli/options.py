@@ -24,7 +24,7 @@ from odcsim.question import (
 from odcsim.recipe import ASKED, CHOICES
 
 if TYPE_CHECKING:
-    from odcsim.questions.setting import Setting
+    from odcsim.decide.setting import Setting
     from odcsim.trace import Trace
 
 __all__ = ["EXECUTORS", "amount", "seed", "whole"]
@@ -101,7 +101,7 @@ def add_hardware(parser: Parser) -> None:
 
 def asked(args: argparse.Namespace, **more: Any) -> Question:
     """The question that the flags say, with its lengths read."""
-    from odcsim.questions.asking import read
+    from odcsim.decide.asking import read
 
     words = {name: getattr(args, name) for name in FIELDS if getattr(args, name, None) is not None}
     question = read(question_of(words | chosen(args) | more))
@@ -110,14 +110,14 @@ def asked(args: argparse.Namespace, **more: Any) -> Question:
 
 
 def setting_of(args: argparse.Namespace) -> "Setting":
-    from odcsim.questions.asking import setting_of as setting
+    from odcsim.decide.asking import setting_of as setting
 
     return setting(asked(args))
 
 
 def loaded(args: argparse.Namespace, source: str) -> "Trace":
     """Lengths from there, read as the flags say."""
-    from odcsim.questions.asking import lengths_of
+    from odcsim.decide.asking import lengths_of
 
     how = {name: getattr(args, name) for name in LENGTHS if getattr(args, name, None) is not None}
     return lengths_of(Question(**{**how, "trace": source}))

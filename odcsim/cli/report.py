@@ -31,12 +31,12 @@ def _run(args: argparse.Namespace) -> None:
         raise InputError("nothing is to be written", fix="give --html, --svg or --steps FILE")
     timelines = [timeline.read(path) for path in args.timelines]
     if args.html is not None:
-        from odcsim.pages.report import write_timelines
+        from odcsim.show.pages.report import write_timelines
 
         write_timelines(timelines, args.html)
         _tell(args.html)
     if args.svg is not None:
-        from odcsim.pages.report import write_picture
+        from odcsim.show.pages.report import write_picture
 
         write_picture(timelines, args.svg)
         _tell(args.svg)
@@ -53,8 +53,8 @@ def _write_steps(timelines: "Sequence[Timeline]", args: argparse.Namespace) -> N
     import io
 
     from odcsim.cli.csvs import write_lines
-    from odcsim.files import write_text
     from odcsim.results.steps import steps
+    from odcsim.support.files import write_text
 
     titles = [t.about.title for t in timelines]
     alike = len(set(titles)) < len(titles)

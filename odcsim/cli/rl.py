@@ -9,8 +9,8 @@ from odcsim.command import TIMES, counted, human
 from odcsim.question import QUESTION
 
 if TYPE_CHECKING:
-    from odcsim.questions.setting import Setting
-    from odcsim.rollouts.whole import WholeStep
+    from odcsim.decide.rollouts.whole import WholeStep
+    from odcsim.decide.setting import Setting
 
 
 HEAD = ("dealt", "run", "training", "forward", "step", "times\nas fast", "memory")
@@ -49,11 +49,11 @@ def _time(text: str) -> float:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.progress import progress
-    from odcsim.questions.fixed import sentence
-    from odcsim.rollouts.deals import DEALERS
-    from odcsim.rollouts.pilot import RolloutBatch
-    from odcsim.rollouts.whole import Around, out, steps, verdict
+    from odcsim.decide.fixed import sentence
+    from odcsim.decide.rollouts.deals import DEALERS
+    from odcsim.decide.rollouts.pilot import RolloutBatch
+    from odcsim.decide.rollouts.whole import Around, out, steps, verdict
+    from odcsim.support.progress import progress
 
     batch = RolloutBatch(args.prompts, args.rollouts, args.updates, args.steps)
     setting = _setting(args, batch)
@@ -72,8 +72,8 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _setting(args: argparse.Namespace, batch: Any) -> "Setting":
-    from odcsim.questions.asking import setting_of
-    from odcsim.rollouts import pilot
+    from odcsim.decide.asking import setting_of
+    from odcsim.decide.rollouts import pilot
 
     asked = options.asked(args)
     recorded = asked.trace
@@ -107,8 +107,8 @@ def _asked(args: argparse.Namespace, setting: "Setting") -> str:
 def _show(rows: "list[WholeStep]", memory: float) -> None:
     """Those that do not fit last; how many times as fast is over what needs no rule."""
     from odcsim.cli import table
+    from odcsim.decide.rollouts.whole import REFERENCE
     from odcsim.results.columns import memory as memory_of
-    from odcsim.rollouts.whole import REFERENCE
 
     usual = next(row for row in rows if (row.dealer, row.way) == REFERENCE)
     over = {False: memory, True: None, None: None}

@@ -27,9 +27,9 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from odcsim import schedule, timeline
     from odcsim.cli import table
+    from odcsim.decide.setting import cost_of
     from odcsim.errors import InputError
     from odcsim.executors.simulation import Simulation, simulate
-    from odcsim.questions.setting import cost_of
     from odcsim.results import summary
     from odcsim.results.metrics import usage
 

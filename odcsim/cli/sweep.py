@@ -13,8 +13,8 @@ from odcsim.cli import options
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from odcsim.sweeps.sweeping import Sweep, Written
-    from odcsim.sweeps.work import Done
+    from odcsim.decide.sweeps.sweeping import Sweep, Written
+    from odcsim.decide.sweeps.work import Done
 
 SILENT = 10.0  # seconds between two lines about how far it is, where no bar can be
 
@@ -38,9 +38,9 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     from concurrent.futures import BrokenExecutor
 
-    from odcsim.progress import progress
-    from odcsim.sweeps.grid import grid_of
-    from odcsim.sweeps.sweeping import planned, run
+    from odcsim.decide.sweeps.grid import grid_of
+    from odcsim.decide.sweeps.sweeping import planned, run
+    from odcsim.support.progress import progress
 
     plan = planned(grid_of(args.grid), Path(args.output), args.shard)
     try:
@@ -54,7 +54,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _workers(args: argparse.Namespace, plan: "Sweep") -> "AbstractContextManager[Executor | None]":
-    from odcsim.sweeps import workers
+    from odcsim.decide.sweeps import workers
 
     if args.dask is not None and plan.points:
         return workers.dask(args.dask)
@@ -82,7 +82,7 @@ def tell(told: "Written", output: Path) -> None:
 
 
 def _tell_share(plan: "Sweep") -> None:
-    from odcsim.sweeps.store import SUFFIX
+    from odcsim.decide.sweeps.store import SUFFIX
 
     (number, of), every = plan.share, len(plan.grid.points)
     mine = len(plan.grid.share(number, of))

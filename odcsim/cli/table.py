@@ -8,12 +8,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from odcsim import tables
 from odcsim.command import counted
-from odcsim.printing import colours, plain
+from odcsim.support import tables
+from odcsim.support.printing import colours, plain
 
 if TYPE_CHECKING:
-    from odcsim.questions.comparison import Comparison
+    from odcsim.decide.comparison import Comparison
     from odcsim.results.summary import Row
 
 WIDE = 240  # columns when nobody's terminal sets a limit
@@ -38,7 +38,7 @@ def show_few(rows: "Sequence[Row]") -> None:
 
 def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
     """What was asked, the rows, and the answer that the report gives in the same words."""
-    from odcsim.questions import answer, answer_words
+    from odcsim.decide import answer, answer_words
 
     print(_asked(comparison))
     if wide:
@@ -57,8 +57,8 @@ def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
 
 def show_run(comparison: "Comparison", epochs: float) -> None:
     """The row to choose over the whole run, where one fits."""
-    from odcsim.questions import answer
-    from odcsim.questions.whole_run import WholeRun
+    from odcsim.decide import answer
+    from odcsim.decide.whole_run import WholeRun
 
     run, reply = WholeRun(comparison, epochs), answer.answer(comparison)
     if not reply.nothing_fits:
@@ -81,7 +81,7 @@ def show_texts(
 
 
 def _asked(comparison: "Comparison") -> str:
-    from odcsim.questions.comparison import inputs
+    from odcsim.decide.comparison import inputs
 
     setting, about = comparison.setting, inputs(comparison.setting)
     nodes = setting.cost.cluster.nodes
@@ -112,7 +112,7 @@ def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:
 
 def show_memory(comparison: "Comparison") -> None:
     """The memory of the rows that the answer rests on, term by term."""
-    from odcsim.questions import answer, answer_words
+    from odcsim.decide import answer, answer_words
 
     reply = answer.answer(comparison)
     rows = {answer_words.named(r): r.memory_terms or {} for r in (reply.reference, reply.rival, reply.best)}

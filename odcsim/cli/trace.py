@@ -80,8 +80,8 @@ def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None", other: "Trace
 
 def _against(trace: "Trace", other: "Trace") -> list[str]:
     """How far both are apart, beside chance; and whether what was found with the other holds here."""
-    from odcsim import tables
     from odcsim.reading.alike import likeness
+    from odcsim.support import tables
 
     found = likeness(trace, other)
     rows = [("", "here", "there", "ratio", "by chance alone")]
@@ -152,9 +152,9 @@ def _make(args: argparse.Namespace) -> None:
 
 
 def _list(_args: argparse.Namespace) -> None:
-    from odcsim import tables
     from odcsim.reading import named
     from odcsim.reading.stats import describe
+    from odcsim.support import tables
 
     rows = [("NAME", "KIND", "SAMPLES", "MEAN", "P99", "LONGEST", "  ORIGIN")]
     for name in named.names():

@@ -25,7 +25,7 @@ def _run(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from odcsim import timeline
-    from odcsim.pages import perfetto, profiler
+    from odcsim.show.pages import perfetto, profiler
 
     read = timeline.read(args.timeline)
     chosen = perfetto.window(args.minibatches, read) if args.minibatches is not None else perfetto.first(read)

@@ -35,7 +35,7 @@ def _run(args: argparse.Namespace) -> int:
 
     validation = validate(timeline.read(args.predicted), [timeline.read(path) for path in args.measured])
     if args.html is not None:
-        from odcsim.pages.validation_page import write_validation
+        from odcsim.show.pages.validation_page import write_validation
 
         write_validation(validation, args.html)
     if args.json:
@@ -47,7 +47,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _show(validation: "Validation") -> None:
     from odcsim.cli import table
-    from odcsim.pages import validation_page as words
+    from odcsim.show.pages import validation_page as words
 
     print(words.asked(validation))
     for line in words.cautions(validation):

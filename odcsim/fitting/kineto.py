@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from odcsim import budget
-from odcsim.checked import LARGEST
 from odcsim.errors import InputError
-from odcsim.files import reading
 from odcsim.fitting.fit import FitReport, examine
 from odcsim.fitting.logs import read_lengths, split_in_words
 from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer, timed
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
-from odcsim.streamed import Streamed
-from odcsim.whole import text_of
+from odcsim.support import budget
+from odcsim.support.checked import LARGEST
+from odcsim.support.files import reading
+from odcsim.support.streamed import Streamed
+from odcsim.support.whole import text_of
 
 STEP, OPTIMIZER = "ProfilerStep#", "Optimizer.step"
 EVENTS, ABOUT = "traceEvents", "distributedInfo"

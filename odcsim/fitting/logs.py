@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from odcsim.checked import Given
 from odcsim.errors import InputError
-from odcsim.files import reading
 from odcsim.fitting.fit import FitReport, examine
 from odcsim.fitting.measurements import EXPECTED as SECONDS
 from odcsim.fitting.measurements import Compute, Measurements, timed
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
-from odcsim.whole import LINES, read_bytes
+from odcsim.support.checked import Given
+from odcsim.support.files import reading
+from odcsim.support.whole import LINES, read_bytes
 
 EXPECTED = "columns lengths (512;1024;77) and seconds, a row for each microbatch of one device"
 MOST = 2**31  # tokens of a sample, as in schedules

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from odcsim import form
 from odcsim.errors import InputError
 from odcsim.profile import DTYPES, TRANSFERS
+from odcsim.support import form
 
 FORMAT = "odcsim measurements"
 VERSION = 1

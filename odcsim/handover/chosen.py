@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from odcsim import catalog
-from odcsim.checked import Given
 from odcsim.errors import InputError
 from odcsim.recipe import fields_of
+from odcsim.support.checked import Given
 
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
 ENGINE = "on-demand"  # what no trainer runs by itself

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from odcsim.archive import Archive, NumpyHeader, head_of, pieces
 from odcsim.errors import InputError
 from odcsim.reading.memory import PIECE, MemoryTable, Piece, check_sizes
 from odcsim.reading.table import Table
+from odcsim.support.archive import Archive, NumpyHeader, head_of, pieces
 
 
 def open_numpy(path: Path) -> Table:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.reading import tokens
 from odcsim.reading.arrays import decoded
@@ -17,7 +16,8 @@ from odcsim.reading.batches import arrow_batches, arrow_schema, check_pyarrow, p
 from odcsim.reading.memory import PIECE, MemoryTable, Piece, check_sizes
 from odcsim.reading.nested import head
 from odcsim.reading.table import Table
-from odcsim.whole import read_text
+from odcsim.support import budget
+from odcsim.support.whole import read_text
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 ROWS = 512  # at a time, where texts are looked at

@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import budget
 from odcsim.errors import InputError
-from odcsim.progress import progress
 from odcsim.reading.records import Record, RecordFile
 from odcsim.reading.roles import GROUP, LENGTH, STEP, first_of
 from odcsim.reading.table import Table
@@ -21,6 +19,8 @@ from odcsim.reading.tokenizing.folder import TokenizerFolder, open_folder
 from odcsim.reading.tokenizing.forms import Form, form_of
 from odcsim.reading.tokenizing.writer import writer_of
 from odcsim.reading.tokenizing.writing import Request, form_in, source_of
+from odcsim.support import budget
+from odcsim.support.progress import progress
 from odcsim.trace import Trace
 
 SURE = 1.96  # standard errors, for 95 %

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.reading import counted, nested, steplogs, unpacked
 from odcsim.reading.arrays import open_megatron, open_numpy
@@ -18,8 +17,9 @@ from odcsim.reading.shards import joined, shards
 from odcsim.reading.table import EXACT, Columns, Table, lengths_of, numbers, whole
 from odcsim.reading.tally import Ints, Tally
 from odcsim.reading.text import open_text
+from odcsim.support import budget
+from odcsim.support.whole import check_file
 from odcsim.trace import MAX_LENGTH, Trace
-from odcsim.whole import check_file
 
 OPENERS: dict[str, Callable[[Path], Table]] = {
     ".csv": open_text,

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.reading import named, specs, unpacked
 from odcsim.reading.arrow import is_saved
@@ -14,6 +13,7 @@ from odcsim.reading.files import open_table
 from odcsim.reading.memory import shown
 from odcsim.reading.roles import column_named
 from odcsim.reading.shards import shards
+from odcsim.support import budget
 from odcsim.trace import Trace
 
 WORDS = {"true": True, "false": False}

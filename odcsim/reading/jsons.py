@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.reading.memory import PIECE, number, of_columns
 from odcsim.reading.nested import is_inside, picked
 from odcsim.reading.table import Columns, Table, labels
 from odcsim.reading.text import opened
 from odcsim.reading.tokens import is_list
-from odcsim.streamed import Streamed
+from odcsim.support import budget
+from odcsim.support.streamed import Streamed
 
 FIX = 'give one number, or one object such as {"length": 512}, per row'
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.reading import tokens
 from odcsim.reading.nested import picked
 from odcsim.reading.table import Columns, are_ids, labels
+from odcsim.support import budget
 
 PIECE = 1 << 18  # rows of numbers
 Piece = Mapping[str, Any]

@@ -16,7 +16,7 @@ from odcsim.reading.arrays import decoded
 from odcsim.reading.arrow import ROWS, STATE, batches, count_rows, saved_files
 from odcsim.reading.inside import said
 from odcsim.reading.text import opened
-from odcsim.streamed import Streamed
+from odcsim.support.streamed import Streamed
 
 TABLES = (".parquet", ".arrow")
 READABLE = (".jsonl", ".json", ".csv", ".tsv", *TABLES)

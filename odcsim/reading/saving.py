@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.files import replacing
+from odcsim.support.files import replacing
 
 Lengths = NDArray[np.int64]
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import budget
 from odcsim.errors import InputError
+from odcsim.support import budget
 from odcsim.trace import MAX_LENGTH
 
 Columns = dict[str, NDArray[np.float64]]

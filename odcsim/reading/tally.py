@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import budget
 from odcsim.errors import InputError
+from odcsim.support import budget
 from odcsim.trace import Trace
 
 Ints = NDArray[np.int64]

@@ -15,10 +15,10 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.reading.table import Columns, are_ids, labels
-from odcsim.whole import check_lines
+from odcsim.support import budget
+from odcsim.support.whole import check_lines
 
 BLOCK = 1 << 22  # bytes
 PIECE = 1 << 18  # rows

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from odcsim.errors import InputError
-from odcsim.files import scratch
-from odcsim.whole import GZIP, unpacked
+from odcsim.support.files import scratch
+from odcsim.support.whole import GZIP, unpacked
 
 PIPE, PACKED = "-", ".gz"
 MOST = 2**33  # bytes on disk that come by a pipe

@@ -3,8 +3,8 @@
 pytest tests/benchmarks/test_bench_advice.py --benchmark-only -o addopts=""
 """
 
-from odcsim.advice.offers import advise
-from odcsim.advice.wish import Wish
+from odcsim.decide.advice.offers import advise
+from odcsim.decide.advice.wish import Wish
 from odcsim.question import Question
 from odcsim.reading import load
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from odcsim.balance import NAMES, balance
-from odcsim.balance.search.karmarkar_karp import differencing
+from odcsim.heuristics.karmarkar_karp import differencing
 
 LIMIT = 65_536
 

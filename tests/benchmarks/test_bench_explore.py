@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from odcsim.explore.asked import Asked
-from odcsim.explore.heard import STOPS
-from odcsim.explore.reply import chart, reply
+from odcsim.show.explore.asked import Asked
+from odcsim.show.explore.heard import STOPS
+from odcsim.show.explore.reply import chart, reply
 
 ROOM = (0, 1.1, 2.0)
 LOOP = 100_000

@@ -9,7 +9,7 @@ import pytest
 
 from odcsim.balance import LearnedCosts, plan
 from odcsim.balance.library import weigh
-from odcsim.balance.search.uneven import even_out
+from odcsim.heuristics.uneven import even_out
 
 LIMIT = 65_536
 SIZES = [(64, 8), (512, 8), (4096, 16)]

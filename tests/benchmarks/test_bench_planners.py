@@ -16,10 +16,10 @@ from textbook import textbook
 
 from odcsim.balance import balance
 from odcsim.balance.lb_tight import tightest
-from odcsim.balance.search.bound import lower_bound
-from odcsim.balance.search.longest_first import longest_first
-from odcsim.balance.search.scenarios import in_bounds, scenarios
-from odcsim.balance.search.trades import hold, relieve
+from odcsim.heuristics.bound import lower_bound
+from odcsim.heuristics.longest_first import longest_first
+from odcsim.heuristics.scenarios import in_bounds, scenarios
+from odcsim.heuristics.trades import hold, relieve
 
 LIMITS = {longalign: 65_536, clipped: 65_536, swe: 65_536, chat: 16_384}
 shapes = pytest.mark.parametrize("draw", LIMITS)

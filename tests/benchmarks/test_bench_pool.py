@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from odcsim.decide.asking import ask
+from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation, usage
-from odcsim.questions.asking import ask
-from odcsim.questions.setting import Setting, plan
 
 LENGTHS = "lognormal:median=11900,sigma=0.9,max=65536"
 MINIBATCHES = 5

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from odcsim import budget
 from odcsim.cli import main
+from odcsim.support import budget
 
 SECONDS = 60  # for one command, on a machine that does other things too
 ROOM = 3 << 29  # bytes that a command may take beside what is loaded; readers refuse what takes more than ALLOWED

@@ -5,10 +5,10 @@ import threading
 import browser
 import pytest
 
-from odcsim.explore.asked import Asked
-from odcsim.explore.heard import linked
-from odcsim.explore.opening import opened
-from odcsim.explore.reply import reply
+from odcsim.show.explore.asked import Asked
+from odcsim.show.explore.heard import linked
+from odcsim.show.explore.opening import opened
+from odcsim.show.explore.reply import reply
 
 pytestmark = pytest.mark.browser
 SHOWN = """() => [...document.querySelectorAll('#table tbody tr')].map(
@@ -18,7 +18,7 @@ SHOWN = """() => [...document.querySelectorAll('#table tbody tr')].map(
 @pytest.fixture(scope="module")
 def served():
     pytest.importorskip("dash", reason="make browser")
-    from odcsim.explore.serve import serve
+    from odcsim.show.explore.serve import serve
 
     one = serve(0)
     threading.Thread(target=one.server.serve_forever, daemon=True).start()

@@ -3,10 +3,10 @@
 import browser
 import pytest
 
-from odcsim.pages.report import write_report, write_timelines
-from odcsim.questions.asking import ask
-from odcsim.questions.comparison import compare
-from odcsim.questions.sweep import sweep_max_tokens
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import compare
+from odcsim.decide.sweep import sweep_max_tokens
+from odcsim.show.pages.report import write_report, write_timelines
 
 pytestmark = pytest.mark.browser
 FIGURES = 7

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from odc_engine.measuring.survey import Survey
 from odcsim import catalog, timeline
+from odcsim.catalog.estimates.recompute import under
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
-from odcsim.estimates.recompute import under
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.profile import Passes, Polynomial, Profile, Timing
 from odcsim.recipe import USUAL

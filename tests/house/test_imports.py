@@ -8,15 +8,15 @@ import pytest
 from scripts import ROOT
 from sources import ENGINE, ODCSIM, inside, outside
 
-TOOLS = "errors budget files held archive checked form streamed tables progress printing whole outputs command"
-NOUNS = "trace schedule program recipe recipe_file timeline profile model cost cluster network"
-CONTRACT = {f"odcsim.{name}" for name in f"{TOOLS} {NOUNS}".split()}
+SUPPORT = {name for name in ODCSIM if name.startswith("odcsim.support")}
+NOUNS = "errors trace schedule program recipe recipe_file timeline profile model cost cluster network command"
+CONTRACT = {f"odcsim.{name}" for name in NOUNS.split()} | SUPPORT
 EXECUTORS = {"odcsim.executors.analytic", "odcsim.executors.des"}
 READERS = (
     "odcsim.results",
     "odcsim.plots",
-    "odcsim.pages.page",
-    "odcsim.pages.perfetto",
+    "odcsim.show.pages.page",
+    "odcsim.show.pages.perfetto",
 )  # of timelines, whoever wrote them
 
 
@@ -25,7 +25,7 @@ def test_the_rules_have_something_to_hold():
     assert "numpy" in outside(ODCSIM["odcsim.cost"])
     assert "odcsim.profile" in inside(ODCSIM["odcsim.cost"], ODCSIM)
     assert "odcsim.executors.des" in inside(ODCSIM["odcsim.executors.simulation"], ODCSIM)  # imported in a function
-    assert "odcsim.pages.report" not in inside(ODCSIM["odcsim"], ODCSIM)  # for type checkers
+    assert "odcsim.show.pages.report" not in inside(ODCSIM["odcsim"], ODCSIM)  # for type checkers
 
 
 @pytest.mark.parametrize("name", ODCSIM)
@@ -36,7 +36,7 @@ def test_the_simulator_never_imports_the_engine_or_what_it_needs(name):
 
 @pytest.mark.parametrize("name", sorted(CONTRACT))
 def test_the_contract_imports_numpy_and_itself(name):
-    known = {"rich"} if name == "odcsim.progress" else {"numpy"}
+    known = {"rich"} if name == "odcsim.support.progress" else {"numpy"}
     assert outside(ODCSIM[name]) <= {"odcsim"} | known
     assert inside(ODCSIM[name], ODCSIM) - {"odcsim"} <= CONTRACT
 
@@ -47,7 +47,7 @@ def test_the_engine_imports_the_contract_the_catalogue_the_balancers_and_the_fit
     fitting = {f"odcsim.fitting{module}" for module in ("", ".measurements", ".recorded", ".fit")}
     allowed |= {"odcsim.balance.library"} | fitting
     if name == "odc_engine.measuring.bandwidth":
-        allowed |= {"odcsim.plots", "odcsim.pages", "odcsim.pages.page"}
+        allowed |= {"odcsim.plots", "odcsim.show", "odcsim.show.pages", "odcsim.show.pages.page"}
     assert inside(ENGINE[name], ODCSIM) <= allowed
 
 

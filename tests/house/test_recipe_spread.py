@@ -12,7 +12,7 @@ from sources import ENGINE, ODCSIM
 
 from odcsim.recipe import CHOICES
 
-ASKING = ("cli", "pages", "explore", "plots", "questions", "advice", "rollouts", "sweeps")
+ASKING = ("cli", "show", "plots", "decide")
 SEVERAL = {"sync", "sharding"}  # of which these rooms try several for one recipe
 OLDEST = {"sync", "recompute", "sharding", "accumulate", "exchange"}  # which most of the house acts on
 NEW = 6

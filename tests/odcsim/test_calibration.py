@@ -12,11 +12,11 @@ import pytest
 
 from odcsim import catalog, profile, schedule, timeline
 from odcsim.cli import main
+from odcsim.decide.setting import Setting, cost_of, plan
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.fitting import measurements
 from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer
 from odcsim.profile import Polynomial, Profile, Timing
-from odcsim.questions.setting import Setting, cost_of, plan
 from odcsim.trace import Trace
 
 MODEL = "r1-distill-qwen-1.5b"

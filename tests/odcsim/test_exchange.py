@@ -12,11 +12,11 @@ from odcsim import catalog
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import cluster_of
 from odcsim.cost import Cost
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import compare
+from odcsim.decide.setting import plan
 from odcsim.executors.simulation import EXECUTORS, Simulation, simulate, usage
 from odcsim.program import EVERY, NODES, ROOT, program
-from odcsim.questions.asking import ask
-from odcsim.questions.comparison import compare
-from odcsim.questions.setting import plan
 from odcsim.recipe import Recipe
 from odcsim.results import metrics
 from odcsim.schedule import Schedule

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from odcsim import timeline
-from odcsim.archive import Archive
 from odcsim.catalog import fits, gpu, hf_config, model
 from odcsim.cli import main, options
 from odcsim.errors import InputError
@@ -18,6 +17,7 @@ from odcsim.executors import des
 from odcsim.fitting import logs, measurements, robust
 from odcsim.profile import write
 from odcsim.reading import load
+from odcsim.support.archive import Archive
 
 TINY = ["--model", "tiny", "--gpu", "a100"]
 

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from odcsim import schedule
 from odcsim.balance import SPLIT
 from odcsim.cli import Parser, balance, compare, simulate
+from odcsim.decide import answer, answer_words
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import Comparison, pairs
+from odcsim.decide.comparison import compare as compare_all
+from odcsim.decide.evaluate import measure
+from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors import analytic, des
 from odcsim.executors.simulation import Simulation
 from odcsim.executors.simulation import simulate as run_file
 from odcsim.plots.rows import idle, speedups
 from odcsim.program import program
-from odcsim.questions import answer, answer_words
-from odcsim.questions.asking import ask
-from odcsim.questions.comparison import Comparison, pairs
-from odcsim.questions.comparison import compare as compare_all
-from odcsim.questions.evaluate import measure
-from odcsim.questions.setting import plan
 from odcsim.schedule import Header, Schedule, ScheduleFile
 
 ONE = Schedule(

@@ -12,10 +12,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from odcsim.decide.asking import ask
+from odcsim.decide.evaluate import measure
+from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation
-from odcsim.questions.asking import ask
-from odcsim.questions.evaluate import measure
-from odcsim.questions.setting import Setting, plan
 from odcsim.reading import load
 from odcsim.results.metrics import Usage
 from odcsim.trace import Trace

@@ -12,12 +12,12 @@ from odcsim import catalog
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import cluster_of
 from odcsim.cost import Cost
+from odcsim.decide import answer, answer_words
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import compare
 from odcsim.executors import analytic, des
 from odcsim.executors.simulation import EXECUTORS, Simulation, usage
 from odcsim.program import EVERY, NODES, SYNCS, program
-from odcsim.questions import answer, answer_words
-from odcsim.questions.asking import ask
-from odcsim.questions.comparison import compare
 from odcsim.recipe import Recipe
 from odcsim.schedule import Schedule
 

@@ -10,19 +10,19 @@ from strategies import BETWEEN, PREFETCHES, SYNCS, TRANSFERS, schedules
 
 from odcsim import catalog
 from odcsim.catalog import fits
+from odcsim.catalog.estimates import memory
 from odcsim.catalog.fits import estimate
 from odcsim.cli import table
 from odcsim.cluster import Cluster, cluster_of
 from odcsim.cost import Cost
+from odcsim.decide import answer, answer_words
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import Comparison, compare
+from odcsim.decide.setting import Setting, plan
 from odcsim.errors import InputError
-from odcsim.estimates import memory
 from odcsim.executors.simulation import EXECUTORS, Simulation, simulate, usage
 from odcsim.profile import Timing
 from odcsim.program import program, sync_named
-from odcsim.questions import answer, answer_words
-from odcsim.questions.asking import ask
-from odcsim.questions.comparison import Comparison, compare
-from odcsim.questions.setting import Setting, plan
 from odcsim.recipe import Recipe
 from odcsim.results import metrics, validation
 from odcsim.results.summary import Row

@@ -8,11 +8,11 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim.checked import Given
+from odcsim.decide.asking import ask, read, setting_of
+from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
 from odcsim.question import FIELDS, TERMS, Question, Values, question_of
-from odcsim.questions.asking import ask, read, setting_of
-from odcsim.questions.setting import Setting
+from odcsim.support.checked import Given
 from odcsim.trace import Trace
 
 MODEL = "r1-distill-qwen-1.5b"
@@ -121,7 +121,7 @@ def test_a_question_holds_its_recipe():
 
 
 def test_columns_of_a_sweep_are_the_fields():
-    from odcsim.sweeps.columns import KINDS
+    from odcsim.decide.sweeps.columns import KINDS
 
     assert [name for name in KINDS if name in FIELDS] == list(FIELDS)
     assert all(KINDS[name] is about.values.type for name, about in FIELDS.items())

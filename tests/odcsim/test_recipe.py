@@ -16,9 +16,9 @@ from odcsim.catalog.fits import estimate
 from odcsim.cluster import cluster_of
 from odcsim.command import Parser, add_recipe, chosen
 from odcsim.cost import Cost
+from odcsim.decide.asking import ask
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation
-from odcsim.questions.asking import ask
 from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, fields_of, flag, flags
 
 A100, MODEL = catalog.gpu("a100"), catalog.model("r1-distill-qwen-1.5b")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from strategies import PREFETCHES, SYNCS, schedules
 
 from odcsim import catalog
+from odcsim.catalog.estimates import memory
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import cluster_of
 from odcsim.cost import Cost
-from odcsim.estimates import memory
 from odcsim.executors.simulation import EXECUTORS, Simulation, usage
 from odcsim.program import ROOT, program
 from odcsim.recipe import Recipe

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from odcsim.estimates import memory
+from odcsim.catalog.estimates import memory
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import compare
+from odcsim.decide.evaluate import measure
+from odcsim.decide.setting import plan
 from odcsim.executors.simulation import Simulation
 from odcsim.program import SYNCS
-from odcsim.questions.asking import ask
-from odcsim.questions.comparison import compare
-from odcsim.questions.evaluate import measure
-from odcsim.questions.setting import plan
 
 STRONGER = ({"streams": "two"}, {"reshard": False}, {"streams": "two", "reshard": False}, {"copies": "engines"})
 

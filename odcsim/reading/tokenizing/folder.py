@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from odcsim.errors import InputError
-from odcsim.files import reading
 from odcsim.reading.tokenizing.template import ChatTemplate
-from odcsim.whole import read_text
+from odcsim.support.files import reading
+from odcsim.support.whole import read_text
 
 MODEL, CONFIG, TEMPLATE, OTHERS = (
     "tokenizer.json",

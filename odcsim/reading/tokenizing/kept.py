@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.files import replacing
 from odcsim.reading.tokenizing.counting import Counted
+from odcsim.support.files import replacing
 
 VERSION = 3  # of the way of counting
 

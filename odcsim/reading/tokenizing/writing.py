@@ -20,12 +20,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import budget
 from odcsim.errors import InputError
 from odcsim.reading.records import RecordFile
 from odcsim.reading.tokenizing.folder import TokenizerFolder, open_folder
 from odcsim.reading.tokenizing.forms import Form, Passage, form_of
 from odcsim.reading.tokenizing.turns import UnfitRow
+from odcsim.support import budget
 
 BLOCK = 256
 SECONDS = 10  # of the processor, that a row may take to be rendered

@@ -19,9 +19,9 @@ from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.errors import InputError
 from odcsim.fitting import measurements
-from odcsim.held import held
 from odcsim.recipe import Recipe
 from odcsim.schedule import Header, ScheduleFile
+from odcsim.support.held import held
 
 
 @pytest.fixture

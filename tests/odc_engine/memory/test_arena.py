@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from odc_engine.memory.arena import ALIGN, CHUNK, NOTES, Arena, UnitShape
 from odcsim import catalog
+from odcsim.catalog.estimates.memory import estimate
 from odcsim.errors import InputError
-from odcsim.estimates.memory import estimate
 from odcsim.recipe import ACCUMULATE, Recipe
 
 

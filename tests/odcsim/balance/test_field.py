@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim.balance import FIELD, NAMES, runs_with
-from odcsim.balance.balancer import Work, assigned
 from odcsim.balance.field import nemo_rl, torchtitan, trl, verl
 from odcsim.cli import main
-from odcsim.questions.asking import ask
-from odcsim.questions.comparison import pairs
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import pairs
+from odcsim.heuristics.balancer import Work, assigned
 
 WORKS = st.builds(
     lambda lengths, devices, more: Work(np.array(lengths), np.array(lengths, float), devices, max(lengths) + more),

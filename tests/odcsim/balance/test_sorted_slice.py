@@ -7,13 +7,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim.balance.balancer import Work
 from odcsim.balance.lb_micro import lb_micro
 from odcsim.balance.sorted_slice import lockstep, sorted_slice
+from odcsim.decide.asking import ask
+from odcsim.decide.evaluate import measure
+from odcsim.decide.setting import Setting, assign, cost_of, drawn, plan
 from odcsim.executors.simulation import Simulation
-from odcsim.questions.asking import ask
-from odcsim.questions.evaluate import measure
-from odcsim.questions.setting import Setting, assign, cost_of, drawn, plan
+from odcsim.heuristics.balancer import Work
 from odcsim.recipe import Recipe
 from odcsim.trace import Trace
 

@@ -6,8 +6,8 @@ import pytest
 
 from odcsim import catalog
 from odcsim.cluster import GPU
+from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
-from odcsim.questions.setting import cost_of
 
 # Published or recomputed elsewhere: parameters and active parameters in 10^9, bf16 megabytes of one layer, and the
 # length at which causal attention costs as much as the matmuls, in thousands (0 where windows make it meaningless).

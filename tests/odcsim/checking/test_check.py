@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odcsim.balance import BALANCERS
-from odcsim.checked import Given
 from odcsim.checking.batches import Batch, Dealing, of_lists, of_object, with_lengths
 from odcsim.checking.findings import Rules, check
 from odcsim.cli import main
 from odcsim.errors import InputError
+from odcsim.support.checked import Given
 
 EVEN = [[[0, 1], [2]], [[3], [4, 5]]]
 LENGTHS = [10, 20, 30, 40, 50, 60]

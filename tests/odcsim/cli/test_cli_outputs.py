@@ -7,7 +7,7 @@ import re
 import pytest
 
 from odcsim.cli import build_parser, main
-from odcsim.outputs import INPUTS, kind_of
+from odcsim.support.outputs import INPUTS, kind_of
 from odcsim.timeline import write
 
 SETTING = "--model r1-distill-qwen-1.5b --gpu a100 --devices 2 --minibatch 2".split()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from odcsim import tables
 from odcsim.cli import main
-from odcsim.questions.answer_words import money
+from odcsim.decide.answer_words import money
+from odcsim.support import tables
 
 ASKED = "compare lognormal:median=3000,sigma=1,max=16000 --model qwen3-0.6b --gpu a100 --devices 2 --minibatch 4"
 FEW = "--max-tokens 16000 --minibatches 5"

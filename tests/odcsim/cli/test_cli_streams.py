@@ -8,7 +8,7 @@ import pytest
 
 from odcsim import command
 from odcsim.cli import main
-from odcsim.printing import Printed
+from odcsim.support.printing import Printed
 
 SETTING = "--model tiny --gpu a100 --devices 2 --minibatch 2 --minibatches 1"
 COMPARE = f"odcsim compare a.csv {SETTING}"

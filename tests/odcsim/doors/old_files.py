@@ -161,11 +161,11 @@ def of_lengths(name: str) -> Any:
 
 
 def of_link(search: str) -> Any:
-    from odcsim.explore import asked
-    from odcsim.explore.reply import reply
+    from odcsim.show.explore import asked
+    from odcsim.show.explore.reply import reply
 
     try:
-        from odcsim.explore.heard import linked
+        from odcsim.show.explore.heard import linked
     except ImportError:  # where they stood before
         linked = asked.linked
     found = linked(search)

@@ -11,9 +11,9 @@ import ways_in
 from questions import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields
 
 import odcsim
-from odcsim import tables
 from odcsim.question import question_of
 from odcsim.results import columns
+from odcsim.support import tables
 
 Values = Mapping[str, Any]
 Law = Callable[[Question], Iterator[str]]
@@ -290,8 +290,8 @@ def test_an_advice_on_shared_cards_takes_the_seconds_that_compare_says():
 
 def sides(question: Question) -> Iterator[tuple[Values, Values, float]]:
     """Of each offer the best way without on-demand, the best with it, and how many times as fast that is."""
-    from odcsim.advice.offers import Offer, offer
-    from odcsim.advice.wish import Wish
+    from odcsim.decide.advice.offers import Offer, offer
+    from odcsim.decide.advice.wish import Wish
 
     if question.gpu is None:
         return
@@ -387,7 +387,7 @@ def test_on_demand_leads_wherever_compares_rows_fit(questions):
 
 def piloted(question: Question) -> tuple[list[Values], str]:
     """Compare's rows of the very minibatches of an RL step, and how it is refused."""
-    from odcsim.rollouts import pilot
+    from odcsim.decide.rollouts import pilot
 
     batch = pilot.RolloutBatch(question.prompts, question.of_prompt, 1, ways_in.STEPS)
     recorded = odcsim.load(question.trace, truncate=question.truncate, drop_over=question.drop_over)

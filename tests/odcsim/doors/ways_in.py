@@ -176,8 +176,8 @@ def sweep(question: Question) -> Values:
 def explorer(question: Question) -> Values:
     """The page's reply, where it has controls for all that is asked."""
     import odcsim
-    from odcsim.explore.asked import Asked
-    from odcsim.explore.reply import break_even, reply
+    from odcsim.show.explore.asked import Asked
+    from odcsim.show.explore.reply import break_even, reply
 
     network = 25 if question.cluster else 0
     names = "trace model gpu devices minibatch room price minibatches".split()

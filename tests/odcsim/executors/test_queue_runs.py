@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from strategies import SYNCS, schedules
 
 from odcsim import schedule, timeline
+from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate, usage
-from odcsim.questions.setting import plan
 from odcsim.results import metrics
 from odcsim.schedule import Header, Schedule, ScheduleFile
 

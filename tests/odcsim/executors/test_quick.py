@@ -3,9 +3,9 @@
 import pytest
 
 import odcsim
+from odcsim.decide.setting import assign, drawn
 from odcsim.executors import quick, simulation
 from odcsim.executors.simulation import Simulation
-from odcsim.questions.setting import assign, drawn
 
 CASES = [
     ("lognormal:median=1500,sigma=0.9,max=8192", "qwen3-8b", "h100", 16, 4, 24_576),

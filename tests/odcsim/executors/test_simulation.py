@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from strategies import PREFETCHES, SYNCS, schedules
 
 from odcsim import profile, schedule, timeline
+from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation, makespans, simulate, usage, usages
-from odcsim.questions.setting import plan
 from odcsim.results import metrics
 from odcsim.results.metrics import Usage
 from odcsim.schedule import Header, Schedule, ScheduleFile

@@ -8,11 +8,11 @@ from hypothesis import given
 from strategies import cases
 
 from odcsim import plots
+from odcsim.decide.comparison import compare
 from odcsim.executors import analytic
 from odcsim.plots.gantt import MOST_DEVICES, bars, idle
 from odcsim.plots.rows import ceiling
 from odcsim.plots.style import COLOURS, GRID, HATCHED, INK, NAMES
-from odcsim.questions.comparison import compare
 from odcsim.results import metrics
 from odcsim.timeline import About, Block, Timeline
 from odcsim.trace import Trace

@@ -7,12 +7,12 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
+from odcsim.decide.asking import ask
+from odcsim.decide.setting import plan
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.plots.gantt import bars
 from odcsim.plots.style import COLOURS, HATCHED
 from odcsim.plots.svg import LEFT, RIGHT, WIDTH, svg
-from odcsim.questions.asking import ask
-from odcsim.questions.setting import plan
 
 SVG = "{http://www.w3.org/2000/svg}"
 

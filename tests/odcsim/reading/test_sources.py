@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odcsim import whole
 from odcsim.errors import InputError
 from odcsim.reading import load
+from odcsim.support import whole
 
 LENGTHS = [5, 70, 900]
 PLAIN = {

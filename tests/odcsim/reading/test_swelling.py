@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 from scripts import ROOT
 
-from odcsim import budget
+from odcsim.support import budget
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted as Linux does")
 MOST = 400 * 10**6

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim import budget
 from odcsim.cli import main
 from odcsim.errors import InputError
 from odcsim.reading import load, tally
 from odcsim.reading.tally import Tally
+from odcsim.support import budget
 
 PIECES = st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 1), st.integers(0, 5)), max_size=20), max_size=8)
 

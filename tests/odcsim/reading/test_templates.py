@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from texts import UNMARKED, tokenizer_in
 
-from odcsim import budget
 from odcsim.cli import main
 from odcsim.errors import InputError
 from odcsim.reading import load
 from odcsim.reading.tokenizing import writing
 from odcsim.reading.tokenizing.writer import TextReader, writer_of
+from odcsim.support import budget
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 TEXTS = {

@@ -10,7 +10,7 @@ import pytest
 from texts import CHATML, UNMARKED, WORDS, tokenizer_in
 from tokenizers import Tokenizer
 
-from odcsim.advice.wish import Wish
+from odcsim.decide.advice.wish import Wish
 from odcsim.errors import InputError
 from odcsim.question import Question
 from odcsim.reading import counted, load

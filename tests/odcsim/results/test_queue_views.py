@@ -8,12 +8,12 @@ import pytest
 
 from odcsim import plots, timeline
 from odcsim.cli import main
+from odcsim.decide.setting import plan
 from odcsim.executors.simulation import Simulation, simulate
-from odcsim.pages import perfetto, validation_page
-from odcsim.pages.report import write_timelines
 from odcsim.plots.gantt import bars
-from odcsim.questions.setting import plan
 from odcsim.results.validation import validate
+from odcsim.show.pages import perfetto, validation_page
+from odcsim.show.pages.report import write_timelines
 
 
 @pytest.fixture(scope="module")

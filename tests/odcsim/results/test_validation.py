@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from scripts import ROOT
 
 from odcsim.cluster import Cluster
+from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
-from odcsim.pages import validation_page
 from odcsim.program import SYNCS
-from odcsim.questions.setting import plan
 from odcsim.recipe import CHOICES
 from odcsim.results import validation
 from odcsim.results.metrics import PARTS, usage
 from odcsim.results.traits import KINDS
 from odcsim.results.validation import validate
+from odcsim.show.pages import validation_page
 from odcsim.timeline import Block, Timeline
 
 

@@ -1,0 +1,213 @@
+"""Seconds of a model's layers from what they do and what its GPU reaches: where nobody has measured them.
+
+A layer's forward is its matmuls, its attention and what it moves; nothing of it runs beside the rest, since one stream
+takes all kernels in order. It takes no less than its launches. Backward is twice the matmuls and the moving, the
+kernel's own rate of attention, and what is computed again.
+"""
+
+import math
+from dataclasses import dataclass
+
+from odcsim.catalog.estimates.rates import Attention, Rates
+from odcsim.catalog.estimates.work import BACKWARD_MOVES, LAUNCH, STACKS, Stack, matmuls, moved
+from odcsim.cluster import GPU
+from odcsim.errors import InputError, nearest
+from odcsim.model import ATTENTION_BACKWARD, BYTES_BF16, LINEAR_BACKWARD, Model
+from odcsim.profile import Polynomial, Profile
+from odcsim.recipe import USUAL, Recipe
+
+# AdamW reads weights, gradients and moments, and writes all but the gradients.
+OPTIMIZER_BYTES = {"fp32": 28, "bf16": 20, "8bit": 16, "pure": 14}
+PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
+# With the optimizer's states in the host's memory gradients go there and weights come back, over a link of PCIe 4 and
+# at what a processor's share of its memory gives AdamW: bytes/s of one device.
+HOST_LINK, HOST_MEMORY = 25e9, 20e9
+# An adapter reads its input and adds to its output beside the matmul that it adapts: passes over the two, forward.
+ADAPTER_IN, ADAPTER_OUT = 1.0, 3.0
+# Of the matmuls of a forward that recompute by operator runs again: every second one is kept, and attention is.
+SELECTIVE = 0.5
+# What of a forward backward runs again: of its matmuls, of what it moves, of its attention.
+AGAIN = {
+    "full": (1.0, 1.0, 1.0),
+    "operators": (SELECTIVE, 1.0, 0.0),
+    "layers": (0.5, 0.5, 0.5),
+    "none": (0.0, 0.0, 0.0),
+}
+INTERVAL = 1.645  # standard deviations on either side of the median that hold 90 %
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """One layer forward and backward, the head with its loss both ways, and a microbatch's and minibatch's rest."""
+
+    forward: Polynomial
+    backward: Polynomial
+    head: Polynomial
+    embed: Polynomial
+    microbatch: float
+    optimizer: float
+    publish: float
+
+
+def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe = USUAL) -> Profile:
+    """A profile of medians, with the interval that holds nine runs of ten."""
+    found = seconds(model, gpu, rates, recipe, model.parameters / devices)
+    off = math.exp(INTERVAL * spread(rates, model, recipe))
+    return Profile(
+        model=model.name,
+        gpu=gpu.name,
+        fidelity="catalogue",
+        origin=_origin(gpu, rates, recipe),
+        forward=found.forward,
+        backward=found.backward,
+        head=found.head,
+        embed=found.embed,
+        recompute=recipe.recomputes,
+        microbatch=found.microbatch,
+        optimizer=found.optimizer,
+        publish=found.publish,
+        copying=rates.copying,
+        adapters=adapter_parameters(model, recipe.lora) if recipe.lora else 0.0,
+        low=1 / off,
+        high=off,
+    )
+
+
+def _origin(gpu: GPU, rates: Rates, recipe: Recipe) -> str:
+    rate = f"matmuls at {rates.matmul:.0%} of {gpu.matmul_flops / 1e12:.0f} TFLOP/s"
+    again = "with" if recipe.recomputes else "without"
+    name = rates.usual if recipe.attention == "usual" else recipe.attention
+    told = f"rates of {rates.family} in published runs: {rate}, attention by {name}"
+    return f"{told}, a {recipe.stack} stack, {again} recompute"
+
+
+def kernel(rates: Rates, name: str) -> Attention:
+    """The attention kernel of this name, or the usual one."""
+    if (found := rates.attention.get(rates.usual if name == "usual" else name)) is not None:
+        return found
+    known = ["usual", *rates.attention]
+    raise InputError(f"no rate of attention '{name}' is known on {rates.family}", fix=nearest(name, known))
+
+
+def seconds(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, shard: float) -> Seconds:
+    """`shard`: parameters whose states this device holds."""
+    stack = STACKS[chosen.stack]
+    layer = _layer(model, gpu, rates, chosen, stack)
+    bandwidth = gpu.memory_bandwidth * rates.moved
+    trained = shard * trained_share(model, chosen.lora)
+    return Seconds(
+        forward=layer.forward(),
+        backward=layer.backward(AGAIN[chosen.recompute]),
+        head=Polynomial(linear=_head(model, gpu, rates, chosen, stack)),
+        embed=Polynomial(linear=2 * BYTES_BF16 * model.hidden / bandwidth),
+        microbatch=stack.host,
+        optimizer=_step(chosen, stack, trained, bandwidth),
+        publish=PUBLISH_BYTES * trained / bandwidth,
+    )
+
+
+def _step(chosen: Recipe, stack: Stack, trained: float, bandwidth: float) -> float:
+    """Seconds of the optimizer on so many parameters."""
+    moved = OPTIMIZER_BYTES[chosen.optimizer] * trained
+    if chosen.offload:
+        return moved / HOST_MEMORY + PUBLISH_BYTES * trained / HOST_LINK
+    return stack.optimizer * moved / bandwidth
+
+
+def trained_share(model: Model, lora: int) -> float:
+    """The part of the parameters that is trained."""
+    return adapter_parameters(model, lora) * model.layers / model.parameters if lora else 1.0
+
+
+def adapter_parameters(model: Model, rank: int) -> float:
+    """Of one layer: two matrices of this rank for each of its matmuls, as often as there are such weights."""
+    active = model.experts_active * model.ffn + model.shared_ffn
+    stored = (model.experts * model.ffn + model.shared_ffn) / active if model.experts else 1.0
+    return sum(rank * (m.inner + m.outer) * max(1.0, m.times * stored) for m in matmuls(model))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Seconds per token of one layer's forward by what they go to, and per square and per token of its attention."""
+
+    matmul: float
+    moved: float
+    attention: tuple[float, float]  # per square, and per token where samples are short
+    attention_back: tuple[float, float]
+    weights: float  # matmuls of backward for one of forward
+    launches: float
+
+    def forward(self) -> Polynomial:
+        square, token = self.attention
+        return Polynomial(0.0, self.matmul + self.moved + token, square, floor=self.launches)
+
+    def backward(self, again: tuple[float, float, float]) -> Polynomial:
+        """`again`: the parts of a forward's matmuls, moving and attention that are run once more."""
+        matmul, moving, attention = again
+        linear = (self.weights + matmul) * self.matmul + (BACKWARD_MOVES + moving) * self.moved
+        linear += self.attention_back[1] + attention * self.attention[1]
+        square = self.attention_back[0] + attention * self.attention[0]
+        return Polynomial(0.0, linear, square, floor=(2 + max(again)) * self.launches)
+
+
+def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -> _Layer:
+    rate = gpu.matmul_flops * rates.matmul
+    work = sum(m.flops * (1 + rates.narrow / m.narrowest) for m in matmuls(model))
+    carried = moved(model, stack)
+    if chosen.lora:
+        carried += BYTES_BF16 * sum(m.times * (ADAPTER_IN * m.inner + ADAPTER_OUT * m.outer) for m in matmuls(model))
+    used = kernel(rates, chosen.attention)
+    share = gpu.peak_flops * rates.head_share(model.head_dim)
+    square = model.attention_flops_per_square
+    softmax = (model.layers - model.linear_layers) / model.layers
+    ahead, back = square / (share * used.forward), ATTENTION_BACKWARD * square / (share * used.backward)
+    return _Layer(
+        matmul=work / (rate * _fp8(rates, chosen)),
+        moved=carried / (gpu.memory_bandwidth * rates.moved),
+        attention=(ahead, softmax * ahead * used.short_forward),
+        attention_back=(back, softmax * back * used.short_backward),
+        weights=LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD,
+        launches=stack.launches * LAUNCH,
+    )
+
+
+def _fp8(rates: Rates, chosen: Recipe) -> float:
+    if chosen.precision == "bf16":
+        return 1.0
+    if not rates.fp8:
+        raise InputError(f"{rates.family} has no matmuls in fp8", fix="leave --precision at bf16")
+    return rates.fp8
+
+
+def _head(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -> float:
+    """Seconds per token of logits and loss, both ways."""
+    weights = LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD
+    flops = (1 + weights) * model.head_forward(1.0) * (1 + rates.narrow / model.hidden)
+    carried = model.vocab * (stack.logits if chosen.loss == "whole" else stack.chunked)
+    return flops / (gpu.matmul_flops * rates.matmul) + carried / (gpu.memory_bandwidth * rates.moved)
+
+
+def flops(model: Model, recipe: Recipe, tokens: float, squares: float) -> tuple[float, float]:
+    """Of a step on so many tokens: the model's own, and those of what backward computes again."""
+    forward = model.layer_forward(tokens, squares)
+    backward = model.layer_backward(tokens, squares, recompute=False)
+    head = model.head_forward(tokens) + model.head_backward(tokens)
+    if recipe.lora:  # no gradients of weights
+        linear = 2 * model.layer_matmul_parameters * tokens
+        backward, head = backward - linear, head - model.head_forward(tokens)
+    matmul, _, attention = AGAIN[recipe.recompute]
+    again = matmul * model.layer_forward(tokens, 0.0) + attention * model.layer_forward(0.0, squares)
+    return model.layers * (forward + backward) + head, model.layers * again
+
+
+def spread(rates: Rates, model: Model, chosen: Recipe) -> float:
+    """Standard deviation of the logarithm of a step's seconds: what cells left out showed, wider for what none covers.
+
+    Experts and linear attention lean on kernels that differ more than matmuls do. Rates that nobody held against a
+    step in fp8, or with adapters, are those of kernels alone.
+    """
+    parts = [rates.spread, STACKS[chosen.stack].spread]
+    parts += [0.25] if model.experts or model.linear_layers else []
+    parts += [0.1] if chosen.precision == "fp8" else []
+    parts += [0.1] if chosen.lora else []
+    return math.sqrt(sum(part * part for part in parts))

@@ -1,0 +1,218 @@
+"""What each number of GPUs of each kind comes to: hours and dollars of the whole run, or why it cannot run there."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from odcsim.decide import room
+from odcsim.decide.advice import search, ways
+from odcsim.decide.advice.ways import Way
+from odcsim.decide.advice.wish import Wish
+from odcsim.decide.answer import NOTABLE
+from odcsim.decide.evaluate import evaluate
+from odcsim.decide.remedies import remedies
+from odcsim.decide.whole_run import WholeRun
+from odcsim.errors import InputError
+from odcsim.results.summary import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The whole run in one of the ways: what `odcsim compare --epochs` says of the same question."""
+
+    way: Way
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best ways without on-demand and with it: None where nothing fits."""
+
+    without: Pick | None
+    with_it: Pick | None
+    tried: int  # ways that fit
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast on-demand is."""
+        if self.without is None or self.with_it is None:
+            return None
+        return self.without.row.makespan_seconds / self.with_it.row.makespan_seconds
+
+    @property
+    def pays(self) -> bool:
+        """Whether on-demand leads by what somebody would change their training loop for, or alone fits."""
+        return self.without is None or (self.gain or 0.0) >= NOTABLE
+
+    @property
+    def chosen(self) -> Pick | None:
+        return self.with_it if self.pays else self.without
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A run on so many GPUs, at its best."""
+
+    gpu: str
+    devices: int
+    best: Best
+    chosen: Pick
+
+    @property
+    def row(self) -> Row:
+        return self.chosen.row
+
+    @property
+    def seconds(self) -> float:
+        return self.row.makespan_seconds
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """The ends of the run's 90 % interval, over its middle."""
+        return self.row.model_low / self.seconds, self.row.model_high / self.seconds
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.row.gpu_hours
+
+    @property
+    def dollars(self) -> float | None:
+        return self.row.dollars
+
+    @property
+    def memory(self) -> float:
+        return self.row.memory_bytes or 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.devices} x {self.gpu}"
+
+    def within(self, wish: Wish) -> bool:
+        late = wish.deadline is not None and self.seconds > wish.deadline
+        return not late and (wish.budget is None or (self.dollars or 0.0) <= wish.budget)
+
+    def as_json(self) -> dict[str, Any]:
+        way, row = self.chosen.way, self.row
+        return {
+            "gpu": self.gpu,
+            "devices": self.devices,
+            "seconds": row.makespan_seconds,
+            "seconds_low": row.model_low,
+            "seconds_high": row.model_high,
+            "gpu_hours": row.gpu_hours,
+            "dollars": row.dollars,
+            "dollars_low": row.dollars_low,
+            "dollars_high": row.dollars_high,
+            **way.as_json(),
+            "microbatches": row.microbatches,
+            "memory_bytes": row.memory_bytes,
+            "over_without": self.best.gain,
+            "ways": self.best.tried,
+            "fidelity": row.fidelity,
+            "cost": way.cost.profile.origin,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A number of GPUs on which the run cannot be made, and why."""
+
+    gpu: str
+    devices: int
+    why: str
+    bytes_needed: float = 0.0  # at least, of each
+
+    @property
+    def name(self) -> str:
+        return f"{self.devices} x {self.gpu}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All offers, cheapest first, and what cannot run."""
+
+    wish: Wish
+    offers: tuple[Offer, ...]
+    refused: tuple[Refused, ...]
+
+    @property
+    def ways(self) -> int:
+        return sum(offer.best.tried for offer in self.offers)
+
+    def as_json(self) -> dict[str, Any]:
+        wish = self.wish
+        return {
+            "schema": 1,
+            "inputs": {
+                "trace": wish.trace.name,
+                "trace_samples": wish.trace.size,
+                "trace_origin": wish.trace.origin,
+                "model": wish.question.model,
+                "gpus": list(wish.gpus),
+                "devices": list(wish.devices),
+                "epochs": wish.epochs,
+                "global_batch": wish.global_batch,
+                "steps": wish.steps,
+                "prices": dict(wish.prices),
+                "deadline_seconds": wish.deadline,
+                "budget": wish.budget,
+                "minibatches": wish.question.minibatches,
+                "seed": wish.question.seed,
+            },
+            "rows": [{**offer.as_json(), "within": offer.within(wish)} for offer in self.offers],
+            "refused": [{"gpu": r.gpu, "devices": r.devices, "why": r.why} for r in self.refused],
+        }
+
+
+def advise(wish: Wish, *, advance: Callable[[str], None] = lambda _: None) -> Advice:
+    """`advance` is called with the name of each number of GPUs that is done."""
+    offers: list[Offer] = []
+    refused: list[Refused] = []
+    for gpu in wish.gpus:
+        for devices in wish.devices:
+            one = offer(wish, gpu, devices)
+            (offers if isinstance(one, Offer) else refused).append(one)  # type: ignore[arg-type]
+            advance(one.name)
+    return Advice(wish, tuple(sorted(offers, key=_cheapness(wish.prices))), tuple(refused))
+
+
+def _cheapness(prices: Mapping[str, float]) -> Callable[[Offer], tuple[float, float]]:
+    """By dollars; by GPU-hours where not all have a price."""
+    return lambda o: ((o.dollars or 0.0) if prices else o.gpu_hours, o.seconds)
+
+
+def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
+    if wish.global_batch % devices:
+        near = devices * max(1, round(wish.global_batch / devices))
+        why = f"{wish.global_batch:,} samples do not divide by {devices} devices; --global-batch {near} does"
+        return Refused(gpu, devices, why)
+    try:
+        site = ways.site(wish, gpu, devices)
+    except InputError as error:
+        return Refused(gpu, devices, str(error))
+    found = best(site)
+    return too_small(site) if found.chosen is None else Offer(site.gpu, devices, found, found.chosen)
+
+
+def best(site: ways.Site) -> Best:
+    found = search.finalists(site)
+    without, with_it = (None if way is None else run(way) for way in (found.without, found.with_it))
+    return Best(without, with_it, found.tried)
+
+
+def run(way: Way) -> Pick:
+    """By the evaluation that every command has its rows from."""
+    pair = way.balancer, way.sync
+    whole = WholeRun(evaluate(way.setting, [pair]), way.setting.epochs or 1.0)
+    return Pick(way, whole.over(whole.evaluation.row(*pair)))
+
+
+def too_small(site: ways.Site) -> Refused:
+    """What the leanest way would need for the longest sample alone, and what would fit."""
+    longest = site.wish.trace.longest
+    every = [ways.Way(setting, "collective", "") for setting in site.settings]
+    least = min((room.needed(way.cost, longest, longest) for way in every), key=lambda memory: memory.total)
+    terms = least.terms
+    why = f"needs {least.total / 1e9:.0f} GB of {site.memory / 1e9:.0f}, most of it {max(terms, key=terms.__getitem__)}"
+    listed = "; ".join(remedies(site.settings[0]))
+    return Refused(site.gpu, site.devices, f"{why}; would fit: {listed}" if listed else why, least.total)

@@ -1,0 +1,195 @@
+"""What to rent, in sentences: this, because; the next best; what would change the answer."""
+
+from collections.abc import Iterator, Sequence
+
+from odcsim.command import duration
+from odcsim.decide import fixed
+from odcsim.decide.advice.offers import Advice, Offer, Pick
+from odcsim.decide.advice.wish import Wish
+from odcsim.decide.answer import NEAR
+from odcsim.decide.answer_words import money
+
+
+def rented(advice: Advice) -> Offer | None:
+    """The fastest of those that cost as little as any, to a percent: nobody waits a day to save a dollar."""
+    good = fitting(advice)
+    return min((o for o in good if _spent(o) <= NEAR * _spent(good[0])), key=lambda o: o.seconds, default=None)
+
+
+def fitting(advice: Advice) -> list[Offer]:
+    """The offers within deadline and budget, cheapest first."""
+    return [offer for offer in advice.offers if offer.within(advice.wish)]
+
+
+def sentences(advice: Advice) -> list[str]:
+    good, rent = fitting(advice), rented(advice)
+    if not advice.offers:
+        return ["Nothing of this can be run; why, and what would fit, is beside each number of GPUs."]
+    if rent is None:
+        return list(_out_of_reach(advice))
+    others = [offer for offer in advice.offers if offer is not rent]
+    lines = [_rent(advice.wish, rent, good), how(rent), on_demand(rent)]
+    return [*lines, *_next(rent, good, others), *_changes(advice.wish, rent, others), *_trust(advice, rent)]
+
+
+def limits(wish: Wish) -> str:
+    """Deadline and budget, as they were asked for."""
+    late = f" within {duration(wish.deadline)}" if wish.deadline is not None else ""
+    return late + (f" for {money(wish.budget)}" if wish.budget is not None else "")
+
+
+def costs(offer: Offer) -> str:
+    """Hours and dollars in the middle of their intervals."""
+    paid = f"{spent(offer)} GPU-hours" if offer.dollars is None else money(offer.dollars)
+    return f"{duration(offer.seconds)} and {paid}"
+
+
+def spent(offer: Offer, times: float = 1.0) -> str:
+    """Dollars, or GPU-hours where there is no price; cents of a few."""
+    value = times * (offer.gpu_hours if offer.dollars is None else offer.dollars)
+    if value >= 20:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def between(offer: Offer) -> str:
+    low, high = offer.factors
+    words = f"nine times in ten {duration(offer.seconds * low)} to {duration(offer.seconds * high)}"
+    paid = offer.dollars
+    return words if paid is None else f"{words}, {money(paid * low)} to {money(paid * high)}"
+
+
+def _spent(offer: Offer) -> float:
+    return offer.gpu_hours if offer.dollars is None else offer.dollars
+
+
+def _rent(wish: Wish, rent: Offer, good: Sequence[Offer]) -> str:
+    done = (
+        f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}, {wish.steps:,} steps of {wish.global_batch:,} samples"
+    )
+    within = limits(wish)
+    count = f"of the {len(good)} that are done{within}" if within else f"of {len(good)}"
+    kind = "the cheapest" if rent.dollars is not None else "the one of fewest GPU-hours"
+    alone = f"the only one that is done{within}" if within else "the only one that can run"
+    because = f"{kind} {count}" if len(good) > 1 else alone
+    if rent is not good[0]:
+        because = f"within 1 % of {kind} {count}, and faster"
+    return f"Rent {rent.name}: {done} take {costs(rent)} ({between(rent)}). It is {because}."
+
+
+def how(offer: Offer) -> str:
+    way = offer.chosen.way
+    return (
+        f"Run it by {way.name}, {way.words}: {way.setting.minibatch} samples per device and step, in "
+        f"{_packs(offer.row.microbatches)} of at most {way.setting.limit:,} tokens; {offer.memory / 1e9:.0f} GB "
+        "per device."
+    )
+
+
+def _packs(microbatches: float) -> str:
+    """1.0 of them is one; others are an average."""
+    return "1 microbatch" if round(microbatches, 1) == 1 else f"{microbatches:.1f} microbatches"
+
+
+def on_demand(offer: Offer) -> str:
+    best = offer.best
+    if best.with_it is None:
+        return "On-demand communication does not fit memory there."
+    name = best.with_it.way.name
+    if best.without is None:
+        return f"Without on-demand communication nothing fits memory there; {name} does."
+    gain = best.gain or 0.0
+    if best.pays:
+        took = _took(best.without)
+        return f"On-demand communication pays: {gain:.2f} times as fast as the best without it, {took}."
+    slower = f"{name} takes {1 / gain:.2f} times as long" if gain < 0.995 else f"{name} is {gain:.2f} times as fast"
+    return f"On-demand communication brings nothing here: {slower}."
+
+
+def _took(run: Pick) -> str:
+    paid = "" if run.row.dollars is None else f" and {money(run.row.dollars)}"
+    return f"{run.way.name}, which takes {duration(run.row.makespan_seconds)}{paid}"
+
+
+def _next(rent: Offer, good: Sequence[Offer], others: Sequence[Offer]) -> Iterator[str]:
+    runner_up = next((offer for offer in [*good, *others] if offer is not rent), None)
+    if runner_up is None:
+        return
+    beyond = "" if runner_up in good else ", beyond what was asked for"
+    yield f"Next best: {runner_up.name}, {costs(runner_up)}{beyond} ({_against(rent, runner_up)})."
+
+
+def _against(rent: Offer, other: Offer) -> str:
+    mine, its = _spent(rent), _spent(other)
+    faster = rent.seconds / other.seconds
+    speed = f"{faster:.1f} times as fast" if faster > 1 else f"{1 / faster:.1f} times as long"
+    return f"{its / mine:.2f} times the cost, {speed}"
+
+
+def _changes(wish: Wish, rent: Offer, others: Sequence[Offer]) -> Iterator[str]:
+    """What would change the answer."""
+    changes = [*_late(wish, rent), *_prices(wish, rent, others), *_sooner(rent, others)]
+    if changes:
+        yield f"What would change the answer: {'; '.join(changes)}."
+
+
+def _late(wish: Wish, rent: Offer) -> Iterator[str]:
+    """The long end of the interval, where it is beyond what was asked for."""
+    _, high = rent.factors
+    if wish.deadline is not None and rent.seconds * high > wish.deadline:
+        yield f"at the long end of the interval it takes {duration(rent.seconds * high)}, over the deadline"
+    if wish.budget is not None and rent.dollars is not None and rent.dollars * high > wish.budget:
+        yield f"at the long end of the interval it costs {money(rent.dollars * high)}, over the budget"
+
+
+def _prices(wish: Wish, rent: Offer, others: Sequence[Offer]) -> Iterator[str]:
+    """Below which price each other kind of GPU would be the cheapest."""
+    for gpu in dict.fromkeys(offer.gpu for offer in others if offer.gpu != rent.gpu):
+        rivals = [o for o in others if o.gpu == gpu and (wish.deadline is None or o.seconds <= wish.deadline)]
+        if rivals and rent.dollars is not None:
+            rival = min(rivals, key=lambda o: o.gpu_hours)
+            yield f"{gpu} at less than {money(rent.dollars / rival.gpu_hours)} an hour ({rival.name})"
+
+
+def _sooner(rent: Offer, others: Sequence[Offer]) -> Iterator[str]:
+    faster = [o for o in others if o.seconds < rent.seconds]
+    if faster:
+        first = min(faster, key=_spent)
+        yield f"a deadline under {duration(rent.seconds)} ({first.name}: {costs(first)})"
+
+
+def _out_of_reach(advice: Advice) -> Iterator[str]:
+    wish = advice.wish
+    yield f"Nothing of this is done{limits(wish)}."
+    ways = []
+    if cheap := [o for o in advice.offers if wish.budget is None or (o.dollars or 0.0) <= wish.budget]:
+        quick = min(cheap, key=lambda o: o.seconds)
+        ways.append(f"a deadline of {duration(quick.seconds)} ({quick.name}: {costs(quick)})")
+    if soon := [o for o in advice.offers if wish.deadline is None or o.seconds <= wish.deadline]:
+        ways.append(f"a budget of {money(soon[0].dollars or 0.0)} ({soon[0].name}: {costs(soon[0])})")
+    if not ways:
+        both = advice.offers[0]
+        ways.append(f"{duration(both.seconds)} and {money(both.dollars or 0.0)} together ({both.name})")
+    share, where = max(((_share(wish, o), o) for o in advice.offers), key=lambda pair: pair[0])
+    ways.append(f"{wish.epochs * share:.3g} epochs instead of {wish.epochs:g} ({where.name})")
+    yield f"What would be: {'; '.join(ways)}."
+
+
+def _share(wish: Wish, offer: Offer) -> float:
+    """How much of the run is within deadline and budget."""
+    time = 1.0 if wish.deadline is None else wish.deadline / offer.seconds
+    return min(time, 1.0 if wish.budget is None else wish.budget / (offer.dollars or wish.budget))
+
+
+def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
+    origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}
+    if rent.row.fidelity == "extrapolated":
+        yield "WARNING: samples or microbatches are beyond what these seconds were made from: they are extrapolated."
+    yield fixed.beside(advice.wish.question.recipe)
+    yield f"Training steps alone, without loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
+    if advice.wish.trace.origin:
+        yield f"Lengths: {advice.wish.trace.origin}."
+
+
+def _joined(origins: dict[str, str]) -> str:
+    return "; ".join(f"{gpu}: {origin}" for gpu, origin in origins.items())

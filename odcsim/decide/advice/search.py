@@ -1,0 +1,62 @@
+"""The best way to run on so many devices: every way is screened in closed form, and the best few are simulated."""
+
+from dataclasses import dataclass
+
+from odcsim.balance import advised
+from odcsim.decide.advice.ways import Site, Way
+from odcsim.decide.answer import NEAR
+from odcsim.executors import quick, simulation
+from odcsim.executors.simulation import Simulation
+from odcsim.timeline import Floats
+
+FEW = 6  # minibatches to screen by
+KEPT = 5  # ways with on-demand, and as many without, that are simulated
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A way, and the seconds by which it is screened."""
+
+    way: Way
+    seconds: float  # of a minibatch, on average
+
+
+@dataclass(frozen=True, slots=True)
+class Finalists:
+    """The best ways without on-demand and with it: None where nothing fits."""
+
+    without: Way | None
+    with_it: Way | None
+    tried: int  # ways that fit
+
+
+def finalists(site: Site) -> Finalists:
+    every = [(float(screened(site, way).sum()), number, way) for number, way in enumerate(site.ways())]
+    sides = [sorted(one for one in every if one[2].on_demand is side) for side in (False, True)]
+    without, with_it = (finest(site, [timed(site, way) for *_, way in side[:KEPT]]) for side in sides)
+    return Finalists(without, with_it, len(every))
+
+
+def screened(site: Site, way: Way) -> Floats:
+    file = site.plan(way, min(FEW, site.minibatches), exactly=False)
+    return quick.seconds(way.cost, file.schedules)
+
+
+def timed(site: Site, way: Way) -> Trial:
+    """By the scan, as a row would have it; where links are shared or something is drawn, on fewer minibatches by the
+    executor that knows that."""
+    schedules = site.plan(way, site.minibatches).schedules
+    schedules = schedules[:FEW] if way.cost.cluster.eventful else schedules
+    how = Simulation(way.cost, executor=way.setting.executor, seed=way.setting.seed)
+    return Trial(way, float(simulation.makespans(schedules, how).mean()))
+
+
+def finest(site: Site, ways: list[Trial]) -> Way | None:
+    """The fastest of these, with whichever balancer makes it faster still. lb-robust where it costs next to nothing."""
+    if not ways:
+        return None
+    first = min(ways, key=lambda one: one.seconds)
+    every = [first, *(timed(site, other) for other in first.way.others())]
+    fastest, usual = min(every, key=lambda one: one.seconds), advised("on-demand")
+    near = (o for o in every if o.way.balancer == usual and o.seconds <= NEAR * fastest.seconds)
+    return next(near, fastest).way

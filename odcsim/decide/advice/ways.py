@@ -1,0 +1,123 @@
+"""The ways in which so many devices may run a step: sharding, recompute, sync, balancer and token limit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from odcsim import balance, catalog
+from odcsim.cost import Cost
+from odcsim.decide import room
+from odcsim.decide.advice.wish import Wish
+from odcsim.decide.asking import setting_of
+from odcsim.decide.setting import Drawn, Setting, assign, drawn
+from odcsim.program import SYNCS
+from odcsim.recipe import RECOMPUTE, Recipe
+from odcsim.schedule import ScheduleFile
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run: the setting has the recipe and the limit."""
+
+    setting: Setting
+    sync: str
+    balancer: str
+
+    @property
+    def cost(self) -> Cost:
+        return room.under(self.setting.cost, self.sync)
+
+    @property
+    def on_demand(self) -> bool:
+        return self.sync == "on-demand"
+
+    @property
+    def name(self) -> str:
+        return f"{self.sync} + {self.balancer}"
+
+    @property
+    def words(self) -> str:
+        """What it chooses of the recipe."""
+        words = self.cost.recipe.told.removeprefix(" ")
+        return f"{self.cost.sharded} sharding, {words}" if self.cost.cluster.nodes > 1 else words
+
+    def others(self) -> list["Way"]:
+        """The same by other balancers that somebody might want; tight ones fit costs that nobody has measured."""
+        worth = [b.name for b in balance.BALANCERS if b.even and not b.gangs and not b.tight]
+        names = [name for name in worth if name != self.balancer]
+        return [replace(self, balancer=name) for name in names if balance.runs_with(name, self.sync)]
+
+    def as_json(self) -> dict[str, Any]:
+        known = {"sync": self.sync, "balancer": self.balancer, "max_tokens": self.setting.limit}
+        return {**known, "minibatch": self.setting.minibatch, **self.cost.ran.inputs()}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """So many GPUs of a kind, with the minibatches that every way on them runs, and the plans made so far."""
+
+    wish: Wish
+    gpu: str
+    devices: int
+    memory: float  # bytes of one
+    settings: tuple[Setting, ...]  # by recipe
+    _drawn: dict[Recipe, list[Drawn]] = field(default_factory=dict)
+    _plans: dict[tuple[Recipe, str, int, int, bool], ScheduleFile] = field(default_factory=dict)
+
+    @property
+    def minibatches(self) -> int:
+        return self.wish.question.minibatches
+
+    def plan(self, way: Way, minibatches: int, *, exactly: bool = True) -> ScheduleFile:
+        """The way's schedules. Syncs share them, and so do shardings where the balancer does not ask for transfers."""
+        recipe = way.setting.cost.recipe
+        if not balance.named(way.balancer).weighs_transfers:
+            recipe = replace(recipe, sharding="full")
+        key = (recipe, way.balancer, way.setting.limit, minibatches, exactly)
+        if key not in self._plans:
+            if recipe not in self._drawn:
+                self._drawn[recipe] = drawn(way.setting)
+            few = self._drawn[recipe][:minibatches]
+            self._plans[key] = assign(way.setting, way.balancer, few, exactly=exactly)
+        return self._plans[key]
+
+    def ways(self) -> list[Way]:
+        """Every way to screen that fits memory with something to spare, or without where none does."""
+        return self._filling(room.FILLED) or self._filling(1.0)
+
+    def _filling(self, share: float) -> list[Way]:
+        return [
+            Way(replace(setting, max_tokens=limit), sync, balancer)
+            for setting, sync in product(self.settings, SYNCS)
+            for limit, balancer in product(self.limits(setting, sync, share), balance.standing_for(sync))
+        ]
+
+    def limits(self, setting: Setting, sync: str, share: float) -> tuple[int, ...]:
+        trace, cost = self.wish.trace, Way(setting, sync, "").cost
+        device = trace.mean * setting.minibatch
+        most = int(max(trace.longest, room.ENOUGH * device))
+        return room.limits(trace.longest, room.fullest(cost, trace.longest, share * self.memory, most), device)
+
+
+def site(wish: Wish, gpu: str, devices: int) -> Site:
+    hardware = catalog.gpu(gpu)
+    return Site(wish, hardware.name, devices, hardware.memory_bytes, tuple(_settings(wish, gpu, devices)))
+
+
+def _settings(wish: Wish, gpu: str, devices: int) -> Iterator[Setting]:
+    """By recompute, and where there are several nodes by sharding. Where seconds are a fit to measurements, only what
+    they can be derived for: beside them, estimates would compare two sources and not two ways."""
+
+    def setting(again: str, sharding: str = "full") -> Setting:
+        recipe = replace(wish.question.recipe, recompute=again, sharding=sharding)
+        price = wish.prices.get(gpu)
+        asked = replace(wish.question, gpu=gpu, devices=devices, recipe=recipe, price=price, epochs=wish.epochs)
+        return setting_of(asked, limited=False).able
+
+    usual = setting("full").cost
+    derived = usual.profile.fidelity != "catalogue"
+    whole_nodes = usual.cluster.nodes > 1 and not devices % usual.cluster.devices_per_node
+    for again in ("full", "none") if derived else RECOMPUTE:
+        for sharding in ("full", "hybrid") if whole_nodes else ("full",):
+            yield setting(again, sharding)

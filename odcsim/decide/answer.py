@@ -1,0 +1,103 @@
+"""What a comparison comes to: the rows that decide, and whether on-demand pays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from odcsim import balance
+from odcsim.balance import SIMULATED
+from odcsim.decide.comparison import Comparison
+from odcsim.errors import InputError
+from odcsim.results.summary import REFERENCE, Row
+
+NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
+NEAR = 1.01  # of the fastest row's time: costs that are a little off decide who is ahead there
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """With compute of `factor` times the seconds, on-demand has this lead."""
+
+    factor: float
+    lead: float
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The rows that the answer rests on. `pays`: on-demand is faster, by more than chance and than any rival."""
+
+    reference: Row  # collective + lb-micro
+    rival: Row  # the best without on-demand
+    best: Row  # the best with it
+    pays: bool
+    flips: Flip | None = None  # where in the interval of the seconds the answer would be another
+
+    @property
+    def chosen(self) -> Row:
+        return self.best if self.pays else self.rival
+
+    @property
+    def nothing_fits(self) -> bool:
+        return self.best.memory_fits is False and self.rival.memory_fits is False
+
+    @property
+    def over_rival(self) -> float:
+        return self.rival.makespan_seconds / self.best.makespan_seconds
+
+
+def answer(comparison: Comparison) -> Basis:
+    reference = comparison.row(*REFERENCE)
+
+    def slowness(row: Row) -> tuple[float, bool]:
+        """Rows as fast as others to 0.01 % make no better choice than the published balancers."""
+        return round(row.makespan_seconds / reference.makespan_seconds, 4), not balance.named(row.balancer).published
+
+    ours, theirs = _candidates(comparison)
+    best = min(ours, key=slowness)
+    usual = balance.advised("on-demand")
+    best = next((r for r in ours if r.balancer == usual and r.makespan_seconds <= NEAR * best.makespan_seconds), best)
+    rival = min(theirs, key=slowness)
+    ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
+    pays = ahead and (best.speedup_low or 0) > 1
+    if best.memory_fits is False or rival.memory_fits is False:
+        return Basis(reference, rival, best, pays=best.memory_fits is True)
+    return Basis(reference, rival, best, pays, _flips(comparison, ours, theirs, pays))
+
+
+def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
+    """The rows to choose from, with on-demand and without: those that fit, else the one that needs least."""
+    fits = comparison.fidelity == "calibrated"  # else a tight plan fits costs that may well be wrong
+    ours = [r for r in comparison.rows if r.sync == "on-demand" and r.balancer not in SIMULATED]
+    ours = [r for r in ours if fits or not balance.named(r.balancer).tight]
+    theirs = [r for r in comparison.rows if r.sync != "on-demand"]
+    if not ours:
+        raise InputError("no row with on-demand to answer by", fix="compare lb-mini under on-demand, too")
+    return _fitting(ours), _fitting(theirs)
+
+
+def _fitting(rows: Sequence[Row]) -> list[Row]:
+    fitting = [r for r in rows if r.memory_fits is not False]
+    return fitting or [min(rows, key=lambda r: r.memory_bytes or 0.0)]
+
+
+def _flips(comparison: Comparison, ours: Sequence[Row], theirs: Sequence[Row], pays: bool) -> Flip | None:
+    """Whether the answer holds at both ends of the interval, of seconds that come with one."""
+    if comparison.ends is None or not all(_balanced(comparison.ends.middle, rows) for rows in (ours, theirs)):
+        return None
+
+    def lead(seconds: Mapping[tuple[str, str], float]) -> float:
+        pairs = ([(r.balancer, r.sync) for r in rows] for rows in (theirs, ours))
+        rival, best = (min(seconds[pair] for pair in some if pair in seconds) for some in pairs)
+        return rival / best
+
+    if (lead(comparison.ends.middle) >= NOTABLE) != pays:  # too near to tell
+        return None
+    profile, ends = comparison.setting.cost.profile, comparison.ends
+    for factor, seconds in ((profile.low, ends.low), (profile.high, ends.high)):
+        if ((at := lead(seconds)) >= NOTABLE) != pays:
+            return Flip(factor, at)
+    return None
+
+
+def _balanced(seconds: Mapping[tuple[str, str], float], rows: Sequence[Row]) -> bool:
+    """Whether the interval's ends are known of any: of unbalanced rows, which may be all that fit, they are not."""
+    return any((r.balancer, r.sync) in seconds for r in rows)

@@ -1,0 +1,220 @@
+"""What a comparison comes to, in sentences for somebody who will decide by them."""
+
+from dataclasses import replace
+
+from odcsim.balance import SIMULATED
+from odcsim.catalog.estimates import memory
+from odcsim.cost import Cost
+from odcsim.decide import fixed
+from odcsim.decide.answer import Basis
+from odcsim.decide.comparison import Comparison
+from odcsim.decide.remedies import remedies
+from odcsim.results.summary import Row
+
+_TRUST = {
+    "calibrated": "Seconds come from a profile measured on this hardware.",
+    "published fit": "Seconds come from a published fit to measurements, not from measurements of yours.",
+    "catalogue": "Seconds are estimated by what GPUs reach in published runs, not measured.",
+    "extrapolated": "Some of this is beyond what the seconds were made from (longer samples, fuller microbatches, "
+    "other devices, another model, or the same with another recompute) and is extrapolated.",
+}
+SHAPE = "shape, not data"
+
+
+def question(comparison: Comparison) -> str:
+    setting, cluster = comparison.setting, comparison.setting.cost.cluster
+    model, nodes = setting.cost.model.name, f" in {cluster.nodes} nodes" if cluster.nodes > 1 else ""
+    return (
+        f"Would on-demand communication train {model}{setting.cost.recipe.words} faster on {cluster.devices} x "
+        f"{setting.cost.profile.gpu}{nodes}, with lengths like those of {setting.trace.name} and {setting.minibatch} "
+        "samples per device in each optimizer step?"
+    )
+
+
+def verdict(reply: Basis) -> str:
+    """Yes or no, in one or two sentences."""
+    if reply.best.memory_fits is False or reply.rival.memory_fits is False:
+        return _unfit(reply)
+    best, name = reply.best, named(reply.best)
+    gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
+    rival = f"{reply.over_rival:.2f} times as fast as the best row without it, {named(reply.rival)}"
+    if reply.pays:
+        return f"Yes: {name} runs {gain}, and {rival}.{_flipped(reply)}"
+    if (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
+        return f"No: on-demand is slower here. Its best row, {name}, is {gain}.{_flipped(reply)}"
+    if (best.speedup_low or 0) <= 1:
+        return f"No: on-demand brings nothing here. Its best row, {name}, is {gain}.{_flipped(reply)}"
+    words = f"No: {name} is {gain}, but only {rival}: a better balancer brings as much"
+    return f"{words}, and the sync can stay as it is.{_flipped(reply)}"
+
+
+def _flipped(reply: Basis) -> str:
+    if (flip := reply.flips) is None:
+        return ""
+    other = "No" if reply.pays else "Yes"
+    lead = f"{flip.lead:.2f} times the best row without it"
+    return f" {other} if compute takes {flip.factor:.2f} times these seconds: {lead}."
+
+
+def _unfit(reply: Basis) -> str:
+    """Where memory decides."""
+    if reply.nothing_fits:
+        return "Nothing here fits memory."
+    (fit, other) = (reply.best, reply.rival) if reply.pays else (reply.rival, reply.best)
+    sizes = f"{named(other)} would need {(other.memory_bytes or 0) / 1e9:.0f} GB, {named(fit)} needs"
+    answer = "Yes: only on-demand fits memory here" if reply.pays else "No: on-demand does not fit memory here"
+    return f"{answer}. {sizes} {(fit.memory_bytes or 0) / 1e9:.0f} GB."
+
+
+def sentences(comparison: Comparison, reply: Basis) -> list[str]:
+    """Where the difference comes from, what it saves, and how far to trust it."""
+    origin = comparison.setting.trace.origin
+    if reply.nothing_fits:
+        return [*_ways_out(comparison), *([f"Lengths: {origin}."] if origin else [])]
+    lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply)]
+    return [
+        *lines,
+        *_sharding(comparison, reply),
+        *_splitting(comparison, reply),
+        fixed.sentence(comparison.setting),
+        *([f"Lengths: {origin}."] if origin else []),
+    ]
+
+
+def _ways_out(comparison: Comparison) -> list[str]:
+    """What would fit, each by itself."""
+    listed = remedies(replace(comparison.setting, cost=_limited(comparison)))
+    if not listed:
+        return []
+    return [f"What would fit: {'; '.join(listed)}."]
+
+
+def _limited(comparison: Comparison) -> Cost:
+    """The cost with the memory that the comparison was made for."""
+    cost, limit = comparison.setting.cost, comparison.memory_limit or 0.0
+    return replace(cost, cluster=replace(cost.cluster, memory_bytes=limit))
+
+
+def misfit(comparison: Comparison, reply: Basis) -> list[str]:
+    """Where nothing fits: what the row that needs least would need."""
+    chosen, limit = reply.chosen, comparison.memory_limit
+    extra = _over_full(comparison, chosen)
+    if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
+        return []
+    size = f"{chosen.memory_bytes / 1e9:.0f} GB of memory per device, and one has {limit / 1e9:.0f} GB"
+    full = f" Full sharding would need {(chosen.memory_bytes - extra) / 1e9:.0f} GB." if extra else ""
+    most = f" Most of it is {chosen.largest_term}." if chosen.largest_term else ""
+    return [f"Even {named(chosen)} does not fit: it is estimated to need {size}.{full}{most}"]
+
+
+def _idle(reply: Basis) -> str:
+    before, after = reply.reference, reply.chosen
+    words = f"Devices idle {before.idle:.0%} of the time under {named(before)}"
+    words += f" and {after.idle:.0%} under {named(after)}." if after is not before else ", and no row is faster."
+    if reply.pays:
+        gains = f"{after.sync_gain:.2f} times comes from the sync, {after.balancer_gain:.2f} times from the balancer"
+        words += f" Of the speedup, {gains}."
+    return words
+
+
+def _savings(reply: Basis) -> str:
+    before, after = reply.reference, reply.chosen
+    words = f"{after.minibatches} minibatches take {after.gpu_hours:.3g} GPU-hours{hours_between(after)}"
+    if after is before:
+        return f"{words}."
+    words += f" instead of {before.gpu_hours:.3g}"
+    if after.dollars is not None and before.dollars is not None:
+        words += f", {money(after.dollars)}{dollars_between(after)} instead of {money(before.dollars)}"
+    return f"{words}."
+
+
+def hours_between(row: Row) -> str:
+    """The interval of a row's GPU-hours in brackets, where there is one."""
+    return "" if row.certain else f" ({row.gpu_hours_low:.3g} to {row.gpu_hours_high:.3g})"
+
+
+def dollars_between(row: Row) -> str:
+    if row.certain or row.dollars_low is None or row.dollars_high is None:
+        return ""
+    return f" ({money(row.dollars_low)} to {money(row.dollars_high)})"
+
+
+def utilization(row: Row) -> str:
+    """What engineers see at once whether it is plausible."""
+    if row.tflops_per_device is None:
+        return ""
+    shares = "" if row.mfu is None or row.hfu is None else f", {row.mfu:.0%} MFU, {row.hfu:.0%} HFU"
+    return f" Each device reaches {row.tflops_per_device:.0f} TFLOP/s{shares}."
+
+
+def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
+    """What hybrid sharding, or all that a node keeps, brings the chosen row and costs, where somebody asked for it."""
+    recipe, chosen, gain = comparison.setting.cost.recipe, reply.chosen, reply.chosen.over_full
+    if recipe.on(2).ahead:  # asked for, whether or not there are nodes
+        return [_gained("Hierarchical transfers", ("run", "gain"), comparison, reply)]
+    if recipe.sharding == "full":
+        return []
+    words = _gained("Hybrid sharding", ("runs", "gains"), comparison, reply)
+    if gain is None:
+        return [words]
+    full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in comparison.rows if r.sync != "on-demand"}
+    rival = min(full, key=lambda name: full[name])
+    longer = full[rival] / chosen.makespan_seconds
+    return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long."]
+
+
+def _gained(name: str, verbs: tuple[str, str], comparison: Comparison, reply: Basis) -> str:
+    run, gain = verbs
+    chosen, times = reply.chosen, reply.chosen.over_full
+    if comparison.setting.cost.cluster.nodes == 1:
+        return f"{name} {gain} nothing here: there is one node, so it is full sharding."
+    price = f"{_over_full(comparison, chosen) / 1e9:.1f} GB more memory per device"
+    if times is None:
+        return f"{name} {gain} {named(chosen)} nothing: it has none."
+    if round(times, 2) <= 1:
+        return f"{name} {gain} {named(chosen)} nothing here ({times:.2f} times full sharding), for {price}."
+    return f"{name} {run} {named(chosen)} {times:.2f} times as fast as full sharding would, for {price}."
+
+
+def _over_full(comparison: Comparison, row: Row) -> float:
+    """Bytes of a row's memory that full sharding would not need."""
+    cost = comparison.setting.cost
+    return memory.over_full(cost.model, cost.cluster.devices, row.recipe, cost.holders)
+
+
+def _splitting(comparison: Comparison, reply: Basis) -> list[str]:
+    """What the row would bring that nothing runs yet, where somebody asked for it."""
+    row = next((r for r in comparison.rows if r.balancer in SIMULATED), None)
+    if row is None:
+        return []
+    gain, extra = reply.best.makespan_seconds / row.makespan_seconds, comparison.setting.split_overhead
+    words = f"Splitting samples that cost more than a device's share would run {gain:.2f} times as fast as"
+    words += f" {named(reply.best)}, at {extra:.0%} more work for each doubling of the devices on one sample."
+    return [f"{words} That row is simulated only: nothing here runs it."]
+
+
+def _trust(comparison: Comparison, reply: Basis) -> str:
+    profile, chosen = comparison.setting.cost.profile, reply.chosen
+    words = f"{_TRUST.get(comparison.fidelity, comparison.fidelity)} "
+    if profile.fidelity == "extrapolated":
+        words += f"WARNING: {profile.origin}. "
+    words += f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
+    if profile.low != profile.high:
+        words += f", nine times in ten {_long(chosen.model_low)} to {_long(chosen.model_high)}"
+    return f"{words}.{utilization(chosen)} An error that stretches all seconds alike leaves every speedup as it is."
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+def named(row: Row) -> str:
+    return f"{row.sync} + {row.balancer}"
+
+
+def interval(row: Row) -> str:
+    return f"95 % interval {row.speedup_low:.2f} to {row.speedup_high:.2f}"
+
+
+def money(dollars: float) -> str:
+    return f"${dollars:,.2f}" if dollars < 1000 else f"${dollars:,.0f}"

@@ -1,0 +1,63 @@
+"""A question by names and paths becomes a setting: lengths are read, and what things cost is looked up."""
+
+import inspect
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from odcsim.decide import limit
+from odcsim.decide.setting import Setting, cost_of
+from odcsim.errors import InputError
+from odcsim.question import FIELDS, LENGTHS, TERMS, Question, question_of
+from odcsim.reading import load
+from odcsim.recipe import CHOICES
+from odcsim.support.checked import whole_numbers
+from odcsim.trace import Trace
+
+
+def ask(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: Any) -> Setting:
+    """A setting by names and paths, as the command line takes them, or by lengths. `words`: the other fields of a
+    question, `devices=16`, and of its recipe, `sharding="hybrid"`. `max_tokens`: nothing for what memory and speed make
+    best, 0 for the longest sample."""
+    return setting_of(question_of({"trace": trace, "model": model, **words}))
+
+
+def setting_of(question: Question, *, limited: bool = True) -> Setting:
+    """Not `limited`: without the search for a token limit, where nobody gave one."""
+    hardware = question.devices, question.devices_per_node, question.cluster
+    share = question.share
+    cost = cost_of(question.model, question.gpu, question.profile, *hardware, recipe=question.recipe)
+    terms = {name: getattr(question, name) for name in TERMS}
+    setting = Setting(lengths_of(question), cost, share, question.max_tokens or 0, **terms)
+    return limit.chosen(setting) if limited and question.max_tokens is None else setting
+
+
+def lengths_of(question: Question) -> Trace:
+    """Read as the question says, or as they were given."""
+    how, given = {name: getattr(question, name) for name in LENGTHS if name != "trace"}, question.trace
+    if isinstance(given, str | os.PathLike):
+        return load(given if isinstance(given, str) else Path(given), **how)
+    if odd := [name for name, value in how.items() if value != FIELDS[name].usual]:
+        fix = "give the name of a file, or lengths that are read already"
+        raise InputError(f"{odd[0]} with lengths that nobody reads", fix=fix)
+    return given if isinstance(given, Trace) else Trace("lengths", whole_numbers("length", given, 1))
+
+
+def read(question: Question) -> Question:
+    """The same with its lengths read, for who asks it in several ways."""
+    return replace(question, **{name: FIELDS[name].usual for name in LENGTHS} | {"trace": lengths_of(question)})
+
+
+def _signature() -> inspect.Signature:
+    """What `help` and editors show: every word, with its usual value."""
+    known = list(inspect.signature(ask).parameters.values())[:2]
+    usual = {name: about.usual for name, about in FIELDS.items() if name not in ("trace", "model")}
+    usual |= {name: choice.usual for name, choice in CHOICES.items() if choice.flag}
+    words = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in usual.items()]
+    return inspect.Signature([*known, *words], return_annotation=Setting)
+
+
+ask.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -1,0 +1,59 @@
+"""What curves of on-demand's lead come to, in a sentence each."""
+
+from collections.abc import Sequence
+
+from odcsim.command import counted
+from odcsim.decide import fixed
+from odcsim.decide.answer import NOTABLE
+from odcsim.decide.break_even import Curve
+from odcsim.decide.setting import Setting
+from odcsim.decide.weights import Regret
+
+
+def question(setting: Setting, *, limited: bool) -> str:
+    """Not `limited`: the token limit is looked for at each spot."""
+    cost, size = setting.cost, counted(setting.minibatch, "sample")
+    return (
+        f"Lead of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on {cost.cluster.devices} x "
+        f"{cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
+        f"One thing is changed at a time; a lead of {NOTABLE:.2f} or more pays.\n"
+        f"{fixed.sentence(setting, limited=limited)}"
+    )
+
+
+def sentence(curve: Curve) -> str:
+    if not curve.leads:
+        return "Nothing of this fits or can be drawn."
+    low, high = min(curve.leads), max(curve.leads)
+    if not curve.crossings:
+        most = f"{high:.2f}" if round(high, 2) < NOTABLE else f"{high:.3f}"
+        return (
+            f"It pays at all of these ({low:.2f} and more)." if low >= NOTABLE else f"It pays at none (at most {most})."
+        )
+    known = [s for s in curve.spots if s.lead is not None]
+    pays = (known[0].lead or 0) >= NOTABLE
+    words = []
+    for at in curve.crossings:
+        words.append(f"{'up to' if pays else 'from'} {'' if curve.whole else 'about '}{_value(curve, at)}")
+        pays = not pays
+    return f"It pays {' and '.join(words)}; here it is {curve.here}."
+
+
+def _value(curve: Curve, at: float) -> str:
+    if curve.unit == "ms":
+        return f"{1000 * at:.0f} ms"
+    return f"{at:.0f} {curve.unit}".strip() if at >= 10 else f"{at:.2g} {curve.unit}".strip()
+
+
+def misfit(ways_out: Sequence[str]) -> str:
+    return f"What you ask about does not fit memory. What would: {'; '.join(ways_out)}."
+
+
+def regret_lines(regrets: Sequence[Regret]) -> list[str]:
+    """What balancing by other weights than the true ones costs."""
+    return [
+        f"Balanced by {r.name}: "
+        + ", ".join(f"{side} takes {100 * (times - 1):+.1f} %" for side, times in r.times.items())
+        + "."
+        for r in regrets
+    ]

@@ -1,0 +1,113 @@
+"""Every balancer under every sync that can run it, on the same minibatches: balance, simulate, compare."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from odcsim import balance
+from odcsim.decide import examples
+from odcsim.decide.ends import FEW, Ends, ends
+from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed, simulated
+from odcsim.decide.fixed import fixed
+from odcsim.decide.setting import Setting, assign, drawn
+from odcsim.errors import InputError
+from odcsim.executors import simulation
+from odcsim.program import SYNCS
+from odcsim.results import summary
+from odcsim.schedule import ScheduleFile
+from odcsim.support.checked import shown
+from odcsim.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Evaluation):
+    """The rows beside each other, what they answer, and how far their seconds can be trusted."""
+
+    ends: Ends | None = field(default=None, repr=False)  # where seconds come with an interval
+
+    def clearest(self, before: Pair, after: Pair) -> int:
+        """The minibatch in which the second (balancer, sync) gains most over the first."""
+        return examples.clearest(*(self.usage(*pair) for pair in (before, after)))
+
+    def typical(self, *rows: Pair) -> int:
+        """The minibatch whose idle is nearest to the table's under each (balancer, sync)."""
+        return examples.typical([self.usage(*pair) for pair in rows])
+
+    def timeline(self, balancer: str, sync: str, minibatch: int) -> Timeline:
+        """One minibatch of a row, device by device: its number in the timeline is 0."""
+        self.place(balancer, sync)
+        if not 0 <= minibatch < self.setting.minibatches:
+            raise InputError(f"no minibatch {minibatch}", fix=f"there are 0 to {self.setting.minibatches - 1}")
+        file = assign(self.setting, balancer, [drawn(self.setting)[minibatch]]).sealed()
+        return simulation.simulate(file, simulated(self.setting, sync))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "inputs": inputs(self.setting),
+            "held_fixed": fixed(self.setting),
+            "fidelity": self.fidelity,
+            "rows": [r.as_json() for r in self.rows],
+        }
+
+
+def pairs(setting: Setting | None = None) -> list[tuple[str, str]]:
+    """Every (balancer, sync) that can run; and splitting outliers, where the setting says what that costs."""
+    split = setting is not None and setting.split_overhead is not None
+    names = [balancer.name for balancer in balance.BALANCERS if split or not balancer.gangs]
+    names += [balancer.name for balancer in balance.FIELD] if setting is not None and setting.field else []
+    return [(name, sync) for name in names for sync in SYNCS if balance.runs_with(name, sync)]
+
+
+def _check_among(among: Sequence[Pair], setting: Setting) -> None:
+    """All of them can run, and what their figures compare with is among them."""
+    known = pairs(setting)
+    if odd := [pair for pair in among if pair not in known]:
+        raise InputError(f"among holds {shown(odd[0])}", fix=f"give (balancer, sync) of {listed(known)}")
+    syncs = dict.fromkeys([summary.REFERENCE[1], *(sync for _, sync in among)]) if among else {}
+    if missing := [sync for sync in syncs if (summary.REFERENCE[0], sync) not in among]:
+        pair = summary.REFERENCE[0], missing[0]
+        raise InputError(f"among lacks {shown(pair)}, with which the others are compared", fix="add it")
+
+
+def compare(
+    setting: Setting,
+    *,
+    among: Sequence[Pair] = (),
+    doubted: bool = True,
+    memory_limit: float | None = None,
+    plan: Planner = assign,
+    advance: Callable[[], None] = lambda: None,
+    **terms: Any,
+) -> Comparison:
+    """`among`: these (balancer, sync) alone; lb-micro is one of them, under collective and under each sync of the
+    others. Not `doubted`: without the ends of the seconds' interval, where the answer may be another. `memory_limit`:
+    bytes of one GPU, unless what is known of it. `plan` makes the schedules of a balancer. `advance` is called once for
+    each (balancer, sync) that is done. `terms`: of the setting, to ask with others, as `price=2.5`."""
+    setting = replace(setting, **terms)
+    _check_among(among, setting)
+    few: dict[str, ScheduleFile] = {}  # the beginning of each plan, which is all that the ends run
+    every = among or pairs(setting)
+    found = evaluate(setting, every, memory_limit=memory_limit, beginnings=few, few=FEW, plan=plan, advance=advance)
+    compared = summary.compared(found.rows, [u.makespan for u in found.usages], found.draws)
+    interval = None if not doubted else ends(setting, few, {r.pair: r.recipe for r in compared})
+    return Comparison(setting, compared, found.usages, found.draws, found.memory_limit, interval)
+
+
+def inputs(setting: Setting) -> dict[str, Any]:
+    """What was asked, in the words of the command line, with what its names became."""
+    cost, cluster = setting.cost, setting.cost.cluster
+    return {
+        "trace": setting.trace.name,
+        "trace_samples": setting.trace.size,
+        "trace_origin": setting.trace.origin,
+        "model": cost.model.name,
+        "gpu": cost.profile.gpu,
+        "cost": cost.profile.origin,
+        "devices": cluster.devices,
+        "devices_per_node": cluster.devices_per_node,
+        "minibatch": setting.minibatch,
+        "max_tokens": setting.limit,
+        **setting.inputs(),
+        **cost.recipe.inputs(),
+    }

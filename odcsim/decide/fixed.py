@@ -1,0 +1,34 @@
+"""What a command held fixed, and which command searches it: an answer is the best of what was tried, and no more."""
+
+from typing import Any
+
+from odcsim.decide.setting import Setting
+from odcsim.recipe import ASKED, CHOICES, Recipe
+
+SEARCHED = tuple(name for name, choice in CHOICES.items() if choice.searched)
+BY = "odcsim advise"
+
+
+def fixed(setting: Setting, *, limited: bool = True) -> dict[str, Any]:
+    """As JSON, of whoever has one recipe for all rows, and one limit unless not `limited`."""
+    limit = {"max_tokens": setting.limit} if limited else {}
+    return {**setting.cost.recipe.written(SEARCHED), **limit, "searched_by": BY}
+
+
+def sentence(setting: Setting, *, limited: bool = True) -> str:
+    """Not `limited`: the command looks for the token limit itself."""
+    recipe = setting.cost.recipe
+    known = Recipe(**{name: getattr(recipe, name) for name in SEARCHED})
+    limit = [f"at most {setting.limit:,} tokens in a microbatch"] if limited else []
+    words = ", ".join([f"{setting.cost.sharded} sharding", known.told.strip(), *limit])
+    return f"Held fixed: {words}. '{BY}' searches these."
+
+
+def beside(recipe: Recipe) -> str:
+    """What an advice does not search, with what searches it."""
+    held = {name: getattr(recipe, name) for name in ASKED if name not in SEARCHED}
+    unusual = ", ".join(f"{name} {held[name]}" for name in held if name not in recipe.usual)
+    words = f"{unusual}, and all else as usual" if unusual else "all else as usual"
+    return (
+        f"Searched: sync, balancer, token limit, {', '.join(SEARCHED)}. Held fixed: {words}; 'odcsim sweep' tries more."
+    )

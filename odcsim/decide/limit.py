@@ -1,0 +1,50 @@
+"""The token limit of a microbatch where nobody gave one: what memory has room for, and what is fastest of that.
+
+A comparison has one limit for all of its rows, so it is the one by which neither those who meet nor on-demand lose much
+over their own best. Whichever is ahead there is ahead for a reason.
+"""
+
+from dataclasses import replace
+
+from odcsim.balance import standing_for
+from odcsim.decide import room
+from odcsim.decide.setting import Drawn, Setting, assign, drawn
+from odcsim.errors import InputError
+from odcsim.executors import quick
+
+FEW = 4  # minibatches to try a limit on
+EACH = 1.4  # times the limit before it
+SAME = 1.003  # times the best: a smaller limit that is as good leaves memory to spare
+SIDES = ("collective", "on-demand")  # those who meet, and those who do not
+
+
+def chosen(setting: Setting) -> Setting:
+    """The setting with its limit chosen, or as it is where the GPU's memory is not known or one sample fills it."""
+    tried = limits(setting)
+    if len(tried) < 2:
+        return setting
+    try:
+        minibatches = drawn(replace(setting, minibatches=min(FEW, setting.minibatches)))
+    except InputError:
+        return setting  # whoever draws refuses, and says what
+    every = [[_seconds(setting, side, limit, minibatches) for limit in tried] for side in SIDES]
+    worst = [max(seconds[i] / min(seconds) for seconds in every) for i in range(len(tried))]
+    best = next(i for i, regret in enumerate(worst) if regret <= SAME * min(worst))
+    return replace(setting, max_tokens=tried[best], limits_tried=len(tried))
+
+
+def limits(setting: Setting) -> tuple[int, ...]:
+    """Those that fit with something to spare, under every side that runs the longest sample at all."""
+    memory, longest = setting.cost.cluster.memory_bytes, setting.trace.longest
+    device = setting.trace.mean * setting.minibatch
+    top = int(max(longest, room.ENOUGH * device))
+    costs = [room.under(setting.cost, side) for side in SIDES]
+    most = [room.fullest(cost, longest, room.FILLED * memory, top) for cost in costs] if memory else [0]
+    return room.limits(longest, min((m for m in most if m >= longest), default=0), device, EACH)
+
+
+def _seconds(setting: Setting, side: str, limit: int, minibatches: list[Drawn]) -> float:
+    """Of the best of a side."""
+    at, cost = replace(setting, max_tokens=limit), room.under(setting.cost, side)
+    plans = (assign(at, name, minibatches) for name in standing_for(side))
+    return min(float(quick.seconds(cost, plan.schedules).sum()) for plan in plans)

@@ -1,0 +1,140 @@
+"""How trainers deal a step's samples to devices and microbatches, beside balancers of ours."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from odcsim.decide.setting import Setting, assign, drawn
+from odcsim.heuristics.karmarkar_karp import differencing_equal
+from odcsim.heuristics.packing import fewest, pack
+from odcsim.schedule import Schedule
+
+Updates = Sequence[Schedule]  # of all steps, one behind the other
+Dealt = list[list[list[int]]]  # device -> microbatch -> samples
+VERL = 24576  # its weight of a token where a squared one is 1, for every model
+
+
+@dataclass(frozen=True, slots=True)
+class Dealer:
+    """`function` makes the updates of all steps. `ways`: the syncs that are simulated with it."""
+
+    name: str
+    says: str
+    function: Callable[[Setting, int], Updates]
+    ways: tuple[str, ...]
+
+
+def in_order(setting: Setting, _: int) -> Updates:
+    """Samples as they come, in equal numbers; a microbatch is full when the next does not fit."""
+    return [_dealt(minibatch, _blocks(minibatch, setting, padded=False)) for minibatch in _minibatches(setting)]
+
+
+def padded(setting: Setting, _: int) -> Updates:
+    """As they come, and every sample of a microbatch as long as its longest."""
+    return [_filled(_dealt(m, _blocks(m, setting, padded=True))) for m in _minibatches(setting)]
+
+
+def by_rollout(setting: Setting, updates: int) -> Updates:
+    """verl's: all samples of a step are dealt at once, and each device cuts its own into updates.
+
+    It orders them from the lightest up and down again, which is meant for pipelines and makes updates of like samples.
+    """
+    minibatches = _minibatches(setting)
+    steps = [minibatches[start : start + updates] for start in range(0, len(minibatches), updates)]
+    return [schedule for step in steps for schedule in _rollout(step, setting)]
+
+
+def by_update(name: str) -> Callable[[Setting, int], Updates]:
+    """One of our balancers, anew for each update."""
+    return lambda setting, _: assign(setting, name, drawn(setting)).schedules
+
+
+def _minibatches(setting: Setting) -> list[Schedule]:
+    return [minibatch.unassigned for minibatch in drawn(setting)]
+
+
+def _rollout(step: Sequence[Schedule], setting: Setting) -> list[Schedule]:
+    lengths = np.array([n for schedule in step for n in schedule.lengths], np.int64)
+    devices, updates = setting.cost.cluster.devices, len(step)
+    weights = (VERL * lengths + lengths**2).astype(np.float64).tolist()
+    heavy = sorted(range(len(lengths)), key=lambda i: -weights[i])
+    parts = differencing_equal([weights[i] for i in heavy], devices)
+    shares = [_up_and_down(sorted((heavy[i] for i in part), key=lambda i: (weights[i], i))) for part in parts]
+    each = len(lengths) // devices // updates
+    return [
+        _packed([share[u * each : (u + 1) * each] for share in shares], lengths.tolist(), weights, setting.limit)
+        for u in range(updates)
+    ]
+
+
+def _up_and_down(rising: list[int]) -> list[int]:
+    return rising[::2] + rising[1::2][::-1]
+
+
+def _packed(shares: list[list[int]], lengths: list[int], weights: list[float], limit: int) -> Schedule:
+    """As many microbatches on each device, of balanced weight, the heaviest in the middle."""
+    count = max(fewest(share, lengths, limit) for share in shares)
+    parts = [pack(share, weights, lengths, limit, count) for share in shares]
+    while any(part is None for part in parts):
+        count += 1
+        parts = [pack(share, weights, lengths, limit, count) for share in shares]
+    place = {sample: at for at, sample in enumerate(i for share in shares for i in share)}
+    turned = ([*(part or [])[::2][::-1], *(part or [])[1::2]] for part in parts)
+    devices = tuple(tuple(tuple(place[i] for i in mb) for mb in part) for part in turned)
+    return Schedule(tuple(lengths[i] for i in place), devices)
+
+
+def _blocks(minibatch: Schedule, setting: Setting, *, padded: bool) -> Dealt:
+    count = setting.minibatch
+    shares = [range(d * count, (d + 1) * count) for d in range(setting.cost.cluster.devices)]
+    return _even([_full(list(share), minibatch.lengths, setting.limit, padded=padded) for share in shares])
+
+
+def _full(samples: list[int], lengths: Sequence[int], limit: int, *, padded: bool) -> list[list[int]]:
+    """Microbatches in order; what padding adds counts against the limit."""
+    microbatches: list[list[int]] = []
+    for sample in samples:
+        longer = [*microbatches[-1], sample] if microbatches else []
+        held = [lengths[i] for i in longer]
+        tokens = max(held, default=0) * len(held) if padded else sum(held)
+        if longer and tokens <= limit:
+            microbatches[-1] = longer
+        else:
+            microbatches.append([sample])
+    return microbatches
+
+
+def _even(devices: Dealt) -> Dealt:
+    """Collectives meet in every microbatch: who has fewer splits its largest until all have as many."""
+    most = max(map(len, devices))
+    for device in devices:
+        while len(device) < most:
+            at = max(range(len(device)), key=lambda m: len(device[m]))
+            half = len(device[at]) // 2
+            device[at : at + 1] = [device[at][:half], device[at][half:]] if half else [device[at], []]
+    return devices
+
+
+def _dealt(minibatch: Schedule, devices: Dealt) -> Schedule:
+    return replace(minibatch, devices=tuple(tuple(tuple(mb) for mb in device) for device in devices))
+
+
+def _filled(schedule: Schedule) -> Schedule:
+    lengths = list(schedule.lengths)
+    for device in schedule.devices:
+        for microbatch in device:
+            for sample in microbatch:
+                lengths[sample] = max(schedule.lengths[i] for i in microbatch)
+    return replace(schedule, lengths=tuple(lengths), loss=())
+
+
+MET, APART = "collective", "on-demand"
+DEALERS = (
+    Dealer("padded", "as they come, padded to the longest of a microbatch", padded, (MET,)),
+    Dealer("packed", "as they come, packed up to the limit", in_order, (MET,)),
+    Dealer("rollout", "verl's rule (0.9.1): dealt once for all updates of a step", by_rollout, (MET, APART)),
+    Dealer("lb-micro", "balanced anew for each update", by_update("lb-micro"), (MET,)),
+    Dealer("sorted-slice", "balanced anew for each update", by_update("sorted-slice"), (MET,)),
+    Dealer("lb-mini", "balanced anew for each update", by_update("lb-mini"), (APART,)),
+)

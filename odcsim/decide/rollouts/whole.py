@@ -1,0 +1,160 @@
+"""Seconds of a whole step: training, passes without backward, and generation, which balance does not touch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.cost import Cost
+from odcsim.decide.answer import NOTABLE
+from odcsim.decide.evaluate import costed, measured_of, simulated
+from odcsim.decide.remedies import remedies
+from odcsim.decide.rollouts.deals import APART, DEALERS, Dealer, Updates
+from odcsim.decide.setting import Setting
+from odcsim.schedule import Schedule
+
+HEAD = 1 / 3  # of the head's seconds that are its forward's
+REFERENCE, VERL = ("packed", "collective"), ("rollout", "collective")
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a step has beside its training pass. A critic is taken for a model of the same shape."""
+
+    passes: int = 2  # without backward: log-probabilities of the old policy and of the reference
+    critic: bool = False
+    generation: float = 0.0  # seconds, with all else that does not depend on who trains on what
+
+
+@dataclass(frozen=True, slots=True)
+class WholeStep:
+    """Seconds of a step, on average."""
+
+    dealer: str
+    way: str
+    training: float  # the actor's alone
+    forward: float  # one pass without backward over all samples
+    around: Around
+    memory_bytes: float = 0.0  # of a device in the actor's training pass
+    memory_fits: bool | None = None  # None: nobody knows what a device has
+
+    @property
+    def trained(self) -> float:
+        return self.training * (2 if self.around.critic else 1)
+
+    @property
+    def passed(self) -> float:
+        """A critic's values are one pass more."""
+        return self.forward * (self.around.passes + self.around.critic)
+
+    @property
+    def seconds(self) -> float:
+        return self.trained + self.passed + self.around.generation
+
+    def as_json(self) -> dict[str, Any]:
+        shown = {"dealt": self.dealer, "run": self.way, "training_seconds": self.trained}
+        more = {"forward_seconds": self.passed, "generation_seconds": self.around.generation}
+        memory = {"memory_bytes": self.memory_bytes, "memory_fits": self.memory_fits}
+        return {**shown, **more, "step_seconds": self.seconds, **memory}
+
+
+def steps(
+    setting: Setting, updates: int, around: Around, *, advance: Callable[[], None] = lambda: None
+) -> list[WholeStep]:
+    """Every dealer with every sync that can run it."""
+    rows = []
+    for dealer in DEALERS:
+        schedules = dealer.function(setting, updates)
+        for way in dealer.ways:
+            rows.append(_step(setting, dealer, way, schedules, updates, around))
+        advance()
+    return rows
+
+
+def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, updates: int, around: Around) -> WholeStep:
+    count, how = len(schedules) // updates, simulated(setting.able, way)
+    measured = measured_of(dealer.name, schedules, how)
+    limit = setting.cost.cluster.memory_bytes or None
+    row = costed(setting, measured, max(schedule.fullest for schedule in schedules), limit)
+    passes = float(forward(how.cost, way, schedules, updates).mean())
+    training = row.makespan_seconds / count
+    return WholeStep(dealer.name, way, training, passes, around, row.memory_bytes or 0.0, row.memory_fits)
+
+
+def forward(cost: Cost, way: str, schedules: Sequence[Schedule], updates: int) -> NDArray[np.float64]:
+    """Seconds of one pass without backward over each step, in the microbatches that it trains on.
+
+    Where devices meet, the slowest sets the pace of each microbatch; on demand only that of the step.
+    """
+    apart = way == APART
+    each = [_seconds(cost, schedule, apart=apart) for schedule in schedules]
+    by_step = [each[start : start + updates] for start in range(0, len(each), updates)]
+    if apart:
+        return np.array([sum(table.sum(axis=0) for table in step).max() for step in by_step])
+    return np.array([sum(float(table.max(axis=1).sum()) for table in step) for step in by_step])
+
+
+def _seconds(cost: Cost, schedule: Schedule, *, apart: bool) -> NDArray[np.float64]:
+    """Of each microbatch of each device; a layer takes as long as its gather where that is longer."""
+    load, p, fixed = cost.load([schedule]), cost.profile, cost.transfers(apart)
+    tokens, squares, samples = load.tokens[:, 0], load.squares[:, 0], load.samples[:, 0]
+    parts = [of.constant + of.linear * tokens + of.quadratic * squares + of.sample * samples
+             for of in (p.forward, p.embed, p.head)]  # fmt: skip
+    layer = np.maximum(parts[0], fixed["gather layer"])
+    whole = cost.model.layers * layer + parts[1] + HEAD * parts[2] + fixed["gather root"]
+    present = np.arange(len(tokens))[:, None] < load.counts
+    return np.where(present, whole, 0.0)
+
+
+def verdict(rows: Sequence[WholeStep]) -> list[str]:
+    """What on-demand brings to the training pass, what that is of the whole step, and what dealing anew brings. Rows
+    that do not fit memory take no part."""
+    fitting = [row for row in rows if row.memory_fits is not False]
+    if not fitting:
+        return ["Nothing here fits memory."]
+    best, rival = (_fastest(fitting, apart=apart) for apart in (True, False))
+    ahead = min((row for row in (rival, best) if row), key=lambda row: row.seconds)
+    usual = next(row for row in rows if (row.dealer, row.way) == VERL)
+    lead = _gain(best, rival) if best and rival else f"Of those that fit memory, {_named(ahead)} is the fastest."
+    return [lead, _share(ahead), _beside(ahead, usual)]
+
+
+def _fastest(rows: Sequence[WholeStep], *, apart: bool) -> WholeStep | None:
+    return min((row for row in rows if (row.way == APART) is apart), key=lambda row: row.seconds, default=None)
+
+
+def _beside(ahead: WholeStep, usual: WholeStep) -> str:
+    if ahead is usual:
+        return "No rule of dealing is faster here than verl's."
+    if usual.memory_fits is False:
+        return "Verl's rule does not fit memory here."
+    return f"Beside verl's rule: {_gain(ahead, usual)}"
+
+
+def out(setting: Setting, rows: Sequence[WholeStep]) -> list[str]:
+    """What would fit where nothing does."""
+    listed = [] if any(row.memory_fits is not False for row in rows) else remedies(setting)
+    return [f"What would fit: {'; '.join(listed)}."] if listed else []
+
+
+def _gain(best: WholeStep, rival: WholeStep) -> str:
+    training, step = rival.trained / best.trained, rival.seconds / best.seconds
+    ours, theirs = _named(best), _named(rival)
+    if training < NOTABLE:
+        return f"{ours} brings nothing here: its training pass takes {1 / training:.2f} times as long as {theirs}."
+    return f"{ours} makes the training pass {training:.2f} times as fast as {theirs}, the whole step {step:.2f} times."
+
+
+def _named(row: WholeStep) -> str:
+    return f"{row.way} + {row.dealer}"
+
+
+def _share(row: WholeStep) -> str:
+    """Amdahl's: what is not training sets how much faster a step can become by training faster."""
+    share = row.trained / row.seconds
+    if not row.around.generation:
+        return f"Training is {share:.0%} of a step without generation, which --generation-seconds adds."
+    most = f"{1 / (1 - share):.2f}" if share < 1 else "any number of"
+    return f"Training is {share:.0%} of the step: were it done in no time, the step would be {most} times as fast."

@@ -1,0 +1,50 @@
+"""How many tokens a microbatch may hold: what memory has room for, and which limits are worth a try."""
+
+from odcsim.catalog.estimates import memory
+from odcsim.cost import Cost
+
+RIVAL = "layers"  # nodes exchange as FSDP2's collectives do under hybrid sharding, which is the rival at its best
+EACH = 1.25  # times the limit before it: nearer ones differ by less than the search is after
+ROUND = 1024  # tokens that longer limits are whole multiples of: people type them
+# Of a GPU's memory that a search fills: estimates are 8 % off at the median (docs/published.md), and allocators stall
+# where nearly all is full.
+FILLED = 0.92
+ENOUGH = 1.5  # times a device's tokens of a minibatch: nothing is left to gain from there on
+
+
+def under(cost: Cost, sync: str) -> Cost:
+    """The cost as a comparison runs it: where nodes exchange, collectives do as FSDP2's."""
+    return cost.by(sync=sync, exchange=RIVAL)
+
+
+def needed(cost: Cost, tokens: int, longest: int) -> memory.Memory:
+    """A device's memory where the fullest microbatch holds so many tokens. The cost's recipe names the sync."""
+    return memory.estimate(cost.model, cost.cluster.devices, tokens, cost.ran, cost.holders, min(tokens, longest))
+
+
+def fullest(cost: Cost, longest: int, room: float, most: int) -> int:
+    """The most tokens of a microbatch, up to `most`, that fit into so many bytes; 0 where nothing does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if needed(cost, middle, longest).total <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def limits(longest: int, most: int, device: float, each: float = EACH) -> tuple[int, ...]:
+    """Limits to try, from the longest sample up to `most`, where a device has so many tokens of a minibatch."""
+    useful = min(most, int(max(longest, ENOUGH * device)))
+    if useful < longest:
+        return ()
+    tried, at = {longest}, longest * each
+    while at < useful:
+        tried.add(_rounded(at, longest))
+        at *= each
+    return tuple(sorted(tried | {_rounded(useful, longest)}))
+
+
+def _rounded(limit: float, longest: int) -> int:
+    return max(longest, int(limit) // ROUND * ROUND if limit >= 4 * ROUND else int(limit))

@@ -1,0 +1,1 @@
+"""What people open: pages that are written, and pages that answer."""

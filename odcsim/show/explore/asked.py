@@ -1,0 +1,101 @@
+"""What somebody set on the page: a question, the link that carries it, and the command that asks the same."""
+
+import shlex
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import urlencode
+
+from odcsim.cluster import Cluster
+from odcsim.decide import limit
+from odcsim.decide.asking import setting_of
+from odcsim.decide.setting import Setting
+from odcsim.errors import InputError
+from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, MACHINES, STEP, Field, Question
+from odcsim.reading import load
+from odcsim.trace import Trace
+
+ROOM = Field(AMOUNT, STEP, 0.0, control="tokens of a microbatch", stops=(0, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0))
+NETWORK = Field(
+    FROM_ZERO, MACHINES, 0, control="network between nodes", stops=(0, 25, 50, 100, 200, 400, 800)
+)  # fmt: skip
+CONTROLS = {name: about for name, about in FIELDS.items() if about.control} | {"room": ROOM, "network": NETWORK}
+LINKED = tuple(CONTROLS)
+TEXTS = tuple(name for name, about in CONTROLS.items() if about.values.type is str)
+SLIDERS = tuple(name for name, about in CONTROLS.items() if about.stops)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Question):
+    """A question with what the page opens with, and with what only the page has."""
+
+    trace: str = "longalign"
+    model: str = "r1-distill-qwen-1.5b"
+    gpu: str = "a100"
+    minibatch: int = 4
+    minibatches: int = 8
+    price: float = 2.0
+    room: float = 0.0  # a microbatch's limit over the longest sample; 0: as compare's
+    network: int = 0  # Gb/s of a network card; 0: the GPU's usual one
+
+    @property
+    def search(self) -> str:
+        """What a link holds of it: everything that is not as usual."""
+        usual = Asked()
+        changed = {name: getattr(self, name) for name in LINKED if getattr(self, name) != getattr(usual, name)}
+        return f"?{urlencode(changed)}" if changed else ""
+
+    @property
+    def lengths(self) -> Trace:
+        _check_named("trace", self.trace)
+        return _loaded(self.trace)
+
+    @property
+    def limit(self) -> int | None:
+        """Of a microbatch; None: what memory and speed make best, as for `odcsim compare`."""
+        return round(self.lengths.longest * self.room) if self.room else None
+
+    @property
+    def setting(self) -> Setting:
+        for name in TEXTS:
+            _check_named(name, getattr(self, name))
+        return _setting(self)
+
+    @property
+    def command(self) -> str:
+        """For a terminal. A network of one's own is a file, here one that bash makes up."""
+        words = ["odcsim", "compare", self.trace, "--model", self.model, "--gpu", self.gpu]
+        words += ["--devices", str(self.devices), "--minibatch", str(self.minibatch)]
+        words += [] if self.limit is None else ["--max-tokens", str(self.limit)]
+        words += ["--minibatches", str(self.minibatches), "--price", f"{self.price:g}"]
+        network = f" --cluster <(echo nic_gbit_s={self.network})" if self.network else ""
+        return shlex.join(words) + network
+
+
+def _check_named(name: str, text: str) -> None:
+    """A page cannot wait for a pipe: nobody writes into the server's own, and what it gave would be gone."""
+    mode = stat.S_IFIFO if text == "-" else stat.S_IFREG
+    with suppress(OSError, ValueError):  # a name, or a file that is missed where it is read
+        mode = Path(text).stat().st_mode if text != "-" else mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"the {name} is a pipe or a device", where=text, fix="save what it gives to a file")
+
+
+@lru_cache(maxsize=64)
+def _setting(asked: Asked) -> Setting:
+    """Made once for the table, the chart and the break-even, since a limit may have to be chosen."""
+    words = {f.name: getattr(asked, f.name) for f in fields(Question)}
+    usual = setting_of(Question(**words | {"trace": asked.lengths, "max_tokens": asked.limit or 0}))
+    setting = replace(usual, cost=replace(usual.cost, cluster=_cluster(asked, usual))) if asked.network else usual
+    return limit.chosen(setting) if asked.limit is None else setting
+
+
+def _cluster(asked: Asked, setting: Setting) -> Cluster:
+    return replace(setting.cost.cluster, nic_bandwidth=asked.network * 1e9 / 8)
+
+
+@lru_cache(maxsize=16)
+def _loaded(name: str) -> Trace:
+    return load(name)

@@ -1,0 +1,60 @@
+"""What links and controls say, which anybody may have written: it becomes a question, or a line that says why not."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+from odcsim.errors import InputError
+from odcsim.show.explore.asked import CONTROLS, SLIDERS, TEXTS, Asked
+
+STOPS: Mapping[str, Sequence[float]] = {name: CONTROLS[name].stops for name in SLIDERS}
+LETTERS = 4096  # of a name
+DEAREST = 10**9  # dollars
+
+
+def linked(search: Any) -> Asked:
+    """What a link holds; what it says that nobody knows is refused by name."""
+    kinds: Mapping[str, type] = {name: about.values.type for name, about in CONTROLS.items()}
+    values: dict[str, Any] = {}
+    for name, text in parse_qsl(_text("link", search or "?").removeprefix("?"), keep_blank_values=True):
+        try:
+            values[name] = kinds[name](text)
+        except (KeyError, ValueError):
+            raise InputError(f"the link says {name:.40}={text:.80}", fix=f"it may say {', '.join(kinds)}") from None
+        if name in STOPS and values[name] not in STOPS[name]:
+            stops = ", ".join(f"{stop:g}" for stop in STOPS[name])
+            raise InputError(f"the link says {name}={text:.80}", fix=f"it may be {stops}")
+    return _checked(values)
+
+
+def given(values: Mapping[str, Any]) -> Asked:
+    """What the controls say: texts, a price, and of each slider the number of its stop."""
+    found = dict(values)
+    for name, stops in STOPS.items():
+        place = values[name]
+        if isinstance(place, bool) or not isinstance(place, int | float | str) or f"{place}" not in _places(stops):
+            raise InputError(f"{name} stands at {place!r:.40}", fix=f"its stops go from 0 to {len(stops) - 1}")
+        found[name] = stops[int(float(place))]
+    return _checked(found)
+
+
+def _places(stops: Sequence[float]) -> set[str]:
+    """A browser may send a number or its text."""
+    return {text for place in range(len(stops)) for text in (f"{place}", f"{float(place)}")}
+
+
+def _checked(values: Mapping[str, Any]) -> Asked:
+    price = values.get("price", 0)
+    if price is None:
+        raise InputError("there is no price", fix="give dollars of a GPU-hour, or 0")
+    if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price <= DEAREST:
+        raise InputError(f"the price is {price!r:.40}", fix="give dollars of a GPU-hour, or 0")
+    return Asked(**dict(values) | {name: _text(name, values[name]) for name in TEXTS if name in values})
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"there is no {name}", fix="give a name or a file")
+    if len(value) > LETTERS:
+        raise InputError(f"the {name} has {len(value):,} letters", fix="give the name of something that is there")
+    return value

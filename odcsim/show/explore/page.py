@@ -1,0 +1,171 @@
+"""The page: what can be set, what comes of it, and who tells whom. The only place that imports dash."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dash import Dash, Input, Output, State, dcc, html, no_update
+
+from odcsim import catalog
+from odcsim.decide import fixed
+from odcsim.plots.style import HEAD
+from odcsim.reading.named import names
+from odcsim.show.explore import reply as replies
+from odcsim.show.explore.asked import CONTROLS, SLIDERS, TEXTS, Asked
+from odcsim.show.explore.heard import STOPS, given, linked
+from odcsim.show.explore.line import or_line
+from odcsim.show.pages.page import style
+
+TITLE = "What would it take to train on your lengths?"
+FIELDS = (*TEXTS, *SLIDERS, "price")
+
+_COPY = """(clicks, command) => { navigator.clipboard.writeText(command); return "copied"; }"""
+_LINK = """(search) => { history.replaceState(null, "", location.pathname + (search || "")); return ""; }"""
+
+
+def page() -> Dash:
+    app = Dash(__name__, title=TITLE, update_title="", assets_folder=str(Path(__file__).parent / "assets"))
+    app.index_string = _index()
+    app.layout = _layout()
+    values = [Output(name, "value") for name in FIELDS]
+    app.callback(*values, Output("link-problem", "children"), Input("place", "search"))(_from_link)
+    said = [f"{name}-said" for name in SLIDERS]
+    shown = [Output(name, "children") for name in (*said, "advice", "table", "command", "problem")]
+    controls = [Input(name, "value") for name in FIELDS]
+    app.callback(Output("asked", "data"), *shown, *controls, prevent_initial_call=True)(_answer)
+    drawn = [Output("pair", "figure"), Output("picture", "aria-label"), Output("caption", "children")]
+    app.callback(*drawn, Input("asked", "data"))(_chart)
+    app.callback(Output("break-even", "children"), Input("asked", "data"))(_break_even)
+    saved = [Output("report", "data"), Output("saved", "children")]
+    app.callback(*saved, Input("save", "n_clicks"), State("asked", "data"))(_report)
+    app.clientside_callback(_LINK, Output("linked", "children"), Input("asked", "data"))
+    clicked = (Input("copy", "n_clicks"), State("command", "children"))
+    app.clientside_callback(_COPY, Output("copied", "children"), *clicked, prevent_initial_call=True)
+    return app
+
+
+def _index() -> str:
+    """The report's look; everything else is dash's own, served from here."""
+    head = "{%metas%}<title>{%title%}</title>{%favicon%}{%css%}"
+    body = "{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer>"
+    frame = '<!DOCTYPE html>\n<html lang="en">\n<head>'
+    return f"{frame}{head}<style>{style()}</style></head>\n<body>{body}</body>\n</html>\n"
+
+
+def _layout() -> Any:
+    asked = Asked()
+    known = {"trace": names(), "model": catalog.model_names(), "gpu": catalog.gpu_names()}
+    texts = [_text(name, getattr(asked, name), known[name]) for name in TEXTS]
+    sliders = [_slider(name, STOPS[name], getattr(asked, name)) for name in SLIDERS]
+    price = _named("price", CONTROLS["price"].control, dcc.Input(id="price", type="number", min=0, step="any"))
+    buttons = [html.Button(words, id=name) for name, words in (("copy", "Copy as command"), ("save", "Save report"))]
+    hidden = [dcc.Location(id="place", refresh=False), dcc.Store(id="asked"), dcc.Download(id="report")]
+    return html.Main(
+        [
+            html.H1(TITLE),
+            html.Div([*texts, *sliders, price], className="controls"),
+            html.Div([html.Span(id="link-problem"), html.Span(id="problem")], role="alert", className="problem"),
+            html.Div(id="advice", className="answer", **{"aria-live": "polite"}),
+            html.Figure(
+                [
+                    html.Figcaption(id="caption"),
+                    html.Div(dcc.Graph(id="pair", config={"displayModeBar": False}), id="picture", role="img"),
+                ]
+            ),
+            html.P(id="break-even", className="note", **{"aria-live": "polite"}),
+            html.H2("Every row"),
+            html.Div(id="table", className="scroll", role="region", tabIndex=0, **{"aria-label": "Every row"}),
+            html.H2("The same in a terminal"),
+            html.Pre(html.Code(id="command"), tabIndex=0),
+            html.P([*buttons, html.Span(id="copied", role="status"), html.Span(id="linked")]),
+            html.Div(id="saved", role="alert", className="problem"),
+            *hidden,
+        ]
+    )
+
+
+def _named(name: str, words: str, control: Any, *said: Any) -> Any:
+    return html.Div([html.Label([words, *said], htmlFor=name), control])
+
+
+def _text(name: str, value: str, known: Sequence[str]) -> Any:
+    options = html.Datalist([html.Option(value=one) for one in known], id=f"{name}-known")
+    control = dcc.Input(id=name, type="text", value=value, list=f"{name}-known", debounce=True, spellCheck=False)
+    return _named(name, CONTROLS[name].control, html.Div([control, options]))
+
+
+def _slider(name: str, stops: Sequence[float], value: float) -> Any:
+    """From the first stop to the last, by their places."""
+    control = dcc.Input(id=name, type="range", min=0, max=len(stops) - 1, step=1, value=stops.index(value))
+    return _named(name, f"{CONTROLS[name].control}: ", control, html.B(id=f"{name}-said"))
+
+
+def _from_link(search: Any) -> list[Any]:
+    return or_line(lambda: _set(linked(search), ""), lambda line: _set(Asked(), line))
+
+
+def _set(asked: Asked, problem: str) -> list[Any]:
+    places = [STOPS[name].index(getattr(asked, name)) for name in SLIDERS]
+    return [*(getattr(asked, name) for name in TEXTS), *places, asked.price, problem]
+
+
+def _answer(*values: Any) -> list[Any]:
+    """What is asked as a link, then what is shown of it; where it cannot be asked, why, and the rest stays."""
+    asked = lambda: _shown(given(dict(zip(FIELDS, values, strict=True))))  # noqa: E731
+    return or_line(asked, lambda line: [no_update] * (len(SLIDERS) + 4) + [line])
+
+
+def _shown(asked: Asked) -> list[Any]:
+    found = replies.reply(asked)
+    words = [html.P(text) for text in [*found.advice, found.verdict, fixed.sentence(asked.setting)]]
+    return [asked.search, *_said(asked), words, _table(found), asked.command, ""]
+
+
+def _said(asked: Asked) -> list[str]:
+    """What each slider stands at."""
+    network = f"{asked.network} Gb/s a card" if asked.network else f"what {asked.gpu} usually has"
+    setting = asked.setting
+    best = f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
+    known = {"room": f"at most {setting.limit:,}{best}", "network": network}
+    return [known.get(name, f"{getattr(asked, name):,}") for name in SLIDERS]
+
+
+def _table(found: replies.Reply) -> Any:
+    names, cells = found.table
+    head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
+    rows = [
+        html.Tr(
+            [html.Th(row[0], scope="row"), *(html.Td(cell) for cell in row[1:])],
+            className="best" if row[0] == found.chosen else "",
+        )
+        for row in cells
+    ]
+    return html.Table([head, html.Tbody(rows)])
+
+
+def _chart(search: Any) -> tuple[Any, str, Any]:
+    """The figure, its name for a screen reader, and the same above it, where words wrap."""
+    if search is None:
+        return no_update, "nothing is drawn yet", no_update
+    return or_line(lambda: _drawn(linked(search)), lambda line: (no_update, "nothing is drawn", line))
+
+
+def _drawn(asked: Asked) -> tuple[Any, str, Any]:
+    drawn = replies.chart(asked)
+    title = drawn["layout"].pop("title")
+    drawn["layout"]["margin"]["t"] = 30
+    drawn["layout"]["height"] -= HEAD - 30
+    caption = [html.H2(title["text"]), html.P(title["subtitle"]["text"], className="note")]
+    return drawn, title["text"], caption
+
+
+def _break_even(search: Any) -> Any:
+    return no_update if search is None else or_line(lambda: replies.break_even(linked(search)), str)
+
+
+def _report(clicks: Any, search: Any) -> tuple[Any, str]:
+    if not clicks:
+        return no_update, ""
+    return or_line(
+        lambda: (dcc.send_string(replies.report(linked(search)), "report.html"), ""), lambda line: (no_update, line)
+    )

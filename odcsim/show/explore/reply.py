@@ -1,0 +1,109 @@
+"""What the page shows for what is asked: the table, the answer in words, one minibatch twice."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from odcsim import balance
+from odcsim.decide import answer, answer_words
+from odcsim.decide.answer_words import named
+from odcsim.decide.break_even import lead, network, planned
+from odcsim.decide.break_even_words import sentence
+from odcsim.decide.comparison import Comparison, compare, pairs
+from odcsim.decide.setting import Drawn, Setting, assign
+from odcsim.plots.pair import panels
+from odcsim.results import columns
+from odcsim.results.summary import priced
+from odcsim.schedule import ScheduleFile
+from odcsim.show.explore.asked import Asked
+from odcsim.show.pages import report as pages
+from odcsim.show.pages.opening import advice
+
+MOST = 16  # devices of a chart that follows a slider
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    comparison: Comparison
+    basis: answer.Basis
+
+    @property
+    def advice(self) -> list[str]:
+        return advice(self.comparison, self.basis)
+
+    @property
+    def verdict(self) -> str:
+        return answer_words.verdict(self.basis)
+
+    @property
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Heads and rows, best first."""
+        return columns.table(columns.best_first(self.comparison.rows), columns.DRAGGED)
+
+    @property
+    def chosen(self) -> str:
+        return named(self.basis.chosen)
+
+
+@lru_cache(maxsize=64)
+def reply(asked: Asked) -> Reply:
+    """What a price changes is its dollars alone."""
+    found, price = _compared(replace(asked, price=Asked().price)), asked.price
+    setting = replace(found.setting, price=price)
+    comparison = replace(found, setting=setting, rows=tuple(priced(row, price) for row in found.rows))
+    return Reply(comparison, answer.answer(comparison))
+
+
+@lru_cache(maxsize=32)
+def _compared(asked: Asked) -> Comparison:
+    """Without what takes long and is never recommended here: a shared queue, and plans that are tight."""
+    setting = asked.setting
+    quick = [p for p in pairs(setting) if not (balance.named(p[0]).queue or balance.named(p[0]).tight)]
+    return compare(setting, among=quick, plan=lambda *given: _planned(asked, *given))
+
+
+def _planned(asked: Asked, setting: Setting, balancer: str, minibatches: Sequence[Drawn]) -> ScheduleFile:
+    """As far as a network is nothing to the balancer, the plan that was made with another one."""
+    key = asked if balance.named(balancer).weighs_transfers else replace(asked, network=0)
+    known = _plans(replace(key, price=Asked().price, room=0.0), setting.limit, len(minibatches))
+    if balancer not in known:
+        known[balancer] = assign(setting, balancer, minibatches)
+    return known[balancer]
+
+
+@lru_cache(maxsize=32)
+def _plans(*_of: Hashable) -> dict[str, ScheduleFile]:
+    """By balancer, of the last questions, limits and numbers of minibatches."""
+    return {}
+
+
+def chart(asked: Asked) -> dict[str, Any]:
+    """What to run against what is run today, as plotly's figure in plain values."""
+    found = reply(asked)
+    chosen = found.basis.best if found.basis.chosen is found.basis.reference else found.basis.chosen
+    both = [row.pair for row in (found.basis.reference, chosen)]
+    number = found.comparison.typical(*both)
+    timelines = [found.comparison.timeline(*row, number) for row in both]
+    return panels(timelines, 0, number=number, most=MOST)
+
+
+def break_even(asked: Asked) -> str:
+    """From which network on it pays, as `odcsim break-even` says it: of fewer minibatches, at this token limit."""
+    return _broken_even(replace(asked, price=Asked().price))
+
+
+@lru_cache(maxsize=32)
+def _broken_even(asked: Asked) -> str:
+    setting = asked.setting
+    plans = planned(setting, lambda *given: _planned(asked, *given))  # which no network changes
+    curve = network(setting, lambda other: lead(other, plans))
+    if curve is None or not curve.leads:
+        return ""
+    tried = f"{curve.spots[0].label} to {curve.spots[-1].label} {curve.unit}"
+    return f"{curve.name.capitalize()}, {tried}: {sentence(curve)}"
+
+
+def report(asked: Asked) -> str:
+    """The whole comparison as a page."""
+    return pages.report(compare(asked.setting))

@@ -1,0 +1,54 @@
+"""An advice as a page: the sentence, the picture of time and money, and every row."""
+
+from pathlib import Path
+
+import odcsim
+from odcsim import plots
+from odcsim.decide.advice import reply
+from odcsim.decide.advice.offers import Advice, Offer
+from odcsim.plots.pareto import Priced, pareto
+from odcsim.results import columns
+from odcsim.show.pages import page
+from odcsim.support.files import write_text
+
+
+def write_advice(advice: Advice, path: Path | str) -> None:
+    wish, rent = advice.wish, reply.rented(advice)
+    said = reply.sentences(advice)
+    title = f"What to rent for {wish.question.model} on {wish.trace.name}"
+    shown = 1 if rent is None else 3
+    body = [
+        page.heading(title, 1),
+        f'<div class="answer{" no" if rent is None else ""}">{"".join(map(page.paragraph, said[:shown]))}</div>',
+        *map(page.paragraph, said[shown:]),
+        *([_picture(advice, rent)] if advice.offers else []),
+        page.heading("Every number of GPUs"),
+        _table(advice, rent),
+        *(page.paragraph(f"{r.name}: {r.why}.", "note") for r in advice.refused),
+        f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>",
+    ]
+    write_text(Path(path), page.document(title, body, script=plots.script()))
+
+
+def _picture(advice: Advice, rent: Offer | None) -> str:
+    priced = all(o.dollars is not None for o in advice.offers)
+    spent = [(o.dollars or 0.0) if priced else o.gpu_hours for o in advice.offers]
+    points = [
+        Priced(o.name, o.seconds, value, *o.factors, taken=o is rent)
+        for o, value in zip(advice.offers, spent, strict=True)
+    ]
+    unit = "dollars" if priced else "GPU-hours"
+    drawn = pareto(points, unit, deadline=advice.wish.deadline, budget=advice.wish.budget if priced else None)
+    return plots.embed(drawn, "pareto")
+
+
+def _table(advice: Advice, rent: Offer | None) -> str:
+    head, cells = columns.table([offer.row for offer in advice.offers], columns.OFFERED)
+    kinds = ["best" if offer is rent else "" for offer in advice.offers]
+    rows = [[o.name, *row, _how(o)] for o, row in zip(advice.offers, cells, strict=True)]
+    return page.table(["GPUs", *head, "how"], rows, kinds, name="Offers, cheapest first")
+
+
+def _how(offer: Offer) -> str:
+    way = offer.chosen.way
+    return f"{way.name}, {way.setting.limit:,} tokens, {way.words}"

@@ -1,0 +1,77 @@
+"""How a report begins: what somebody asked, what to run, what it takes, how sure that is; then what on-demand gives."""
+
+from odcsim.command import duration
+from odcsim.decide import answer_words
+from odcsim.decide.answer import Basis
+from odcsim.decide.answer_words import dollars_between, hours_between, money, named
+from odcsim.decide.comparison import Comparison
+from odcsim.decide.whole_run import WholeRun
+from odcsim.results.summary import Row
+from odcsim.show.pages import page
+
+
+def opening(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -> list[str]:
+    """`run`: the whole training run that somebody asked for, of which its figures are then."""
+    run = None if reply.nothing_fits else run
+    return [
+        page.heading(question(comparison), 1),
+        f'<div class="answer">{"".join(page.paragraph(text) for text in advice(comparison, reply, run))}</div>',
+        page.key_figures(_figures(comparison, reply, run)),
+        f"<p>{_badges(comparison)}</p>",
+        page.heading("Would on-demand communication pay?"),
+        f'<div class="answer{"" if reply.pays else " no"}">{page.paragraph(answer_words.verdict(reply))}</div>',
+        *(page.paragraph(sentence) for sentence in answer_words.sentences(comparison, reply)),
+    ]
+
+
+def question(comparison: Comparison) -> str:
+    setting, cluster = comparison.setting, comparison.setting.cost.cluster
+    where = f"{cluster.devices} x {setting.cost.profile.gpu}"
+    return f"How to train {setting.cost.model.name} on {where}, with lengths like those of {setting.trace.name}?"
+
+
+def advice(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -> list[str]:
+    """What to run, how long, how much; how sure; and whether it fits."""
+    chosen, setting = reply.chosen, comparison.setting
+    samples = f"{setting.minibatch} sample{'s' if setting.minibatch > 1 else ''}"
+    size = f"{samples} per device and step, at most {setting.limit:,} tokens in a microbatch"
+    takes = f"{_takes(chosen)}." if run is None else run.sentence(reply)
+    return [f"Run {named(chosen)}: {size}. {takes}", *answer_words.misfit(comparison, reply), _sure(chosen)]
+
+
+def _takes(row: Row) -> str:
+    paid = f", {money(row.dollars)}{dollars_between(row)}" if row.dollars is not None else ""
+    spent = f"{row.gpu_hours:.3g} GPU-hours{hours_between(row)}{paid}"
+    return f"{row.minibatches} optimizer steps take {duration(row.makespan_seconds)}, {spent}"
+
+
+def _sure(chosen: Row) -> str:
+    """What the interval of its seconds and that of its minibatches say."""
+    speedup = f"how it compares with the other rows is known to {chosen.speedup_low:.2f} to {chosen.speedup_high:.2f} "
+    ratio = f"{speedup}times collective + lb-micro."
+    if chosen.certain:
+        return f"How sure: the seconds come without an interval; {ratio}"
+    off = f"{chosen.model_low / chosen.makespan_seconds:.2f} to {chosen.model_high / chosen.makespan_seconds:.2f}"
+    return f"How sure: nine times in ten it takes {off} times these seconds; {ratio}"
+
+
+def _figures(comparison: Comparison, reply: Basis, run: WholeRun | None) -> list[tuple[str, str]]:
+    chosen, before = (row if run is None else run.over(row) for row in (reply.chosen, reply.reference))
+    for_steps = f"for {chosen.minibatches:,} optimizer steps"
+    hours = f"GPU-hours {for_steps}{hours_between(chosen)}, {before.gpu_hours:.3g} before"
+    figures = [(duration(chosen.makespan_seconds), for_steps), (f"{chosen.gpu_hours:.3g}", hours)]
+    if chosen.dollars is not None and before.dollars is not None:
+        figures.append((money(chosen.dollars), f"{for_steps}{dollars_between(chosen)}, {money(before.dollars)} before"))
+    idle = f"idle, from collective + lb-micro to {named(chosen)}"
+    figures.append((f"{before.idle:.0%} → {chosen.idle:.0%}", idle))
+    gain = f"as fast as collective + lb-micro, {answer_words.interval(chosen)}"
+    figures.append((f"{chosen.speedup:.2f} x", gain))
+    if chosen.memory_bytes is not None:
+        room = f" of {comparison.memory_limit / 1e9:.0f} GB that a GPU has" if comparison.memory_limit else ""
+        figures.append((f"{chosen.memory_bytes / 1e9:.0f} GB", f"of memory per device{room}"))
+    return figures
+
+
+def _badges(comparison: Comparison) -> str:
+    shape = [f"lengths: {answer_words.SHAPE}"] if answer_words.SHAPE in comparison.setting.trace.origin else []
+    return " ".join(page.badge(text) for text in [f"seconds: {comparison.fidelity}", *shape])

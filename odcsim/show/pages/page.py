@@ -1,0 +1,68 @@
+"""A web page as one string that needs nothing from outside, neither network nor file. Every word is escaped."""
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+
+# Nothing may be fetched, whatever a later change puts into the page.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def document(title: str, body: Iterable[str], *, script: str = "") -> str:
+    """`body` is HTML already; the title is text. Words show before the script runs, which is at the end."""
+    return "\n".join(
+        (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title>\n<style>\n{style()}</style>\n</head>\n<body>\n<main>",
+            *body,
+            f"</main>\n{script}\n</body>\n</html>\n",
+        )
+    )
+
+
+def style() -> str:
+    return files("odcsim.show.pages").joinpath("page.css").read_text(encoding="utf-8")
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+
+
+def heading(text: str, level: int = 2) -> str:
+    return f"<h{level}>{escape(text)}</h{level}>"
+
+
+def badge(text: str) -> str:
+    return f'<span class="badge">{escape(text)}</span>'
+
+
+def key_figures(items: Iterable[tuple[str, str]]) -> str:
+    """A few numbers to remember, each with what it is."""
+    shown = "".join(f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>" for value, what in items)
+    return f'<ul class="figures">{shown}</ul>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], kinds: Sequence[str] = (), *, name: str) -> str:
+    """Rows of text, the first cell of each its heading. `kinds` are the rows' CSS classes. It scrolls by itself, by
+    keys too; the name says to a screen reader what it is in."""
+    body = []
+    for number, row in enumerate(rows):
+        kind = f' class="{kinds[number]}"' if kinds and kinds[number] else ""
+        cells = "".join(f"<td>{_lines(cell)}</td>" for cell in row[1:])
+        body.append(f'<tr{kind}><th scope="row">{escape(row[0])}</th>{cells}</tr>')
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    inner = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f'<div class="scroll" role="region" aria-label="{escape(name)}" tabindex="0">{inner}</div>'
+
+
+def _lines(cell: str) -> str:
+    """What stands in brackets at a cell's end is its second line."""
+    return re.sub(r" (\([^()]*\))$", r"<br><small>\1</small>", escape(cell))
+
+
+def facts(items: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in items)
+    return f'<table class="facts"><tbody>{rows}</tbody></table>'

@@ -1,0 +1,86 @@
+"""A timeline as traces of torch.profiler, one file for each device: what reads those reads these.
+
+Holistic Trace Analysis (github.com/facebookresearch/HolisticTraceAnalysis) takes kernels for communication where their
+names begin as NCCL's do, so gathers, pushes and meetings have such names here, one-sided ones too. As NCCL's do, they
+last from when a device came to when it was served. Fixed costs of a microbatch are the host's: no kernel runs.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+from odcsim.errors import InputError
+from odcsim.program import COMPUTE, Step
+from odcsim.results.slices import View, kind_of, view
+from odcsim.show.pages.events import TRACKS, Event, nanoseconds
+from odcsim.support.files import scratch, telling
+from odcsim.timeline import Timeline
+
+STREAM = 7  # the lowest that torch gives: of the compute lane; other lanes have those after it
+MEETINGS = STREAM + len(TRACKS)  # waiting at a meeting of the compute lane has a stream of its own
+HOST = 1
+_COPIES = {"publish": "Memcpy DtoD (publish)"}
+
+
+def write(timeline: Timeline, folder: Path | str, minibatches: Sequence[int]) -> int:
+    """Make the folder, whole or not at all, with a file for each device; returns how many events there are."""
+    folder = Path(folder)
+    if folder.exists() or not folder.parent.is_dir():
+        problem = "is there already" if folder.exists() else "its folder does not exist"
+        raise InputError(problem, where=str(folder), fix="name a folder that is to be made")
+    total = 0
+    with telling(folder), scratch(f".{folder.name[:40]}.", folder.parent) as made:
+        (draft := made / "draft").mkdir()
+        for device in range(timeline.about.devices):
+            found = list(events(timeline, minibatches, device))
+            about = {"backend": "nccl", "rank": device, "world_size": timeline.about.devices}
+            content = {"schemaVersion": 1, "distributedInfo": about, "traceEvents": found}
+            text = json.dumps(content, allow_nan=False).encode()  # readers look for the space after "rank":
+            (draft / f"device-{device}.json.gz").write_bytes(gzip.compress(text, mtime=0))
+            total += len(found)
+        draft.rename(folder)
+    return total
+
+
+def events(timeline: Timeline, minibatches: Sequence[int], device: int) -> Iterator[Event]:
+    """Each minibatch is a step of the profiler, which begins where the one before it ended."""
+    start, launched = 0, count(1)
+    for number in minibatches:
+        block, place = timeline.block_of(number)
+        whole = (start, start + nanoseconds(float(block.had[:, place].max())))
+        for category, track in (("user_annotation", HOST), ("gpu_user_annotation", STREAM)):
+            yield _span(f"ProfilerStep#{number}", category, device, track, whole)
+        for name, category, stream, begin, end in _kernels(view(block, place, device)):
+            times, what = (start + begin, start + end), {"correlation": next(launched)}
+            if name == "optimizer":
+                yield _span("Optimizer.step", "gpu_user_annotation", device, STREAM, times)
+            yield _span("cudaLaunchKernel", "cuda_runtime", device, HOST, (times[0], times[0] + 1), what)
+            yield _span(name, category, device, stream, times, {"device": device, "stream": stream, **what})
+        start = whole[1]
+
+
+def _kernels(seen: View) -> Iterator[tuple[str, str, int, int, int]]:
+    """What ran: its name, its category, its stream, and from when to when."""
+    for i in seen.steps:
+        step, times = seen.program.steps[i], (nanoseconds(seen.asked[i]), nanoseconds(seen.had[i]))
+        if step.kind != "overhead" and times[1] > times[0]:
+            name = _named(seen, step)
+            on_meeting = step.meets and step.lane == COMPUTE
+            stream = MEETINGS if on_meeting else STREAM + TRACKS[step.lane]
+            yield name, "gpu_memcpy" if step.kind in _COPIES else "kernel", stream, *times
+
+
+def _named(seen: View, step: Step) -> str:
+    kind = kind_of(seen.program, step)
+    if step.kind in ("gather", "push", "meeting"):
+        return f"ncclDevKernel_{'collective' if step.meets else 'one_sided'}_{kind}"
+    return _COPIES.get(kind, kind)
+
+
+def _span(
+    name: str, category: str, device: int, track: int, times: tuple[int, int], args: Event | None = None
+) -> Event:
+    shown = {"ts": times[0] / 1000, "dur": (times[1] - times[0]) / 1000}
+    return {"ph": "X", "cat": category, "name": name, "pid": device, "tid": track, **shown, "args": args or {}}

@@ -1,0 +1,170 @@
+"""Seconds of layers from what they do: laws, and the two fits that others published."""
+
+from dataclasses import replace
+
+import pytest
+
+from odcsim import catalog
+from odcsim.catalog import fits
+from odcsim.catalog.estimates.compute import adapter_parameters, kernel, seconds, spread, trained_share
+from odcsim.catalog.estimates.work import STACKS, matmuls, moved
+from odcsim.catalog.rates import family_of, rates
+from odcsim.errors import InputError
+from odcsim.model import Model
+from odcsim.profile import Polynomial
+from odcsim.recipe import RECOMPUTE, USUAL
+
+MODELS = catalog.model_names()
+SMALL, LARGE = "r1-distill-qwen-1.5b", "r1-distill-qwen-7b"
+
+
+def of(model: str | Model = SMALL, gpu: str = "a100", devices: int = 8, **chosen):
+    shape = catalog.model(model) if isinstance(model, str) else model
+    known = rates(family_of(gpu))
+    return seconds(shape, catalog.gpu(gpu), known, replace(USUAL, **chosen), shape.parameters / devices)
+
+
+def takes(fit: Polynomial, length: int, samples: int = 1) -> float:
+    """Seconds of one layer for so many samples of this length."""
+    tokens, squares = samples * length, samples * length**2
+    return max(fit.floor, fit.constant + fit.linear * tokens + fit.quadratic * squares)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_matmuls_of_a_layer_have_the_models_flops(name):
+    model = catalog.model(name)
+    assert sum(m.flops for m in matmuls(model)) == pytest.approx(2 * model.layer_matmul_parameters, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"latent_rank": 512, "query_rank": 1536, "rotary_dim": 64, "value_dim": 128, "head_dim": 192},
+        {"latent_rank": 512, "rotary_dim": 64, "value_dim": 128, "head_dim": 192},
+        {"linear_layers": 3, "linear_parameters": 5_000_000, "gated": True},
+        {"experts": 8, "experts_active": 2, "shared_ffn": 768, "dense_layers": 1, "dense_ffn": 9000},
+        {"plain_mlp": True},
+    ],
+)
+def test_so_have_those_of_every_kind_of_layer(more):
+    model = replace(catalog.model("qwen3-0.6b"), layers=4, kv_heads=16, **more)
+    assert sum(m.flops for m in matmuls(model)) == pytest.approx(2 * model.layer_matmul_parameters, rel=1e-12)
+
+
+def test_a_plain_mlp_has_two_matrices_and_moves_less():
+    gated = catalog.model(SMALL)
+    plain = replace(gated, plain_mlp=True)
+    assert gated.layer_parameters - plain.layer_parameters == gated.hidden * gated.ffn
+    assert moved(plain, STACKS["tuned"]) < moved(gated, STACKS["tuned"])
+
+
+@pytest.mark.parametrize("model", [SMALL, LARGE])
+@pytest.mark.parametrize("length", [8_192, 16_384, 32_768, 65_536])
+def test_two_fits_that_others_published_are_met(model, length):
+    """They were not fitted: both hold recompute, and the head in their layers; their constant is no compute."""
+    fit, ours = fits.published(model, "a100"), of(model)
+    layers = catalog.model(model).layers
+    theirs = layers * (takes(fit.forward, length) + takes(fit.backward, length))
+    found = layers * (takes(ours.forward, length) + takes(ours.backward, length)) + takes(ours.head, length)
+    assert found == pytest.approx(theirs, rel=0.1)
+
+
+@pytest.mark.parametrize("gpu", catalog.gpu_names())
+def test_recompute_takes_the_longer_the_more_of_it_there_is(gpu):
+    full, selective, layer, none = (takes(of(gpu=gpu, recompute=again).backward, 4096) for again in RECOMPUTE)
+    assert none < selective < full
+    assert none < layer < full
+    again = takes(of(gpu=gpu).forward, 4096)
+    assert full - none == pytest.approx(again)
+    assert layer - none == pytest.approx(again / 2)
+
+
+@pytest.mark.parametrize("gpu", catalog.gpu_names())
+def test_a_stack_that_fuses_more_is_faster(gpu):
+    compiled, tuned, plain = (of(gpu=gpu, stack=word) for word in ("compiled", "tuned", "plain"))
+    for length in (128, 4096, 65_536):
+        for part in ("forward", "backward", "head", "embed"):
+            times = [takes(getattr(found, part), length) for found in (compiled, tuned, plain)]
+            assert times == sorted(times)
+    assert compiled.microbatch < tuned.microbatch < plain.microbatch
+
+
+def test_a_layer_takes_no_less_than_its_launches_and_they_do_not_grow():
+    found = of("qwen2.5-0.5b", "h100")
+    assert takes(found.forward, 1) == takes(found.forward, 64) == found.forward.floor > 0
+    assert takes(found.forward, 65_536) > found.forward.floor
+
+
+def test_a_short_sample_reaches_half_of_attentions_rate_where_the_kernel_says():
+    used = rates("hopper").attention["fa2"]
+    found, none = of(gpu="h100"), of(gpu="h100", attention="fa3")
+    length = round(used.short_forward)
+    attended = takes(found.forward, length, 1000) - takes(none.forward, length, 1000)
+    other = rates("hopper").attention["fa3"]
+    flops = catalog.model(SMALL).attention_flops_per_square * length**2 * 1000
+    expected = flops / 989e12 * (2 / used.forward - (1 + other.short_forward / length) / other.forward)
+    assert attended == pytest.approx(expected)
+
+
+def test_kernels_of_attention_are_told_apart_where_samples_are_long():
+    names = ("fa3", "cudnn", "fa2", "eager")
+    times = [takes(of(gpu="h100", attention=name).backward, 32_768) for name in names]
+    assert times == sorted(times)
+    assert len(set(times)) == 4
+    assert of(gpu="h100") == of(gpu="h100", attention="fa2")
+
+
+def test_a_kernel_that_a_gpu_does_not_run_is_refused_by_name():
+    with pytest.raises(InputError, match="no rate of attention 'fa3' is known on ampere"):
+        kernel(rates("ampere"), "fa3")
+    with pytest.raises(InputError, match="no matmuls in fp8"):
+        of(gpu="a100", precision="fp8")
+
+
+def test_fp8_makes_the_matmuls_of_layers_as_much_faster_as_it_says():
+    model, known = catalog.model(LARGE), rates("hopper")
+    bf16, fp8 = (of(LARGE, "h100", precision=p).forward.linear for p in ("bf16", "fp8"))
+    work = sum(m.flops * (1 + known.narrow / m.narrowest) for m in matmuls(model))
+    assert bf16 - fp8 == pytest.approx(work / (795e12 * known.matmul) * (1 - 1 / known.fp8))
+
+
+def test_adapters_save_the_gradients_of_weights_and_little_else():
+    whole, adapted = of(recompute="none"), of(recompute="none", lora=16)
+    assert adapted.forward.linear > whole.forward.linear
+    assert whole.forward.linear < adapted.backward.linear < whole.backward.linear
+    assert adapted.backward.quadratic == whole.backward.quadratic
+    assert adapted.optimizer < whole.optimizer / 50
+
+
+def test_adapters_are_two_matrices_for_each_weight():
+    model = catalog.model(SMALL)
+    h, f, wide, kv = model.hidden, model.ffn, 12 * 128, 2 * 128
+    expected = 8 * ((h + wide + 2 * kv) + (wide + h) + 2 * (h + f) + (f + h))
+    assert adapter_parameters(model, 8) == expected
+    assert trained_share(model, 8) == pytest.approx(28 * expected / model.parameters)
+    assert trained_share(model, 0) == 1
+
+
+def test_a_step_of_the_optimizer_goes_by_the_bytes_of_its_states_and_its_shard():
+    fp32, bf16, eight = (of(optimizer=name).optimizer for name in ("fp32", "bf16", "8bit"))
+    assert fp32 > bf16 > eight
+    assert of(devices=16).optimizer == pytest.approx(fp32 / 2)
+
+
+def test_models_of_one_shape_take_the_same():
+    assert of("qwen2.5-7b", "h100") == of("r1-distill-qwen-7b", "h100")
+
+
+def test_what_no_run_covers_is_less_certain():
+    dense, mixed = catalog.model(LARGE), catalog.model("qwen3-30b-a3b")
+    known = rates("hopper")
+    usual = spread(known, dense, USUAL)
+    assert usual == known.spread
+    for model, chosen in (
+        (mixed, USUAL),
+        (dense, replace(USUAL, precision="fp8")),
+        (dense, replace(USUAL, lora=8)),
+        (dense, replace(USUAL, stack="plain")),
+    ):
+        assert spread(known, model, chosen) > usual
+    assert spread(rates("blackwell"), dense, USUAL) > spread(rates("ampere"), dense, USUAL)

@@ -1,0 +1,212 @@
+"""Seconds without recompute: measured where they were, else by FLOPs; and told by whatever rests on them."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odcsim import catalog, compare, timeline
+from odcsim import profile as profiles
+from odcsim.catalog import fits
+from odcsim.catalog.estimates.recompute import WIDER, under
+from odcsim.catalog.estimates.scaling import scaled
+from odcsim.catalog.fits import estimate
+from odcsim.cluster import cluster_of
+from odcsim.cost import Cost
+from odcsim.decide.asking import ask
+from odcsim.decide.setting import cost_of, plan
+from odcsim.errors import InputError
+from odcsim.executors.simulation import Simulation, simulate
+from odcsim.fitting.fit import fit
+from odcsim.fitting.logs import Log, fit_log
+from odcsim.fitting.measurements import Compute, Measurements
+from odcsim.profile import Passes, Polynomial, Profile
+from odcsim.recipe import Recipe
+from odcsim.results.validation import validate
+from odcsim.timeline import read, write
+
+SMALL, A100 = catalog.model("r1-distill-qwen-1.5b"), catalog.gpu("a100")
+KEPT = Passes(Polynomial(1e-3, 2e-6, 1e-10, 1e-4), Polynomial(2e-3, 3e-6, 2e-10, 3e-4))
+MEASURED = Profile(
+    SMALL.name,
+    "a100",
+    "calibrated",
+    "measured",
+    forward=Polynomial(1e-3, 1e-6, 1e-10, 1e-4),
+    backward=Polynomial(3e-3, 3e-6, 3.5e-10, 3.5e-4),
+    head=Polynomial(1e-3, 1e-6),
+    low=0.9,
+    high=1.1,
+    kept=KEPT,
+)
+
+
+def seconds(profile: Profile, lengths=(1000, 30_000)) -> np.ndarray:
+    return Cost(SMALL, profile, cluster_of(A100, 8), by(profile.recompute)).sample_seconds(np.array(lengths))
+
+
+def by(recompute: bool) -> Recipe:
+    return Recipe(recompute="full" if recompute else "none")
+
+
+@given(st.sampled_from(["tiny", "r1-distill-qwen-1.5b", "qwen3-30b-a3b", "llama-3.1-8b"]))
+def test_the_catalogue_counts_one_forward_less(name):
+    """With recompute backward is longer by a forward, to the last token; the head stays as it is."""
+    model = catalog.model(name)
+    usual, kept = (estimate(model, A100, 8, by(on)) for on in (True, False))
+    assert replace(kept, backward=usual.backward, origin=usual.origin, recompute=True) == usual
+    again = usual.forward
+    for name in ("linear", "quadratic", "floor"):
+        assert getattr(usual.backward, name) == pytest.approx(getattr(kept.backward, name) + getattr(again, name))
+    assert "without recompute" in kept.origin
+
+
+def test_what_was_measured_without_it_is_taken_as_it_is():
+    found = under(MEASURED, SMALL, False)
+    assert (found.forward, found.backward) == (KEPT.forward, KEPT.backward)
+    assert (found.fidelity, found.low, found.high) == ("calibrated", MEASURED.low, MEASURED.high)
+    assert (found.recompute, found.origin) == (False, "without recompute; measured")
+    assert under(MEASURED, SMALL, True) == MEASURED
+
+
+def test_what_was_not_measured_follows_flops_and_says_so():
+    found = under(replace(MEASURED, kept=Passes()), SMALL, False)
+    assert found.forward == MEASURED.forward
+    b, its = MEASURED.backward, found.backward
+    assert (its.constant / b.constant, its.linear / b.linear) == pytest.approx((2 / 3, 2 / 3))
+    assert (its.quadratic / b.quadratic, its.sample / b.sample) == pytest.approx((2.5 / 3.5, 2.5 / 3.5))
+    assert found.fidelity == "extrapolated"
+    assert found.origin == "without recompute, derived by FLOPs from seconds with it; measured"
+    assert (found.low, found.high) == (0.9 / WIDER, 1.1 * WIDER)
+
+
+@pytest.mark.parametrize(("head", "off"), [(Polynomial(0.0, 1e-6), 1e-9), (Polynomial(), 0.01)])
+def test_there_and_back_is_where_it_began(head, off):
+    """But for the head's part where it is in the layers: what is left no longer has the shape of a fit without."""
+    usual = replace(fits.published(SMALL.name, "a100"), head=head)
+    back = under(under(usual, SMALL, False), SMALL, True)
+    assert asdict(back.backward) == pytest.approx(asdict(usual.backward), rel=off)
+    assert back.recompute
+
+
+def test_of_a_fit_that_holds_the_head_only_the_layers_forward_goes():
+    """The published fits: seconds for layers and head together, of which FLOPs give each its part."""
+    usual = fits.published(SMALL.name, "a100")
+    found = under(usual, SMALL, False)
+    layers = SMALL.layers * (SMALL.layer_forward(1.0, 0.0) + SMALL.layer_backward(1.0, 0.0))
+    head = SMALL.head_forward(1.0) + SMALL.head_backward(1.0)
+    saved = SMALL.layers * SMALL.layer_forward(1.0, 0.0) / (layers + head)
+    linear = (p.forward.linear + p.backward.linear for p in (usual, found))
+    before, after = linear
+    assert after / before == pytest.approx(1 - saved)
+    assert after / before > 3 / 4
+    assert np.all(seconds(found) < seconds(usual))
+
+
+def test_a_model_without_a_kind_of_work_keeps_its_coefficient():
+    """Linear attention everywhere: nothing grows with squares."""
+    shape = replace(SMALL, linear_layers=SMALL.layers, linear_parameters=1000)
+    found = under(replace(MEASURED, kept=Passes()), replace(shape, heads=0), False)
+    assert found.backward.quadratic == MEASURED.backward.quadratic
+
+
+def test_scaling_takes_both_along():
+    large = catalog.model("r1-distill-qwen-7b")
+    there = scaled(MEASURED, SMALL, large)
+    for name in ("forward", "backward"):
+        mine, its = getattr(there.kept, name), getattr(MEASURED.kept, name)
+        assert mine.linear / its.linear == pytest.approx(getattr(there, name).linear / getattr(MEASURED, name).linear)
+
+
+def test_an_old_profile_is_one_with_recompute_and_nothing_kept(tmp_path):
+    path = tmp_path / "p.json"
+    profiles.write(replace(MEASURED, kept=Passes()), path)
+    content = json.loads(path.read_text())
+    del content["recompute"], content["kept"]
+    path.write_text(json.dumps(content))
+    assert profiles.read(path) == replace(MEASURED, kept=Passes())
+    assert cost_of(SMALL.name, None, str(path), 2, recipe=by(False)).profile.fidelity == "extrapolated"
+
+
+def test_balancers_and_executors_take_the_same_seconds(tmp_path):
+    profiles.write(MEASURED, tmp_path / "p.json")
+    known = {"profile": str(tmp_path / "p.json"), "devices": 2, "minibatch": 2, "minibatches": 2}
+    usual, kept = (ask("longalign", SMALL.name, **known, recompute=on) for on in (True, False))
+    for setting in (usual, kept):
+        on = setting.cost.profile.recompute
+        found = compare(setting)
+        assert found.as_json()["inputs"]["recompute"] is on
+        assert simulate_of(setting).about.recipe.recomputes is on
+    assert usual.cost.profile == MEASURED
+    lengths = np.array([1000, 2000])
+    assert np.all(kept.cost.sample_seconds(lengths) == seconds(under(MEASURED, SMALL, False), lengths))
+
+
+def simulate_of(setting) -> timeline.Timeline:
+    return simulate(plan(setting, "native"), Simulation(setting.cost, "on-demand", "analytic"))
+
+
+def test_without_recompute_is_quicker_and_holds_more():
+    usual, kept = (
+        compare(ask("longalign", SMALL.name, gpu="h100", devices=4, minibatch=2, minibatches=3, recompute=on))
+        for on in (True, False)
+    )
+    for one, other in zip(usual.rows, kept.rows, strict=True):
+        assert other.makespan_seconds < one.makespan_seconds
+        assert other.memory_bytes > one.memory_bytes
+
+
+def test_a_prediction_with_it_is_not_held_against_a_run_without(timeline):
+    without = replace(timeline, about=replace(timeline.about, recipe=by(False)))
+    said = "recompute none is not the prediction's full; predict with --recompute none"
+    with pytest.raises(InputError, match=said):
+        validate(timeline, [without])
+    with pytest.raises(InputError, match="recompute full is not the prediction's none; predict with --recompute full"):
+        validate(without, [timeline])
+    assert validate(without, [without]).as_json()["recompute"] is False
+
+
+def test_a_timeline_carries_it_and_an_old_one_had_it(timeline, tmp_path):
+    without = replace(timeline, about=replace(timeline.about, recipe=by(False)))
+    write(without, tmp_path / "t.npz")
+    assert read(tmp_path / "t.npz").about == without.about
+    with np.load(tmp_path / "t.npz") as columns:
+        old = dict(columns)
+    header = json.loads(str(old["header"]))
+    del header["recompute"]
+    np.savez(tmp_path / "old.npz", **(old | {"header": np.array(json.dumps(header))}))
+    assert read(tmp_path / "old.npz").about == timeline.about
+    np.savez(tmp_path / "odd.npz", **(old | {"header": np.array(json.dumps(header | {"recompute": 1}))}))
+    with pytest.raises(InputError, match="recompute is 1"):
+        read(tmp_path / "odd.npz")
+
+
+def test_a_log_of_steps_without_it_is_split_as_their_flops_are():
+    rng = np.random.default_rng(0)
+    lengths = tuple(tuple(rng.integers(100, 3000, rng.integers(1, 6)).tolist()) for _ in range(30))
+    log = Log(lengths, tuple(1e-5 * sum(of) + 2e-9 * sum(n * n for n in of) + 0.1 for of in lengths))
+    usual, kept = (fit_log(log, SMALL, "a100", recipe=by(on)).profile for on in (True, False))
+    assert (usual.recompute, kept.recompute) == (True, False)
+    assert kept.backward.linear / kept.forward.linear == pytest.approx(2)
+    assert kept.backward.quadratic / kept.forward.quadratic == pytest.approx(2.5)
+    np.testing.assert_allclose(seconds(kept), seconds(usual))
+    assert "1:2 and attention 1:2.5" in kept.notes
+    assert np.all(seconds(under(kept, SMALL, True)) > seconds(kept))
+
+
+def test_a_fit_of_both_has_both():
+    def rows(kind: str, p: Polynomial) -> list[Compute]:
+        held = [(t, t * t / n, n) for t in (256, 512, 1024) for n in (1, 2, 4, 8)]
+        return [Compute(kind, t, q, p.constant + p.linear * t + p.quadratic * q, t // n) for t, q, n in held]
+
+    truth = {"forward": MEASURED.forward, "backward": MEASURED.backward, "head": MEASURED.head}
+    truth |= {"forward kept": KEPT.forward, "backward kept": KEPT.backward}
+    found = fit(Measurements("tiny", "cpu", tuple(row for kind, p in truth.items() for row in rows(kind, p))))
+    for name in ("forward", "backward"):
+        for of, its in ((found, MEASURED), (found.kept, KEPT)):
+            assert getattr(of, name).linear == pytest.approx(getattr(its, name).linear)
+            assert getattr(of, name).quadratic == pytest.approx(getattr(its, name).quadratic)
+    assert found.recompute

@@ -1,0 +1,73 @@
+"""A profile for a model of another size: what follows what, and how far off the guess is where it can be checked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from odcsim import catalog
+from odcsim.catalog import fits
+from odcsim.catalog.estimates.scaling import WIDER, scaled
+from odcsim.cost import Cost
+from odcsim.decide.setting import cost_of
+from odcsim.profile import Polynomial, Profile, Timing
+
+SMALL, LARGE = (catalog.model(f"r1-distill-qwen-{size}") for size in ("1.5b", "7b"))
+SOME = Profile(
+    SMALL.name,
+    "a100",
+    "calibrated",
+    "measured",
+    forward=Polynomial(1e-3, 1e-6, 1e-10, 1e-4),
+    backward=Polynomial(2e-3, 3e-6, 3e-10, 1e-4),
+    head=Polynomial(1e-3, 1e-6),
+    embed=Polynomial(1e-4, 1e-8),
+    overhead=0.5,
+    optimizer=0.1,
+    publish=0.05,
+    timings=(Timing("gather", 8, 1e-4, 1e-10), Timing("publish", 8, 0.2), Timing("meeting", 8, 1e-5)),
+    low=0.9,
+    high=1.1,
+)
+
+
+def seconds(model, profile, tokens):
+    return Cost(model, profile, cost_of(model.name, "a100", None, 8).cluster).sample_seconds(np.array(tokens))
+
+
+def test_a_scaled_published_fit_keeps_the_other_published_fit_in_its_range():
+    """The only two models of one family, measured on one GPU by one code, whose fits are published."""
+    tokens = [4096, 16384, 65536]
+    for known, wanted in ((SMALL, LARGE), (LARGE, SMALL)):
+        guess = scaled(fits.published(known.name, "a100"), known, wanted)
+        ratio = seconds(wanted, guess, tokens) / seconds(wanted, fits.published(wanted.name, "a100"), tokens)
+        assert np.all((ratio > 1 / WIDER) & (ratio < WIDER)), ratio
+        assert np.abs(np.log(ratio)).max() > np.log(1.1), "the range would be wider than it need be"
+
+
+def test_to_its_own_size_nothing_changes_but_the_trust():
+    same = scaled(SOME, SMALL, SMALL)
+    assert same == replace(
+        SOME, fidelity="extrapolated", origin=same.origin, low=SOME.low / WIDER, high=SOME.high * WIDER
+    )
+    assert same.origin.startswith(f"scaled from {SMALL.name} by FLOPs, up to 1.5 times off either way; measured")
+
+
+def test_there_and_back_is_where_it_began():
+    back = scaled(scaled(SOME, SMALL, LARGE), LARGE, SMALL)
+    for name in ("forward", "backward", "head", "embed"):
+        mine, wanted = getattr(back, name), getattr(SOME, name)
+        assert (mine.linear, mine.quadratic) == pytest.approx((wanted.linear, wanted.quadratic))
+    assert (back.overhead, back.optimizer, back.publish) == pytest.approx((0.5, 0.1, 0.05))
+
+
+def test_what_follows_what():
+    large = scaled(SOME, SMALL, LARGE)
+    matmuls = LARGE.layer_matmul_parameters / SMALL.layer_matmul_parameters
+    assert large.forward.linear / SOME.forward.linear == pytest.approx(matmuls)
+    assert large.forward.quadratic / SOME.forward.quadratic == pytest.approx(LARGE.heads / SMALL.heads)
+    assert (large.forward.constant, large.forward.sample) == (SOME.forward.constant, SOME.forward.sample)
+    by_kind = {t.kind: t for t in large.timings}
+    assert by_kind["gather"] == SOME.timings[0]  # a byte takes what it took
+    assert by_kind["meeting"] == SOME.timings[2]
+    assert by_kind["publish"].constant == pytest.approx(0.2 * LARGE.parameters / SMALL.parameters)

@@ -1,0 +1,152 @@
+"""A sweep over processes, through a kill that nothing can catch, and over a real Dask cluster on this machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import odcsim
+from odcsim.cli import main
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="workers are looked for in Linux's /proc")
+ROOT = Path(__file__).parents[4]
+GRID = {
+    "trace": "uniform:min=20,max=2000,samples=400",
+    "model": ["tiny", "r1-distill-qwen-1.5b"],
+    "gpu": "a100",
+    "devices": [2, 4, 8],
+    "minibatch": [2, 3, 4, 5],
+    "minibatches": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    path = tmp_path_factory.mktemp("grid") / "grid.toml"
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in GRID.items()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(grid, tmp_path_factory):
+    output = tmp_path_factory.mktemp("whole") / "out.csv"
+    odcsim.sweep(grid, output=output)
+    return output.read_bytes()
+
+
+def started(grid, output) -> subprocess.Popen:
+    command = [sys.executable, "-m", "odcsim", "sweep", str(grid), "-o", str(output), "--jobs", "2"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def done(kept: Path) -> int:
+    return kept.read_bytes().count(b"\n") - 1 if kept.exists() else 0
+
+
+def workers_of(pid: int) -> list[int]:
+    """Not what tracks resources for them."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in listed if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def is_at_work(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@LINUX
+def test_a_sweep_that_was_killed_goes_on_to_the_same_bytes(grid, whole, tmp_path):
+    output, kept = tmp_path / "out.csv", tmp_path / "out.csv.points"
+    first = started(grid, output)
+    try:
+        while done(kept) < 6 and first.poll() is None:
+            time.sleep(0.02)
+        workers = workers_of(first.pid)
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.communicate()
+    assert len(workers) >= 2
+    assert 6 <= done(kept) < 24
+    assert not output.exists()
+    deadline = time.monotonic() + 60
+    while any(map(is_at_work, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(is_at_work, workers))
+    second = started(grid, output)
+    assert "24 points, 384 rows" in second.communicate()[0]
+    assert output.read_bytes() == whole
+
+
+@pytest.mark.slow
+@LINUX
+def test_a_worker_that_is_killed_is_told_and_what_is_done_is_kept(grid, tmp_path):
+    output, kept = tmp_path / "out.csv", tmp_path / "out.csv.points"
+    run = started(grid, output)
+    while done(kept) < 2 and run.poll() is None:
+        time.sleep(0.02)
+    os.kill(workers_of(run.pid)[0], signal.SIGKILL)
+    told = run.communicate()[0]
+    assert run.returncode == 1
+    [line] = [line for line in told.splitlines() if line.startswith("odcsim: error: ")]
+    assert line.startswith("odcsim: error: a worker has ended (too little memory?); what is done is kept in ")
+    assert done(kept) >= 2
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A scheduler and two workers, each a process."""
+    distributed = pytest.importorskip("distributed", reason="needs distributed: pip install 'odcsim[dask]'")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(ROOT)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    ) as local:
+        yield local
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of what a cluster of others warns of when it is taken down
+def test_two_workers_of_dask_give_the_same_rows(grid, whole, cluster, tmp_path):
+    output = tmp_path / "out.csv"
+    assert main(["sweep", str(grid), "-o", str(output), "--dask", cluster.scheduler_address]) == 0
+    assert output.read_bytes() == whole
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_any_executor_of_dask_does_from_python(grid, cluster):
+    import distributed
+
+    with distributed.Client(cluster, set_as_default=False) as client:
+        rows = odcsim.sweep(grid, executor=client.get_executor(pure=False))
+        assert rows == odcsim.sweep(grid)
+        assert len(client.scheduler_info()["workers"]) == 2
+
+
+def test_where_no_scheduler_is_a_line_says_so(grid, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("distributed", reason="needs distributed: pip install 'odcsim[dask]'")
+    monkeypatch.setattr("odcsim.decide.sweeps.workers.PATIENCE", "1s")
+    assert main(["sweep", str(grid), "-o", str(tmp_path / "out.csv"), "--dask", "tcp://127.0.0.1:1"]) == 2
+    assert "no scheduler answers at 'tcp://127.0.0.1:1'" in capsys.readouterr().err.splitlines()[-1]
+    assert main(["sweep", str(grid), "-o", str(tmp_path / "out.csv"), "--dask", "nowhere"]) == 2
+    assert "no scheduler answers at 'nowhere'" in capsys.readouterr().err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_dask_a_line_says_what_to_install(grid, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert main(["sweep", str(grid), "-o", str(tmp_path / "out.csv"), "--dask", "tcp://127.0.0.1:1"]) == 2
+    assert capsys.readouterr().err == "odcsim: error: --dask needs distributed; pip install 'odcsim[dask]'\n"

@@ -1,0 +1,176 @@
+"""Settings by name, and the schedules that follow from them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odcsim import balance, profile, schedule
+from odcsim.catalog import fits
+from odcsim.decide.asking import ask
+from odcsim.decide.setting import Setting, cost_of, plan
+from odcsim.errors import InputError
+from odcsim.heuristics.scenarios import scenarios
+from odcsim.profile import Timing
+from odcsim.trace import Trace
+
+MODEL = "r1-distill-qwen-1.5b"
+
+
+def trace(lengths: list[int], **columns: list[int]) -> Trace:
+    return Trace("t", np.array(lengths), **{name: np.array(values) for name, values in columns.items()})
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 9000), min_size=24, max_size=60),
+    devices=st.integers(1, 4),
+    minibatch=st.integers(1, 6),
+    name=st.sampled_from(balance.NAMES),
+    loss=st.booleans(),
+    extra=st.integers(0, 9000),
+)
+def test_every_balancers_plan_is_a_good_schedule_file_of_the_same_samples(
+    lengths, devices, minibatch, name, loss, extra, tmp_path_factory
+):
+    recorded = trace(lengths, **({"loss": [n // 2 for n in lengths]} if loss else {}))
+    limit = max(lengths) + extra
+    asked = ask(
+        recorded, MODEL, gpu="a100", devices=devices, minibatch=minibatch, minibatches=3, max_tokens=limit, seed=7
+    )
+    file = plan(asked, name)
+    path = tmp_path_factory.mktemp("plans") / "s.jsonl"
+    assert schedule.write(file, path) == schedule.read(path) == file
+    drawn = recorded.minibatches(devices * minibatch, 3, seed=7)
+    for ids, found in zip(drawn, file.schedules, strict=True):
+        assert found.samples == tuple(ids.tolist())
+        assert found.lengths == tuple(lengths[i] for i in ids)
+        assert found.loss == (tuple(lengths[i] // 2 for i in ids) if loss else ())
+        assert len(found.devices) == devices
+        assert not balance.runs_with(name, "collective") or not found.uneven
+
+
+def test_a_robust_plan_knows_what_grows_with_the_square_and_need_not_guess():
+    """With a sliding window that is not what fits the sums best."""
+    asked = ask("longalign", "gpt-oss-20b", gpu="h100", devices=8, minibatch=8, minibatches=10, max_tokens=65536)
+    guessed = []
+    for ids, found in zip(asked.draw(), plan(asked, "lb-robust").schedules, strict=True):
+        lengths = asked.trace.take(ids)
+        given = lengths, asked.cost.sample_seconds(lengths), 8, 65536
+        known = scenarios(*asked.cost.sample_parts(lengths))
+        assert found.devices == balance.balance("lb-robust", *given, scenarios=known)
+        guessed.append(found.devices == balance.balance("lb-robust", *given))
+    assert not all(guessed)
+
+
+def test_a_plan_says_where_it_comes_from(setting):
+    header = plan(setting, "sorted-slice").header
+    assert (header.balancer, header.model, header.trace) == ("sorted-slice", MODEL, "longalign")
+    assert header.weights == f"published fit: {setting.cost.profile.origin}"
+    assert (header.max_tokens, header.devices, header.seed, header.in_order) == (65536, 4, 0, False)
+    assert header.digest == plan(setting, "sorted-slice").header.digest
+    assert header.digest != plan(replace(setting, seed=1), "sorted-slice").header.digest
+    assert header.digest != plan(setting, "lb-micro").header.digest
+
+
+def test_progress_is_told_once_per_minibatch(setting):
+    calls = []
+    plan(setting, "native", advance=lambda: calls.append(1))
+    assert len(calls) == setting.minibatches
+
+
+def test_the_limit_is_the_longest_sample_unless_given():
+    asked = ask(trace([5, 30, 10]), MODEL, gpu="a100", devices=1, minibatch=1)
+    assert asked.limit == 30
+    assert replace(asked, max_tokens=31).limit == 31
+
+
+def test_in_order_keeps_the_recorded_order():
+    asked = ask(trace(list(range(1, 13))), MODEL, gpu="a100", devices=2, minibatch=3, minibatches=2, in_order=True)
+    found = plan(asked, "native").schedules
+    assert [s.lengths for s in found] == [(1, 2, 3, 4, 5, 6), (7, 8, 9, 10, 11, 12)]
+    assert found[0].devices == (((0,), (2,), (4,)), ((1,), (3,), (5,)))
+
+
+def test_a_cluster_file_and_a_profile_are_used(tmp_path):
+    (tmp_path / "c.toml").write_text("devices_per_node = 2\nlatency_us = 0\n")
+    asked = ask(trace([5, 6]), MODEL, gpu="a100", devices=4, minibatch=1, cluster=str(tmp_path / "c.toml"))
+    assert (asked.cost.cluster.nodes, asked.cost.cluster.latency) == (2, 0.0)
+    saved = replace(asked.cost.profile, fidelity="calibrated")
+    profile.write(saved, tmp_path / "p.json")
+    again = ask(trace([5, 6]), MODEL, profile=str(tmp_path / "p.json"), devices=4, devices_per_node=2)
+    assert again.cost.profile == saved
+    assert again.cost.cluster.nodes == 2
+    assert again.cost.cluster.link_bandwidth == asked.cost.cluster.link_bandwidth
+
+
+def test_seconds_come_from_the_profile_then_a_fit_then_the_catalogue():
+    kinds = {
+        gpu: ask(trace([5]), MODEL, gpu=gpu, devices=1, minibatch=1).cost.profile.fidelity for gpu in ("a100", "h100")
+    }
+    assert kinds == {"a100": "published fit", "h100": "catalogue"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"devices": 0}, "--devices is 0; give at least 1"),
+        ({"minibatch": -1}, "--minibatch is -1"),
+        ({"minibatches": 0}, "--minibatches is 0"),
+        ({"gpu": None}, "neither --gpu nor --profile given"),
+        ({"gpu": "a1000"}, "unknown GPU 'a1000'; did you mean 'a100'"),
+        ({"model": "gpt-5"}, "unknown model 'gpt-5'"),
+        ({"trace": "longaling"}, "no trace is called 'longaling'; did you mean 'longalign'"),
+        ({"profile": "missing.json"}, "missing.json: no such file"),
+        ({"cluster": "missing.toml"}, "missing.toml: no such file"),
+    ],
+)
+def test_a_wrong_answer_is_refused(changes, problem):
+    values = {"trace": trace([5, 6]), "model": MODEL, "gpu": "a100", "devices": 1, "minibatch": 1, **changes}
+    with pytest.raises(InputError, match=problem):
+        ask(values.pop("trace"), values.pop("model"), **values)
+
+
+def test_a_profile_of_another_model_is_scaled_and_one_of_an_unknown_model_refused(tmp_path):
+    own = ask(trace([5]), MODEL, gpu="a100").cost.profile
+    profile.write(own, tmp_path / "p.json")
+    found = ask(trace([5]), "r1-distill-qwen-7b", profile=str(tmp_path / "p.json")).cost.profile
+    assert (found.model, found.fidelity) == ("r1-distill-qwen-7b", "extrapolated")
+    profile.write(replace(own, model="mine"), tmp_path / "p.json")
+    with pytest.raises(InputError, match=r"profile is for mine, not r1-distill-qwen-7b, and .* use --model mine"):
+        ask(trace([5]), "r1-distill-qwen-7b", profile=str(tmp_path / "p.json"))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "limit", "problem"),
+    [
+        (
+            trace([5, 30, 10, 40]),
+            20,
+            "t: sample 1 has 30 tokens, over --max-tokens 20; raise the limit to 40, the longest",
+        ),
+        (trace([99, 5, 30], counts=[0, 9, 9]), 20, "30 tokens, over --max-tokens 20; raise the limit to 30"),
+        (trace([5, 5]), -1, "over --max-tokens -1"),
+        (trace([5, 5]), 0, "one minibatch needs 4 samples and 't' has 2"),
+    ],
+)
+def test_a_trace_that_does_not_suit_is_refused(recorded, limit, problem):
+    asked = Setting(recorded, ask(recorded, MODEL, gpu="a100", devices=2).cost, 2, limit)
+    with pytest.raises(InputError, match=problem):
+        plan(asked, "native")
+
+
+def test_a_profile_of_an_unknown_machine_with_measured_transfers_is_one_node_of_it(tmp_path):
+    fit = replace(fits.published("r1-distill-qwen-1.5b", "a100"), gpu="my laptop")
+    path = str(tmp_path / "p.json")
+    profile.write(replace(fit, timings=(Timing("gather", 2, 1e-3, 1e-9), Timing("push", 2, 1e-3, 2e-9))), path)
+    cluster = cost_of(fit.model, None, path, 12).cluster
+    assert (cluster.devices, cluster.nodes) == (12, 1)
+    assert cluster.link_bandwidth == pytest.approx(5e8)
+    with pytest.raises(InputError, match="unknown GPU 'my laptop'"):
+        cost_of(fit.model, None, path, 12, devices_per_node=4)
+    profile.write(fit, path)
+    with pytest.raises(InputError, match="unknown GPU 'my laptop'"):
+        cost_of(fit.model, None, path, 12)

@@ -1,0 +1,70 @@
+"""The start of the planners, and the bound that they are held against."""
+
+from heapq import heapify, heapreplace
+from itertools import product
+
+import numpy as np
+import pytest
+from draws import chat, cost, longalign, swe
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odcsim.heuristics.bound import lower_bound
+from odcsim.heuristics.longest_first import longest_first
+
+# No deadline: a busy machine is no failure.
+few, many = settings(max_examples=60, deadline=None), settings(max_examples=100, deadline=None)
+devices = st.integers(1, 9)
+# Small whole numbers make ties common; with zeros among them devices stay empty.
+weights = st.one_of(st.lists(st.integers(0, 12).map(float), min_size=1, max_size=60), st.lists(st.floats(0, 1e3)))
+drawn = weights.filter(bool).map(lambda found: np.sort(found)[::-1])
+
+
+def textbook(weights, devices):
+    """The loads, sorted: each sample to the device with the least so far, one after the other."""
+    heap = [0.0] * devices
+    heapify(heap)
+    for weight in weights:
+        heapreplace(heap, heap[0] + weight)
+    return sorted(heap)
+
+
+def loads(owner, weights, devices):
+    return sorted(np.bincount(owner, weights, minlength=devices))
+
+
+@given(drawn, devices)
+@many
+def test_loads_are_those_of_the_textbook(weights, devices):
+    assert loads(longest_first(weights, devices), weights, devices) == pytest.approx(textbook(weights, devices))
+
+
+@pytest.mark.parametrize("draw", [longalign, swe, chat])
+@pytest.mark.parametrize(("devices", "samples"), [(8, 4), (64, 8), (512, 3)])
+def test_loads_are_those_of_the_textbook_on_real_shapes(draw, devices, samples):
+    weights = np.sort(cost(draw(0, devices * samples)))[::-1]
+    assert loads(longest_first(weights, devices), weights, devices) == pytest.approx(textbook(weights, devices))
+
+
+def optimum(weights, devices):
+    return min(loads(np.array(owner), weights, devices)[-1] for owner in product(range(devices), repeat=len(weights)))
+
+
+@given(st.lists(st.integers(1, 20).map(float), min_size=1, max_size=7), st.integers(1, 3))
+@few
+def test_no_assignment_is_below_the_bound(weights, devices):
+    weights = np.array(weights)
+    assert lower_bound(weights, devices) <= optimum(weights, devices) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ([3.0, 3.0, 3.0, 3.0], 6.0),  # the mean
+        ([9.0, 1.0, 1.0, 1.0], 9.0),  # the heaviest
+        ([5.0, 5.0, 4.0], 9.0),  # two of the first three
+        ([4.0, 4.0, 4.0, 4.0, 4.0], 12.0),  # three of the first five
+    ],
+)
+def test_what_the_bound_rests_on(weights, expected):
+    assert lower_bound(np.array(weights), 2) == expected == optimum(weights, 2)

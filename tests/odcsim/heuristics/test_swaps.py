@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+from draws import cost, longalign
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odcsim.heuristics.karmarkar_karp import differencing, differencing_equal
+from odcsim.heuristics.swaps import MANY, even_out
+
+# No deadline: a busy machine is no failure.
+few, many = settings(max_examples=40, deadline=None), settings(max_examples=100, deadline=None)
+
+
+@st.composite
+def dealt(draw):
+    """Samples, heaviest first, dealt to devices as they come: few devices, or enough for the paired rounds."""
+    devices = draw(st.sampled_from([1, 2, 3, 8, MANY, MANY + 7]))
+    weights = draw(st.lists(st.floats(0.01, 100), min_size=devices, max_size=4 * devices))
+    weights.sort(reverse=True)
+    return [list(range(device, len(weights), devices)) for device in range(devices)], weights
+
+
+def loads(groups, weights):
+    return [sum(weights[i] for i in group) for group in groups]
+
+
+@given(dealt())
+@many
+def test_the_range_of_loads_only_narrows_and_no_sample_is_lost(case):
+    groups, weights = case
+    before, after = loads(groups, weights), loads(even := even_out(groups, weights), weights)
+    assert max(after) <= max(before) * (1 + 1e-12)
+    assert min(after) >= min(before) * (1 - 1e-12)
+    assert sorted(i for group in even for i in group) == list(range(len(weights)))
+
+
+@given(dealt())
+@few
+def test_counts_stay_equal_within_one(case):
+    groups, weights = case
+    counts = [len(group) for group in even_out(groups, weights)]
+    assert max(counts) - min(counts) <= (len(weights) % len(groups) > 0)
+
+
+def spread_after(*devices):
+    """The loads and counts that swaps leave, for devices given by the weights they hold."""
+    order = sorted(((weight, at) for at, device in enumerate(devices) for weight in device), reverse=True)
+    weights = [weight for weight, _ in order]
+    even = even_out([[i for i, (_, at) in enumerate(order) if at == here] for here in range(len(devices))], weights)
+    return loads(even, weights), [len(group) for group in even]
+
+
+@pytest.mark.parametrize("others", [0, MANY])
+def test_a_trade_that_must_be_found(others):
+    assert set(spread_after([4.0, 4.0], [2.0, 2.0], *[[3.0, 3.0]] * others)[0]) == {6.0}
+
+
+@pytest.mark.parametrize("others", [0, MANY])
+def test_a_device_with_more_samples_may_give_one_for_nothing(others):
+    assert spread_after([3.0, 3.0, 2.0], [4.0], *[[6.0]] * others)[0][:2] == [6.0, 6.0]
+
+
+@pytest.mark.parametrize("others", [0, MANY])
+def test_a_device_with_no_more_samples_may_not(others):
+    counts = spread_after([10.0, 2.0], [5.0, 3.0], [4.0, 3.0, 3.0], *[[5.0, 5.0]] * others)[1]
+    assert sorted(counts) == [2] * (2 + others) + [3]
+
+
+def test_equal_counts_become_as_even_as_free_ones_at_eight_samples_per_device():
+    weights = np.sort(cost(longalign(3, 512)))[::-1].tolist()
+    rough = loads(differencing_equal(weights, 64), weights)
+    even = loads(even_out(differencing_equal(weights, 64), weights), weights)
+    free = loads(even_out(differencing(weights, 64), weights), weights)
+    mean = sum(weights) / 64
+    assert max(rough) > 1.05 * mean
+    assert max(even) < 1.001 * mean
+    assert max(free) < 1.001 * mean

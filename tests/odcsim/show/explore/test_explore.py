@@ -1,0 +1,126 @@
+"""The page says what the command says: by its link, in its command, in its figures."""
+
+import json
+import subprocess
+import sys
+
+import plotly.graph_objects as go
+import pytest
+
+from odcsim.cli import main
+from odcsim.decide.break_even import lead, network
+from odcsim.decide.break_even_words import sentence
+from odcsim.errors import InputError
+from odcsim.show.explore.asked import Asked
+from odcsim.show.explore.heard import linked
+from odcsim.show.explore.reply import break_even, chart, reply, report
+
+SOME = Asked(devices=4, minibatch=2, room=1.25, price=3.5, minibatches=4)
+MORE = [SOME, Asked(trace="lmsys-chat", model="qwen3-8b", gpu="h100", devices=16, network=100, minibatches=4), Asked()]
+
+
+@pytest.mark.parametrize("asked", MORE)
+def test_a_link_carries_all_that_is_set(asked):
+    assert linked(asked.search) == asked
+
+
+def test_what_is_as_usual_is_not_in_the_link():
+    assert Asked().search == ""
+    assert Asked(devices=16).search == "?devices=16"
+
+
+REFUSED = [
+    "devices=many",
+    "colour=red",
+    "devices=8&rooms=2",
+    "devices=3",
+    "room=nan",
+    "price=inf",
+    "price=-1",
+    "trace=+",
+]
+
+
+@pytest.mark.parametrize("search", REFUSED)
+def test_a_link_that_says_something_else_is_refused(search):
+    with pytest.raises(InputError, match=r"the link says|the price is|there is no trace"):
+        linked(f"?{search}")
+
+
+@pytest.mark.parametrize("asked", MORE[:2])
+def test_the_command_has_the_numbers_of_the_page(asked):
+    """In a shell, since a network of one's own is a file that the shell makes up."""
+    command = asked.command.replace("odcsim", f"{sys.executable} -m odcsim", 1)
+    done = subprocess.run(["bash", "-c", f"{command} --json"], capture_output=True, text=True, check=True)
+    rows = {f"{r['sync']} + {r['balancer']}": r for r in json.loads(done.stdout)["rows"]}
+    head, shown = reply(asked).table
+    assert len(shown) > 10
+    for name, *cells in shown:
+        told = dict(zip(head[1:], cells, strict=True))
+        row = rows[name]
+        assert told["idle"] == f"{100 * row['idle']:.1f} %"
+        assert told["GPU-hours"] == f"{row['gpu_hours']:.3g}"
+        assert told["dollars"] == f"{row['dollars']:,.2f}"
+        assert told["speedup"] == f"{row['speedup']:.2f}"
+        assert told["over best collective"] == f"{row['speedup_best_collective']:.2f}"
+        assert told["memory"].startswith(f"{row['memory_bytes'] / 1e9:.0f} GB")
+
+
+@pytest.mark.parametrize("asked", [Asked(), Asked(gpu="h100", devices=16, minibatch=2)])
+def test_it_starts_at_the_limit_that_compare_chooses(asked, capsys):
+    """However many minibatches either of them draws; for the usual question that is not the longest sample."""
+    words = ["--gpu", asked.gpu, "--devices", f"{asked.devices}", "--minibatch", f"{asked.minibatch}"]
+    assert main(["compare", asked.trace, "--model", asked.model, *words, "--minibatches", "12", "--json"]) == 0
+    chosen = json.loads(capsys.readouterr().out)["inputs"]["max_tokens"]
+    assert asked.setting.limit == chosen
+    assert Asked().setting.limit > Asked().lengths.longest
+    assert "--max-tokens" not in asked.command
+
+
+def test_the_rows_that_are_left_out_are_those_that_take_long():
+    names = {name.partition(" + ")[2] for name, *_ in reply(SOME).table[1]}
+    assert names == {"native", "local-sort", "lb-micro", "lb-mini", "lb-robust", "sorted-slice"}
+
+
+def test_the_chart_holds_todays_row_against_the_chosen_one():
+    found, drawn = reply(SOME), chart(SOME)
+    assert drawn["layout"]["title"]["text"].startswith(found.chosen)
+    assert "collective + lb-micro" in drawn["layout"]["title"]["text"]
+    assert len({y for bars in drawn["data"] for y in bars["y"]}) <= 16
+
+
+def test_plotly_knows_all_that_the_chart_says():
+    """It is not asked while somebody drags: that takes longer than what is drawn."""
+    assert json.loads(go.Figure(chart(SOME)).to_json()) == chart(SOME)
+
+
+@pytest.mark.parametrize("asked", MORE[:2])
+def test_the_network_from_which_it_pays_is_that_of_the_command(asked):
+    """Plans that are made once give what plans made anew for each network do."""
+    anew = network(asked.setting, lead)
+    assert break_even(asked).endswith(f": {sentence(anew)}")
+    assert break_even(asked).startswith("Links in a node, 19 to 1200 GB/s: " if asked.devices == 4 else "Network, ")
+
+
+def test_a_report_can_be_saved():
+    page = report(SOME)
+    assert "How to train r1-distill-qwen-1.5b on 4 x a100" in page
+    assert "on-demand + pool" in page
+
+
+def test_it_begins_with_lengths_that_are_there(capsys):
+    assert main(["explore", "nowhere.csv", "--no-open"]) == 2
+    assert "nowhere.csv" in capsys.readouterr().err
+
+
+def test_it_does_not_begin_with_what_is_gone_once_it_is_read(capsys):
+    assert main(["explore", "-", "--no-open"]) == 2
+    assert (
+        capsys.readouterr().err == "odcsim: error: -: the trace is a pipe or a device; save what it gives to a file\n"
+    )
+
+
+def test_without_dash_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "werkzeug.serving", None)
+    assert main(["explore", "--no-open"]) == 2
+    assert "odcsim[explore]" in capsys.readouterr().err

@@ -1,0 +1,173 @@
+"""Traces for Perfetto: slices nest, add up to the timeline's, and the file is the same every time."""
+
+import gzip
+import json
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from strategies import cases
+
+from odcsim.decide.setting import plan
+from odcsim.errors import InputError
+from odcsim.executors import analytic
+from odcsim.executors.simulation import Simulation, simulate
+from odcsim.recipe import Recipe
+from odcsim.results import metrics
+from odcsim.show.pages import perfetto
+from odcsim.timeline import About, Block, Timeline
+
+ABOUT = About("analytic", Recipe(), "b", "m", "d", "calibrated", "h", True, 1, 1)
+
+
+def timeline_of(case):
+    minibatches, devices = case.counts.shape
+    numbers = np.arange(minibatches)
+    block = Block(case.program, numbers, case.counts, *analytic.run(case.program, case.durations))
+    about = About(**{name: getattr(ABOUT, name) for name in ABOUT.__slots__} | {"devices": devices})
+    return Timeline(about, (block,), numbers, numbers)
+
+
+def tracks(events):
+    """Whole nanoseconds (start, end, event) of each (device, track)."""
+    found = defaultdict(list)
+    for e in events:
+        if e["ph"] == "X":
+            start = round(e["ts"] * 1000)
+            found[e["pid"], e["tid"]].append((start, start + round(e["dur"] * 1000), e))
+    return found
+
+
+@given(cases())
+def test_slices_of_a_track_nest(case):
+    timeline = timeline_of(case)
+    for slices in tracks(perfetto.events(timeline, range(len(timeline.samples)))).values():
+        open_until = []
+        for start, end, _ in sorted(slices, key=lambda s: (s[0], -s[1])):
+            while open_until and open_until[-1] <= start:
+                open_until.pop()
+            assert not open_until or end <= open_until[-1]
+            open_until.append(end)
+
+
+@given(cases(minibatches=(2, 3)))
+def test_compute_and_waiting_come_to_what_metrics_says(case):
+    timeline = timeline_of(case)
+    usage = metrics.usage(timeline)
+    total = defaultdict(float)
+    for (_, track), slices in tracks(perfetto.events(timeline, range(len(timeline.samples)))).items():
+        for start, end, event in slices if track == 0 else ():
+            total[event["cat"]] += (end - start) / 1e9
+    computed = sum(total[kind] for kind in ("forward", "head", "backward"))
+    assert computed == pytest.approx(usage.compute.sum(), abs=1e-6)
+    assert total["wait_inside"] == pytest.approx(usage.wait_inside.sum(), abs=1e-6)
+    assert total["wait_end"] == pytest.approx(usage.wait_end.sum(), abs=1e-6)
+
+
+def test_a_device_has_no_slices_of_microbatches_it_did_not_run(timeline):
+    events = list(perfetto.events(timeline, range(len(timeline.samples))))
+    assert len(np.unique(timeline.blocks[-1].counts)) > 1
+    begun = [e["ts"] for e in events if e["name"].startswith("minibatch ") and e["pid"] == 0]
+    for number, start in enumerate(begun):
+        block, place = timeline.block_of(number)
+        until = [*begun, float("inf")][number + 1]
+        for device in range(timeline.about.devices):
+            mine = [e for e in events if e["pid"] == device and e["ph"] == "X" and start <= e["ts"] < until]
+            shown = {e["args"]["microbatch"] for e in mine if e["args"]} - {-1}
+            assert shown == set(range(block.counts[place, device]))
+
+
+def test_minibatches_follow_each_other(timeline):
+    makespans = metrics.usage(timeline).makespan
+    first = [e for e in perfetto.events(timeline, [2, 4]) if e["cat" if e["ph"] == "X" else "ph"] == "minibatch"]
+    mine = [e for e in first if e["pid"] == 0]
+    assert [e["name"] for e in mine] == ["minibatch 2", "minibatch 4"]
+    assert [e["ts"] for e in mine] == [0, pytest.approx(makespans[2] * 1e6)]
+
+
+def test_devices_and_lanes_have_names(timeline):
+    named = [e for e in perfetto.events(timeline, [0]) if e["ph"] == "M"]
+    processes = {e["pid"]: e["args"]["name"] for e in named if e["name"] == "process_name"}
+    devices = timeline.about.devices
+    assert processes == {d: f"device {d}" for d in range(devices)} | {devices: "all devices"}
+    lanes = {(e["tid"], e["args"]["name"]) for e in named if e["name"] == "thread_name"}
+    assert lanes == {(0, "compute"), (2, "gather"), (3, "push")}
+
+
+def test_the_same_timeline_gives_the_same_bytes_whatever_the_name(timeline, tmp_path):
+    paths = [tmp_path / name for name in ("a.json.gz", "b.json.gz", "plain.json")]
+    counts = {perfetto.write(timeline, path) for path in paths}
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    content = json.loads(paths[2].read_text())
+    assert paths[0].read_bytes()[4:8] == bytes(4)  # gzip's time of writing
+    assert json.loads(gzip.decompress(paths[0].read_bytes())) == content
+    assert counts == {len(content["traceEvents"])}
+    shown = {e["name"] for e in content["traceEvents"] if e["name"].startswith("minibatch")}
+    assert shown == {"minibatch 0", "minibatch 1", "minibatch 2"}
+    assert content["otherData"]["sync"] == "on-demand"
+
+
+@pytest.mark.parametrize("text", ["", "-", "x", "2-1", "0-6", "9", "-1", "1-", "1-2-3", "1.5"])
+def test_a_window_that_is_none(timeline, text):
+    with pytest.raises(InputError, match=r"--minibatches is '.*'; give A-B with numbers from 0 to 5"):
+        perfetto.window(text, timeline)
+
+
+def test_windows(timeline):
+    assert perfetto.window("1-3", timeline) == range(1, 4)
+    assert perfetto.window("5", timeline) == range(5, 6)
+
+
+def arrows(events):
+    """Pairs of the innermost slices between which each arrow goes, by its name."""
+    found, ends = tracks(events), defaultdict(list)
+    for e in events:
+        if e["ph"] in "sf":
+            at = round(e["ts"] * 1000)
+            around = [s for s in found[e["pid"], e["tid"]] if s[0] <= at < s[1]]
+            ends[e["id"]].append((at, e, min(around, key=lambda s: s[1] - s[0])[2]))
+    return [(one[1]["name"], one, other) for one, other in ends.values()]
+
+
+@given(cases())
+def test_arrows_go_from_what_was_waited_for_to_what_waited(case):
+    timeline = timeline_of(case)
+    for name, (left, leaves, source), (came, reaches, target) in arrows([*perfetto.events(timeline, [0])]):
+        assert (leaves["ph"], reaches["ph"]) == ("s", "f")
+        assert left <= came
+        if name == "waited for":
+            assert target["cat"] in ("wait_inside", "wait_end")
+            assert source["pid"] != target["pid"]
+        else:
+            assert source["pid"] == target["pid"]
+            assert (source["cat"] == "gather") == (name == "gathered for")
+            assert name == "gathered for" or target["cat"] == "push"
+
+
+@given(cases(minibatches=(2, 3)))
+def test_counters_come_to_what_metrics_says(case):
+    timeline = timeline_of(case)
+    usage = metrics.usage(timeline)
+    every = [*perfetto.events(timeline, range(len(timeline.samples)))]
+    ends = {"devices idle": 0.0, "gather in flight": 0.0, "push in flight": 0.0}
+    for name in ends:
+        told = [(e["ts"] / 1e6, e["args"][name]) for e in every if e["ph"] == "C" and e["name"] == name]
+        times = [at for at, _ in told] + [float(usage.makespan.sum())]
+        assert times == sorted(times) or times[-1] == pytest.approx(times[-2])
+        ends[name] = sum((b - a) * n for (a, n), b in zip(told, times[1:], strict=True))
+    assert ends["devices idle"] == pytest.approx(sum(lost(usage)), abs=1e-5)
+    for kind in ("gather", "push"):
+        moved = sum(e["dur"] for e in every if e["ph"] == "X" and e["cat"] == kind and e["tid"] != 0) / 1e6
+        assert ends[f"{kind} in flight"] == pytest.approx(moved, abs=1e-5)
+
+
+def lost(usage):
+    return [float(getattr(usage, part).sum()) for part in metrics.PARTS]
+
+
+def test_a_collective_says_who_was_waited_for(setting):
+    file = simulate(plan(setting, "lb-micro"), Simulation(setting.cost, "collective", "analytic"))
+    waited = [pair for pair in arrows([*perfetto.events(file, [0])]) if pair[0] == "waited for"]
+    assert len(waited) > 100
+    assert all(source["cat"] != "wait_inside" for _, (_, _, source), _ in waited)

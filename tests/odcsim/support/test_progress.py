@@ -1,0 +1,49 @@
+"""Progress is a bar where somebody watches; where nobody does, named pieces have a line each and others none."""
+
+import io
+import sys
+
+import pytest
+
+from odcsim.support import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_time_left_is_that_of_what_is_left(capsys, monkeypatch):
+    clock = iter([100.0, 110.0, 140.0, 160.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.progress("profile", 3) as done:
+        for name in "abc":
+            done(name)
+    assert capsys.readouterr().err.splitlines() == [
+        "profile: a done, 1 of 3, about 20 s left",
+        "profile: b done, 2 of 3, about 20 s left",
+        "profile: c done, 3 of 3, about 0 s left",
+    ]
+
+
+def test_pieces_without_names_are_not_told_where_nobody_watches(capsys):
+    with progress.progress("comparing", 2) as done:
+        done()
+        done()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("names", [["", ""], ["a", "b"]])
+def test_a_terminal_has_one_bar_and_stdout_nothing(names, monkeypatch, capsys):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.progress("working", len(names)) as done:
+        for name in names:
+            done(name)
+    shown = terminal.getvalue()
+    assert "working" in shown
+    assert "2/2" in shown
+    assert ("b done" in shown) == (names[1] == "b")
+    assert shown.rpartition("2/2")[2].count("\x1b[2K") == 1  # and in the end the bar is gone
+    assert capsys.readouterr().out == ""

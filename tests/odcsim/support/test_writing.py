@@ -1,0 +1,285 @@
+"""Files are written whole or not at all, and nothing but the file that was named is touched."""
+
+import io
+import os
+import secrets
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripts import ROOT
+
+from odcsim.errors import InputError
+from odcsim.support.files import check_writable, replacing, write_text
+
+
+@pytest.fixture
+def path(tmp_path):
+    place = tmp_path / "a.json"
+    place.write_text("old")
+    return place
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {entry.name: entry.read_text() for entry in folder.iterdir()}
+
+
+def refuses(path: Path, problem: str) -> None:
+    with pytest.raises(InputError, match=problem) as caught:
+        write_text(path, "new")
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_the_new_content_takes_the_old_ones_place(path, tmp_path):
+    with replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+        assert len(content(tmp_path)) == 2
+    assert content(tmp_path) == {"a.json": "new"}
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("odd")])
+def test_a_failing_write_leaves_the_old_content_and_nothing_beside_it(error, path, tmp_path):
+    expected = InputError if isinstance(error, OSError) else type(error)
+
+    def write_half() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(expected) as caught:
+        write_half()
+    assert content(tmp_path) == {"a.json": "old"}
+    if expected is InputError:
+        assert str(caught.value) == f"{path}: cannot be written (No space left on device); see its folder"
+
+
+def test_places_that_cannot_be_written_are_named(tmp_path):
+    refuses(tmp_path, "is a folder; name a file")
+    refuses(tmp_path / "no" / "a", "its folder does not exist; make")
+    refuses(tmp_path / ("n" * 300), "cannot be written .*; name a file")
+    refuses(tmp_path / "\0", "cannot be written .*; name a file")
+
+
+def test_a_name_as_long_as_a_name_may_be_is_written(tmp_path):
+    write_text(tmp_path / ("ü" * 127), "new")
+    assert list(content(tmp_path).values()) == ["new"]
+
+
+def test_two_that_write_at_once_do_not_meet(path, tmp_path):
+    with replacing(path) as one, replacing(path) as other:
+        one.write(b"first to begin")
+        other.write(b"first to end")
+    assert content(tmp_path) == {"a.json": "first to begin"}
+
+
+def test_a_link_laid_under_the_name_beside_it_is_never_followed(path, tmp_path, monkeypatch):
+    """The name is drawn; this is somebody who knew the draw."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    with replacing(path) as file:
+        (beside,) = {entry.name for entry in tmp_path.iterdir()} - {"a.json", "precious"}
+        file.write(b"new")
+    drawn = beside.rpartition(".")[2]
+    monkeypatch.setattr(secrets, "token_hex", lambda _: drawn)
+    (tmp_path / beside).symlink_to(precious)
+    refuses(path, "cannot be written")
+    assert content(tmp_path) == {"a.json": "new", "precious": "precious", beside: "precious"}
+
+
+def test_names_beside_are_drawn(path, tmp_path):
+    names = set()
+    for _ in range(20):
+        with replacing(path):
+            names |= {entry.name for entry in tmp_path.iterdir()} - {"a.json"}
+    assert len(names) == 20
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_replaced(there, path, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    link = folder / "link.json"
+    link.symlink_to("../a.json")
+    if not there:
+        path.unlink()
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert path.read_text() == link.read_text() == "new"
+    assert not path.is_symlink()
+    assert [entry.name for entry in folder.iterdir()] == ["link.json"]
+
+
+def test_links_that_lead_nowhere_are_refused(tmp_path):
+    lost, circle = tmp_path / "lost", tmp_path / "circle"
+    lost.symlink_to(tmp_path / "no" / "a")
+    circle.symlink_to(circle)
+    refuses(lost, f"its folder does not exist; make {tmp_path}/no first")
+    refuses(circle, "cannot be written")
+    assert lost.is_symlink()
+    assert circle.is_symlink()
+
+
+def test_who_may_read_a_file_may_read_the_new_one_and_nobody_else(path, tmp_path):
+    path.chmod(0o600)
+    write_text(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "fresh", "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o640
+
+
+def test_a_pipe_is_written_into(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write_text(pipe, "new")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    reader.join(10)
+    assert read == ["new"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_device_stays_one_and_is_told(tmp_path):
+    link = tmp_path / "full"  # were it replaced after all, then the link and not the device
+    link.symlink_to("/dev/full")
+    refuses(link, "cannot be written .No space left on device.")
+    assert link.is_symlink()
+    link.unlink()
+    link.symlink_to("/dev/null")
+    write_text(link, "new")
+    assert stat.S_ISCHR(link.stat().st_mode)
+
+
+@pytest.mark.parametrize("size", [0, 500, 900, 1000, 1030, 5000])
+def test_an_archive_may_go_where_nobody_can_ask_how_far_it_is(size, tmp_path):
+    """A device says that it is at its beginning, whatever was written: numpy's archive then ended in struct.error."""
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    for path in (Path(os.devnull), pipe):
+        with replacing(path) as file:
+            np.savez(file, a=np.arange(size), b=np.zeros(3), c=np.arange(size))
+    reader.join(10)
+    assert np.load(io.BytesIO(read[0]))["c"].tolist() == list(range(size))
+
+
+def test_a_socket_is_refused(tmp_path, monkeypatch):
+    import socket
+
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("socket")
+        with pytest.raises(InputError, match="socket; name a file to write"):
+            check_writable(Path("socket"))
+    assert stat.S_ISSOCK((tmp_path / "socket").stat().st_mode)
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="there is no /dev/stdout")
+def test_what_stdout_leads_to_is_written_into_whether_a_pipe_or_a_file(tmp_path):
+    command = [
+        sys.executable,
+        "-c",
+        "import pathlib, odcsim.support.files as f; f.write_text(pathlib.Path('/dev/stdout'), '7')",
+    ]
+    assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout == "7"
+    place = tmp_path / "out"
+    with place.open("w") as out:
+        inode = os.fstat(out.fileno()).st_ino
+        subprocess.run(command, stdout=out, cwd=ROOT, check=True)
+    assert content(tmp_path) == {"out": "7"}
+    assert place.stat().st_ino == inode
+    assert Path("/dev/stdout").is_symlink()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_whoever_is_ended_while_writing_leaves_nothing_beside_the_old_file(number, path, tmp_path):
+    code = f"""
+import os, pathlib, signal
+from odcsim.support.files import replacing
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which jobs that a shell put into the background ignore
+with replacing(pathlib.Path({str(path)!r})) as file:
+    file.write(b"half")
+    file.flush()
+    print(len(os.listdir({str(tmp_path)!r})), flush=True)
+    os.kill(os.getpid(), {int(number)})
+    signal.pause()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout == "2\n"
+    assert done.returncode == -number
+    assert content(tmp_path) == {"a.json": "old"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kinds", ["replacing", "drafted", "scratch replacing", "drafted scratch replacing scratch"])
+def test_nothing_stays_of_blocks_within_blocks(number, kinds, path, tmp_path):
+    code = f"""
+import os, signal
+from contextlib import ExitStack
+from pathlib import Path
+from odcsim.support.files import drafted, replacing, scratch
+signal.signal(signal.SIGINT, signal.default_int_handler)
+made = dict(replacing=lambda: replacing(Path({str(path)!r})), drafted=lambda: drafted(Path({str(path)!r})),
+            scratch=lambda: scratch(folder=Path({str(tmp_path)!r})))
+with ExitStack() as stack:
+    for kind in {kinds.split()}:
+        thing = stack.enter_context(made[kind]())
+        if isinstance(thing, Path):
+            (thing / "half" if thing.is_dir() else thing).write_text("half")
+    print(len(os.listdir({str(tmp_path)!r})), flush=True)
+    os.kill(os.getpid(), {int(number)})
+    signal.pause()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout == f"{1 + len(kinds.split())}\n"
+    assert done.returncode == -number
+    assert content(tmp_path) == {"a.json": "old"}
+
+
+def test_a_command_that_waits_for_more_of_a_pipe_leaves_nothing_when_it_is_ended(tmp_path):
+    command = [sys.executable, "-m", "odcsim", "trace", "info", "-"]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*/taken")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(list(tmp_path.iterdir())) == 1
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == -signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_takes_the_signal_himself_goes_on_taking_it(path):
+    def mine(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        with replacing(path):
+            assert signal.getsignal(signal.SIGTERM) is mine
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with replacing(path):
+            assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, mine)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_thread_beside_the_main_one_may_write(path):
+    writer = threading.Thread(target=write_text, args=(path, "new"))
+    writer.start()
+    writer.join(10)
+    assert path.read_text() == "new"
