@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from odcsim.command import amount, human, whole
 from odcsim.errors import InputError, nearest
 from odcsim.recipe import CHOICES, PART, USUAL, Recipe, fields_of
+from odcsim.support.numbers import amount, human, whole
 
 if TYPE_CHECKING:
     from odcsim.support.checked import Given

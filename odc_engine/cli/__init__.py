@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from odc_engine.errors import EngineError
-from odcsim.command import Parser, status
+from odcsim.support.command import Parser, status
 
 COMMANDS = ("doctor", "run", "verify", "profile", "tune", "bandwidth")
 

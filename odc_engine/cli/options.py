@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from odc_engine import backends
 from odc_engine.backends.patience import LIMIT
 from odc_engine.errors import FOR_ENGINE
-from odcsim.command import TIMES, add_recipe, chosen, human
-from odcsim.command import whole as whole
 from odcsim.errors import InputError
+from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.support.numbers import TIMES, human
+from odcsim.support.numbers import whole as whole
 
 if TYPE_CHECKING:
     from odc_engine.job import Job

@@ -6,8 +6,8 @@ from typing import Any
 
 from odc_engine import backends
 from odc_engine.cli import options
-from odcsim.command import add_recipe, chosen
 from odcsim.recipe import Recipe
+from odcsim.recipe_flags import add_recipe, chosen
 
 
 def add(commands: Any) -> None:

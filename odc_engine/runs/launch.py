@@ -34,8 +34,8 @@ from odc_engine.runs import server
 from odc_engine.runs.handles import Handles
 from odc_engine.runs.watch import GRACE, Vigil, say
 from odc_engine.started import Started, started
-from odcsim.command import lacking
 from odcsim.errors import InputError
+from odcsim.support.command import lacking
 
 if TYPE_CHECKING:
     from odc_engine.backends.base import Host

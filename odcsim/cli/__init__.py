@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from importlib import import_module
 
-from odcsim.command import Parser, status
+from odcsim.support.command import Parser, status
 
 COMMANDS = (
     "demo",

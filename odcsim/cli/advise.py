@@ -4,9 +4,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.command import TIMES, human
 from odcsim.question import MACHINES, QUESTION
 from odcsim.recipe import ASKED, CHOICES
+from odcsim.support.numbers import TIMES, human
 
 if TYPE_CHECKING:
     from odcsim.decide.advice.wish import Wish

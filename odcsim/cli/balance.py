@@ -4,7 +4,8 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.command import Parser, counted
+from odcsim.support.command import Parser
+from odcsim.support.numbers import counted
 from odcsim.support.progress import progress
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.command import counted
 from odcsim.errors import InputError
 from odcsim.recipe import CHOICES
+from odcsim.support.numbers import counted
 
 if TYPE_CHECKING:
     from odcsim.checking.batches import Batch

@@ -4,9 +4,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.command import chosen
 from odcsim.errors import InputError
 from odcsim.recipe import Recipe
+from odcsim.recipe_flags import chosen
 
 if TYPE_CHECKING:
     from odcsim.fitting.fit import FitReport

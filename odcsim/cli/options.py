@@ -7,7 +7,6 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from odcsim.command import Parser, add_recipe, amount, chosen, whole
 from odcsim.question import (
     EXECUTORS,
     FIELDS,
@@ -22,6 +21,9 @@ from odcsim.question import (
     question_of,
 )
 from odcsim.recipe import ASKED, CHOICES
+from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.support.command import Parser
+from odcsim.support.numbers import amount, whole
 
 if TYPE_CHECKING:
     from odcsim.decide.setting import Setting

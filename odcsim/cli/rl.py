@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.command import TIMES, counted, human
 from odcsim.question import QUESTION
+from odcsim.support.numbers import TIMES, counted, human
 
 if TYPE_CHECKING:
     from odcsim.decide.rollouts.whole import WholeStep

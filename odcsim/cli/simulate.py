@@ -4,8 +4,8 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.command import add_recipe, chosen
 from odcsim.recipe import Recipe, flags
+from odcsim.recipe_flags import add_recipe, chosen
 
 
 def add(commands: Any) -> None:

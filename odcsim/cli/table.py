@@ -8,8 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from odcsim.command import counted
 from odcsim.support import tables
+from odcsim.support.numbers import counted
 from odcsim.support.printing import colours, plain
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from odcsim.command import counted
 from odcsim.decide import fixed
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.break_even import Curve
 from odcsim.decide.setting import Setting
 from odcsim.decide.weights import Regret
+from odcsim.support.numbers import counted
 
 
 def question(setting: Setting, *, limited: bool) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from odcsim.command import human
 from odcsim.decide.comparison import Comparison, compare
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
+from odcsim.support.numbers import human
 
 FACTORS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 

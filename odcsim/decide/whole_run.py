@@ -4,13 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from odcsim.command import duration
 from odcsim.decide.answer import Basis
 from odcsim.decide.answer_words import money, named
 from odcsim.decide.evaluate import Evaluation
 from odcsim.results import summary
 from odcsim.results.intervals import of_run
 from odcsim.results.summary import Row
+from odcsim.support.numbers import duration
 
 # What a row spends, and what it is called of a whole run.
 _SPENT = {

@@ -6,8 +6,8 @@ from html import escape
 
 import plotly.graph_objects as go
 
-from odcsim.command import duration
 from odcsim.plots.style import BLUE, GREY, INK, figure
+from odcsim.support.numbers import duration
 
 
 @dataclass(frozen=True, slots=True)

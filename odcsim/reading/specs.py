@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.command import human
 from odcsim.errors import InputError, nearest
+from odcsim.support.numbers import human
 from odcsim.trace import MAX_LENGTH, Trace
 
 MOST_SAMPLES = 100_000_000

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from odcsim.command import duration
 from odcsim.results.summary import Row
+from odcsim.support.numbers import duration
 
 FEW = ("balancer", "sync", "idle", "gpu_hours", "speedup", "over best", "memory")  # by which somebody decides
 PRICED = ("balancer", "sync", "idle", "dollars", "speedup", "over best", "memory")

@@ -14,12 +14,13 @@ from odcsim import catalog
 from odcsim import timeline as timelines
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import cluster_of
-from odcsim.command import Parser, add_recipe, chosen
 from odcsim.cost import Cost
 from odcsim.decide.asking import ask
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation
 from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, fields_of, flag, flags
+from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.support.command import Parser
 
 A100, MODEL = catalog.gpu("a100"), catalog.model("r1-distill-qwen-1.5b")
 

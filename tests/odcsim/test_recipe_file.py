@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.cli import main
-from odcsim.command import Parser, add_recipe, chosen
 from odcsim.errors import InputError
 from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, flags
 from odcsim.recipe_file import KEYS, read
+from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.support.command import Parser
 
 FILE = """sync = "collective"
 recompute = "selective"

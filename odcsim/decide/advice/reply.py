@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from odcsim.command import duration
 from odcsim.decide import fixed
 from odcsim.decide.advice.offers import Advice, Offer, Pick
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.answer import NEAR
 from odcsim.decide.answer_words import money
+from odcsim.support.numbers import duration
 
 
 def rented(advice: Advice) -> Offer | None:

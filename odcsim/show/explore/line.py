@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from odcsim.command import told
+from odcsim.support.command import told
 from odcsim.support.printing import printable
 
 T = TypeVar("T")

@@ -1,6 +1,5 @@
 """How a report begins: what somebody asked, what to run, what it takes, how sure that is; then what on-demand gives."""
 
-from odcsim.command import duration
 from odcsim.decide import answer_words
 from odcsim.decide.answer import Basis
 from odcsim.decide.answer_words import dollars_between, hours_between, money, named
@@ -8,6 +7,7 @@ from odcsim.decide.comparison import Comparison
 from odcsim.decide.whole_run import WholeRun
 from odcsim.results.summary import Row
 from odcsim.show.pages import page
+from odcsim.support.numbers import duration
 
 
 def opening(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -> list[str]:

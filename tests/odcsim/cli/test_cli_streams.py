@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from odcsim import command
 from odcsim.cli import main
+from odcsim.support import command
 from odcsim.support.printing import Printed
 
 SETTING = "--model tiny --gpu a100 --devices 2 --minibatch 2 --minibatches 1"

@@ -5,9 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from odcsim.command import TIMES, amount, human, whole
 from odcsim.decide.sweep import limits
 from odcsim.reading import load
+from odcsim.support.numbers import TIMES, amount, human, whole
 
 
 @pytest.mark.parametrize(

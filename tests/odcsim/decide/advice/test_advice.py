@@ -11,7 +11,6 @@ import pytest
 
 from odcsim import Trace, catalog
 from odcsim.cli import main
-from odcsim.command import duration
 from odcsim.decide import room
 from odcsim.decide.advice import reply, ways
 from odcsim.decide.advice.offers import Offer, Refused, advise, offer
@@ -20,6 +19,7 @@ from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
 from odcsim.question import FIELDS, Question
+from odcsim.support.numbers import duration
 
 LENGTHS = np.minimum(np.random.default_rng(0).lognormal(7.3, 0.9, 2000), 8192).astype(np.int64) + 1
 ASKED = Question(trace=Trace("chat", LENGTHS), model="qwen2.5-1.5b", global_batch=32, epochs=3, minibatches=12)

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from odcsim.cli import build_parser
-from odcsim.command import chosen
 from odcsim.decide.sweeps import keys
 from odcsim.decide.sweeps.grid import grid_of
 from odcsim.decide.sweeps.keys import ALL, CASE, RECIPE, ROWS
@@ -13,6 +12,7 @@ from odcsim.decide.sweeps.point import trace
 from odcsim.errors import InputError
 from odcsim.question import FIELDS
 from odcsim.recipe import Recipe
+from odcsim.recipe_flags import chosen
 
 SMALL = {"trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": 2, "minibatch": 2}
 

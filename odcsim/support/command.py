@@ -1,76 +1,20 @@
-"""What `odcsim` and `odc_engine` do alike: a mistake is one line on stderr and exit status 2, an interrupt 130; and a
-recipe is asked for by the same flags."""
+"""What `odcsim` and `odc_engine` do alike: a mistake is one line on stderr and exit status 2, an interrupt 130."""
 
 import argparse
 import contextlib
 import errno
-import math
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
+from collections.abc import Callable, Iterable
 from textwrap import fill
 from typing import Any, NoReturn
 
 from odcsim.errors import InputError
-from odcsim.recipe import CHOICES, RECOMPUTE, SELECTIVE, flag
 from odcsim.support.printing import Printed, printable, silence, standing
 
 # What a path that somebody gave can be wrong in, wherever it is looked at.
 _PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
 # What a machine may have none left of.
 _SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-
-
-# As SI has it, so that nobody has to guess what a number comes to: 16k is 16,000 of anything, 16Ki is 16,384.
-SIZES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "ki": 2**10, "mi": 2**20}
-TIMES = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
-_TAKEN = "fields of a recipe"  # where a command line notes which ones it takes
-_NUMBER = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,12}(?:\.\d{1,20})?) ?([a-z]*)", re.ASCII)
-
-
-def human(text: str, units: Mapping[str, int] = SIZES) -> Fraction | None:
-    """What people write for a number, exactly: 4096, 65,536, 16k, 1.5M; in `TIMES` 90, 90s, 30min, 12h. Else None."""
-    match = _NUMBER.fullmatch(text.strip().lower())
-    if match is None or match[2] not in units:
-        return None
-    return Fraction(match[1].replace(",", "")) * units[match[2]]
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it: 42 s, 12 min, 4 h 05 min, 123 h 00 min."""
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02d} min"
-
-
-def counted(count: int, noun: str) -> str:
-    """1 update, 4 updates, 2 microbatches."""
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
-
-
-def whole(text: str) -> int:
-    """A whole number from 1, as people write it."""
-    value = human(text)
-    if value is None or value.denominator > 1 or not 1 <= value < 10**12:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is not a whole number from 1, such as 4096, 16k (16,000) or 16Ki (16,384)"
-        )
-    return int(value)
-
-
-def amount(text: str) -> float:
-    """A number from 0, as a price ($2.5) or as a share (3%), too."""
-    plain = text.strip().removeprefix("$")
-    try:
-        value = float(plain.removesuffix("%")) / (100 if plain.endswith("%") else 1)
-    except ValueError:
-        value = float(human(plain) or math.nan)
-    if not math.isfinite(value) or value < 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0")
-    return value
 
 
 class Parser(argparse.ArgumentParser):
@@ -152,71 +96,6 @@ class _HelpAll(argparse.Action):
         parser._hidden = set()  # type: ignore[attr-defined]
         parser.print_help()
         parser.exit()
-
-
-def add_recipe(parser: "argparse._ActionsContainer", names: Iterable[str]) -> None:
-    """Flags that ask for these fields of a recipe, and for a file of it: flags win."""
-    taken = tuple(names)
-    parser.set_defaults(**{_TAKEN: taken})
-    parser.add_argument("--recipe", action=_File, metavar="FILE", help="TOML: what the flags of a recipe say")
-    for name in taken:
-        choice, kind = CHOICES[name], type(CHOICES[name].usual)
-        how: dict[str, Any] = {"dest": name, "help": choice.help or None, "default": argparse.SUPPRESS}
-        if kind is bool:
-            how["action"] = "store_false" if choice.usual else "store_true"
-        else:
-            how |= {"type": _again if name == "recompute" else kind, "choices": choice.values or None}
-            how["required"] = choice.compared
-        parser.add_argument(flag(name), **how)
-        if name == "recompute":
-            same: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
-            parts: dict[str, Any] = {"type": _part, "choices": RECOMPUTE[:3], "metavar": f"{{{','.join(SELECTIVE)}}}"}
-            parser.add_argument("--no-recompute", action="store_const", const="none", **same, help="--recompute none")
-            parser.add_argument("--selective", **parts, **same, help="--recompute operators, or layers")
-        if name == "stack":
-            parser.add_argument(
-                "--compile",
-                dest=name,
-                action="store_const",
-                const="compiled",
-                default=argparse.SUPPRESS,
-                help="--stack compiled",
-            )
-
-
-class _File(argparse.Action):
-    """What a file chooses is not asked for again."""
-
-    def __call__(self, parser: argparse.ArgumentParser, args: argparse.Namespace, path: Any, _: Any = None) -> None:
-        from odcsim.recipe_file import read
-
-        try:
-            fields = read(path)
-        except InputError as error:
-            print(f"{parser.prog}: error: {printable(str(error))}", file=sys.stderr)
-            raise SystemExit(2) from None
-        if idle := [name for name in fields if name not in vars(args)[_TAKEN]]:
-            print(f"{parser.prog}: nothing here acts on {', '.join(idle)} of {printable(str(path))}", file=sys.stderr)
-        args.recipe, args.recipe_file = fields, str(path)
-        for action in parser._actions:
-            action.required = action.required and action.dest not in fields
-
-
-def _again(text: str) -> str:
-    """Megatron's name of it is as good."""
-    return "operators" if text == "selective" else text
-
-
-def _part(text: str) -> str:
-    return "full" if text == SELECTIVE[0] else text
-
-
-def chosen(args: argparse.Namespace) -> dict[str, Any]:
-    """Of a recipe what the command line chose, else its file; what it has no flag for is as usual."""
-    given = {name: getattr(args, name) for name in CHOICES if hasattr(args, name)}
-    taken, file = getattr(args, _TAKEN, ()), getattr(args, "recipe", None) or {}
-    usual = {name: CHOICES[name].usual for name in taken if not CHOICES[name].compared}
-    return usual | {name: value for name, value in file.items() if name in taken} | given
 
 
 def status(name: str, run: Callable[[], int | None], *failures: type[Exception]) -> int:

@@ -1,0 +1,56 @@
+"""Numbers as people write and say them."""
+
+import argparse
+import math
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+# As SI has it, so that nobody has to guess what a number comes to: 16k is 16,000 of anything, 16Ki is 16,384.
+SIZES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "ki": 2**10, "mi": 2**20}
+TIMES = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+_NUMBER = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,12}(?:\.\d{1,20})?) ?([a-z]*)", re.ASCII)
+
+
+def human(text: str, units: Mapping[str, int] = SIZES) -> Fraction | None:
+    """What people write for a number, exactly: 4096, 65,536, 16k, 1.5M; in `TIMES` 90, 90s, 30min, 12h. Else None."""
+    match = _NUMBER.fullmatch(text.strip().lower())
+    if match is None or match[2] not in units:
+        return None
+    return Fraction(match[1].replace(",", "")) * units[match[2]]
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 42 s, 12 min, 4 h 05 min, 123 h 00 min."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def counted(count: int, noun: str) -> str:
+    """1 update, 4 updates, 2 microbatches."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def whole(text: str) -> int:
+    """A whole number from 1, as people write it."""
+    value = human(text)
+    if value is None or value.denominator > 1 or not 1 <= value < 10**12:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a whole number from 1, such as 4096, 16k (16,000) or 16Ki (16,384)"
+        )
+    return int(value)
+
+
+def amount(text: str) -> float:
+    """A number from 0, as a price ($2.5) or as a share (3%), too."""
+    plain = text.strip().removeprefix("$")
+    try:
+        value = float(plain.removesuffix("%")) / (100 if plain.endswith("%") else 1)
+    except ValueError:
+        value = float(human(plain) or math.nan)
+    if not math.isfinite(value) or value < 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0")
+    return value
