@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.balance import lb_micro, lb_mini, lb_robust, lb_tight, pool, simple, sorted_slice, split
-from odcsim.balance.field import FIELD
 from odcsim.errors import InputError, nearest
 from odcsim.heuristics.balancer import Balancer, Work, assigned
+from odcsim.neighbours import TRAINERS
 from odcsim.schedule import Assignment, Microbatches
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ BALANCERS: tuple[Balancer, ...] = (
     pool.BALANCER,
     split.BALANCER,
 )
-_BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *FIELD)}  # FIELD: other trainers', as rivals
+# Rules of other trainers, as rivals: whoever asks which heuristic to take finds his own in the table.
+FIELD = tuple(Balancer(t.name, t.deal, t.help, by_cost=False) for t in TRAINERS.values() if t.deal is not None)
+_BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *FIELD)}
 POOL = pool.BALANCER.name  # the one that leaves samples to a queue
 SPLIT = split.BALANCER.name  # it is simulated where somebody asks for it, and nothing runs it
 SIMULATED = tuple(b.name for b in BALANCERS if b.gangs)  # that nothing runs

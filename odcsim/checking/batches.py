@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from odcsim.errors import InputError
+from odcsim.neighbours.trl import PACKED
 from odcsim.support.checked import Given
 
 DEEP = 4  # lists in lists: minibatches, devices, microbatches, samples
@@ -108,14 +109,12 @@ def _dealt(batches: list[list[int]], dealing: Dealing) -> list[Batch]:
 def of_object(given: Given, dealing: Dealing) -> list[Batch]:
     """An object with `devices`, and beside it what is known of its samples; a line of a schedule file is one."""
     content = given.mapping()
-    if "seq_lengths" in content:
-        rows = given.key("seq_lengths").values()
+    if PACKED in content:
+        rows = given.key(PACKED).values()
         nested = rows if rows and isinstance(rows[0], list) else [rows]
-        return of_lengths(
-            [Given("seq_lengths", row, given.where).wholes(1, MOST) for row in nested], given.where, dealing
-        )
+        return of_lengths([Given(PACKED, row, given.where).wholes(1, MOST) for row in nested], given.where, dealing)
     if "devices" not in content:
-        raise InputError("has neither devices nor seq_lengths", where=given.where, fix=FORM)
+        raise InputError(f"has neither devices nor {PACKED}", where=given.where, fix=FORM)
     known = {name: _known(given, name, least) for name, least in (("lengths", 1), ("loss", 0))}
     ids = _known(given, "samples", 0) if _lists(content) else None
     gangs = given.key("gangs", []).wholes(1, MOST)

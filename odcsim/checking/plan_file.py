@@ -6,14 +6,13 @@ from typing import Any
 
 from odcsim.checking.batches import FORM, Batch, Dealing, of_lengths, of_lists, of_object
 from odcsim.errors import InputError
+from odcsim.neighbours.trl import PACKED
 from odcsim.reading.records import TABLES, RecordFile
 from odcsim.schedule import FORMAT
 from odcsim.support import budget
 from odcsim.support.checked import Given
 from odcsim.support.files import reading
 from odcsim.support.whole import check_file, read_stdin, read_text
-
-PACKED = "seq_lengths"
 
 
 def read(path: str, dealing: Dealing) -> list[Batch]:

@@ -4,19 +4,24 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-
-NAMES = ("verl", "slime", "nemo-rl", "trl", "torchtitan", "axolotl", "llamafactory")
+from odcsim.support.command import Parser
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser(
+    commands.add_parser(
         "flags",
+        fill=_fill,
         help="the flags and config lines of your trainer for a chosen row",
         description="Print what a row of 'odcsim advise --json' or 'odcsim compare --json' is called in a trainer that "
         "others wrote: flags, overrides or YAML, to copy. Lines that begin with # say what they rest on, and what they "
         "cannot say.",
     )
-    parser.add_argument("trainer", choices=NAMES, help="who is to be told")
+
+
+def _fill(parser: Parser) -> None:
+    from odcsim.neighbours import TRAINERS
+
+    parser.add_argument("trainer", choices=list(TRAINERS), help="who is to be told")
     parser.add_argument("rows", metavar="JSON", help="a file of such JSON, or - for stdin")
     parser.add_argument(
         "--row",
@@ -34,8 +39,9 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from odcsim.handover.chosen import EXPECTED, read
-    from odcsim.handover.trainers import TRAINERS, lines
+    from odcsim.neighbours import TRAINERS
+    from odcsim.neighbours.chosen import EXPECTED, read
+    from odcsim.neighbours.written import lines
     from odcsim.support.files import reading
     from odcsim.support.whole import read_stdin, read_text
 

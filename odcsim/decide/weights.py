@@ -11,12 +11,12 @@ from odcsim.decide.limit import SIDES
 from odcsim.decide.setting import Drawn, Setting, assign, drawn
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
+from odcsim.neighbours.verl import TOKEN
 
-VERL = 24_576  # tokens; verl/utils/seqlen_balancing.py at 1dda039: 24576 L + L^2, "calibrated for a 7B model"
 # The linear and the quadratic part of a sample's weight, in any unit.
 WEIGHTS: Mapping[str, tuple[float, float]] = {
     "tokens alone": (1.0, 0.0),
-    f"{VERL:,} L + L^2 (verl)": (VERL, 1.0),
+    f"{TOKEN:,} L + L^2 (verl)": (TOKEN, 1.0),
     "squares of lengths alone": (0.0, 1.0),
 }
 

@@ -14,8 +14,8 @@ NEEDS = {
     "transformers": [
         "odc_engine/trainers/test_hugging_face*.py",
         "odcsim/reading/test_tokenizing_alike.py",
-        "odcsim/handover/test_flags_parsed.py",
-        "odcsim/handover/test_three_commands.py",
+        "odcsim/neighbours/test_flags_parsed.py",
+        "odcsim/neighbours/test_three_commands.py",
     ],
     "torchtitan": ["odc_engine/trainers/test_titan.py"],
     "trl": [

@@ -3,16 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from odcsim.decide.setting import Setting, assign, drawn
-from odcsim.heuristics.karmarkar_karp import differencing_equal
-from odcsim.heuristics.packing import fewest, pack
+from odcsim.neighbours import verl
 from odcsim.schedule import Schedule
 
 Updates = Sequence[Schedule]  # of all steps, one behind the other
 Dealt = list[list[list[int]]]  # device -> microbatch -> samples
-VERL = 24576  # its weight of a token where a squared one is 1, for every model
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +32,12 @@ def padded(setting: Setting, _: int) -> Updates:
 
 
 def by_rollout(setting: Setting, updates: int) -> Updates:
-    """verl's: all samples of a step are dealt at once, and each device cuts its own into updates.
-
-    It orders them from the lightest up and down again, which is meant for pipelines and makes updates of like samples.
-    """
+    """verl's: all samples of a step are dealt at once, and each device cuts its own into updates."""
     minibatches = _minibatches(setting)
     steps = [minibatches[start : start + updates] for start in range(0, len(minibatches), updates)]
-    return [schedule for step in steps for schedule in _rollout(step, setting)]
+    return [
+        schedule for step in steps for schedule in verl.dealt_once(step, setting.cost.cluster.devices, setting.limit)
+    ]
 
 
 def by_update(name: str) -> Callable[[Setting, int], Updates]:
@@ -52,37 +47,6 @@ def by_update(name: str) -> Callable[[Setting, int], Updates]:
 
 def _minibatches(setting: Setting) -> list[Schedule]:
     return [minibatch.unassigned for minibatch in drawn(setting)]
-
-
-def _rollout(step: Sequence[Schedule], setting: Setting) -> list[Schedule]:
-    lengths = np.array([n for schedule in step for n in schedule.lengths], np.int64)
-    devices, updates = setting.cost.cluster.devices, len(step)
-    weights = (VERL * lengths + lengths**2).astype(np.float64).tolist()
-    heavy = sorted(range(len(lengths)), key=lambda i: -weights[i])
-    parts = differencing_equal([weights[i] for i in heavy], devices)
-    shares = [_up_and_down(sorted((heavy[i] for i in part), key=lambda i: (weights[i], i))) for part in parts]
-    each = len(lengths) // devices // updates
-    return [
-        _packed([share[u * each : (u + 1) * each] for share in shares], lengths.tolist(), weights, setting.limit)
-        for u in range(updates)
-    ]
-
-
-def _up_and_down(rising: list[int]) -> list[int]:
-    return rising[::2] + rising[1::2][::-1]
-
-
-def _packed(shares: list[list[int]], lengths: list[int], weights: list[float], limit: int) -> Schedule:
-    """As many microbatches on each device, of balanced weight, the heaviest in the middle."""
-    count = max(fewest(share, lengths, limit) for share in shares)
-    parts = [pack(share, weights, lengths, limit, count) for share in shares]
-    while any(part is None for part in parts):
-        count += 1
-        parts = [pack(share, weights, lengths, limit, count) for share in shares]
-    place = {sample: at for at, sample in enumerate(i for share in shares for i in share)}
-    turned = ([*(part or [])[::2][::-1], *(part or [])[1::2]] for part in parts)
-    devices = tuple(tuple(tuple(place[i] for i in mb) for mb in part) for part in turned)
-    return Schedule(tuple(lengths[i] for i in place), devices)
 
 
 def _blocks(minibatch: Schedule, setting: Setting, *, padded: bool) -> Dealt:

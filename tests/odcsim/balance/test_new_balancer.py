@@ -4,15 +4,12 @@ Its steps are done on a copy of the package, and commands are called there.
 """
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from copied import House
 from scripts import ROOT
 
 from odcsim import schedule
@@ -23,40 +20,10 @@ NAME, HELP = re.findall(r'Balancer\("([\w-]+)", \w+, "(.*?)"', MODULE)[0]
 SETTING = "uniform:min=2,max=40 --model nano --gpu a100 --devices 2 --minibatch 3 --minibatches 2".split()
 
 
-class House:
-    """A copy of odcsim, with the commands of both packages as they are there."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        shutil.copytree(ROOT / "odcsim", folder / "odcsim", ignore=shutil.ignore_patterns("__pycache__"))
-
-    def add(self, name: str, text: str) -> None:
-        """A module, and its balancer among the others."""
-        home = self.folder / "odcsim/balance"
-        (home / f"{name}.py").write_text(text)
-        init = (home / "__init__.py").read_text()
-        init = init.replace("from odcsim.balance import ", f"from odcsim.balance import {name}, ", 1)
-        init = init.replace("    split.BALANCER,\n", f"    split.BALANCER,\n    {name}.BALANCER,\n", 1)
-        (home / "__init__.py").write_text(init)
-
-    def run(self, *command: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}", "COLUMNS": "400"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-
 @pytest.fixture(scope="module")
 def house(tmp_path_factory) -> House:
     found = House(tmp_path_factory.mktemp("house"))
-    found.add("in_turn", MODULE)
+    found.add("odcsim/balance", "in_turn", MODULE, among="    split.BALANCER,\n    in_turn.BALANCER,\n")
     return found
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim.balance import FIELD, NAMES, runs_with
-from odcsim.balance.field import nemo_rl, torchtitan, trl, verl
 from odcsim.cli import main
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import pairs
 from odcsim.heuristics.balancer import Work, assigned
+from odcsim.neighbours import nemo_rl, torchtitan, trl, verl
 
 WORKS = st.builds(
     lambda lengths, devices, more: Work(np.array(lengths), np.array(lengths, float), devices, max(lengths) + more),
@@ -41,26 +41,26 @@ def test_every_sample_once_under_the_limit_in_equal_counts(balancer, given_work)
 @given(WORKS)
 @settings(max_examples=60, deadline=None)
 def test_verl_gives_each_device_as_many_samples(given_work):
-    counts = [sum(map(len, device)) for device in verl(given_work).slots]
+    counts = [sum(map(len, device)) for device in verl.deal(given_work).slots]
     assert max(counts) - min(counts) <= 1
 
 
 def test_verl_weighs_by_its_constants():
     """By tokens 3 + 1 against 2 + 2 are even; by its constants the long one is heavier than both others."""
     long = 3 * 24_576
-    [one, other] = verl(work([long, 24_576, 2 * 24_576, 2 * 24_576], 2, 10**6)).slots
+    [one, other] = verl.deal(work([long, 24_576, 2 * 24_576, 2 * 24_576], 2, 10**6)).slots
     assert sorted(map(sorted, [one[0], other[0]])) == [[0, 1], [2, 3]]
 
 
 def test_trl_fills_rows_in_order_of_arrival():
-    [one, other] = trl(work([5, 3, 3, 4, 6], 2, 10)).slots
+    [one, other] = trl.deal(work([5, 3, 3, 4, 6], 2, 10)).slots
     assert (one, other) == ([[0], [4]], [[1, 2, 3], []])
 
 
 @given(WORKS)
 @settings(max_examples=60, deadline=None)
 def test_nemo_rl_runs_its_largest_first(given_work):
-    for device in nemo_rl(given_work).slots:
+    for device in nemo_rl.deal(given_work).slots:
         tokens = [sum(given_work.tokens[i] for i in row) for row in device]
         assert tokens == sorted(tokens, reverse=True)
 
@@ -68,7 +68,7 @@ def test_nemo_rl_runs_its_largest_first(given_work):
 @given(WORKS)
 @settings(max_examples=60, deadline=None)
 def test_torchtitans_rows_of_like_squares_meet(given_work):
-    slots = torchtitan(given_work).slots
+    slots = torchtitan.deal(given_work).slots
     squares = [[sum(int(given_work.tokens[i]) ** 2 for i in row) for row in device] for device in slots]
     steps = list(zip(*squares, strict=True))
     assert all(min(step) >= max(after) for step, after in pairwise(steps))

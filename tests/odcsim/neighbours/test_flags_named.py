@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from odcsim.handover.chosen import ChosenRow
-from odcsim.handover.trainers import TRAINERS
+from odcsim.neighbours import TRAINERS
+from odcsim.neighbours.neighbour import ChosenRow
 
 pytestmark = pytest.mark.slow
 ROWS = [

@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from odcsim.catalog import gpu
-from odcsim.cli import flags, main
-from odcsim.handover.chosen import ChosenRow
-from odcsim.handover.trainers import TRAINERS, lines
+from odcsim.cli import main
+from odcsim.neighbours import TRAINERS
+from odcsim.neighbours.neighbour import ChosenRow
+from odcsim.neighbours.written import lines
 
 ROW = ChosenRow("collective", "lb-micro", 16, 8, 4, 32768, 2.6)
 OFFER = {"gpu": "h100", "devices": 16, "sync": "on-demand", "balancer": "lb-mini", "max_tokens": 32768, "minibatch": 4,
@@ -38,10 +39,6 @@ def run(tmp_path, capsys):
         return code, capsys.readouterr()
 
     return run
-
-
-def test_the_command_offers_every_trainer():
-    assert tuple(TRAINERS) == flags.NAMES
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

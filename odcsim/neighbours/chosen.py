@@ -3,49 +3,15 @@
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from odcsim import catalog
 from odcsim.errors import InputError
+from odcsim.neighbours.neighbour import ChosenRow
 from odcsim.recipe import fields_of
 from odcsim.support.checked import Given
 
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
-ENGINE = "on-demand"  # what no trainer runs by itself
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenRow:
-    """How a step is to be run. `microbatches` of a device and step, on average."""
-
-    way: str  # the sync
-    balancer: str
-    devices: int
-    per_node: int
-    minibatch: int  # samples of a device and step
-    max_tokens: int
-    microbatches: float
-    recompute: str = "full"  # as a recipe has it
-    hybrid: bool = False
-    on_host: bool = False  # the optimizer's states
-    rank: int = 0  # of adapters, which alone are trained
-    moments: str = "fp32"
-    rollouts: int = 1  # samples of a prompt
-
-    @property
-    def nodes(self) -> int:
-        return -(-self.devices // self.per_node)
-
-    @property
-    def samples(self) -> int:
-        """Of a step, on all devices."""
-        return self.devices * self.minibatch
-
-    @property
-    def packs(self) -> int:
-        """Microbatches of a device where each is filled to the limit: the steps that gradients are accumulated over."""
-        return max(1, round(self.microbatches))
 
 
 def read(text: str, where: str, ways: Collection[str], number: int | None) -> ChosenRow:

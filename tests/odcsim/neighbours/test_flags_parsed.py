@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from transformers import HfArgumentParser
 
-from odcsim.handover.chosen import ChosenRow
-from odcsim.handover.trainers import TRAINERS, written
+from odcsim.neighbours import TRAINERS
+from odcsim.neighbours.neighbour import ChosenRow
+from odcsim.neighbours.written import written
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 ROWS = {

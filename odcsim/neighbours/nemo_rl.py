@@ -1,0 +1,47 @@
+"""NeMo-RL: packing at 7ea279a and pull request 3476.
+
+First fit decreasing by tokens, bins a multiple of the devices and dealt in turn; each device runs its largest first.
+"""
+
+from odcsim.heuristics.balancer import Deal, Work
+from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.packs import first_fit
+
+
+def settings(row: ChosenRow) -> Settings:
+    """Packs and dynamic batches exclude each other."""
+    settings = {
+        "cluster.num_nodes": row.nodes,
+        "cluster.gpus_per_node": row.per_node,
+        "policy.train_global_batch_size": row.samples,
+        "policy.dynamic_batching.enabled": False,
+        "policy.sequence_packing.enabled": True,
+        "policy.sequence_packing.train_mb_tokens": row.max_tokens,
+        "policy.dtensor_cfg.enabled": True,
+        "policy.dtensor_cfg.activation_checkpointing": row.recompute != "none",
+    }
+    return settings | ({"policy.dtensor_cfg.cpu_offload": True} if row.on_host else {})
+
+
+def deal(work: Work) -> Deal:
+    """The right one to know what packing by tokens comes to where nobody balances compute."""
+    tokens, devices = work.tokens.tolist(), work.devices
+    rows = first_fit(tokens, work.max_tokens)
+    while len(rows) % devices and (many := max(rows, key=len)) and len(many) > 1:
+        rows.append([many.pop()])
+    rows += [[] for _ in range(-len(rows) % devices)]
+    dealt = [rows[device::devices] for device in range(devices)]
+    return Deal([sorted(mine, key=lambda row: -sum(tokens[i] for i in row)) for mine in dealt])
+
+
+NEMO_RL = Neighbour(
+    "nemo-rl",
+    "hydra",
+    f"{GITHUB}/NVIDIA-NeMo/RL at 00294d9, examples/configs/grpo_math_1B.yaml",
+    settings,
+    COLLECTIVE,
+    "first fit decreasing into packs",
+    frozenset({"on_host"}),
+    deal=deal,
+    help="NeMo-RL's packing by tokens, largest first",
+)

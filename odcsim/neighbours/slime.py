@@ -1,0 +1,32 @@
+"""slime: reinforcement learning on Megatron."""
+
+from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, ChosenRow, Neighbour, Settings
+
+
+def settings(row: ChosenRow) -> Settings:
+    settings: Settings = {
+        "--actor-num-nodes": row.nodes,
+        "--actor-num-gpus-per-node": row.per_node,
+        "--global-batch-size": row.samples,
+        "--use-dynamic-batch-size": None,
+        "--max-tokens-per-gpu": row.max_tokens,
+        "--balance-data": None,
+    }
+    if row.recompute == "operators":
+        return settings | {"--recompute-granularity selective": None}
+    if row.recompute == "none":
+        return settings
+    every = {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1}
+    return settings | every
+
+
+SLIME = Neighbour(
+    "slime",
+    "shell",
+    f"{GITHUB}/THUDM/slime, slime/utils/arguments.py, read 2026-11-22",
+    settings,
+    COLLECTIVE,
+    "Karmarkar-Karp over tokens, for devices and for microbatches",
+    frozenset({"operators"}),
+    caution="slime runs Megatron, whose data parallelism keeps whole weights: memory was reckoned for FSDP",
+)

@@ -1,0 +1,50 @@
+"""torchtitan: its rule is pull request 3938, proposed.
+
+First fit decreasing by tokens; rows of the most work, by squares, are split in two until they are a multiple of the
+devices; rows of like work meet.
+"""
+
+from odcsim.heuristics.balancer import Deal, Work
+from odcsim.neighbours.neighbour import COLLECTIVE, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.packs import first_fit, halves, in_steps, squares
+
+
+def settings(row: ChosenRow) -> Settings:
+    """A subcommand comes last: what stands behind it is its own."""
+    subcommands = {"full": "activation-checkpoint:full", "none": "activation-checkpoint:none"}
+    settings: Settings = {
+        "--training.seq_len": row.max_tokens,
+        "--training.local_batch_size": 1,
+        "--training.global_batch_size": row.devices * row.packs,
+        "--parallelism.data_parallel_shard_degree": row.per_node if row.hybrid else row.devices,
+        "--parallelism.data_parallel_replicate_degree": row.nodes if row.hybrid else 1,
+    }
+    if row.on_host:
+        settings["--training.enable_cpu_offload"] = None
+    return settings | {subcommands.get(row.recompute, "activation-checkpoint:selective"): None}
+
+
+def deal(work: Work) -> Deal:
+    """The right one to know what rows of like work bring that are packed by tokens first."""
+    tokens, devices = work.tokens.tolist(), work.devices
+    rows = first_fit(tokens, work.max_tokens)
+    while len(rows) % devices and (several := [row for row in rows if len(row) > 1]):
+        heaviest = max(several, key=lambda row: squares(tokens, row))
+        rows.remove(heaviest)
+        rows += halves(tokens, heaviest)
+    rows += [[] for _ in range(-len(rows) % devices)]
+    return in_steps(rows, devices, lambda row: squares(tokens, row))
+
+
+TORCHTITAN = Neighbour(
+    "torchtitan",
+    "shell",
+    "torchtitan 0.3.0, torchtitan/config/configs.py",
+    settings,
+    COLLECTIVE,
+    "packing in order until a sequence is full",
+    frozenset({"operators", "hybrid", "on_host"}),
+    "docs/torchtitan.md",
+    deal=deal,
+    help="torchtitan's proposed packing, rows of like squares together",
+)

@@ -1,0 +1,58 @@
+"""TRL: supervised fine-tuning and GRPO; its rule is pull request 6092, TokenBudgetBatcher.
+
+Samples as they arrive, each into the open row of least squared lengths with room in the token budget, a row for each
+device; where no row has room, all are run and new ones opened.
+"""
+
+from odcsim.heuristics.balancer import Deal, Work
+from odcsim.neighbours.neighbour import ENGINE, LAST, ChosenRow, Neighbour, Settings, optimizer
+from odcsim.neighbours.packs import Row
+
+PACKED = "seq_lengths"  # of a dataset that it packed: the lengths in each row
+
+
+def settings(row: ChosenRow) -> Settings:
+    """On demand the mixin takes the samples of a step as they are, and its own `max_tokens` limits a microbatch."""
+    apart = row.way == ENGINE
+    settings: Settings = {
+        "--packing": not apart,
+        "--max_length": row.max_tokens,
+        "--per_device_train_batch_size": row.minibatch if apart else 1,
+        "--gradient_accumulation_steps": 1 if apart else row.packs,
+        "--gradient_checkpointing": row.recompute != "none",
+        "--bf16": True,
+    }
+    if row.rank:
+        settings |= {"--use_peft": None, "--lora_r": row.rank}
+    return settings | optimizer("--optim", row)
+
+
+def deal(work: Work) -> Deal:
+    """The right one to know what balancing by squares comes to, of samples as they arrive."""
+    tokens, devices = work.tokens.tolist(), work.devices
+    slots: list[list[Row]] = [[[]] for _ in range(devices)]
+    squares, left = [0] * devices, [work.max_tokens] * devices
+    for i, length in enumerate(tokens):
+        if max(left) < length:  # no open row has room: all are run, and new ones opened
+            for mine in slots:
+                mine.append([])
+            squares, left = [0] * devices, [work.max_tokens] * devices
+        device = min((d for d in range(devices) if left[d] >= length), key=lambda d: (squares[d], d))
+        slots[device][-1].append(i)
+        squares[device] += length * length
+        left[device] -= length
+    return Deal(slots)
+
+
+TRL = Neighbour(
+    "trl",
+    "shell",
+    "TRL 1.16.0, SFTConfig",
+    settings,
+    LAST,
+    "best fit decreasing into packs, which come to devices in turn",
+    frozenset({"rank", "moments"}),
+    "docs/trl.md",
+    deal=deal,
+    help="TRL's rows, even in squares of lengths",
+)

@@ -1,0 +1,103 @@
+"""verl: reinforcement learning; its rules are those of verl/utils/seqlen_balancing.py at 1dda039.
+
+Karmarkar-Karp over devices, as many samples on each, by 24,576 L + L^2 ("calibrated for a 7B model"); then over the
+microbatches of each device, as many as the fullest one's tokens need. A step's samples are dealt at once, for all of
+its updates.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from odcsim.heuristics.balancer import Deal, Work
+from odcsim.heuristics.karmarkar_karp import differencing_equal
+from odcsim.heuristics.packing import fewest, pack
+from odcsim.neighbours.neighbour import COLLECTIVE, ChosenRow, Neighbour, Settings
+from odcsim.schedule import Schedule
+
+TOKEN = 24_576  # its weight of a token where a squared one is 1, for every model
+LOGGED = ("global_seqlen/mean", "perf/total_num_tokens", "response_length/mean")  # of steps: means, and no lengths
+
+
+def settings(row: ChosenRow) -> Settings:
+    """Its minibatch is of prompts, each of which stands for rollout.n samples."""
+    actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+    settings = {
+        "trainer.nnodes": row.nodes,
+        "trainer.n_gpus_per_node": row.per_node,
+        "trainer.balance_batch": True,
+        f"{actor}.strategy": "fsdp2",
+        f"{actor}.use_dynamic_bsz": True,
+        f"{actor}.ppo_max_token_len_per_gpu": row.max_tokens,
+        f"{actor}.ppo_mini_batch_size": max(1, row.samples // row.rollouts),
+        f"{actor}.fsdp_config.fsdp_size": row.per_node if row.hybrid else -1,
+        f"{model}.enable_gradient_checkpointing": row.recompute != "none",
+    }
+    if row.on_host:
+        settings[f"{actor}.fsdp_config.optimizer_offload"] = True
+    if row.rank:
+        settings[f"{model}.lora_rank"] = row.rank
+    return settings
+
+
+def deal(work: Work) -> Deal:
+    """The right one to know what verl's own balancing comes to at other lengths and models than its constants'."""
+    tokens = work.tokens.tolist()
+    order = sorted(range(len(tokens)), key=lambda i: (-tokens[i], i))
+    lengths = [tokens[i] for i in order]
+    weights = [float(TOKEN * length + length * length) for length in lengths]
+    groups = differencing_equal(weights, work.devices)
+    count = max(fewest(group, lengths, work.max_tokens) for group in groups)
+    while None in (packed := [pack(group, weights, lengths, work.max_tokens, count) for group in groups]):
+        count += 1
+    return Deal([[[order[i] for i in row] for row in rows or []] for rows in packed])
+
+
+def dealt_once(step: Sequence[Schedule], devices: int, limit: int) -> list[Schedule]:
+    """All samples of a step dealt at once, of which each device cuts its own into the updates.
+
+    verl orders them from the lightest up and down again, which is meant for pipelines and makes updates of like
+    samples.
+    """
+    lengths = np.array([n for schedule in step for n in schedule.lengths], np.int64)
+    updates = len(step)
+    weights = (TOKEN * lengths + lengths**2).astype(np.float64).tolist()
+    heavy = sorted(range(len(lengths)), key=lambda i: -weights[i])
+    parts = differencing_equal([weights[i] for i in heavy], devices)
+    shares = [_up_and_down(sorted((heavy[i] for i in part), key=lambda i: (weights[i], i))) for part in parts]
+    each = len(lengths) // devices // updates
+    return [
+        _packed([share[u * each : (u + 1) * each] for share in shares], lengths.tolist(), weights, limit)
+        for u in range(updates)
+    ]
+
+
+def _up_and_down(rising: list[int]) -> list[int]:
+    return rising[::2] + rising[1::2][::-1]
+
+
+def _packed(shares: list[list[int]], lengths: list[int], weights: list[float], limit: int) -> Schedule:
+    """As many microbatches on each device, of balanced weight, the heaviest in the middle."""
+    count = max(fewest(share, lengths, limit) for share in shares)
+    parts = [pack(share, weights, lengths, limit, count) for share in shares]
+    while any(part is None for part in parts):
+        count += 1
+        parts = [pack(share, weights, lengths, limit, count) for share in shares]
+    place = {sample: at for at, sample in enumerate(i for share in shares for i in share)}
+    turned = ([*(part or [])[::2][::-1], *(part or [])[1::2]] for part in parts)
+    devices = tuple(tuple(tuple(place[i] for i in mb) for mb in part) for part in turned)
+    return Schedule(tuple(lengths[i] for i in place), devices)
+
+
+VERL = Neighbour(
+    "verl",
+    "hydra",
+    "verl 0.9.1, verl/trainer/config/ppo_trainer.yaml",
+    settings,
+    COLLECTIVE,
+    f"Karmarkar-Karp over {TOKEN} n + n^2, for devices and for microbatches",
+    frozenset({"hybrid", "on_host", "rank"}),
+    caution="ppo_mini_batch_size counts prompts: --rollouts N where each has N samples",
+    deal=deal,
+    help="Karmarkar-Karp by verl's constants",
+)

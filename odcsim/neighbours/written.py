@@ -1,0 +1,63 @@
+"""The settings that say a row, as the trainer reads them, and what they rest on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour, Settings
+
+
+def lines(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
+    """Comments first: what the settings rest on, and what they cannot say."""
+    yield from (f"# {note}" for note in notes(trainer, row))
+    yield from written(trainer.settings(row), trainer.form)
+
+
+def notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
+    yield f"{row.balancer} + {row.way}, {row.max_tokens:,} tokens a microbatch, {row.samples:,} samples a step"
+    yield f"names as in {trainer.source}"
+    yield f"{trainer.name} deals by its own rule, not by {row.balancer}: {trainer.rule}"
+    if row.way == ENGINE and trainer.engine:
+        yield f"on-demand by odc_engine, with max_tokens = {row.max_tokens}: see {trainer.engine}"
+    elif row.way not in trainer.met:
+        yield f"{trainer.name} does not run {row.way} sync, but {trainer.met[0]}: expect other seconds than the row's"
+    if trainer.caution:
+        yield trainer.caution
+    yield from (f"not said here: {words}" for name, words in _unsaid(row).items() if name not in trainer.knows)
+
+
+def _unsaid(row: ChosenRow) -> dict[str, str]:
+    """What of the row is not as usual, and may have no setting."""
+    said = {
+        "hybrid": "sharding inside each node alone" if row.hybrid else "",
+        "on_host": "states of the optimizer on the host" if row.on_host else "",
+        "rank": f"adapters of rank {row.rank}" if row.rank else "",
+        "moments": f"moments in {row.moments}" if row.moments != "fp32" else "",
+        "operators": "recompute of operators alone" if row.recompute == "operators" else "",
+        "layers": "recompute of every second layer alone" if row.recompute == "layers" else "",
+    }
+    return {name: words for name, words in said.items() if words}
+
+
+def written(settings: Settings, form: str) -> Iterator[str]:
+    """As the trainer reads them: a line for each."""
+    for name, value in settings.items():
+        if form == "hydra":
+            yield f"{name}={_word(value)}"
+        elif form == "yaml":
+            yield from _yaml(name, value)
+        elif value is None:
+            yield name
+        else:
+            yield f"{name} {_word(value)}"
+
+
+def _yaml(name: str, value: Any) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{name}: {_word(value)}"
+        return
+    yield f"{name}:"
+    yield from (f"  {key}: {_word(item)}" for key, item in value.items())
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,37 @@
+"""The trainer of CONTRIBUTING.md, added as it says, is offered, told its settings and compared."""
+
+import json
+import re
+import textwrap
+
+import pytest
+from copied import House
+from scripts import ROOT
+
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Add a trainer")[2].partition("\n## ")[0]
+MODULE = textwrap.dedent(re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)[0])
+SETTING = "uniform:min=2,max=40 --model nano --gpu a100 --devices 2 --minibatch 3 --minibatches 2".split()
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory) -> House:
+    found = House(tmp_path_factory.mktemp("house"))
+    found.add(
+        "odcsim/neighbours", "in_rows", MODULE, among="        llama_factory.LLAMA_FACTORY,\n        in_rows.ROWS,\n"
+    )
+    return found
+
+
+def test_it_is_offered(house):
+    assert "llamafactory,rows}" in house.run("-m", "odcsim", "flags", "--help")
+
+
+def test_it_stands_in_the_field_and_is_told_its_settings(house):
+    compared = house.run("-m", "odcsim", "compare", *SETTING, "--field", "--json")
+    assert "collective" in [row["sync"] for row in json.loads(compared)["rows"] if row["balancer"] == "rows"]
+    (house.folder / "rows.json").write_text(compared)
+    told = house.run("-m", "odcsim", "flags", "rows", "rows.json").splitlines()
+    assert [line.partition(" #")[0] for line in told if not line.startswith("#")] == [
+        f"max_tokens: {json.loads(compared)['inputs']['max_tokens']}",
+        "samples: 6",
+    ]
