@@ -1,5 +1,6 @@
 """The `odcsim` command: a module for each subcommand. Heavy imports wait until it runs, so that help stays quick."""
 
+import gc
 import os
 from collections.abc import Sequence
 from importlib import import_module
@@ -40,6 +41,8 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own takes a gigabyte that nothing is in
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrix here is worth threads, which wait for it busily
+    gc.set_threshold(100_000, 20, 20)  # plans are tuples by the hundred thousand, none of them in a cycle
     return status("odcsim", lambda: _main(argv))
 
 

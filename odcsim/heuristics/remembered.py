@@ -1,27 +1,46 @@
-"""Splits of small minibatches that are asked for again: by another balancer, at another limit, for another network."""
+"""Splits of minibatches that are asked for again: by another balancer, at another limit, for another network."""
 
+from collections import OrderedDict
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import wraps
+from threading import Lock
 from typing import ParamSpec, TypeVar
 
-MANY, LARGEST = 256, 2048  # splits that are remembered, of so many samples at most: some tens of megabytes
+MOST, LARGEST = 2**18, 2**13  # samples of all splits that are remembered, some tens of megabytes, and of one of them
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def remembered(split: Callable[P, R]) -> Callable[P, R]:
-    """Of a function of lists and numbers, and of nothing else. What it gives is for reading alone."""
+    """Of a function of lists and numbers, the first one a list with an entry for each sample, and of nothing else.
 
-    @lru_cache(maxsize=MANY)
-    def again(*known: object) -> R:
-        return split(*(list(k) if isinstance(k, tuple) else k for k in known))  # type: ignore[call-arg, arg-type]
+    What it gives is for reading alone. The split that was asked for longest ago is forgotten first.
+    """
+    known: OrderedDict[tuple[object, ...], R] = OrderedDict()
+    held, lock = 0, Lock()
 
     @wraps(split)
     def asked(*given: P.args, **named: P.kwargs) -> R:
-        lists = [g for g in given if isinstance(g, list)]
-        if named or any(len(one) > LARGEST for one in lists):
+        nonlocal held
+        if named or _samples(given) > LARGEST:
             return split(*given, **named)
-        return again(*(tuple(g) if isinstance(g, list) else g for g in given))
+        key = tuple(tuple(g) if isinstance(g, list) else g for g in given)
+        with lock:
+            if key in known:
+                known.move_to_end(key)
+                return known[key]
+        found = split(*given)  # type: ignore[call-arg]
+        with lock:
+            held += 0 if key in known else _samples(key)  # another thread may have found it meanwhile
+            known[key] = found
+            while held > MOST:
+                oldest, _ = known.popitem(last=False)
+                held -= _samples(oldest)
+        return found
 
     return asked
+
+
+def _samples(given: tuple[object, ...]) -> int:
+    return len(given[0])  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from odcsim import balance
 from odcsim.balance.lb_micro import equal_counts
 from odcsim.balance.lb_mini import free_counts
-from odcsim.heuristics.remembered import LARGEST, remembered
+from odcsim.heuristics.remembered import LARGEST, MOST, remembered
 
 WEIGHTS = st.lists(st.floats(0.1, 9.0), min_size=1, max_size=24).map(lambda weights: sorted(weights, reverse=True))
 
@@ -44,3 +44,12 @@ def test_a_large_minibatch_is_not_kept():
     for many in (LARGEST + 1, LARGEST + 1, LARGEST, LARGEST):
         split([1.0] * many)
     assert asked == [LARGEST + 1, LARGEST + 1, LARGEST]
+
+
+def test_the_oldest_are_forgotten_and_what_was_just_asked_for_is_kept():
+    asked = []
+    split = remembered(lambda _, number: asked.append(number) or [number])
+    room = MOST // LARGEST
+    for number in (*range(room), 0, room, 0, 1):  # 0 was asked for again before there was no room for all
+        assert split([1.0] * LARGEST, number) == [number]
+    assert asked == [*range(room), room, 1]
