@@ -15,7 +15,7 @@ from odcsim.model import Model
 from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing, stretched
 from odcsim.program import Program
 from odcsim.recipe import USUAL, Recipe
-from odcsim.schedule import Assignment, Schedule
+from odcsim.schedule import Schedule, flattened
 
 Floats = NDArray[np.float64]
 # Parameters travel in bf16 where a profile does not say otherwise, gradients in fp32: FSDP2's usual mixed precision.
@@ -45,11 +45,10 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     `luck` has for each minibatch how many times as long as planned each of its samples takes. `queues`: the entries of
     the shared queues instead, as microbatches of one device that stands for any.
     """
-    rows: list[Assignment] = [(s.queue,) if queues else s.devices for s in schedules]
-    counts = np.array([list(map(len, devices)) for devices in rows], dtype=np.int64)
+    flats = [flattened((s.queue,)) if queues else s.flat for s in schedules]
+    counts = np.array([flat.counts for flat in flats])
     shape = (int(counts.max(initial=0)), *counts.shape)
-    microbatches = list(chain.from_iterable(chain.from_iterable(rows)))
-    sizes = np.fromiter(map(len, microbatches), np.int64, len(microbatches))
+    sizes = np.concatenate([flat.sizes for flat in flats])
     # Where each microbatch stands: its number on its device, then the minibatch and the device.
     upto = counts.ravel().cumsum()
     first = np.repeat(upto - counts.ravel(), counts.ravel())
@@ -58,7 +57,7 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     # All samples in one row, a minibatch after the other.
     each = [len(s.lengths) for s in schedules]
     begin = np.repeat(np.cumsum(each) - each, counts.sum(axis=1))
-    flat = np.fromiter(chain.from_iterable(microbatches), np.int64) + np.repeat(begin, sizes)
+    order = np.concatenate([flat.samples for flat in flats]) + np.repeat(begin, sizes)
     lengths = np.fromiter(chain.from_iterable(s.lengths for s in schedules), np.int64)
     factors = np.ones(len(lengths))
     if any(s.gangs for s in schedules):
@@ -66,7 +65,7 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     if luck:
         factors *= np.concatenate(luck)
     held = (of * factors for of in (lengths, model.squares(lengths), np.ones(len(lengths))))
-    tokens, squares, samples = (np.bincount(place, of[flat], counts.size * shape[0]).reshape(shape) for of in held)
+    tokens, squares, samples = (np.bincount(place, of[order], counts.size * shape[0]).reshape(shape) for of in held)
     return Load(tokens, squares, samples, counts)
 
 

@@ -8,11 +8,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from math import log2
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.support import budget
@@ -31,6 +33,22 @@ Assignment = tuple[Microbatches, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Flat:
+    """What devices run, in arrays: the microbatches of a device beside each other, and their samples."""
+
+    counts: NDArray[np.int64]  # microbatches of each device
+    sizes: NDArray[np.int64]  # samples of each microbatch
+    samples: NDArray[np.int64]
+
+
+def flattened(devices: Assignment) -> Flat:
+    microbatches = list(chain.from_iterable(devices))
+    counts = np.fromiter(map(len, devices), np.int64, len(devices))
+    sizes = np.fromiter(map(len, microbatches), np.int64, len(microbatches))
+    return Flat(counts, sizes, np.fromiter(chain.from_iterable(microbatches), np.int64, int(sizes.sum())))
+
+
+@dataclass(frozen=True)
 class Schedule:
     """One minibatch. `devices[d][m]` holds positions in `lengths`: what device d runs in its m-th microbatch.
 
@@ -56,16 +74,18 @@ class Schedule:
             return sum(map(lengths.__getitem__, microbatch))
         return sum([-(-lengths[i] // gangs[i]) for i in microbatch])
 
+    @cached_property
+    def flat(self) -> Flat:
+        """Of the devices, which every simulation of the schedule asks for."""
+        return flattened(self.devices)
+
     @property
     def fullest(self) -> int:
         """Tokens of the fullest microbatch, whoever runs it."""
-        microbatches = list(self.contents())
-        ends = np.cumsum(np.fromiter(map(len, microbatches), np.int64, len(microbatches)))
         held = np.array(self.lengths, dtype=np.int64)
         if self.gangs:
             held = -(-held // np.array(self.gangs, dtype=np.int64))
-        upto = np.cumsum(held[np.fromiter(chain.from_iterable(microbatches), np.int64, int(ends[-1]))])
-        return int(np.diff(np.concatenate(([0], upto))[np.concatenate(([0], ends))]).max())
+        return max(_fullest(held, flat) for flat in (self.flat, flattened((self.queue,))))
 
     def parts(self) -> list[float]:
         """How much of each sample's work one device does that runs it."""
@@ -93,6 +113,12 @@ class Schedule:
         for entry, taker in zip(self.queue, takers, strict=True):
             devices[taker].append(entry)
         return replace(self, devices=tuple(map(tuple, devices)), queue=())
+
+
+def _fullest(held: NDArray[np.int64], flat: Flat) -> int:
+    ends = np.concatenate(([0], np.cumsum(flat.sizes)))
+    upto = np.concatenate(([0], np.cumsum(held[flat.samples])))
+    return int(np.diff(upto[ends]).max(initial=0))
 
 
 def part(gang: int, overhead: float) -> float:

@@ -19,11 +19,12 @@ from odcsim.decide.setting import Drawn, Setting, assign, drawn
 from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.executors.simulation import GROUP, Simulation
-from odcsim.results import summary
+from odcsim.results import metrics, summary
 from odcsim.results.intervals import Draws, draws
 from odcsim.results.metrics import Usage
 from odcsim.results.summary import Measured, Row
 from odcsim.schedule import Schedule, ScheduleFile
+from odcsim.timeline import Floats
 
 FULL = {"sharding": "full", "far": "each"}  # every device moves all it needs from and to all others, each time
 EACH = 8  # samples of a plan that take as much memory as its devices do in a simulation, about
@@ -79,25 +80,78 @@ def evaluate(
     """`memory_limit`: bytes of one GPU, unless what is known of it. The first `few` schedules of each plan are put into
     `beginnings`. `advance` is called once for each (balancer, sync) that is done."""
     limit = setting.cost.cluster.memory_bytes if memory_limit is None else memory_limit
-    rows, usages, minibatches = [], [], drawn(setting)
+    minibatches, devices = drawn(setting), setting.cost.cluster.devices
     work, peak = flops(setting, minibatches), setting.cost.cluster.peak_flops
     ways = {sync: simulated(setting, sync) for _, sync in every}
-    for some in _together(every, minibatches, setting.cost.cluster.devices):
-        plans = {balancer: plan(setting, balancer, minibatches) for balancer in dict(some)}
-        fully = {balancer: _fully(setting, plan, minibatches) for balancer, plan in plans.items()}
-        about = {balancer: _about(setting, plan.schedules) for balancer, plan in plans.items()}
-        for measured in _measured(plans, some, ways):
-            balancer = measured.balancer
-            fullest, known = about[balancer]
-            row = summary.used(costed(setting, measured, fullest, limit), *work, measured.devices, peak)
-            full = _over_full(measured, fully[balancer], ways[measured.recipe.sync])
-            rows.append(replace(row, over_full=full, **known))
-            usages.append(measured.usage)
-            advance()
-        if beginnings is not None:
-            beginnings |= {name: replace(plan, schedules=plan.schedules[:few]) for name, plan in plans.items()}
-        del plans, fully  # before the next ones are made
+    ran: dict[Pair, list[_Ran]] = {pair: [] for pair in every}
+    stride, done = max(1, GROUP // devices), 0
+    for first in range(0, len(minibatches), stride):
+        drawn_here = minibatches[first : first + stride]
+        here = {sync: replace(way, first=first) for sync, way in ways.items()}
+        for some in _together(every, drawn_here, devices):
+            plans = {balancer: plan(setting, balancer, drawn_here) for balancer in dict(some)}
+            for pair, found in _run(setting, plans, some, drawn_here, here).items():
+                ran[pair].append(found)
+                done += 1
+                if done % -(-len(minibatches) // stride) == 0:  # as often in all as there are pairs
+                    advance()
+            if beginnings is not None:
+                _begun(beginnings, plans, few)
+            del plans  # before the next ones are made
+    samples, tokens = simulation.carried([m.unassigned for m in minibatches])
+    rows, usages = [], []
+    for (balancer, sync), pieces in ran.items():
+        usage = metrics.joined([piece.usage for piece in pieces])
+        measured = Measured(balancer, ways[sync].cost.ran, usage, samples, tokens, devices)
+        priced = costed(setting, measured, max(piece.fullest for piece in pieces), limit)
+        rows.append(replace(summary.used(priced, *work, devices, peak), **_told(pieces, usage, devices)))
+        usages.append(usage)
     return Evaluation(setting, tuple(rows), tuple(usages), of_samples(setting, minibatches), limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """What some minibatches come to under one (balancer, sync)."""
+
+    usage: Usage
+    fullest: int  # tokens of the fullest microbatch
+    microbatches: int  # of all devices
+    fidelity: str
+    full: Floats | None  # makespans under full sharding, where it differs
+
+
+def _run(
+    setting: Setting,
+    plans: Mapping[str, ScheduleFile],
+    some: Sequence[Pair],
+    minibatches: Sequence[Drawn],
+    ways: Mapping[str, Simulation],
+) -> dict[Pair, _Ran]:
+    """Each of the pairs; those of a sync are simulated together."""
+    usages: dict[Pair, Usage] = {}
+    for sync, way in ways.items():
+        names = [balancer for balancer, other in some if other == sync]
+        found = simulation.usages([plans[name].schedules for name in names], way)
+        usages |= {(name, sync): usage for name, usage in zip(names, found, strict=True)}
+    fully = {balancer: _fully(setting, plan, minibatches) for balancer, plan in plans.items()}
+    about = {balancer: _about(setting, plan.schedules) for balancer, plan in plans.items()}
+    return {pair: _Ran(usages[pair], *about[pair[0]], _full(fully[pair[0]], ways[pair[1]])) for pair in some}
+
+
+def _told(pieces: Sequence[_Ran], usage: Usage, devices: int) -> dict[str, Any]:
+    """What a row tells beside its seconds."""
+    mean = sum(piece.microbatches for piece in pieces) / len(usage.makespan) / devices
+    beyond = next((piece.fidelity for piece in pieces if piece.fidelity == "extrapolated"), pieces[0].fidelity)
+    full = [piece.full for piece in pieces if piece.full is not None]
+    seconds = float(usage.makespan.sum())
+    over = float(np.concatenate(full).sum()) / seconds if full and seconds else None
+    return {"microbatches": mean, "fidelity": beyond, "over_full": over}
+
+
+def _begun(beginnings: dict[str, ScheduleFile], plans: Mapping[str, ScheduleFile], few: int) -> None:
+    for name, plan in plans.items():
+        known = beginnings[name].schedules if name in beginnings else ()
+        beginnings[name] = replace(plan, schedules=(*known, *plan.schedules)[:few])
 
 
 def simulated(setting: Setting, sync: str) -> Simulation:
@@ -105,12 +159,11 @@ def simulated(setting: Setting, sync: str) -> Simulation:
     return Simulation(setting.cost, sync, setting.executor, seed=setting.seed, exchange=RIVAL)
 
 
-def _about(setting: Setting, schedules: Sequence[Schedule]) -> tuple[int, dict[str, Any]]:
-    """Tokens of a plan's fullest microbatch, and what a row tells of the plan, whichever sync runs it."""
+def _about(setting: Setting, schedules: Sequence[Schedule]) -> tuple[int, int, str]:
+    """Tokens of the fullest microbatch, microbatches and fidelity, whichever sync runs the schedules."""
     counts = [sum(schedule.microbatches) + len(schedule.queue) for schedule in schedules]
-    mean = sum(counts) / len(counts) / setting.cost.cluster.devices
-    known = {"microbatches": mean, "fidelity": simulation.fidelity(setting.cost, schedules)}
-    return max(schedule.fullest for schedule in schedules), known
+    fullest = max(schedule.fullest for schedule in schedules)
+    return fullest, sum(counts), simulation.fidelity(setting.cost, schedules)
 
 
 def costed(setting: Setting, measured: Measured, tokens: int, limit: float | None) -> Row:
@@ -129,18 +182,6 @@ def _together(every: Sequence[Pair], minibatches: Sequence[Drawn], devices: int)
     for first in range(0, len(names), count):
         some = names[first : first + count]
         yield [pair for pair in every if pair[0] in some]
-
-
-def _measured(
-    plans: Mapping[str, ScheduleFile], some: Sequence[Pair], ways: Mapping[str, Simulation]
-) -> list[Measured]:
-    """Each of the pairs; those of a sync are simulated together."""
-    usages: dict[Pair, Usage] = {}
-    for sync, way in ways.items():
-        names = [balancer for balancer, other in some if other == sync]
-        found = simulation.usages([plans[name].schedules for name in names], way)
-        usages |= {(name, sync): usage for name, usage in zip(names, found, strict=True)}
-    return [measured_of(pair[0], plans[pair[0]].schedules, ways[pair[1]], usages[pair]) for pair in some]
 
 
 def of_samples(setting: Setting, minibatches: Sequence[Drawn]) -> Draws:
@@ -162,11 +203,10 @@ def measure(file: ScheduleFile, how: Simulation) -> Measured:
     return measured_of(file.header.balancer, file.schedules, how)
 
 
-def measured_of(name: str, schedules: Sequence[Schedule], how: Simulation, usage: Usage | None = None) -> Measured:
-    """Schedules by whoever made them. `usage`, where it is known."""
-    samples, tokens = simulation.carried(schedules)
-    usage = simulation.usage(schedules, how) if usage is None else usage
-    return Measured(name, how.cost.ran, usage, samples, tokens, how.cost.cluster.devices)
+def measured_of(name: str, schedules: Sequence[Schedule], how: Simulation) -> Measured:
+    """Schedules by whoever made them."""
+    usage = simulation.usage(schedules, how)
+    return Measured(name, how.cost.ran, usage, *simulation.carried(schedules), how.cost.cluster.devices)
 
 
 def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -> ScheduleFile:
@@ -177,10 +217,8 @@ def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -
     return assign(replace(setting, cost=setting.cost.by(**FULL)), balancer, minibatches)
 
 
-def _over_full(measured: Measured, file: ScheduleFile, how: Simulation) -> float | None:
-    """How many times as fast as under full sharding with the plans for that, where there is a difference."""
+def _full(file: ScheduleFile, how: Simulation) -> Floats | None:
+    """Makespans under full sharding with the plans for that, where there is a difference."""
     if how.cost.sharded == "full":
         return None
-    full = simulation.makespans(file.schedules, replace(how, cost=how.cost.by(**FULL)))
-    seconds = float(measured.usage.makespan.sum())
-    return float(full.sum()) / seconds if seconds else None
+    return simulation.makespans(file.schedules, replace(how, cost=how.cost.by(**FULL)))

@@ -28,13 +28,22 @@ class Simulation:
     cost: Cost
     executor: str
     seed: int
+    first: int  # the number of the first minibatch: what is drawn for one goes by its number
 
     def __init__(
-        self, cost: Cost, sync: str | None = None, executor: str = "des", *, seed: int = 0, **choices: Any
+        self,
+        cost: Cost,
+        sync: str | None = None,
+        executor: str = "des",
+        *,
+        seed: int = 0,
+        first: int = 0,
+        **choices: Any,
     ) -> None:
         """`sync` and `choices`: of the recipe, where they differ from the cost's."""
         choices |= {} if sync is None else {"sync": sync}
-        for name, value in {"cost": cost.by(**choices), "executor": executor, "seed": seed}.items():
+        values = {"cost": cost.by(**choices), "executor": executor, "seed": seed, "first": first}
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -57,7 +66,7 @@ class Simulation:
             if self.executor == "analytic" and getattr(cluster, drawn):
                 raise InputError(f"the analytic executor draws no {drawn}", fix=f"use --executor des, or {drawn} 0")
         meet = not sync_named(self.sync).uneven
-        for number, schedule in enumerate(schedules):
+        for number, schedule in enumerate(schedules, self.first):
             if len(schedule.devices) != cluster.devices:
                 raise InputError(f"schedule for {len(schedule.devices)} devices on a cluster of {cluster.devices}")
             if meet:  # to count them for nothing would take as long as to simulate them
@@ -211,7 +220,7 @@ def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | No
 def _group(
     places: list[int], schedules: Sequence[Schedule], simulation: Simulation, count: int, costs: Sequence[Cost]
 ) -> _Alike:
-    cost, numbers = simulation.cost, [place % count for place in places]
+    cost, numbers = simulation.cost, [simulation.first + place % count for place in places]
     own = tuple(costs[place // count] if costs else cost for place in places)
     luck = cost.luck(schedules, numbers, simulation.seed)
     load = cost.load(schedules, luck)

@@ -6,7 +6,7 @@ from functools import wraps
 from threading import Lock
 from typing import ParamSpec, TypeVar
 
-MOST, LARGEST = 2**18, 2**13  # samples of all splits that are remembered, some tens of megabytes, and of one of them
+MOST, LARGEST = 2**18, 2**17  # samples of all splits that are remembered, some tens of megabytes, and of one of them
 
 P = ParamSpec("P")
 R = TypeVar("R")

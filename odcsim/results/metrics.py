@@ -62,6 +62,13 @@ def parted(whole: Usage, parts: int) -> list[Usage]:
     return [Usage(**{name: of[i] for name, of in pieces.items()}) for i in range(parts)]
 
 
+def joined(pieces: Sequence[Usage]) -> Usage:
+    """Minibatches behind each other."""
+    return Usage(
+        **{field.name: np.concatenate([getattr(one, field.name) for one in pieces]) for field in fields(Usage)}
+    )
+
+
 def measure(block: Block) -> Usage:
     """The usage of a block's minibatches."""
     return measure_rows(block.program, block.asked, block.had, range(len(block.program.steps)))

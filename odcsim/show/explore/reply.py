@@ -66,15 +66,17 @@ def _compared(asked: Asked) -> Comparison:
 def _planned(asked: Asked, setting: Setting, balancer: str, minibatches: Sequence[Drawn]) -> ScheduleFile:
     """As far as a network is nothing to the balancer, the plan that was made with another one."""
     key = asked if balance.named(balancer).weighs_transfers else replace(asked, network=0)
-    known = _plans(replace(key, price=Asked().price, room=0.0), setting.limit, len(minibatches))
+    known = _plans(
+        replace(key, price=Asked().price, room=0.0), setting.limit, len(minibatches), minibatches[0].unassigned
+    )
     if balancer not in known:
         known[balancer] = assign(setting, balancer, minibatches)
     return known[balancer]
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _plans(*_of: Hashable) -> dict[str, ScheduleFile]:
-    """By balancer, of the last questions, limits and numbers of minibatches."""
+    """By balancer, of the last questions, limits and minibatches: how many, and the first of them."""
     return {}
 
 
