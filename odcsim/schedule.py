@@ -96,7 +96,7 @@ class Schedule:
     @property
     def microbatches(self) -> tuple[int, ...]:
         """Microbatches of each device, without what it takes from the queue."""
-        return tuple(len(device) for device in self.devices)
+        return tuple(self.flat.counts.tolist())
 
     @property
     def uneven(self) -> bool:
