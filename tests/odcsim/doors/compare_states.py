@@ -147,11 +147,11 @@ def place_of(value: Any, number: int) -> str:
     return str(number)
 
 
-def alike(one: Any, other: Any, far: float = 1e-12) -> bool:
-    """Numbers of CSV, too, which are texts."""
+def alike(one: Any, other: Any, far: float = 1e-12, nothing: float = 0.0) -> bool:
+    """Numbers of CSV, too, which are texts. `nothing`: how far off a number that should be zero may be."""
     one, other = value_of(one), value_of(other)
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other))
-    return isclose(one, other, rel_tol=far) if numbers else bool(one == other)
+    return isclose(one, other, rel_tol=far, abs_tol=nothing) if numbers else bool(one == other)
 
 
 def value_of(value: Any) -> Any:
