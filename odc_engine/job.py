@@ -15,7 +15,7 @@ from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.program import Program, check_counts
-from odcsim.recipe import Recipe, fields_of
+from odcsim.recipe import Recipe, recipe_of
 from odcsim.schedule import Schedule, ScheduleFile
 
 
@@ -77,7 +77,7 @@ def job_of(
     `choices`: of the recipe, `sync="collective"`.
     """
     _refuse_gangs(file)
-    model, recipe = catalog.model(file.header.model), Recipe(**fields_of(choices))
+    model, recipe = catalog.model(file.header.model), recipe_of(choices)
     devices = file.header.devices
     if emulate and gpu is None and profile is None:
         raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")

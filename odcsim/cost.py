@@ -91,7 +91,7 @@ class Cost:
 
     def by(self, **choices: Any) -> "Cost":
         """By another recipe, which differs from this one's in these fields."""
-        return replace(self, recipe=replace(self.recipe, **choices))
+        return replace(self, recipe=self.recipe.by(**choices))
 
     def stretched(self, factor: float) -> "Cost":
         """With so many times the seconds of compute."""

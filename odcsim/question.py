@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from odcsim.errors import InputError, nearest
-from odcsim.recipe import CHOICES, PART, USUAL, Recipe, fields_of
+from odcsim.recipe import CHOICES, PART, USUAL, Recipe, recipe_of
 from odcsim.support.numbers import amount, human, whole
 
 if TYPE_CHECKING:
@@ -238,4 +238,4 @@ def question_of(words: Mapping[str, Any]) -> Question:
     if odd := [name for name in words if name not in known]:
         raise TypeError(f"ask() got an unexpected keyword argument '{odd[0]}': {nearest(odd[0], sorted(known))}")
     rest = {name: value for name, value in words.items() if name not in choices}
-    return Question(**({"recipe": Recipe(**fields_of(words))} | rest))
+    return Question(**({"recipe": recipe_of(words)} | rest))

@@ -1,7 +1,9 @@
 """What is chosen about how one step of training is run: one value, passed on whole.
 
-Both command lines, `odcsim.ask`, the header of a timeline and the inputs of a comparison follow from the fields here. A
-new choice is a field, and the place that acts on it.
+What a step does are fields of `Recipe`. Which kernels and stack an estimate of its seconds assumes are fields of
+`Kernels`, inside it: measured seconds are those of whatever ran. Both command lines, `odcsim.ask`, the header of a
+timeline and the inputs of a comparison follow from the fields of both, by their names alone. A new choice is a field,
+and the place that acts on it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -51,30 +53,9 @@ def _chosen(usual: Any, **how: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """The choices, with their usual values."""
+class Kernels:
+    """What an estimate assumes of the kernels and of the stack that calls them."""
 
-    sync: str = _chosen("on-demand", values=SYNCS, compared=True)
-    prefetch: str = _chosen("fsdp2", flag=False)
-    recompute: str = _chosen(
-        "full",
-        values=RECOMPUTE,
-        help="what backward runs again: all of a layer (full), what is quick alone, every second layer, or nothing",
-        words="with recompute of {} alone",
-        none="without recompute",
-        searched=True,
-        estimated=True,
-        measured=("full", "none"),
-    )
-    sharding: str = _chosen(
-        "full",
-        values=SHARDINGS,
-        help="hybrid: every node holds all parameters, so that layers' transfers stay inside it",
-        searched=True,
-    )
-    accumulate: str = _chosen("locked", values=ACCUMULATE, engine=True, help="slots: the same bits always")
-    # Of weights on their way, and what is computed in; masters and sums are fp32. A prediction takes its profile's.
-    dtype: str = _chosen("float32", values=DTYPES, engine=True, help="to compute in and to move (float32)")
     attention: str = _chosen(
         "usual",
         values=ATTENTION,
@@ -97,6 +78,37 @@ class Recipe:
         words="with a {} loss",
         estimated=True,
     )
+
+
+KERNELS = tuple(f.name for f in fields(Kernels))
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a step does, with usual values."""
+
+    sync: str = _chosen("on-demand", values=SYNCS, compared=True)
+    prefetch: str = _chosen("fsdp2", flag=False)
+    recompute: str = _chosen(
+        "full",
+        values=RECOMPUTE,
+        help="what backward runs again: all of a layer (full), what is quick alone, every second layer, or nothing",
+        words="with recompute of {} alone",
+        none="without recompute",
+        searched=True,
+        estimated=True,
+        measured=("full", "none"),
+    )
+    sharding: str = _chosen(
+        "full",
+        values=SHARDINGS,
+        help="hybrid: every node holds all parameters, so that layers' transfers stay inside it",
+        searched=True,
+    )
+    accumulate: str = _chosen("locked", values=ACCUMULATE, engine=True, help="slots: the same bits always")
+    # Of weights on their way, and what is computed in; masters and sums are fp32. A prediction takes its profile's.
+    dtype: str = _chosen("float32", values=DTYPES, engine=True, help="to compute in and to move (float32)")
+    kernels: Kernels = Kernels()
     optimizer: str = _chosen(
         "fp32",
         values=OPTIMIZERS,
@@ -141,11 +153,20 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, choice in CHOICES.items():
-            value = getattr(self, name)
+            value = self.value(name)
             if type(value) is not type(choice.usual) or (type(value) is int and value < 0):
                 raise InputError(f"{name} is {value!r}", fix=f"give a value such as {choice.usual!r}")
             if choice.values and value not in choice.values:
                 raise InputError(f"unknown {name} '{value}'", fix=nearest(value, list(choice.values)))
+
+    def by(self, **words: Any) -> "Recipe":
+        """The same but for these choices, those of its kernels among them."""
+        own = nested(words)
+        return replace(self, **own | {"kernels": replace(self.kernels, **own["kernels"])})
+
+    def value(self, name: str) -> Any:
+        """Of a choice, the kernels' among them."""
+        return getattr(self.kernels if name in KERNELS else self, name)
 
     def program(self, layers: int, microbatches: int) -> Program:
         """The steps of a minibatch by this recipe."""
@@ -170,7 +191,7 @@ class Recipe:
     @property
     def words(self) -> str:
         """What is not as usual, behind a model's name."""
-        known = ((CHOICES[name], getattr(self, name)) for name in self._unusual())
+        known = ((CHOICES[name], self.value(name)) for name in self._unusual())
         told = (c.none if c.none and value == "none" else c.words.format(value) for c, value in known)
         return "".join(f" {words}" for words in told if words)
 
@@ -190,7 +211,7 @@ class Recipe:
 
     def written(self, names: Iterable[str]) -> dict[str, Any]:
         """These fields as files have them: recompute is true or false, and `selective` says of what."""
-        values = {name: getattr(self, name) for name in names}
+        values = {name: self.value(name) for name in names}
         if "recompute" in values:
             values["recompute"] = self.recomputes
             values[PART] = self.recompute if self.recompute in SELECTIVE else "no"
@@ -198,24 +219,25 @@ class Recipe:
 
     def differs(self, other: "Recipe") -> list[str]:
         """The names of what a prediction by one would say falsely of the other."""
-        return [n for n, c in CHOICES.items() if not c.engine and getattr(self, n) != getattr(other, n)]
+        return [n for n, c in CHOICES.items() if not c.engine and self.value(n) != other.value(n)]
 
     @property
     def estimated(self) -> list[str]:
         """The names of what is not as usual and what no measured seconds know."""
         known = {name: CHOICES[name] for name in self._unusual()}
-        return [name for name, c in known.items() if c.estimated and getattr(self, name) not in c.measured]
+        return [name for name, c in known.items() if c.estimated and self.value(name) not in c.measured]
 
     @property
     def usual(self) -> list[str]:
         """The names of what is as most people run it."""
-        return [name for name, choice in CHOICES.items() if getattr(self, name) == choice.usual]
+        return [name for name, choice in CHOICES.items() if self.value(name) == choice.usual]
 
     def _unusual(self) -> list[str]:
-        return [name for name, choice in CHOICES.items() if getattr(self, name) != choice.usual]
+        return [name for name, choice in CHOICES.items() if self.value(name) != choice.usual]
 
 
-CHOICES: dict[str, Choice] = {f.name: f.metadata.get("choice", Choice(f.default)) for f in fields(Recipe)}
+_ALL = [one for of in fields(Recipe) for one in (fields(Kernels) if of.name == "kernels" else (of,))]
+CHOICES: dict[str, Choice] = {one.name: one.metadata["choice"] for one in _ALL}
 USUAL = Recipe()
 
 
@@ -251,6 +273,17 @@ def fields_of(words: Mapping[str, Any]) -> dict[str, Any]:
     elif again == "full" and part != "no":
         chosen["recompute"] = part
     return chosen
+
+
+def nested(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields as a recipe has them: those of its kernels by themselves."""
+    own = {name: value for name, value in chosen.items() if name not in KERNELS}
+    return own | {"kernels": {name: value for name, value in chosen.items() if name in KERNELS}}
+
+
+def recipe_of(words: Mapping[str, Any]) -> Recipe:
+    """By the words of a command line, a file or a call."""
+    return USUAL.by(**fields_of(words))
 
 
 def flag(name: str) -> str:

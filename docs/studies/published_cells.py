@@ -12,7 +12,7 @@ from pathlib import Path
 from odcsim import catalog
 from odcsim.cluster import GPU, Cluster, cluster_of
 from odcsim.model import Model
-from odcsim.recipe import Recipe
+from odcsim.recipe import Kernels, Recipe
 
 FILE = Path(__file__).with_name("published.csv")
 SOURCES = {
@@ -59,8 +59,8 @@ class Cell:
     def how(self) -> str:
         """What was chosen beside the usual, in words."""
         words = [_TOLD[self.recipe.recompute]]
-        words += [self.recipe.stack] if self.recipe.stack != "tuned" else []
-        words += [self.recipe.precision] if self.recipe.precision != "bf16" else []
+        words += [self.recipe.kernels.stack] if self.recipe.kernels.stack != "tuned" else []
+        words += [self.recipe.kernels.precision] if self.recipe.kernels.precision != "bf16" else []
         words += ["hybrid"] if self.cluster.nodes > 1 and self.recipe.sharding == "hybrid" else []
         return ", ".join(words)
 
@@ -155,10 +155,12 @@ def _recipe(row: dict[str, str]) -> Recipe:
         optimizer=row["optimizer"],
         sharding=row["sharding"],
         exchange="layers",
-        stack="compiled" if row["compile"] == "1" else "tuned",
-        attention=row["attention"],
-        precision=row["precision"],
+        kernels=Kernels(
+            stack="compiled" if row["compile"] == "1" else "tuned",
+            attention=row["attention"],
+            precision=row["precision"],
+            loss="whole",
+        ),
         reduce=row["reduce"],
-        loss="whole",
         recompute=_RECOMPUTE[row["recompute"]],
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from odc_engine import backends
 from odc_engine.cli import options
-from odcsim.recipe import Recipe
+from odcsim.recipe import recipe_of
 from odcsim.recipe_flags import add_recipe, chosen
 
 
@@ -39,7 +39,7 @@ def _run(args: argparse.Namespace) -> int:
         backend=backends.chosen(args.backend, args.device),
         most=args.max_tokens,
         quick=args.quick,
-        recipe=Recipe(**chosen(args)),
+        recipe=recipe_of(chosen(args)),
     )
     survey.check()
     options.need_torch()

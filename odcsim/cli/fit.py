@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.errors import InputError
-from odcsim.recipe import Recipe
+from odcsim.recipe import recipe_of
 from odcsim.recipe_flags import chosen
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _report(args: argparse.Namespace) -> "FitReport":
 
     if missing := [f"--{name}" for name in ("model", "gpu") if getattr(args, name) is None]:
         raise InputError(f"{missing[0]} is needed for a log and for traces", where=first, fix="name what ran")
-    model, recipe = catalog.model(args.model), Recipe(**chosen(args))
+    model, recipe = catalog.model(args.model), recipe_of(chosen(args))
     if args.lengths is not None:
         traces = [kineto.read_trace(path) for path in args.sources]
         return kineto.fit_traces(traces, args.lengths, model, args.gpu, recipe=recipe)

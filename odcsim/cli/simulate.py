@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.recipe import Recipe, flags
+from odcsim.recipe import flags, recipe_of
 from odcsim.recipe_flags import add_recipe, chosen
 
 
@@ -42,7 +42,7 @@ def _run(args: argparse.Namespace) -> None:
         devices=header.devices,
         devices_per_node=args.devices_per_node,
         cluster=args.cluster,
-        recipe=Recipe(**chosen(args)),
+        recipe=recipe_of(chosen(args)),
     )
     if cost.model.name != header.model:
         raise InputError(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from odcsim.decide.setting import Setting
-from odcsim.recipe import ASKED, CHOICES, Recipe
+from odcsim.recipe import ASKED, CHOICES, Recipe, recipe_of
 
 SEARCHED = tuple(name for name, choice in CHOICES.items() if choice.searched)
 BY = "odcsim advise"
@@ -18,7 +18,7 @@ def fixed(setting: Setting, *, limited: bool = True) -> dict[str, Any]:
 def sentence(setting: Setting, *, limited: bool = True) -> str:
     """Not `limited`: the command looks for the token limit itself."""
     recipe = setting.cost.recipe
-    known = Recipe(**{name: getattr(recipe, name) for name in SEARCHED})
+    known = recipe_of({name: recipe.value(name) for name in SEARCHED})
     limit = [f"at most {setting.limit:,} tokens in a microbatch"] if limited else []
     words = ", ".join([f"{setting.cost.sharded} sharding", known.told.strip(), *limit])
     return f"Held fixed: {words}. '{BY}' searches these."
@@ -26,7 +26,7 @@ def sentence(setting: Setting, *, limited: bool = True) -> str:
 
 def beside(recipe: Recipe) -> str:
     """What an advice does not search, with what searches it."""
-    held = {name: getattr(recipe, name) for name in ASKED if name not in SEARCHED}
+    held = {name: recipe.value(name) for name in ASKED if name not in SEARCHED}
     unusual = ", ".join(f"{name} {held[name]}" for name in held if name not in recipe.usual)
     words = f"{unusual}, and all else as usual" if unusual else "all else as usual"
     return (

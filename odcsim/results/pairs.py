@@ -45,7 +45,7 @@ def _misfits(predicted: About, run: About) -> Iterator[tuple[str, str]]:
 
 def _otherwise(name: str, predicted: Recipe, run: Recipe) -> tuple[str, str]:
     """A choice that differs, and how to predict with the run's."""
-    mine, its = getattr(predicted, name), getattr(run, name)
+    mine, its = predicted.value(name), run.value(name)
     if isinstance(its, bool):
         ran, meant = (f"with{'' if value else 'out'} {name}" for value in (its, mine))
         usual = its == CHOICES[name].usual

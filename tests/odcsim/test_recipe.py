@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from odcsim.cost import Cost
 from odcsim.decide.asking import ask
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation
-from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, fields_of, flag, flags
+from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, fields_of, flag, flags, recipe_of
 from odcsim.recipe_flags import add_recipe, chosen
 from odcsim.support.command import Parser
 
@@ -35,14 +35,14 @@ def recipes(draw):
             return draw(st.integers(0, 512))
         return draw(st.sampled_from(choice.values or (choice.usual, "none")))
 
-    return Recipe(**{name: value(name) for name in CHOICES})
+    return recipe_of({name: value(name) for name in CHOICES})
 
 
 def words_for(recipe: Recipe, names: tuple[str, ...]) -> list[str]:
     """A command line that asks for the recipe."""
     words = []
     for name in names:
-        value = getattr(recipe, name)
+        value = recipe.value(name)
         if not isinstance(value, bool):
             words += [flag(name), str(value)]
         elif value != CHOICES[name].usual:
@@ -56,8 +56,8 @@ def test_a_command_line_asks_for_any_recipe(engine, recipe):
     names = flags(engine=engine)
     parser = Parser()
     add_recipe(parser, names)
-    asked = Recipe(**chosen(parser.parse_args(words_for(recipe, names))))
-    assert asked == replace(USUAL, **{name: getattr(recipe, name) for name in names})
+    asked = recipe_of(chosen(parser.parse_args(words_for(recipe, names))))
+    assert asked == USUAL.by(**{name: recipe.value(name) for name in names})
 
 
 @given(recipe=recipes())
@@ -94,7 +94,7 @@ def test_keys_of_a_header_and_of_inputs_are_as_ever(timeline, setting):
 )
 def test_what_cannot_be_chosen_is_refused(choice, problem):
     with pytest.raises(InputError, match=problem):
-        Recipe(**choice)
+        recipe_of(choice)
     with pytest.raises(InputError, match=problem):
         ask("longalign", MODEL.name, gpu="a100", **choice)
 
@@ -125,8 +125,7 @@ def test_on_one_node_hybrid_runs_as_full_and_is_asked_for_as_hybrid(setting):
 
 
 def test_every_field_says_of_itself_what_the_command_line_needs():
-    for f in fields(Recipe):
-        choice = CHOICES[f.name]
+    for choice in CHOICES.values():
         assert choice.flag or not choice.help
         assert not choice.values or choice.usual in choice.values
         assert not choice.compared or choice.values
@@ -150,7 +149,7 @@ def test_recompute_is_one_choice_however_it_is_said(choice):
             assert words["recompute"] == choice
         else:
             words = fields_of(said)
-        assert Recipe(**words) == Recipe(recompute=choice)
+        assert recipe_of(words) == Recipe(recompute=choice)
 
 
 @pytest.mark.parametrize("choice", RECOMPUTE)
@@ -159,8 +158,8 @@ def test_files_have_recompute_as_they_always_had(choice):
     assert (written["recompute"], written["selective"]) == {
         "full": (True, "no"), "operators": (True, "operators"), "layers": (True, "layers"), "none": (False, "no"),
     }[choice]  # fmt: skip
-    assert Recipe(**fields_of(written)) == Recipe(recompute=choice)
-    assert Recipe(**fields_of(Recipe(recompute=choice).header())) == Recipe(recompute=choice)
+    assert recipe_of(written) == Recipe(recompute=choice)
+    assert recipe_of(Recipe(recompute=choice).header()) == Recipe(recompute=choice)
 
 
 def test_a_part_that_nobody_knows_is_refused():
@@ -171,7 +170,7 @@ def test_a_part_that_nobody_knows_is_refused():
 def test_compile_is_the_compiled_stack():
     parser = Parser()
     add_recipe(parser, flags())
-    assert Recipe(**chosen(parser.parse_args(["--sync", "on-demand", "--compile"]))).stack == "compiled"
+    assert recipe_of(chosen(parser.parse_args(["--sync", "on-demand", "--compile"]))).kernels.stack == "compiled"
 
 
 def test_full_recompute_is_told_although_it_is_usual():
@@ -183,7 +182,7 @@ def test_full_recompute_is_told_although_it_is_usual():
 
 
 def test_what_is_not_as_usual_is_told_behind_the_models_name():
-    assert Recipe(lora=16, attention="fa3").words == " with attention by fa3 with adapters of rank 16"
+    assert USUAL.by(lora=16, attention="fa3").words == " with attention by fa3 with adapters of rank 16"
     assert Recipe(lora=16, sync="collective").estimated == ["lora"]
 
 

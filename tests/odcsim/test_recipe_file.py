@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from odcsim.cli import main
 from odcsim.errors import InputError
-from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, flags
+from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, flags, recipe_of
 from odcsim.recipe_file import KEYS, read
 from odcsim.recipe_flags import add_recipe, chosen
 from odcsim.support.command import Parser
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 def asked(*words: str, engine: bool = True) -> Recipe:
     parser = Parser(prog="odcsim toy")
     add_recipe(parser, flags(engine=engine))
-    return Recipe(**chosen(parser.parse_args([str(word) for word in words])))
+    return recipe_of(chosen(parser.parse_args([str(word) for word in words])))
 
 
 def test_a_file_chooses_all_that_flags_do(file: Path) -> None:
@@ -54,8 +54,8 @@ def test_a_file_chooses_all_that_flags_do(file: Path) -> None:
 def test_flags_win_wherever_they_stand(file: Path, first: bool) -> None:
     words = ["--lora", "0", "--stack", "plain", "--recompute", "none"]
     found = asked(*words, "--recipe", file) if first else asked("--recipe", file, *words)
-    assert (found.lora, found.stack, found.recompute) == (0, "plain", "none")
-    assert (found.attention, found.sync) == ("fa3", "collective")
+    assert (found.lora, found.kernels.stack, found.recompute) == (0, "plain", "none")
+    assert (found.kernels.attention, found.sync) == ("fa3", "collective")
     assert asked("--recipe", file, "--no-recompute").recompute == "none"
 
 

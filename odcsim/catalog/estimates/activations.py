@@ -41,8 +41,8 @@ def working(model: Model, tokens: int, longest: int, recipe: Recipe) -> float:
 
 
 def logits(model: Model, tokens: int, recipe: Recipe) -> float:
-    if recipe.loss == "whole":
-        return float(tokens) * model.vocab * WHOLE[recipe.stack]
+    if recipe.kernels.loss == "whole":
+        return float(tokens) * model.vocab * WHOLE[recipe.kernels.stack]
     return float(min(tokens, LOSS_CHUNK)) * model.vocab * CHUNKED
 
 
@@ -57,11 +57,11 @@ def _heads(model: Model) -> float:
 
 def _whole(model: Model, recipe: Recipe) -> float:
     """Everything of one layer that its backward reads."""
-    norms = 0 if model.plain_mlp else UNFUSED[recipe.stack]
+    norms = 0 if model.plain_mlp else UNFUSED[recipe.kernels.stack]
     hidden = (
         4 + norms + 2 * model.experts_active
     ) * model.hidden  # with experts also a token's copies to them and back
-    inner = 2 if model.plain_mlp else 3 if recipe.stack == "compiled" else 4
+    inner = 2 if model.plain_mlp else 3 if recipe.kernels.stack == "compiled" else 4
     return hidden + _heads(model) + inner * _mlp(model)
 
 
@@ -73,4 +73,4 @@ def _products(model: Model) -> float:
 
 def _scores(model: Model, longest: int, recipe: Recipe) -> float:
     """Elements per token of attention's matrices where a kernel writes them down: scores in fp32, weights in bf16."""
-    return 3.0 * model.heads * longest if recipe.attention == "eager" else 0.0
+    return 3.0 * model.heads * longest if recipe.kernels.attention == "eager" else 0.0

@@ -76,9 +76,9 @@ def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe 
 def _origin(gpu: GPU, rates: Rates, recipe: Recipe) -> str:
     rate = f"matmuls at {rates.matmul:.0%} of {gpu.matmul_flops / 1e12:.0f} TFLOP/s"
     again = "with" if recipe.recomputes else "without"
-    name = rates.usual if recipe.attention == "usual" else recipe.attention
+    name = rates.usual if recipe.kernels.attention == "usual" else recipe.kernels.attention
     told = f"rates of {rates.family} in published runs: {rate}, attention by {name}"
-    return f"{told}, a {recipe.stack} stack, {again} recompute"
+    return f"{told}, a {recipe.kernels.stack} stack, {again} recompute"
 
 
 def kernel(rates: Rates, name: str) -> Attention:
@@ -91,7 +91,7 @@ def kernel(rates: Rates, name: str) -> Attention:
 
 def seconds(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, shard: float) -> Seconds:
     """`shard`: parameters whose states this device holds."""
-    stack = STACKS[chosen.stack]
+    stack = STACKS[chosen.kernels.stack]
     layer = _layer(model, gpu, rates, chosen, stack)
     bandwidth = gpu.memory_bandwidth * rates.moved
     trained = shard * trained_share(model, chosen.lora)
@@ -156,7 +156,7 @@ def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -
     carried = moved(model, stack)
     if chosen.lora:
         carried += BYTES_BF16 * sum(m.times * (ADAPTER_IN * m.inner + ADAPTER_OUT * m.outer) for m in matmuls(model))
-    used = kernel(rates, chosen.attention)
+    used = kernel(rates, chosen.kernels.attention)
     share = gpu.peak_flops * rates.head_share(model.head_dim)
     square = model.attention_flops_per_square
     softmax = (model.layers - model.linear_layers) / model.layers
@@ -172,7 +172,7 @@ def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -
 
 
 def _fp8(rates: Rates, chosen: Recipe) -> float:
-    if chosen.precision == "bf16":
+    if chosen.kernels.precision == "bf16":
         return 1.0
     if not rates.fp8:
         raise InputError(f"{rates.family} has no matmuls in fp8", fix="leave --precision at bf16")
@@ -183,7 +183,7 @@ def _head(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) ->
     """Seconds per token of logits and loss, both ways."""
     weights = LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD
     flops = (1 + weights) * model.head_forward(1.0) * (1 + rates.narrow / model.hidden)
-    carried = model.vocab * (stack.logits if chosen.loss == "whole" else stack.chunked)
+    carried = model.vocab * (stack.logits if chosen.kernels.loss == "whole" else stack.chunked)
     return flops / (gpu.matmul_flops * rates.matmul) + carried / (gpu.memory_bandwidth * rates.moved)
 
 
@@ -206,8 +206,8 @@ def spread(rates: Rates, model: Model, chosen: Recipe) -> float:
     Experts and linear attention lean on kernels that differ more than matmuls do. Rates that nobody held against a
     step in fp8, or with adapters, are those of kernels alone.
     """
-    parts = [rates.spread, STACKS[chosen.stack].spread]
+    parts = [rates.spread, STACKS[chosen.kernels.stack].spread]
     parts += [0.25] if model.experts or model.linear_layers else []
-    parts += [0.1] if chosen.precision == "fp8" else []
+    parts += [0.1] if chosen.kernels.precision == "fp8" else []
     parts += [0.1] if chosen.lora else []
     return math.sqrt(sum(part * part for part in parts))

@@ -3,7 +3,7 @@
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -79,7 +79,7 @@ def _asked(content: Mapping[str, Any], where: str, folder: str) -> Iterator[dict
         for combined in product(*options):
             said = {name: value for one in combined for name, value in one.items() if name != keys.RECIPE}
             file: Mapping[str, Any] = next((one[keys.RECIPE] for one in combined if keys.RECIPE in one), {})
-            recipe = replace(USUAL, **(dict(file) | fields_of(said))).inputs()
+            recipe = USUAL.by(**(dict(file) | fields_of(said))).inputs()
             yield keys.USUAL | {name: value for name, value in said.items() if name in FIELDS} | recipe
 
 

@@ -163,7 +163,7 @@ def _pair(comparison: Comparison, reply: Basis) -> list[str]:
 def _origins(comparison: Comparison) -> list[str]:
     setting, profile = comparison.setting, comparison.setting.cost.profile
     recipe, usual = setting.cost.recipe, setting.cost.recipe.usual
-    known = inputs(setting) | {name: getattr(recipe, name) for name in ASKED}
+    known = inputs(setting) | {name: recipe.value(name) for name in ASKED}
     asked = [
         (name.replace("_", " "), _text(value) + (" (default)" if name in usual else ""))
         for name, value in known.items()

@@ -14,7 +14,7 @@ from odcsim.decide.evaluate import measure
 from odcsim.decide.setting import Setting, assign, cost_of, drawn, plan
 from odcsim.executors.simulation import Simulation
 from odcsim.heuristics.balancer import Work
-from odcsim.recipe import Recipe
+from odcsim.recipe import recipe_of
 from odcsim.trace import Trace
 
 LONGEST = 4096
@@ -56,7 +56,7 @@ def test_by_the_seconds_that_are_simulated_it_is_never_behind(
 ):
     """In no minibatch, under both syncs that meet, however nodes exchange: not by its own estimate alone."""
     (devices, inside), trace = nodes, Trace("t", np.resize(lengths, 72))
-    cost = cost_of(model, gpu, None, devices, inside, recipe=Recipe(**choices))
+    cost = cost_of(model, gpu, None, devices, inside, recipe=recipe_of(choices))
     cost = replace(cost, cluster=replace(cost.cluster, slow=slow))
     setting = Setting(trace, cost, minibatch, max_tokens=room * trace.longest, minibatches=4)
     files = [plan(setting, balancer) for balancer in ("sorted-slice", "lb-micro")]

@@ -33,7 +33,7 @@ def stretched(line: Timeline, factor: float) -> Timeline:
 def said(line: Timeline, **changes: object) -> Timeline:
     """It says otherwise of itself: of its recipe, or of the rest."""
     chosen = {name: changes.pop(name) for name in CHOICES if name in changes}
-    recipe = replace(line.about.recipe, **chosen)
+    recipe = line.about.recipe.by(**chosen)
     return replace(line, about=replace(line.about, recipe=recipe, **changes))
 
 

@@ -7,7 +7,7 @@ from odcsim.decide.asking import ask
 from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
 from odcsim.profile import write
-from odcsim.recipe import Recipe
+from odcsim.recipe import recipe_of
 
 SMALL = "r1-distill-qwen-1.5b"
 CHOICES = (
@@ -22,7 +22,7 @@ CHOICES = (
 
 @pytest.mark.parametrize("chosen", CHOICES)
 def test_a_published_fit_is_taken_for_what_it_was_made_of_alone(chosen):
-    usual, other = (cost_of(SMALL, "a100", None, 8, recipe=Recipe(**words)).profile for words in ({}, chosen))
+    usual, other = (cost_of(SMALL, "a100", None, 8, recipe=recipe_of(words)).profile for words in ({}, chosen))
     assert (usual.fidelity, other.fidelity) == ("published fit", "catalogue")
 
 

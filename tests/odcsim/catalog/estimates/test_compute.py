@@ -21,7 +21,7 @@ SMALL, LARGE = "r1-distill-qwen-1.5b", "r1-distill-qwen-7b"
 def of(model: str | Model = SMALL, gpu: str = "a100", devices: int = 8, **chosen):
     shape = catalog.model(model) if isinstance(model, str) else model
     known = rates(family_of(gpu))
-    return seconds(shape, catalog.gpu(gpu), known, replace(USUAL, **chosen), shape.parameters / devices)
+    return seconds(shape, catalog.gpu(gpu), known, USUAL.by(**chosen), shape.parameters / devices)
 
 
 def takes(fit: Polynomial, length: int, samples: int = 1) -> float:
@@ -162,9 +162,9 @@ def test_what_no_run_covers_is_less_certain():
     assert usual == known.spread
     for model, chosen in (
         (mixed, USUAL),
-        (dense, replace(USUAL, precision="fp8")),
-        (dense, replace(USUAL, lora=8)),
-        (dense, replace(USUAL, stack="plain")),
+        (dense, USUAL.by(precision="fp8")),
+        (dense, USUAL.by(lora=8)),
+        (dense, USUAL.by(stack="plain")),
     ):
         assert spread(known, model, chosen) > usual
     assert spread(rates("blackwell"), dense, USUAL) > spread(rates("ampere"), dense, USUAL)

@@ -11,6 +11,7 @@ from odcsim.catalog.estimates.memory import SLACK, Memory, estimate
 from odcsim.program import SYNCS
 from odcsim.recipe import RECOMPUTE, Recipe
 
+MEETS = Recipe("collective")
 MODEL = catalog.model("r1-distill-qwen-7b")
 
 
@@ -74,11 +75,9 @@ def test_what_is_kept_grows_from_full_recompute_to_none() -> None:
 
 
 def test_eager_attention_keeps_a_matrix_and_grows_with_the_square() -> None:
-    eager = [
-        estimate(MODEL, 8, n, Recipe("collective", attention="eager"), longest=n).activations for n in (1024, 2048)
-    ]
+    eager = [estimate(MODEL, 8, n, MEETS.by(attention="eager"), longest=n).activations for n in (1024, 2048)]
     assert eager[1] > 2.5 * eager[0]
-    packed = estimate(MODEL, 8, 2048, Recipe("collective", attention="eager"), longest=1024).activations
+    packed = estimate(MODEL, 8, 2048, MEETS.by(attention="eager"), longest=1024).activations
     assert packed == pytest.approx(2 * eager[0])
 
 
@@ -96,18 +95,18 @@ def test_saved_inputs_dominate_activations_of_a_deep_model() -> None:
 
 def test_the_loss_is_taken_in_chunks_or_whole() -> None:
     def logits(tokens: int, loss: str = "chunked") -> float:
-        return activations.logits(MODEL, tokens, Recipe("collective", loss=loss))
+        return activations.logits(MODEL, tokens, MEETS.by(loss=loss))
 
     assert logits(LOSS_CHUNK) == logits(65536)
     assert logits(LOSS_CHUNK // 2) == logits(LOSS_CHUNK) / 2
     assert logits(65536, "whole") > 16 * logits(65536)
-    assert estimate(MODEL, 8, 65536, Recipe("collective", loss="whole")).logits == logits(65536, "whole")
+    assert estimate(MODEL, 8, 65536, MEETS.by(loss="whole")).logits == logits(65536, "whole")
 
 
 def test_the_fuller_moment_counts() -> None:
     """A whole loss over many tokens is fuller than a layer's backward, and has no gradients on their way."""
-    whole = estimate(MODEL, 8, 65536, Recipe("collective", loss="whole"))
-    chunked = estimate(MODEL, 8, 65536, Recipe("collective", loss="chunked"))
+    whole = estimate(MODEL, 8, 65536, MEETS.by(loss="whole"))
+    chunked = estimate(MODEL, 8, 65536, MEETS.by(loss="chunked"))
     assert whole.gradients == 4 * MODEL.parameters / 8 < chunked.gradients
     assert chunked.logits == 0 < whole.logits
 

@@ -11,7 +11,7 @@ from odcsim.decide.sweeps.keys import ALL, CASE, RECIPE, ROWS
 from odcsim.decide.sweeps.point import trace
 from odcsim.errors import InputError
 from odcsim.question import FIELDS
-from odcsim.recipe import Recipe
+from odcsim.recipe import recipe_of
 from odcsim.recipe_flags import chosen
 
 SMALL = {"trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": 2, "minibatch": 2}
@@ -76,7 +76,7 @@ def test_what_is_not_said_is_what_compare_takes():
     args = build_parser().parse_args(["compare", *words])
     [one] = asked(SMALL)
     assert {name: one[name] for name in keys.USUAL} == {name: getattr(args, name) for name in keys.USUAL}
-    assert {name: one[name] for name in one if name not in keys.USUAL} == Recipe(**chosen(args)).inputs()
+    assert {name: one[name] for name in one if name not in keys.USUAL} == recipe_of(chosen(args)).inputs()
 
 
 @pytest.mark.parametrize(
