@@ -76,11 +76,16 @@ class Site:
             recipe = replace(recipe, sharding="full")
         key = (recipe, way.balancer, way.setting.limit, minibatches, exactly)
         if key not in self._plans:
-            if recipe not in self._drawn:
-                self._drawn[recipe] = drawn(way.setting)
-            few = self._drawn[recipe][:minibatches]
+            few = self.drawn(way.setting)[:minibatches]
             self._plans[key] = assign(way.setting, way.balancer, few, exactly=exactly)
         return self._plans[key]
+
+    def drawn(self, setting: Setting) -> list[Drawn]:
+        """The minibatches, with what their samples weigh by the setting's recipe, whatever the sharding."""
+        recipe = replace(setting.cost.recipe, sharding="full")
+        if recipe not in self._drawn:
+            self._drawn[recipe] = drawn(setting)
+        return self._drawn[recipe]
 
     def ways(self) -> list[Way]:
         """Every way to screen that fits memory with something to spare, or without where none does."""
