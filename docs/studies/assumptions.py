@@ -1,8 +1,9 @@
-"""Write the table of docs/model/index.md: every assumption, where it stands, and the tests that hold it.
+"""Renew the table of docs/model/index.md: every assumption, where it stands, and the tests that rely on it.
 
     python docs/studies/assumptions.py
 
-From the pages of that folder; tests/docs/test_assumptions.py tells when it no longer says what they say.
+Assumptions are the sections of the pages of that folder, in their order. Each keeps the tests that the table names; a
+new one has none until somebody writes them there, which tests/docs/test_assumptions.py tells.
 """
 
 import argparse
@@ -16,37 +17,44 @@ import page_table
 FOLDER = Path(__file__).parents[1] / "model"
 INDEX = FOLDER / "index.md"
 BEGIN, END = "<!-- assumptions -->", "<!-- end of assumptions -->"
-_TEST = re.compile(r"`tests/[\w/]+/test_\w+\.py::test_\w+`|`tests/test_\w+\.py::test_\w+`")
 _PAGE = re.compile(r"^- \[.*\]\((\S+)\)", re.MULTILINE)
+_GROUP = re.compile(r"^\| \[.*\]\((\S+)\) \|(.*\n(?:\|  \|.*\n)*)", re.MULTILINE)  # an assumption, and its rows
+_TEST = re.compile(r"`tests/(?:\w+/)*test_\w+\.py::test_\w+`")
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """A section of a page, and the tests that it names."""
+    """A section of a page, and the tests that rely on it."""
 
     title: str
     where: str
     tests: tuple[str, ...]
 
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """One for each test."""
+        yield f"[{self.title}]({self.where})", self.tests[0] if self.tests else ""
+        yield from (("", test) for test in self.tests[1:])
 
-def assumptions() -> Iterator[Assumption]:
+
+def assumptions(index: str) -> Iterator[Assumption]:
     """In the order of the index and of its pages."""
-    for name in _PAGE.findall(INDEX.read_text(encoding="utf-8")):
+    tests = {where: tuple(_TEST.findall(rows)) for where, rows in _GROUP.findall(index)}
+    for name in _PAGE.findall(index):
         for part in re.split(r"^## ", (FOLDER / name).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
-            heading, _, body = part.partition("\n")
+            heading = part.partition("\n")[0]
             place = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-            yield Assumption(heading, f"{name}#{place}", tuple(_TEST.findall(body)))
+            where = f"{name}#{place}"
+            yield Assumption(heading, where, tests.get(where, ()))
 
 
-def table() -> str:
-    """The first test of each, and how many hold it with that one; its section names them all."""
-    rows = [(f"[{a.title}]({a.where})", a.tests[0], str(len(a.tests))) for a in assumptions()]
-    return page_table.table(("assumption, and where it stands", "a test that holds it", "of"), rows)
+def table(index: str) -> str:
+    rows = [row for assumption in assumptions(index) for row in assumption.rows()]
+    return page_table.table(("assumption, and where it stands", "what relies on it"), rows)
 
 
-def renewed(text: str) -> str:
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}"
+def renewed(index: str) -> str:
+    before, _, rest = index.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table(index)}\n\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> None:

@@ -10,8 +10,7 @@ HEAD = """# Habits of training loops
 What people do between two minibatches, and what comes of it under `OnDemand`: it is right, as in one process that has
 all the data, or it is refused in the words on the right. There is no third column; what leaves no trace and
 is as wrong under stock FSDP2 has a row in [the engine's table](engine/index.md#what-is-supported-and-what-is-refused).
-The tests follow every habit on two devices and in one process, and hold this page to what they find
-(`tests/odc_engine/fsdp/test_habits.py::test_right_or_refused_as_the_page_says`).
+The tests follow every habit on two devices and in one process, and hold this page to what they find.
 `python tests/helpers/habits_page.py > docs/habits.md` writes it anew.
 """
 

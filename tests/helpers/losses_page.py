@@ -30,8 +30,7 @@ sum. What is said is believed, and nothing is tried.
 What a trial does not see: a part that depends on which samples are in a batch together, and is less than 2e-5 of the
 whole loss (5e-3 in bf16); and what a loss divides by later, if that changes while training.
 
-The tests hold this page to what they find
-(`tests/odc_engine/trainers/test_losses.py::test_right_or_refused_as_the_page_says`).
+The tests hold this page to what they find.
 `python tests/helpers/losses_page.py > docs/losses.md` writes it anew.
 """
 

@@ -19,9 +19,8 @@ within 1e-6 of one process that has all the data. *Nothing moved* counts units b
 neither pulled nor pushed a byte, rank by rank: just those that its microbatches do not go through.
 
 Models are transformers' own classes (5.23), tiny, with random weights in fp64, the tower trained and each of its blocks
-a unit, as each layer of text. `python tests/helpers/paths_page.py` writes these tables anew, and
-`tests/odc_engine/trainers/test_paths.py::test_right_on_demand_without_a_byte_for_nothing_and_stock_as_the_page_says`
-holds them to what it finds.
+a unit, as each layer of text. `python tests/helpers/paths_page.py` writes these tables anew, and a test holds them to
+what it finds.
 """
 
 

@@ -54,6 +54,34 @@ def test_the_nouns_of_the_contracts_are_in_the_glossary():
     assert missing == []
 
 
+TO_RUN = re.compile(r"`(?:\S*/)?(?:pytest|python) [^`]*`")
+
+
+def prose(page: str) -> str:
+    """Sentences: neither code, tables nor commands to type."""
+    text = re.sub(r"^ *```.*?^ *```$|^ *\|[^\n]*$", "", page, flags=re.MULTILINE | re.DOTALL)
+    return TO_RUN.sub("", text)
+
+
+def test_no_sentence_of_a_page_names_a_test():
+    """Who reads a page wants to know what holds, and has a table where it matters what holds it. What says how to add
+    something, at the end of CONTRIBUTING.md, tells which test to look at."""
+    every = [path for folder in ("docs", "notebooks", "traces") for path in (ROOT / folder).rglob("*.md")]
+    pages = {path: path.read_text(encoding="utf-8") for path in (*ROOT.glob("*.md"), *every)}
+    pages[ROOT / "CONTRIBUTING.md"] = pages[ROOT / "CONTRIBUTING.md"].partition("\n## Add ")[0]
+    assert len(pages) > 40
+    assert {
+        str(path.relative_to(ROOT)): found
+        for path, text in pages.items()
+        if (found := re.findall(r"\btest_\w+", prose(text)))
+    } == {}
+
+
+def test_prose_is_what_is_neither_code_table_nor_command():
+    page = "a test_a\n\n```sh\ntest_b\n```\n\n| test_c |\n\n`pytest test_d.py\n-s`, `bin/pytest test_e`, `test_f`\n"
+    assert re.findall(r"test_\w", prose(page)) == ["test_a", "test_f"]
+
+
 def test_no_test_imports_another():
     """What several need is a helper, so that a folder of tests runs by itself."""
     files = {p: p.read_text(encoding="utf-8") for p in (ROOT / "tests").rglob("test_*.py")}
