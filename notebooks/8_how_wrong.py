@@ -109,7 +109,7 @@ print(f"{seconds}; the worst is {worst}")
 # %% [markdown]
 # ## Speedups: what the paper and a port of it published
 #
-# What matters for a decision is a ratio of two runs, in which an error that stretches all seconds alike cancels.
+# What matters for a decision is a ratio of two runs, in which a factor that all times are off by cancels.
 
 # %%
 cells = tomllib.loads((docs / "paper.toml").read_text(encoding="utf-8"))["cells"]

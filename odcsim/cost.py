@@ -156,9 +156,9 @@ class Cost:
         return load(self.model, schedules, luck, queues=queues)
 
     def luck(self, schedules: Sequence[Schedule], numbers: Sequence[int], seed: int) -> list[Floats]:
-        """How many times as long as planned each sample takes: of mean one, the same whoever runs it.
+        """Log-normal slow-down of each sample (mean 1), seeded by the minibatch's number.
 
-        Of minibatches by their numbers, so that all balancers, syncs and executors meet the same; none without noise.
+        So every balancer, sync and executor meets the same draws. None without noise.
         """
         if not self.cluster.sample_noise:
             return []

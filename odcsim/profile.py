@@ -84,7 +84,7 @@ class Profile:
     adapters: float = 0.0  # parameters of one layer's adapters where nothing else is trained; 0: all is
     node_transfers_included: bool = False  # the fit was made on a node whose transfers are in its numbers
     longest: int = 0  # tokens of the longest sample that the numbers were made from; 0: no limit known
-    low: float = 1.0  # nine times in ten the true seconds are from this many times the ones above ...
+    low: float = 1.0  # 90 % interval of the true seconds: from this many times the ones above ...
     high: float = 1.0  # ... up to this many
     # What a measured profile adds; nothing below is needed.
     timings: tuple[Timing, ...] = ()  # they take the place of the cluster's rates, and of optimizer and publish

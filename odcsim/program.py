@@ -218,7 +218,7 @@ def program(
 
 
 def _in_streams(sync: Sync, streams: str) -> Sync:
-    """In two, what is gathered does not wait for what is pushed."""
+    """With two streams, all-gathers do not queue behind reduce-scatters."""
     return replace(sync, gather_lane=GATHER, push_lane=PUSH) if streams == "two" else sync
 
 

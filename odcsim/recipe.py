@@ -125,7 +125,7 @@ class Recipe:
     copies: str = _chosen(
         "kernels",
         values=COPIES,
-        help="who gathers: kernels that take a part of compute, or copy engines that take none",
+        help="gather with SM kernels or with copy engines",
         words="with copy {}",
         estimated=True,
     )
@@ -223,7 +223,7 @@ class Recipe:
 
     @property
     def estimated(self) -> list[str]:
-        """The names of what is not as usual and what no measured seconds know."""
+        """Non-default fields that a measured profile cannot account for."""
         known = {name: CHOICES[name] for name in self._unusual()}
         return [name for name, c in known.items() if c.estimated and self.value(name) not in c.measured]
 

@@ -148,7 +148,7 @@ class FarMemory(PeerMemory):
         """Copy bytes of a device's arena, from `start` on, into bytes of the own one."""
 
     def fetch_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
-        """Of each device from a place on into bytes of the own arena, all at once. A fetch waits for the one before."""
+        """Fetch ranges of devices' arenas into the own one, as one batch. A fetch waits for the one before."""
         for device, start, into in places:
             self.fetch(device, start, into)
 

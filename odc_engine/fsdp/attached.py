@@ -124,7 +124,7 @@ class Attached:
             usual(set_to_none=set_to_none, **how)
             return
         if not set_to_none:
-            problem = "zero_grad(set_to_none=False) of an attached optimizer, which has zeros for gradients of nobody"
+            problem = "zero_grad(set_to_none=False) is not supported after attach(): missing gradients would be zeros"
             raise InputError(problem, fix="zero_grad()")
         usual(set_to_none=True, **how)
         if self._meetings.settled:  # a minibatch without a step

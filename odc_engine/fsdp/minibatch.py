@@ -90,7 +90,7 @@ class Minibatch:
     def push(self, unit: Unit, *, reached: bool) -> None:
         """Gradients of a unit go to their owners."""
         if reached and unit.index not in self._forwarded:
-            problem = f"backward of a forward pass of {unit.name} over weights that are no longer published"
+            problem = f"backward() of a forward pass of {unit.name} that ran in an earlier minibatch"
             raise InputError(problem, fix="finish backward before the optimizer steps")
         if self.look is not None:
             _refuse(next(self._left(unit), None))
@@ -206,7 +206,7 @@ class Minibatch:
                     self._watched.add(id(piece.parameter))
 
     def _bypass(self, piece: Piece, _: Tensor) -> None:
-        problem = f"a gradient of {piece.name} went past its unit, since a loss uses the sharded parameter itself"
+        problem = f"the loss uses {piece.name} outside FSDP's forward, so its gradient would not be reduced"
         raise InputError(problem, fix=self._ways.now.add)
 
     def close(self) -> None:

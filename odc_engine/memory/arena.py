@@ -47,10 +47,11 @@ class _Chunk:
 class Arena:
     """Typed views of every near device's arena: weights, then gradients, unit after unit, the same layout everywhere.
 
-    Under hybrid sharding (several nodes of `per_node` devices) a device stands in its node for its counterparts,
-    which have its place in the other nodes: its arena holds a part for each of them beside its own, of weights and of
-    gradients. So gathers and pushes find everything in the node. `sum_nodes` and `fetch` are what goes between nodes.
-    Hierarchical, `begin` and `bring` stand in the place of `fetch`: units come one by one, beside what goes on.
+    Under hybrid sharding (several nodes of `per_node` devices) a device holds copies of the shards of its
+    counterparts, the devices with its local rank in the other nodes: its arena has a part for each of them beside its
+    own, of weights and of gradients. So gathers and pushes find everything in the node. `sum_nodes` and `fetch` are
+    what goes between nodes. Hierarchical, `begin` and `bring` stand in the place of `fetch`: units come one by one,
+    beside what goes on.
 
     `locked` keeps one sum per unit that everybody adds to under a lock. `slots` keeps one per writer, added up in the
     order of devices at the end: the same bits in every run, for as many times the memory as there are devices.

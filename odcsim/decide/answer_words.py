@@ -200,8 +200,8 @@ def _trust(comparison: Comparison, reply: Basis) -> str:
         words += f"WARNING: {profile.origin}. "
     words += f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
     if profile.low != profile.high:
-        words += f", nine times in ten {_long(chosen.model_low)} to {_long(chosen.model_high)}"
-    return f"{words}.{utilization(chosen)} An error that stretches all seconds alike leaves every speedup as it is."
+        words += f", 90 % interval {_long(chosen.model_low)} to {_long(chosen.model_high)}"
+    return f"{words}.{utilization(chosen)} If all times are off by one factor, speedups still hold."
 
 
 def _long(seconds: float) -> str:

@@ -69,7 +69,7 @@ class WholeRun:
         if row.certain:
             return words
         low, high = duration(whole.model_low), duration(whole.model_high)
-        return f"{words} (nine times in ten {low} to {high}{_between(whole)})"
+        return f"{words} (90 % interval {low} to {high}{_between(whole)})"
 
     def _spent(self, row: Row) -> str:
         whole = self.over(row)

@@ -36,7 +36,7 @@ class Deal:
     slots: Slots
     queue: Sequence[Sequence[int]] = ()  # microbatches that devices take at run time, in this order
     gangs: Sequence[int] = ()  # of how many devices each sample is; empty where none is split
-    rival: Slots = ()  # to deal instead where devices that meet are done sooner with it, says who simulates both
+    rival: Slots = ()  # alternative deal, used where simulation shows that it is faster if devices meet
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from odcsim.support.numbers import duration
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A point of the picture, with the factors between which the truth is nine times in ten."""
+    """A point of the picture, with the factors of its 90 % interval."""
 
     name: str
     seconds: float
@@ -38,7 +38,7 @@ def pareto(
     best = front(points)
     drawn = figure(
         "What does time cost?",
-        "bars span nine cases in ten; the line joins what nothing beats in both",
+        "bars are 90 % intervals; the line joins what nothing beats in both",
         x="hours of the whole run",
         y=unit,
         height=460,

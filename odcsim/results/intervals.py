@@ -1,8 +1,8 @@
-"""How far a ratio of sums over minibatches may be off because of which samples there were.
+"""Sampling error of a ratio of sums over minibatches.
 
 A trace is a sample of what will be trained on, and minibatches drawn from it again and again share its samples: a
-hundred passes over 300 samples say little more than one. So a minibatch's deviation is split in two: what its samples
-bring one by one, which more passes do not average out, and what comes of which samples met, which they do.
+hundred passes over 300 samples say little more than one. So a minibatch's variance is split in two: that between
+samples, which repeating the data does not reduce, and that of which samples meet, which it does.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from odcsim.timeline import Floats, Ints
 POWERS = (1.0, 2.0, 0.5)  # of a sample's work, whose sums may explain a minibatch's deviation ...
 BENDS = (0.8, 0.95, 0.99)  # ... and sums of what is over these quantiles: there a long sample begins to be waited for
 EACH = 8  # minibatches for each sum, or nothing but chance is explained
-UNKNOWN = 0.5  # the share that samples bring one by one, where nothing tells
+UNKNOWN = 0.5  # the share of the variance that is between samples, where nothing tells
 LENT = 3  # so many minibatches are thought to say that
 FEWER = 0.7  # degrees of freedom of one minibatch: deviations have heavier tails than normal ones
 LEAST = 2.8  # degrees of freedom, where there are more than three minibatches
@@ -29,7 +29,7 @@ class Draws:
 
     distinct: int  # before their order starts over
     overlap: float  # share of its samples that a minibatch has in common with another one, on average
-    lasting: float  # of the variance that samples bring one by one, the part that is left in the mean
+    lasting: float  # of the variance between samples, the part that is left in the mean
     sums: Floats  # over the samples' work [minibatch, sum]
     samples: int = 0  # of a minibatch
 
@@ -90,7 +90,7 @@ def interval(above: Floats, below: Floats, draws: Draws, level: float = LEVEL) -
 
 
 def _single(off: Floats, draws: Draws) -> float:
-    """The share of the deviations' variance that samples bring one by one: explained by sums over the samples."""
+    """The share of the deviations' variance that is between samples: explained by sums over the samples."""
     count = len(off)
     sums = draws.sums[:, : max(1, count // EACH)]
     sums = sums - sums.mean(axis=0)

@@ -54,7 +54,7 @@ def spent(offer: Offer, times: float = 1.0) -> str:
 
 def between(offer: Offer) -> str:
     low, high = offer.factors
-    words = f"nine times in ten {duration(offer.seconds * low)} to {duration(offer.seconds * high)}"
+    words = f"90 % interval {duration(offer.seconds * low)} to {duration(offer.seconds * high)}"
     paid = offer.dollars
     return words if paid is None else f"{words}, {money(paid * low)} to {money(paid * high)}"
 

@@ -52,7 +52,7 @@ def _sure(chosen: Row) -> str:
     if chosen.certain:
         return f"How sure: the seconds come without an interval; {ratio}"
     off = f"{chosen.model_low / chosen.makespan_seconds:.2f} to {chosen.model_high / chosen.makespan_seconds:.2f}"
-    return f"How sure: nine times in ten it takes {off} times these seconds; {ratio}"
+    return f"How sure: the 90 % interval is {off} times these seconds; {ratio}"
 
 
 def _figures(comparison: Comparison, reply: Basis, run: WholeRun | None) -> list[tuple[str, str]]:

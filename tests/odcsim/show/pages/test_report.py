@@ -279,7 +279,7 @@ def test_a_row_that_does_not_fit_is_called_out(comparison):
 def test_every_fidelity_is_told_in_words(comparison, fidelity):
     told = " ".join(answer_words.sentences(trusted(comparison, fidelity), answer.answer(comparison)))
     assert answer_words._TRUST[fidelity] in told
-    assert ", nine times in ten " in told
+    assert ", 90 % interval " in told
 
 
 def test_a_report_cannot_go_where_there_is_no_folder(comparison, tmp_path):
