@@ -60,7 +60,11 @@ INTENDED: tuple[Intended, ...] = (
     Intended(r"/idle_parts", "parts of idle time are counted as all devices' time", question='"streams", "two"'),
     # From bef7051 on: one question, one evaluation, one answer.
     Intended(r"/(fidelity|memory_limit|microbatches)$", "a row tells these itself, at every door", ADDED),
-    Intended(r"^compare/(held_fixed|inputs/(epochs|field))", "an answer names what was held fixed and asked", ADDED),
+    Intended(
+        r"^(compare|break-even)/(held_fixed|inputs/(epochs|field))",
+        "an answer names what was held fixed and asked",
+        ADDED,
+    ),
     Intended(
         r"/run/rows/.*/seconds_(low|high)$|/run\.seconds_(low|high)$", "a whole run knows which minibatches were drawn"
     ),

@@ -3,6 +3,8 @@
 import contextlib
 import csv
 import html
+import importlib
+import importlib.util
 import io
 import json
 import os
@@ -173,15 +175,21 @@ def sweep(question: Question) -> Values:
     return {"rows": [{k: v for k, v in plain(row).items() if k != "point"} for row in rows]}
 
 
+def explorers() -> tuple[Any, Any, Any]:
+    """What the page takes and answers by, in whichever room this state of odcsim keeps them."""
+    room = "odcsim.show.explore" if importlib.util.find_spec("odcsim.show") else "odcsim.explore"
+    asked, reply = (importlib.import_module(f"{room}.{name}") for name in ("asked", "reply"))
+    return asked.Asked, reply.reply, reply.break_even
+
+
 def explorer(question: Question) -> Values:
     """The page's reply, where it has controls for all that is asked."""
     import odcsim
-    from odcsim.show.explore.asked import Asked
-    from odcsim.show.explore.reply import break_even, reply
 
+    page, reply, leads = explorers()
     network = 25 if question.cluster else 0
     names = "trace model gpu devices minibatch room price minibatches".split()
-    asked = Asked(**{name: getattr(question, name) for name in names}, network=network)
+    asked = page(**{name: getattr(question, name) for name in names}, network=network)
     try:
         found = reply(asked)
         return {
@@ -192,7 +200,7 @@ def explorer(question: Question) -> Values:
             "verdict": found.verdict,
             "advice": found.advice,
             "shown": found.table[1] if hasattr(found, "table") else [list(row) for row in found.rows],
-            "break_even": break_even(asked),
+            "break_even": leads(asked),
         }
     except odcsim.InputError as error:
         return {"refused": str(error)}
