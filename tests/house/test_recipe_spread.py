@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sources import ENGINE, ODCSIM
 
-from odcsim.recipe import CHOICES
+from odcsim.recipe import CHOICES, KERNELS
 
 ASKING = ("cli", "show", "plots", "decide")
 SEVERAL = {"sync", "sharding"}  # of which these rooms try several for one recipe
@@ -49,6 +49,19 @@ def test_who_asks_passes_choices_on_inside_a_recipe(room):
     assert there
     passed = {module: own(path) & set(CHOICES) - SEVERAL for module, path in there.items()}
     assert {module: found for module, found in passed.items() if found} == {}
+
+
+def read_of_kernels(path: Path) -> set[str]:
+    """Kernels' choices that a file reads, of whichever recipe."""
+    nodes = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Attribute))
+    return {n.attr for n in nodes if isinstance(n.value, ast.Attribute) and n.value.attr == "kernels"} & set(KERNELS)
+
+
+def test_estimates_alone_know_kernels_and_stack():
+    found = {module: read_of_kernels(path) for module, path in (ODCSIM | ENGINE).items()}
+    readers = {module: names for module, names in found.items() if names}
+    assert set().union(*readers.values()) == set(KERNELS)
+    assert all(module.startswith("odcsim.catalog.estimates.") for module in readers)
 
 
 @pytest.mark.parametrize("name", sorted(set(CHOICES) - ELSEWHERE))
