@@ -78,6 +78,7 @@ INTENDED: tuple[Intended, ...] = (
     ),
     Intended(r"^explorer/break_even$", "the same, of the page's sentence"),
     Intended(r"^explorer/verdict$", "the page adds, as the terminal does, where in the interval the answer is another"),
+    Intended(r"^explorer/advice/", "an interval is called one", "nine times in ten"),
     Intended(r"^explorer/link$", "a link's words come in the order of a question's fields"),
     Intended(r"^(explorer/shown|report/table)/", "one list of columns: heads and cells are those of the terminal"),
     Intended(
