@@ -15,7 +15,7 @@ from odcsim.model import Model
 from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing, stretched
 from odcsim.program import Program
 from odcsim.recipe import USUAL, Recipe
-from odcsim.schedule import Schedule, flattened
+from odcsim.schedule import Schedule
 
 Floats = NDArray[np.float64]
 # Parameters travel in bf16 where a profile does not say otherwise, gradients in fp32: FSDP2's usual mixed precision.
@@ -45,7 +45,7 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     `luck` has for each minibatch how many times as long as planned each of its samples takes. `queues`: the entries of
     the shared queues instead, as microbatches of one device that stands for any.
     """
-    flats = [flattened((s.queue,)) if queues else s.flat for s in schedules]
+    flats = [s.waiting if queues else s.flat for s in schedules]
     counts = np.array([flat.counts for flat in flats])
     shape = (int(counts.max(initial=0)), *counts.shape)
     sizes = np.concatenate([flat.sizes for flat in flats])
@@ -58,7 +58,7 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     each = [len(s.lengths) for s in schedules]
     begin = np.repeat(np.cumsum(each) - each, counts.sum(axis=1))
     order = np.concatenate([flat.samples for flat in flats]) + np.repeat(begin, sizes)
-    lengths = np.fromiter(chain.from_iterable(s.lengths for s in schedules), np.int64)
+    lengths = np.concatenate([s.sizes for s in schedules])
     factors = np.ones(len(lengths))
     if any(s.gangs for s in schedules):
         factors *= np.fromiter(chain.from_iterable(s.parts() for s in schedules), np.float64)

@@ -12,11 +12,13 @@ from functools import cached_property
 from itertools import chain
 from math import log2
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from odcsim.errors import InputError
+from odcsim.flat import NOTHING, Assignment, Flat, Microbatches, flattened, taken
 from odcsim.support import budget
 from odcsim.support.checked import Given, shown
 from odcsim.support.files import reading, replacing
@@ -27,25 +29,6 @@ FORMAT = "odcsim schedule"
 VERSION = 1
 LONGEST = 2**31 - 1  # tokens of a sample
 ANEW = "write it anew with 'odcsim balance'"
-
-Microbatches = tuple[tuple[int, ...], ...]
-Assignment = tuple[Microbatches, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Flat:
-    """What devices run, in arrays: the microbatches of a device beside each other, and their samples."""
-
-    counts: NDArray[np.int64]  # microbatches of each device
-    sizes: NDArray[np.int64]  # samples of each microbatch
-    samples: NDArray[np.int64]
-
-
-def flattened(devices: Assignment) -> Flat:
-    microbatches = list(chain.from_iterable(devices))
-    counts = np.fromiter(map(len, devices), np.int64, len(devices))
-    sizes = np.fromiter(map(len, microbatches), np.int64, len(microbatches))
-    return Flat(counts, sizes, np.fromiter(chain.from_iterable(microbatches), np.int64, int(sizes.sum())))
 
 
 @dataclass(frozen=True)
@@ -63,7 +46,7 @@ class Schedule:
     devices: Assignment
     samples: tuple[int, ...] = ()  # the samples' ids in the trace, where known
     loss: tuple[int, ...] = ()  # tokens of each sample that carry loss, where known
-    queue: Microbatches = ()
+    queue: Microbatches = field(default_factory=tuple)  # no value of the class, which would hide what is made late
     gangs: tuple[int, ...] = ()  # how many devices run each sample; empty where none is split
     split_overhead: float = 0.0  # work that each doubling of a gang adds, as a fraction of its sample's
 
@@ -74,18 +57,50 @@ class Schedule:
             return sum(map(lengths.__getitem__, microbatch))
         return sum([-(-lengths[i] // gangs[i]) for i in microbatch])
 
+    def dealt(
+        self, flat: Flat, waiting: Flat = NOTHING, gangs: tuple[int, ...] = (), split_overhead: float = 0.0
+    ) -> "Schedule":
+        """The same samples, dealt otherwise. Devices and queue are made of the arrays when somebody asks for them."""
+        made = object.__new__(Schedule)
+        same = {name: getattr(self, name) for name in ("lengths", "samples", "loss", "sizes")}
+        made.__dict__.update(same, flat=flat, waiting=waiting, gangs=gangs, split_overhead=split_overhead)
+        return made
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What `dealt` has left open."""
+            if name not in ("devices", "queue") or "flat" not in self.__dict__:
+                raise AttributeError(f"'Schedule' object has no attribute '{name}'")
+            made = self.flat.nested() if name == "devices" else self.waiting.nested()[0]
+            object.__setattr__(self, name, made)
+            return made
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """The lengths as an array, which every simulation of the schedule asks for."""
+        return np.array(self.lengths, dtype=np.int64)
+
     @cached_property
     def flat(self) -> Flat:
-        """Of the devices, which every simulation of the schedule asks for."""
+        """Of the devices."""
         return flattened(self.devices)
 
+    @cached_property
+    def waiting(self) -> Flat:
+        """Of the queue: the microbatches of one device that stands for any."""
+        return flattened((self.queue,))
+
     @property
+    def queued(self) -> int:
+        """Microbatches in the queue."""
+        return len(self.waiting.sizes)
+
+    @cached_property
     def fullest(self) -> int:
         """Tokens of the fullest microbatch, whoever runs it."""
-        held = np.array(self.lengths, dtype=np.int64)
-        if self.gangs:
-            held = -(-held // np.array(self.gangs, dtype=np.int64))
-        return max(_fullest(held, flat) for flat in (self.flat, flattened((self.queue,))))
+        held = -(-self.sizes // np.array(self.gangs, dtype=np.int64)) if self.gangs else self.sizes
+        return max(int(flat.of_sums(held).max(initial=0)) for flat in (self.flat, self.waiting))
 
     def parts(self) -> list[float]:
         """How much of each sample's work one device does that runs it."""
@@ -101,24 +116,19 @@ class Schedule:
     @property
     def uneven(self) -> bool:
         """Whether devices differ in microbatch counts, which only a sync without meetings inside can run."""
-        return bool(self.queue) or len(set(self.microbatches)) > 1
+        counts = self.flat.counts
+        return bool(self.queued) or bool(len(counts) and counts.min() != counts.max())
 
     def contents(self) -> Iterator[tuple[int, ...]]:
         """The samples of every microbatch, whoever runs it."""
         return chain(*self.devices, self.queue)
 
-    def realised(self, takers: Iterable[int]) -> "Schedule":
+    def realised(self, takers: ArrayLike) -> "Schedule":
         """The schedule that a run has come to, without a queue: `takers` has the device that ran each entry."""
-        devices = [list(device) for device in self.devices]
-        for entry, taker in zip(self.queue, takers, strict=True):
-            devices[taker].append(entry)
-        return replace(self, devices=tuple(map(tuple, devices)), queue=())
-
-
-def _fullest(held: NDArray[np.int64], flat: Flat) -> int:
-    ends = np.concatenate(([0], np.cumsum(flat.sizes)))
-    upto = np.concatenate(([0], np.cumsum(held[flat.samples])))
-    return int(np.diff(upto[ends]).max(initial=0))
+        ran = np.asarray(takers, dtype=np.int64)
+        if len(ran) != self.queued:
+            raise ValueError(f"{len(ran)} takers of {self.queued} entries: the one is shorter than the other")
+        return self.dealt(taken(self.flat, self.waiting, ran), NOTHING, self.gangs, self.split_overhead)
 
 
 def part(gang: int, overhead: float) -> float:

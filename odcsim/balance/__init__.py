@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from odcsim.balance import lb_micro, lb_mini, lb_robust, lb_tight, pool, simple, sorted_slice, split
 from odcsim.errors import InputError, nearest
+from odcsim.flat import Assignment, Microbatches
 from odcsim.heuristics.balancer import Balancer, Work, assigned
 from odcsim.neighbours import TRAINERS
-from odcsim.schedule import Assignment, Microbatches
 
 if TYPE_CHECKING:
     from odcsim.balance.learned import LearnedCosts

@@ -1,12 +1,15 @@
 """The assignments that look at no cost: what a training run does before anybody balances it."""
 
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.flat import Flat
 from odcsim.heuristics.balancer import Balancer, Deal, Work
 
 
 def native(work: Work) -> Deal:
     """The right one as the baseline of an untouched data loader: sample i to device i mod N, one per microbatch."""
-    samples, devices = len(work.tokens), work.devices
-    return _alike([[[i] for i in range(device, samples, devices)] for device in range(devices)])
+    return Deal(_alike(_in_turn(len(work.tokens), work.devices), len(work.tokens)))
 
 
 def local_sort(work: Work) -> Deal:
@@ -14,18 +17,22 @@ def local_sort(work: Work) -> Deal:
 
     Long samples then tend to meet long ones, which saves a collective run some of its waiting.
     """
-    lengths, devices = work.tokens.tolist(), work.devices
-    turns = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    slots: list[list[list[int]]] = [[] for _ in range(devices)]
-    for i in turns:
-        slots[i % devices].append([i])
-    return _alike(slots)
+    samples = len(work.tokens)
+    held = _in_turn(samples, work.devices)
+    longest_first = (-np.append(work.tokens, 0)[held]).argsort(axis=1, kind="stable")
+    return Deal(_alike(np.take_along_axis(held, longest_first, axis=1), samples))
 
 
-def _alike(slots: list[list[list[int]]]) -> Deal:
+def _in_turn(samples: int, devices: int) -> NDArray[np.int64]:
+    """The samples of each device [device, turn]; the number past the last one stands for none."""
+    turns = -(-samples // devices)
+    return np.minimum(np.arange(turns * devices), samples).reshape(turns, devices).T
+
+
+def _alike(held: NDArray[np.int64], samples: int) -> Flat:
     """Where samples do not divide by devices, the devices with fewer end on an empty microbatch: every step is met."""
-    most = max(map(len, slots))
-    return Deal([device + [[] for _ in range(most - len(device))] for device in slots])
+    there = (held < samples).ravel()
+    return Flat(np.full(len(held), held.shape[1]), there.astype(np.int64), held.ravel()[there])
 
 
 NATIVE = Balancer("native", native, "one sample per microbatch, as they come", by_cost=False, even=False)

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from odcsim.balance import lb_mini
 from odcsim.errors import InputError
+from odcsim.flat import Assignment
 from odcsim.heuristics.balancer import Balancer, Deal, Work, assigned
 from odcsim.heuristics.packing import Microbatch, packed
 from odcsim.heuristics.uneven import earliest, even_out
-from odcsim.schedule import Assignment, part
+from odcsim.schedule import part
 
 LARGEST = 8  # devices on one sample: those of a usual node, since what they exchange takes quick links
 STEPS = 8  # targets tried between one and its double

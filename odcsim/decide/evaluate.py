@@ -161,7 +161,7 @@ def simulated(setting: Setting, sync: str) -> Simulation:
 
 def _about(setting: Setting, schedules: Sequence[Schedule]) -> tuple[int, int, str]:
     """Tokens of the fullest microbatch, microbatches and fidelity, whichever sync runs the schedules."""
-    counts = [sum(schedule.microbatches) + len(schedule.queue) for schedule in schedules]
+    counts = [len(schedule.flat.sizes) + schedule.queued for schedule in schedules]
     fullest = max(schedule.fullest for schedule in schedules)
     return fullest, sum(counts), simulation.fidelity(setting.cost, schedules)
 

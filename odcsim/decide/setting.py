@@ -137,7 +137,7 @@ def assign(
         deal = assigned(chosen, _work(setting, chosen, minibatch, known))
         schedules.append(_schedule(setting, minibatch, deal))
         if exactly and deal.rival:
-            rivals[number] = replace(schedules[-1], devices=deal.rival)
+            rivals[number] = schedules[-1].dealt(deal.rival)
         advance()
     for number in sooner(setting.cost, rivals, schedules):
         schedules[number] = rivals[number]
@@ -150,8 +150,8 @@ def _work(setting: Setting, balancer: Balancer, drawn: Drawn, known: Mapping[str
 
 
 def _schedule(setting: Setting, drawn: Drawn, deal: Assigned) -> Schedule:
-    whole = replace(drawn.unassigned, devices=deal.devices, queue=deal.queue)
-    return replace(whole, gangs=deal.gangs, split_overhead=setting.split_overhead or 0.0) if deal.gangs else whole
+    overhead = (setting.split_overhead or 0.0) if deal.gangs else 0.0
+    return drawn.unassigned.dealt(deal.flat, deal.waiting, deal.gangs, overhead)
 
 
 def _known(setting: Setting, balancer: Balancer) -> dict[str, Any]:

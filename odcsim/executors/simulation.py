@@ -67,10 +67,10 @@ class Simulation:
                 raise InputError(f"the analytic executor draws no {drawn}", fix=f"use --executor des, or {drawn} 0")
         meet = not sync_named(self.sync).uneven
         for number, schedule in enumerate(schedules, self.first):
-            if len(schedule.devices) != cluster.devices:
-                raise InputError(f"schedule for {len(schedule.devices)} devices on a cluster of {cluster.devices}")
-            if meet:  # to count them for nothing would take as long as to simulate them
-                check_counts(self.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
+            if len(schedule.flat.counts) != cluster.devices:
+                raise InputError(f"schedule for {len(schedule.flat.counts)} devices on a cluster of {cluster.devices}")
+            if meet and schedule.uneven:
+                check_counts(self.sync, schedule.microbatches, schedule.queued, where=f"minibatch {number}")
             if schedule.gangs and (cluster.jitter or cluster.swing or cluster.slow):
                 raise InputError(
                     "a gang that splits a sample stays in step, which jitter, swings and slow devices would break",
@@ -146,21 +146,20 @@ def stretched(schedules: Sequence[Schedule], simulation: Simulation, factors: Se
 def carried(schedules: Sequence[Schedule]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Samples and tokens of each minibatch."""
     samples = np.array([len(s.lengths) for s in schedules], dtype=np.int64)
-    return samples, np.array([sum(s.lengths) for s in schedules], dtype=np.int64)
+    return samples, np.array([s.sizes.sum() for s in schedules], dtype=np.int64)
 
 
 def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
     """The profile's fidelity, or `extrapolated` where a sample, a microbatch or the devices are beyond it."""
     profile = cost.profile
-    longest = max(max(s.lengths) for s in schedules)
+    longest = max(int(s.sizes.max()) for s in schedules)
     beyond = bool(profile.longest and longest > profile.longest) or not profile.measured_with(cost.cluster.devices)
     return "extrapolated" if beyond or _too_full(profile.most_tokens, schedules) else profile.fidelity
 
 
 def _too_full(most: int, schedules: Sequence[Schedule]) -> bool:
     """Whether a microbatch holds more than `most` tokens; no limit where that is 0."""
-    microbatches = ((s, m) for s in schedules for m in s.contents()) if most else ()
-    return any(s.tokens(m) > most for s, m in microbatches)
+    return bool(most) and any(s.fullest > most for s in schedules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ class _Alike:
 
     @property
     def queued(self) -> bool:
-        return bool(self.schedules[0].queue)
+        return bool(self.schedules[0].queued)
 
 
 def _groups(
@@ -201,7 +200,7 @@ def _groups(
             yield group
             continue
         takers = taking.take(group.program, group.durations, simulation.cost.program(1), _entries(group, simulation))
-        realised = [s.realised(row[: len(s.queue)].tolist()) for s, row in zip(group.schedules, takers, strict=True)]
+        realised = [s.realised(row[: s.queued]) for s, row in zip(group.schedules, takers, strict=True)]
         for places in _alike(realised, simulation, None):
             part = _group([numbers[i] for i in places], [realised[i] for i in places], simulation, count, costs)
             yield replace(part, takers=takers[places])
@@ -210,7 +209,7 @@ def _groups(
 def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | None) -> Iterator[list[int]]:
     groups: dict[tuple[int, bool], list[int]] = {}
     for number, schedule in enumerate(schedules):
-        groups.setdefault((max(map(len, schedule.devices)), bool(schedule.queue)), []).append(number)
+        groups.setdefault((int(schedule.flat.counts.max()), bool(schedule.queued)), []).append(number)
     for _, numbers in sorted(groups.items()):
         stride = max(1, size // simulation.cost.cluster.devices) if size else len(numbers)
         for first in range(0, len(numbers), stride):
@@ -276,7 +275,7 @@ def _share(group: _Alike, simulation: Simulation) -> Block:
 
     cluster = simulation.cost.cluster
     # Room for a device that takes twice its share.
-    most = group.program.microbatches + 2 + 2 * max(len(s.queue) for s in group.schedules) // cluster.devices
+    most = group.program.microbatches + 2 + 2 * max(s.queued for s in group.schedules) // cluster.devices
     while True:
         steps = simulation.cost.program(most)
         queues = (des.Queue(counts, seconds) for counts, seconds in _queues(group, simulation))

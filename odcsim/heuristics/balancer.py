@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.schedule import Assignment, Microbatches
+from odcsim.flat import NOTHING, Assignment, Flat, Microbatches, flattened
 
 Floats = NDArray[np.float64]
 Slots = Sequence[Sequence[Sequence[int]]]  # device -> microbatch -> samples, by their numbers in the work
@@ -31,22 +31,30 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """Who runs what: the microbatches of each device, and what only some balancers know."""
+    """Who runs what: the microbatches of each device, nested or flat, and what only some balancers know."""
 
-    slots: Slots
+    slots: Slots | Flat
     queue: Sequence[Sequence[int]] = ()  # microbatches that devices take at run time, in this order
     gangs: Sequence[int] = ()  # of how many devices each sample is; empty where none is split
-    rival: Slots = ()  # alternative deal, used where simulation shows that it is faster if devices meet
+    rival: Slots | Flat = ()  # alternative deal, used where simulation shows that it is faster if devices meet
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
     """A deal by positions in the minibatch."""
 
-    devices: Assignment
-    queue: Microbatches = ()
+    flat: Flat
+    waiting: Flat  # the queue
     gangs: tuple[int, ...] = ()
-    rival: Assignment = ()
+    rival: Flat | None = None
+
+    @property
+    def devices(self) -> Assignment:
+        return self.flat.nested()
+
+    @property
+    def queue(self) -> Microbatches:
+        return self.waiting.nested()[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +82,11 @@ def assigned(balancer: Balancer, work: Work) -> Assigned:
     """What the balancer makes of a minibatch: every sample once, no microbatch over the limit."""
     check(work)
     if not balancer.by_cost:
-        return _in_positions(balancer.function(work), list(range(len(work.tokens))))
+        return _in_positions(balancer.function(work), np.arange(len(work.tokens)))
     # Sorted first, so that plans depend on what the samples are and not on where they stand in the minibatch.
     ties = () if work.scenarios is None else tuple(-work.scenarios)
     order = np.lexsort((*ties, -work.tokens, -work.weights))
-    return _in_positions(balancer.function(_sorted(work, order)), order.tolist())
+    return _in_positions(balancer.function(_sorted(work, order)), order)
 
 
 def _sorted(work: Work, order: NDArray[np.int64]) -> Work:
@@ -86,15 +94,15 @@ def _sorted(work: Work, order: NDArray[np.int64]) -> Work:
     return replace(work, tokens=work.tokens[order], weights=work.weights[order], scenarios=scenarios)
 
 
-def _in_positions(deal: Deal, positions: list[int]) -> Assigned:
-    at = positions.__getitem__
-    devices, rival = (
-        tuple([tuple([tuple(map(at, part)) for part in device]) for device in slots])
-        for slots in (deal.slots, deal.rival)
-    )
-    gangs = dict(zip(positions, deal.gangs, strict=False))
-    queue = tuple([tuple(map(at, entry)) for entry in deal.queue])
-    return Assigned(devices, queue, tuple([gangs[i] for i in range(len(gangs))]), rival)
+def _in_positions(deal: Deal, positions: NDArray[np.int64]) -> Assigned:
+    flat, rival = (flat_of(slots).numbered(positions) for slots in (deal.slots, deal.rival))
+    waiting = flattened((deal.queue,)).numbered(positions) if deal.queue else NOTHING
+    gangs = np.array(deal.gangs, dtype=np.int64)[positions.argsort()] if deal.gangs else positions[:0]
+    return Assigned(flat, waiting, tuple(gangs.tolist()), rival if len(rival.counts) else None)
+
+
+def flat_of(slots: Slots | Flat) -> Flat:
+    return slots if isinstance(slots, Flat) else flattened(slots)
 
 
 def check(work: Work) -> None:

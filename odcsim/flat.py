@@ -1,0 +1,73 @@
+"""Who runs what, in arrays: nested tuples of thousands of devices take longer to make than to simulate."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Microbatches = tuple[tuple[int, ...], ...]
+Assignment = tuple[Microbatches, ...]
+Whole = NDArray[np.int64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flat:
+    """What devices run: the microbatches of a device beside each other, and their samples."""
+
+    counts: Whole  # microbatches of each device
+    sizes: Whole  # samples of each microbatch
+    samples: Whole
+
+    def __eq__(self, other: object) -> bool:
+        """With the same in it."""
+        if not isinstance(other, Flat):
+            return NotImplemented
+        mine, its = ((of.counts, of.sizes, of.samples) for of in (self, other))
+        return all(map(np.array_equal, mine, its))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def numbered(self, numbers: Whole) -> "Flat":
+        """The same with sample i called `numbers[i]`."""
+        return replace(self, samples=numbers[self.samples])
+
+    def of_sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """What each microbatch's samples add up to, one after the other."""
+        each = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        return np.bincount(each, values[self.samples], len(self.sizes)).astype(np.float64, copy=False)
+
+    def nested(self) -> Assignment:
+        """In tuples, as files and users have it."""
+        microbatches = _cut(self.samples.tolist(), self.sizes)
+        return tuple(_cut(microbatches, self.counts))
+
+
+def _cut(values: Sequence[T], sizes: Whole) -> list[tuple[T, ...]]:
+    ends = sizes.cumsum().tolist()
+    return [tuple(values[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=False)]
+
+
+def flattened(devices: Sequence[Sequence[Sequence[int]]]) -> Flat:
+    microbatches = list(chain.from_iterable(devices))
+    counts = np.fromiter(map(len, devices), np.int64, len(devices))
+    sizes = np.fromiter(map(len, microbatches), np.int64, len(microbatches))
+    return Flat(counts, sizes, np.fromiter(chain.from_iterable(microbatches), np.int64, int(sizes.sum())))
+
+
+NOTHING = flattened(((),))  # a queue without entries: of one device that stands for any
+
+
+def taken(flat: Flat, waiting: Flat, takers: Whole) -> Flat:
+    """With the microbatches that wait for anybody behind those of the devices that took them."""
+    devices = len(flat.counts)
+    owner = np.concatenate((np.repeat(np.arange(devices), flat.counts), takers))
+    order = owner.argsort(kind="stable")
+    sizes, samples = (np.concatenate(both) for both in ((flat.sizes, waiting.sizes), (flat.samples, waiting.samples)))
+    first = sizes.cumsum() - sizes
+    sizes, first = sizes[order], first[order]
+    places = np.arange(len(samples)) + np.repeat(first - (sizes.cumsum() - sizes), sizes)
+    return Flat(flat.counts + np.bincount(takers, minlength=devices), sizes, samples[places])
