@@ -6,6 +6,7 @@ empty slot and weighs nothing, so that giving a sample for nothing is a trade to
 """
 
 import math
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -42,15 +43,36 @@ def owners(groups: list[list[int]], samples: int) -> Whole:
     return owner
 
 
-def hold(owner: Whole, devices: int) -> Held:
-    """What each device holds, heaviest first, given the device of each sample; the last slot is empty everywhere."""
+def hold(owner: Whole, devices: int, turn: Whole | None = None) -> Held:
+    """What each device holds, heaviest first, given the device of each sample; the last slot is empty everywhere.
+
+    `turn`: with samples by their turns instead.
+    """
     samples = len(owner)
-    order = owner.argsort(kind="stable")
+    order = ordered(owner, devices) if turn is None else np.lexsort((turn, owner))
     counts = np.bincount(owner, minlength=devices)
     held = np.full((devices, int(counts.max()) + 1), samples)
     place = np.arange(samples) - np.repeat(counts.cumsum() - counts, counts)
     held[owner[order], place] = order
     return held
+
+
+def ordered(values: Whole, end: int) -> Whole:
+    """Places by their values, all from 0 and below the end. (Of short numbers numpy sorts digits.)"""
+    return values.astype(np.uint16 if end <= 1 << 16 else np.int64).argsort(kind="stable")
+
+
+def laid(groups: list[list[int]], samples: int) -> Held:
+    """Lists of what devices hold as an array."""
+    counts = np.fromiter(map(len, groups), np.int64, len(groups))
+    held = np.full((len(groups), int(counts.max())), samples)
+    held[np.arange(held.shape[1]) < counts[:, None]] = np.fromiter(chain.from_iterable(groups), np.int64)
+    return held
+
+
+def listed(held: Held, samples: int) -> list[list[int]]:
+    """And as lists again."""
+    return [[i for i in row if i < samples] for row in held.tolist()]
 
 
 class Relieved(NamedTuple):
