@@ -1,18 +1,23 @@
 """lb-micro: equal sample counts, equal microbatch counts. What the paper compares with, and runs with every sync."""
 
-from collections import deque
-
+from odcsim.flat import Flat
 from odcsim.heuristics.balancer import Balancer, Deal, Work
-from odcsim.heuristics.karmarkar_karp import differencing_equal
-from odcsim.heuristics.packing import Microbatch, fewest, pack
+from odcsim.heuristics.karmarkar_karp import differencing_equal, many_parts
+from odcsim.heuristics.packed_rows import Floats, Whole, pack_alike
 from odcsim.heuristics.remembered import remembered
-from odcsim.heuristics.swaps import even_out
+from odcsim.heuristics.swaps import even_out, even_out_held
+from odcsim.heuristics.trades import Held, hold, laid
+from odcsim.heuristics.wide import differencing_equal_wide
 
 
 @remembered
-def equal_counts(weights: list[float], devices: int) -> list[list[int]]:
+def equal_counts(weights: Floats, devices: int) -> Held:
     """The samples of each device: as many as any other (within one), loads as even as that and the swaps allow."""
-    return even_out(differencing_equal(weights, devices), weights)
+    if many_parts(len(weights), devices):
+        part, turn = differencing_equal_wide(weights, devices)
+        return even_out_held(hold(part, devices, turn)[:, :-1], weights)
+    listed = weights.tolist()
+    return laid(even_out(differencing_equal(listed, devices), listed), len(listed))
 
 
 def lb_micro(work: Work) -> Deal:
@@ -20,24 +25,12 @@ def lb_micro(work: Work) -> Deal:
 
     It evens out the devices' totals and leaves to chance which microbatches meet in one step.
     """
-    return Deal(_packed(work.weights.tolist(), work.tokens.tolist(), work.devices, work.max_tokens))
+    return Deal(_packed(work.weights, work.tokens, work.devices, work.max_tokens))
 
 
 @remembered
-def _packed(weights: list[float], tokens: list[int], devices: int, max_tokens: int) -> list[list[Microbatch]]:
-    groups = equal_counts(weights, devices)
-    count = max(fewest(group, tokens, max_tokens) for group in groups)
-    waiting, packed = deque(range(len(groups))), dict[int, list[Microbatch]]()
-    while waiting:
-        device = waiting[0]
-        microbatches = pack(groups[device], weights, tokens, max_tokens, count)
-        if microbatches is None:  # so all of them need more; whom that is for is asked first
-            count += 1
-            waiting.extend(packed)
-            packed.clear()
-        else:
-            packed[waiting.popleft()] = microbatches
-    return [packed[device] for device in range(len(groups))]
+def _packed(weights: Floats, tokens: Whole, devices: int, max_tokens: int) -> Flat:
+    return pack_alike(equal_counts(weights, devices), weights, tokens, max_tokens)
 
 
 BALANCER = Balancer(

@@ -7,6 +7,8 @@ samples stand heaviest first, and the number past the last one stands for none.
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.flat import Flat
+from odcsim.heuristics.packed_rows import flat_rows
 from odcsim.heuristics.packing import Microbatch
 from odcsim.heuristics.trades import Held
 
@@ -15,7 +17,7 @@ Whole = NDArray[np.int64]
 STEPS = 8  # trades between the microbatches of one device
 
 
-def pack_all(held: Held, weights: Floats, tokens: Whole, max_tokens: int) -> list[list[Microbatch]]:
+def pack_all(held: Held, weights: Floats, tokens: Whole, max_tokens: int) -> Flat:
     """The microbatches of each device, heaviest first; a device without samples has none.
 
     The right one wherever a microbatch costs something by itself. Counts start at tokens / limit and grow until one of
@@ -25,12 +27,13 @@ def pack_all(held: Held, weights: Floats, tokens: Whole, max_tokens: int) -> lis
     held = np.sort(held, axis=1)[:, : int((held < len(weights)).sum(axis=1).max())]
     cost, size = np.append(weights, 0.0)[held], np.append(tokens, 0)[held]
     where, fitted = _fewest(cost, size, max_tokens)
-    packed = _lists(held, cost, where, len(weights))
+    there = held < len(weights)
+    rank, count = _by_load(cost, where, there)
     if len(fitted):
         cheap, short = weights.tolist(), tokens.tolist()
         for device in fitted.tolist():
-            packed[device] = _even_out(packed[device], cheap, short, max_tokens)
-    return packed
+            _mend(held[device], rank[device], int(count[device]), cheap, short, max_tokens)
+    return flat_rows(held, there, rank, count)
 
 
 def _fewest(cost: Floats, size: Whole, max_tokens: int) -> tuple[Whole, Whole]:
@@ -75,17 +78,24 @@ def _place(
     return where, fits
 
 
-def _lists(held: Held, cost: Floats, where: Whole, samples: int) -> list[list[Microbatch]]:
-    rows, most = np.arange(len(held))[:, None], int(where.max()) + 1
-    there = held < samples
-    load = np.bincount((rows * most + where).ravel(), cost.ravel(), len(held) * most).reshape(-1, most)
-    rank = (-load).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")[rows, where]
-    sizes = np.bincount((rows * most + rank)[there], minlength=load.size)
-    turn = np.where(there, rank, most).argsort(axis=1, kind="stable")
-    numbers = np.take_along_axis(held, turn, axis=1)
-    flat, ends = numbers[numbers < samples].tolist(), sizes.cumsum()
-    parts = [flat[start:end] for start, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
-    return [[part for part in parts[at : at + most] if part] for at in range(0, len(parts), most)]
+def _by_load(cost: Floats, where: Whole, there: NDArray[np.bool_]) -> tuple[Whole, Whole]:
+    """Microbatches numbered from the heaviest down, and how many of each device have a sample."""
+    shape = len(cost), int(where.max()) + 1
+    cell = np.arange(shape[0])[:, None] * shape[1] + where
+    load = np.bincount(cell.ravel(), cost.ravel(), shape[0] * shape[1]).reshape(shape)
+    used = np.bincount(cell[there], minlength=load.size).reshape(shape) > 0
+    order = np.where(used, -load, np.inf).argsort(axis=1, kind="stable")
+    return np.take_along_axis(order.argsort(axis=1), where, axis=1), used.sum(axis=1)
+
+
+def _mend(held: Whole, rank: Whole, count: int, weights: list[float], tokens: list[int], max_tokens: int) -> None:
+    """Even out the microbatches of one device."""
+    place = {sample: at for at, sample in enumerate(held.tolist()) if sample < len(weights)}
+    packed: list[Microbatch] = [[] for _ in range(count)]
+    for sample, at in place.items():
+        packed[rank[at]].append(sample)
+    for part, samples in enumerate(_even_out(packed, weights, tokens, max_tokens)):
+        rank[[place[sample] for sample in samples]] = part
 
 
 def _even_out(packed: list[Microbatch], weights: list[float], tokens: list[int], max_tokens: int) -> list[Microbatch]:

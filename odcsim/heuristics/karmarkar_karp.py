@@ -77,6 +77,11 @@ def differencing_equal(weights: list[float], parts: int) -> list[list[int]]:
     return [samples for _, samples in heap[0][2]] if heap else [[] for _ in range(parts)]
 
 
+def many_parts(samples: int, parts: int) -> bool:
+    """Whether states are arrays."""
+    return parts >= WIDE and samples >= MANY
+
+
 def _groups(part: Whole, turn: Whole, parts: int) -> list[list[int]]:
     """The samples of each part, by the turn in which they were laid there."""
     samples = np.lexsort((turn, part)).tolist()

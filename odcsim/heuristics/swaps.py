@@ -8,11 +8,13 @@ the heaviest device it ends: lifting others would not end the minibatch any soon
 """
 
 from bisect import insort
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.heuristics.trades import Held, laid, listed
+
+Floats = NDArray[np.float64]
 CLOSE = 5e-4  # of the mean load: lesser spreads are far below the error of any cost model
 MANY = 24  # devices from which on numpy is quicker
 ROUNDS = 64
@@ -26,24 +28,58 @@ Device = tuple[float, int]  # load and number: a sorted list of them runs from t
 
 def even_out(groups: list[list[int]], weights: list[float]) -> list[list[int]]:
     """The same samples with a lesser (never a greater) spread of loads; `weights` run from the heaviest sample down."""
-    close = CLOSE * sum(weights) / len(groups)
     if len(groups) >= MANY:
-        held, done = _rounds(groups, np.append(weights, 0.0), close)
-        return held if done else _one_by_one(held, weights, close)
-    return _one_by_one([sorted(group) for group in groups], weights, close)
-
-
-def _one_by_one(held: list[list[int]], weights: list[float], close: float) -> list[list[int]]:
-    """Trades of the heaviest device; samples of each stand in order, which is kept."""
-    ranked = sorted((_load(group, weights), device) for device, group in enumerate(held))
-    for _ in range(STEPS + len(held) // 2):
-        done = ranked[-1][0] <= max(ranked[0][0] + close, weights[0])
-        if done or not _lower(ranked, held, weights, close / 8):
-            break
+        return listed(even_out_held(laid(groups, len(weights)), np.array(weights)), len(weights))
+    held = [sorted(group) for group in groups]
+    loads = [_load(group, weights) for group in held]
+    _one_by_one(held, loads, weights, CLOSE * sum(weights) / len(groups))
     return held
 
 
-def _lower(ranked: list[Device], held: list[list[int]], weights: list[float], gain: float) -> bool:
+def even_out_held(held: Held, weights: Floats) -> Held:
+    """The same of many devices, in arrays."""
+    samples, plain = len(weights), weights.tolist()
+    close = CLOSE * sum(plain) / len(held)
+    held, loads = _rounds(held, np.append(weights, 0.0), close)
+    if loads.max() > max(loads.min() + close, weights[0]):
+        changed = _Lists(held, samples)
+        _one_by_one(changed, loads.tolist(), plain, close)
+        held = changed.written()
+    return held
+
+
+class _Lists(dict[int, list[int]]):
+    """What devices hold as lists, of those that are asked for."""
+
+    def __init__(self, held: Held, samples: int) -> None:
+        self.held, self.samples = held, samples
+
+    def __missing__(self, device: int) -> list[int]:
+        self[device] = [i for i in self.held[device].tolist() if i < self.samples]
+        return self[device]
+
+    def written(self) -> Held:
+        """All of them, with what has changed."""
+        width = max([self.held.shape[1], *map(len, self.values())])
+        held = np.pad(self.held, ((0, 0), (0, width - self.held.shape[1])), constant_values=self.samples)
+        for device, group in self.items():
+            held[device] = group + [self.samples] * (width - len(group))
+        return held
+
+
+Lists = list[list[int]] | _Lists
+
+
+def _one_by_one(held: Lists, loads: list[float], weights: list[float], close: float) -> None:
+    """Trades of the heaviest device; samples of each stand in order, which is kept."""
+    ranked = sorted(zip(loads, range(len(loads)), strict=True))
+    for _ in range(STEPS + len(ranked) // 2):
+        done = ranked[-1][0] <= max(ranked[0][0] + close, weights[0])
+        if done or not _lower(ranked, held, weights, close / 8):
+            break
+
+
+def _lower(ranked: list[Device], held: Lists, weights: list[float], gain: float) -> bool:
     """Relieve the heaviest device by a trade with the lightest one that can; false where none can."""
     load, heavy = ranked[-1]
     above = held[heavy]
@@ -90,20 +126,17 @@ def _load(group: list[int], weights: list[float]) -> float:
     return sum([weights[i] for i in group])
 
 
-def _rounds(groups: list[list[int]], weights: NDArray[np.float64], close: float) -> tuple[list[list[int]], bool]:
-    """Trades of many pairs of devices at once, and whether loads are as close then as they need to be.
+def _rounds(held: Held, weights: Floats, close: float) -> tuple[Held, Floats]:
+    """Trades of many pairs of devices at once, and loads then.
 
     An empty slot is a sample of no weight (the last of `weights`).
     """
-    nothing = len(weights) - 1
-    width = max(map(len, groups))
-    counts = np.array([len(group) for group in groups])
-    slots = np.full((len(groups), width), nothing)
-    slots[np.arange(width) < counts[:, None]] = np.fromiter(chain.from_iterable(groups), np.int64)
+    nothing, width = len(weights) - 1, held.shape[1]
+    slots = held.copy()
     loads = weights[slots].sum(axis=1)
-    pairs = max(1, min(len(groups) // 2, TRADES // width**2))
+    pairs = max(1, min(len(slots) // 2, TRADES // width**2))
     turn = np.arange(pairs)
-    uneven = bool((counts != width).any())
+    uneven = bool((slots == nothing).any())
     idle = 0
     for _ in range(ROUNDS):
         order = loads.argsort(kind="stable")
@@ -126,8 +159,9 @@ def _rounds(groups: list[list[int]], weights: NDArray[np.float64], close: float)
         changed = np.concatenate((heavy, light))
         loads[changed] = weights[slots[changed]].sum(axis=1)
     slots.sort(axis=1)
-    there = slots != nothing
-    flat, ends = slots[there].tolist(), there.sum(axis=1).cumsum().tolist()
-    loads = weights[slots].cumsum(axis=1)[:, -1]  # added up as elsewhere, one sample after the other
-    held = [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-    return held, bool(loads.max() <= max(loads.min() + close, weights[0]))
+    return slots, added_up(weights[slots])
+
+
+def added_up(rows: Floats) -> Floats:
+    """Of each row, one sample after the other: as lists are added up, to the last bit."""
+    return rows.cumsum(axis=1)[:, -1]

@@ -6,8 +6,9 @@ from heapq import heapify, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.flat import Flat, flattened
 from odcsim.heuristics.fewest import pack_all
-from odcsim.heuristics.packing import Microbatch, packed
+from odcsim.heuristics.packing import packed
 from odcsim.heuristics.trades import hold, owners, settle
 
 CLOSE = 5e-4  # of the mean time, as in swaps
@@ -20,7 +21,7 @@ KINDS = 12  # speeds told apart at most when samples are first dealt out to many
 Floats = NDArray[np.float64]
 
 
-def by_speed(weights: Floats, tokens: NDArray[np.int64], speeds: Floats, max_tokens: int) -> list[list[Microbatch]]:
+def by_speed(weights: Floats, tokens: NDArray[np.int64], speeds: Floats, max_tokens: int) -> Flat:
     """The right one for slow or mixed devices under on-demand: as lb-mini, and the latest device is done early.
 
     Counts of samples and of microbatches are free, and differ. Every weight is divided by the speed of its device.
@@ -29,7 +30,7 @@ def by_speed(weights: Floats, tokens: NDArray[np.int64], speeds: Floats, max_tok
     groups = earliest(weights, speeds)
     if len(groups) < MANY or max(map(len, groups)) > WIDE:
         listed, short = weights.tolist(), tokens.tolist()
-        return [packed(group, listed, short, max_tokens) for group in even_out(groups, weights, speeds)]
+        return flattened([packed(group, listed, short, max_tokens) for group in even_out(groups, weights, speeds)])
     count, devices = len(weights), len(groups)
     scaled, slow = weights / (weights.sum() or 1.0), speeds.sum() / speeds
     held = settle(hold(owners(groups, count), devices), scaled, slow).held

@@ -9,32 +9,38 @@ from odcsim.balance.lb_micro import equal_counts
 from odcsim.balance.lb_mini import free_counts
 from odcsim.heuristics.remembered import LARGEST, MOST, remembered
 
-WEIGHTS = st.lists(st.floats(0.1, 9.0), min_size=1, max_size=24).map(lambda weights: sorted(weights, reverse=True))
+WEIGHTS = st.lists(st.floats(0.1, 9.0), min_size=1, max_size=24).map(
+    lambda weights: np.array(sorted(weights, reverse=True))
+)
 
 
 @given(WEIGHTS, st.integers(1, 8))
 def test_a_remembered_split_is_the_one_found_anew(weights, devices):
     for split in (equal_counts, free_counts):
-        assert split(list(weights), devices) == split(list(weights), devices) == split.__wrapped__(weights, devices)
+        found = split(weights, devices)
+        assert split(weights.copy(), devices) is found
+        assert np.array_equal(found, split.__wrapped__(weights, devices))
 
 
 @given(WEIGHTS, st.integers(1, 8))
 def test_no_balancer_changes_what_others_are_given(weights, devices):
-    lengths, seconds = np.full(len(weights), 10), np.array(weights)
-    before = [split(list(weights), devices) for split in (equal_counts, free_counts)]
-    kept = [[list(group) for group in groups] for groups in before]
+    lengths = np.full(len(weights), 10)
+    before = [split(weights, devices) for split in (equal_counts, free_counts)]
+    kept = [held.copy() for held in before]
     for each in balance.BALANCERS:
         if not each.queue and not each.gangs:
-            balance.balance(each.name, lengths, seconds, devices, 30)
-    balance.pooled(lengths, seconds, devices, 30)
-    assert kept == [split(list(weights), devices) for split in (equal_counts, free_counts)] == before
+            balance.balance(each.name, lengths, weights, devices, 30)
+    balance.pooled(lengths, weights, devices, 30)
+    for split, held, was in zip((equal_counts, free_counts), before, kept, strict=True):
+        assert split(weights, devices) is held
+        assert np.array_equal(held, was)
 
 
-def test_other_lists_and_other_numbers_are_found_by_themselves():
+def test_other_arrays_and_other_numbers_are_found_by_themselves():
     asked = []
-    split = remembered(lambda *given: asked.append(given) or [given])
+    split = remembered(lambda weights, devices: asked.append((weights.tolist(), devices)) or [asked[-1]])
     for weights, devices in (([2.0, 1.0], 1), ([2.0, 1.0], 2), ([2.0, 1.5], 1), ([2.0, 1.0], 1)):
-        assert split(weights, devices) == [(weights, devices)]
+        assert split(np.array(weights), devices) == [(weights, devices)]
     assert asked == [([2.0, 1.0], 1), ([2.0, 1.0], 2), ([2.0, 1.5], 1)]
 
 
@@ -42,7 +48,7 @@ def test_a_large_minibatch_is_not_kept():
     asked = []
     split = remembered(lambda weights: asked.append(len(weights)) or [])
     for many in (LARGEST + 1, LARGEST + 1, LARGEST, LARGEST):
-        split([1.0] * many)
+        split(np.ones(many))
     assert asked == [LARGEST + 1, LARGEST + 1, LARGEST]
 
 
@@ -51,5 +57,5 @@ def test_the_oldest_are_forgotten_and_what_was_just_asked_for_is_kept():
     split = remembered(lambda _, number: asked.append(number) or [number])
     room = MOST // LARGEST
     for number in (*range(room), 0, room, 0, 1):  # 0 was asked for again before there was no room for all
-        assert split([1.0] * LARGEST, number) == [number]
+        assert split(np.ones(LARGEST), number) == [number]
     assert asked == [*range(room), room, 1]

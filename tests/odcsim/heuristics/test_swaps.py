@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim.heuristics.karmarkar_karp import differencing, differencing_equal
-from odcsim.heuristics.swaps import MANY, even_out
+from odcsim.heuristics.swaps import MANY, _Lists, _one_by_one, even_out
+from odcsim.heuristics.trades import laid, listed
 
 # No deadline: a busy machine is no failure.
 few, many = settings(max_examples=40, deadline=None), settings(max_examples=100, deadline=None)
@@ -40,6 +41,17 @@ def test_counts_stay_equal_within_one(case):
     groups, weights = case
     counts = [len(group) for group in even_out(groups, weights)]
     assert max(counts) - min(counts) <= (len(weights) % len(groups) > 0)
+
+
+@given(dealt())
+@many
+def test_one_by_one_lists_are_made_of_those_that_trade_alone(case):
+    groups, weights = case
+    held, plain = laid(groups, len(weights)), [list(group) for group in groups]
+    few = _Lists(held, len(weights))
+    for lists in (plain, few):
+        _one_by_one(lists, loads(groups, weights), weights, 1e-3)
+    assert listed(few.written(), len(weights)) == plain
 
 
 def spread_after(*devices):
