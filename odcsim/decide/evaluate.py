@@ -15,7 +15,7 @@ from odcsim import balance
 from odcsim.catalog.estimates import compute
 from odcsim.decide import room
 from odcsim.decide.room import RIVAL
-from odcsim.decide.setting import Drawn, Setting, assign, drawn
+from odcsim.decide.setting import Drawn, Setting, assign, drawn_of
 from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.executors.simulation import GROUP, Simulation
@@ -80,25 +80,27 @@ def evaluate(
     """`memory_limit`: bytes of one GPU, unless what is known of it. The first `few` schedules of each plan are put into
     `beginnings`. `advance` is called once for each (balancer, sync) that is done."""
     limit = setting.cost.cluster.memory_bytes if memory_limit is None else memory_limit
-    minibatches, devices = drawn(setting), setting.cost.cluster.devices
-    work, peak = flops(setting, minibatches), setting.cost.cluster.peak_flops
+    ids, devices = setting.draw(), setting.cost.cluster.devices
+    seen: list[_Seen] = []
     ways = {sync: simulated(setting, sync) for _, sync in every}
     ran: dict[Pair, list[_Ran]] = {pair: [] for pair in every}
     stride, done = max(1, GROUP // devices), 0
-    for first in range(0, len(minibatches), stride):
-        drawn_here = minibatches[first : first + stride]
+    for first in range(0, len(ids), stride):
+        drawn_here = [drawn_of(setting, each) for each in ids[first : first + stride]]  # all at once fill gigabytes
+        seen += [_seen(setting, minibatch) for minibatch in drawn_here]
         here = {sync: replace(way, first=first) for sync, way in ways.items()}
         for some in _together(every, drawn_here, devices):
             plans = {balancer: plan(setting, balancer, drawn_here) for balancer in dict(some)}
             for pair, found in _run(setting, plans, some, drawn_here, here).items():
                 ran[pair].append(found)
                 done += 1
-                if done % -(-len(minibatches) // stride) == 0:  # as often in all as there are pairs
+                if done % -(-len(ids) // stride) == 0:  # as often in all as there are pairs
                     advance()
             if beginnings is not None:
                 _begun(beginnings, plans, few)
             del plans  # before the next ones are made
-    samples, tokens = simulation.carried([m.unassigned for m in minibatches])
+    samples, tokens = (np.array(of, dtype=np.int64) for of in ([len(each) for each in ids], [m.tokens for m in seen]))
+    work, peak = flops(setting, seen), setting.cost.cluster.peak_flops
     rows, usages = [], []
     for (balancer, sync), pieces in ran.items():
         usage = metrics.joined([piece.usage for piece in pieces])
@@ -106,7 +108,22 @@ def evaluate(
         priced = costed(setting, measured, max(piece.fullest for piece in pieces), limit)
         rows.append(replace(summary.used(priced, *work, devices, peak), **_told(pieces, usage, devices)))
         usages.append(usage)
-    return Evaluation(setting, tuple(rows), tuple(usages), of_samples(setting, minibatches), limit)
+    common = draws(ids, [m.weights for m in seen], setting.trace.size, whole=setting.whole)
+    return Evaluation(setting, tuple(rows), tuple(usages), common, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is kept of a minibatch once it is simulated."""
+
+    tokens: int
+    squares: float
+    weights: Floats  # of its samples
+
+
+def _seen(setting: Setting, minibatch: Drawn) -> _Seen:
+    squares = setting.cost.model.squares(minibatch.lengths).sum()
+    return _Seen(int(minibatch.lengths.sum()), float(squares), minibatch.weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,18 +201,10 @@ def _together(every: Sequence[Pair], minibatches: Sequence[Drawn], devices: int)
         yield [pair for pair in every if pair[0] in some]
 
 
-def of_samples(setting: Setting, minibatches: Sequence[Drawn]) -> Draws:
-    """What the minibatches have in common, of which the intervals have to know."""
-    ids = [np.array(m.unassigned.samples) for m in minibatches]
-    return draws(ids, [m.weights for m in minibatches], setting.trace.size, whole=setting.whole)
-
-
-def flops(setting: Setting, minibatches: Sequence[Drawn]) -> tuple[float, float]:
+def flops(setting: Setting, seen: Sequence[_Seen]) -> tuple[float, float]:
     """Of the model on all samples, and of what is computed again."""
-    model, recipe = setting.cost.model, setting.cost.recipe
-    tokens = float(sum(m.lengths.sum() for m in minibatches))
-    squares = float(sum(model.squares(m.lengths).sum() for m in minibatches))
-    return compute.flops(model, recipe, tokens, squares)
+    tokens, squares = float(sum(m.tokens for m in seen)), float(sum(m.squares for m in seen))
+    return compute.flops(setting.cost.model, setting.cost.recipe, tokens, squares)
 
 
 def measure(file: ScheduleFile, how: Simulation) -> Measured:

@@ -105,13 +105,16 @@ class Drawn:
 
 
 def drawn(setting: Setting) -> list[Drawn]:
-    trace, minibatches = setting.trace, []
-    for ids in setting.draw():
-        lengths = trace.take(ids)
-        loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
-        unassigned = Schedule(tuple(lengths.tolist()), (), tuple(ids.tolist()), loss)
-        minibatches.append(Drawn(lengths, *setting.cost.sample_parts(lengths), unassigned))
-    return minibatches
+    return [drawn_of(setting, ids) for ids in setting.draw()]
+
+
+def drawn_of(setting: Setting, ids: NDArray[np.int64]) -> Drawn:
+    """The minibatch of these samples."""
+    trace = setting.trace
+    lengths = trace.take(ids)
+    loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
+    unassigned = Schedule(tuple(lengths.tolist()), (), tuple(ids.tolist()), loss)
+    return Drawn(lengths, *setting.cost.sample_parts(lengths), unassigned)
 
 
 def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambda: None) -> ScheduleFile:
