@@ -24,6 +24,7 @@ from odcsim.timeline import Floats, Ints, padded
 
 PIECE = 4096  # entries scanned at once: their rows stay in the cache
 ROUNDING = 2.0**-52
+MANY = 256  # devices from which on arrays are quicker than a heap
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,10 @@ def take(program: Program, durations: Floats, entry: Program, queues: Queues) ->
     spans = [settled(entry, queues.seconds[:, first : first + PIECE]) for first in pieces]
     every = np.concatenate(spans) if spans else np.zeros((0, queues.seconds.shape[2]))
     takers, first = [], 0
-    for count, times in zip(queues.counts, free.tolist(), strict=True):
+    for count, times in zip(queues.counts, free, strict=True):
         here = slice(first, first + count)
-        takers.append(_Asking(entry, queues.seconds[:, here], queues.kinds.tolist(), times).takers(every[here]))
+        asking = _InBlocks if len(times) >= MANY else _Asking
+        takers.append(asking(entry, queues.seconds[:, here], queues.kinds, times).takers(every[here]))
         first += count
     return padded(takers)
 
@@ -56,17 +58,17 @@ def take(program: Program, durations: Floats, entry: Program, queues: Queues) ->
 class _Asking:
     """The heap of one minibatch's devices by the moments at which they ask, and what they took since a known one."""
 
-    def __init__(self, entry: Program, seconds: Floats, kinds: list[int], times: list[float]) -> None:
-        self.entry, self.seconds, self.kinds = entry, seconds, kinds
-        self.known = times  # as a run has it, before the entries in `since`
-        self.since: list[list[int]] = [[] for _ in times]
-        self.heap = [(time, device) for device, time in enumerate(times)]
+    def __init__(self, entry: Program, seconds: Floats, kinds: Ints, times: Floats) -> None:
+        self.entry, self.seconds, self.kinds = entry, seconds, kinds.tolist()
+        self.known: list[float] = times.tolist()  # as a run has it, before the entries in `since`
+        self.since: list[list[int]] = [[] for _ in self.known]
+        self.heap = [(time, device) for device, time in enumerate(self.known)]
         heapify(self.heap)
 
-    def takers(self, spans: Floats) -> list[int]:
+    def takers(self, spans: Floats) -> Sequence[int]:
         heap, since, kinds, rows = self.heap, self.since, self.kinds, spans.tolist()
         several, longest = len(heap) > 1, 0
-        each = 4 * ROUNDING * (len(self.entry.steps) + 1)
+        each = _rounding(self.entry)
         margin = each
         exact = inf  # all moments before this one are as a run has them
         found: list[int] = []
@@ -104,3 +106,62 @@ class _Asking:
             self.since[device] = []
         self.heap[:] = [(time, device) for device, time in enumerate(self.known)]
         heapify(self.heap)
+
+
+def _rounding(entry: Program) -> float:
+    """How far a sum of spans may be off for each entry in it, as a part of it."""
+    return 4 * ROUNDING * (len(entry.steps) + 1)
+
+
+class _InBlocks:
+    """The same of many devices in arrays: who asks first takes one entry, who asks next the next one, as many as do so
+    before any of them asks again."""
+
+    def __init__(self, entry: Program, seconds: Floats, kinds: Ints, times: Floats) -> None:
+        self.entry, self.seconds, self.kinds = entry, seconds, kinds
+        self.known, self.times = times.copy(), times.copy()  # as a run has it before the entries in `since`, and now
+        self.since: list[tuple[Ints, Ints]] = []  # devices, and what they took
+
+    def takers(self, spans: Floats) -> Sequence[int]:
+        found = np.empty(len(spans), dtype=np.int64)
+        order, at, exact = self.times.argsort(kind="stable"), 0, inf
+        while at < len(spans):
+            devices = order[: len(spans) - at]
+            many, after = self._undoubted(devices, order, spans[at : at + len(devices)], exact)
+            if not many:
+                self._settle()
+                order, exact = self.times.argsort(kind="stable"), inf
+                continue
+            taken, after = devices[:many], after[:many]
+            found[at : at + many] = taken
+            self.since.append((taken, np.arange(at, at + many)))
+            self.times[taken] = after
+            exact, at = min(exact, float(after.min())), at + many
+            merged = np.concatenate((order[many:], taken[after.argsort(kind="stable")]))
+            order = merged[self.times[merged].argsort(kind="stable")]
+        return found.tolist()
+
+    def _undoubted(self, devices: Ints, order: Ints, spans: Floats, exact: float) -> tuple[int, Floats]:
+        """How many of the devices ask before any of them does again, and by more than a rounding; and when they ask
+        then. All moments before `exact` are as a run has them."""
+        asked = self.times[devices]
+        after = asked + spans[np.arange(len(devices)), self.kinds[devices]]
+        again = np.concatenate(([inf], np.minimum.accumulate(after)[:-1]))
+        following = np.append(self.times[order[1 : len(devices) + 1]], inf)[: len(devices)]
+        close = asked + asked * (_rounding(self.entry) * (len(self.since) + 2))  # nobody took more than one in a block
+        doubt = (close >= np.minimum(exact, again)) & (np.minimum(following, again) <= close)
+        ends = doubt | (asked > again)
+        return int(ends.argmax()) if ends.any() else len(devices), after
+
+    def _settle(self) -> None:
+        """Run step by step what devices have taken."""
+        devices, entries = (np.concatenate(of) for of in zip(*self.since, strict=True))
+        order = devices.argsort(kind="stable")
+        counts = np.bincount(devices)
+        place = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
+        for turn in range(int(counts.max())):
+            here = order[place == turn]
+            running = devices[here]
+            seconds = self.seconds[:, entries[here], self.kinds[running]]
+            self.known[running] = settled(self.entry, seconds[:, :, None], self.known[running, None])[:, 0]
+        self.times, self.since = self.known.copy(), []
