@@ -40,6 +40,13 @@ class Flat:
         each = np.repeat(np.arange(len(self.sizes)), self.sizes)
         return np.bincount(each, values[self.samples], len(self.sizes)).astype(np.float64, copy=False)
 
+    def ordered(self, order: Whole) -> "Flat":
+        """Microbatch after microbatch in this order, as of one device."""
+        first = (self.sizes.cumsum() - self.sizes)[order]
+        sizes = self.sizes[order]
+        places = np.arange(int(sizes.sum())) + np.repeat(first - (sizes.cumsum() - sizes), sizes)
+        return Flat(np.array([len(order)]), sizes, self.samples[places])
+
     def nested(self) -> Assignment:
         """In tuples, as files and users have it."""
         microbatches = _cut(self.samples.tolist(), self.sizes)
@@ -65,9 +72,6 @@ def taken(flat: Flat, waiting: Flat, takers: Whole) -> Flat:
     """With the microbatches that wait for anybody behind those of the devices that took them."""
     devices = len(flat.counts)
     owner = np.concatenate((np.repeat(np.arange(devices), flat.counts), takers))
-    order = owner.argsort(kind="stable")
     sizes, samples = (np.concatenate(both) for both in ((flat.sizes, waiting.sizes), (flat.samples, waiting.samples)))
-    first = sizes.cumsum() - sizes
-    sizes, first = sizes[order], first[order]
-    places = np.arange(len(samples)) + np.repeat(first - (sizes.cumsum() - sizes), sizes)
-    return Flat(flat.counts + np.bincount(takers, minlength=devices), sizes, samples[places])
+    both = Flat(np.array([len(sizes)]), sizes, samples).ordered(owner.argsort(kind="stable"))
+    return replace(both, counts=flat.counts + np.bincount(takers, minlength=devices))

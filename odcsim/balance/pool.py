@@ -1,11 +1,16 @@
 """pool: large samples are planned, the smallest wait in one queue for whichever device is free. On-demand sync only."""
 
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.flat import Flat
 from odcsim.heuristics.balancer import Balancer, Deal, Work
 from odcsim.heuristics.fewest import pack_all
 from odcsim.heuristics.longest_first import longest_first
-from odcsim.heuristics.packing import Microbatch
 from odcsim.heuristics.trades import hold
 
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 SHARE = 0.2  # of the work waits in the queue: enough to level devices that are off by a tenth
 GRAIN = 0.01  # of a device's load is in an entry at least: smaller ones would level nothing more
 WORTH = 4  # times what a microbatch costs by itself are in an entry at least
@@ -22,26 +27,30 @@ def pool(work: Work) -> Deal:
     heavy = weights[:first]
     slots = pack_all(hold(longest_first(heavy, devices), devices), heavy, tokens[:first], work.max_tokens)
     grain = max(GRAIN * weights.sum() / devices, WORTH * work.constant)
-    queue = entries(weights[first:].tolist(), tokens[first:].tolist(), devices, work.max_tokens, grain)
-    return Deal(slots, [[first + i for i in entry] for entry in queue])
+    queue = entries(weights[first:], tokens[first:], devices, work.max_tokens, grain)
+    return Deal(slots, queue.numbered(np.arange(first, len(weights))))
 
 
-def entries(weights: list[float], tokens: list[int], devices: int, max_tokens: int, grain: float) -> list[Microbatch]:
+def entries(weights: Floats, tokens: Whole, devices: int, max_tokens: int, grain: float) -> Flat:
     """The queue, heaviest first. An entry holds half of what would be a device's share of all that is left, or `grain`.
 
     So there are few of them while much is left, and small ones to level with at the end (guided self-scheduling,
     Polychronopoulos and Kuck 1987, with the half of factoring, Hummel et al. 1992).
     """
-    left = sum(weights)
-    queue: list[Microbatch] = []
+    listed = weights.tolist()
+    left, shares = sum(listed), 2 * devices
+    starts: list[int] = []
     room, space = 0.0, 0  # of the entry that is open
-    for i, (weight, size) in enumerate(zip(weights, tokens, strict=True)):
-        if not queue or weight > room or size > space:
-            queue.append([])
-            room, space = max(left / (2 * devices), grain), max_tokens
-        queue[-1].append(i)
-        room, space, left = room - weight, space - size, left - weight
-    return sorted(queue, key=lambda entry: -sum([weights[i] for i in entry]))
+    for i, (weight, size) in enumerate(zip(listed, tokens.tolist(), strict=True)):
+        if weight > room or size > space:
+            starts.append(i)
+            room, space = max(left / shares, grain), max_tokens
+        room -= weight
+        space -= size
+        left -= weight
+    ends = np.array([*starts[1:], len(listed)][: len(starts)], dtype=np.int64)
+    filled = Flat(np.array([len(starts)]), ends - np.array(starts, dtype=np.int64), np.arange(len(listed)))
+    return filled.ordered((-filled.of_sums(weights)).argsort(kind="stable"))
 
 
 BALANCER = Balancer(

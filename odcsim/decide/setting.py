@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.decide.rivals import sooner
 from odcsim.errors import InputError
-from odcsim.heuristics.balancer import Assigned, Balancer, Work, assigned
+from odcsim.heuristics.balancer import Assigned, Balancer, Work, assigned, heaviest_first
 from odcsim.heuristics.scenarios import scenarios
 from odcsim.profile import Profile
 from odcsim.question import Terms
@@ -90,7 +91,7 @@ def _cluster(gpu: GPU | None, fit: Profile, devices: int, devices_per_node: int 
     return read_cluster(path, usual) if path else usual
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Drawn:
     """A minibatch before it is balanced: the same for every balancer."""
 
@@ -99,9 +100,14 @@ class Drawn:
     quadratic: NDArray[np.float64]
     unassigned: Schedule
 
-    @property
+    @cached_property
     def weights(self) -> NDArray[np.float64]:
         return self.linear + self.quadratic
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """From the heaviest down, which all balancers by cost start from."""
+        return heaviest_first(self.weights, self.lengths)
 
 
 def drawn(setting: Setting) -> list[Drawn]:
@@ -139,7 +145,7 @@ def assign(
     for number, minibatch in enumerate(minibatches):
         deal = assigned(chosen, _work(setting, chosen, minibatch, known))
         schedules.append(_schedule(setting, minibatch, deal))
-        if exactly and deal.rival:
+        if exactly and deal.rival is not None:
             rivals[number] = schedules[-1].dealt(deal.rival)
         advance()
     for number in sooner(setting.cost, rivals, schedules):
@@ -148,7 +154,7 @@ def assign(
 
 
 def _work(setting: Setting, balancer: Balancer, drawn: Drawn, known: Mapping[str, Any]) -> Work:
-    work = Work(drawn.lengths, drawn.weights, setting.cost.cluster.devices, setting.limit, **known)
+    work = Work(drawn.lengths, drawn.weights, setting.cost.cluster.devices, setting.limit, order=drawn.order, **known)
     return replace(work, scenarios=scenarios(drawn.linear, drawn.quadratic)) if balancer.scenarios else work
 
 

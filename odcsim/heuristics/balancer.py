@@ -27,6 +27,7 @@ class Work:
     seconds: Callable[[float], float] = float  # that a microbatch of so much weight takes
     node: int = 0  # devices with fast links between them; 0: nobody said
     split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
+    order: NDArray[np.int64] | None = None  # from the heaviest down, where somebody has sorted already
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Deal:
     """Who runs what: the microbatches of each device, nested or flat, and what only some balancers know."""
 
     slots: Slots | Flat
-    queue: Sequence[Sequence[int]] = ()  # microbatches that devices take at run time, in this order
+    queue: Sequence[Sequence[int]] | Flat = ()  # microbatches that devices take at run time, in this order
     gangs: Sequence[int] = ()  # of how many devices each sample is; empty where none is split
     rival: Slots | Flat = ()  # alternative deal, used where simulation shows that it is faster if devices meet
 
@@ -84,19 +85,25 @@ def assigned(balancer: Balancer, work: Work) -> Assigned:
     if not balancer.by_cost:
         return _in_positions(balancer.function(work), np.arange(len(work.tokens)))
     # Sorted first, so that plans depend on what the samples are and not on where they stand in the minibatch.
-    ties = () if work.scenarios is None else tuple(-work.scenarios)
-    order = np.lexsort((*ties, -work.tokens, -work.weights))
+    order = heaviest_first(work.weights, work.tokens, work.scenarios) if work.order is None else work.order
     return _in_positions(balancer.function(_sorted(work, order)), order)
+
+
+def heaviest_first(weights: Floats, tokens: NDArray[np.int64], scenarios: Floats | None = None) -> NDArray[np.int64]:
+    """The order of samples: of like weight the longest first, and of like length by scenarios, where those differ."""
+    ties = () if scenarios is None else tuple(-scenarios)
+    return np.lexsort((*ties, -tokens, -weights))
 
 
 def _sorted(work: Work, order: NDArray[np.int64]) -> Work:
     scenarios = None if work.scenarios is None else work.scenarios[:, order]
-    return replace(work, tokens=work.tokens[order], weights=work.weights[order], scenarios=scenarios)
+    return replace(work, tokens=work.tokens[order], weights=work.weights[order], scenarios=scenarios, order=None)
 
 
 def _in_positions(deal: Deal, positions: NDArray[np.int64]) -> Assigned:
     flat, rival = (flat_of(slots).numbered(positions) for slots in (deal.slots, deal.rival))
-    waiting = flattened((deal.queue,)).numbered(positions) if deal.queue else NOTHING
+    queue = deal.queue if isinstance(deal.queue, Flat) else flattened((deal.queue,))
+    waiting = queue.numbered(positions) if len(queue.sizes) else NOTHING
     gangs = np.array(deal.gangs, dtype=np.int64)[positions.argsort()] if deal.gangs else positions[:0]
     return Assigned(flat, waiting, tuple(gangs.tolist()), rival if len(rival.counts) else None)
 
