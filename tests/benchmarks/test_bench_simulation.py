@@ -7,11 +7,15 @@ same run (`extra_info`), so that it says something on any machine.
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
 
-from odcsim.balance import NAMES
+from odcsim.balance import ALL, NAMES
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import compare
 from odcsim.executors import analytic, des, taking
 from odcsim.executors.simulation import GROUP
 from odcsim.program import program
@@ -155,4 +159,28 @@ def test_growth_with_devices_layers_and_minibatches(benchmark, devices, layers, 
     each = benchmark.stats["min"] / (minibatches * devices * layers)
     bare = min(timed(lambda: touched(4 * minibatches * devices * layers)) for _ in range(3))
     benchmark.extra_info["nanoseconds per minibatch, device and layer"] = round(1e9 * each, 1)
+    benchmark.extra_info["times a touch of every cell"] = round(benchmark.stats["min"] / bare, 1)
+
+
+@pytest.mark.parametrize(("devices", "minibatches"), [(64, 64), (1024, 8), (16384, 2)])
+def test_growth_of_a_whole_comparison_with_devices(benchmark, devices, minibatches):
+    """Drawing, planning, simulating and summing up of every row: nanoseconds for each of its minibatches and devices.
+    And as a multiple of what it takes to touch a number once for each layer that each device of each row runs."""
+    lengths = "lognormal:median=8000,sigma=0.9,max=65536,samples=200000"
+    asked = {"devices": devices, "minibatch": 4, "minibatches": minibatches, "max_tokens": 65536}
+    setting, seeds = ask(lengths, "qwen2.5-7b", gpu="h100", **asked), count()
+
+    def another():
+        return (replace(setting, seed=next(seeds)),), {"doubted": False}  # so that no split is remembered
+
+    found = benchmark.pedantic(compare, setup=another, rounds=3, warmup_rounds=1)
+    assert {row.balancer for row in found.rows} == set(ALL)
+    if benchmark.disabled:
+        return
+    layers, each = setting.cost.model.layers, minibatches * devices
+    bare = min(
+        timed(lambda: [touched(round(row.microbatches * layers * each)) for row in found.rows]) for _ in range(3)
+    )
+    nanoseconds = 1e9 * benchmark.stats["min"] / (each * len(found.rows))
+    benchmark.extra_info["nanoseconds per minibatch, device and row"] = round(nanoseconds)
     benchmark.extra_info["times a touch of every cell"] = round(benchmark.stats["min"] / bare, 1)
