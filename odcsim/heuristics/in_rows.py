@@ -45,7 +45,7 @@ def _differenced(cost: Floats, many: Whole, parts: int) -> Split:
     sums[:, :, -1] = cost
     spread = np.where(cost > 0, cost, GONE)
     place = np.full((rows, width), parts - 1)
-    state = np.broadcast_to(np.arange(width), (rows, width)).copy()
+    state = np.broadcast_to(np.arange(width, dtype=np.int16), (rows, width)).copy()
     sure, row = np.ones(rows, dtype=bool), np.arange(rows)
     for step in range(1, width):
         row = row[: int((many > step).sum())]
@@ -54,11 +54,11 @@ def _differenced(cost: Floats, many: Whole, parts: int) -> Split:
         order, added = _joined(sums[row, one] + sums[row, other, ::-1])
         sure[here] &= (first > second) & (second > spread[here].max(axis=1)) & _apart(added)
         sums[row, one], spread[row, one] = added, added[:, -1] - added[:, 0]
-        its = state[here] == other[:, None]
-        before = np.where(its, parts - 1 - place[here], place[here])
-        state[here][its] = np.broadcast_to(one[:, None], its.shape)[its]
-        after = np.take_along_axis(order.argsort(axis=1), before, axis=1)
-        place[here] = np.where(state[here] == one[:, None], after, place[here])
+        its = state[here] == other[:, None].astype(np.int16)
+        mine = its | (state[here] == one[:, None].astype(np.int16))
+        np.copyto(state[here], one[:, None].astype(np.int16), where=its)
+        np.subtract(parts - 1, place[here], out=place[here], where=its)
+        np.copyto(place[here], _turned(order)[row[:, None], place[here]], where=mine)
     return Split(place, sure)
 
 
@@ -68,6 +68,13 @@ def _widest(spread: Floats, row: Whole) -> tuple[Whole, Floats]:
     widest = spread[row, found]
     spread[row, found] = GONE
     return found, widest
+
+
+def _turned(order: Whole) -> Whole:
+    """The place in its row that each value has come to."""
+    places = np.empty_like(order)
+    places[np.arange(len(order))[:, None], order] = np.arange(order.shape[1])
+    return places
 
 
 def _joined(sums: NDArray[Any]) -> tuple[Whole, Floats]:
@@ -86,4 +93,4 @@ def _heaviest_first(cost: Floats, where: Whole, parts: int) -> tuple[Whole, Trut
     cell = np.arange(len(cost))[:, None] * parts + where
     loads = np.bincount(cell.ravel(), cost.ravel(), len(cost) * parts).reshape(-1, parts)
     order, falling = _joined(-loads)
-    return np.take_along_axis(order.argsort(axis=1), where, axis=1), _apart(falling)
+    return np.take_along_axis(_turned(order), where, axis=1), _apart(falling)

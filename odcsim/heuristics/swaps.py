@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from odcsim.heuristics.trades import Held, laid, listed
 
 Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 CLOSE = 5e-4  # of the mean load: lesser spreads are far below the error of any cost model
 MANY = 24  # devices from which on numpy is quicker
 ROUNDS = 64
@@ -135,17 +136,18 @@ def _rounds(held: Held, weights: Floats, close: float) -> tuple[Held, Floats]:
     slots = held.copy()
     loads = weights[slots].sum(axis=1)
     pairs = max(1, min(len(slots) // 2, TRADES // width**2))
-    turn = np.arange(pairs)
+    turn, change = np.arange(pairs), np.empty((pairs, width, width))
+    left = change.reshape(pairs, -1)  # of the gap, after each trade
     uneven = bool((slots == nothing).any())
-    idle = 0
+    order, idle = np.arange(len(slots)), 0
     for _ in range(ROUNDS):
-        order = loads.argsort(kind="stable")
+        order = _lightest_first(loads, order)
         heavy, light = order[: -pairs - 1 : -1], order[(turn + (1 << idle) - 1) % pairs]
         gaps = loads[heavy] - loads[light]
         if loads[heavy[0]] <= weights[0]:
             break
-        change = weights[slots[heavy]][:, :, None] - weights[slots[light]][:, None, :]
-        left = np.abs(gaps[:, None, None] - 2 * change).reshape(pairs, -1)
+        np.subtract(weights[slots[heavy]][:, :, None], weights[slots[light]][:, None, :], out=change)
+        np.abs(np.subtract(gaps[:, None, None], np.multiply(change, 2, out=change), out=change), out=change)
         best = left.argmin(axis=1)
         gained = left[turn, best] < gaps - close / 8
         if uneven:
@@ -160,6 +162,14 @@ def _rounds(held: Held, weights: Floats, close: float) -> tuple[Held, Floats]:
         loads[changed] = weights[slots[changed]].sum(axis=1)
     slots.sort(axis=1)
     return slots, added_up(weights[slots])
+
+
+def _lightest_first(loads: Floats, before: Whole) -> Whole:
+    """Devices by their loads, of like ones the lower number first. `before`: an order that is about right, from which
+    that takes a tenth of the time where no loads are alike."""
+    order = before[loads[before].argsort(kind="stable")]
+    rising = loads[order]
+    return loads.argsort(kind="stable") if (rising[1:] == rising[:-1]).any() else order
 
 
 def added_up(rows: Floats) -> Floats:

@@ -6,6 +6,7 @@ are followed back through the notes to the samples.
 
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,23 @@ from odcsim.heuristics.longest_first import lowest_so_far
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 FEW = 64  # samples of a run that are looked at first: runs are short or long
-Note = tuple["Pile", Whole, "Pile | range"]  # what changed, how it was sorted then, and what it took in
+Note = tuple["Pile", "Order", "Pile | range"]  # what changed, how it was sorted then, and what it took in
+
+
+class Order(NamedTuple):
+    """Where parts stood that have changed places: those from `start` to `stop` came first, in their order, and behind
+    them others in another."""
+
+    start: int
+    stop: int
+    others: Whole
+
+    def undone(self, values: Whole) -> Whole:
+        """By the places before, given those by the places after."""
+        found, kept = np.empty_like(values), self.stop - self.start
+        found[self.start : self.stop] = values[:kept]
+        found[self.others] = values[kept:]
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -32,18 +49,21 @@ class Pile:
         """The wider it spreads, the sooner it is taken from a heap."""
         return float(self.sums[0] - self.sums[-1])
 
-    def resort(self, many: int) -> Whole:
+    def resort(self, many: int) -> Order:
         """After its first so many parts have grown, which are put where they belong among the others."""
         order = np.lexsort((self.first[:many], self.sums[:many]))
         grown, others = self.sums[order], self.sums[many:]
+        lighter = many  # where those end that stay lighter than all that have grown
         if len(others):
             places = np.searchsorted(others, grown)
             if (others[np.minimum(places, len(others) - 1)] == grown).any():
                 order = np.lexsort((self.first, self.sums))
             else:
-                order = np.insert(np.arange(many, len(self.sums)), places, order)
-        self.sums, self.first = self.sums[order], self.first[order]
-        return order
+                lighter += int(places[0])
+                order = np.insert(np.arange(lighter, len(self.sums)), places - places[0], order)
+        self.sums = np.concatenate((self.sums[many:lighter], self.sums[order]))
+        self.first = np.concatenate((self.first[many:lighter], self.first[order]))
+        return Order(many, lighter, order)
 
 
 def differencing_wide(weights: Floats, parts: int) -> Whole:
@@ -115,7 +135,7 @@ def _take(state: Pile, weights: Floats, start: int, stop: int) -> Note:
     many = stop - start
     if state.first[-1] < 0:  # nobody has any
         state.sums[-many:], state.first[-many:] = weights[start:stop][::-1], np.arange(start, stop)[::-1]
-        return state, np.append(np.arange(many, len(state.sums)), np.arange(many)[::-1]), range(start, stop)
+        return state, Order(many, len(state.sums), np.arange(many)[::-1]), range(start, stop)
     state.sums[:many] += weights[start:stop]
     empty = state.first[:many] < 0
     state.first[:many][empty] = np.arange(start, stop)[empty]
@@ -134,10 +154,8 @@ def _followed(notes: list[Note], last: Pile, count: int) -> Whole:
     """The part of each sample in the last state."""
     owner = np.empty(count, dtype=np.int64)
     last.part = np.arange(len(last.sums))
-    for state, order, new in reversed(notes):
-        before = np.empty_like(order)
-        before[order] = state.part
-        state.part = before
+    for state, moved, new in reversed(notes):
+        state.part = before = moved.undone(state.part)
         if isinstance(new, Pile):
             new.part = before[::-1]
         else:
