@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from odcsim import balance, profile, schedule
 from odcsim.catalog import fits
 from odcsim.decide.asking import ask
-from odcsim.decide.setting import Setting, cost_of, plan
+from odcsim.decide.setting import Setting, cost_of, drawn, plan
 from odcsim.errors import InputError
+from odcsim.heuristics.balancer import Work, assigned
 from odcsim.heuristics.scenarios import scenarios
 from odcsim.profile import Timing
 from odcsim.trace import Trace
@@ -160,6 +161,15 @@ def test_a_trace_that_does_not_suit_is_refused(recorded, limit, problem):
     asked = Setting(recorded, ask(recorded, MODEL, gpu="a100", devices=2).cost, 2, limit)
     with pytest.raises(InputError, match=problem):
         plan(asked, "native")
+
+
+@given(st.lists(st.integers(1, 9), min_size=24, max_size=40))
+def test_a_minibatch_is_sorted_as_every_balancer_sorts_it(lengths):
+    [minibatch] = drawn(replace(ask(trace(lengths), MODEL, gpu="a100", devices=4, minibatch=6), minibatches=1))
+    unsure = scenarios(minibatch.linear, minibatch.quadratic)
+    work = Work(minibatch.lengths, minibatch.weights, 4, 20, unsure, split_overhead=0.1)
+    for balancer in balance.BALANCERS:
+        assert assigned(balancer, replace(work, order=minibatch.order)) == assigned(balancer, work)
 
 
 def test_a_profile_of_an_unknown_machine_with_measured_transfers_is_one_node_of_it(tmp_path):
