@@ -293,3 +293,4 @@ def flag(name: str) -> str:
 
 
 ASKED = tuple(name for name in flags() if not CHOICES[name].compared)  # of every comparison
+SEARCHED = tuple(name for name in ASKED if CHOICES[name].searched)  # by an advice

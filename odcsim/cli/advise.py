@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.question import MACHINES, QUESTION
-from odcsim.recipe import ASKED, CHOICES
+from odcsim.recipe import ASKED, SEARCHED
 from odcsim.support.numbers import TIMES, human
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def add(commands: Any) -> None:
         description="Search what GPUs, how many of them and which way to run come to in hours and dollars, and say "
         "which to rent. Sync, balancer, token limit, sharding and recompute are chosen for each, of what fits memory.",
     )
-    searched = [name for name in ASKED if CHOICES[name].searched]
-    recipe = [name for name in ASKED if name not in searched]
+    recipe = [name for name in ASKED if name not in SEARCHED]
     groups = options.add_question(parser, without=DECIDED, recipe=recipe, minibatches=MINIBATCHES, epochs=1.0)
     asked, machines = groups[QUESTION], groups[MACHINES]
     machines.add_argument("--gpus", type=_words, required=True, metavar="G,G", help="kinds to rent: h100,a100")

@@ -44,11 +44,13 @@ def _run(args: argparse.Namespace) -> None:
 
         write_break_even(setting, made, wrong, args.html, ways_out, limited=limited)
     if args.json:
+        from odcsim.decide.comparison import inputs
         from odcsim.decide.fixed import fixed
 
+        asked_and_held = {"inputs": inputs(setting), "held_fixed": fixed(setting, limited=limited)}
         kinds = [{**asdict(c), "crossings": c.crossings} for c in made]
         told = {"curves": kinds, "regrets": [asdict(r) for r in wrong], "ways_out": ways_out}
-        options.print_json({"schema": 1, "held_fixed": fixed(setting, limited=limited), **told})
+        options.print_json({"schema": 1, **asked_and_held, **told})
         return
     from odcsim.decide import break_even_words as words
 

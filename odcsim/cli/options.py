@@ -20,7 +20,7 @@ from odcsim.question import (
     Question,
     question_of,
 )
-from odcsim.recipe import ASKED, CHOICES
+from odcsim.recipe import ASKED, SEARCHED
 from odcsim.recipe_flags import add_recipe, chosen
 from odcsim.support.command import Parser
 from odcsim.support.numbers import amount, whole
@@ -34,7 +34,6 @@ HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
 SOME = tuple(name for name, about in FIELDS.items() if about.group == ROWS)  # what tables of rows alone act on
 NEEDED = ("model", "devices", "minibatch", "global_batch")
-BRIEF = {name for name, choice in CHOICES.items() if choice.searched}  # what the short help tells of a recipe
 RARE = (
     "cutoff",
     "recipe",
@@ -61,7 +60,7 @@ def add_question(
     groups = parser.grouped((QUESTION, MACHINES, STEP), last=ROWS)
     add_fields(groups, [name for name in FIELDS if name not in without], **usual)
     add_recipe(groups[STEP], chosen)
-    parser.hide({*FIELDS, *chosen, *RARE} - {name for name, about in FIELDS.items() if about.brief} - BRIEF)
+    parser.hide({*FIELDS, *chosen, *RARE} - {name for name, about in FIELDS.items() if about.brief} - set(SEARCHED))
     return groups
 
 

@@ -49,7 +49,7 @@ def _time(text: str) -> float:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.decide.fixed import sentence
+    from odcsim.decide.fixed import fixed, sentence
     from odcsim.decide.rollouts.deals import DEALERS
     from odcsim.decide.rollouts.pilot import RolloutBatch
     from odcsim.decide.rollouts.whole import Around, out, steps, verdict
@@ -61,7 +61,8 @@ def _run(args: argparse.Namespace) -> None:
     with progress("dealing", len(DEALERS)) as advance:
         rows = steps(setting, args.updates, around, advance=advance)
     if args.json:
-        options.print_json({"schema": 1, "inputs": _inputs(args, setting), "rows": [row.as_json() for row in rows]})
+        told = {"inputs": _inputs(args, setting), "held_fixed": fixed(setting)}
+        options.print_json({"schema": 1, **told, "rows": [row.as_json() for row in rows]})
         return
     print(_asked(args, setting))
     _show(rows, setting.cost.cluster.memory_bytes or 0.0)
@@ -86,12 +87,10 @@ def _setting(args: argparse.Namespace, batch: Any) -> "Setting":
 
 
 def _inputs(args: argparse.Namespace, setting: "Setting") -> dict[str, Any]:
-    names = "model devices prompts rollouts updates steps forward_passes critic generation_seconds seed".split()
-    known = {name: getattr(args, name) for name in names}
-    cost = setting.cost
-    hardware = {"gpu": cost.profile.gpu, "devices_per_node": cost.cluster.devices_per_node, "cost": cost.profile.origin}
-    trace = {"trace": setting.trace.name, "trace_origin": setting.trace.origin, "grouped": not args.ungrouped}
-    return {**trace, **known, "max_tokens": setting.limit, **hardware, **cost.recipe.inputs()}
+    from odcsim.decide.comparison import inputs
+
+    names = "prompts rollouts updates steps forward_passes critic generation_seconds".split()
+    return {**inputs(setting), "grouped": not args.ungrouped, **{name: getattr(args, name) for name in names}}
 
 
 def _asked(args: argparse.Namespace, setting: "Setting") -> str:

@@ -3,10 +3,10 @@
 from typing import Any
 
 from odcsim.decide.setting import Setting
-from odcsim.recipe import ASKED, CHOICES, Recipe, recipe_of
+from odcsim.recipe import ASKED, SEARCHED, Recipe, recipe_of
 
-SEARCHED = tuple(name for name, choice in CHOICES.items() if choice.searched)
-BY = "odcsim advise"
+BY, MORE = "odcsim advise", "odcsim sweep"
+HELD = tuple(name for name in ASKED if name not in SEARCHED)  # by an advice
 
 
 def fixed(setting: Setting, *, limited: bool = True) -> dict[str, Any]:
@@ -24,11 +24,13 @@ def sentence(setting: Setting, *, limited: bool = True) -> str:
     return f"Held fixed: {words}. '{BY}' searches these."
 
 
+def left(recipe: Recipe) -> dict[str, Any]:
+    """What an advice does not search, as JSON."""
+    return {**recipe.written(HELD), "searched_by": MORE}
+
+
 def beside(recipe: Recipe) -> str:
-    """What an advice does not search, with what searches it."""
-    held = {name: recipe.value(name) for name in ASKED if name not in SEARCHED}
-    unusual = ", ".join(f"{name} {held[name]}" for name in held if name not in recipe.usual)
+    """The same in words."""
+    unusual = ", ".join(f"{name} {recipe.value(name)}" for name in HELD if name not in recipe.usual)
     words = f"{unusual}, and all else as usual" if unusual else "all else as usual"
-    return (
-        f"Searched: sync, balancer, token limit, {', '.join(SEARCHED)}. Held fixed: {words}; 'odcsim sweep' tries more."
-    )
+    return f"Searched: sync, balancer, token limit, {', '.join(SEARCHED)}. Held fixed: {words}; '{MORE}' tries more."

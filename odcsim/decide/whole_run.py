@@ -11,6 +11,7 @@ from odcsim.results import summary
 from odcsim.results.intervals import of_run
 from odcsim.results.summary import Row
 from odcsim.support.numbers import duration
+from odcsim.trace import Trace
 
 # What a row spends, and what it is called of a whole run.
 _SPENT = {
@@ -18,6 +19,11 @@ _SPENT = {
     **{name: name for name in "gpu_hours gpu_hours_low gpu_hours_high dollars dollars_low dollars_high".split()},
 }  # fmt: skip
 RUN = ("steps", *_SPENT.values())
+
+
+def steps(trace: Trace, epochs: float, global_batch: int) -> int:
+    """Of the optimizer; the last one may have fewer samples."""
+    return math.ceil(trace.whole * epochs / global_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,7 @@ class WholeRun:
 
     @property
     def steps(self) -> int:
-        """Of the optimizer; the last one may have fewer samples."""
-        return math.ceil(self.evaluation.setting.trace.whole * self.epochs / self.global_batch)
+        return steps(self.evaluation.setting.trace, self.epochs, self.global_batch)
 
     def over(self, row: Row) -> Row:
         """The row with the whole run's steps in place of its minibatches, and the interval of the run."""

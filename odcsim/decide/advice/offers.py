@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from odcsim.decide import room
+from odcsim.decide import fixed, room
 from odcsim.decide.advice import search, ways
 from odcsim.decide.advice.ways import Way
 from odcsim.decide.advice.wish import Wish
@@ -100,6 +100,8 @@ class Offer:
             "seconds_low": row.model_low,
             "seconds_high": row.model_high,
             "gpu_hours": row.gpu_hours,
+            "gpu_hours_low": row.gpu_hours_low,
+            "gpu_hours_high": row.gpu_hours_high,
             "dollars": row.dollars,
             "dollars_low": row.dollars_low,
             "dollars_high": row.dollars_high,
@@ -120,7 +122,6 @@ class Refused:
     gpu: str
     devices: int
     why: str
-    bytes_needed: float = 0.0  # at least, of each
 
     @property
     def name(self) -> str:
@@ -143,22 +144,8 @@ class Advice:
         wish = self.wish
         return {
             "schema": 1,
-            "inputs": {
-                "trace": wish.trace.name,
-                "trace_samples": wish.trace.size,
-                "trace_origin": wish.trace.origin,
-                "model": wish.question.model,
-                "gpus": list(wish.gpus),
-                "devices": list(wish.devices),
-                "epochs": wish.epochs,
-                "global_batch": wish.global_batch,
-                "steps": wish.steps,
-                "prices": dict(wish.prices),
-                "deadline_seconds": wish.deadline,
-                "budget": wish.budget,
-                "minibatches": wish.question.minibatches,
-                "seed": wish.question.seed,
-            },
+            "inputs": wish.inputs(),
+            "held_fixed": fixed.left(wish.question.recipe),
             "rows": [{**offer.as_json(), "within": offer.within(wish)} for offer in self.offers],
             "refused": [{"gpu": r.gpu, "devices": r.devices, "why": r.why} for r in self.refused],
         }
@@ -215,4 +202,4 @@ def too_small(site: ways.Site) -> Refused:
     terms = least.terms
     why = f"needs {least.total / 1e9:.0f} GB of {site.memory / 1e9:.0f}, most of it {max(terms, key=terms.__getitem__)}"
     listed = "; ".join(remedies(site.settings[0]))
-    return Refused(site.gpu, site.devices, f"{why}; would fit: {listed}" if listed else why, least.total)
+    return Refused(site.gpu, site.devices, f"{why}; would fit: {listed}" if listed else why)

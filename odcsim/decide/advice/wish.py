@@ -1,13 +1,16 @@
 """What somebody wants trained, what they could rent for it, and what they have."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from odcsim import catalog
+from odcsim.decide.whole_run import steps
 from odcsim.errors import InputError
 from odcsim.question import Question
 from odcsim.trace import Trace
+
+OF_ROWS = ("whole", "field", "split_overhead", "price", "executor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +57,23 @@ class Wish:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the whole run; the last one may have fewer samples."""
-        return math.ceil(self.trace.whole * self.epochs / self.global_batch)
+        return steps(self.trace, self.epochs, self.global_batch)
+
+    def inputs(self) -> dict[str, Any]:
+        """What was asked, by the names of the command line: without what holds of rows that are compared alone."""
+        terms = {name: value for name, value in self.question.inputs().items() if name not in OF_ROWS}
+        return {
+            "trace": self.trace.name,
+            "trace_samples": self.trace.size,
+            "trace_origin": self.trace.origin,
+            "model": self.question.model,
+            "gpus": list(self.gpus),
+            "devices": list(self.devices),
+            **terms,
+            "epochs": self.epochs,
+            "global_batch": self.global_batch,
+            "steps": self.steps,
+            "prices": dict(self.prices),
+            "deadline_seconds": self.deadline,
+            "budget": self.budget,
+        }
