@@ -7,6 +7,11 @@ from odcsim.cli import options
 from odcsim.recipe import flags, recipe_of
 from odcsim.recipe_flags import add_recipe, chosen
 
+EXCHANGE = (
+    "Nodes exchange once, behind the last microbatch, as the engine's do. 'odcsim compare' has them exchange layer by "
+    "layer, as FSDP2's own do."
+)
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
@@ -27,10 +32,11 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from odcsim import schedule, timeline
     from odcsim.cli import table
+    from odcsim.decide.evaluate import of_file
     from odcsim.decide.setting import cost_of
     from odcsim.errors import InputError
     from odcsim.executors.simulation import Simulation, simulate
-    from odcsim.results import summary
+    from odcsim.program import sync_named
     from odcsim.results.metrics import usage
 
     file = schedule.read(args.schedule)
@@ -50,12 +56,14 @@ def _run(args: argparse.Namespace) -> None:
             where=args.schedule,
             fix="leave --model out, or balance for this model",
         )
-    result = simulate(file, Simulation(cost, executor=args.executor, seed=header.seed))
+    how = Simulation(cost, executor=args.executor, seed=header.seed)
+    result = simulate(file, how)
     timeline.write(result, args.output)
-    measured = summary.Measured(header.balancer, cost.ran, usage(result), result.samples, result.tokens, header.devices)
-    row = summary.row(measured, cost.profile.low, cost.profile.high, None)
+    row = of_file(file, how, usage(result))
     if args.json:
         options.print_json(row.as_json())
     else:
         table.show([row])
+        if cost.ran.sharding == "hybrid" and sync_named(row.sync).meets:
+            print(EXCHANGE)
         print(f"{result.about.fidelity}: {cost.profile.origin}\n{args.output}: {row.minibatches} minibatches")

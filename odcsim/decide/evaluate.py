@@ -13,6 +13,7 @@ import numpy as np
 
 from odcsim import balance
 from odcsim.catalog.estimates import compute
+from odcsim.cost import Cost
 from odcsim.decide import room
 from odcsim.decide.room import RIVAL
 from odcsim.decide.setting import Drawn, Setting, assign, drawn_of
@@ -100,13 +101,14 @@ def evaluate(
                 _begun(beginnings, plans, few)
             del plans  # before the next ones are made
     samples, tokens = (np.array(of, dtype=np.int64) for of in ([len(each) for each in ids], [m.tokens for m in seen]))
-    work, peak = flops(setting, seen), setting.cost.cluster.peak_flops
+    work = float(sum(m.tokens for m in seen)), float(sum(m.squares for m in seen))
     rows, usages = [], []
     for (balancer, sync), pieces in ran.items():
         usage = metrics.joined([piece.usage for piece in pieces])
         measured = Measured(balancer, ways[sync].cost.ran, usage, samples, tokens, devices)
-        priced = costed(setting, measured, max(piece.fullest for piece in pieces), limit)
-        rows.append(replace(summary.used(priced, *work, devices, peak), **_told(pieces, usage, devices)))
+        most, longest = max(piece.fullest for piece in pieces), setting.trace.longest
+        priced = costed(ways[sync].cost, measured, most, longest, limit, setting.price)
+        rows.append(replace(_used(priced, setting.cost, *work), **_told(pieces, usage, devices)))
         usages.append(usage)
     common = draws(ids, [m.weights for m in seen], setting.trace.size, whole=setting.whole)
     return Evaluation(setting, tuple(rows), tuple(usages), common, limit)
@@ -151,7 +153,7 @@ def _run(
         found = simulation.usages([plans[name].schedules for name in names], way)
         usages |= {(name, sync): usage for name, usage in zip(names, found, strict=True)}
     fully = {balancer: _fully(setting, plan, minibatches) for balancer, plan in plans.items()}
-    about = {balancer: _about(setting, plan.schedules) for balancer, plan in plans.items()}
+    about = {balancer: _about(setting.cost, plan.schedules) for balancer, plan in plans.items()}
     return {pair: _Ran(usages[pair], *about[pair[0]], _full(fully[pair[0]], ways[pair[1]])) for pair in some}
 
 
@@ -176,17 +178,31 @@ def simulated(setting: Setting, sync: str) -> Simulation:
     return Simulation(setting.cost, sync, setting.executor, seed=setting.seed, exchange=RIVAL)
 
 
-def _about(setting: Setting, schedules: Sequence[Schedule]) -> tuple[int, int, str]:
+def of_file(file: ScheduleFile, how: Simulation, usage: Usage) -> Row:
+    """The row of a file's schedules, which came to this. What needs other rows or a price is not in it."""
+    cost, schedules = how.cost, file.schedules
+    measured = Measured(file.header.balancer, cost.ran, usage, *simulation.carried(schedules), cost.cluster.devices)
+    fullest, microbatches, fidelity = _about(cost, schedules)
+    longest = max(int(schedule.sizes.max()) for schedule in schedules)
+    row = costed(cost, measured, fullest, longest, cost.cluster.memory_bytes)
+    squares = sum(float(cost.model.squares(schedule.sizes).sum()) for schedule in schedules)
+    each = microbatches / len(schedules) / cost.cluster.devices
+    return replace(_used(row, cost, float(measured.tokens.sum()), squares), microbatches=each, fidelity=fidelity)
+
+
+def _about(cost: Cost, schedules: Sequence[Schedule]) -> tuple[int, int, str]:
     """Tokens of the fullest microbatch, microbatches and fidelity, whichever sync runs the schedules."""
     counts = [len(schedule.flat.sizes) + schedule.queued for schedule in schedules]
     fullest = max(schedule.fullest for schedule in schedules)
-    return fullest, sum(counts), simulation.fidelity(setting.cost, schedules)
+    return fullest, sum(counts), simulation.fidelity(cost, schedules)
 
 
-def costed(setting: Setting, measured: Measured, tokens: int, limit: float | None) -> Row:
+def costed(
+    cost: Cost, measured: Measured, tokens: int, longest: int, limit: float | None, price: float | None = None
+) -> Row:
     """The row with what it costs, and the memory that its fullest microbatch needs, which holds so many tokens."""
-    row = summary.row(measured, setting.cost.profile.low, setting.cost.profile.high, setting.price)
-    found = room.needed(room.under(setting.cost, row.sync), tokens, setting.trace.longest)
+    row = summary.row(measured, cost.profile.low, cost.profile.high, price)
+    found = room.needed(cost, tokens, longest)
     fits = None if limit is None else found.total <= limit
     return replace(row, memory_bytes=found.total, memory_fits=fits, memory_limit=limit, memory_terms=found.terms)
 
@@ -201,10 +217,10 @@ def _together(every: Sequence[Pair], minibatches: Sequence[Drawn], devices: int)
         yield [pair for pair in every if pair[0] in some]
 
 
-def flops(setting: Setting, seen: Sequence[_Seen]) -> tuple[float, float]:
-    """Of the model on all samples, and of what is computed again."""
-    tokens, squares = float(sum(m.tokens for m in seen)), float(sum(m.squares for m in seen))
-    return compute.flops(setting.cost.model, setting.cost.recipe, tokens, squares)
+def _used(row: Row, cost: Cost, tokens: float, squares: float) -> Row:
+    """The row with what devices reach that train on so many tokens."""
+    work = compute.flops(cost.model, cost.recipe, tokens, squares)
+    return summary.used(row, *work, cost.cluster.devices, cost.cluster.peak_flops)
 
 
 def measure(file: ScheduleFile, how: Simulation) -> Measured:

@@ -76,8 +76,8 @@ def steps(
 def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, updates: int, around: Around) -> WholeStep:
     count, how = len(schedules) // updates, simulated(setting.able, way)
     measured = measured_of(dealer.name, schedules, how)
-    limit = setting.cost.cluster.memory_bytes or None
-    row = costed(setting, measured, max(schedule.fullest for schedule in schedules), limit)
+    fullest, limit = max(schedule.fullest for schedule in schedules), setting.cost.cluster.memory_bytes or None
+    row = costed(how.cost, measured, fullest, setting.trace.longest, limit)
     passes = float(forward(how.cost, way, schedules, updates).mean())
     training = row.makespan_seconds / count
     return WholeStep(dealer.name, way, training, passes, around, row.memory_bytes or 0.0, row.memory_fits)

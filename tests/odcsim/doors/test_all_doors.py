@@ -11,7 +11,8 @@ import ways_in
 from questions import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields
 
 import odcsim
-from odcsim.question import question_of
+from odcsim.decide.advice.wish import OF_ROWS
+from odcsim.question import TERMS, question_of
 from odcsim.results import columns
 from odcsim.support import tables
 
@@ -21,6 +22,12 @@ SPENT = "seconds seconds_low seconds_high gpu_hours gpu_hours_low gpu_hours_high
 SIDES = {"collective": ("sorted-slice", "lb-micro"), "on-demand": ("lb-mini", "lb-robust")}  # of break-even
 DEALT = (("lb-micro", "collective"), ("sorted-slice", "collective"), ("lb-mini", "on-demand"))  # of both rl and compare
 LEFT_OUT = ("pool", "lb-tight")  # by the explorer, which answers while somebody drags
+ALONE = (  # of a row, what it says by itself
+    "balancer", "sync", "minibatches", "makespan_seconds", "idle", "idle_parts", "samples_per_second_per_device",
+    "tokens_per_second", "model_low", "model_high", "gpu_hours", "gpu_hours_low", "gpu_hours_high",
+    "tflops_per_device", "mfu", "hfu", "sharding", "memory_bytes", "memory_fits", "memory_limit", "memory_terms",
+    "microbatches", "fidelity",
+)  # fmt: skip
 FEW = 3  # questions to break-even in the default run
 
 
@@ -176,10 +183,25 @@ def cells_of(row: Values) -> dict[str, str]:
 
 
 def is_simulates(question: Question) -> Iterator[str]:
-    """A schedule that was written to a file and simulated."""
+    """Schedules that were written to a file and simulated: each figure that needs neither other rows nor a price. Where
+    nodes exchange, those who meet do so as the engine's do, which is another way to run."""
     if (told := answered("compare", question)) and (found := answered("simulate", question)):
-        names = "makespan_seconds idle idle_parts model_low model_high gpu_hours".split()
-        yield from same_rows("simulate", told["rows"], [{n: found[n] for n in ("balancer", "sync", *names)}])
+        rows = [found]
+        if dict(question.recipe).get("sharding") != "hybrid":
+            rows.append(ways_in.simulate(question, "lb-micro", "collective"))
+        yield from same_rows("simulate", told["rows"], [{n: row[n] for n in ALONE} for row in rows])
+
+
+def says_what_was_asked(question: Question) -> Iterator[str]:
+    """Every door's JSON repeats the question, and names what was held fixed and the command that searches it."""
+    for door in ("compare", "break-even", "rl", "advise"):
+        if found := answered(door, question):
+            inputs, held = found.get("inputs", {}), found.get("held_fixed", {})
+            yield contradiction(f"{door}, seed", question.seed, inputs.get("seed"))
+            yield "" if inputs.get("model") and "trace" in inputs else f"{door} tells neither lengths nor model"
+            yield "" if str(held.get("searched_by")).startswith("odcsim ") else f"{door} names no command that searches"
+            if missing := set(TERMS) - set(inputs) - (set(OF_ROWS) if door == "advise" else set()):
+                yield f"{door} does not tell {missing}"
 
 
 def test_what_one_refuses_all_refuse(questions):
@@ -208,6 +230,10 @@ def test_the_report_shows_the_rows_of_compare(questions):
 
 def test_a_simulated_file_is_the_row_of_compare(questions):
     holds(is_simulates, questions)
+
+
+def test_every_answer_says_what_was_asked_and_held_fixed(questions):
+    holds(says_what_was_asked, questions)
 
 
 # What to rent
