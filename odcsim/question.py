@@ -131,7 +131,7 @@ class Terms:
         example="give dollars for a GPU-hour, such as 2.5",
     )  # fmt: skip
     epochs: float | None = _field(
-        POSITIVE, ROWS, brief=True, letter="E", help="tell hours and cost of so many, too",
+        POSITIVE, ROWS, brief=True, letter="E", help="tell hours and cost of so many epochs",
         example="give more than 0, such as 3",
     )  # fmt: skip
     executor: str = _field(
@@ -195,7 +195,9 @@ class Question(Terms):
         COUNT, QUESTION, brief=True, letter="K", help="samples per device and optimizer step",
         example="give at least 1", control="samples per device and step", stops=(1, 2, 4, 8, 16),
     )  # fmt: skip
-    global_batch: int | None = _field(COUNT, QUESTION, brief=True, letter="B", help="of all devices together, instead")
+    global_batch: int | None = _field(
+        COUNT, QUESTION, brief=True, letter="B", help="samples per optimizer step, of all devices together"
+    )
     max_tokens: int | None = _field(
         FROM_ZERO, STEP, brief=True, letter="T", help="limit of a microbatch; default: fastest that fits"
     )  # fmt: skip

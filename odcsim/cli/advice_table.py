@@ -45,6 +45,7 @@ def _lines(offer: "Offer", mark: str) -> list[str]:
     paid = "gpu_hours" if offer.dollars is None else "dollars"
     names = ("time", "time between", paid, f"{paid} between")
     row = (f"{offer.name}{mark}", *(COLUMNS[name].text(offer.row) for name in names))
-    way = offer.chosen.way
-    how = f"{way.name}, {way.setting.limit:,} tokens, {way.words}"
-    return [*tables.lines([row], WIDTHS), *wrap(how, LINE, initial_indent=INDENT, subsequent_indent=INDENT)]
+    return [
+        *tables.lines([row], WIDTHS),
+        *wrap(offer.chosen.way.how, LINE, initial_indent=INDENT, subsequent_indent=INDENT),
+    ]

@@ -34,9 +34,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--memory", action="store_true", help="print what the memory of the chosen rows is for, too")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--wide", action="store_true", help="print every column, not the five that decide")
+    form.add_argument("--wide", action="store_true", help="print more columns than those that decide")
     form.add_argument("--csv", action="store_true", help="print every figure of every row as CSV")
-    form.add_argument("--json", action="store_true", help="print inputs, fidelity and rows as JSON")
+    form.add_argument("--json", action="store_true", help="print what was asked and held fixed, and every row, as JSON")
     parser.add_argument("--html", metavar="FILE", help="write a report with pictures, too")
     parser.set_defaults(run=_run)
 

@@ -21,16 +21,6 @@ _TRUST = {
 SHAPE = "shape, not data"
 
 
-def question(comparison: Comparison) -> str:
-    setting, cluster = comparison.setting, comparison.setting.cost.cluster
-    model, nodes = setting.cost.model.name, f" in {cluster.nodes} nodes" if cluster.nodes > 1 else ""
-    return (
-        f"Would on-demand communication train {model}{setting.cost.recipe.words} faster on {cluster.devices} x "
-        f"{setting.cost.profile.gpu}{nodes}, with lengths like those of {setting.trace.name} and {setting.minibatch} "
-        "samples per device in each optimizer step?"
-    )
-
-
 def verdict(reply: Basis) -> str:
     """Yes or no, in one or two sentences."""
     if reply.best.memory_fits is False or reply.rival.memory_fits is False:

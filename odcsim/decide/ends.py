@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from odcsim.balance import named
+from odcsim.decide.evaluate import Pair
 from odcsim.decide.setting import Setting
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
@@ -15,7 +16,6 @@ from odcsim.recipe import Recipe
 from odcsim.schedule import ScheduleFile
 
 FEW = 12  # minibatches
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)

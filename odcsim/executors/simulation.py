@@ -12,12 +12,12 @@ from odcsim.cost import Cost, Load
 from odcsim.errors import InputError, nearest
 from odcsim.executors import analytic, taking
 from odcsim.program import Program, check_counts, sync_named
+from odcsim.question import EXECUTORS
 from odcsim.recipe import Recipe
 from odcsim.results import metrics
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
 
-EXECUTORS = ("analytic", "des")
 GROUP = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
 
 

@@ -61,9 +61,9 @@ class Parser(argparse.ArgumentParser):
     def _shortest(self) -> str:
         """What has to be given."""
         names = [a.metavar or a.dest for a in self._actions if not a.option_strings]
-        names += [f"{a.option_strings[0]} {a.metavar}" for a in self._actions if a.required and a.option_strings]
+        names += [_asked_for(a) for a in self._actions if a.required and a.option_strings]
         either = (g for g in self._mutually_exclusive_groups if g.required)
-        several = (" | ".join(f"{a.option_strings[0]} {a.metavar}" for a in g._group_actions) for g in either)
+        several = (" | ".join(map(_asked_for, g._group_actions)) for g in either)
         return " ".join([*map(str, names), *(f"({some})" for some in several)])
 
     def add_argument(self, *names: Any, **how: Any) -> argparse.Action:
@@ -84,6 +84,10 @@ class Parser(argparse.ArgumentParser):
             message += f"; for example: {self._example}"
         print(f"{self.prog}: error: {printable(message)}; see '{self.prog} --help'", file=sys.stderr)
         raise SystemExit(2)
+
+
+def _asked_for(action: argparse.Action) -> str:
+    return f"{action.option_strings[0]} {action.metavar or action.dest.upper()}"
 
 
 def _names(action: argparse.Action) -> set[str]:

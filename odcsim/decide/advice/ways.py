@@ -37,6 +37,11 @@ class Way:
         return f"{self.sync} + {self.balancer}"
 
     @property
+    def how(self) -> str:
+        """All that it chooses."""
+        return f"{self.name}, {self.setting.limit:,} tokens, {self.words}"
+
+    @property
     def words(self) -> str:
         """What it chooses of the recipe."""
         words = self.cost.recipe.told.removeprefix(" ")

@@ -12,12 +12,13 @@ from odcsim.cluster import Cluster
 from odcsim.decide import limit
 from odcsim.decide.asking import setting_of
 from odcsim.decide.setting import Setting
+from odcsim.decide.sweep import FACTORS
 from odcsim.errors import InputError
 from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, MACHINES, STEP, Field, Question
 from odcsim.reading import load
 from odcsim.trace import Trace
 
-ROOM = Field(AMOUNT, STEP, 0.0, control="tokens of a microbatch", stops=(0, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0))
+ROOM = Field(AMOUNT, STEP, 0.0, control="tokens of a microbatch", stops=(0, *FACTORS))
 NETWORK = Field(
     FROM_ZERO, MACHINES, 0, control="network between nodes", stops=(0, 25, 50, 100, 200, 400, 800)
 )  # fmt: skip
@@ -66,10 +67,11 @@ class Asked(Question):
     @property
     def command(self) -> str:
         """For a terminal. A network of one's own is a file, here one that bash makes up."""
-        words = ["odcsim", "compare", self.trace, "--model", self.model, "--gpu", self.gpu]
-        words += ["--devices", str(self.devices), "--minibatch", str(self.minibatch)]
-        words += [] if self.limit is None else ["--max-tokens", str(self.limit)]
-        words += ["--minibatches", str(self.minibatches), "--price", f"{self.price:g}"]
+        known = {name: getattr(self, name) for name in LINKED if name in FIELDS} | {"max_tokens": self.limit}
+        asked = [(name, known[name]) for name in FIELDS if name != "trace" and known.get(name) is not None]
+        words = ["odcsim", "compare", self.trace]
+        for name, value in asked:
+            words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
         network = f" --cluster <(echo nic_gbit_s={self.network})" if self.network else ""
         return shlex.join(words) + network
 

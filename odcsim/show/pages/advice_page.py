@@ -45,10 +45,5 @@ def _picture(advice: Advice, rent: Offer | None) -> str:
 def _table(advice: Advice, rent: Offer | None) -> str:
     head, cells = columns.table([offer.row for offer in advice.offers], columns.OFFERED)
     kinds = ["best" if offer is rent else "" for offer in advice.offers]
-    rows = [[o.name, *row, _how(o)] for o, row in zip(advice.offers, cells, strict=True)]
+    rows = [[o.name, *row, o.chosen.way.how] for o, row in zip(advice.offers, cells, strict=True)]
     return page.table(["GPUs", *head, "how"], rows, kinds, name="Offers, cheapest first")
-
-
-def _how(offer: Offer) -> str:
-    way = offer.chosen.way
-    return f"{way.name}, {way.setting.limit:,} tokens, {way.words}"
