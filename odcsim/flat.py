@@ -33,7 +33,7 @@ class Flat:
 
     def numbered(self, numbers: Whole) -> "Flat":
         """The same with sample i called `numbers[i]`."""
-        return replace(self, samples=numbers[self.samples])
+        return Flat(self.counts, self.sizes, numbers[self.samples])
 
     def of_sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """What each microbatch's samples add up to, one after the other."""

@@ -101,11 +101,13 @@ def _sorted(work: Work, order: NDArray[np.int64]) -> Work:
 
 
 def _in_positions(deal: Deal, positions: NDArray[np.int64]) -> Assigned:
-    flat, rival = (flat_of(slots).numbered(positions) for slots in (deal.slots, deal.rival))
-    queue = deal.queue if isinstance(deal.queue, Flat) else flattened((deal.queue,))
+    flat, rival = flat_of(deal.slots).numbered(positions), None
+    if isinstance(deal.rival, Flat) or deal.rival:
+        rival = flat_of(deal.rival).numbered(positions)
+    queue = deal.queue if isinstance(deal.queue, Flat) else flattened((deal.queue,)) if deal.queue else NOTHING
     waiting = queue.numbered(positions) if len(queue.sizes) else NOTHING
-    gangs = np.array(deal.gangs, dtype=np.int64)[positions.argsort()] if deal.gangs else positions[:0]
-    return Assigned(flat, waiting, tuple(gangs.tolist()), rival if len(rival.counts) else None)
+    gangs = np.array(deal.gangs, dtype=np.int64)[positions.argsort()].tolist() if deal.gangs else ()
+    return Assigned(flat, waiting, tuple(gangs), rival)
 
 
 def flat_of(slots: Slots | Flat) -> Flat:

@@ -1,7 +1,7 @@
 """One row of a table: what a balancer under a sync comes to, and how it compares with the others."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from odcsim.errors import InputError
@@ -76,7 +76,8 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """Of the recipe only what rows of one table may differ in; `inputs` has the rest."""
-        row = asdict(self)
+        every = ((field.name, getattr(self, field.name)) for field in fields(self))
+        row = {name: dict(value) if isinstance(value, Mapping) else value for name, value in every}
         balancer, _, over_full = (row.pop(name) for name in ("balancer", "recipe", "over_full"))
         return {"balancer": balancer, "sync": self.sync, **row, "sharding": self.sharding, "over_full": over_full}
 

@@ -9,7 +9,10 @@ from scripts import ROOT
 from sources import ENGINE, ODCSIM, inside, outside
 
 SUPPORT = {name for name in ODCSIM if name.startswith("odcsim.support")}
-NOUNS = "errors trace schedule flat program recipe recipe_file question timeline profile model cost cluster network recipe_flags"
+NOUNS = (
+    "errors trace schedule flat program recipe recipe_file question timeline profile model cost cluster network "
+    "recipe_flags"
+)
 CONTRACT = {f"odcsim.{name}" for name in NOUNS.split()} | SUPPORT
 EXECUTORS = {"odcsim.executors.analytic", "odcsim.executors.des"}
 READERS = (
