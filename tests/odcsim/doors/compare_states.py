@@ -61,7 +61,7 @@ INTENDED: tuple[Intended, ...] = (
     # From bef7051 on: one question, one evaluation, one answer.
     Intended(r"/(fidelity|memory_limit|microbatches)$", "a row tells these itself, at every door", ADDED),
     Intended(
-        r"^(compare|break-even)/(held_fixed|inputs/(epochs|field))",
+        r"^((advise|rl|break-even)/(held_fixed|inputs)|compare/(held_fixed|inputs/(epochs|field)))/?",
         "an answer names what was held fixed and asked",
         ADDED,
     ),
@@ -78,6 +78,8 @@ INTENDED: tuple[Intended, ...] = (
     ),
     Intended(r"^explorer/break_even$", "the same, of the page's sentence"),
     Intended(r"^explorer/verdict$", "the page adds, as the terminal does, where in the interval the answer is another"),
+    Intended(r"^simulate/", "a simulated file's row says all that it can by itself", r"^(None|\(not there\))$"),
+    Intended(r"^advise/rows/.*/gpu_hours_(low|high)$", "an advice tells the ends of its GPU-hours, too", ADDED),
     Intended(r"^explorer/advice/", "an interval is called one", "nine times in ten"),
     Intended(r"^explorer/link$", "a link's words come in the order of a question's fields"),
     Intended(r"^(explorer/shown|report/table)/", "one list of columns: heads and cells are those of the terminal"),
