@@ -150,8 +150,7 @@ class _InBlocks:
         following = np.append(self.times[order[1 : len(devices) + 1]], inf)[: len(devices)]
         close = asked + asked * (_rounding(self.entry) * (len(self.since) + 2))  # nobody took more than one in a block
         doubt = (close >= np.minimum(exact, again)) & (np.minimum(following, again) <= close)
-        ends = doubt | (asked > again)
-        return int(ends.argmax()) if ends.any() else len(devices), after
+        return int(doubt.argmax()) if doubt.any() else len(devices), after
 
     def _settle(self) -> None:
         """Run step by step what devices have taken."""

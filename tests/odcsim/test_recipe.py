@@ -186,6 +186,14 @@ def test_what_is_not_as_usual_is_told_behind_the_models_name():
     assert Recipe(lora=16, sync="collective").estimated == ["lora"]
 
 
+@pytest.mark.parametrize("name", [name for name, choice in CHOICES.items() if not choice.engine and choice.values])
+def test_a_prediction_by_another_choice_is_told_by_its_name(name):
+    """That of a kernel, too, which a recipe holds inside."""
+    other = next(value for value in CHOICES[name].values if value != CHOICES[name].usual)
+    assert USUAL.by(**{name: other}).differs(USUAL) == [name]
+    assert USUAL.differs(USUAL) == []
+
+
 def test_a_choice_of_yes_and_no_that_is_usually_no_is_asked_for_by_its_name():
     parser = argparse.ArgumentParser()
     with pytest.MonkeyPatch.context() as patch:

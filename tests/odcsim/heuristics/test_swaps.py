@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim.heuristics.karmarkar_karp import differencing, differencing_equal
-from odcsim.heuristics.swaps import MANY, _Lists, _one_by_one, even_out
+from odcsim.heuristics.swaps import MANY, _lightest_first, _Lists, _one_by_one, even_out
 from odcsim.heuristics.trades import laid, listed
 
 # No deadline: a busy machine is no failure.
@@ -87,3 +87,11 @@ def test_equal_counts_become_as_even_as_free_ones_at_eight_samples_per_device():
     assert max(rough) > 1.05 * mean
     assert max(even) < 1.001 * mean
     assert max(free) < 1.001 * mean
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_devices_stand_by_their_loads_and_numbers_whatever_order_they_come_from(loads, random):
+    before = list(range(len(loads)))
+    random.shuffle(before)
+    found = _lightest_first(np.array(loads, dtype=float), np.array(before))
+    assert found.tolist() == sorted(range(len(loads)), key=lambda device: (loads[device], device))

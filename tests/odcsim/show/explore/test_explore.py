@@ -10,6 +10,7 @@ import pytest
 from odcsim.cli import main
 from odcsim.decide.break_even import lead, network
 from odcsim.decide.break_even_words import sentence
+from odcsim.decide.comparison import inputs
 from odcsim.errors import InputError
 from odcsim.show.explore.asked import Asked
 from odcsim.show.explore.heard import linked
@@ -52,7 +53,9 @@ def test_the_command_has_the_numbers_of_the_page(asked):
     """In a shell, since a network of one's own is a file that the shell makes up."""
     command = asked.command.replace("odcsim", f"{sys.executable} -m odcsim", 1)
     done = subprocess.run(["bash", "-c", f"{command} --json"], capture_output=True, text=True, check=True)
-    rows = {f"{r['sync']} + {r['balancer']}": r for r in json.loads(done.stdout)["rows"]}
+    said = json.loads(done.stdout)
+    assert said["inputs"] == inputs(asked.setting)
+    rows = {f"{r['sync']} + {r['balancer']}": r for r in said["rows"]}
     head, shown = reply(asked).table
     assert len(shown) > 10
     for name, *cells in shown:
