@@ -54,7 +54,9 @@ class _File(argparse.Action):
             print(f"{parser.prog}: error: {printable(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
         if idle := [name for name in fields if name not in vars(args)[_TAKEN]]:
-            print(f"{parser.prog}: nothing here acts on {', '.join(idle)} of {printable(str(path))}", file=sys.stderr)
+            print(
+                f"{parser.prog}: leaves out {', '.join(idle)} of {printable(str(path))}: no flag here", file=sys.stderr
+            )
         args.recipe, args.recipe_file = fields, str(path)
         for action in parser._actions:
             action.required = action.required and action.dest not in fields

@@ -94,7 +94,7 @@ def test_a_command_line_tells_it_and_what_nothing_acts_on(file: Path, capsys: py
     ours, engines = (asked("--recipe", file, engine=engine) for engine in (False, True))
     assert ours.inputs() == engines.inputs()
     assert (ours.dtype, engines.dtype) == (USUAL.dtype, "bfloat16")
-    assert "odcsim toy: nothing here acts on accumulate, dtype of" in capsys.readouterr().err
+    assert "odcsim toy: leaves out accumulate, dtype of" in capsys.readouterr().err
     file.write_text("lora = 'x'")
     with pytest.raises(SystemExit) as caught:
         asked("--recipe", file)
