@@ -35,6 +35,13 @@ class Flat:
         """The same with sample i called `numbers[i]`."""
         return Flat(self.counts, self.sizes, numbers[self.samples])
 
+    def opened(self, starts: Whole, end: int) -> "Flat":
+        """With bundle i as its samples: from `starts[i]` to where the next one starts, of the last one up to `end`."""
+        ends = np.append(starts[1:], end)
+        each = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        sizes = np.bincount(each, (ends - starts)[self.samples], len(self.sizes)).astype(np.int64)
+        return Flat(self.counts, sizes, ranges(starts[self.samples], ends[self.samples]))
+
     def of_sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """What each microbatch's samples add up to, one after the other."""
         each = np.repeat(np.arange(len(self.sizes)), self.sizes)
@@ -42,15 +49,21 @@ class Flat:
 
     def ordered(self, order: Whole) -> "Flat":
         """Microbatch after microbatch in this order, as of one device."""
-        first = (self.sizes.cumsum() - self.sizes)[order]
-        sizes = self.sizes[order]
-        places = np.arange(int(sizes.sum())) + np.repeat(first - (sizes.cumsum() - sizes), sizes)
-        return Flat(np.array([len(order)]), sizes, self.samples[places])
+        ends = self.sizes.cumsum()
+        places = ranges((ends - self.sizes)[order], ends[order])
+        return Flat(np.array([len(order)]), self.sizes[order], self.samples[places])
 
     def nested(self) -> Assignment:
         """In tuples, as files and users have it."""
         microbatches = _cut(self.samples.tolist(), self.sizes)
         return tuple(_cut(microbatches, self.counts))
+
+
+def ranges(starts: Whole, ends: Whole) -> Whole:
+    """Numbers from each start up to its end, one range behind the other."""
+    sizes = ends - starts
+    found: Whole = np.arange(int(sizes.sum())) + np.repeat(starts - (sizes.cumsum() - sizes), sizes)
+    return found
 
 
 def _cut(values: Sequence[T], sizes: Whole) -> list[tuple[T, ...]]:

@@ -8,15 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
+from odcsim.flat import ranges
 
 MAX_LENGTH = 2**31 - 1
 MOST_DRAWN = 100_000_000  # samples at once: what a machine's memory takes
-COLUMNS = ("lengths", "counts", "loss", "group", "step")
+COLUMNS = ("lengths", "counts", "loss", "group", "step", "bundle")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Trace:
     """Lengths of samples in tokens. With `counts`, row i stands for counts[i] samples and order means nothing.
+
+    Samples beside each other with the same `bundle` stay in one microbatch: both sides of a pair, or a row that is
+    packed before training. What is drawn, dealt and counted of a minibatch is then bundles.
 
     Where only a part of a dataset was counted, `drawn_from` says of how many samples; 0: these are all. `folded`: the
     file has too many rows, so equal ones are counted, and a sample's number is not its row there.
@@ -31,6 +35,7 @@ class Trace:
     origin: str = ""
     drawn_from: int = 0
     folded: bool = False
+    bundle: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for field in COLUMNS:
@@ -58,6 +63,25 @@ class Trace:
     def longest(self) -> int:
         return int(self.lengths.max() if self.counts is None else self.lengths[self.counts > 0].max())
 
+    @property
+    def bundles(self) -> "Trace":
+        """The same with each bundle as one sample of all its tokens."""
+        if self.bundle is None:
+            return self
+        first = _firsts(self.bundle)
+        step, group = (None if of is None else of[first] for of in (self.step, self.group))
+        tokens = np.add.reduceat(self.lengths, first)
+        return Trace(self.name, tokens, None, None, group, step, self.origin, self.drawn_from)
+
+    def starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where bundles begin among these samples of a minibatch; each where none are together."""
+        return np.arange(len(ids)) if self.bundle is None else _firsts(self.bundle[ids])
+
+    @property
+    def fullest(self) -> int:
+        """Tokens of the largest bundle, which no limit of a microbatch can be below."""
+        return self.longest if self.bundle is None else self.bundles.longest
+
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of the table that holds each sample; sample and row are one unless this is a count table."""
         if self.counts is None:
@@ -71,7 +95,14 @@ class Trace:
     def minibatches(
         self, samples: int, count: int, *, seed: int = 0, in_order: bool = False
     ) -> list[NDArray[np.int64]]:
-        """`count` minibatches of sample ids: from a seeded shuffle, or as recorded and never across an RL step."""
+        """`count` minibatches of sample ids: from a seeded shuffle, or as recorded and never across an RL step.
+
+        Of so many `samples` each, or of so many bundles.
+        """
+        if self.bundle is not None:
+            drawn = self.bundles.minibatches(samples, count, seed=seed, in_order=in_order)
+            edges = np.append(_firsts(self.bundle), self.size)
+            return [ranges(edges[bundles], edges[bundles + 1]) for bundles in drawn]
         if samples < 1 or count < 1:
             raise InputError(f"{count} minibatches of {samples} samples asked of '{self.name}'", fix="both start at 1")
         if samples > self.size:
@@ -84,6 +115,10 @@ class Trace:
                 f"{count} minibatches of {samples} samples are more than {MOST_DRAWN:,} samples", fix="draw fewer"
             )
         return _recorded(self, samples, count) if in_order else _shuffled(self.size, samples, count, seed)
+
+
+def _firsts(bundle: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.append(0, np.flatnonzero(np.diff(bundle)) + 1)
 
 
 def _shuffled(size: int, samples: int, count: int, seed: int) -> list[NDArray[np.int64]]:
@@ -143,6 +178,8 @@ def _check(trace: Trace) -> None:
         raise InputError(f"'{trace.name}' has loss tokens outside its samples", fix="loss goes from 0 to the length")
     if counts is not None:
         _check_counts(trace, counts)
+    if (bundle := trace.bundle) is not None and len(np.unique(bundle)) != 1 + np.count_nonzero(np.diff(bundle)):
+        raise InputError(f"'{trace.name}' has a bundle in two places", fix="put samples of a bundle beside each other")
 
 
 def _check_counts(trace: Trace, counts: NDArray[np.int64]) -> None:
@@ -150,5 +187,7 @@ def _check_counts(trace: Trace, counts: NDArray[np.int64]) -> None:
         raise InputError(f"'{trace.name}' holds the count {counts.min()}", fix="counts start at 0")
     if trace.step is not None or trace.group is not None:
         raise InputError(f"'{trace.name}' has counts beside an RL step or group", fix="keep one row per sample for RL")
+    if trace.bundle is not None:
+        raise InputError(f"'{trace.name}' has counts beside bundles", fix="keep one row per sample")
     if float(counts.astype(float) @ trace.lengths.astype(float)) >= 2.0**62:
         raise InputError(f"'{trace.name}' counts more than 2^62 tokens", fix="divide the counts by a common factor")

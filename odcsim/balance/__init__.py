@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance import lb_micro, lb_mini, lb_robust, lb_tight, pool, simple, sorted_slice, split
+from odcsim.balance import lb_micro, lb_mini, lb_robust, lb_tight, pool, simple, sorted_slice, split, stock
 from odcsim.errors import InputError, nearest
 from odcsim.flat import Assignment, Microbatches
 from odcsim.heuristics.balancer import Balancer, Work, assigned
@@ -49,7 +49,8 @@ BALANCERS: tuple[Balancer, ...] = (
 )
 # Rules of other trainers, as rivals: whoever asks which heuristic to take finds his own in the table.
 FIELD = tuple(Balancer(t.name, t.deal, t.help, by_cost=False) for t in TRAINERS.values() if t.deal is not None)
-_BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *FIELD)}
+STOCK = (stock.BATCHES, stock.PADDED, stock.PACKED, stock.FILLED)  # what a trainer does where nobody balances
+_BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *FIELD, *STOCK)}
 POOL = pool.BALANCER.name  # the one that leaves samples to a queue
 SPLIT = split.BALANCER.name  # it is simulated where somebody asks for it, and nothing runs it
 SIMULATED = tuple(b.name for b in BALANCERS if b.gangs)  # that nothing runs

@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> None:
         comparison = compare(setting, advance=advance)
     swept: tuple[tuple[int, Comparison], ...] = ()
     if args.sweep_max_tokens is not None:
-        points = limits(setting.trace.longest, args.sweep_max_tokens)
+        points = limits(setting.trace.fullest, args.sweep_max_tokens)
         with progress("sweeping", len(points)) as advance:
             swept = sweep_max_tokens(setting, points, advance=advance)
     if args.html is not None:

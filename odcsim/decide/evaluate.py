@@ -110,7 +110,9 @@ def evaluate(
         priced = costed(ways[sync].cost, measured, most, longest, limit, setting.price)
         rows.append(replace(_used(priced, setting.cost, *work), **_told(pieces, usage, devices)))
         usages.append(usage)
-    common = draws(ids, [m.weights for m in seen], setting.trace.size, whole=setting.whole)
+    trace = setting.trace
+    dealt = [each[trace.starts(each)] for each in ids]  # of bundles, the first sample stands for all
+    common = draws(dealt, [m.weights for m in seen], trace.bundles.size, whole=setting.whole)
     return Evaluation(setting, tuple(rows), tuple(usages), common, limit)
 
 

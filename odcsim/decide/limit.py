@@ -35,12 +35,12 @@ def chosen(setting: Setting) -> Setting:
 
 def limits(setting: Setting) -> tuple[int, ...]:
     """Those that fit with something to spare, under every side that runs the longest sample at all."""
-    memory, longest = setting.cost.cluster.memory_bytes, setting.trace.longest
-    device = setting.trace.mean * setting.minibatch
-    top = int(max(longest, room.ENOUGH * device))
+    memory, longest, least = setting.cost.cluster.memory_bytes, setting.trace.longest, setting.trace.fullest
+    device = setting.device_tokens
+    top = int(max(least, room.ENOUGH * device))
     costs = [room.under(setting.cost, side) for side in SIDES]
     most = [room.fullest(cost, longest, room.FILLED * memory, top) for cost in costs] if memory else [0]
-    return room.limits(longest, min((m for m in most if m >= longest), default=0), device, EACH)
+    return room.limits(least, min((m for m in most if m >= least), default=0), device, EACH)
 
 
 def _seconds(setting: Setting, side: str, limit: int, minibatches: list[Drawn]) -> float:

@@ -16,6 +16,7 @@ from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.decide.rivals import sooner
 from odcsim.errors import InputError
+from odcsim.flat import Flat
 from odcsim.heuristics.balancer import Assigned, Balancer, Work, assigned, heaviest_first
 from odcsim.heuristics.scenarios import scenarios
 from odcsim.profile import Profile
@@ -33,6 +34,7 @@ class Setting(Terms):
     cost: Cost
     minibatch: int  # samples per device
     max_tokens: int = 0  # of a microbatch; 0 stands for the longest sample of the trace
+    each: int = 0  # samples of a microbatch, of who counts them and not their tokens
     limits_tried: int = 0  # of which the limit was chosen; 0: somebody gave it, or it is the longest sample
 
     @property
@@ -42,18 +44,25 @@ class Setting(Terms):
 
     @property
     def limit(self) -> int:
-        return self.max_tokens or self.trace.longest
+        return self.max_tokens or self.trace.fullest
+
+    @property
+    def device_tokens(self) -> float:
+        """Tokens of a device in a minibatch, on average."""
+        return self.trace.bundles.mean * self.minibatch
 
     def check(self) -> None:
-        """Refuse a sample over the token limit, by name."""
-        if self.trace.longest <= self.limit:
+        """Refuse a sample over the token limit, by name; or samples that stay together."""
+        dealt = self.trace.bundles
+        if dealt.longest <= self.limit:
             return
-        over = self.trace.lengths > self.limit
-        row = int(np.argmax(over if self.trace.counts is None else over & (self.trace.counts > 0)))
+        over = dealt.lengths > self.limit
+        row = int(np.argmax(over if dealt.counts is None else over & (dealt.counts > 0)))
+        kind = "sample" if self.trace.bundle is None else "bundle"
         raise InputError(
-            f"sample {row} has {self.trace.lengths[row]:,} tokens, over --max-tokens {self.limit:,}",
-            where=self.trace.name,
-            fix=f"raise the limit to {self.trace.longest:,}, the longest sample, or see --truncate and --drop-over",
+            f"{kind} {row} has {dealt.lengths[row]:,} tokens, over --max-tokens {self.limit:,}",
+            where=dealt.name,
+            fix=f"raise the limit to {dealt.longest:,}, the longest {kind}, or see --truncate and --drop-over",
         )
 
     def draw(self) -> list[NDArray[np.int64]]:
@@ -99,15 +108,31 @@ class Drawn:
     linear: NDArray[np.float64]  # the two parts of each sample's seconds
     quadratic: NDArray[np.float64]
     unassigned: Schedule
+    starts: NDArray[np.int64] | None = None  # of bundles, where samples stay together
+
+    @cached_property
+    def bundles(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """What is dealt: tokens, and the two parts of their seconds."""
+        if self.starts is None:
+            return self.lengths, self.linear, self.quadratic
+        tokens, linear, quadratic = (
+            np.add.reduceat(of, self.starts) for of in (self.lengths, self.linear, self.quadratic)
+        )
+        return tokens, linear, quadratic
+
+    def opened(self, flat: Flat) -> Flat:
+        """What was dealt in bundles, in samples."""
+        return flat if self.starts is None else flat.opened(self.starts, len(self.lengths))
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
-        return self.linear + self.quadratic
+        _, linear, quadratic = self.bundles
+        return linear + quadratic
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
         """From the heaviest down, which all balancers by cost start from."""
-        return heaviest_first(self.weights, self.lengths)
+        return heaviest_first(self.weights, self.bundles[0])
 
 
 def drawn(setting: Setting) -> list[Drawn]:
@@ -120,7 +145,8 @@ def drawn_of(setting: Setting, ids: NDArray[np.int64]) -> Drawn:
     lengths = trace.take(ids)
     loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
     unassigned = Schedule(tuple(lengths.tolist()), (), tuple(ids.tolist()), loss)
-    return Drawn(lengths, *setting.cost.sample_parts(lengths), unassigned)
+    starts = None if trace.bundle is None else trace.starts(ids)
+    return Drawn(lengths, *setting.cost.sample_parts(lengths), unassigned, starts)
 
 
 def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambda: None) -> ScheduleFile:
@@ -144,9 +170,9 @@ def assign(
     known = _known(setting, chosen)
     for number, minibatch in enumerate(minibatches):
         deal = assigned(chosen, _work(setting, chosen, minibatch, known))
-        schedules.append(_schedule(setting, minibatch, deal))
+        schedules.append(_schedule(setting, chosen, minibatch, deal))
         if exactly and deal.rival is not None:
-            rivals[number] = schedules[-1].dealt(deal.rival)
+            rivals[number] = _schedule(setting, chosen, minibatch, replace(deal, flat=deal.rival))
         advance()
     for number in sooner(setting.cost, rivals, schedules):
         schedules[number] = rivals[number]
@@ -154,22 +180,27 @@ def assign(
 
 
 def _work(setting: Setting, balancer: Balancer, drawn: Drawn, known: Mapping[str, Any]) -> Work:
-    work = Work(drawn.lengths, drawn.weights, setting.cost.cluster.devices, setting.limit, order=drawn.order, **known)
-    return replace(work, scenarios=scenarios(drawn.linear, drawn.quadratic)) if balancer.scenarios else work
+    tokens, linear, quadratic = drawn.bundles
+    work = Work(tokens, drawn.weights, setting.cost.cluster.devices, setting.limit, order=drawn.order, **known)
+    return replace(work, scenarios=scenarios(linear, quadratic)) if balancer.scenarios else work
 
 
-def _schedule(setting: Setting, drawn: Drawn, deal: Assigned) -> Schedule:
+def _schedule(setting: Setting, balancer: Balancer, drawn: Drawn, deal: Assigned) -> Schedule:
     overhead = (setting.split_overhead or 0.0) if deal.gangs else 0.0
-    return drawn.unassigned.dealt(deal.flat, deal.waiting, deal.gangs, overhead)
+    flat, waiting = drawn.opened(deal.flat), drawn.opened(deal.waiting)
+    schedule = drawn.unassigned.dealt(flat, waiting, deal.gangs, overhead)
+    return balancer.pads(schedule, setting.limit) if balancer.pads else schedule
 
 
 def _known(setting: Setting, balancer: Balancer) -> dict[str, Any]:
     """What the balancer may look at beside a minibatch, the same for all of them: no more than it says it does."""
-    cost, known = setting.cost, dict[str, Any]()
+    cost, known = setting.cost, dict[str, Any](each=setting.each)
     if balancer.weighs_transfers:
         alone = balancer.free_counts  # none but on-demand can run it; else the syncs that meet are what it is for
         known["constant"] = cost.microbatch_seconds(one_sided=alone)
         known["seconds"] = cost.microbatch_times(one_sided=alone)
+    if balancer.gangs and setting.trace.bundle is not None:
+        raise InputError("--split-overhead with samples that stay together", fix="leave it out")
     if balancer.gangs:
         known |= {"node": cost.cluster.devices_per_node, "split_overhead": setting.split_overhead}
     return known

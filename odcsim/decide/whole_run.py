@@ -23,7 +23,7 @@ RUN = ("steps", *_SPENT.values())
 
 def steps(trace: Trace, epochs: float, global_batch: int) -> int:
     """Of the optimizer; the last one may have fewer samples."""
-    return math.ceil(trace.whole * epochs / global_batch)
+    return math.ceil(trace.bundles.whole * epochs / global_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class WholeRun:
     def over(self, row: Row) -> Row:
         """The row with the whole run's steps in place of its minibatches, and the interval of the run."""
         found, setting = self.evaluation, self.evaluation.setting
-        draws = found.draws if setting.whole else found.draws.of_all(setting.trace.whole)
+        draws = found.draws if setting.whole else found.draws.of_all(setting.trace.bundles.whole)
         profile, seconds = setting.cost.profile, found.usage(*row.pair).makespan
         return summary.over(row, self.steps, of_run(seconds, draws, profile.low, profile.high))
 

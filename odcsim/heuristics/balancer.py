@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.flat import NOTHING, Assignment, Flat, Microbatches, flattened
+from odcsim.schedule import Schedule
 
 Floats = NDArray[np.float64]
 Slots = Sequence[Sequence[Sequence[int]]]  # device -> microbatch -> samples, by their numbers in the work
@@ -28,6 +29,7 @@ class Work:
     node: int = 0  # devices with fast links between them; 0: nobody said
     split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
     order: NDArray[np.int64] | None = None  # from the heaviest down, where somebody has sorted already
+    each: int = 0  # samples of a microbatch, of who counts them
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Balancer:
     queue: bool = False  # it leaves samples to a queue that devices share
     gangs: bool = False  # it splits samples over devices: simulated where somebody says what that costs, never run
     tight: bool = False  # it fits costs so closely that it is worth choosing only where they were measured
+    pads: Callable[[Schedule, int], Schedule] | None = None  # what is run beside samples, up to the limit
     even: bool = True  # it evens out work; one that does not is a baseline, and nobody's best row
     published: bool = False  # the paper's: the one to name where another is no faster
     stands_for: tuple[str, ...] = ()  # syncs under which nobody beats it by much: a quick search tries no other

@@ -38,7 +38,11 @@ def shortened(trace: Trace, limit: int) -> Trace:
 
 
 def without(trace: Trace, limit: int) -> Trace:
+    """Those that stay together go together."""
     kept = trace.lengths <= limit
+    if trace.bundle is not None:
+        starts = trace.starts(np.arange(trace.size))
+        kept = np.repeat(np.logical_and.reduceat(kept, starts), np.diff(np.append(starts, trace.size)))
     if not (kept & (weights(trace) > 0)).any():
         raise InputError(
             f"all samples are over {limit:,} tokens",

@@ -104,10 +104,9 @@ class Site:
         ]
 
     def limits(self, setting: Setting, sync: str, share: float) -> tuple[int, ...]:
-        trace, cost = self.wish.trace, Way(setting, sync, "").cost
-        device = trace.mean * setting.minibatch
-        most = int(max(trace.longest, room.ENOUGH * device))
-        return room.limits(trace.longest, room.fullest(cost, trace.longest, share * self.memory, most), device)
+        trace, cost, device = self.wish.trace, Way(setting, sync, "").cost, setting.device_tokens
+        most = int(max(trace.fullest, room.ENOUGH * device))
+        return room.limits(trace.fullest, room.fullest(cost, trace.longest, share * self.memory, most), device)
 
 
 def site(wish: Wish, gpu: str, devices: int) -> Site:

@@ -29,8 +29,10 @@ class Wish:
         kinds = {catalog.gpu_name(name): name for name in self.gpus}
         prices = {kinds.get(name.lower(), name): price for name, price in self.prices.items()}
         object.__setattr__(self, "prices", prices)
-        if self.global_batch > self.trace.whole:
-            problem = f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {self.trace.whole:,} samples"
+        if self.global_batch > self.trace.bundles.whole:
+            problem = (
+                f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {self.trace.bundles.whole:,} samples"
+            )
             raise InputError(problem, fix="give a smaller batch, or more samples")
         if unknown := set(self.prices) - set(self.gpus):
             raise InputError(f"--price of {min(unknown)}", fix=f"give prices of {', '.join(self.gpus)}")

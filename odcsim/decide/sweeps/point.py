@@ -85,7 +85,7 @@ def read(asked: Mapping[str, Any]) -> Trace:
 def digest(trace: Trace) -> str:
     """Of the lengths and all that stands beside them; not of what they are called."""
     content = hashlib.sha256(str(trace.drawn_from).encode())
-    for values in (trace.lengths, trace.counts, trace.loss, trace.group, trace.step):
+    for values in (trace.lengths, trace.counts, trace.loss, trace.group, trace.step, trace.bundle):
         content.update(b"-" if values is None else values.tobytes() + b"|")
     return content.hexdigest()[:DIGITS]
 

@@ -1,0 +1,110 @@
+"""Samples that stay together: pairs, and rows that are packed before training."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odcsim import balance
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import compare, pairs
+from odcsim.decide.evaluate import evaluate
+from odcsim.decide.setting import drawn, plan
+from odcsim.decide.whole_run import steps
+from odcsim.errors import InputError
+from odcsim.reading import limits
+from odcsim.trace import Trace
+
+WORDS = {"gpu": "h100", "devices": 4, "minibatch": 3, "minibatches": 4}
+
+
+def paired(sizes: list[int], lengths: list[int]) -> Trace:
+    bundle = np.repeat(np.arange(len(sizes)), sizes)
+    return Trace("bundles", np.array(lengths[: len(bundle)]), bundle=bundle)
+
+
+@st.composite
+def traces(draw):
+    sizes = draw(st.lists(st.integers(1, 4), min_size=12, max_size=30))
+    lengths = draw(st.lists(st.integers(1, 3000), min_size=sum(sizes), max_size=sum(sizes)))
+    return paired(sizes, lengths)
+
+
+@given(traces(), st.integers(0, 5))
+def test_every_minibatch_has_whole_bundles(trace, seed):
+    for ids in trace.minibatches(12, 3, seed=seed):
+        starts = trace.starts(ids)
+        assert len(starts) == 12
+        numbers = trace.bundle[ids[starts]]
+        assert np.array_equal(np.concatenate([np.flatnonzero(trace.bundle == n) for n in numbers]), ids)
+
+
+@pytest.mark.parametrize("name", balance.ALL)
+@given(trace=traces())
+def test_what_stays_together_is_in_one_microbatch(name, trace):
+    setting = ask(trace, "nano", max_tokens=trace.fullest + 500, **WORDS)
+    for schedule in plan(setting, name).schedules:
+        held = {i: number for number, mb in enumerate(schedule.contents()) for i in mb}
+        assert sorted(held) == list(range(len(schedule.lengths)))
+        bundles = trace.bundle[np.array(schedule.samples)]
+        for bundle in np.unique(bundles):
+            assert len({held[i] for i in np.flatnonzero(bundles == bundle)}) == 1
+        assert schedule.fullest <= setting.limit
+
+
+def test_units_of_one_are_samples():
+    lengths = np.arange(1, 200) * 7 % 900 + 1
+    alone, together = Trace("a", lengths), Trace("a", lengths, bundle=np.arange(199))
+    found = [compare(ask(trace, "nano", **WORDS)).rows for trace in (alone, together)]
+    assert found[0] == found[1]
+
+
+def test_attention_is_that_of_each_sample_and_not_of_the_bundle():
+    """Two samples of a bundle cost what they cost in a microbatch of a plan without bundles."""
+    lengths = [4000, 4000] * 12
+    trace = paired([2] * 12, lengths)
+    setting = ask(trace, "nano", max_tokens=8000, **WORDS)
+    linear, quadratic = (of.sum() for of in setting.cost.sample_parts(trace.lengths[:2]))
+    first = drawn(setting)[0]
+    assert first.weights[0] == pytest.approx(linear + quadratic)
+    row = evaluate(setting, [("native", "collective")]).rows[0]
+    by_hand = evaluate(
+        replace(setting, trace=Trace("s", trace.lengths), minibatch=6), [("lb-micro", "collective")]
+    ).rows[0]
+    assert row.makespan_seconds == pytest.approx(by_hand.makespan_seconds)
+
+
+def test_steps_count_bundles():
+    assert steps(paired([2] * 24, [5] * 48), 3, 4) == 18
+
+
+def test_dropping_leaves_no_half_bundle():
+    kept = limits.without(paired([2, 2, 2], [5, 9, 5, 5, 7, 1]), 6)
+    assert kept.lengths.tolist() == [5, 5]
+
+
+def test_a_limit_below_a_bundle_is_refused_by_its_number():
+    trace = paired([2] * 24, [10] * 46 + [30, 30])
+    with pytest.raises(InputError, match=r"bundle 23 has 60 tokens, over --max-tokens 59"):
+        compare(ask(trace, "nano", max_tokens=59, **WORDS))
+
+
+def test_a_bundle_in_two_places_is_refused():
+    with pytest.raises(InputError, match="a bundle in two places"):
+        Trace("a", np.array([1, 2, 3]), bundle=np.array([1, 2, 1]))
+    with pytest.raises(InputError, match="counts beside bundles"):
+        Trace("a", np.array([1, 2]), np.array([1, 2]), bundle=np.array([1, 2]))
+
+
+def test_all_that_a_comparison_runs_runs_with_bundles():
+    trace = paired([2] * 40, [int(n) for n in np.random.default_rng(0).integers(1, 999, 80)])
+    setting = ask(trace, "nano", field=True, **WORDS)
+    assert {row.pair for row in compare(setting).rows} == set(pairs(setting))
+
+
+def test_none_of_them_is_split_over_devices():
+    trace = paired([2] * 24, [10] * 48)
+    with pytest.raises(InputError, match="--split-overhead with samples that stay together"):
+        compare(ask(trace, "nano", split_overhead=0.1, **WORDS))
