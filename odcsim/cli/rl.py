@@ -65,7 +65,7 @@ def _run(args: argparse.Namespace) -> None:
         options.print_json({"schema": 1, **told, "rows": [row.as_json() for row in rows]})
         return
     print(_asked(args, setting))
-    _show(rows, setting.cost.cluster.memory_bytes or 0.0)
+    _show(rows)
     for line in [*verdict(rows), *out(setting, rows), *([args.ungrouped] if args.ungrouped else [])]:
         print(line)
     print(sentence(setting))
@@ -103,18 +103,18 @@ def _asked(args: argparse.Namespace, setting: "Setting") -> str:
     return f"{model} on {where}, {step}, {limit}, {counted(args.steps, 'step')}{made}"
 
 
-def _show(rows: "list[WholeStep]", memory: float) -> None:
-    """Those that do not fit last; how many times as fast is over what needs no rule."""
+def _show(rows: "list[WholeStep]") -> None:
+    """Tight ones after those that fit, then those that do not; how many times as fast is over what needs no rule."""
     from odcsim.cli import table
     from odcsim.decide.rollouts.whole import REFERENCE
-    from odcsim.results.columns import memory as memory_of
+    from odcsim.results import capacity
+    from odcsim.results.columns import memory
 
     usual = next(row for row in rows if (row.dealer, row.way) == REFERENCE)
-    over = {False: memory, True: None, None: None}
     cells = [
         [row.dealer, row.way, *map(_seconds, (row.trained, row.passed, row.seconds)),
-         f"{usual.seconds / row.seconds:.2f}", memory_of(row.memory_bytes, over[row.memory_fits])]
-        for row in sorted(rows, key=lambda row: row.memory_fits is False)
+         f"{usual.seconds / row.seconds:.2f}", memory(row)]
+        for row in sorted(rows, key=capacity.level)
     ]  # fmt: skip
     table.show_texts(HEAD, cells, names=2, padding=(0, 0, 0, 1))
 

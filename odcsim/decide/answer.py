@@ -1,12 +1,13 @@
 """What a comparison comes to: the rows that decide, and whether on-demand pays."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from odcsim import balance
 from odcsim.balance import SIMULATED
 from odcsim.decide.comparison import Comparison
 from odcsim.errors import InputError
+from odcsim.results import capacity
 from odcsim.results.summary import REFERENCE, Row
 
 NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
@@ -30,6 +31,7 @@ class Basis:
     best: Row  # the best with it
     pays: bool
     flips: Flip | None = None  # where in the interval of the seconds the answer would be another
+    kept_out: tuple[tuple[Row, Row], ...] = ()  # faster rows that memory forbids, each after the one in its place
 
     @property
     def chosen(self) -> Row:
@@ -38,6 +40,12 @@ class Basis:
     @property
     def nothing_fits(self) -> bool:
         return self.best.memory_fits is False and self.rival.memory_fits is False
+
+    @property
+    def by_memory(self) -> bool:
+        """Whether memory says more of one of the two sides than of the other, or forbids both."""
+        levels = {capacity.level(self.best), capacity.level(self.rival)}
+        return len(levels) > 1 or capacity.OVER in levels
 
     @property
     def over_rival(self) -> float:
@@ -51,31 +59,44 @@ def answer(comparison: Comparison) -> Basis:
         """Rows as fast as others to 0.01 % make no better choice than the published balancers."""
         return round(row.makespan_seconds / reference.makespan_seconds, 4), not balance.named(row.balancer).published
 
-    ours, theirs = _candidates(comparison)
+    all_ours, all_theirs = _candidates(comparison)
+    ours, theirs = _fitting(all_ours), _fitting(all_theirs)
     best = min(ours, key=slowness)
     usual = balance.advised("on-demand")
     best = next((r for r in ours if r.balancer == usual and r.makespan_seconds <= NEAR * best.makespan_seconds), best)
     rival = min(theirs, key=slowness)
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
     pays = ahead and (best.speedup_low or 0) > 1
-    if best.memory_fits is False or rival.memory_fits is False:
-        return Basis(reference, rival, best, pays=best.memory_fits is True)
-    return Basis(reference, rival, best, pays, _flips(comparison, ours, theirs, pays))
+    reply = Basis(reference, rival, best, pays)
+    if reply.by_memory:
+        reply = replace(reply, pays=capacity.level(best) < capacity.level(rival))
+    else:
+        reply = replace(reply, flips=_flips(comparison, ours, theirs, pays))
+    return replace(reply, kept_out=(*_kept_out(best, all_ours), *_kept_out(rival, all_theirs)))
+
+
+def _kept_out(chosen: Row, every: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+    """The fastest of a side, where memory alone keeps it from being chosen."""
+    fuller = [r for r in every if capacity.level(r) > capacity.level(chosen)]
+    first = min(fuller, key=lambda r: r.makespan_seconds, default=chosen)
+    if first.makespan_seconds * NOTABLE <= chosen.makespan_seconds:
+        yield chosen, first
 
 
 def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
-    """The rows to choose from, with on-demand and without: those that fit, else the one that needs least."""
+    """The rows to choose from, with on-demand and without, whatever memory they need."""
     fits = comparison.fidelity == "calibrated"  # else a tight plan fits costs that may well be wrong
     ours = [r for r in comparison.rows if r.sync == "on-demand" and r.balancer not in SIMULATED]
     ours = [r for r in ours if fits or not balance.named(r.balancer).tight]
     theirs = [r for r in comparison.rows if r.sync != "on-demand"]
     if not ours:
         raise InputError("no row with on-demand to answer by", fix="compare lb-mini under on-demand, too")
-    return _fitting(ours), _fitting(theirs)
+    return ours, theirs
 
 
 def _fitting(rows: Sequence[Row]) -> list[Row]:
-    fitting = [r for r in rows if r.memory_fits is not False]
+    """Those that fit, else those that are tight, else the one that needs least."""
+    fitting = [r for r in capacity.roomiest(rows) if r.memory_fits is not False]
     return fitting or [min(rows, key=lambda r: r.memory_bytes or 0.0)]
 
 

@@ -6,9 +6,10 @@ from odcsim.balance import SIMULATED
 from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
 from odcsim.decide import fixed
-from odcsim.decide.answer import Basis
+from odcsim.decide.answer import NOTABLE, Basis
 from odcsim.decide.comparison import Comparison
 from odcsim.decide.remedies import remedies
+from odcsim.results import capacity
 from odcsim.results.summary import Row
 
 _TRUST = {
@@ -22,9 +23,15 @@ SHAPE = "shape, not data"
 
 
 def verdict(reply: Basis) -> str:
-    """Yes or no, in one or two sentences."""
-    if reply.best.memory_fits is False or reply.rival.memory_fits is False:
-        return _unfit(reply)
+    """Yes or no, in a few sentences; and what memory has to do with it."""
+    if reply.nothing_fits:
+        return "Nothing here fits memory."
+    return f"{_verdict(reply)}{_tight(reply)}{_kept_out(reply)}"
+
+
+def _verdict(reply: Basis) -> str:
+    if reply.by_memory:
+        return _by_memory(reply)
     best, name = reply.best, named(reply.best)
     gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
     rival = f"{reply.over_rival:.2f} times as fast as the best row without it, {named(reply.rival)}"
@@ -46,14 +53,35 @@ def _flipped(reply: Basis) -> str:
     return f" {other} if compute takes {flip.factor:.2f} times these seconds: {lead}."
 
 
-def _unfit(reply: Basis) -> str:
-    """Where memory decides."""
-    if reply.nothing_fits:
-        return "Nothing here fits memory."
+def _by_memory(reply: Basis) -> str:
+    """Where memory alone decides between the two sides."""
     (fit, other) = (reply.best, reply.rival) if reply.pays else (reply.rival, reply.best)
-    sizes = f"{named(other)} would need {(other.memory_bytes or 0) / 1e9:.0f} GB, {named(fit)} needs"
+    times = fit.makespan_seconds / other.makespan_seconds
+    faster = f" and be {times:.2f} times as fast" if times >= NOTABLE else ""
+    sizes = f"{named(other)} would need {(other.memory_bytes or 0) / 1e9:.0f} GB{faster},"
+    sizes += f" {named(fit)} needs {capacity.sized(fit)}."
+    if capacity.tight(other):
+        answer = "Yes: without on-demand, all is" if reply.pays else "No: with on-demand, all is"
+        return f"{answer} tight in memory here. {sizes}"
     answer = "Yes: only on-demand fits memory here" if reply.pays else "No: on-demand does not fit memory here"
-    return f"{answer}. {sizes} {(fit.memory_bytes or 0) / 1e9:.0f} GB."
+    return f"{answer}. {sizes}"
+
+
+def _tight(reply: Basis) -> str:
+    """Where the row to choose fills more of a GPU than estimates can be trusted for."""
+    if not capacity.tight(reply.chosen):
+        return ""
+    return f" Memory per device is {capacity.told(reply.chosen)}, so it may not fit."
+
+
+def _kept_out(reply: Basis) -> str:
+    """Faster rows that memory alone keeps from being chosen."""
+    words = ""
+    for kept, row in reply.kept_out:
+        why = "is tight in memory" if capacity.tight(row) else "does not fit memory"
+        faster = f"{kept.makespan_seconds / row.makespan_seconds:.2f} times as fast"
+        words += f" Memory leaves {named(kept)}: {named(row)} would be {faster}, but {why} ({capacity.sized(row)})."
+    return words
 
 
 def sentences(comparison: Comparison, reply: Basis) -> list[str]:
@@ -64,6 +92,7 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
     lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply)]
     return [
         *lines,
+        *(_ways_out(comparison) if capacity.tight(reply.chosen) else []),
         *_sharding(comparison, reply),
         *_splitting(comparison, reply),
         fixed.sentence(comparison.setting),

@@ -11,6 +11,7 @@ from odcsim.decide import room
 from odcsim.decide.setting import Drawn, Setting, assign, drawn
 from odcsim.errors import InputError
 from odcsim.executors import quick
+from odcsim.results import capacity
 
 FEW = 4  # minibatches to try a limit on
 EACH = 1.4  # times the limit before it
@@ -39,7 +40,7 @@ def limits(setting: Setting) -> tuple[int, ...]:
     device = setting.device_tokens
     top = int(max(least, room.ENOUGH * device))
     costs = [room.under(setting.cost, side) for side in SIDES]
-    most = [room.fullest(cost, longest, room.FILLED * memory, top) for cost in costs] if memory else [0]
+    most = [room.fullest(cost, longest, capacity.filled(memory), top) for cost in costs] if memory else [0]
     return room.limits(least, min((m for m in most if m >= least), default=0), device, EACH)
 
 

@@ -1,4 +1,5 @@
-"""What would fit where nothing does: each way out by itself, or two at once, with the memory that they come to."""
+"""What would fit where nothing does, or where all is tight: each way out by itself, or two at once, with the memory
+that they come to. The same question, asked again with one of them, has an answer that fits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ from odcsim.cost import Cost
 from odcsim.decide import room
 from odcsim.decide.setting import Setting
 from odcsim.recipe import Recipe
+from odcsim.results import capacity
 from odcsim.trace import Trace
 
 MOST = 64  # times the devices that were asked for
@@ -33,24 +35,36 @@ def misfits(setting: Setting) -> bool:
     return limit is not None and 0 < limit < needs(setting).total
 
 
-def remedies(setting: Setting) -> list[str]:
-    """In words, the nearest to what was asked for first; none where the memory of a GPU is not known."""
-    limit = setting.cost.cluster.memory_bytes
+def remedies(setting: Setting, batch: int = 0) -> list[str]:
+    """In words, the nearest to what was asked for first; none where the memory of a GPU is not known. `batch`: samples
+    of all devices together, where that is what was asked for."""
+    limit = capacity.filled(setting.cost.cluster.memory_bytes or 0.0)
     if not limit:
         return []
-    alone = [*_smaller(setting, limit), *_chosen(setting, limit), *_more(setting, limit), *_shorter(setting, limit)]
-    return alone or [*_together(setting, limit)]
+    recipes, shorter = _chosen(setting, limit), _shorter(setting, limit)
+    alone = [*_smaller(setting, limit), *recipes, *_more(setting, limit, batch), *shorter]
+    return alone or [*_together(setting, limit, batch)]
 
 
 def _leanest(setting: Setting) -> Cost:
     return room.under(setting.cost, "collective")
 
 
+def _given(setting: Setting) -> int:
+    """The limit that somebody gave; 0: it is chosen anew, or the longest sample's."""
+    return 0 if setting.limits_tried else setting.max_tokens
+
+
+def _tokens(setting: Setting, longest: int) -> int:
+    """Of the fullest microbatch of whoever has as many samples on each device, whatever the limit."""
+    return max(longest, min(_given(setting), setting.minibatch * longest))
+
+
 def _smaller(setting: Setting, limit: float) -> Iterator[str]:
     """A smaller limit, where the one that was asked for is what does not fit."""
     longest = setting.trace.longest
     most = room.fullest(_leanest(setting), longest, limit, setting.limit)
-    if longest <= most < setting.limit:
+    if longest <= most < _tokens(setting, longest):
         yield f"--max-tokens {most}"
 
 
@@ -60,52 +74,63 @@ def _chosen(setting: Setting, limit: float) -> Iterator[str]:
     for words, choices in {**layers, **CHOICES}.items():
         other = replace(_leanest(setting).recipe, **choices)
         if other != _leanest(setting).recipe:
-            yield from _fitting(words, _total(setting.cost, longest, other), limit)
+            yield from _fitting(words, _total(setting.cost, _tokens(setting, longest), longest, other), limit)
 
 
-def _total(cost: Cost, longest: int, recipe: Recipe) -> float:
+def _total(cost: Cost, tokens: int, longest: int, recipe: Recipe) -> float:
     """By a recipe whose seconds nobody needs."""
-    return memory.estimate(cost.model, cost.cluster.devices, longest, recipe, cost.holders, longest).total
+    return memory.estimate(cost.model, cost.cluster.devices, tokens, recipe, cost.holders, longest).total
 
 
-def _more(setting: Setting, limit: float) -> Iterator[str]:
-    """Twice the devices, and twice again."""
+def _more(setting: Setting, limit: float, batch: int) -> Iterator[str]:
+    """Twice the devices, and twice again, as far as there are samples for them."""
     cost, longest, times = _leanest(setting), setting.trace.longest, 2
     while times <= MOST:
         cluster = replace(cost.cluster, devices=times * setting.cost.cluster.devices)
-        total = room.needed(replace(cost, cluster=cluster), longest, longest).total
-        if total <= limit:
+        total = room.needed(replace(cost, cluster=cluster), _tokens(setting, longest), longest).total
+        if total <= limit and _enough(setting, cluster.devices, batch):
             yield from _fitting(f"{cluster.devices} devices", total, limit)
             return
         times *= 2
+
+
+def _enough(setting: Setting, devices: int, batch: int) -> bool:
+    """Whether minibatches divide by so many devices, and the lengths fill one."""
+    return batch % devices == 0 if batch else setting.minibatch * devices <= setting.trace.size
 
 
 def _shorter(setting: Setting, limit: float) -> Iterator[str]:
     """The longest cutoff that fits, and what it costs."""
     cutoff = _cutoff(setting, limit)
     if 0 < cutoff < setting.trace.longest:
-        samples, tokens = _over(setting.trace, cutoff)
-        yield f"--truncate {cutoff} (shortens {samples:.1%} of samples, loses {tokens:.1%} of tokens)"
+        yield f"--truncate {cutoff} ({lost(setting.trace, cutoff)})"
+
+
+def lost(trace: Trace, cutoff: int) -> str:
+    """What it costs to shorten samples."""
+    samples, tokens = _over(trace, cutoff)
+    return f"shortens {samples:.1%} of samples, loses {tokens:.1%} of tokens"
 
 
 def _cutoff(setting: Setting, limit: float) -> int:
     cost, low, high = _leanest(setting), 0, setting.trace.longest
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if room.needed(cost, middle, middle).total <= limit else (low, middle - 1)
+        needed = room.needed(cost, _tokens(setting, middle), middle).total
+        low, high = (middle, high) if needed <= limit else (low, middle - 1)
     return low // 256 * 256
 
 
-def _together(setting: Setting, limit: float) -> Iterator[str]:
+def _together(setting: Setting, limit: float, batch: int) -> Iterator[str]:
     """Two at once: adapters with another way out, and more devices with a cutoff of half the longest sample."""
     cost = setting.cost
     adapters = replace(setting, cost=replace(cost, recipe=replace(cost.recipe, lora=RANK)))
-    yield from (f"--lora {RANK} and {way}" for way in [*_more(adapters, limit), *_shorter(adapters, limit)])
+    yield from (f"--lora {RANK} and {way}" for way in [*_more(adapters, limit, batch), *_shorter(adapters, limit)])
     times = 2
     while times <= MOST:
         devices = times * cost.cluster.devices
         larger = replace(setting, cost=replace(cost, cluster=replace(cost.cluster, devices=devices)))
-        if 2 * _cutoff(larger, limit) >= setting.trace.longest:
+        if 2 * _cutoff(larger, limit) >= setting.trace.longest and _enough(setting, devices, batch):
             yield from (f"{devices} devices and {way}" for way in _shorter(larger, limit))
             return
         times *= 2

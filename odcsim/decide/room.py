@@ -6,9 +6,6 @@ from odcsim.cost import Cost
 RIVAL = "layers"  # nodes exchange as FSDP2's collectives do under hybrid sharding, which is the rival at its best
 EACH = 1.25  # times the limit before it: nearer ones differ by less than the search is after
 ROUND = 1024  # tokens that longer limits are whole multiples of: people type them
-# Of a GPU's memory that a search fills: estimates are 8 % off at the median (docs/published.md), and allocators stall
-# where nearly all is full.
-FILLED = 0.92
 ENOUGH = 1.5  # times a device's tokens of a minibatch: nothing is left to gain from there on
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from odcsim.results import capacity
+from odcsim.results.capacity import Sized
 from odcsim.results.summary import Row
 from odcsim.support.numbers import duration
 
@@ -38,21 +40,24 @@ def table(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[str], list[li
 
 
 def best_first(rows: Iterable[Row]) -> list[Row]:
-    """Those that do not fit last."""
-    return sorted(rows, key=lambda row: (row.memory_fits is False, row.makespan_seconds))
+    """Those that are tight after those that fit, and those that do not fit last."""
+    return sorted(rows, key=lambda row: (capacity.level(row), row.makespan_seconds))
 
 
 def amount(value: float, form: str) -> str:
     return f"{value:{form}}" if value < 1000 else f"{value:,.0f}"
 
 
-def memory(used: float, over: float | None) -> str:
-    """`96 > 86 GB` where a GPU has less: `over`, in bytes. No wider than 12 characters, for 80 columns' sake."""
-    if over is None:
-        return f"{used / 1e9:.0f} GB"
-    if round(used / 1e9) > round(over / 1e9):
-        return f"{used / 1e9:.0f} > {over / 1e9:.0f} GB"
-    return f"{used / 1e9:.1f}>{over / 1e9:.1f} GB"
+def memory(one: Sized) -> str:
+    """`83 GB: tight`, or `96 > 86 GB` where a GPU has less. Hardly wider than 12 characters, for 80 columns' sake."""
+    used, limit = one.memory_bytes, one.memory_limit
+    if used is None:
+        return ""
+    if one.memory_fits is not False or limit is None:
+        return f"{used / 1e9:.0f} GB{': tight' if capacity.tight(one) else ''}"
+    if round(used / 1e9) > round(limit / 1e9):
+        return f"{used / 1e9:.0f} > {limit / 1e9:.0f} GB"
+    return f"{used / 1e9:.1f}>{limit / 1e9:.1f} GB"
 
 
 def _share(value: float | None) -> str:
@@ -91,12 +96,6 @@ def _waiting(row: Row) -> float:
     return row.idle_parts["wait_inside"] + row.idle_parts["wait_end"]
 
 
-def _memory(row: Row) -> str:
-    if row.memory_bytes is None:
-        return ""
-    return memory(row.memory_bytes, row.memory_limit if row.memory_fits is False else None)
-
-
 COLUMNS = {
     "row": Column("sync + balancer", lambda r: f"{r.sync} + {r.balancer}"),
     "balancer": Column("balancer", lambda r: r.balancer),
@@ -119,6 +118,6 @@ COLUMNS = {
     "speedup between": Column("95 %", _chances),
     "over best": Column("over best collective", lambda r: _ratio(r.speedup_best_collective)),
     "over full": Column("over full sharding", lambda r: _ratio(r.over_full)),
-    "memory": Column("memory", _memory),
+    "memory": Column("memory", memory),
     "most of memory": Column("most of it", lambda r: r.largest_term if r.memory_fits is False else ""),
 }

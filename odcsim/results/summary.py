@@ -6,6 +6,7 @@ from typing import Any
 
 from odcsim.errors import InputError
 from odcsim.recipe import Recipe
+from odcsim.results import capacity
 from odcsim.results.intervals import Draws, interval
 from odcsim.results.metrics import Usage
 from odcsim.timeline import Floats, Ints
@@ -186,6 +187,5 @@ def compared(rows: Sequence[Row], makespans: Sequence[Floats], draws: Draws) -> 
 
 def _best_collective(rows: Sequence[Row], total: dict[tuple[str, str], float]) -> tuple[str, str]:
     """Of those that fit, where any does."""
-    every = [r for r in rows if r.sync == REFERENCE[1]]
-    fitting = [r for r in every if r.memory_fits is not False] or every
-    return min(((r.balancer, r.sync) for r in fitting), key=lambda pair: total[pair])
+    every = capacity.roomiest([r for r in rows if r.sync == REFERENCE[1]])
+    return min(((r.balancer, r.sync) for r in every), key=lambda pair: total[pair])

@@ -13,6 +13,7 @@ from odcsim.decide.asking import setting_of
 from odcsim.decide.setting import Drawn, Setting, assign, drawn
 from odcsim.program import SYNCS
 from odcsim.recipe import RECOMPUTE, Recipe
+from odcsim.results import capacity
 from odcsim.schedule import ScheduleFile
 
 
@@ -93,20 +94,24 @@ class Site:
         return self._drawn[recipe]
 
     def ways(self) -> list[Way]:
-        """Every way to screen that fits memory with something to spare, or without where none does."""
-        return self._filling(room.FILLED) or self._filling(1.0)
+        """Every way to screen that fits memory, or those that are tight where none does."""
+        return self._within(capacity.filled(self.memory)) or self._within(self.memory)
 
-    def _filling(self, share: float) -> list[Way]:
+    def _within(self, memory: float) -> list[Way]:
         return [
             Way(replace(setting, max_tokens=limit), sync, balancer)
             for setting, sync in product(self.settings, SYNCS)
-            for limit, balancer in product(self.limits(setting, sync, share), balance.standing_for(sync))
+            for limit, balancer in product(self.limits(setting, sync, memory), balance.standing_for(sync))
         ]
 
-    def limits(self, setting: Setting, sync: str, share: float) -> tuple[int, ...]:
-        trace, cost, device = self.wish.trace, Way(setting, sync, "").cost, setting.device_tokens
-        most = int(max(trace.fullest, room.ENOUGH * device))
-        return room.limits(trace.fullest, room.fullest(cost, trace.longest, share * self.memory, most), device)
+    def limits(self, setting: Setting, sync: str, memory: float) -> tuple[int, ...]:
+        trace, cost, most = setting.trace, Way(setting, sync, "").cost, self.useful(setting)
+        full = room.fullest(cost, trace.longest, memory, most)
+        return room.limits(trace.fullest, full, setting.device_tokens)
+
+    def useful(self, setting: Setting) -> int:
+        """The limit from which on nothing is left to gain."""
+        return int(max(setting.trace.fullest, room.ENOUGH * setting.device_tokens))
 
 
 def site(wish: Wish, gpu: str, devices: int) -> Site:

@@ -1,6 +1,6 @@
 """Seconds of a whole step: training, passes without backward, and generation, which balance does not touch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from odcsim.decide.evaluate import costed, measured_of, simulated
 from odcsim.decide.remedies import remedies
 from odcsim.decide.rollouts.deals import APART, DEALERS, Dealer, Updates
 from odcsim.decide.setting import Setting
+from odcsim.results import capacity
 from odcsim.schedule import Schedule
 
 HEAD = 1 / 3  # of the head's seconds that are its forward's
@@ -39,6 +40,7 @@ class WholeStep:
     around: Around
     memory_bytes: float = 0.0  # of a device in the actor's training pass
     memory_fits: bool | None = None  # None: nobody knows what a device has
+    memory_limit: float | None = None  # bytes of one GPU, where known
 
     @property
     def trained(self) -> float:
@@ -57,6 +59,7 @@ class WholeStep:
         shown = {"dealt": self.dealer, "run": self.way, "training_seconds": self.trained}
         more = {"forward_seconds": self.passed, "generation_seconds": self.around.generation}
         memory = {"memory_bytes": self.memory_bytes, "memory_fits": self.memory_fits}
+        memory |= {"memory_limit": self.memory_limit, "memory_tight": capacity.tight(self)}
         return {**shown, **more, "step_seconds": self.seconds, **memory}
 
 
@@ -80,7 +83,7 @@ def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, update
     row = costed(how.cost, measured, fullest, setting.trace.longest, limit)
     passes = float(forward(how.cost, way, schedules, updates).mean())
     training = row.makespan_seconds / count
-    return WholeStep(dealer.name, way, training, passes, around, row.memory_bytes or 0.0, row.memory_fits)
+    return WholeStep(dealer.name, way, training, passes, around, row.memory_bytes or 0.0, row.memory_fits, limit)
 
 
 def forward(cost: Cost, way: str, schedules: Sequence[Schedule], updates: int) -> NDArray[np.float64]:
@@ -110,15 +113,27 @@ def _seconds(cost: Cost, schedule: Schedule, *, apart: bool) -> NDArray[np.float
 
 def verdict(rows: Sequence[WholeStep]) -> list[str]:
     """What on-demand brings to the training pass, what that is of the whole step, and what dealing anew brings. Rows
-    that do not fit memory take no part."""
-    fitting = [row for row in rows if row.memory_fits is not False]
+    that do not fit memory take no part, nor do tight ones where any fits."""
+    fitting = [row for row in capacity.roomiest(rows) if row.memory_fits is not False]
     if not fitting:
         return ["Nothing here fits memory."]
     best, rival = (_fastest(fitting, apart=apart) for apart in (True, False))
     ahead = min((row for row in (rival, best) if row), key=lambda row: row.seconds)
     usual = next(row for row in rows if (row.dealer, row.way) == VERL)
     lead = _gain(best, rival) if best and rival else f"Of those that fit memory, {_named(ahead)} is the fastest."
-    return [lead, _share(ahead), _beside(ahead, usual)]
+    return [lead, _share(ahead), _beside(ahead, usual), *_memory(ahead, rows)]
+
+
+def _memory(ahead: WholeStep, rows: Sequence[WholeStep]) -> Iterator[str]:
+    """Where what is ahead is tight, and where it is ahead by memory alone."""
+    if capacity.tight(ahead):
+        yield f"Memory per device of {_named(ahead)} is {capacity.told(ahead)}, so it may not fit."
+    fuller = [row for row in rows if capacity.level(row) > capacity.level(ahead)]
+    first = min(fuller, key=lambda row: row.seconds, default=ahead)
+    if (times := ahead.seconds / first.seconds) >= NOTABLE:
+        why = "is tight in memory" if capacity.tight(first) else "does not fit memory"
+        faster = f"{_named(first)} would be {times:.2f} times as fast, but {why} ({capacity.sized(first)})"
+        yield f"Memory leaves {_named(ahead)}: {faster}."
 
 
 def _fastest(rows: Sequence[WholeStep], *, apart: bool) -> WholeStep | None:
@@ -128,14 +143,15 @@ def _fastest(rows: Sequence[WholeStep], *, apart: bool) -> WholeStep | None:
 def _beside(ahead: WholeStep, usual: WholeStep) -> str:
     if ahead is usual:
         return "No rule of dealing is faster here than verl's."
-    if usual.memory_fits is False:
-        return "Verl's rule does not fit memory here."
+    if capacity.level(usual) > capacity.level(ahead):
+        return f"Verl's rule {'is tight in' if capacity.tight(usual) else 'does not fit'} memory here."
     return f"Beside verl's rule: {_gain(ahead, usual)}"
 
 
 def out(setting: Setting, rows: Sequence[WholeStep]) -> list[str]:
-    """What would fit where nothing does."""
-    listed = [] if any(row.memory_fits is not False for row in rows) else remedies(setting)
+    """What would fit where nothing does, or where all is tight."""
+    fits = any(capacity.level(row) == capacity.FITS for row in rows)
+    listed = [] if fits else remedies(setting, setting.minibatch * setting.cost.cluster.devices)
     return [f"What would fit: {'; '.join(listed)}."] if listed else []
 
 

@@ -11,6 +11,7 @@ from odcsim.decide import answer, answer_words, limit, room
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.remedies import needs, remedies
+from odcsim.results import capacity
 
 CHAT = Trace("chat", np.minimum(np.random.default_rng(1).lognormal(7.3, 0.9, 4000), 8192).astype(np.int64) + 1)
 H100 = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 8}
@@ -45,7 +46,7 @@ def test_it_fits_with_something_to_spare():
         for sync in limit.SIDES:
             cost = chosen.cost.by(sync=sync)
             need = room.needed(cost, chosen.limit, chosen.trace.longest).total
-            assert need <= room.FILLED * catalog.gpu("h100").memory_bytes
+            assert need <= capacity.filled(catalog.gpu("h100").memory_bytes)
 
 
 @pytest.mark.parametrize("given", [0, 8193, 20_000])
@@ -75,7 +76,7 @@ def test_where_nothing_fits_no_row_is_recommended(full):
 
 
 def test_what_is_offered_as_a_way_out_fits(full):
-    memory = catalog.gpu("h100").memory_bytes
+    memory = capacity.filled(catalog.gpu("h100").memory_bytes)
     offered = remedies(full.setting)
     assert any("devices" in words for words in offered)
     assert any("--lora 16" in words for words in offered)
@@ -93,7 +94,7 @@ def test_a_cutoff_is_the_longest_that_fits_and_says_what_it_costs():
     said = next(words for words in remedies(setting) if "--truncate" in words)
     cutoff = int(re.search(r"--truncate (\d+)", said)[1])
     cut = Trace("cut", trace.lengths.clip(0, cutoff))
-    memory = catalog.gpu("a100").memory_bytes
+    memory = capacity.filled(catalog.gpu("a100").memory_bytes)
     assert needs(ask(cut, "qwen2.5-1.5b", **asked)).total <= memory
     assert needs(ask(Trace("more", trace.lengths.clip(0, cutoff + 512)), "qwen2.5-1.5b", **asked)).total > memory
     lost = (trace.lengths.sum() - cut.lengths.sum()) / trace.lengths.sum()

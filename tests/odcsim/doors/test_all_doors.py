@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import isclose
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,8 +178,7 @@ def cells_of(row: Values) -> dict[str, str]:
     if row["dollars"] is not None:
         cells["dollars"] = columns.amount(row["dollars"], ",.2f")
     if row["memory_bytes"] is not None:
-        over = row["memory_limit"] if row["memory_fits"] is False else None
-        cells["memory"] = columns.memory(row["memory_bytes"], over)
+        cells["memory"] = columns.memory(SimpleNamespace(**row))
     return cells
 
 

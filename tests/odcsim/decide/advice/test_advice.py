@@ -19,6 +19,7 @@ from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.executors.simulation import Simulation
 from odcsim.question import FIELDS, Question
+from odcsim.results import capacity
 from odcsim.support.numbers import duration
 
 LENGTHS = np.minimum(np.random.default_rng(0).lognormal(7.3, 0.9, 2000), 8192).astype(np.int64) + 1
@@ -39,7 +40,7 @@ def test_every_way_fits_memory_with_something_to_spare():
         full = max(s.tokens(m) for s in site.plan(way, 6).schedules for m in s.contents())
         need = room.needed(way.cost, way.setting.limit, WISH.trace.longest).total
         assert full <= way.setting.limit
-        assert need <= room.FILLED * catalog.gpu("a100").memory_bytes
+        assert need <= capacity.filled(catalog.gpu("a100").memory_bytes)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9])

@@ -14,6 +14,7 @@ from odcsim.decide.advice.wish import Wish
 from odcsim.decide.answer import NOTABLE
 from odcsim.program import SYNCS
 from odcsim.question import Question
+from odcsim.results import capacity
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def everything(site):
         first = ways.Way(setting, sync, "lb-micro")
         device = site.wish.trace.mean * setting.minibatch
         longest = site.wish.trace.longest
-        most = room.fullest(first.cost, longest, room.FILLED * site.memory, int(max(longest, room.ENOUGH * device)))
+        most = room.fullest(first.cost, longest, capacity.filled(site.memory), int(max(longest, room.ENOUGH * device)))
         for limit in room.limits(longest, most, device, 1.12):
             way = replace(first, setting=replace(setting, max_tokens=limit))
             for each in (way, *way.others()):
@@ -80,6 +81,6 @@ def test_the_obvious_choice_is_wrong_there(name, times):
     """The largest limit that fits, full recompute, full sharding, collective + lb-micro."""
     site = site_of(CASES[name])
     setting = site.settings[0]
-    limit = site.limits(setting, "collective", room.FILLED)[-1]
+    limit = site.limits(setting, "collective", capacity.filled(site.memory))[-1]
     obvious = search.timed(site, ways.Way(replace(setting, max_tokens=limit), "collective", "lb-micro"))
     assert obvious.seconds >= times * mean(best(site).chosen)
