@@ -120,6 +120,11 @@ class Terms:
     whole: bool = _field(
         FLAG, ROWS, False, help="the trace is all that will be trained on, and not a sample of it"
     )  # fmt: skip
+    trainer: str | None = _field(
+        TEXT, ROWS, brief=True, letter="NAME", control="trainer",
+        help="rank what this one runs by itself: verl, slime, trl, nemo-rl, torchtitan, axolotl, llamafactory, "
+        "accelerate, or odc (the engine)",
+    )  # fmt: skip
     field: bool = _field(FLAG, ROWS, False, help="balance as verl, TRL, NeMo-RL and torchtitan do, too")
     split_overhead: float | None = _field(
         SHARE, STEP, letter="X", example="give a fraction from 0 to 1, such as 0.05",

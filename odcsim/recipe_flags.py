@@ -72,8 +72,7 @@ def _part(text: str) -> str:
 
 
 def chosen(args: argparse.Namespace) -> dict[str, Any]:
-    """Of a recipe what the command line chose, else its file; what it has no flag for is as usual."""
+    """Of a recipe what the command line chose, else its file: the rest is as usual."""
     given = {name: getattr(args, name) for name in CHOICES if hasattr(args, name)}
     taken, file = getattr(args, _TAKEN, ()), getattr(args, "recipe", None) or {}
-    usual = {name: CHOICES[name].usual for name in taken if not CHOICES[name].compared}
-    return usual | {name: value for name, value in file.items() if name in taken} | given
+    return {name: value for name, value in file.items() if name in taken} | given

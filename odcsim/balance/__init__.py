@@ -107,6 +107,12 @@ def pooled(
     return deal.devices, deal.queue
 
 
+def own(trainer: str | None) -> tuple[str, ...]:
+    """The balancers that a trainer has by itself."""
+    known = None if trainer is None else TRAINERS.get(trainer)
+    return () if known is None else tuple(rule.balancer for rule in known.own)
+
+
 def runs_with(name: str, sync: str) -> bool:
     """Whether the balancer suits the sync: where counts are free, devices must not meet inside a minibatch."""
     return not named(name).free_counts or sync == "on-demand"

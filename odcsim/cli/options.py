@@ -18,7 +18,6 @@ from odcsim.question import (
     STEP,
     Field,
     Question,
-    question_of,
 )
 from odcsim.recipe import ASKED, SEARCHED
 from odcsim.recipe_flags import add_recipe, chosen
@@ -102,10 +101,10 @@ def add_hardware(parser: Parser) -> None:
 
 def asked(args: argparse.Namespace, **more: Any) -> Question:
     """The question that the flags say, with its lengths read."""
-    from odcsim.decide.asking import read
+    from odcsim.decide import asking
 
     words = {name: getattr(args, name) for name in FIELDS if getattr(args, name, None) is not None}
-    question = read(question_of(words | chosen(args) | more))
+    question = asking.read(asking.asked(words | chosen(args) | more))
     tell_cutoff(question.trace, args.cutoff)
     return question
 

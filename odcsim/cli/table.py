@@ -40,12 +40,12 @@ def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
     """What was asked, the rows, and the answer that the report gives in the same words."""
     from odcsim.decide import answer, answer_words
 
+    reply = answer.answer(comparison)
     print(_asked(comparison))
     if wide:
         show(comparison.rows)
     else:
-        show_few(comparison.rows)
-    reply = answer.answer(comparison)
+        show_few(answer.told(comparison, reply))
     lines = [
         answer_words.verdict(reply),
         *answer_words.misfit(comparison, reply),
@@ -88,10 +88,11 @@ def _asked(comparison: "Comparison") -> str:
     where = f"{about['devices']} x {about['gpu']}" + (f" in {nodes} nodes" if nodes > 1 else "")
     where += ", hybrid sharding" if setting.cost.recipe.sharding == "hybrid" else ""
     trace = f"{about['trace']} ({about['trace_samples']:,} samples, longest {setting.trace.longest:,} tokens)"
+    by = "" if setting.trainer is None else f" by {setting.trainer}"
     size = f"{counted(setting.minibatch, 'sample')} per device and step, at most {setting.limit:,} tokens in a "
     size += f"microbatch (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else "microbatch"
     model, drawn = f"{about['model']}{setting.cost.recipe.told}", counted(setting.minibatches, "minibatch")
-    return f"{model} on {where}, {trace}, {size}, {drawn}"
+    return f"{model}{by} on {where}, {trace}, {size}, {drawn}"
 
 
 def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:

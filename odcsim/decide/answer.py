@@ -32,14 +32,15 @@ class Basis:
     pays: bool
     flips: Flip | None = None  # where in the interval of the seconds the answer would be another
     kept_out: tuple[tuple[Row, Row], ...] = ()  # faster rows that memory forbids, each after the one in its place
+    balanced: Row | None = None  # where a trainer was asked for, whose best is the rival: the best that it does not run
 
     @property
     def chosen(self) -> Row:
-        return self.best if self.pays else self.rival
+        return self.best if self.pays and self.balanced is None else self.rival
 
     @property
     def nothing_fits(self) -> bool:
-        return self.best.memory_fits is False and self.rival.memory_fits is False
+        return self.rival.memory_fits is False and (self.best.memory_fits is False or self.balanced is not None)
 
     @property
     def by_memory(self) -> bool:
@@ -60,6 +61,9 @@ def answer(comparison: Comparison) -> Basis:
         return round(row.makespan_seconds / reference.makespan_seconds, 4), not balance.named(row.balancer).published
 
     all_ours, all_theirs = _candidates(comparison)
+    own = [row for row in all_theirs if row.pair in comparison.stock]
+    beside = [row for row in all_theirs if row.pair not in comparison.stock]
+    all_theirs = own or beside
     ours, theirs = _fitting(all_ours), _fitting(all_theirs)
     best = min(ours, key=slowness)
     usual = balance.advised("on-demand")
@@ -68,11 +72,22 @@ def answer(comparison: Comparison) -> Basis:
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
     pays = ahead and (best.speedup_low or 0) > 1
     reply = Basis(reference, rival, best, pays)
+    if own:
+        kept = tuple(_kept_out(rival, all_theirs))
+        return replace(reply, kept_out=kept, balanced=min(_fitting(beside), key=slowness))
     if reply.by_memory:
         reply = replace(reply, pays=capacity.level(best) < capacity.level(rival))
     else:
         reply = replace(reply, flips=_flips(comparison, ours, theirs, pays))
     return replace(reply, kept_out=(*_kept_out(best, all_ours), *_kept_out(rival, all_theirs)))
+
+
+def told(comparison: Comparison, reply: Basis) -> Sequence[Row]:
+    """The rows to show first: all, or a trainer's own beside those that its best is compared with."""
+    if reply.balanced is None:
+        return comparison.rows
+    beside = (reply.reference, reply.balanced, reply.best)
+    return [row for row in comparison.rows if row.made or row in beside]
 
 
 def _kept_out(chosen: Row, every: Sequence[Row]) -> Iterator[tuple[Row, Row]]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from odcsim.balance import SIMULATED
 from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
-from odcsim.decide import fixed
+from odcsim.decide import fixed, stock_words
 from odcsim.decide.answer import NOTABLE, Basis
 from odcsim.decide.comparison import Comparison
 from odcsim.decide.remedies import remedies
@@ -26,6 +26,8 @@ def verdict(reply: Basis) -> str:
     """Yes or no, in a few sentences; and what memory has to do with it."""
     if reply.nothing_fits:
         return "Nothing here fits memory."
+    if reply.balanced is not None:
+        return f"{stock_words.verdict(reply, reply.balanced)}{_tight(reply)}{_kept_out(reply)}"
     return f"{_verdict(reply)}{_tight(reply)}{_kept_out(reply)}"
 
 
@@ -89,13 +91,13 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
     origin = comparison.setting.trace.origin
     if reply.nothing_fits:
         return [*_ways_out(comparison), *([f"Lengths: {origin}."] if origin else [])]
-    lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply)]
+    lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply), *stock_words.notes(comparison)]
     return [
         *lines,
         *(_ways_out(comparison) if capacity.tight(reply.chosen) else []),
         *_sharding(comparison, reply),
         *_splitting(comparison, reply),
-        fixed.sentence(comparison.setting),
+        fixed.sentence(comparison.setting, limited=reply.balanced is None),
         *([f"Lengths: {origin}."] if origin else []),
     ]
 
@@ -128,6 +130,9 @@ def misfit(comparison: Comparison, reply: Basis) -> list[str]:
 
 def _idle(reply: Basis) -> str:
     before, after = reply.reference, reply.chosen
+    if reply.balanced is not None:
+        best = min(reply.balanced, reply.best, key=lambda row: row.makespan_seconds)
+        return f"Devices idle {after.idle:.0%} of the time under {named(after)}, {best.idle:.0%} under {named(best)}."
     words = f"Devices idle {before.idle:.0%} of the time under {named(before)}"
     words += f" and {after.idle:.0%} under {named(after)}." if after is not before else ", and no row is faster."
     if reply.pays:
@@ -139,7 +144,7 @@ def _idle(reply: Basis) -> str:
 def _savings(reply: Basis) -> str:
     before, after = reply.reference, reply.chosen
     words = f"{after.minibatches} minibatches take {after.gpu_hours:.3g} GPU-hours{hours_between(after)}"
-    if after is before:
+    if after is before or reply.balanced is not None:
         return f"{words}."
     words += f" instead of {before.gpu_hours:.3g}"
     if after.dollars is not None and before.dollars is not None:
@@ -228,7 +233,7 @@ def _long(seconds: float) -> str:
 
 
 def named(row: Row) -> str:
-    return f"{row.sync} + {row.balancer}"
+    return row.name
 
 
 def interval(row: Row) -> str:

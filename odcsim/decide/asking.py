@@ -2,13 +2,14 @@
 
 import inspect
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from odcsim.decide import limit
+from odcsim.decide import limit, stock
 from odcsim.decide.setting import Setting, cost_of
 from odcsim.errors import InputError
 from odcsim.question import FIELDS, LENGTHS, TERMS, Question, question_of
@@ -22,7 +23,13 @@ def ask(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: 
     """A setting by names and paths, as the command line takes them, or by lengths. `words`: the other fields of a
     question, `devices=16`, and of its recipe, `sharding="hybrid"`. `max_tokens`: nothing for what memory and speed make
     best, 0 for the longest sample."""
-    return setting_of(question_of({"trace": trace, "model": model, **words}))
+    return setting_of(asked({"trace": trace, "model": model, **words}))
+
+
+def asked(words: Mapping[str, Any]) -> Question:
+    """The question of these words. Kernels that nobody chose are the trainer's, unless seconds were measured."""
+    usual = {} if words.get("profile") else stock.assumed(words.get("trainer"))
+    return question_of({**usual, **words})
 
 
 def setting_of(question: Question, *, limited: bool = True) -> Setting:

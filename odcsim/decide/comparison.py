@@ -1,11 +1,11 @@
 """Every balancer under every sync that can run it, on the same minibatches: balance, simulate, compare."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from odcsim import balance
-from odcsim.decide import examples
+from odcsim.decide import examples, stock
 from odcsim.decide.ends import FEW, Ends, ends
 from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed, simulated
 from odcsim.decide.fixed import fixed
@@ -14,6 +14,7 @@ from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.program import SYNCS
 from odcsim.results import summary
+from odcsim.results.summary import Row
 from odcsim.schedule import ScheduleFile
 from odcsim.support.checked import shown
 from odcsim.timeline import Timeline
@@ -24,6 +25,7 @@ class Comparison(Evaluation):
     """The rows beside each other, what they answer, and how far their seconds can be trusted."""
 
     ends: Ends | None = field(default=None, repr=False)  # where seconds come with an interval
+    stock: Mapping[Pair, Evaluation] = field(default_factory=dict, repr=False)  # rows that are a trainer's own
 
     def clearest(self, before: Pair, after: Pair) -> int:
         """The minibatch in which the second (balancer, sync) gains most over the first."""
@@ -38,8 +40,10 @@ class Comparison(Evaluation):
         self.place(balancer, sync)
         if not 0 <= minibatch < self.setting.minibatches:
             raise InputError(f"no minibatch {minibatch}", fix=f"there are 0 to {self.setting.minibatches - 1}")
-        file = assign(self.setting, balancer, [drawn(self.setting)[minibatch]]).sealed()
-        return simulation.simulate(file, simulated(self.setting, sync))
+        pair = balancer, sync
+        setting = self.stock[pair].setting if pair in self.stock else self.setting
+        file = assign(setting, balancer, [drawn(setting)[minibatch]]).sealed()
+        return simulation.simulate(file, simulated(setting, sync))
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -56,7 +60,8 @@ def pairs(setting: Setting | None = None) -> list[tuple[str, str]]:
     split = setting is not None and setting.split_overhead is not None
     names = [balancer.name for balancer in balance.BALANCERS if split or not balancer.gangs]
     names += [balancer.name for balancer in balance.FIELD] if setting is not None and setting.field else []
-    return [(name, sync) for name in names for sync in SYNCS if balance.runs_with(name, sync)]
+    own = () if setting is None else balance.own(setting.trainer)
+    return [(name, sync) for name in names if name not in own for sync in SYNCS if balance.runs_with(name, sync)]
 
 
 def _check_among(among: Sequence[Pair], setting: Setting) -> None:
@@ -89,9 +94,37 @@ def compare(
     few: dict[str, ScheduleFile] = {}  # the beginning of each plan, which is all that the ends run
     every = among or pairs(setting)
     found = evaluate(setting, every, memory_limit=memory_limit, beginnings=few, few=FEW, plan=plan, advance=advance)
-    compared = summary.compared(found.rows, [u.makespan for u in found.usages], found.draws)
-    interval = None if not doubted else ends(setting, few, {r.pair: r.recipe for r in compared})
-    return Comparison(setting, compared, found.usages, found.draws, found.memory_limit, interval)
+    alone = _stock(setting, found, advance)
+    like = [_alike(one, found) for one in alone.values()]
+    usages = (*found.usages, *(one.usages[0] for one in alone.values()))
+    seconds = [u.makespan for u in found.usages]
+    seconds += [one.usages[0].makespan * times for one, (_, times) in zip(alone.values(), like, strict=True)]
+    rows = summary.compared([*found.rows, *(row for row, _ in like)], seconds, found.draws)
+    interval = None if not doubted else ends(setting, few, {r.pair: r.recipe for r in found.rows})
+    return Comparison(setting, rows, usages, found.draws, found.memory_limit, interval, alone)
+
+
+def _stock(setting: Setting, found: Evaluation, advance: Callable[[], None]) -> dict[Pair, Evaluation]:
+    """What the trainer that was asked for runs by itself, each way by itself."""
+    if (trainer := stock.known(setting.trainer)) is None:
+        return {}
+    alone: dict[Pair, Evaluation] = {}
+    for way, sync in stock.chosen(setting, trainer):
+        pair = way.rule.balancer, sync
+        alone[pair] = evaluate(way.setting, [pair], memory_limit=found.memory_limit)
+        advance()
+    return alone
+
+
+def _alike(one: Evaluation, found: Evaluation) -> tuple[Row, float]:
+    """The row for as many tokens as the others train on, and how many times its own those are.
+
+    Packed rows are other samples than the reference's: their deviations add up, as an interval has it of unlike pairs.
+    """
+    row, tokens = one.rows[0], found.rows[0].tokens_per_second * found.rows[0].makespan_seconds
+    profile = one.setting.cost.profile
+    times = tokens / (row.tokens_per_second * row.makespan_seconds)
+    return summary.scaled(row, times, (profile.low, profile.high)), times
 
 
 def inputs(setting: Setting) -> dict[str, Any]:

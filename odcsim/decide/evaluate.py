@@ -23,7 +23,7 @@ from odcsim.executors.simulation import GROUP, Simulation
 from odcsim.results import metrics, summary
 from odcsim.results.intervals import Draws, draws
 from odcsim.results.metrics import Usage
-from odcsim.results.summary import Measured, Row
+from odcsim.results.summary import Made, Measured, Row
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import Floats
 
@@ -108,7 +108,8 @@ def evaluate(
         measured = Measured(balancer, ways[sync].cost.ran, usage, samples, tokens, devices)
         most, longest = max(piece.fullest for piece in pieces), setting.trace.longest
         priced = costed(ways[sync].cost, measured, most, longest, limit, setting.price)
-        rows.append(replace(_used(priced, setting.cost, *work), **_told(pieces, usage, devices)))
+        told = _told(pieces, usage, devices) | {"made": _made(setting, balancer, measured)}
+        rows.append(replace(_used(priced, setting.cost, *work), **told))
         usages.append(usage)
     trace = setting.trace
     dealt = [each[trace.starts(each)] for each in ids]  # of bundles, the first sample stands for all
@@ -167,6 +168,14 @@ def _told(pieces: Sequence[_Ran], usage: Usage, devices: int) -> dict[str, Any]:
     seconds = float(usage.makespan.sum())
     over = float(np.concatenate(full).sum()) / seconds if full and seconds else None
     return {"microbatches": mean, "fidelity": beyond, "over_full": over}
+
+
+def _made(setting: Setting, balancer: str, measured: Measured) -> Made | None:
+    """What a trainer's own way takes from its settings."""
+    if balancer not in balance.own(setting.trainer):
+        return None
+    samples, tokens = float(measured.samples.mean()), float(measured.tokens.mean())
+    return Made(setting.limit, setting.minibatch, setting.each, samples, tokens)
 
 
 def _begun(beginnings: dict[str, ScheduleFile], plans: Mapping[str, ScheduleFile], few: int) -> None:

@@ -1,12 +1,15 @@
 """Rows as a whole training run: so many epochs of the trace, in hours and dollars."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from odcsim.decide import stock
 from odcsim.decide.answer import Basis
 from odcsim.decide.answer_words import money, named
+from odcsim.decide.comparison import Comparison
 from odcsim.decide.evaluate import Evaluation
+from odcsim.neighbours.neighbour import KEPT
 from odcsim.results import summary
 from odcsim.results.intervals import of_run
 from odcsim.results.summary import Row
@@ -18,12 +21,18 @@ _SPENT = {
     "makespan_seconds": "seconds", "model_low": "seconds_low", "model_high": "seconds_high",
     **{name: name for name in "gpu_hours gpu_hours_low gpu_hours_high dollars dollars_low dollars_high".split()},
 }  # fmt: skip
+SPEEDUPS = ("speedup", "speedup_low", "speedup_high", "speedup_best_collective", "sync_gain", "balancer_gain")
 RUN = ("steps", *_SPENT.values())
 
 
-def steps(trace: Trace, epochs: float, global_batch: int) -> int:
-    """Of the optimizer; the last one may have fewer samples."""
-    return math.ceil(trace.bundles.whole * epochs / global_batch)
+def steps(trace: Trace, epochs: float, global_batch: int, trainer: str | None = None) -> int:
+    """Of the optimizer. An epoch's last one may have fewer samples: a trainer keeps it or drops it, and where nobody is
+    named an epoch goes on in the next."""
+    size, known = trace.bundles.whole, stock.known(trainer)
+    if known is None:
+        return math.ceil(size * epochs / global_batch)
+    each = -(-size // global_batch) if known.ending == KEPT else size // global_batch
+    return max(1, math.ceil(each * epochs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +49,25 @@ class WholeRun:
 
     @property
     def steps(self) -> int:
-        return steps(self.evaluation.setting.trace, self.epochs, self.global_batch)
+        setting = self.evaluation.setting
+        return steps(setting.trace, self.epochs, self.global_batch, setting.trainer)
+
+    @property
+    def samples(self) -> float:
+        """Of a step; of packed rows on average."""
+        made = self.evaluation.rows[0].made
+        return made.samples if made else self.global_batch
+
+    def of(self, row: Row) -> "WholeRun":
+        """The run by the row: of one that is a trainer's own, with what it draws and packs."""
+        own = self.evaluation.stock.get(row.pair) if isinstance(self.evaluation, Comparison) else None
+        return self if own is None else WholeRun(own, self.epochs)
 
     def over(self, row: Row) -> Row:
         """The row with the whole run's steps in place of its minibatches, and the interval of the run."""
+        if (own := self.of(row)) is not self:
+            speedups = {name: getattr(row, name) for name in SPEEDUPS}
+            return replace(own.over(own.evaluation.row(*row.pair)), **speedups)
         found, setting = self.evaluation, self.evaluation.setting
         draws = found.draws if setting.whole else found.draws.of_all(setting.trace.bundles.whole)
         profile, seconds = setting.cost.profile, found.usage(*row.pair).makespan
@@ -56,7 +80,7 @@ class WholeRun:
 
     def columns(self, row: Row) -> dict[str, Any]:
         """The same beside a row of a table."""
-        return {"run.steps": self.steps, **{f"run.{name}": value for name, value in self.spent(row).items()}}
+        return {"run.steps": self.of(row).steps, **{f"run.{name}": value for name, value in self.spent(row).items()}}
 
     def as_json(self) -> dict[str, Any]:
         rows = [{"row": named(row), **self.spent(row)} for row in self.evaluation.rows]
@@ -64,8 +88,9 @@ class WholeRun:
 
     def sentence(self, reply: Basis) -> str:
         epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
-        words = f"{epochs} are {self.steps:,} steps of {self.global_batch:,} samples: {self._takes(reply.chosen)}"
-        if reply.reference is reply.chosen:
+        own = self.of(reply.chosen)
+        words = f"{epochs} are {own.steps:,} steps of {own.samples:,.0f} samples: {self._takes(reply.chosen)}"
+        if reply.reference is reply.chosen or reply.balanced is not None:
             return f"{words}."
         return f"{words}, instead of {self._spent(reply.reference)} under {named(reply.reference)}."
 

@@ -1,14 +1,34 @@
 """axolotl: supervised fine-tuning."""
 
-from odcsim.neighbours.neighbour import GITHUB, LAST, ChosenRow, Neighbour, Settings, optimizer
+from collections.abc import Sequence
+
+from odcsim.neighbours.neighbour import (
+    EACH_BATCH,
+    GITHUB,
+    IN_BATCHES,
+    IN_ROWS,
+    LAST,
+    PLAIN,
+    ChosenRow,
+    Neighbour,
+    Rule,
+    Settings,
+    optimizer,
+)
+from odcsim.neighbours.rows import Rows, first_fit
+
+MOST = 200  # samples of a row
 
 
 def settings(row: ChosenRow) -> Settings:
+    """By itself it fills rows up with padding, which costs as much as samples; flattened batches have none."""
+    rows = {"sequence_len": row.max_tokens, "sample_packing": True, "pad_to_sequence_len": False}
+    flat = {"sequence_len": row.longest or row.max_tokens, "sample_packing": False, "batch_flattening": True}
     settings: Settings = {
-        "sequence_len": row.max_tokens,
-        "sample_packing": True,
-        "micro_batch_size": 1,
-        "gradient_accumulation_steps": row.packs,
+        **(flat if row.each else rows),
+        "flash_attention": True,
+        "micro_batch_size": row.each or 1,
+        "gradient_accumulation_steps": row.accumulated,
         "gradient_checkpointing": row.recompute != "none",
         "fsdp_version": 2,
         "fsdp_config": {
@@ -17,6 +37,8 @@ def settings(row: ChosenRow) -> Settings:
             "offload_params": row.on_host,
         },
     }
+    if row.met_each:
+        settings["accelerator_config"] = EACH_BATCH
     if row.hybrid:
         settings |= {"dp_shard_size": row.per_node, "dp_replicate_size": row.nodes}
     if row.rank:
@@ -24,12 +46,21 @@ def settings(row: ChosenRow) -> Settings:
     return settings | optimizer("optimizer", row)
 
 
+def rows(lengths: Sequence[int], limit: int) -> Rows:
+    return first_fit(lengths, limit, MOST)
+
+
 AXOLOTL = Neighbour(
     "axolotl",
     "yaml",
-    f"{GITHUB}/axolotl-ai-cloud/axolotl, src/axolotl/utils/schemas, read 2026-11-22",
+    f"axolotl 0.19.0, src/axolotl/utils/schemas ({GITHUB}/axolotl-ai-cloud/axolotl)",
     settings,
     LAST,
-    "first fit decreasing into packs",
+    "first fit into packs, as samples come",
     frozenset({"hybrid", "on_host", "rank", "moments"}),
+    rules=(
+        Rule(IN_ROWS, f"packs of at most {MOST} samples, each as it comes into the first with room", rows, 100_000),
+        Rule(IN_BATCHES, "batches as they come, flattened"),
+    ),
+    assumes=PLAIN,
 )

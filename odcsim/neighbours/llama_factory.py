@@ -1,17 +1,34 @@
 """LLaMA-Factory: supervised fine-tuning."""
 
-from odcsim.neighbours.neighbour import GITHUB, LAST, ChosenRow, Neighbour, Settings, optimizer
+from odcsim.neighbours.neighbour import (
+    EACH_BATCH,
+    GITHUB,
+    IN_FULL_ROWS,
+    IN_PADDED,
+    KEPT,
+    LAST,
+    PLAIN,
+    ChosenRow,
+    Neighbour,
+    Rule,
+    Settings,
+    optimizer,
+)
+from odcsim.neighbours.rows import knapsacks
 
 
 def settings(row: ChosenRow) -> Settings:
+    packing = not row.each
     settings: Settings = {
-        "cutoff_len": row.max_tokens,
-        "packing": True,
-        "neat_packing": True,
-        "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": row.packs,
+        "cutoff_len": row.max_tokens if packing else row.longest or row.max_tokens,
+        "packing": packing,
+        "neat_packing": packing,
+        "per_device_train_batch_size": row.each or 1,
+        "gradient_accumulation_steps": row.accumulated,
         "disable_gradient_checkpointing": row.recompute == "none",
     }
+    if row.met_each:
+        settings["accelerator_config"] = EACH_BATCH
     if row.rank:
         settings |= {"finetuning_type": "lora", "lora_rank": row.rank}
     return settings | optimizer("optim", row)
@@ -20,9 +37,15 @@ def settings(row: ChosenRow) -> Settings:
 LLAMA_FACTORY = Neighbour(
     "llamafactory",
     "yaml",
-    f"{GITHUB}/hiyouga/LLaMA-Factory at 072bfe2, src/llamafactory/hparams",
+    f"LLaMA-Factory 0.9.5, src/llamafactory/hparams ({GITHUB}/hiyouga/LLaMA-Factory)",
     settings,
     LAST,
     "greedy knapsacks into packs",
     frozenset({"rank", "moments"}),
+    rules=(
+        Rule(IN_FULL_ROWS, "knapsacks of a thousand samples, filled up to the limit with padding", knapsacks, 1000),
+        Rule(IN_PADDED, "batches as they come, padded to the longest of each"),
+    ),
+    assumes=PLAIN,
+    ending=KEPT,
 )

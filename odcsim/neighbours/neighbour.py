@@ -1,14 +1,25 @@
 """What is known of a trainer that others wrote, and the row that its settings are to say."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from odcsim.heuristics.balancer import Deal, Work
+from odcsim.neighbours.rows import Rows
 
 ENGINE = "on-demand"  # what no trainer runs by itself
 COLLECTIVE = ("collective",)
-LAST = ("deferred",)  # accelerate's no_sync: gradients leave after the last microbatch
+# accelerate's no_sync: gradients leave after the last microbatch; with sync_each_batch they leave after each.
+LAST = ("deferred", "collective")
+EACH_BATCH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # of an accelerator_config
+PLAIN = {"stack": "plain", "loss": "whole"}  # layers and loss as transformers has them, without fused kernels
+KEPT, DROPPED = "kept", "dropped"  # the last step of an epoch, which has fewer samples
+IN_BATCHES, IN_PADDED, IN_ROWS, IN_FULL_ROWS = (
+    "batches",
+    "padded",
+    "packed",
+    "filled",
+)  # balancers of who does not balance
 GITHUB = "https://github.com"
 OPTIMIZERS = {"8bit": "adamw_torch_8bit"}  # of transformers; that of bitsandbytes does not take FSDP2's tensors
 Settings = dict[str, Any]
@@ -31,6 +42,11 @@ class ChosenRow:
     rank: int = 0  # of adapters, which alone are trained
     moments: str = "fp32"
     rollouts: int = 1  # samples of a prompt
+    each: int = 0  # samples of a microbatch, where they are counted
+    longest: int = 0  # tokens of a sample; 0: nobody said
+    model: str = ""  # as it was asked for
+    epochs: float | None = None
+    stack: str = "plain"
 
     @property
     def nodes(self) -> int:
@@ -42,9 +58,33 @@ class ChosenRow:
         return self.devices * self.minibatch
 
     @property
-    def packs(self) -> int:
-        """Microbatches of a device where each is filled to the limit: the steps that gradients are accumulated over."""
+    def accumulated(self) -> int:
+        """Microbatches of a device and step."""
+        return self.minibatch // self.each if self.each else self.minibatch if self.in_rows else self.rounded
+
+    @property
+    def rounded(self) -> int:
         return max(1, round(self.microbatches))
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether samples are packed before training: `minibatch` counts rows."""
+        return self.balancer in (IN_ROWS, IN_FULL_ROWS)
+
+    @property
+    def met_each(self) -> bool:
+        """Whether gradients leave after each of several microbatches."""
+        return self.way == "collective" and self.accumulated > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A way in which a trainer makes a step's microbatches: by which balancer, and of which rows, if it packs some."""
+
+    balancer: str
+    says: str
+    rows: Callable[[Sequence[int], int], Rows] | None = None
+    group: int = 0  # samples that are packed at once; 0: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +102,18 @@ class Neighbour:
     caution: str = ""
     deal: Callable[[Work], Deal] | None = None  # its rule, as a rival to our balancers
     help: str = ""  # a line on that rival
+    rules: tuple[Rule, ...] = ()  # between which its settings choose; none: `rule` alone
+    assumes: Mapping[str, str] = field(default_factory=dict)  # its kernels, where nobody chooses others
+    ending: str = DROPPED  # what becomes of an epoch's last step
 
     @property
     def ways(self) -> tuple[str, ...]:
         return (*self.met, ENGINE) if self.engine else self.met
+
+    @property
+    def own(self) -> tuple[Rule, ...]:
+        """By which it deals, by itself."""
+        return self.rules or (Rule(self.name, self.rule),)
 
 
 def optimizer(name: str, row: ChosenRow) -> Settings:

@@ -4,7 +4,7 @@ First fit decreasing by tokens, bins a multiple of the devices and dealt in turn
 """
 
 from odcsim.heuristics.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, PLAIN, ChosenRow, Neighbour, Settings
 from odcsim.neighbours.packs import first_fit
 
 
@@ -44,4 +44,5 @@ NEMO_RL = Neighbour(
     frozenset({"on_host"}),
     deal=deal,
     help="NeMo-RL's packing by tokens, largest first",
+    assumes=PLAIN,
 )

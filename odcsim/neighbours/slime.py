@@ -1,6 +1,8 @@
 """slime: reinforcement learning on Megatron."""
 
+from odcsim.heuristics.balancer import Deal, Work
 from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.verl import differenced
 
 
 def settings(row: ChosenRow) -> Settings:
@@ -20,6 +22,11 @@ def settings(row: ChosenRow) -> Settings:
     return settings | every
 
 
+def deal(work: Work) -> Deal:
+    """The right one to know what even tokens come to where attention is not even."""
+    return differenced(work, 1, 0)
+
+
 SLIME = Neighbour(
     "slime",
     "shell",
@@ -29,4 +36,7 @@ SLIME = Neighbour(
     "Karmarkar-Karp over tokens, for devices and for microbatches",
     frozenset({"operators"}),
     caution="slime runs Megatron, whose data parallelism keeps whole weights: memory was reckoned for FSDP",
+    deal=deal,
+    help="Karmarkar-Karp over tokens",
+    assumes={"loss": "whole"},  # Transformer Engine's layers are fused
 )

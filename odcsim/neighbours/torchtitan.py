@@ -5,8 +5,9 @@ devices; rows of like work meet.
 """
 
 from odcsim.heuristics.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.neighbour import COLLECTIVE, IN_FULL_ROWS, PLAIN, ChosenRow, Neighbour, Rule, Settings
 from odcsim.neighbours.packs import first_fit, halves, in_steps, squares
+from odcsim.neighbours.rows import in_order
 
 
 def settings(row: ChosenRow) -> Settings:
@@ -15,12 +16,14 @@ def settings(row: ChosenRow) -> Settings:
     settings: Settings = {
         "--training.seq_len": row.max_tokens,
         "--training.local_batch_size": 1,
-        "--training.global_batch_size": row.devices * row.packs,
+        "--training.global_batch_size": row.devices * row.accumulated,
         "--parallelism.data_parallel_shard_degree": row.per_node if row.hybrid else row.devices,
         "--parallelism.data_parallel_replicate_degree": row.nodes if row.hybrid else 1,
     }
     if row.on_host:
         settings["--training.enable_cpu_offload"] = None
+    if row.stack == "compiled":
+        settings["--compile.enable"] = None
     return settings | {subcommands.get(row.recompute, "activation-checkpoint:selective"): None}
 
 
@@ -47,4 +50,8 @@ TORCHTITAN = Neighbour(
     "docs/torchtitan.md",
     deal=deal,
     help="torchtitan's proposed packing, rows of like squares together",
+    rules=(
+        Rule(IN_FULL_ROWS, "packing in order until the next sample does not fit, filled up with padding", in_order),
+    ),
+    assumes=PLAIN,
 )

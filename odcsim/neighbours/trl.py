@@ -4,9 +4,24 @@ Samples as they arrive, each into the open row of least squared lengths with roo
 device; where no row has room, all are run and new ones opened.
 """
 
+import json
+
 from odcsim.heuristics.balancer import Deal, Work
-from odcsim.neighbours.neighbour import ENGINE, LAST, ChosenRow, Neighbour, Settings, optimizer
+from odcsim.neighbours.neighbour import (
+    EACH_BATCH,
+    ENGINE,
+    IN_PADDED,
+    IN_ROWS,
+    KEPT,
+    LAST,
+    ChosenRow,
+    Neighbour,
+    Rule,
+    Settings,
+    optimizer,
+)
 from odcsim.neighbours.packs import Row
+from odcsim.neighbours.rows import best_fit
 
 PACKED = "seq_lengths"  # of a dataset that it packed: the lengths in each row
 
@@ -14,14 +29,19 @@ PACKED = "seq_lengths"  # of a dataset that it packed: the lengths in each row
 def settings(row: ChosenRow) -> Settings:
     """On demand the mixin takes the samples of a step as they are, and its own `max_tokens` limits a microbatch."""
     apart = row.way == ENGINE
+    packing = not apart and not row.each
     settings: Settings = {
-        "--packing": not apart,
-        "--max_length": row.max_tokens,
-        "--per_device_train_batch_size": row.minibatch if apart else 1,
-        "--gradient_accumulation_steps": 1 if apart else row.packs,
+        "--packing": packing,
+        "--max_length": row.max_tokens if packing else row.longest or row.max_tokens,
+        "--per_device_train_batch_size": row.minibatch if apart else row.each or 1,
+        "--gradient_accumulation_steps": 1 if apart else row.accumulated,
         "--gradient_checkpointing": row.recompute != "none",
         "--bf16": True,
     }
+    if row.met_each and not apart:
+        settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
+    if row.epochs:
+        settings["--num_train_epochs"] = f"{row.epochs:g}"
     if row.rank:
         settings |= {"--use_peft": None, "--lora_r": row.rank}
     return settings | optimizer("--optim", row)
@@ -55,4 +75,10 @@ TRL = Neighbour(
     "docs/trl.md",
     deal=deal,
     help="TRL's rows, even in squares of lengths",
+    rules=(
+        Rule(IN_ROWS, "packs of a thousand samples by best fit decreasing", best_fit, 1000),
+        Rule(IN_PADDED, "batches as they come, padded to the longest of each"),
+    ),
+    assumes={"stack": "plain"},  # its loss is in chunks (1.16.0: loss_type nll)
+    ending=KEPT,
 )

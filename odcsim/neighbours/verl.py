@@ -12,7 +12,7 @@ import numpy as np
 from odcsim.heuristics.balancer import Deal, Work
 from odcsim.heuristics.karmarkar_karp import differencing_equal
 from odcsim.heuristics.packing import fewest, pack
-from odcsim.neighbours.neighbour import COLLECTIVE, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings
 from odcsim.schedule import Schedule
 
 TOKEN = 24_576  # its weight of a token where a squared one is 1, for every model
@@ -42,10 +42,15 @@ def settings(row: ChosenRow) -> Settings:
 
 def deal(work: Work) -> Deal:
     """The right one to know what verl's own balancing comes to at other lengths and models than its constants'."""
+    return differenced(work, TOKEN, 1)
+
+
+def differenced(work: Work, linear: int, quadratic: int) -> Deal:
+    """By such weights over devices, as many samples on each, then over the microbatches of each, as many on all."""
     tokens = work.tokens.tolist()
     order = sorted(range(len(tokens)), key=lambda i: (-tokens[i], i))
     lengths = [tokens[i] for i in order]
-    weights = [float(TOKEN * length + length * length) for length in lengths]
+    weights = [float(linear * length + quadratic * length * length) for length in lengths]
     groups = differencing_equal(weights, work.devices)
     count = max(fewest(group, lengths, work.max_tokens) for group in groups)
     while None in (packed := [pack(group, weights, lengths, work.max_tokens, count) for group in groups]):
@@ -100,4 +105,5 @@ VERL = Neighbour(
     caution="ppo_mini_batch_size counts prompts: --rollouts N where each has N samples",
     deal=deal,
     help="Karmarkar-Karp by verl's constants",
+    assumes=PLAIN,
 )

@@ -40,8 +40,10 @@ def table(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[str], list[li
 
 
 def best_first(rows: Iterable[Row]) -> list[Row]:
-    """Those that are tight after those that fit, and those that do not fit last."""
-    return sorted(rows, key=lambda row: (capacity.level(row), row.makespan_seconds))
+    """A trainer's own before the others; those that are tight after those that fit, and those that do not fit last."""
+    every = list(rows)
+    asked = any(row.made for row in every)
+    return sorted(every, key=lambda row: (asked and row.made is None, capacity.level(row), row.makespan_seconds))
 
 
 def amount(value: float, form: str) -> str:
@@ -97,7 +99,7 @@ def _waiting(row: Row) -> float:
 
 
 COLUMNS = {
-    "row": Column("sync + balancer", lambda r: f"{r.sync} + {r.balancer}"),
+    "row": Column("sync + balancer", lambda r: r.name),
     "balancer": Column("balancer", lambda r: r.balancer),
     "sync": Column("sync", lambda r: r.sync),
     "idle": Column("idle", lambda r: _share(r.idle)),

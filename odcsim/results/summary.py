@@ -1,7 +1,7 @@
 """One row of a table: what a balancer under a sync comes to, and how it compares with the others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from odcsim.errors import InputError
@@ -12,6 +12,17 @@ from odcsim.results.metrics import Usage
 from odcsim.timeline import Floats, Ints
 
 REFERENCE = ("lb-micro", "collective")  # the paper's rival
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a trainer makes of a step where a row is its own: the settings that it takes, and what they come to."""
+
+    max_tokens: int  # of a microbatch
+    minibatch: int  # of a device: samples, or the rows that it packs
+    each: int  # samples of a microbatch, where they are counted
+    samples: float  # of a step, on all devices
+    tokens: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,7 @@ class Row:
     hfu: float | None = None  # with what is computed again
     microbatches: float = 0.0  # of a device in a minibatch, on average: steps of gradient accumulation
     fidelity: str = ""  # of the seconds, for its schedules
+    made: Made | None = None  # by a trainer, by itself
 
     @property
     def largest_term(self) -> str:
@@ -68,6 +80,10 @@ class Row:
         return self.balancer, self.recipe.sync
 
     @property
+    def name(self) -> str:
+        return f"{self.sync} + {self.balancer}"
+
+    @property
     def sync(self) -> str:
         return self.recipe.sync
 
@@ -79,8 +95,9 @@ class Row:
         """Of the recipe only what rows of one table may differ in; `inputs` has the rest."""
         every = ((field.name, getattr(self, field.name)) for field in fields(self))
         row = {name: dict(value) if isinstance(value, Mapping) else value for name, value in every}
-        balancer, _, over_full = (row.pop(name) for name in ("balancer", "recipe", "over_full"))
-        return {"balancer": balancer, "sync": self.sync, **row, "sharding": self.sharding, "over_full": over_full}
+        balancer, _, over_full, _ = (row.pop(name) for name in ("balancer", "recipe", "over_full", "made"))
+        known = {"balancer": balancer, "sync": self.sync, **row, "sharding": self.sharding, "over_full": over_full}
+        return known if self.made is None else known | {"made": asdict(self.made)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +146,16 @@ def priced(row: Row, price: float | None) -> Row:
 def over(row: Row, steps: int, between: tuple[float, float]) -> Row:
     """The row of so many steps, of which its minibatches are a part. `between`: the ends of their interval, as factors
     of what they take."""
-    times = steps / row.minibatches
+    return replace(scaled(row, steps / row.minibatches, between), minibatches=steps)
+
+
+def scaled(row: Row, times: float, between: tuple[float, float]) -> Row:
+    """The row with what it spends so many times."""
     seconds, hours = row.makespan_seconds * times, row.gpu_hours * times
     paid = None if row.dollars is None else row.dollars * times
     low, high = between
     return replace(
         row,
-        minibatches=steps,
         makespan_seconds=seconds,
         model_low=seconds * low,
         model_high=seconds * high,

@@ -9,10 +9,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from odcsim.decide import asking
 from odcsim.decide.asking import lengths_of, setting_of
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
-from odcsim.question import FIELDS, LENGTHS, Question, question_of
+from odcsim.question import FIELDS, LENGTHS, Question
 from odcsim.trace import Trace
 
 FILES = tuple(name for name, about in FIELDS.items() if about.file)
@@ -45,7 +46,7 @@ class Point:
         """The question. Not `limited`: without the search for a token limit."""
         asked = {name: value for name, value in self.at().items() if name not in LENGTHS}
         lengths = trace(self.lengths, *(self.at()[name] for name in LENGTHS))
-        return setting_of(question_of({"trace": lengths, **asked}), limited=limited)
+        return setting_of(asking.asked({"trace": lengths, **asked}), limited=limited)
 
     def at(self) -> dict[str, Any]:
         """What is asked, with files where they are."""

@@ -1,6 +1,6 @@
 """How a report begins: what somebody asked, what to run, what it takes, how sure that is; then what on-demand gives."""
 
-from odcsim.decide import answer_words
+from odcsim.decide import answer_words, stock_words
 from odcsim.decide.answer import Basis
 from odcsim.decide.answer_words import dollars_between, hours_between, money, named
 from odcsim.decide.comparison import Comparison
@@ -35,6 +35,7 @@ def advice(comparison: Comparison, reply: Basis, run: WholeRun | None = None) ->
     chosen, setting = reply.chosen, comparison.setting
     samples = f"{setting.minibatch} sample{'s' if setting.minibatch > 1 else ''}"
     size = f"{samples} per device and step, at most {setting.limit:,} tokens in a microbatch"
+    size = stock_words.settings(chosen.made) if chosen.made else size
     takes = f"{_takes(chosen)}." if run is None else run.sentence(reply)
     return [f"Run {named(chosen)}: {size}. {takes}", *answer_words.misfit(comparison, reply), _sure(chosen)]
 

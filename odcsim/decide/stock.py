@@ -1,0 +1,168 @@
+"""What a trainer that others wrote runs of a question by itself: the settings of its rules, each with its balancer.
+
+A rule that counts samples, or deals by tokens, trains on the samples that were asked for. One that packs rows before
+training takes as many rows as hold about so many tokens; where those would be another batch, it is left out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from odcsim.balance import named
+from odcsim.decide import room
+from odcsim.decide.limit import FEW
+from odcsim.decide.setting import Setting, assign, drawn
+from odcsim.errors import InputError, nearest
+from odcsim.executors import quick
+from odcsim.neighbours import TRAINERS
+from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED, Neighbour, Rule
+from odcsim.results import capacity
+from odcsim.trace import Trace
+
+ENGINE = "odc"  # the engine of this project, which runs every balancer under every sync
+NAMES = (*TRAINERS, ENGINE)
+MOST = 20_000  # samples that are packed, of more that there are
+OTHER = 0.1  # of a batch's samples: rows that hold so many more or fewer are another batch
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """One way: what is drawn and how it is dealt."""
+
+    rule: Rule
+    setting: Setting
+
+    @property
+    def samples(self) -> float:
+        """Of a step, on average."""
+        trace, setting = self.setting.trace, self.setting
+        each = trace.size / trace.bundles.size if self.rule.rows else 1.0
+        return setting.minibatch * setting.cost.cluster.devices * each
+
+
+def known(name: str | None) -> Neighbour | None:
+    """None for the engine, and where nobody asks for a trainer."""
+    if name is None or name == ENGINE:
+        return None
+    if name not in TRAINERS:
+        raise InputError(f"unknown trainer '{name}'", fix=nearest(name, list(NAMES)))
+    return TRAINERS[name]
+
+
+def assumed(name: str | None) -> dict[str, str]:
+    """Choices of a recipe that follow from the trainer, where nobody makes others."""
+    trainer = known(name)
+    return {} if trainer is None else dict(trainer.assumes)
+
+
+def chosen(setting: Setting, trainer: Neighbour) -> list[tuple[Stock, str]]:
+    """The fastest of each rule under each sync, of what fits; what is tight, or does not fit, where nothing else is."""
+    given = setting.limit if setting.max_tokens and not setting.limits_tried else 0
+    memory = setting.cost.cluster.memory_bytes or 0.0
+    for room_for in (capacity.filled(memory), memory, 0.0):
+        found = [best for sync in trainer.met for best in _best(setting, trainer, sync, room_for, given)]
+        if found:
+            return found
+    raise InputError(
+        f"{trainer.name} makes no step of {setting.minibatch * setting.cost.cluster.devices:,} samples of these",
+        fix="give more samples a step, or leave --trainer out",
+    )
+
+
+def _best(setting: Setting, trainer: Neighbour, sync: str, memory: float, limit: int) -> Iterator[tuple[Stock, str]]:
+    every = list(ways(setting, trainer, sync, memory, limit))
+    for rule in trainer.own:
+        if some := [stock for stock in every if stock.rule == rule]:
+            yield min(some, key=lambda stock: pace(stock, sync)), sync
+
+
+def pace(stock: Stock, sync: str) -> float:
+    """Seconds of a token, as screening has it."""
+    setting = replace(stock.setting, minibatches=min(FEW, stock.setting.minibatches))
+    minibatches = drawn(setting)
+    file = assign(setting, stock.rule.balancer, minibatches, exactly=False)
+    tokens = sum(int(minibatch.lengths.sum()) for minibatch in minibatches)
+    return float(quick.seconds(room.under(setting.cost, sync), file.schedules).sum()) / tokens
+
+
+def ways(setting: Setting, trainer: Neighbour, sync: str, memory: float, limit: int = 0) -> Iterator[Stock]:
+    """Those of a sync that fit into so many bytes (0: nobody knows), and under a token limit that somebody gave."""
+    cost, longest = room.under(setting.cost, sync), setting.trace.longest
+    top = max(setting.trace.fullest * setting.minibatch, int(2 * room.ENOUGH * setting.device_tokens))
+    most = limit or (room.fullest(cost, longest, memory, top) if memory else top)
+    for rule in trainer.own:
+        if rule.rows is not None and setting.trace.bundle is not None:
+            continue  # pairs are not packed into rows
+        if rule.rows is not None:
+            yield from _in_rows(setting, rule, most, limit)
+        elif rule.balancer in (IN_BATCHES, IN_PADDED):
+            yield from _counted(setting, rule, most)
+        else:
+            tried = (limit,) if limit else room.limits(setting.trace.fullest, most, setting.device_tokens)
+            yield from (Stock(rule, replace(setting, max_tokens=tokens)) for tokens in tried)
+
+
+def _counted(setting: Setting, rule: Rule, most: int) -> Iterator[Stock]:
+    """As many samples in each microbatch as divide a device's, and never more tokens than fit."""
+    share = setting.minibatch
+    for each in (n for n in range(1, share + 1) if not share % n):
+        held = worst(setting.trace, each, padded=named(rule.balancer).pads is not None)
+        if held <= most:
+            yield Stock(rule, replace(setting, max_tokens=held, each=each))
+
+
+def worst(trace: Trace, each: int, *, padded: bool) -> int:
+    """Tokens of the fullest microbatch that so many samples can make."""
+    if padded:
+        return each * trace.bundles.longest
+    dealt = trace.bundles
+    order = np.argsort(-dealt.lengths)
+    counts = np.ones(len(order), dtype=np.int64) if dealt.counts is None else dealt.counts[order]
+    taken = np.minimum(counts, np.maximum(0, each - (counts.cumsum() - counts)))
+    return int(taken @ dealt.lengths[order])
+
+
+def _in_rows(setting: Setting, rule: Rule, most: int, limit: int) -> Iterator[Stock]:
+    """Rows of as many tokens as fit, and so many of them that a step trains on about the batch that was asked for."""
+    batch, devices = setting.minibatch * setting.cost.cluster.devices, setting.cost.cluster.devices
+    tried = (limit,) if limit else room.limits(setting.trace.longest, most, setting.device_tokens)
+    for tokens in tried:
+        trace = packed(setting.trace, rule, tokens, setting.seed, in_order=setting.in_order)
+        rows = trace.bundles.size
+        share = max(1, round(batch * rows / trace.size / devices))
+        stock = Stock(rule, replace(setting, trace=trace, minibatch=share, max_tokens=tokens))
+        if share * devices <= rows and abs(stock.samples / batch - 1) <= OTHER:
+            yield stock
+
+
+def least_batch(setting: Setting, rule: Rule) -> float:
+    """Samples of a step of one row on each device, of rows as short as can be."""
+    trace = packed(setting.trace, rule, setting.trace.longest, setting.seed, in_order=setting.in_order)
+    return setting.cost.cluster.devices * trace.size / trace.bundles.size
+
+
+@lru_cache(maxsize=64)
+def packed(trace: Trace, rule: Rule, limit: int, seed: int, *, in_order: bool = False) -> Trace:
+    """The trace as rows: of no more samples than tell how full they are."""
+    assert rule.rows is not None
+    size = min(trace.size, MOST)
+    ids = np.arange(size)
+    if size < trace.size and not in_order:
+        ids = np.random.default_rng(seed).choice(trace.size, size, replace=False)
+    lengths, loss = trace.take(ids), None if trace.loss is None else trace.loss[trace.rows(ids)]
+    rows = _rows(lengths.tolist(), rule, limit)
+    order = np.array([i for row in rows for i in row], dtype=np.int64)
+    bundle = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    more: dict[str, Any] = {} if loss is None else {"loss": loss[order]}
+    whole = round(trace.whole * len(rows) / size) if trace.whole > size else 0
+    return Trace(trace.name, lengths[order], origin=trace.origin, drawn_from=whole, bundle=bundle, **more)
+
+
+def _rows(lengths: Sequence[int], rule: Rule, limit: int) -> list[list[int]]:
+    assert rule.rows is not None
+    group = rule.group or len(lengths)
+    starts = range(0, len(lengths), group)
+    return [[start + i for i in row] for start in starts for row in rule.rows(lengths[start : start + group], limit)]

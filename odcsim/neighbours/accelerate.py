@@ -1,0 +1,47 @@
+"""accelerate: a loop of one's own, or transformers' `Trainer`, whose names these are."""
+
+import json
+
+from odcsim.neighbours.neighbour import (
+    EACH_BATCH,
+    ENGINE,
+    IN_PADDED,
+    KEPT,
+    LAST,
+    PLAIN,
+    ChosenRow,
+    Neighbour,
+    Rule,
+    Settings,
+    optimizer,
+)
+
+
+def settings(row: ChosenRow) -> Settings:
+    apart = row.way == ENGINE
+    settings: Settings = {
+        "--per_device_train_batch_size": row.minibatch if apart else row.each or 1,
+        "--gradient_accumulation_steps": 1 if apart else row.accumulated,
+        "--gradient_checkpointing": row.recompute != "none",
+        "--bf16": True,
+    }
+    if row.met_each and not apart:
+        settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
+    if row.epochs:
+        settings["--num_train_epochs"] = f"{row.epochs:g}"
+    return settings | optimizer("--optim", row)
+
+
+ACCELERATE = Neighbour(
+    "accelerate",
+    "shell",
+    "transformers 5.23.0, TrainingArguments",
+    settings,
+    LAST,
+    "batches as they come, padded to the longest of each",
+    frozenset({"moments"}),
+    "docs/hugging-face.md",
+    rules=(Rule(IN_PADDED, "batches as they come, padded to the longest of each"),),
+    assumes=PLAIN,
+    ending=KEPT,
+)
