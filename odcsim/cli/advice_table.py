@@ -45,7 +45,17 @@ def _lines(offer: "Offer", mark: str) -> list[str]:
     paid = "gpu_hours" if offer.dollars is None else "dollars"
     names = ("time", "time between", paid, f"{paid} between")
     row = (f"{offer.name}{mark}", *(COLUMNS[name].text(offer.row) for name in names))
+    how = f"{offer.chosen.way.how}; {_used(offer)}"
     return [
         *tables.lines([row], WIDTHS),
-        *wrap(offer.chosen.way.how, LINE, initial_indent=INDENT, subsequent_indent=INDENT),
+        *wrap(how, LINE, initial_indent=INDENT, subsequent_indent=INDENT),
     ]
+
+
+def _used(offer: "Offer") -> str:
+    """Memory, and how much of the devices is used."""
+    from odcsim.results import capacity
+    from odcsim.results.columns import COLUMNS
+
+    reached = f", MFU {COLUMNS['mfu'].text(offer.row)}" if offer.row.mfu is not None else ""
+    return f"{capacity.told(offer)}, idle {COLUMNS['idle'].text(offer.row)}{reached}"

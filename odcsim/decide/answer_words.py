@@ -5,11 +5,12 @@ from dataclasses import replace
 from odcsim.balance import SIMULATED
 from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
-from odcsim.decide import fixed, stock_words
+from odcsim.decide import fixed, room, stock_words
 from odcsim.decide.answer import NOTABLE, Basis
 from odcsim.decide.comparison import Comparison
 from odcsim.decide.remedies import remedies
 from odcsim.results import capacity
+from odcsim.results.capacity import Need
 from odcsim.results.summary import Row
 
 _TRUST = {
@@ -94,7 +95,7 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
     lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply), *stock_words.notes(comparison)]
     return [
         *lines,
-        *(_ways_out(comparison) if capacity.tight(reply.chosen) else []),
+        *_tightness(comparison, reply.chosen),
         *_sharding(comparison, reply),
         *_splitting(comparison, reply),
         fixed.sentence(comparison.setting, limited=reply.balanced is None),
@@ -108,6 +109,16 @@ def _ways_out(comparison: Comparison) -> list[str]:
     if not listed:
         return []
     return [f"What would fit: {'; '.join(listed)}."]
+
+
+def _tightness(comparison: Comparison, chosen: Row) -> list[str]:
+    """What would fit where the row to choose is tight, or would not hold the longest sample, which was not drawn."""
+    longest, cost = comparison.setting.trace.longest, room.under(comparison.setting.cost, chosen.sync)
+    alone = Need(room.needed(cost, longest, longest).total, comparison.memory_limit)
+    if capacity.level(alone) <= capacity.level(chosen):
+        return _ways_out(comparison) if capacity.tight(chosen) else []
+    words = f"The longest sample, {longest:,} tokens, was not drawn: with it, memory per device is"
+    return [f"{words} {capacity.told(alone)}.", *_ways_out(comparison)]
 
 
 def _limited(comparison: Comparison) -> Cost:

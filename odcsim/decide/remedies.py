@@ -1,7 +1,7 @@
 """What would fit where nothing does, or where all is tight: each way out by itself, or two at once, with the memory
 that they come to. The same question, asked again with one of them, has an answer that fits."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,11 @@ from odcsim.decide import room
 from odcsim.decide.setting import Setting
 from odcsim.recipe import Recipe
 from odcsim.results import capacity
+from odcsim.results.capacity import Need
 from odcsim.trace import Trace
 
 MOST = 64  # times the devices that were asked for
+FEW = 0.001  # of samples, as the last percentile that 'odcsim trace stats' prints
 RANK = 16  # of adapters: what most people take
 # Where the states go, and how few of them there can be, by what somebody types.
 CHOICES: Mapping[str, Mapping[str, Any]] = {
@@ -109,16 +111,36 @@ def _shorter(setting: Setting, limit: float) -> Iterator[str]:
 def lost(trace: Trace, cutoff: int) -> str:
     """What it costs to shorten samples."""
     samples, tokens = _over(trace, cutoff)
-    return f"shortens {samples:.1%} of samples, loses {tokens:.1%} of tokens"
+    return f"shortens {_percent(samples)} of samples, loses {_percent(tokens)} of tokens"
+
+
+def _percent(share: float) -> str:
+    """Of little its first digit: next to nothing is not nothing."""
+    return f"{share:.1%}" if share >= 0.001 or not share else f"{100 * share:.1g}%"
 
 
 def _cutoff(setting: Setting, limit: float) -> int:
-    cost, low, high = _leanest(setting), 0, setting.trace.longest
+    return _longest(_leanest(setting), setting.trace.longest, limit, lambda cutoff: _tokens(setting, cutoff))
+
+
+def _longest(cost: Cost, most: int, limit: float, tokens: Callable[[int], int]) -> int:
+    """The longest cutoff, up to `most`, by which the fullest microbatch fits, which holds so many tokens."""
+    low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        needed = room.needed(cost, _tokens(setting, middle), middle).total
+        needed = room.needed(cost, tokens(middle), middle).total
         low, high = (middle, high) if needed <= limit else (low, middle - 1)
     return low // 256 * 256
+
+
+def outliers(cost: Cost, trace: Trace, limit: float) -> str:
+    """The longest cutoff by which a sample alone fits a GPU of so many bytes, with what it costs; nothing where more
+    than the few samples are shortened that set what all others leave room for."""
+    cutoff = _longest(cost, trace.longest, capacity.filled(limit), lambda cutoff: cutoff)
+    if not cutoff or _over(trace, cutoff)[0] > FEW:
+        return ""
+    need = Need(room.needed(cost, cutoff, cutoff).total, limit)
+    return f"--truncate {cutoff} ({lost(trace, cutoff)}) makes room for it: {capacity.sized(need)}"
 
 
 def _together(setting: Setting, limit: float, batch: int) -> Iterator[str]:

@@ -5,6 +5,7 @@ more than 92 % of a GPU is tight: it may fit. It is shown, and never chosen over
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 FILLED = 0.92
@@ -20,6 +21,18 @@ class Sized(Protocol):
     def memory_fits(self) -> bool | None: ...
     @property
     def memory_limit(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes of a device, and what a GPU has."""
+
+    memory_bytes: float
+    memory_limit: float | None
+
+    @property
+    def memory_fits(self) -> bool | None:
+        return None if self.memory_limit is None else self.memory_bytes <= self.memory_limit
 
 
 Each = TypeVar("Each", bound=Sized)

@@ -21,7 +21,8 @@ PAGE = (
 DRAGGED = ("row", "idle", "gpu_hours", "dollars", "speedup", "over best", "memory")
 LIMITS = ("row", "speedup", "seconds", "gpu_hours", "gpu_hours between", "dollars", "dollars between", "memory",
           "most of memory")  # fmt: skip
-OFFERED = ("time", "time between", "gpu_hours", "gpu_hours between", "dollars", "dollars between", "memory")
+OFFERED = ("time", "time between", "gpu_hours", "gpu_hours between", "dollars", "dollars between", "idle", "mfu",
+           "memory")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

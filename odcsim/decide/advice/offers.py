@@ -1,11 +1,12 @@
 """What each number of GPUs of each kind comes to: hours and dollars of the whole run, or why it cannot run there."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from odcsim.decide import fixed, room
 from odcsim.decide.advice import search, ways
+from odcsim.decide.advice.kept_out import KeptOut, kept_out
 from odcsim.decide.advice.ways import Way
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.answer import NOTABLE
@@ -13,6 +14,7 @@ from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
 from odcsim.decide.whole_run import WholeRun
 from odcsim.errors import InputError
+from odcsim.results import capacity
 from odcsim.results.summary import Row
 
 
@@ -31,6 +33,8 @@ class Best:
     without: Pick | None
     with_it: Pick | None
     tried: int  # ways that fit
+    kept_out: KeptOut | None = None  # by memory, from being chosen
+    busy: float = 0.0  # devices that a step's work keeps busy at most: all of it over its heaviest sample
 
     @property
     def gain(self) -> float | None:
@@ -76,12 +80,27 @@ class Offer:
         return self.row.gpu_hours
 
     @property
+    def spent(self) -> float:
+        """Dollars, or GPU-hours where there is no price."""
+        return self.gpu_hours if self.dollars is None else self.dollars
+
+    @property
     def dollars(self) -> float | None:
         return self.row.dollars
 
     @property
-    def memory(self) -> float:
-        return self.row.memory_bytes or 0.0
+    def memory_bytes(self) -> float:
+        """With the longest sample, whether or not it was drawn: the whole run has it."""
+        longest = self.chosen.way.setting.trace.longest
+        return max(self.row.memory_bytes or 0.0, room.needed(self.chosen.way.cost, longest, longest).total)
+
+    @property
+    def memory_fits(self) -> bool | None:
+        return self.row.memory_fits
+
+    @property
+    def memory_limit(self) -> float | None:
+        return self.row.memory_limit
 
     @property
     def name(self) -> str:
@@ -108,6 +127,10 @@ class Offer:
             **way.as_json(),
             "microbatches": row.microbatches,
             "memory_bytes": row.memory_bytes,
+            "memory_limit": row.memory_limit,
+            "memory_tight": capacity.tight(self),
+            "idle": row.idle,
+            "mfu": row.mfu,
             "over_without": self.best.gain,
             "ways": self.best.tried,
             "fidelity": row.fidelity,
@@ -130,7 +153,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """All offers, cheapest first, and what cannot run."""
+    """All offers, cheapest first and after them those that are tight in memory, and what cannot run."""
 
     wish: Wish
     offers: tuple[Offer, ...]
@@ -163,9 +186,9 @@ def advise(wish: Wish, *, advance: Callable[[str], None] = lambda _: None) -> Ad
     return Advice(wish, tuple(sorted(offers, key=_cheapness(wish.prices))), tuple(refused))
 
 
-def _cheapness(prices: Mapping[str, float]) -> Callable[[Offer], tuple[float, float]]:
+def _cheapness(prices: Mapping[str, float]) -> Callable[[Offer], tuple[int, float, float]]:
     """By dollars; by GPU-hours where not all have a price."""
-    return lambda o: ((o.dollars or 0.0) if prices else o.gpu_hours, o.seconds)
+    return lambda o: (capacity.level(o), (o.dollars or 0.0) if prices else o.gpu_hours, o.seconds)
 
 
 def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
@@ -184,7 +207,10 @@ def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
 def best(site: ways.Site) -> Best:
     found = search.finalists(site)
     without, with_it = (None if way is None else run(way) for way in (found.without, found.with_it))
-    return Best(without, with_it, found.tried)
+    made = Best(without, with_it, found.tried)
+    if made.chosen is None:
+        return made
+    return replace(made, kept_out=kept_out(site, made.chosen.way), busy=search.busy(site, made.chosen.way))
 
 
 def run(way: Way) -> Pick:

@@ -3,17 +3,20 @@
 from collections.abc import Iterator, Sequence
 
 from odcsim.decide import fixed
+from odcsim.decide.advice import room_words
 from odcsim.decide.advice.offers import Advice, Offer, Pick
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.answer import NEAR
 from odcsim.decide.answer_words import money
-from odcsim.support.numbers import duration
+from odcsim.results import capacity
+from odcsim.support.numbers import counted, duration
 
 
 def rented(advice: Advice) -> Offer | None:
-    """The fastest of those that cost as little as any, to a percent: nobody waits a day to save a dollar."""
-    good = fitting(advice)
-    return min((o for o in good if _spent(o) <= NEAR * _spent(good[0])), key=lambda o: o.seconds, default=None)
+    """The fastest of those that cost as little as any, to a percent: nobody waits a day to save a dollar. Tight in
+    memory only where all are."""
+    good = capacity.roomiest(fitting(advice))
+    return min((o for o in good if o.spent <= NEAR * good[0].spent), key=lambda o: o.seconds, default=None)
 
 
 def fitting(advice: Advice) -> list[Offer]:
@@ -22,14 +25,15 @@ def fitting(advice: Advice) -> list[Offer]:
 
 
 def sentences(advice: Advice) -> list[str]:
-    good, rent = fitting(advice), rented(advice)
+    within, rent = fitting(advice), rented(advice)
     if not advice.offers:
         return ["Nothing of this can be run; why, and what would fit, is beside each number of GPUs."]
     if rent is None:
         return list(_out_of_reach(advice))
     others = [offer for offer in advice.offers if offer is not rent]
-    lines = [_rent(advice.wish, rent, good), how(rent), on_demand(rent)]
-    return [*lines, *_next(rent, good, others), *_changes(advice.wish, rent, others), *_trust(advice, rent)]
+    lines = [_rent(advice.wish, rent, within), how(rent), *room_words.idle(rent)]
+    lines += [*room_words.memory(advice, rent, within), on_demand(rent)]
+    return [*lines, *_next(rent, within, others), *_changes(advice.wish, rent, others), *_trust(advice, rent)]
 
 
 def limits(wish: Wish) -> str:
@@ -39,7 +43,11 @@ def limits(wish: Wish) -> str:
 
 
 def costs(offer: Offer) -> str:
-    """Hours and dollars in the middle of their intervals."""
+    """Hours and dollars in the middle of their intervals; and whether it is tight."""
+    return f"{_paid(offer)}{', tight in memory' if capacity.tight(offer) else ''}"
+
+
+def _paid(offer: Offer) -> str:
     paid = f"{spent(offer)} GPU-hours" if offer.dollars is None else money(offer.dollars)
     return f"{duration(offer.seconds)} and {paid}"
 
@@ -59,30 +67,28 @@ def between(offer: Offer) -> str:
     return words if paid is None else f"{words}, {money(paid * low)} to {money(paid * high)}"
 
 
-def _spent(offer: Offer) -> float:
-    return offer.gpu_hours if offer.dollars is None else offer.dollars
-
-
-def _rent(wish: Wish, rent: Offer, good: Sequence[Offer]) -> str:
+def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
+    """`every`: what is within deadline and budget, of which what fits memory is chosen from."""
     done = (
         f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}, {wish.steps:,} steps of {wish.global_batch:,} samples"
     )
-    within = limits(wish)
-    count = f"of the {len(good)} that are done{within}" if within else f"of {len(good)}"
+    good, within = capacity.roomiest(every), limits(wish)
+    asked = [*(["fit memory"] if len(good) < len(every) else []), *([f"are done{within}"] if within else [])]
+    count = f"of the {len(good)} that {' and '.join(asked)}" if asked else f"of {len(good)}"
     kind = "the cheapest" if rent.dollars is not None else "the one of fewest GPU-hours"
-    alone = f"the only one that is done{within}" if within else "the only one that can run"
-    because = f"{kind} {count}" if len(good) > 1 else alone
+    one = " and ".join(asked).replace("fit ", "fits ").replace("are ", "is ")
+    because = f"{kind} {count}" if len(good) > 1 else f"the only one that {one or 'can run'}"
     if rent is not good[0]:
         because = f"within 1 % of {kind} {count}, and faster"
-    return f"Rent {rent.name}: {done} take {costs(rent)} ({between(rent)}). It is {because}."
+    tight = f", and memory is {capacity.told(rent)}" if capacity.tight(rent) else ""
+    return f"Rent {rent.name}: {done} take {_paid(rent)} ({between(rent)}). It is {because}{tight}."
 
 
 def how(offer: Offer) -> str:
     way = offer.chosen.way
     return (
-        f"Run it by {way.name}, {way.words}: {way.setting.minibatch} samples per device and step, in "
-        f"{_packs(offer.row.microbatches)} of at most {way.setting.limit:,} tokens; {offer.memory / 1e9:.0f} GB "
-        "per device."
+        f"Run it by {way.name}, {way.words}: {counted(way.setting.minibatch, 'sample')} per device and step, in "
+        f"{_packs(offer.row.microbatches)} of at most {way.setting.limit:,} tokens; {room_words.used(offer)}."
     )
 
 
@@ -111,16 +117,16 @@ def _took(run: Pick) -> str:
     return f"{run.way.name}, which takes {duration(run.row.makespan_seconds)}{paid}"
 
 
-def _next(rent: Offer, good: Sequence[Offer], others: Sequence[Offer]) -> Iterator[str]:
-    runner_up = next((offer for offer in [*good, *others] if offer is not rent), None)
+def _next(rent: Offer, within: Sequence[Offer], others: Sequence[Offer]) -> Iterator[str]:
+    runner_up = next((offer for offer in [*capacity.roomiest(within), *within, *others] if offer is not rent), None)
     if runner_up is None:
         return
-    beyond = "" if runner_up in good else ", beyond what was asked for"
+    beyond = "" if runner_up in within else ", beyond what was asked for"
     yield f"Next best: {runner_up.name}, {costs(runner_up)}{beyond} ({_against(rent, runner_up)})."
 
 
 def _against(rent: Offer, other: Offer) -> str:
-    mine, its = _spent(rent), _spent(other)
+    mine, its = rent.spent, other.spent
     faster = rent.seconds / other.seconds
     speed = f"{faster:.1f} times as fast" if faster > 1 else f"{1 / faster:.1f} times as long"
     return f"{its / mine:.2f} times the cost, {speed}"
@@ -147,14 +153,14 @@ def _prices(wish: Wish, rent: Offer, others: Sequence[Offer]) -> Iterator[str]:
     for gpu in dict.fromkeys(offer.gpu for offer in others if offer.gpu != rent.gpu):
         rivals = [o for o in others if o.gpu == gpu and (wish.deadline is None or o.seconds <= wish.deadline)]
         if rivals and rent.dollars is not None:
-            rival = min(rivals, key=lambda o: o.gpu_hours)
+            rival = min(capacity.roomiest(rivals), key=lambda o: o.gpu_hours)
             yield f"{gpu} at less than {money(rent.dollars / rival.gpu_hours)} an hour ({rival.name})"
 
 
 def _sooner(rent: Offer, others: Sequence[Offer]) -> Iterator[str]:
     faster = [o for o in others if o.seconds < rent.seconds]
     if faster:
-        first = min(faster, key=_spent)
+        first = min(capacity.roomiest(faster), key=lambda o: o.spent)
         yield f"a deadline under {duration(rent.seconds)} ({first.name}: {costs(first)})"
 
 
@@ -163,14 +169,14 @@ def _out_of_reach(advice: Advice) -> Iterator[str]:
     yield f"Nothing of this is done{limits(wish)}."
     ways = []
     if cheap := [o for o in advice.offers if wish.budget is None or (o.dollars or 0.0) <= wish.budget]:
-        quick = min(cheap, key=lambda o: o.seconds)
+        quick = min(capacity.roomiest(cheap), key=lambda o: o.seconds)
         ways.append(f"a deadline of {duration(quick.seconds)} ({quick.name}: {costs(quick)})")
     if soon := [o for o in advice.offers if wish.deadline is None or o.seconds <= wish.deadline]:
         ways.append(f"a budget of {money(soon[0].dollars or 0.0)} ({soon[0].name}: {costs(soon[0])})")
     if not ways:
         both = advice.offers[0]
         ways.append(f"{duration(both.seconds)} and {money(both.dollars or 0.0)} together ({both.name})")
-    share, where = max(((_share(wish, o), o) for o in advice.offers), key=lambda pair: pair[0])
+    share, where = max(((_share(wish, o), o) for o in capacity.roomiest(advice.offers)), key=lambda pair: pair[0])
     ways.append(f"{wish.epochs * share:.3g} epochs instead of {wish.epochs:g} ({where.name})")
     yield f"What would be: {'; '.join(ways)}."
 

@@ -61,6 +61,12 @@ def least_seconds(site: Site, way: Way) -> float:
     return float(sum(max(of.sum() / at_once, of.max() * fastest) for of in weights))
 
 
+def busy(site: Site, way: Way) -> float:
+    """Devices that a minibatch can keep busy, on average: a sample is one device's, and the heaviest sets the pace."""
+    weights = [one.weights for one in site.drawn(way.setting)]
+    return float(sum(of.sum() for of in weights) / sum(of.max() for of in weights))
+
+
 def screened(site: Site, way: Way) -> Floats:
     file = site.plan(way, min(FEW, site.minibatches), exactly=False)
     return quick.seconds(way.cost, file.schedules)

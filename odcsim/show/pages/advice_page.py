@@ -1,5 +1,6 @@
 """An advice as a page: the sentence, the picture of time and money, and every row."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import odcsim
@@ -43,7 +44,7 @@ def _picture(advice: Advice, rent: Offer | None) -> str:
 
 
 def _table(advice: Advice, rent: Offer | None) -> str:
-    head, cells = columns.table([offer.row for offer in advice.offers], columns.OFFERED)
+    head, cells = columns.table([replace(o.row, memory_bytes=o.memory_bytes) for o in advice.offers], columns.OFFERED)
     kinds = ["best" if offer is rent else "" for offer in advice.offers]
     rows = [[o.name, *row, o.chosen.way.how] for o, row in zip(advice.offers, cells, strict=True)]
     return page.table(["GPUs", *head, "how"], rows, kinds, name="Offers, cheapest first")
