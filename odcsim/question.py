@@ -122,8 +122,7 @@ class Terms:
     )  # fmt: skip
     trainer: str | None = _field(
         TEXT, ROWS, brief=True, letter="NAME", control="trainer",
-        help="rank what this one runs by itself: verl, slime, trl, nemo-rl, torchtitan, axolotl, llamafactory, "
-        "accelerate, or odc (the engine)",
+        help="rank what this trainer runs by itself, such as trl ('odcsim flags --help' names all), or odc: the engine",
     )  # fmt: skip
     field: bool = _field(FLAG, ROWS, False, help="balance as verl, TRL, NeMo-RL and torchtitan do, too")
     split_overhead: float | None = _field(

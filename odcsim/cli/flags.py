@@ -12,9 +12,9 @@ def add(commands: Any) -> None:
         "flags",
         fill=_fill,
         help="the flags and config lines of your trainer for a chosen row",
-        description="Print what a row of 'odcsim advise --json' or 'odcsim compare --json' is called in a trainer that "
-        "others wrote: flags, overrides or YAML, to copy. Lines that begin with # say what they rest on, and what they "
-        "cannot say.",
+        description="Print what a row of 'odcsim advise --trainer T --json' or 'odcsim compare --trainer T --json' is "
+        "called there: flags, overrides or YAML, to copy, of what was priced. Rows that the trainer does not run are "
+        "refused. Lines that begin with # say what the others rest on, and what they cannot say.",
     )
 
 
@@ -27,8 +27,8 @@ def _fill(parser: Parser) -> None:
         "--row",
         type=options.whole,
         metavar="N",
-        help="which row, from 1; default: an advice's first, or a comparison's fastest that fits and that the trainer "
-        "runs",
+        help="which row, from 1; default: of those that the trainer runs an advice's first, or a comparison's fastest "
+        "that fits",
     )
     parser.add_argument(
         "--rollouts", type=options.whole, default=1, metavar="N", help="samples of each prompt, for verl (1)"
@@ -49,6 +49,6 @@ def _run(args: argparse.Namespace) -> None:
     with reading(args.rows, missing=EXPECTED, expected=EXPECTED):
         text = read_stdin() if args.rows == "-" else read_text(args.rows)
     trainer = TRAINERS[args.trainer]
-    row = read(text, where, trainer.ways, args.row)
+    row = read(text, where, trainer, args.row)
     row = replace(row, rollouts=args.rollouts)
     print(*lines(trainer, row), sep="\n")

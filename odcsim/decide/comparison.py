@@ -133,8 +133,10 @@ def inputs(setting: Setting) -> dict[str, Any]:
     return {
         "trace": setting.trace.name,
         "trace_samples": setting.trace.size,
+        "trace_longest": setting.trace.longest,
         "trace_origin": setting.trace.origin,
         "model": cost.model.name,
+        "model_asked": setting.model_asked or cost.model.name,
         "gpu": cost.profile.gpu,
         "cost": cost.profile.origin,
         "devices": cluster.devices,

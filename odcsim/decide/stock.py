@@ -18,7 +18,7 @@ from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.errors import InputError, nearest
 from odcsim.executors import quick
 from odcsim.neighbours import TRAINERS
-from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED, Neighbour, Rule
+from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED, Neighbour, Rule, lacking
 from odcsim.results import capacity
 from odcsim.trace import Trace
 
@@ -62,6 +62,8 @@ def chosen(setting: Setting, trainer: Neighbour) -> list[tuple[Stock, str]]:
     """The fastest of each rule under each sync, of what fits; what is tight, or does not fit, where nothing else is."""
     given = setting.limit if setting.max_tokens and not setting.limits_tried else 0
     memory = setting.cost.cluster.memory_bytes or 0.0
+    if lacks := lacking(trainer, setting.cost.recipe):
+        raise InputError(f"{lacks[0]} with --trainer {trainer.name}", fix="its settings do not say it: leave it out")
     for room_for in (capacity.filled(memory), memory, 0.0):
         found = [best for sync in trainer.met for best in _best(setting, trainer, sync, room_for, given)]
         if found:

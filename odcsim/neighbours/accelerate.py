@@ -13,6 +13,7 @@ from odcsim.neighbours.neighbour import (
     Neighbour,
     Rule,
     Settings,
+    carried,
     optimizer,
 )
 
@@ -20,6 +21,7 @@ from odcsim.neighbours.neighbour import (
 def settings(row: ChosenRow) -> Settings:
     apart = row.way == ENGINE
     settings: Settings = {
+        **carried(row, "--model_name_or_path", "--num_train_epochs"),
         "--per_device_train_batch_size": row.minibatch if apart else row.each or 1,
         "--gradient_accumulation_steps": 1 if apart else row.accumulated,
         "--gradient_checkpointing": row.recompute != "none",
@@ -27,8 +29,6 @@ def settings(row: ChosenRow) -> Settings:
     }
     if row.met_each and not apart:
         settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
-    if row.epochs:
-        settings["--num_train_epochs"] = f"{row.epochs:g}"
     return settings | optimizer("--optim", row)
 
 

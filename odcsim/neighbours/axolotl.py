@@ -13,6 +13,7 @@ from odcsim.neighbours.neighbour import (
     Neighbour,
     Rule,
     Settings,
+    carried,
     optimizer,
 )
 from odcsim.neighbours.rows import Rows, first_fit
@@ -25,6 +26,7 @@ def settings(row: ChosenRow) -> Settings:
     rows = {"sequence_len": row.max_tokens, "sample_packing": True, "pad_to_sequence_len": False}
     flat = {"sequence_len": row.longest or row.max_tokens, "sample_packing": False, "batch_flattening": True}
     settings: Settings = {
+        **carried(row, "base_model", "num_epochs"),
         **(flat if row.each else rows),
         "flash_attention": True,
         "micro_batch_size": row.each or 1,

@@ -1,21 +1,21 @@
-"""The row that somebody chose, from the JSON of `odcsim compare` or `odcsim advise`."""
+"""The row that somebody chose, from the JSON of `odcsim compare` or `odcsim advise`: one that the trainer runs so."""
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from odcsim import catalog
 from odcsim.errors import InputError
-from odcsim.neighbours.neighbour import ChosenRow
+from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour
 from odcsim.recipe import fields_of
 from odcsim.support.checked import Given
 
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
 
 
-def read(text: str, where: str, ways: Collection[str], number: int | None) -> ChosenRow:
-    """The row of that number, from 1; else an advice's first, or a comparison's fastest that the trainer runs."""
+def read(text: str, where: str, trainer: Neighbour, number: int | None) -> ChosenRow:
+    """The row of that number, from 1; else an advice's first, or a comparison's fastest, of those that it runs so."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -26,43 +26,82 @@ def read(text: str, where: str, ways: Collection[str], number: int | None) -> Ch
         raise InputError("has no rows", where=where, fix=EXPECTED)
     if number is not None and number > len(rows):
         raise InputError(f"--row {number} of {len(rows)}", where=where, fix=f"give 1 to {len(rows)}")
-    row = rows[number - 1] if number is not None else _best(rows, ways, where)
-    return _chosen(given.key("inputs"), row)
+    inputs = given.key("inputs")
+    asked = inputs.key("trainer", None).value
+    row = rows[number - 1] if number is not None else _best(rows, trainer, asked, where)
+    _check(row, trainer, asked, where)
+    return _chosen(inputs, row)
 
 
-def _best(rows: list[Given], ways: Collection[str], where: str) -> Given:
+def _best(rows: list[Given], trainer: Neighbour, asked: Any, where: str) -> Given:
     """An advice has its cheapest first; of a comparison the fastest that fits."""
+    known = [row for row in rows if runs(row, trainer, asked)]
+    own = [row for row in known if row.key("made").value is not None] or known
+    if not own:
+        raise InputError(f"has no row of what {trainer.name} runs", where=where, fix=_ask(trainer))
     if "makespan_seconds" not in rows[0].mapping():
-        return rows[0]
-    fitting = [r for r in rows if r.key("memory_fits").value is not False and r.key("sync").text() in ways]
+        return own[0]
+    fitting = [row for row in own if row.key("memory_fits").value is not False]
     if not fitting:
-        raise InputError("has no row that fits and that this trainer runs", where=where, fix="choose one with --row")
+        raise InputError(f"has no row that fits and that {trainer.name} runs", where=where, fix="choose one with --row")
     return min(fitting, key=lambda row: float(row.key("makespan_seconds").number()))
+
+
+def runs(row: Given, trainer: Neighbour, asked: Any) -> bool:
+    """Whether the trainer runs what was priced: a way of its own, or on demand by the engine's plans; either at the
+    price of its own kernels, so that it was asked for."""
+    way = row.key("made").value is not None or (row.key("sync").text() == ENGINE and bool(trainer.engine))
+    return bool(asked == trainer.name) and way
+
+
+def _check(row: Given, trainer: Neighbour, asked: Any, where: str) -> None:
+    if not runs(row, trainer, asked):
+        name = f"{row.key('sync').text()} + {row.key('balancer').text()}"
+        by = "" if asked == trainer.name else f" as it was priced{f' for {asked}' if asked else ''}"
+        raise InputError(f"{trainer.name} does not run {name}{by}", where=where, fix=_ask(trainer))
+    if row.key("memory_fits").value is False:
+        needed, limit = (row.key(name).number() / 1e9 for name in ("memory_bytes", "memory_limit"))
+        fix = "choose another with --row, or ask with more GPUs, --truncate or less in a microbatch"
+        raise InputError(f"the row needs {needed:.0f} of {limit:.0f} GB of memory", where=where, fix=fix)
+
+
+def _ask(trainer: Neighbour) -> str:
+    return f"ask again with --trainer {trainer.name}, for the price of what it does itself"
 
 
 def _chosen(inputs: Given, row: Given) -> ChosenRow:
     both = Given("", {**inputs.mapping(), **row.mapping()}, row.where)
-    devices, limit = both.key("devices").whole(), both.key("max_tokens").whole()
+    made = Given("", row.key("made", {}).mapping(), row.where)
+    devices, limit = both.key("devices").whole(), made.key("max_tokens", both.key("max_tokens").value).whole()
     per_node = _per_node(both, devices)
     return ChosenRow(
         both.key("sync").text(),
         both.key("balancer").text(),
         devices,
         per_node,
-        both.key("minibatch").whole(),
+        made.key("minibatch", both.key("minibatch").value).whole(),
         limit,
         _microbatches(both, devices, limit),
         hybrid=both.key("sharding").value == "hybrid" and devices > per_node,
+        each=made.key("each", 0).whole(0),
+        longest=both.key("trace_longest", 0).whole(0),
+        model=str(both.key("model_asked", both.key("model", "").value).value),
+        data=str(both.key("trace", "").value),
+        samples_made=float(made.key("samples", 0).number()),
+        tokens_made=float(made.key("tokens", 0).number()),
         **_choices(both.mapping()),
     )
 
 
 def _choices(row: Mapping[str, Any]) -> dict[str, Any]:
+    epochs = row.get("epochs")
     return {
         "recompute": fields_of(row).get("recompute", "full"),
         "on_host": row.get("offload") is True,
         "rank": row["lora"] if type(row.get("lora")) is int else 0,
         "moments": str(row.get("optimizer", "fp32")),
+        "stack": str(row.get("stack", "plain")),
+        "epochs": float(epochs) if isinstance(epochs, int | float) else None,
     }
 
 

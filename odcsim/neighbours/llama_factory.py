@@ -12,6 +12,7 @@ from odcsim.neighbours.neighbour import (
     Neighbour,
     Rule,
     Settings,
+    carried,
     optimizer,
 )
 from odcsim.neighbours.rows import knapsacks
@@ -20,6 +21,7 @@ from odcsim.neighbours.rows import knapsacks
 def settings(row: ChosenRow) -> Settings:
     packing = not row.each
     settings: Settings = {
+        **carried(row, "model_name_or_path", "num_train_epochs"),
         "cutoff_len": row.max_tokens if packing else row.longest or row.max_tokens,
         "packing": packing,
         "neat_packing": packing,

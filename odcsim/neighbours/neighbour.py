@@ -6,6 +6,7 @@ from typing import Any
 
 from odcsim.heuristics.balancer import Deal, Work
 from odcsim.neighbours.rows import Rows
+from odcsim.recipe import Recipe
 
 ENGINE = "on-demand"  # what no trainer runs by itself
 COLLECTIVE = ("collective",)
@@ -47,6 +48,9 @@ class ChosenRow:
     model: str = ""  # as it was asked for
     epochs: float | None = None
     stack: str = "plain"
+    data: str = ""
+    samples_made: float = 0.0  # of a step, where a trainer makes it by itself
+    tokens_made: float = 0.0
 
     @property
     def nodes(self) -> int:
@@ -114,6 +118,24 @@ class Neighbour:
     def own(self) -> tuple[Rule, ...]:
         """By which it deals, by itself."""
         return self.rules or (Rule(self.name, self.rule),)
+
+
+def carried(row: ChosenRow, model: str, epochs: str = "") -> Settings:
+    """The model, where it is a name or folder that can be loaded, and epochs, where somebody asked for some."""
+    known: Settings = {model: row.model} if "/" in row.model and not row.model.endswith(".json") else {}
+    return known | ({epochs: f"{row.epochs:g}"} if epochs and row.epochs else {})
+
+
+def lacking(trainer: Neighbour, recipe: Recipe) -> list[str]:
+    """Choices of a recipe that the trainer's settings do not say, as a command line has them."""
+    asked = {
+        "hybrid": "--sharding hybrid" if recipe.sharding == "hybrid" else "",
+        "on_host": "--offload" if recipe.offload else "",
+        "rank": f"--lora {recipe.lora}" if recipe.lora else "",
+        "moments": f"--optimizer {recipe.optimizer}" if recipe.optimizer != "fp32" else "",
+        recipe.recompute: f"--recompute {recipe.recompute}" if recipe.recompute in ("operators", "layers") else "",
+    }
+    return [words for name, words in asked.items() if words and name not in trainer.knows]
 
 
 def optimizer(name: str, row: ChosenRow) -> Settings:

@@ -4,13 +4,14 @@ First fit decreasing by tokens, bins a multiple of the devices and dealt in turn
 """
 
 from odcsim.heuristics.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, PLAIN, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, PLAIN, ChosenRow, Neighbour, Settings, carried
 from odcsim.neighbours.packs import first_fit
 
 
 def settings(row: ChosenRow) -> Settings:
     """Packs and dynamic batches exclude each other."""
-    settings = {
+    settings: Settings = {
+        **carried(row, "policy.model_name"),
         "cluster.num_nodes": row.nodes,
         "cluster.gpus_per_node": row.per_node,
         "policy.train_global_batch_size": row.samples,

@@ -1,12 +1,13 @@
 """slime: reinforcement learning on Megatron."""
 
 from odcsim.heuristics.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, ChosenRow, Neighbour, Settings, carried
 from odcsim.neighbours.verl import differenced
 
 
 def settings(row: ChosenRow) -> Settings:
     settings: Settings = {
+        **carried(row, "--hf-checkpoint"),
         "--actor-num-nodes": row.nodes,
         "--actor-num-gpus-per-node": row.per_node,
         "--global-batch-size": row.samples,

@@ -18,6 +18,7 @@ from odcsim.neighbours.neighbour import (
     Neighbour,
     Rule,
     Settings,
+    carried,
     optimizer,
 )
 from odcsim.neighbours.packs import Row
@@ -31,6 +32,7 @@ def settings(row: ChosenRow) -> Settings:
     apart = row.way == ENGINE
     packing = not apart and not row.each
     settings: Settings = {
+        **carried(row, "--model_name_or_path", "--num_train_epochs"),
         "--packing": packing,
         "--max_length": row.max_tokens if packing else row.longest or row.max_tokens,
         "--per_device_train_batch_size": row.minibatch if apart else row.each or 1,
@@ -40,8 +42,6 @@ def settings(row: ChosenRow) -> Settings:
     }
     if row.met_each and not apart:
         settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
-    if row.epochs:
-        settings["--num_train_epochs"] = f"{row.epochs:g}"
     if row.rank:
         settings |= {"--use_peft": None, "--lora_r": row.rank}
     return settings | optimizer("--optim", row)

@@ -12,7 +12,7 @@ import numpy as np
 from odcsim.heuristics.balancer import Deal, Work
 from odcsim.heuristics.karmarkar_karp import differencing_equal
 from odcsim.heuristics.packing import fewest, pack
-from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings, carried
 from odcsim.schedule import Schedule
 
 TOKEN = 24_576  # its weight of a token where a squared one is 1, for every model
@@ -22,7 +22,8 @@ LOGGED = ("global_seqlen/mean", "perf/total_num_tokens", "response_length/mean")
 def settings(row: ChosenRow) -> Settings:
     """Its minibatch is of prompts, each of which stands for rollout.n samples."""
     actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
-    settings = {
+    settings: Settings = {
+        **carried(row, "actor_rollout_ref.model.path", "trainer.total_epochs"),
         "trainer.nnodes": row.nodes,
         "trainer.n_gpus_per_node": row.per_node,
         "trainer.balance_batch": True,

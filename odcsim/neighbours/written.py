@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour, Settings, carried
 
 
 def lines(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
@@ -13,16 +13,31 @@ def lines(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
 
 
 def notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
-    yield f"{row.balancer} + {row.way}, {row.max_tokens:,} tokens a microbatch, {row.samples:,} samples a step"
+    yield _priced(row)
     yield f"names as in {trainer.source}"
-    yield f"{trainer.name} deals by its own rule, not by {row.balancer}: {trainer.rule}"
-    if row.way == ENGINE and trainer.engine:
+    if row.data:
+        yield f"lengths were those of {row.data}: train on what they are of"
+    if row.model and not carried(row, "model"):
+        yield f"the model is {row.model}, by the catalogue's name: name its weights as well"
+    if row.way == ENGINE:
         yield f"on-demand by odc_engine, with max_tokens = {row.max_tokens}: see {trainer.engine}"
-    elif row.way not in trainer.met:
-        yield f"{trainer.name} does not run {row.way} sync, but {trainer.met[0]}: expect other seconds than the row's"
+    else:
+        yield f"{trainer.name} deals by its own rule: {_rule(trainer, row)}"
     if trainer.caution:
         yield trainer.caution
     yield from (f"not said here: {words}" for name, words in _unsaid(row).items() if name not in trainer.knows)
+
+
+def _priced(row: ChosenRow) -> str:
+    """What the price is of, and what becomes of a step where rows are packed."""
+    words = f"{row.balancer} + {row.way}, {row.max_tokens:,} tokens a microbatch"
+    if row.samples_made:
+        return f"{words}, {row.samples_made:,.0f} samples and {row.tokens_made:,.0f} tokens a step"
+    return f"{words}, {row.samples:,} samples a step"
+
+
+def _rule(trainer: Neighbour, row: ChosenRow) -> str:
+    return next((rule.says for rule in trainer.own if rule.balancer == row.balancer), trainer.rule)
 
 
 def _unsaid(row: ChosenRow) -> dict[str, str]:
@@ -56,7 +71,7 @@ def _yaml(name: str, value: Any) -> Iterator[str]:
         yield f"{name}: {_word(value)}"
         return
     yield f"{name}:"
-    yield from (f"  {key}: {_word(item)}" for key, item in value.items())
+    yield from (f"  {line}" for key, item in value.items() for line in _yaml(key, item))
 
 
 def _word(value: Any) -> str:

@@ -1,10 +1,10 @@
 """What each number of GPUs of each kind comes to: hours and dollars of the whole run, or why it cannot run there."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from odcsim.decide import fixed, room
+from odcsim.decide import fixed, room, stock
 from odcsim.decide.advice import search, ways
 from odcsim.decide.advice.kept_out import KeptOut, kept_out
 from odcsim.decide.advice.ways import Way
@@ -25,6 +25,16 @@ class Pick:
     way: Way
     row: Row
 
+    @property
+    def steps(self) -> int:
+        return self.row.minibatches
+
+    @property
+    def samples(self) -> float:
+        """Of a step; of packed rows on average."""
+        setting, made = self.way.setting, self.row.made
+        return made.samples if made else setting.minibatch * setting.cost.cluster.devices
+
 
 @dataclass(frozen=True, slots=True)
 class Best:
@@ -34,6 +44,8 @@ class Best:
     with_it: Pick | None
     tried: int  # ways that fit
     kept_out: KeptOut | None = None  # by memory, from being chosen
+    own: Pick | None = None  # the best that a trainer which was asked for runs by itself
+    trainer: str | None = None
     busy: float = 0.0  # devices that a step's work keeps busy at most: all of it over its heaviest sample
 
     @property
@@ -50,6 +62,8 @@ class Best:
 
     @property
     def chosen(self) -> Pick | None:
+        if self.trainer is not None:
+            return self.own
         return self.with_it if self.pays else self.without
 
 
@@ -125,6 +139,7 @@ class Offer:
             "dollars_low": row.dollars_low,
             "dollars_high": row.dollars_high,
             **way.as_json(),
+            **({} if row.made is None else {"made": asdict(row.made)}),
             "microbatches": row.microbatches,
             "memory_bytes": row.memory_bytes,
             "memory_limit": row.memory_limit,
@@ -206,9 +221,10 @@ def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
 
 def best(site: ways.Site) -> Best:
     found = search.finalists(site)
-    without, with_it = (None if way is None else run(way) for way in (found.without, found.with_it))
-    made = Best(without, with_it, found.tried)
-    if made.chosen is None:
+    without, with_it, own = (None if way is None else run(way) for way in (found.without, found.with_it, found.own))
+    asked = stock.known(site.wish.question.trainer)
+    made = Best(without, with_it, found.tried, own=own, trainer=asked.name if asked else None)
+    if made.chosen is None or asked:
         return made
     return replace(made, kept_out=kept_out(site, made.chosen.way), busy=search.busy(site, made.chosen.way))
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from odcsim.decide import fixed
+from odcsim.decide import fixed, stock, stock_words
 from odcsim.decide.advice import room_words
-from odcsim.decide.advice.offers import Advice, Offer, Pick
+from odcsim.decide.advice.offers import Advice, Best, Offer, Pick
 from odcsim.decide.advice.wish import Wish
-from odcsim.decide.answer import NEAR
+from odcsim.decide.answer import NEAR, NOTABLE
 from odcsim.decide.answer_words import money
 from odcsim.results import capacity
 from odcsim.support.numbers import counted, duration
@@ -69,9 +69,8 @@ def between(offer: Offer) -> str:
 
 def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
     """`every`: what is within deadline and budget, of which what fits memory is chosen from."""
-    done = (
-        f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}, {wish.steps:,} steps of {wish.global_batch:,} samples"
-    )
+    epochs, run = f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}", rent.chosen
+    done = f"{epochs}, {run.steps:,} steps of {run.samples:,.0f} samples"
     good, within = capacity.roomiest(every), limits(wish)
     asked = [*(["fit memory"] if len(good) < len(every) else []), *([f"are done{within}"] if within else [])]
     count = f"of the {len(good)} that {' and '.join(asked)}" if asked else f"of {len(good)}"
@@ -85,7 +84,9 @@ def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
 
 
 def how(offer: Offer) -> str:
-    way = offer.chosen.way
+    way, made = offer.chosen.way, offer.row.made
+    if made is not None:
+        return f"Run it by {way.name}, {way.words}: {stock_words.settings(made)}; {room_words.used(offer)}."
     return (
         f"Run it by {way.name}, {way.words}: {counted(way.setting.minibatch, 'sample')} per device and step, in "
         f"{_packs(offer.row.microbatches)} of at most {way.setting.limit:,} tokens; {room_words.used(offer)}."
@@ -99,6 +100,8 @@ def _packs(microbatches: float) -> str:
 
 def on_demand(offer: Offer) -> str:
     best = offer.best
+    if best.own is not None:
+        return _beside(best, best.own)
     if best.with_it is None:
         return "On-demand communication does not fit memory there."
     name = best.with_it.way.name
@@ -110,6 +113,16 @@ def on_demand(offer: Offer) -> str:
         return f"On-demand communication pays: {gain:.2f} times as fast as the best without it, {took}."
     slower = f"{name} takes {1 / gain:.2f} times as long" if gain < 0.995 else f"{name} is {gain:.2f} times as fast"
     return f"On-demand communication brings nothing here: {slower}."
+
+
+def _beside(best: Best, own: Pick) -> str:
+    """What balancers and syncs would bring that the trainer has not."""
+    others = [pick for pick in (best.without, best.with_it) if pick is not None]
+    gains = [(pick.way.name, own.row.makespan_seconds / pick.row.makespan_seconds) for pick in others]
+    if not any(gain >= NOTABLE for _, gain in gains):
+        return f"No balancer and no sync of odc_engine is notably faster than what {best.trainer} runs by itself."
+    listed = " and ".join(f"{name} {gain:.2f} times" for name, gain in gains)
+    return f"{best.trainer} runs that by itself. With odc_engine, {listed} as fast."
 
 
 def _took(run: Pick) -> str:
@@ -191,6 +204,8 @@ def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}
     if rent.row.fidelity == "extrapolated":
         yield "WARNING: samples or microbatches are beyond what these seconds were made from: they are extrapolated."
+    if (trainer := stock.known(advice.wish.question.trainer)) is not None:
+        yield stock_words.rules(trainer)
     yield fixed.beside(advice.wish.question.recipe)
     yield f"Training steps alone, without loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
     if advice.wish.trace.origin:

@@ -22,7 +22,7 @@ class Trial:
     """A way, and the seconds by which it is screened."""
 
     way: Way
-    seconds: float  # of a minibatch, on average
+    seconds: float  # of a token: what packs rows trains on other minibatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,15 @@ class Finalists:
     without: Way | None
     with_it: Way | None
     tried: int  # ways that fit
+    own: Way | None = None  # the best that a trainer which was asked for runs by itself
 
 
 def finalists(site: Site) -> Finalists:
     every = site.ways()
-    sides = [leading(site, (way for way in every if way.on_demand is side)) for side in (False, True)]
-    without, with_it = (finest(site, [timed(site, way) for way in side]) for side in sides)
-    return Finalists(without, with_it, len(every))
+    kinds = [(False, False), (False, True), (True, False)]
+    sides = [leading(site, (w for w in every if (w.own, w.on_demand) == kind)) for kind in kinds]
+    without, with_it, own = (finest(site, [timed(site, way) for way in side]) for side in sides)
+    return Finalists(without, with_it, len(every), own)
 
 
 def leading(site: Site, ways: Iterable[Way]) -> list[Way]:
@@ -47,7 +49,7 @@ def leading(site: Site, ways: Iterable[Way]) -> list[Way]:
     for least, number, way in sorted((least_seconds(site, way), number, way) for number, way in enumerate(ways)):
         if len(first) == KEPT and least > first[-1][0]:
             break
-        first = sorted([*first, (float(screened(site, way).sum()), number, way)])[:KEPT]
+        first = sorted([*first, (pace(site, way), number, way)])[:KEPT]
     return [way for *_, way in first]
 
 
@@ -58,7 +60,17 @@ def least_seconds(site: Site, way: Way) -> float:
         slow[device] = factor
     at_once, fastest = sum(1 / factor for factor in slow), min(slow)
     weights = [one.weights for one in site.drawn(way.setting)[:FEW]]
-    return float(sum(max(of.sum() / at_once, of.max() * fastest) for of in weights))
+    return float(sum(max(of.sum() / at_once, of.max() * fastest) for of in weights)) / tokens(site, way)
+
+
+def tokens(site: Site, way: Way, few: int = FEW) -> int:
+    """Of the first minibatches."""
+    return sum(int(one.lengths.sum()) for one in site.drawn(way.setting)[:few])
+
+
+def pace(site: Site, way: Way) -> float:
+    """Seconds of a token, as screening has it."""
+    return float(screened(site, way).sum()) / tokens(site, way)
 
 
 def busy(site: Site, way: Way) -> float:
@@ -78,7 +90,7 @@ def timed(site: Site, way: Way) -> Trial:
     schedules = site.plan(way, site.minibatches).schedules
     schedules = schedules[:FEW] if way.cost.cluster.eventful else schedules
     how = Simulation(way.cost, executor=way.setting.executor, seed=way.setting.seed)
-    return Trial(way, float(simulation.makespans(schedules, how).mean()))
+    return Trial(way, float(simulation.makespans(schedules, how).sum()) / tokens(site, way, len(schedules)))
 
 
 def finest(site: Site, ways: list[Trial]) -> Way | None:

@@ -7,14 +7,16 @@ from typing import Any
 
 from odcsim import balance, catalog
 from odcsim.cost import Cost
-from odcsim.decide import room
+from odcsim.decide import room, stock
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.asking import setting_of
 from odcsim.decide.setting import Drawn, Setting, assign, drawn
+from odcsim.neighbours.neighbour import lacking
 from odcsim.program import SYNCS
 from odcsim.recipe import RECOMPUTE, Recipe
 from odcsim.results import capacity
 from odcsim.schedule import ScheduleFile
+from odcsim.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,11 @@ class Way:
         return self.sync == "on-demand"
 
     @property
+    def own(self) -> bool:
+        """Whether the trainer that was asked for runs it by itself."""
+        return self.balancer in balance.own(self.setting.trainer)
+
+    @property
     def name(self) -> str:
         return f"{self.sync} + {self.balancer}"
 
@@ -50,6 +57,8 @@ class Way:
 
     def others(self) -> list["Way"]:
         """The same by other balancers that somebody might want; tight ones fit costs that nobody has measured."""
+        if self.own:
+            return []
         worth = [b.name for b in balance.BALANCERS if b.even and not b.gangs and not b.tight]
         names = [name for name in worth if name != self.balancer]
         return [replace(self, balancer=name) for name in names if balance.runs_with(name, self.sync)]
@@ -68,8 +77,8 @@ class Site:
     devices: int
     memory: float  # bytes of one
     settings: tuple[Setting, ...]  # by recipe
-    _drawn: dict[Recipe, list[Drawn]] = field(default_factory=dict)
-    _plans: dict[tuple[Recipe, str, int, int, bool], ScheduleFile] = field(default_factory=dict)
+    _drawn: dict[tuple[Recipe, int, Trace], list[Drawn]] = field(default_factory=dict)
+    _plans: dict[tuple[Any, ...], ScheduleFile] = field(default_factory=dict)
 
     @property
     def minibatches(self) -> int:
@@ -80,7 +89,8 @@ class Site:
         recipe = way.setting.cost.recipe
         if not balance.named(way.balancer).weighs_transfers:
             recipe = replace(recipe, sharding="full")
-        key = (recipe, way.balancer, way.setting.limit, minibatches, exactly)
+        one = way.setting
+        key = (recipe, way.balancer, one.limit, minibatches, exactly, one.each, one.minibatch, one.trace)
         if key not in self._plans:
             few = self.drawn(way.setting)[:minibatches]
             self._plans[key] = assign(way.setting, way.balancer, few, exactly=exactly)
@@ -88,14 +98,27 @@ class Site:
 
     def drawn(self, setting: Setting) -> list[Drawn]:
         """The minibatches, with what their samples weigh by the setting's recipe, whatever the sharding."""
-        recipe = replace(setting.cost.recipe, sharding="full")
-        if recipe not in self._drawn:
-            self._drawn[recipe] = drawn(setting)
-        return self._drawn[recipe]
+        key = replace(setting.cost.recipe, sharding="full"), setting.minibatch, setting.trace
+        if key not in self._drawn:
+            self._drawn[key] = drawn(setting)
+        return self._drawn[key]
 
     def ways(self) -> list[Way]:
         """Every way to screen that fits memory, or those that are tight where none does."""
-        return self._within(capacity.filled(self.memory)) or self._within(self.memory)
+        within = [capacity.filled(self.memory), self.memory]
+        own = next((found for memory in within if (found := self._own(memory))), [])
+        return own + next((found for memory in within if (found := self._within(memory))), [])
+
+    def _own(self, memory: float) -> list[Way]:
+        """What the trainer that was asked for runs by itself."""
+        if (trainer := stock.known(self.wish.question.trainer)) is None:
+            return []
+        return [
+            Way(found.setting, sync, found.rule.balancer)
+            for setting, sync in product(self.settings, trainer.met)
+            if not lacking(trainer, setting.cost.recipe)
+            for found in stock.ways(setting, trainer, sync, memory)
+        ]
 
     def _within(self, memory: float) -> list[Way]:
         return [

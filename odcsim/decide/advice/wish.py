@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odcsim import catalog
+from odcsim.decide import stock
 from odcsim.decide.whole_run import steps
 from odcsim.errors import InputError
 from odcsim.question import Question
@@ -26,6 +27,7 @@ class Wish:
 
     def __post_init__(self) -> None:
         catalog.model(self.question.model)
+        stock.known(self.question.trainer)
         kinds = {catalog.gpu_name(name): name for name in self.gpus}
         prices = {kinds.get(name.lower(), name): price for name, price in self.prices.items()}
         object.__setattr__(self, "prices", prices)
@@ -59,7 +61,7 @@ class Wish:
 
     @property
     def steps(self) -> int:
-        return steps(self.trace, self.epochs, self.global_batch)
+        return steps(self.trace, self.epochs, self.global_batch, self.question.trainer)
 
     def inputs(self) -> dict[str, Any]:
         """What was asked, by the names of the command line: without what holds of rows that are compared alone."""
@@ -67,6 +69,7 @@ class Wish:
         return {
             "trace": self.trace.name,
             "trace_samples": self.trace.size,
+            "trace_longest": self.trace.longest,
             "trace_origin": self.trace.origin,
             "model": self.question.model,
             "gpus": list(self.gpus),

@@ -1,8 +1,9 @@
-"""Settings for other trainers: as many tokens, samples and devices as the row has, and a word on what is not said."""
+"""Settings for other trainers: of a row that was priced as the trainer runs it, as many tokens, samples and devices."""
 
 import io
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -13,9 +14,16 @@ from odcsim.neighbours.neighbour import ChosenRow
 from odcsim.neighbours.written import lines
 
 ROW = ChosenRow("collective", "lb-micro", 16, 8, 4, 32768, 2.6)
-OFFER = {"gpu": "h100", "devices": 16, "sync": "on-demand", "balancer": "lb-mini", "max_tokens": 32768, "minibatch": 4,
-         "recompute": False, "selective": "no", "sharding": "hybrid", "microbatches": 2.6, "lora": 0}  # fmt: skip
-ADVICE = {"schema": 1, "inputs": {"model": "m"}, "rows": [OFFER, OFFER | {"devices": 8, "sharding": "full"}]}
+MADE = {"max_tokens": 32768, "minibatch": 4, "each": 0, "samples": 64.0, "tokens": 9e4}
+OFFER = {"gpu": "h100", "devices": 16, "sync": "collective", "balancer": "own", "max_tokens": 32768, "minibatch": 4,
+         "recompute": False, "selective": "no", "sharding": "hybrid", "microbatches": 2.6, "lora": 0,
+         "made": MADE}  # fmt: skip
+
+
+def advice(trainer, *offers):
+    return {"schema": 1, "inputs": {"model": "m", "trainer": trainer}, "rows": list(offers) or [OFFER]}
+
+
 COMPARED = {"devices": 8, "devices_per_node": 8, "minibatch": 4, "max_tokens": 1000, "gpu": "h100", "recompute": True}
 TIMED = {
     "balancer": "lb-micro",
@@ -26,9 +34,10 @@ TIMED = {
 }
 
 
-def compared(*rows):
+def compared(trainer, *rows):
     names = ("sync", "makespan_seconds")
-    return {"schema": 1, "inputs": COMPARED, "rows": [TIMED | dict(zip(names, r, strict=False)) | r[2] for r in rows]}
+    inputs = COMPARED | {"trainer": trainer}
+    return {"schema": 1, "inputs": inputs, "rows": [TIMED | dict(zip(names, r, strict=False)) | r[2] for r in rows]}
 
 
 @pytest.fixture
@@ -42,22 +51,39 @@ def run(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_trainer_is_told_the_limit_and_where_its_names_are_from(run, trainer):
-    code, told = run(trainer, ADVICE)
+def test_every_trainer_is_told_what_was_priced_and_where_its_names_are_from(run, trainer):
+    code, told = run(trainer, advice(trainer))
     assert code == 0
-    assert "32768" in told.out
+    assert "32768" in told.out or trainer == "accelerate"  # which has no limit of tokens
     assert TRAINERS[trainer].source in told.out
-    assert told.out.startswith("# lb-mini + on-demand, 32,768 tokens a microbatch, 64 samples a step\n")
+    words = "# own + collective, 32,768 tokens a microbatch, 64 samples and 90,000 tokens a step\n"
+    assert told.out.startswith(words)
 
 
-@pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda t: t.name)
-@pytest.mark.parametrize("sync", ["collective", "deferred", "on-demand"])
-def test_a_sync_that_the_trainer_does_not_run_is_told(trainer, sync):
-    from dataclasses import replace
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_on_demand_is_told_where_the_engine_runs_it(run, trainer):
+    on_demand = {name: value for name, value in OFFER.items() if name != "made"} | {"sync": "on-demand"}
+    code, told = run(trainer, advice(trainer, on_demand))
+    assert code == (0 if TRAINERS[trainer].engine else 2)
+    assert "on-demand by odc_engine, with max_tokens = 32768" in told.out or code
 
-    text = "\n".join(lines(trainer, replace(ROW, way=sync)))
-    assert (f"does not run {sync} sync" in text) == (sync not in trainer.ways)
-    assert ("odc_engine" in text) == (sync == "on-demand" and bool(trainer.engine))
+
+@pytest.mark.parametrize("asked", [None, "axolotl"])
+def test_what_was_priced_for_another_is_refused(run, asked):
+    code, told = run("trl", advice(asked))
+    assert code == 2
+    assert told.err.endswith("has no row of what trl runs; ask again with --trainer trl, for the price of what it does "
+                             "itself\n")  # fmt: skip
+    code, told = run("trl", advice(asked), "--row", "1")
+    assert code == 2
+    assert "trl does not run collective + own as it was priced" in told.err
+
+
+def test_what_does_not_fit_is_refused(run):
+    full = OFFER | {"memory_fits": False, "memory_bytes": 113e9, "memory_limit": 86e9}
+    code, told = run("trl", advice("trl", full))
+    assert code == 2
+    assert "the row needs 113 of 86 GB of memory; choose another with --row" in told.err
 
 
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda t: t.name)
@@ -66,45 +92,56 @@ def test_a_sync_that_the_trainer_does_not_run_is_told(trainer, sync):
     [{"on_host": True}, {"rank": 16}, {"moments": "8bit"}, {"hybrid": True}, {"recompute": "operators"}],
 )
 def test_every_choice_is_said_or_said_not_to_be(trainer, choice):
-    from dataclasses import replace
-
     plain, chosen = (set(lines(trainer, replace(ROW, **more))) for more in ({}, choice))
     assert chosen - plain
 
 
 def test_an_offer_of_several_nodes(run):
-    out = run("verl", ADVICE, "--rollouts", "8")[1].out.splitlines()
+    out = run("verl", advice("verl"), "--rollouts", "8")[1].out.splitlines()
     nodes = 16 // gpu("h100").devices_per_node
     assert f"trainer.nnodes={nodes}" in out
     assert "actor_rollout_ref.actor.ppo_mini_batch_size=8" in out
     assert f"actor_rollout_ref.actor.fsdp_config.fsdp_size={16 // nodes}" in out
     assert "actor_rollout_ref.model.enable_gradient_checkpointing=false" in out
-    assert "trainer.nnodes=1" in run("verl", ADVICE, "--row", "2")[1].out
+    smaller = advice("verl", OFFER, OFFER | {"devices": 8, "sharding": "full"})
+    assert "trainer.nnodes=1" in run("verl", smaller, "--row", "2")[1].out
 
 
 def test_of_a_comparison_the_fastest_that_fits_and_that_the_trainer_runs(run):
     rows = (
-        ("collective", 10.0, {}),
-        ("deferred", 9.0, {}),
+        ("collective", 9.0, {"made": MADE}),
+        ("deferred", 10.0, {"made": MADE, "balancer": "own"}),
+        ("deferred", 5.0, {}),
         ("on-demand", 8.0, {}),
-        ("on-demand", 7.0, {"memory_fits": False, "balancer": "pool"}),
+        ("deferred", 7.0, {"memory_fits": False, "balancer": "pool", "made": MADE}),
     )
-    assert "+ collective," in run("verl", compared(*rows))[1].out
-    assert "+ deferred," in run("axolotl", compared(*rows))[1].out
-    assert "# lb-micro + on-demand," in run("trl", compared(*rows))[1].out
-    code, told = run("verl", compared(*rows[1:]))
+    assert "# lb-micro + collective," in run("trl", compared("trl", *rows))[1].out
+    assert "# lb-micro + on-demand," in run("trl", compared("trl", *rows[2:4]))[1].out
+    code, told = run("axolotl", compared("axolotl", *rows[2:]))
     assert code == 2
     assert "choose one with --row" in told.err
-    assert "+ on-demand," in run("verl", compared(*rows), "--row", "3")[1].out
+    assert "# lb-micro + on-demand," in run("trl", compared("trl", *rows), "--row", "4")[1].out
 
 
-def test_packs_are_as_many_as_tokens_fill(run):
-    """24,000 tokens a second in 10 s are 10 minibatches of 8 devices, 3,000 tokens each: 3 packs of 1,000."""
-    assert "gradient_accumulation_steps: 3" in run("axolotl", compared(("deferred", 10.0, {})))[1].out
+def test_gradients_leave_when_they_were_priced_to(run):
+    """transformers' own is at the end; after every microbatch where that was priced, which one alone need not say."""
+    for sync, accumulated, told in (("deferred", 4, False), ("collective", 4, True), ("collective", 1, False)):
+        made = MADE | {"each": 4 // accumulated}
+        out = run("trl", advice("trl", OFFER | {"sync": sync, "balancer": "padded", "made": made}))[1].out
+        assert f"--gradient_accumulation_steps {accumulated}\n" in out
+        assert ("sync_each_batch" in out) == told
+
+
+def test_model_epochs_and_the_longest_sample_are_carried(run):
+    content = advice("trl", OFFER | {"balancer": "padded", "made": MADE | {"each": 2}})
+    content["inputs"] |= {"model": "Qwen/Qwen3-8B", "epochs": 3.0, "trace_longest": 7000, "trace": "chats.jsonl"}
+    out = run("trl", content)[1].out.splitlines()
+    assert {"--model_name_or_path Qwen/Qwen3-8B", "--num_train_epochs 3", "--max_length 7000"} <= set(out)
+    assert "# lengths were those of chats.jsonl: train on what they are of" in out
 
 
 def test_json_by_a_pipe(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(ADVICE)))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(advice("slime"))))
     assert main(["flags", "slime", "-"]) == 0
     assert "--max-tokens-per-gpu 32768" in capsys.readouterr().out
 
@@ -119,6 +156,8 @@ BAD = [
     '{"inputs": 3, "rows": [{}]}',
     '{"inputs": {}, "rows": [{"makespan_seconds": "a"}]}',
     '{"inputs": {}, "rows": [{"sync": 5}]}',
+    '{"inputs": {"trainer": "verl"}, "rows": [{"sync": "collective", "made": {"each": "x"}}]}',
+    '{"inputs": {"trainer": "verl"}, "rows": [{"sync": "collective", "made": 3}]}',
 ]
 
 
@@ -130,6 +169,6 @@ def test_what_holds_no_rows_is_one_line(run, content):
 
 
 def test_a_row_that_is_not_there(run):
-    code, told = run("verl", ADVICE, "--row", "3")
+    code, told = run("verl", advice("verl", OFFER, OFFER), "--row", "3")
     assert code == 2
     assert "--row 3 of 2; give 1 to 2" in told.err

@@ -17,21 +17,26 @@ SETTING = "uniform:min=2,max=40 --model nano --gpu a100 --devices 2 --minibatch 
 def house(tmp_path_factory) -> House:
     found = House(tmp_path_factory.mktemp("house"))
     found.add(
-        "odcsim/neighbours", "in_rows", MODULE, among="        llama_factory.LLAMA_FACTORY,\n        in_rows.ROWS,\n"
+        "odcsim/neighbours",
+        "in_rows",
+        MODULE,
+        among="        llama_factory.LLAMA_FACTORY, accelerate.ACCELERATE,\n        in_rows.ROWS,\n",
     )
     return found
 
 
 def test_it_is_offered(house):
-    assert "llamafactory,rows}" in house.run("-m", "odcsim", "flags", "--help")
+    assert "accelerate,rows}" in house.run("-m", "odcsim", "flags", "--help")
 
 
 def test_it_stands_in_the_field_and_is_told_its_settings(house):
-    compared = house.run("-m", "odcsim", "compare", *SETTING, "--field", "--json")
-    assert "collective" in [row["sync"] for row in json.loads(compared)["rows"] if row["balancer"] == "rows"]
+    field = json.loads(house.run("-m", "odcsim", "compare", *SETTING, "--field", "--json"))
+    assert "collective" in [row["sync"] for row in field["rows"] if row["balancer"] == "rows"]
+    compared = house.run("-m", "odcsim", "compare", *SETTING, "--trainer", "rows", "--json")
+    assert [row["sync"] for row in json.loads(compared)["rows"] if row.get("made")] == ["collective"]
     (house.folder / "rows.json").write_text(compared)
     told = house.run("-m", "odcsim", "flags", "rows", "rows.json").splitlines()
     assert [line.partition(" #")[0] for line in told if not line.startswith("#")] == [
-        f"max_tokens: {json.loads(compared)['inputs']['max_tokens']}",
+        f"max_tokens: {next(row['made']['max_tokens'] for row in json.loads(compared)['rows'] if row.get('made'))}",
         "samples: 6",
     ]
