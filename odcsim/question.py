@@ -121,8 +121,7 @@ class Terms:
         FLAG, ROWS, False, help="the trace is all that will be trained on, and not a sample of it"
     )  # fmt: skip
     trainer: str | None = _field(
-        TEXT, ROWS, brief=True, letter="NAME", control="trainer",
-        help="rank what this trainer runs by itself, such as trl ('odcsim flags --help' names all), or odc: the engine",
+        TEXT, ROWS, brief=True, letter="T", help="rank what it runs by itself, such as trl",
     )  # fmt: skip
     field: bool = _field(FLAG, ROWS, False, help="balance as verl, TRL, NeMo-RL and torchtitan do, too")
     split_overhead: float | None = _field(

@@ -68,10 +68,10 @@ def chosen(setting: Setting, trainer: Neighbour) -> list[tuple[Stock, str]]:
         found = [best for sync in trainer.met for best in _best(setting, trainer, sync, room_for, given)]
         if found:
             return found
-    raise InputError(
-        f"{trainer.name} makes no step of {setting.minibatch * setting.cost.cluster.devices:,} samples of these",
-        fix="give more samples a step, or leave --trainer out",
-    )
+    batch, rules = setting.minibatch * setting.cost.cluster.devices, [rule for rule in trainer.own if rule.rows]
+    least = min((least_batch(setting, rule) for rule in rules), default=0.0)
+    problem = f"{trainer.name} makes no step of {batch:,} samples of these: its smallest step has {least:,.0f}"
+    raise InputError(problem, fix="ask for as many with --global-batch, or leave --trainer out")
 
 
 def _best(setting: Setting, trainer: Neighbour, sync: str, memory: float, limit: int) -> Iterator[tuple[Stock, str]]:

@@ -1,0 +1,238 @@
+"""What is priced is what runs: the settings that are printed, run as the trainer does, fit and cost what was said."""
+
+import contextlib
+import io
+import json
+import math
+import re
+from functools import cache
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from odcsim.cli import main
+from odcsim.decide import room
+from odcsim.decide.asking import ask
+from odcsim.executors import simulation
+from odcsim.executors.simulation import Simulation
+from odcsim.heuristics.balancer import Work
+from odcsim.neighbours import TRAINERS, nemo_rl, slime, verl
+from odcsim.schedule import Schedule
+
+DEALT = {"verl": verl.deal, "slime": slime.deal, "nemo-rl": nemo_rl.deal}  # by tokens
+LENGTHS = tuple(30 + n * n * 7919 % 997 + (n % 29 == 0) * 2500 for n in range(700))
+
+
+def said(*argv):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(list(argv))
+    if code == 2 and "its smallest step has" in err.getvalue():
+        return ""
+    assert code == 0, err.getvalue()
+    return out.getvalue()
+
+
+@cache
+def trace(tmp):
+    path = tmp / "lengths.csv"
+    path.write_text("length\n" + "\n".join(map(str, LENGTHS)) + "\n")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("priced")
+
+
+def parsed(lines):
+    """Printed settings by name: `--name value`, `name=value` or YAML; names in a table by their own."""
+    pairs = (re.match(r"\s*(-*[\w.:-]+)[=: ]*(.*)", line).groups() for line in lines if not line.startswith("#"))
+    return {name.lstrip("-").rstrip(":"): value.strip("'") for name, value in pairs}
+
+
+def best_fit(lengths, limit):
+    """TRL's bfd as its pages say it: longest first, into the fullest row with room, the oldest of those as full."""
+    rows, left, since = [], [], []
+    for at, i in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
+        fitting = [(left[r], since[r], r) for r in range(len(rows)) if left[r] >= lengths[i]]
+        if fitting:
+            row = min(fitting)[2]
+        else:
+            row = len(rows)
+            rows.append([])
+            left.append(limit)
+            since.append(0)
+        rows[row].append(i)
+        left[row] -= lengths[i]
+        since[row] = at
+    return rows
+
+
+def first_fit(lengths, limit):
+    rows, left = [], []
+    for i, length in enumerate(lengths):
+        row = next((r for r in range(len(rows)) if left[r] >= length and len(rows[r]) < 200), None)
+        if row is None:
+            rows.append([])
+            left.append(limit)
+            row = len(rows) - 1
+        rows[row].append(i)
+        left[row] -= length
+    return rows
+
+
+def knapsacks(lengths, limit):
+    open_ones, rows = list(range(len(lengths))), []
+    while open_ones:
+        row, left = [], limit
+        while fitting := [i for i in open_ones if lengths[i] <= left]:
+            best = max(fitting, key=lambda i: (lengths[i], i))
+            row.append(best)
+            left -= lengths[best]
+            open_ones.remove(best)
+        rows.append(row)
+    return rows
+
+
+def in_turn(lengths, limit):
+    rows, held = [[]], 0
+    for i, length in enumerate(lengths):
+        if held + length > limit:
+            rows.append([])
+            held = 0
+        rows[-1].append(i)
+        held += length
+    return rows
+
+
+def in_groups(pack, lengths, limit, group):
+    return [[start + i for i in row] for start in range(0, len(lengths), group)
+            for row in pack(lengths[start : start + group], limit)]  # fmt: skip
+
+
+def read(trainer, told):
+    """What each takes from its settings: rows or batches in their order, microbatches of a step, padding, sync."""
+    flag = dict(told)
+    if trainer in ("trl", "accelerate"):
+        packs = flag.get("packing") == "true"
+        each, steps = int(flag["per_device_train_batch_size"]), int(flag["gradient_accumulation_steps"])
+        limit, pads, full = int(flag.get("max_length", 0)), not packs, False
+        rows = in_groups(best_fit, LENGTHS, limit, 1000) if packs else None
+        again = flag["gradient_checkpointing"] == "true"
+    elif trainer == "axolotl":
+        packs = flag["sample_packing"] == "true"
+        each, steps = int(flag["micro_batch_size"]), int(flag["gradient_accumulation_steps"])
+        limit, pads, full = int(flag["sequence_len"]), False, False
+        assert packs or flag["batch_flattening"] == "true"
+        rows = first_fit(LENGTHS, limit) if packs else None
+        again = flag["gradient_checkpointing"] == "true"
+    elif trainer == "llamafactory":
+        packs = flag["packing"] == "true"
+        each, steps = int(flag["per_device_train_batch_size"]), int(flag["gradient_accumulation_steps"])
+        limit, pads, full = int(flag["cutoff_len"]), not packs, packs
+        rows = in_groups(knapsacks, LENGTHS, limit, 1000) if packs else None
+        again = flag["disable_gradient_checkpointing"] == "false"
+    else:
+        assert trainer == "torchtitan"
+        limit, devices = int(flag["training.seq_len"]), int(flag["parallelism.data_parallel_shard_degree"])
+        each, steps, pads, full = 1, int(flag["training.global_batch_size"]) // devices, False, True
+        rows, again = in_turn(LENGTHS, limit), flag.get("activation-checkpoint:full") is not None
+    batches = rows or [list(range(i, i + each)) for i in range(0, len(LENGTHS) - each + 1, each)]
+    after_each = trainer == "torchtitan" or "sync_each_batch" in str(flag) or steps == 1
+    return batches, steps, limit, pads, full, after_each, again
+
+
+def schedule(microbatches, lengths, pads, full, limit):
+    """`microbatches[device][number]` of samples, as long as they are run."""
+    ran, devices = [], []
+    for device in microbatches:
+        devices.append([])
+        for microbatch in device:
+            sizes = [lengths[i] for i in microbatch]
+            sizes = [max(sizes)] * len(sizes) if pads else sizes
+            sizes[-1] += limit - sum(sizes) if full else 0
+            devices[-1].append(tuple(range(len(ran), len(ran) + len(sizes))))
+            ran += sizes
+    return Schedule(tuple(ran), tuple(map(tuple, devices)))
+
+
+def as_run(trainer, told, devices, share, count):
+    """The first steps, in the order of the data."""
+    if trainer in DEALT:
+        limit = int(next(v for k, v in told.items() if re.search("ppo_max_token_len|max-tokens-per-gpu|train_mb", k)))
+        batch = int(next(v for k, v in told.items() if re.search("ppo_mini_batch_size|global-batch|global_batch", k)))
+        assert batch == share * devices
+        starts = range(0, count * batch, batch)
+        dealt = [DEALT[trainer](_work(LENGTHS[s : s + batch], devices, limit)).slots for s in starts]
+        found = [schedule(d, LENGTHS[s : s + batch], False, False, limit) for s, d in zip(starts, dealt, strict=True)]
+        key = next((k for k in told if re.search("checkpointing|recompute-granularity", k)), "")
+        return found, True, told.get(key, "none") not in ("false", "none")
+    batches, steps, limit, pads, full, after_each, again = read(trainer, told)
+    step = steps * devices
+    few = [batches[s : s + step] for s in range(0, count * step, step)]
+    turns = [[one[d::devices] for d in range(devices)] for one in few]
+    return [schedule(turn, LENGTHS, pads, full, limit) for turn in turns], after_each, again
+
+
+def _work(lengths, devices, limit):
+    import numpy as np
+
+    return Work(np.array(lengths), np.ones(len(lengths)), devices, limit)
+
+
+QUESTIONS = st.tuples(
+    st.sampled_from(["qwen3-0.6b", "qwen2.5-7b"]), st.sampled_from(["h100", "a100"]), st.sampled_from([2, 4]),
+    st.sampled_from([2, 4, 6, 12, 24]), st.sampled_from([(), ("--no-recompute",)]), st.sampled_from([None, 4000, 9000]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@settings(max_examples=12)
+@given(question=QUESTIONS)
+def test_settings_that_are_printed_run_fit_and_cost_as_priced(folder, trainer, question):
+    model, gpu, devices, share, more, limit = question
+    words = ["--model", model, "--gpu", gpu, "--devices", f"{devices}", "--minibatch", f"{share}", "--minibatches", "3",
+             "--in-order", "--trainer", trainer, *more, *(["--max-tokens", f"{limit}"] if limit else [])]  # fmt: skip
+    told = said("compare", trace(folder), *words, "--json")
+    assume(told)
+    (folder / "rows.json").write_text(told)
+    rows = [(n, row) for n, row in enumerate(json.loads(told)["rows"], 1) if row.get("made") and row["memory_fits"]]
+    for number, row in rows:
+        flags = parsed(said("flags", trainer, str(folder / "rows.json"), "--row", f"{number}").splitlines())
+        schedules, after_each, again = as_run(trainer, flags, devices, share, 3)
+        assert again == ("--no-recompute" not in more)
+        assert (row["sync"] == "collective") == after_each or row["made"]["minibatch"] == max(1, row["made"]["each"])
+        setting = ask(LENGTHS, model, gpu=gpu, devices=devices, minibatch=share, trainer=trainer,
+                      recompute="full" if again else "none")  # fmt: skip
+        sync = "collective" if after_each and row["sync"] == "collective" else row["sync"]
+        cost = room.under(setting.cost, sync)
+        spans = simulation.makespans(schedules, Simulation(cost, executor="analytic"))
+        priced = row["made"]["tokens"] * 3 / row["tokens_per_second"]
+        assert spans.sum() == pytest.approx(priced, rel=0.01)
+        needed = room.needed(cost, max(s.fullest for s in schedules), max(LENGTHS)).total
+        assert needed == pytest.approx(row["memory_bytes"], rel=0.01)
+        assert needed <= row["memory_limit"]
+
+
+@pytest.mark.parametrize("trainer", ["trl", "verl"])
+def test_an_offer_costs_what_its_settings_do(folder, trainer):
+    words = ["advise", trace(folder), "--model", "qwen3-0.6b", "--gpus", "h100", "--devices", "2,4", "--global-batch",
+             "24", "--minibatches", "3", "--in-order", "--trainer", trainer, "--json"]  # fmt: skip
+    told = said(*words)
+    (folder / "offers.json").write_text(told)
+    for number, row in enumerate(json.loads(told)["rows"], 1):
+        flags = parsed(said("flags", trainer, str(folder / "offers.json"), "--row", f"{number}").splitlines())
+        devices = row["devices"]
+        schedules, _, again = as_run(trainer, flags, devices, 24 // devices, 3)
+        setting = ask(LENGTHS, "qwen3-0.6b", gpu="h100", devices=devices, minibatch=24 // devices, trainer=trainer,
+                      recompute="full" if again else "none")  # fmt: skip
+        cost = room.under(setting.cost, row["sync"])
+        spans = simulation.makespans(schedules, Simulation(cost, executor="analytic"))
+        if trainer == "trl":  # which keeps an epoch's last step
+            batches, accumulated, *_ = read(trainer, flags)
+            steps = math.ceil(len(batches) / (accumulated * devices))
+        else:
+            steps = len(LENGTHS) // 24
+        assert steps * spans.mean() == pytest.approx(row["seconds"], rel=0.01)
