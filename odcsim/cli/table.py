@@ -14,6 +14,7 @@ from odcsim.support.printing import colours, plain
 
 if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison
+    from odcsim.decide.setting import Setting
     from odcsim.results.summary import Row
 
 WIDE = 240  # columns when nobody's terminal sets a limit
@@ -89,10 +90,15 @@ def _asked(comparison: "Comparison") -> str:
     where += ", hybrid sharding" if setting.cost.recipe.sharding == "hybrid" else ""
     trace = f"{about['trace']} ({about['trace_samples']:,} samples, longest {setting.trace.longest:,} tokens)"
     by = "" if setting.trainer is None else f" by {setting.trainer}"
-    size = f"{counted(setting.minibatch, 'sample')} per device and step, at most {setting.limit:,} tokens in a "
-    size += f"microbatch (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else "microbatch"
+    size = f"{counted(setting.minibatch, 'sample')} per device and step"
+    size += "" if comparison.stock else _limit(setting)
     model, drawn = f"{about['model']}{setting.cost.recipe.told}", counted(setting.minibatches, "minibatch")
     return f"{model}{by} on {where}, {trace}, {size}, {drawn}"
+
+
+def _limit(setting: "Setting") -> str:
+    tried = f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
+    return f", at most {setting.limit:,} tokens in a microbatch{tried}"
 
 
 def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:

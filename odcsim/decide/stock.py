@@ -42,6 +42,11 @@ class Stock:
         each = trace.size / trace.bundles.size if self.rule.rows else 1.0
         return setting.minibatch * setting.cost.cluster.devices * each
 
+    @property
+    def accumulates(self) -> bool:
+        """Whether a step has several microbatches: of one, gradients leave at once under every sync."""
+        return self.setting.minibatch > (self.setting.each or 1)
+
 
 def known(name: str | None) -> Neighbour | None:
     """None for the engine, and where nobody asks for a trainer."""
@@ -95,6 +100,12 @@ def ways(setting: Setting, trainer: Neighbour, sync: str, memory: float, limit: 
     cost, longest = room.under(setting.cost, sync), setting.trace.longest
     top = max(setting.trace.fullest * setting.minibatch, int(2 * room.ENOUGH * setting.device_tokens))
     most = limit or (room.fullest(cost, longest, memory, top) if memory else top)
+    for found in _ways(setting, trainer, most, limit):
+        if sync != "deferred" or found.accumulates:
+            yield found
+
+
+def _ways(setting: Setting, trainer: Neighbour, most: int, limit: int) -> Iterator[Stock]:
     for rule in trainer.own:
         if rule.rows is not None and setting.trace.bundle is not None:
             continue  # pairs are not packed into rows

@@ -9,7 +9,7 @@ from odcsim.decide.answer import Basis
 from odcsim.decide.answer_words import money, named
 from odcsim.decide.comparison import Comparison
 from odcsim.decide.evaluate import Evaluation
-from odcsim.neighbours.neighbour import KEPT
+from odcsim.neighbours.neighbour import GOING_ON, KEPT
 from odcsim.results import summary
 from odcsim.results.intervals import of_run
 from odcsim.results.summary import Row
@@ -29,7 +29,7 @@ def steps(trace: Trace, epochs: float, global_batch: int, trainer: str | None = 
     """Of the optimizer. An epoch's last one may have fewer samples: a trainer keeps it or drops it, and where nobody is
     named an epoch goes on in the next."""
     size, known = trace.bundles.whole, stock.known(trainer)
-    if known is None:
+    if known is None or known.ending == GOING_ON:
         return math.ceil(size * epochs / global_batch)
     each = -(-size // global_batch) if known.ending == KEPT else size // global_batch
     return max(1, math.ceil(each * epochs))

@@ -7,6 +7,7 @@ from odcsim.neighbours.neighbour import (
     GITHUB,
     IN_BATCHES,
     IN_ROWS,
+    KEPT,
     LAST,
     PLAIN,
     ChosenRow,
@@ -65,4 +66,5 @@ AXOLOTL = Neighbour(
         Rule(IN_BATCHES, "batches as they come, flattened"),
     ),
     assumes=PLAIN,
+    ending=KEPT,
 )

@@ -14,7 +14,8 @@ COLLECTIVE = ("collective",)
 LAST = ("deferred", "collective")
 EACH_BATCH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # of an accelerator_config
 PLAIN = {"stack": "plain", "loss": "whole"}  # layers and loss as transformers has them, without fused kernels
-KEPT, DROPPED = "kept", "dropped"  # the last step of an epoch, which has fewer samples
+# The last step of an epoch, which has fewer samples; or an epoch goes on in the next one.
+KEPT, DROPPED, GOING_ON = "kept", "dropped", "going on"
 IN_BATCHES, IN_PADDED, IN_ROWS, IN_FULL_ROWS = (
     "batches",
     "padded",

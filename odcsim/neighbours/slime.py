@@ -1,7 +1,7 @@
 """slime: reinforcement learning on Megatron."""
 
 from odcsim.heuristics.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, ChosenRow, Neighbour, Settings, carried
+from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, GOING_ON, ChosenRow, Neighbour, Settings, carried
 from odcsim.neighbours.verl import differenced
 
 
@@ -40,4 +40,5 @@ SLIME = Neighbour(
     deal=deal,
     help="Karmarkar-Karp over tokens",
     assumes={"loss": "whole"},  # Transformer Engine's layers are fused
+    ending=GOING_ON,
 )

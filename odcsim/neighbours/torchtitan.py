@@ -5,7 +5,7 @@ devices; rows of like work meet.
 """
 
 from odcsim.heuristics.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, IN_FULL_ROWS, PLAIN, ChosenRow, Neighbour, Rule, Settings
+from odcsim.neighbours.neighbour import COLLECTIVE, GOING_ON, IN_FULL_ROWS, PLAIN, ChosenRow, Neighbour, Rule, Settings
 from odcsim.neighbours.packs import first_fit, halves, in_steps, squares
 from odcsim.neighbours.rows import in_order
 
@@ -54,4 +54,5 @@ TORCHTITAN = Neighbour(
         Rule(IN_FULL_ROWS, "packing in order until the next sample does not fit, filled up with padding", in_order),
     ),
     assumes=PLAIN,
+    ending=GOING_ON,
 )
