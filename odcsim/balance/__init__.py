@@ -50,6 +50,7 @@ BALANCERS: tuple[Balancer, ...] = (
 # Rules of other trainers, as rivals: whoever asks which heuristic to take finds his own in the table.
 FIELD = tuple(Balancer(t.name, t.deal, t.help, by_cost=False) for t in TRAINERS.values() if t.deal is not None)
 STOCK = (stock.BATCHES, stock.PADDED, stock.PACKED, stock.FILLED)  # what a trainer does where nobody balances
+IN_ROWS = (stock.PACKED.name, stock.FILLED.name)  # of which a minibatch counts rows that are packed before training
 _BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *FIELD, *STOCK)}
 POOL = pool.BALANCER.name  # the one that leaves samples to a queue
 SPLIT = split.BALANCER.name  # it is simulated where somebody asks for it, and nothing runs it

@@ -108,7 +108,7 @@ def evaluate(
         measured = Measured(balancer, ways[sync].cost.ran, usage, samples, tokens, devices)
         most, longest = max(piece.fullest for piece in pieces), setting.trace.longest
         priced = costed(ways[sync].cost, measured, most, longest, limit, setting.price)
-        told = _told(pieces, usage, devices) | {"made": _made(setting, balancer, measured)}
+        told = _told(pieces, usage, devices) | {"made": _made(setting, balancer)}
         rows.append(replace(_used(priced, setting.cost, *work), **told))
         usages.append(usage)
     trace = setting.trace
@@ -170,12 +170,13 @@ def _told(pieces: Sequence[_Ran], usage: Usage, devices: int) -> dict[str, Any]:
     return {"microbatches": mean, "fidelity": beyond, "over_full": over}
 
 
-def _made(setting: Setting, balancer: str, measured: Measured) -> Made | None:
+def _made(setting: Setting, balancer: str) -> Made | None:
     """What a trainer's own way takes from its settings."""
     if balancer not in balance.own(setting.trainer):
         return None
-    samples, tokens = float(measured.samples.mean()), float(measured.tokens.mean())
-    return Made(setting.limit, setting.minibatch, setting.each, samples, tokens)
+    trace, rows = setting.trace, setting.minibatch * setting.cost.cluster.devices
+    samples = rows * trace.size / trace.bundles.size if balancer in balance.IN_ROWS else float(rows)
+    return Made(setting.limit, setting.minibatch, setting.each, samples, rows * trace.bundles.mean)
 
 
 def _begun(beginnings: dict[str, ScheduleFile], plans: Mapping[str, ScheduleFile], few: int) -> None:

@@ -15,7 +15,7 @@ from odcsim.balance import named
 from odcsim.decide import room
 from odcsim.decide.limit import FEW
 from odcsim.decide.setting import Setting, assign, drawn
-from odcsim.errors import InputError, nearest
+from odcsim.errors import InputError, misspelled
 from odcsim.executors import quick
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED, Neighbour, Rule, lacking
@@ -53,7 +53,8 @@ def known(name: str | None) -> Neighbour | None:
     if name is None or name == ENGINE:
         return None
     if name not in TRAINERS:
-        raise InputError(f"unknown trainer '{name}'", fix=nearest(name, list(NAMES)))
+        fix = misspelled(name, list(NAMES)) or f"there are {', '.join(NAMES)}"
+        raise InputError(f"unknown trainer '{name}'", fix=fix)
     return TRAINERS[name]
 
 

@@ -11,12 +11,16 @@ from odcsim.decide.whole_run import RUN
 from odcsim.question import FIELDS
 from odcsim.recipe import USUAL
 from odcsim.results.metrics import PARTS
-from odcsim.results.summary import Row
+from odcsim.results.summary import Made, Row
 
 LARGEST = 2**63  # of whole numbers
 _RECIPE = USUAL.inputs()
 _ASKED = (*FIELDS, *_RECIPE)
-_PARTS = {"idle_parts": PARTS, "memory_terms": tuple(term.name for term in fields(Memory))}
+_PARTS = {
+    "idle_parts": PARTS,
+    "memory_terms": tuple(term.name for term in fields(Memory)),
+    "made": tuple(one.name for one in fields(Made)),
+}
 
 
 def _kinds() -> dict[str, type]:

@@ -12,6 +12,7 @@ from typing import Any
 from odcsim import balance, catalog, recipe_file
 from odcsim import profile as profiles
 from odcsim.cluster import cluster_of, read_cluster
+from odcsim.decide import stock
 from odcsim.decide.sweeps import keys
 from odcsim.decide.sweeps.point import FILES, Point, digest, located, read
 from odcsim.errors import InputError
@@ -79,7 +80,8 @@ def _asked(content: Mapping[str, Any], where: str, folder: str) -> Iterator[dict
         for combined in product(*options):
             said = {name: value for one in combined for name, value in one.items() if name != keys.RECIPE}
             file: Mapping[str, Any] = next((one[keys.RECIPE] for one in combined if keys.RECIPE in one), {})
-            recipe = USUAL.by(**(dict(file) | fields_of(said))).inputs()
+            assumed = {} if said.get("profile") else stock.assumed(said.get("trainer"))
+            recipe = USUAL.by(**(assumed | dict(file) | fields_of(said))).inputs()
             yield keys.USUAL | {name: value for name, value in said.items() if name in FIELDS} | recipe
 
 

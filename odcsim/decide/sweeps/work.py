@@ -38,7 +38,7 @@ def work(point: Point) -> Done:
 
 
 def _rows(point: Point) -> list[Values]:
-    """Those that are kept, as `odcsim compare` has them. What its figures compare with runs, too."""
+    """Those that are kept, as `odcsim compare` has them, and a trainer's own. What they are compared with runs, too."""
     setting, asked = point.setting(), dict(point.asked)
     every = pairs(setting)
     kept = [p for p in every if p[0] in (point.balancers or {p[0]}) and p[1] in (point.syncs or {p[1]})]
@@ -52,7 +52,9 @@ def _rows(point: Point) -> list[Values]:
     sizes["global_batch"] = setting.minibatch * asked["devices"]
     runs = _runs(comparison, setting.epochs)
     rows = zip(comparison.rows, runs, strict=True)
-    return [{**asked, **sizes, **tables.flat(row.as_json()), **run} for row, run in rows if row.pair in kept]
+    return [
+        {**asked, **sizes, **tables.flat(row.as_json()), **run} for row, run in rows if row.pair in kept or row.made
+    ]
 
 
 def _runs(comparison: Comparison, epochs: float | None) -> list[Values]:
