@@ -37,15 +37,14 @@ def misfits(setting: Setting) -> bool:
     return limit is not None and 0 < limit < needs(setting).total
 
 
-def remedies(setting: Setting, batch: int = 0) -> list[str]:
-    """In words, the nearest to what was asked for first; none where the memory of a GPU is not known. `batch`: samples
-    of all devices together, where that is what was asked for."""
+def remedies(setting: Setting) -> list[str]:
+    """In words, the nearest to what was asked for first; none where the memory of a GPU is not known."""
     limit = capacity.filled(setting.cost.cluster.memory_bytes or 0.0)
     if not limit:
         return []
     recipes, shorter = _chosen(setting, limit), _shorter(setting, limit)
-    alone = [*_smaller(setting, limit), *recipes, *_more(setting, limit, batch), *shorter]
-    return alone or [*_together(setting, limit, batch)]
+    alone = [*_smaller(setting, limit), *recipes, *_more(setting, limit), *shorter]
+    return alone or [*_together(setting, limit)]
 
 
 def _leanest(setting: Setting) -> Cost:
@@ -84,20 +83,21 @@ def _total(cost: Cost, tokens: int, longest: int, recipe: Recipe) -> float:
     return memory.estimate(cost.model, cost.cluster.devices, tokens, recipe, cost.holders, longest).total
 
 
-def _more(setting: Setting, limit: float, batch: int) -> Iterator[str]:
+def _more(setting: Setting, limit: float) -> Iterator[str]:
     """Twice the devices, and twice again, as far as there are samples for them."""
     cost, longest, times = _leanest(setting), setting.trace.longest, 2
     while times <= MOST:
         cluster = replace(cost.cluster, devices=times * setting.cost.cluster.devices)
         total = room.needed(replace(cost, cluster=cluster), _tokens(setting, longest), longest).total
-        if total <= limit and _enough(setting, cluster.devices, batch):
+        if total <= limit and _enough(setting, cluster.devices):
             yield from _fitting(f"{cluster.devices} devices", total, limit)
             return
         times *= 2
 
 
-def _enough(setting: Setting, devices: int, batch: int) -> bool:
+def _enough(setting: Setting, devices: int) -> bool:
     """Whether minibatches divide by so many devices, and the lengths fill one."""
+    batch = setting.global_batch
     return batch % devices == 0 if batch else setting.minibatch * devices <= setting.trace.size
 
 
@@ -143,16 +143,16 @@ def outliers(cost: Cost, trace: Trace, limit: float) -> str:
     return f"--truncate {cutoff} ({lost(trace, cutoff)}) makes room for it: {capacity.sized(need)}"
 
 
-def _together(setting: Setting, limit: float, batch: int) -> Iterator[str]:
+def _together(setting: Setting, limit: float) -> Iterator[str]:
     """Two at once: adapters with another way out, and more devices with a cutoff of half the longest sample."""
     cost = setting.cost
     adapters = replace(setting, cost=replace(cost, recipe=replace(cost.recipe, lora=RANK)))
-    yield from (f"--lora {RANK} and {way}" for way in [*_more(adapters, limit, batch), *_shorter(adapters, limit)])
+    yield from (f"--lora {RANK} and {way}" for way in [*_more(adapters, limit), *_shorter(adapters, limit)])
     times = 2
     while times <= MOST:
         devices = times * cost.cluster.devices
         larger = replace(setting, cost=replace(cost, cluster=replace(cost.cluster, devices=devices)))
-        if 2 * _cutoff(larger, limit) >= setting.trace.longest and _enough(setting, devices, batch):
+        if 2 * _cutoff(larger, limit) >= setting.trace.longest and _enough(setting, devices):
             yield from (f"{devices} devices and {way}" for way in _shorter(larger, limit))
             return
         times *= 2

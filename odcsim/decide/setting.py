@@ -36,6 +36,7 @@ class Setting(Terms):
     max_tokens: int = 0  # of a microbatch; 0 stands for the longest sample of the trace
     model_asked: str = ""  # as somebody named it
     each: int = 0  # samples of a microbatch, of who counts them and not their tokens
+    global_batch: int = 0  # samples of all devices together, where those were asked for
     limits_tried: int = 0  # of which the limit was chosen; 0: somebody gave it, or it is the longest sample
 
     @property

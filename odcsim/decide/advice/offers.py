@@ -243,5 +243,5 @@ def too_small(site: ways.Site) -> Refused:
     least = min((room.needed(way.cost, longest, longest) for way in every), key=lambda memory: memory.total)
     terms = least.terms
     why = f"needs {least.total / 1e9:.0f} GB of {site.memory / 1e9:.0f}, most of it {max(terms, key=terms.__getitem__)}"
-    listed = "; ".join(remedies(site.settings[0], site.wish.global_batch))
+    listed = "; ".join(remedies(site.settings[0]))
     return Refused(site.gpu, site.devices, f"{why}; would fit: {listed}" if listed else why)

@@ -39,7 +39,7 @@ def idle(rent: Offer) -> Iterator[str]:
 def memory(advice: Advice, rent: Offer, within: Sequence[Offer]) -> Iterator[str]:
     """What is tight, what memory alone decides, and what would fit."""
     if capacity.tight(rent):
-        listed = remedies(replace(rent.chosen.way.setting, max_tokens=0), advice.wish.global_batch)
+        listed = remedies(replace(rent.chosen.way.setting, max_tokens=0))
         beside = f" What would fit: {'; '.join(listed)}." if listed else ""
         yield f"Estimates of memory are some 8 % off, so what is tight may not fit.{beside}"
     yield from _passed_over(advice, rent, within)

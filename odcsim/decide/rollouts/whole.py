@@ -1,7 +1,7 @@
 """Seconds of a whole step: training, passes without backward, and generation, which balance does not touch."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -151,7 +151,8 @@ def _beside(ahead: WholeStep, usual: WholeStep) -> str:
 def out(setting: Setting, rows: Sequence[WholeStep]) -> list[str]:
     """What would fit where nothing does, or where all is tight."""
     fits = any(capacity.level(row) == capacity.FITS for row in rows)
-    listed = [] if fits else remedies(setting, setting.minibatch * setting.cost.cluster.devices)
+    batch = setting.minibatch * setting.cost.cluster.devices
+    listed = [] if fits else remedies(replace(setting, global_batch=batch))
     return [f"What would fit: {'; '.join(listed)}."] if listed else []
 
 
