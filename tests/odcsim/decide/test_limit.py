@@ -122,3 +122,53 @@ def test_the_best_collective_row_is_one_that_fits():
     rival = min(fitting, key=lambda r: r.makespan_seconds)
     assert rival.balancer != best.balancer
     assert less.row(rival.balancer, "collective").speedup_best_collective == 1.0
+
+
+@pytest.fixture(scope="module")
+def small():
+    return ask(CHAT, "qwen2.5-1.5b", gpu="h100", devices=4, minibatch=4, minibatches=4, max_tokens=12_000)
+
+
+def at_limit(small, bytes_of):
+    """Compared on a GPU that has what a function of the rows' memory says."""
+    return compare(small, memory_limit=bytes_of([row.memory_bytes for row in compare(small).rows]))
+
+
+def test_a_row_that_is_tight_is_chosen_only_where_none_fits_and_is_called_so(small):
+    one_fits = at_limit(small, lambda peaks: min(peaks) / 0.91)
+    assert any(map(capacity.tight, one_fits.rows))
+    assert capacity.level(answer.answer(one_fits).chosen) == capacity.FITS
+    tightest = at_limit(small, lambda peaks: min(peaks) / 0.93)
+    reply = answer.answer(tightest)
+    assert capacity.tight(reply.chosen)
+    assert f"Memory per device is {capacity.told(reply.chosen)}, so it may not fit." in answer_words.verdict(reply)
+    assert any(line.startswith("What would fit: ") for line in answer_words.sentences(tightest, reply))
+
+
+def test_a_faster_row_that_memory_keeps_out_is_named_with_what_it_would_need(small):
+    """Only rows that balance nothing fit."""
+    loose = at_limit(small, lambda peaks: sorted(peaks)[2] / 0.92)
+    reply = answer.answer(loose)
+    assert not capacity.tight(reply.chosen)
+    assert reply.kept_out
+    for kept, row in reply.kept_out:
+        assert capacity.level(row) > capacity.level(kept)
+        assert row.makespan_seconds * answer.NOTABLE <= kept.makespan_seconds
+        assert f"Memory leaves {answer_words.named(kept)}: {answer_words.named(row)} would be" in answer_words.verdict(
+            reply
+        )
+        assert capacity.sized(row) in answer_words.verdict(reply)
+    assert not answer.answer(at_limit(small, lambda peaks: 2 * max(peaks))).kept_out
+
+
+def test_a_longest_sample_that_was_not_drawn_is_told_of():
+    lengths = np.append(CHAT.lengths, 60_000)
+    setting = ask(Trace("one long", lengths), "llama-3.1-8b", gpu="h100", devices=4, minibatch=4, minibatches=2)
+    found = compare(setting)
+    reply = answer.answer(found)
+    assert capacity.level(reply.chosen) == capacity.FITS
+    said = "\n".join(answer_words.sentences(found, reply))
+    assert re.search(
+        r"longest sample, 60,000 tokens, was not drawn: .* is \d+ of 86 GB: tight\.\nWhat would fit: ", said
+    )
+    assert "--truncate" in said

@@ -229,3 +229,34 @@ def test_how_a_row_runs_is_never_cut(capsys):
 def test_a_few_dollars_have_cents(dollars, words):
     one = ADVICE.offers[0]
     assert reply.spent(one, dollars / one.dollars) == words
+
+
+OUTLIER = replace(ASKED, trace=Trace("one long", np.append(LENGTHS, [60_000] * 2)), model="llama-3.1-8b")
+
+
+def test_a_cutoff_of_few_samples_that_makes_room_does_so():
+    """With it, what memory forbade fits, and the run is so much faster."""
+    wish = replace(WISH, question=OUTLIER, gpus=("h100",), devices=(8,), prices={})
+    one = offer(wish, "h100", 8)
+    said = "\n".join(reply.sentences(advise(wish)))
+    found = re.search(r"memory forbids it: \d+ of 86 GB\. --truncate (\d+) \(shortens 0\.1%", said)
+    cutoff, kept = int(found[1]), one.best.kept_out
+    assert capacity.level(kept.need) == capacity.OVER
+    cut = replace(OUTLIER, trace=Trace("cut", OUTLIER.trace.lengths.clip(0, cutoff)))
+    assert room.needed(kept.way.cost, cutoff, cutoff).total <= capacity.filled(kept.need.memory_limit)
+    assert offer(replace(wish, question=cut), "h100", 8).seconds * 1.02 <= one.seconds
+
+
+def test_what_idles_is_told_and_why():
+    """One sample is half of a step: more than a few devices have nothing to do."""
+    long = Trace("one long", np.array([30_000, *[500] * 63]))
+    wish = wished(trace=long, global_batch=64, gpus=("h100",), devices=(64,), prices={})
+    one = offer(wish, "h100", 64)
+    said = reply.sentences(advise(wish))
+    assert one.as_json()["idle"] == one.row.idle > 0.8
+    assert one.as_json()["mfu"] == one.row.mfu < 0.01
+    assert f"devices idle {one.row.idle:.0%} of the time, {one.row.mfu:.1%} MFU." in said[1]
+    weights = ways.site(wish, "h100", 64).drawn(one.chosen.way.setting)[0].weights
+    assert one.best.busy == pytest.approx(weights.sum() / weights.max())
+    assert said[2].startswith(f"More than half of 64 x h100 idles: a step's work is {one.best.busy:.0f} times that of")
+    assert not any("idles" in line for line in reply.sentences(ADVICE))
