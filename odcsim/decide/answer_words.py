@@ -113,11 +113,11 @@ def _ways_out(comparison: Comparison) -> list[str]:
 
 def _tightness(comparison: Comparison, chosen: Row) -> list[str]:
     """What would fit where the row to choose is tight, or would not hold the longest sample, which was not drawn."""
-    longest, cost = comparison.setting.trace.longest, room.under(comparison.setting.cost, chosen.sync)
-    alone = Need(room.needed(cost, longest, longest).total, comparison.memory_limit)
+    trace, cost = comparison.setting.trace, room.under(comparison.setting.cost, chosen.sync)
+    alone = Need(room.least(cost, trace).total, comparison.memory_limit)
     if capacity.level(alone) <= capacity.level(chosen):
         return _ways_out(comparison) if capacity.tight(chosen) else []
-    words = f"The longest sample, {longest:,} tokens, was not drawn: with it, memory per device is"
+    words = f"The longest sample, {trace.longest:,} tokens, was not drawn: with it, memory per device is"
     return [f"{words} {capacity.told(alone)}.", *_ways_out(comparison)]
 
 

@@ -26,9 +26,8 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
 
 
 def needs(setting: Setting) -> memory.Memory:
-    """A device's memory where the fullest microbatch is the longest sample: no plan needs less."""
-    longest = setting.trace.longest
-    return room.needed(_leanest(setting), longest, longest)
+    """A device's memory by the plan that needs least."""
+    return room.least(_leanest(setting), setting.trace)
 
 
 def misfits(setting: Setting) -> bool:
@@ -56,16 +55,22 @@ def _given(setting: Setting) -> int:
     return 0 if setting.limits_tried else setting.max_tokens
 
 
-def _tokens(setting: Setting, longest: int) -> int:
-    """Of the fullest microbatch of whoever has as many samples on each device, whatever the limit."""
-    return max(longest, min(_given(setting), setting.minibatch * longest))
+def _tokens(setting: Setting, cutoff: int) -> int:
+    """Of the fullest microbatch of whoever has as many samples on each device, whatever the limit, with none longer."""
+    fullest = _fullest(setting.trace, cutoff)
+    return max(fullest, min(_given(setting), setting.minibatch * fullest))
+
+
+def _fullest(trace: Trace, cutoff: int) -> int:
+    """Tokens of what stays together."""
+    return cutoff if trace.bundle is None else replace(trace, lengths=trace.lengths.clip(max=cutoff)).fullest
 
 
 def _smaller(setting: Setting, limit: float) -> Iterator[str]:
     """A smaller limit, where the one that was asked for is what does not fit."""
     longest = setting.trace.longest
     most = room.fullest(_leanest(setting), longest, limit, setting.limit)
-    if longest <= most < _tokens(setting, longest):
+    if setting.trace.fullest <= most < _tokens(setting, longest):
         yield f"--max-tokens {most}"
 
 
@@ -136,10 +141,10 @@ def _longest(cost: Cost, most: int, limit: float, tokens: Callable[[int], int]) 
 def outliers(cost: Cost, trace: Trace, limit: float) -> str:
     """The longest cutoff by which a sample alone fits a GPU of so many bytes, with what it costs; nothing where more
     than the few samples are shortened that set what all others leave room for."""
-    cutoff = _longest(cost, trace.longest, capacity.filled(limit), lambda cutoff: cutoff)
+    cutoff = _longest(cost, trace.longest, capacity.filled(limit), lambda cutoff: _fullest(trace, cutoff))
     if not cutoff or _over(trace, cutoff)[0] > FEW:
         return ""
-    need = Need(room.needed(cost, cutoff, cutoff).total, limit)
+    need = Need(room.needed(cost, _fullest(trace, cutoff), cutoff).total, limit)
     return f"--truncate {cutoff} ({lost(trace, cutoff)}) makes room for it: {capacity.sized(need)}"
 
 

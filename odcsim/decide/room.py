@@ -2,6 +2,7 @@
 
 from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
+from odcsim.trace import Trace
 
 RIVAL = "layers"  # nodes exchange as FSDP2's collectives do under hybrid sharding, which is the rival at its best
 EACH = 1.25  # times the limit before it: nearer ones differ by less than the search is after
@@ -17,6 +18,11 @@ def under(cost: Cost, sync: str) -> Cost:
 def needed(cost: Cost, tokens: int, longest: int) -> memory.Memory:
     """A device's memory where the fullest microbatch holds so many tokens. The cost's recipe names the sync."""
     return memory.estimate(cost.model, cost.cluster.devices, tokens, cost.ran, cost.holders, min(tokens, longest))
+
+
+def least(cost: Cost, trace: Trace) -> memory.Memory:
+    """With the longest sample alone, or the fullest of those that stay together: no plan needs less."""
+    return needed(cost, trace.fullest, trace.longest)
 
 
 def fullest(cost: Cost, longest: int, room: float, most: int) -> int:

@@ -36,17 +36,17 @@ def kept_out(site: Site, chosen: Way) -> KeptOut | None:
 
 def _shorter(site: Site, way: Way) -> str:
     """Where the longest sample alone fills what it fills."""
-    if way.setting.limit > site.wish.trace.longest:
+    if way.setting.limit > site.wish.trace.fullest:
         return ""
     return outliers(way.cost, site.wish.trace, site.memory)
 
 
 def _over(site: Site, chosen: Way) -> Iterator[KeptOut]:
-    longest = site.wish.trace.longest
+    trace = site.wish.trace
     for setting in site.settings:
         if setting.cost.sharded == chosen.setting.cost.sharded:
-            for limit in sorted({longest, chosen.setting.limit, site.useful(setting)}):
+            for limit in sorted({trace.fullest, chosen.setting.limit, site.useful(setting)}):
                 way = replace(chosen, setting=replace(setting, max_tokens=limit))
-                need = Need(room.needed(way.cost, limit, longest).total, site.memory)
+                need = Need(room.needed(way.cost, limit, trace.longest).total, site.memory)
                 if capacity.level(need) != capacity.FITS:
                     yield KeptOut(way, need)

@@ -105,8 +105,8 @@ class Offer:
     @property
     def memory_bytes(self) -> float:
         """With the longest sample, whether or not it was drawn: the whole run has it."""
-        longest = self.chosen.way.setting.trace.longest
-        return max(self.row.memory_bytes or 0.0, room.needed(self.chosen.way.cost, longest, longest).total)
+        way = self.chosen.way
+        return max(self.row.memory_bytes or 0.0, room.least(way.cost, way.setting.trace).total)
 
     @property
     def memory_fits(self) -> bool | None:
@@ -238,9 +238,8 @@ def run(way: Way) -> Pick:
 
 def too_small(site: ways.Site) -> Refused:
     """What the leanest way would need for the longest sample alone, and what would fit."""
-    longest = site.wish.trace.longest
     every = [ways.Way(setting, "collective", "") for setting in site.settings]
-    least = min((room.needed(way.cost, longest, longest) for way in every), key=lambda memory: memory.total)
+    least = min((room.least(way.cost, site.wish.trace) for way in every), key=lambda memory: memory.total)
     terms = least.terms
     why = f"needs {least.total / 1e9:.0f} GB of {site.memory / 1e9:.0f}, most of it {max(terms, key=terms.__getitem__)}"
     listed = "; ".join(remedies(site.settings[0]))

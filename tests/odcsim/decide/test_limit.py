@@ -172,3 +172,14 @@ def test_a_longest_sample_that_was_not_drawn_is_told_of():
         r"longest sample, 60,000 tokens, was not drawn: .* is \d+ of 86 GB: tight\.\nWhat would fit: ", said
     )
     assert "--truncate" in said
+
+
+def test_a_cutoff_leaves_room_for_samples_that_stay_together():
+    lengths, pairs = np.array([9000, 8000, 500, 700] * 8), np.repeat(np.arange(16), 2)
+    asked = {"gpu": "a100", "devices": 4, "minibatch": 1, "minibatches": 1, "recompute": False}
+    setting = ask(Trace("pairs", lengths, bundle=pairs), "qwen2.5-7b", **asked)
+    cutoff = int(re.search(r"--truncate (\d+)", "; ".join(remedies(setting)))[1])
+    limit = capacity.filled(catalog.gpu("a100").memory_bytes)
+    for at, fits in ((cutoff, True), (cutoff + 256, False)):
+        cut = Trace("cut", lengths.clip(max=at), bundle=pairs)
+        assert (needs(ask(cut, "qwen2.5-7b", **asked)).total <= limit) == fits
