@@ -79,7 +79,13 @@ def answer(comparison: Comparison) -> Basis:
         reply = replace(reply, pays=capacity.level(best) < capacity.level(rival))
     else:
         reply = replace(reply, flips=_flips(comparison, ours, theirs, pays))
-    return replace(reply, kept_out=(*_kept_out(best, all_ours), *_kept_out(rival, all_theirs)))
+    kept = [pair for pair in _kept_out(rival, all_theirs) if not reply.pays or _near(pair[1], best)]
+    return replace(reply, kept_out=(*_kept_out(best, all_ours), *kept))
+
+
+def _near(rival: Row, best: Row) -> bool:
+    """Whether nobody would change their training loop for the best of them, if the rival fitted."""
+    return rival.makespan_seconds < NOTABLE * best.makespan_seconds
 
 
 def told(comparison: Comparison, reply: Basis) -> Sequence[Row]:

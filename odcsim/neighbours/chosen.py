@@ -9,6 +9,8 @@ from odcsim import catalog
 from odcsim.errors import InputError
 from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour
 from odcsim.recipe import fields_of
+from odcsim.results import capacity
+from odcsim.results.capacity import Need
 from odcsim.support.checked import Given
 
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
@@ -34,7 +36,7 @@ def read(text: str, where: str, trainer: Neighbour, number: int | None) -> Chose
 
 
 def _best(rows: list[Given], trainer: Neighbour, asked: Any, where: str) -> Given:
-    """An advice has its cheapest first; of a comparison the fastest that fits."""
+    """An advice has its cheapest first; of a comparison the fastest that fits, or of what is tight where none does."""
     known = [row for row in rows if runs(row, trainer, asked)]
     own = [row for row in known if row.key("made").value is not None] or known
     if not own:
@@ -44,7 +46,13 @@ def _best(rows: list[Given], trainer: Neighbour, asked: Any, where: str) -> Give
     fitting = [row for row in own if row.key("memory_fits").value is not False]
     if not fitting:
         raise InputError(f"has no row that fits and that {trainer.name} runs", where=where, fix="choose one with --row")
-    return min(fitting, key=lambda row: float(row.key("makespan_seconds").number()))
+    return min(fitting, key=lambda row: (_tight(row), float(row.key("makespan_seconds").number())))
+
+
+def _tight(row: Given) -> bool:
+    used, limit = (row.key(name, None).value for name in ("memory_bytes", "memory_limit"))
+    known = isinstance(used, int | float) and isinstance(limit, int | float)
+    return known and capacity.tight(Need(used, limit))
 
 
 def runs(row: Given, trainer: Neighbour, asked: Any) -> bool:

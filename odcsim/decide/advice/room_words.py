@@ -61,7 +61,7 @@ def _passed_over(advice: Advice, rent: Offer, within: Sequence[Offer]) -> Iterat
 def _kept_out(rent: Offer) -> Iterator[str]:
     if (kept := rent.best.kept_out) is None:
         return
-    way, size = kept.way, capacity.sized(kept.need)
-    words = f"It would be {kept.gain:.2f} times as fast {way.words} at {way.setting.limit:,} tokens, but"
+    what = "What is tight in memory" if capacity.tight(kept.need) else "What memory forbids"
+    how = f"{kept.way.words}, {kept.way.setting.limit:,} tokens ({capacity.sized(kept.need)})"
     room = f" {kept.shorter}." if kept.shorter else ""
-    yield f"{words} {f'that is tight: {size}' if capacity.tight(kept.need) else f'memory forbids it: {size}'}.{room}"
+    yield f"{what} would be {kept.gain:.2f} times as fast: {how}.{room}"

@@ -121,6 +121,10 @@ def test_of_a_comparison_the_fastest_that_fits_and_that_the_trainer_runs(run):
     assert code == 2
     assert "choose one with --row" in told.err
     assert "# lb-micro + on-demand," in run("trl", compared("trl", *rows), "--row", "4")[1].out
+    sizes = {"memory_bytes": 83e9, "memory_limit": 86e9}
+    tight = ("deferred", 6.0, {"made": MADE, "balancer": "own", **sizes})
+    assert "# lb-micro + collective," in run("trl", compared("trl", *rows, tight))[1].out
+    assert "# own + deferred," in run("trl", compared("trl", tight))[1].out
 
 
 def test_gradients_leave_when_they_were_priced_to(run):
