@@ -79,8 +79,8 @@ def answer(comparison: Comparison) -> Basis:
         reply = replace(reply, pays=capacity.level(best) < capacity.level(rival))
     else:
         reply = replace(reply, flips=_flips(comparison, ours, theirs, pays))
-    kept = [pair for pair in _kept_out(rival, all_theirs) if not reply.pays or _near(pair[1], best)]
-    return replace(reply, kept_out=(*_kept_out(best, all_ours), *kept))
+    theirs_out = [pair for pair in _kept_out(rival, all_theirs) if not reply.pays or _near(pair[1], best)]
+    return replace(reply, kept_out=(*_kept_out(best, all_ours), *theirs_out))
 
 
 def _near(rival: Row, best: Row) -> bool:

@@ -95,7 +95,7 @@ def folder():
         yield path
 
 
-@pytest.fixture(scope="module", params=[12, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[8, pytest.param(80, marks=pytest.mark.slow)])
 def edges(request) -> list[Edge]:
     return drawn(request.param, seed=request.param)
 
