@@ -38,8 +38,8 @@ def setting_of(question: Question, *, limited: bool = True) -> Setting:
     share = question.share
     cost = cost_of(question.model, question.gpu, question.profile, *hardware, recipe=question.recipe)
     terms = {name: getattr(question, name) for name in TERMS}
-    known = {"model_asked": question.model, "global_batch": question.global_batch or 0}
-    setting = Setting(lengths_of(question), cost, share, question.max_tokens or 0, **known, **terms)
+    tokens, batch, model = question.max_tokens or 0, question.global_batch or 0, question.model
+    setting = Setting(lengths_of(question), cost, share, tokens, model_asked=model, global_batch=batch, **terms)
     return limit.chosen(setting) if limited and question.max_tokens is None else setting
 
 
