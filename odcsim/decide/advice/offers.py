@@ -224,9 +224,10 @@ def best(site: ways.Site) -> Best:
     without, with_it, own = (None if way is None else run(way) for way in (found.without, found.with_it, found.own))
     asked = stock.known(site.wish.question.trainer)
     made = Best(without, with_it, found.tried, own=own, trainer=asked.name if asked else None)
-    if made.chosen is None or asked:
+    if made.chosen is None:
         return made
-    return replace(made, kept_out=kept_out(site, made.chosen.way), busy=search.busy(site, made.chosen.way))
+    kept = None if asked else kept_out(site, made.chosen.way)  # a trainer's own ways are not screened
+    return replace(made, kept_out=kept, busy=search.busy(site))
 
 
 def run(way: Way) -> Pick:

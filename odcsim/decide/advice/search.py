@@ -73,9 +73,9 @@ def pace(site: Site, way: Way) -> float:
     return float(screened(site, way).sum()) / tokens(site, way)
 
 
-def busy(site: Site, way: Way) -> float:
+def busy(site: Site) -> float:
     """Devices that a minibatch can keep busy, on average: a sample is one device's, and the heaviest sets the pace."""
-    weights = [one.weights for one in site.drawn(way.setting)]
+    weights = [one.weights for one in site.drawn(site.settings[0])]
     return float(sum(of.sum() for of in weights) / sum(of.max() for of in weights))
 
 

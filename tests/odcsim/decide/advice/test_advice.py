@@ -256,7 +256,8 @@ def test_what_idles_is_told_and_why():
     assert one.as_json()["idle"] == one.row.idle > 0.8
     assert one.as_json()["mfu"] == one.row.mfu < 0.01
     assert f"devices idle {one.row.idle:.0%} of the time, {one.row.mfu:.1%} MFU." in said[1]
-    weights = ways.site(wish, "h100", 64).drawn(one.chosen.way.setting)[0].weights
+    site = ways.site(wish, "h100", 64)
+    weights = site.drawn(site.settings[0])[0].weights
     assert one.best.busy == pytest.approx(weights.sum() / weights.max())
     assert said[2].startswith(f"More than half of 64 x h100 idles: a step's work is {one.best.busy:.0f} times that of")
     assert not any("idles" in line for line in reply.sentences(ADVICE))
