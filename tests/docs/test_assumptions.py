@@ -24,10 +24,10 @@ def test_no_test_of_the_table_is_lost_when_it_is_renewed():
 
 def test_an_assumption_that_is_new_has_no_test_and_one_that_is_gone_no_row():
     page = (study.FOLDER / "memory.md").read_text(encoding="utf-8")
-    first, second = [line[3:] for line in page.splitlines() if line.startswith("## ")]
+    every = [line[3:] for line in page.splitlines() if line.startswith("## ")]
     old = "| [Old](memory.md#old) | `tests/test_a.py::test_b` |"
     text = f"- [Memory](memory.md)\n\n{study.BEGIN}\n{old}\n{study.END}\n"
-    assert [(one.title, one.tests) for one in study.assumptions(text)] == [(first, ()), (second, ())]
+    assert [(one.title, one.tests) for one in study.assumptions(text)] == [(title, ()) for title in every]
     assert "Old" not in study.renewed(text)
 
 
