@@ -110,9 +110,20 @@ def asked(args: argparse.Namespace, **more: Any) -> Question:
 
 
 def setting_of(args: argparse.Namespace) -> "Setting":
-    from odcsim.decide.asking import setting_of as setting
+    return limited(asked(args))
 
-    return setting(asked(args))
+
+def limited(question: Question) -> "Setting":
+    """Its setting. Who looks for a token limit tells how far that is."""
+    from odcsim.decide import limit
+    from odcsim.decide.asking import setting_of as setting
+    from odcsim.support.progress import progress
+
+    if question.max_tokens is not None:
+        return setting(question)
+    found = setting(question, limited=False)
+    with progress("choosing a token limit", len(limit.SIDES) * len(limit.limits(found))) as advance:
+        return limit.chosen(found, advance=advance)
 
 
 def loaded(args: argparse.Namespace, source: str) -> "Trace":

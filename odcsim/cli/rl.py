@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from odcsim.decide.setting import Setting
 
 
-HEAD = ("dealt", "run", "training", "forward", "step", "times\nas fast", "memory")
+HEAD = ("dealt", "run", "training", "forward", "step", "cost", "times\nas\nfast", "memory")
 DECIDED = ("minibatch", "global_batch", "minibatches", "in_order", "split_overhead")  # by prompts, rollouts and steps
 
 EXAMPLE = "odcsim rl deepcoder-rl --model qwen3-1.7b --gpu h100 --devices 4 --prompts 32 --rollouts 8"
@@ -27,7 +27,8 @@ def add(commands: Any) -> None:
         description="Predict steps of prompts times rollouts, drawn by groups from recorded rollouts, be they fewer: "
         "the training pass by several rules of dealing, passes without backward, and generation as given.",
     )
-    asked = options.add_question(parser, without=(*options.SOME, *DECIDED))[QUESTION]
+    unpriced = [name for name in options.SOME if name != "price"]
+    asked = options.add_question(parser, without=(*unpriced, *DECIDED))[QUESTION]
     asked.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="of a step")
     asked.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples of each prompt")
     asked.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps of a step (1)")
@@ -50,15 +51,14 @@ def _time(text: str) -> float:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.fixed import fixed, sentence
-    from odcsim.decide.rollouts.deals import DEALERS
     from odcsim.decide.rollouts.pilot import RolloutBatch
-    from odcsim.decide.rollouts.whole import Around, out, steps, verdict
+    from odcsim.decide.rollouts.whole import Around, out, pieces, steps, takes, verdict
     from odcsim.support.progress import progress
 
     batch = RolloutBatch(args.prompts, args.rollouts, args.updates, args.steps)
     setting = _setting(args, batch)
     around = Around(args.forward_passes, args.critic, args.generation_seconds)
-    with progress("dealing", len(DEALERS)) as advance:
+    with progress("dealing", pieces()) as advance:
         rows = steps(setting, args.updates, around, advance=advance)
     if args.json:
         told = {"inputs": _inputs(args, setting), "held_fixed": fixed(setting)}
@@ -66,14 +66,13 @@ def _run(args: argparse.Namespace) -> None:
         return
     print(_asked(args, setting))
     _show(rows)
-    for line in [*verdict(rows), *out(setting, rows), *([args.ungrouped] if args.ungrouped else [])]:
+    for line in [*takes(rows), *verdict(rows), *out(setting, rows), *([args.ungrouped] if args.ungrouped else [])]:
         print(line)
     print(sentence(setting))
     print(f"Cost: {setting.cost.profile.origin}.")
 
 
 def _setting(args: argparse.Namespace, batch: Any) -> "Setting":
-    from odcsim.decide.asking import setting_of
     from odcsim.decide.rollouts import pilot
 
     asked = options.asked(args)
@@ -83,7 +82,7 @@ def _setting(args: argparse.Namespace, batch: Any) -> "Setting":
     )
     args.ungrouped = single if recorded.group is None else ""
     drawn = {"minibatch": batch.share(asked.devices), "minibatches": batch.steps * batch.updates, "in_order": True}
-    return setting_of(replace(asked, trace=pilot.run(recorded, batch, asked.seed), **drawn))
+    return options.limited(replace(asked, trace=pilot.run(recorded, batch, asked.seed), **drawn))
 
 
 def _inputs(args: argparse.Namespace, setting: "Setting") -> dict[str, Any]:
@@ -106,17 +105,19 @@ def _asked(args: argparse.Namespace, setting: "Setting") -> str:
 def _show(rows: "list[WholeStep]") -> None:
     """Tight ones after those that fit, then those that do not; how many times as fast is over what needs no rule."""
     from odcsim.cli import table
-    from odcsim.decide.rollouts.whole import REFERENCE
+    from odcsim.decide.rollouts.whole import REFERENCE, paid
     from odcsim.results import capacity
     from odcsim.results.columns import memory
 
     usual = next(row for row in rows if (row.dealer, row.way) == REFERENCE)
+    priced = usual.rate is not None
     cells = [
         [row.dealer, row.way, *map(_seconds, (row.trained, row.passed, row.seconds)),
-         f"{usual.seconds / row.seconds:.2f}", memory(row)]
+         *([paid(row.dollars(row.seconds))] if priced else []), f"{usual.seconds / row.seconds:.2f}", memory(row)]
         for row in sorted(rows, key=capacity.level)
     ]  # fmt: skip
-    table.show_texts(HEAD, cells, names=2, padding=(0, 0, 0, 1))
+    head = [name for name in HEAD if priced or name != "cost"]
+    table.show_texts(head, cells, names=2, padding=(0, 0, 0, 1))
 
 
 def _seconds(value: float) -> str:

@@ -4,6 +4,7 @@ A comparison has one limit for all of its rows, so it is the one by which neithe
 over their own best. Whichever is ahead there is ahead for a reason.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from odcsim.balance import standing_for
@@ -14,21 +15,24 @@ from odcsim.executors import quick
 from odcsim.results import capacity
 
 FEW = 4  # minibatches to try a limit on
+MANY = 64  # samples of a device: beyond, fewer minibatches tell as much, and balancers' own estimates are near enough
 EACH = 1.4  # times the limit before it
 SAME = 1.003  # times the best: a smaller limit that is as good leaves memory to spare
 SIDES = ("collective", "on-demand")  # those who meet, and those who do not
 
 
-def chosen(setting: Setting) -> Setting:
-    """The setting with its limit chosen, or as it is where the GPU's memory is not known or one sample fills it."""
+def chosen(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:
+    """The setting with its limit chosen, or as it is where the GPU's memory is not known or one sample fills it.
+    `advance` is called once for each limit of a side that is done."""
     tried = limits(setting)
     if len(tried) < 2:
         return setting
+    enough = max(1, FEW * MANY // max(MANY, setting.minibatch))
     try:
-        minibatches = drawn(replace(setting, minibatches=min(FEW, setting.minibatches)))
+        minibatches = drawn(replace(setting, minibatches=min(enough, setting.minibatches)))
     except InputError:
         return setting  # whoever draws refuses, and says what
-    every = [[_seconds(setting, side, limit, minibatches) for limit in tried] for side in SIDES]
+    every = [[_seconds(setting, side, limit, minibatches, advance) for limit in tried] for side in SIDES]
     worst = [max(seconds[i] / min(seconds) for seconds in every) for i in range(len(tried))]
     best = next(i for i, regret in enumerate(worst) if regret <= SAME * min(worst))
     return replace(setting, max_tokens=tried[best], limits_tried=len(tried))
@@ -44,8 +48,11 @@ def limits(setting: Setting) -> tuple[int, ...]:
     return room.limits(least, min((m for m in most if m >= least), default=0), device, EACH)
 
 
-def _seconds(setting: Setting, side: str, limit: int, minibatches: list[Drawn]) -> float:
+def _seconds(setting: Setting, side: str, limit: int, minibatches: list[Drawn], advance: Callable[[], None]) -> float:
     """Of the best of a side."""
     at, cost = replace(setting, max_tokens=limit), room.under(setting.cost, side)
-    plans = (assign(at, name, minibatches) for name in standing_for(side))
-    return min(float(quick.seconds(cost, plan.schedules).sum()) for plan in plans)
+    exactly = setting.minibatch < MANY
+    plans = (assign(at, name, minibatches, exactly=exactly) for name in standing_for(side))
+    least = min(float(quick.seconds(cost, plan.schedules).sum()) for plan in plans)
+    advance()
+    return least

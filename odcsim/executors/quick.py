@@ -20,7 +20,7 @@ _MOVED = ("gather layer", "push layer", "sum layer")
 def seconds(cost: Cost, schedules: Sequence[Schedule]) -> Floats:
     """Of each minibatch, which has no queue."""
     load = cost.load(schedules)
-    program = cost.program(len(load.tokens))
+    program = cost.ran.program(1, len(load.tokens))  # of one layer: the others have the same rows
     table = dict(zip(program.durations, cost.durations(program, load), strict=True))
     meets, layers = not program.one_sided, cost.model.layers
     absent = np.zeros(load.counts.shape)

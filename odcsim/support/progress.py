@@ -1,9 +1,11 @@
-"""Progress on stderr: a bar with the time left on a terminal; else a line for each piece that has a name."""
+"""Progress on stderr: a bar with the time left on a terminal; else a line for each named piece, or one now and then."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+QUIET = 60  # seconds without a line, where pieces have no names
 
 
 @contextmanager
@@ -27,12 +29,14 @@ def _bar(what: str, total: int) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def _lines(what: str, total: int) -> Iterator[Callable[[str], None]]:
     start, count = time.monotonic(), 0
+    told = start
 
     def done(name: str) -> None:
-        nonlocal count
-        count += 1
-        if name:
-            left = (time.monotonic() - start) / count * (total - count)
-            print(f"{what}: {name} done, {count} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
+        nonlocal count, told
+        count, now = count + 1, time.monotonic()
+        if name or now - told >= QUIET:
+            told, left = now, (now - start) / count * (total - count)
+            of = f"{name} done, {count}" if name else f"{count}"
+            print(f"{what}: {of} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
 
     yield done

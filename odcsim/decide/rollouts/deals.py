@@ -50,9 +50,9 @@ def _minibatches(setting: Setting) -> list[Schedule]:
 
 
 def _blocks(minibatch: Schedule, setting: Setting, *, padded: bool) -> Dealt:
-    count = setting.minibatch
+    count, limit = setting.minibatch, setting.limit
     shares = [range(d * count, (d + 1) * count) for d in range(setting.cost.cluster.devices)]
-    return _even([_full(list(share), minibatch.lengths, setting.limit, padded=padded) for share in shares])
+    return _even([_full(list(share), minibatch.lengths, limit, padded=padded) for share in shares])
 
 
 def _full(samples: list[int], lengths: Sequence[int], limit: int, *, padded: bool) -> list[list[int]]:

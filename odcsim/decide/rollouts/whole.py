@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from odcsim.cost import Cost
 from odcsim.decide.answer import NOTABLE
+from odcsim.decide.answer_words import money
 from odcsim.decide.evaluate import costed, measured_of, simulated
 from odcsim.decide.remedies import remedies
 from odcsim.decide.rollouts.deals import APART, DEALERS, Dealer, Updates
 from odcsim.decide.setting import Setting
 from odcsim.results import capacity
 from odcsim.schedule import Schedule
+from odcsim.support.numbers import duration
 
 HEAD = 1 / 3  # of the head's seconds that are its forward's
 REFERENCE, VERL = ("packed", "collective"), ("rollout", "collective")
@@ -41,6 +43,8 @@ class WholeStep:
     memory_bytes: float = 0.0  # of a device in the actor's training pass
     memory_fits: bool | None = None  # None: nobody knows what a device has
     memory_limit: float | None = None  # bytes of one GPU, where known
+    between: tuple[float, float] = (1.0, 1.0)  # ends of the 90 % interval of what is computed, as factors
+    rate: float | None = None  # dollars of all devices in a second, where a price is known
 
     @property
     def trained(self) -> float:
@@ -55,24 +59,44 @@ class WholeStep:
     def seconds(self) -> float:
         return self.trained + self.passed + self.around.generation
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The 90 % interval of a step's seconds, in which generation is what somebody said."""
+        low, high = self.between
+        computed = self.trained + self.passed
+        return computed * low + self.around.generation, computed * high + self.around.generation
+
+    def dollars(self, seconds: float) -> float | None:
+        """Of so many seconds of all devices, which are paid for while they generate, too."""
+        return None if self.rate is None else self.rate * seconds
+
     def as_json(self) -> dict[str, Any]:
         shown = {"dealt": self.dealer, "run": self.way, "training_seconds": self.trained}
         more = {"forward_seconds": self.passed, "generation_seconds": self.around.generation}
         memory = {"memory_bytes": self.memory_bytes, "memory_fits": self.memory_fits}
         memory |= {"memory_limit": self.memory_limit, "memory_tight": capacity.tight(self)}
-        return {**shown, **more, "step_seconds": self.seconds, **memory}
+        step = {"step_seconds": self.seconds, "dollars": self.dollars(self.seconds)}
+        for end, seconds in zip(("low", "high"), self.ends, strict=True):
+            step |= {f"step_seconds_{end}": seconds, f"dollars_{end}": self.dollars(seconds)}
+        return {**shown, **more, **step, **memory}
+
+
+def pieces() -> int:
+    """Of the work: each dealer's deals, and each sync that runs them."""
+    return sum(1 + len(dealer.ways) for dealer in DEALERS)
 
 
 def steps(
     setting: Setting, updates: int, around: Around, *, advance: Callable[[], None] = lambda: None
 ) -> list[WholeStep]:
-    """Every dealer with every sync that can run it."""
+    """Every dealer with every sync that can run it. `advance` is called once for each of the `pieces`."""
     rows = []
     for dealer in DEALERS:
         schedules = dealer.function(setting, updates)
+        advance()
         for way in dealer.ways:
             rows.append(_step(setting, dealer, way, schedules, updates, around))
-        advance()
+            advance()
     return rows
 
 
@@ -80,10 +104,12 @@ def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, update
     count, how = len(schedules) // updates, simulated(setting.able, way)
     measured = measured_of(dealer.name, schedules, how)
     fullest, limit = max(schedule.fullest for schedule in schedules), setting.cost.cluster.memory_bytes or None
-    row = costed(how.cost, measured, fullest, setting.trace.longest, limit)
+    row = costed(how.cost, measured, fullest, setting.trace.longest, limit, setting.price)
     passes = float(forward(how.cost, way, schedules, updates).mean())
-    training = row.makespan_seconds / count
-    return WholeStep(dealer.name, way, training, passes, around, row.memory_bytes or 0.0, row.memory_fits, limit)
+    profile, training = how.cost.profile, row.makespan_seconds / count
+    memory = row.memory_bytes or 0.0, row.memory_fits, limit
+    rate = None if setting.price is None else setting.price * setting.cost.cluster.devices / 3600
+    return WholeStep(dealer.name, way, training, passes, around, *memory, (profile.low, profile.high), rate)
 
 
 def forward(cost: Cost, way: str, schedules: Sequence[Schedule], updates: int) -> NDArray[np.float64]:
@@ -109,6 +135,24 @@ def _seconds(cost: Cost, schedule: Schedule, *, apart: bool) -> NDArray[np.float
     whole = cost.model.layers * layer + parts[1] + HEAD * parts[2] + fixed["gather root"]
     present = np.arange(len(tokens))[:, None] < load.counts
     return np.where(present, whole, 0.0)
+
+
+def takes(rows: Sequence[WholeStep]) -> list[str]:
+    """What a step takes and costs by the fastest of those that fit."""
+    fitting = [row for row in capacity.roomiest(rows) if row.memory_fits is not False]
+    if not fitting:
+        return []
+    row = min(fitting, key=lambda row: row.seconds)
+    seconds = (row.seconds, *row.ends)
+    time, costs = [duration(at) for at in seconds], [paid(row.dollars(at)) for at in seconds]
+    spent, ends = (f" and {costs[0]}", f", {costs[1]} to {costs[2]}") if row.rate is not None else ("", "")
+    between = f" (90 % interval {time[1]} to {time[2]}{ends})" if row.between[0] < row.between[1] else ""
+    return [f"A step takes {time[0]}{spent} under {_named(row)}{between}."]
+
+
+def paid(dollars: float | None) -> str:
+    """Cents of a step that costs a few."""
+    return "" if dollars is None else money(dollars) if dollars >= 1 else f"${dollars:.2g}"
 
 
 def verdict(rows: Sequence[WholeStep]) -> list[str]:

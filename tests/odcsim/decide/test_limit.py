@@ -32,6 +32,18 @@ def test_neither_side_loses_much_over_its_own_best():
         assert seconds(chosen, sync) <= 1.02 * best
 
 
+def test_many_samples_of_a_device_are_searched_as_well_by_fewer_minibatches(monkeypatch):
+    """Neither side loses anything to speak of by the quicker search, and each limit of a side is told once."""
+    rough = ask(CHAT, "qwen3-8b", **{**H100, "devices": 2, "minibatch": 4 * limit.MANY, "minibatches": 4}, max_tokens=0)
+    done = []
+    quick = limit.chosen(rough, advance=lambda: done.append(1))
+    assert len(done) == len(limit.SIDES) * quick.limits_tried
+    monkeypatch.setattr(limit, "MANY", 10**9)
+    slow = limit.chosen(rough)
+    for sync in limit.SIDES:
+        assert seconds(quick, sync) <= 1.003 * seconds(slow, sync)
+
+
 def test_the_chosen_limit_says_what_a_longer_search_by_hand_says():
     """By the longest sample as the limit, the same question is answered with yes."""
     spec, asked = "lognormal:median=1500,sigma=0.9,max=8192", {**H100, "minibatches": 24}

@@ -33,6 +33,18 @@ def test_pieces_without_names_are_not_told_where_nobody_watches(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_pieces_without_names_are_told_now_and_then_where_they_take_long(capsys, monkeypatch):
+    clock = iter([0.0, 50.0, 61.0, 110.0, 124.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.progress("dealing", 5) as done:
+        for _ in range(4):
+            done()
+    assert capsys.readouterr().err.splitlines() == [
+        "dealing: 2 of 5, about 92 s left",
+        "dealing: 4 of 5, about 31 s left",
+    ]
+
+
 @pytest.mark.parametrize("names", [["", ""], ["a", "b"]])
 def test_a_terminal_has_one_bar_and_stdout_nothing(names, monkeypatch, capsys):
     terminal = Terminal()

@@ -117,6 +117,49 @@ def test_seconds_of_a_step_add_up(rows):
         assert critic.seconds == pytest.approx(2 * row.training + 2 * row.forward + 2.0)
 
 
+@given(
+    st.tuples(st.floats(0.1, 1), st.floats(1, 10)),
+    st.floats(0, 100),
+    st.floats(0, 20),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_what_is_computed_is_uncertain_and_generation_is_not(between, generation, rate, passes, critic):
+    one = WholeStep("a", "b", 3.0, 1.0, Around(passes, critic, generation), between=between, rate=rate)
+    ends = [(end - generation) / (one.seconds - generation) for end in one.ends]
+    assert ends == pytest.approx(between)
+    told = one.as_json()
+    for end, seconds in {"": one.seconds, "_low": one.ends[0], "_high": one.ends[1]}.items():
+        assert told[f"step_seconds{end}"] == seconds
+        assert told[f"dollars{end}"] == pytest.approx(rate * seconds)
+
+
+def test_a_step_is_paid_for_by_all_devices_at_the_price(setting):
+    """Training alone costs what the rows of a comparison do, at the same minibatches."""
+    compared = compare(setting, price=3.6).row("lb-micro", "collective")
+    one = next(r for r in whole.steps(replace(setting, price=3.6), UPDATES, Around(0)) if r.dealer == "lb-micro")
+    assert one.dollars(one.seconds) * BATCH.steps == pytest.approx(compared.dollars)
+    ends = [one.dollars(at) * BATCH.steps for at in one.ends]
+    assert ends == pytest.approx([compared.dollars_low, compared.dollars_high])
+    assert all(r.as_json()["dollars"] is None for r in whole.steps(setting, UPDATES, Around()))
+
+
+def test_each_piece_of_the_work_is_told_once(setting):
+    done = []
+    whole.steps(setting, UPDATES, Around(), advance=lambda: done.append(1))
+    assert len(done) == whole.pieces()
+
+
+def test_a_step_is_told_with_its_price_and_interval():
+    ahead = replace(row("lb-mini", "on-demand", 10.0), between=(0.9, 1.2), rate=0.5)
+    few, misfit = row("packed", "collective", 30.0), replace(row("padded", "collective", 1.0), memory_fits=False)
+    told = "A step takes 20 s and $10.00 under on-demand + lb-mini (90 % interval 18.8 s to 22.4 s, $9.40 to $11.20)."
+    assert whole.takes([few, ahead, misfit]) == [told]
+    assert whole.takes([few]) == ["A step takes 40 s under collective + packed."]
+    assert whole.takes([replace(few, rate=0.001)]) == ["A step takes 40 s and $0.04 under collective + packed."]
+    assert whole.takes([misfit]) == []
+
+
 def test_who_does_not_meet_waits_no_longer(setting):
     schedules = next(d for d in DEALERS if d.name == "packed").function(setting, UPDATES)
     met, apart = (whole.forward(setting.cost, way, schedules, UPDATES) for way in ("collective", "on-demand"))
@@ -196,6 +239,9 @@ def test_a_step_that_fits_nowhere_says_what_would(tmp_path, capsys):
     assert "8 x h100, 16 prompts x 4 rollouts in 1 update," in out
     assert max(map(len, out.split("\n\n")[0].splitlines()[1:10])) <= 80
     assert "as fast as" not in out
+    assert "A step takes" not in out
+    assert main([*asked, "--price", "3"]) == 0
+    assert max(map(len, capsys.readouterr().out.split("\n\n")[0].splitlines()[1:10])) <= 80
     assert main([*asked, "--lora", "16"]) == 0
     assert "Nothing here" not in capsys.readouterr().out
 
@@ -220,5 +266,9 @@ def test_the_command(tmp_path, capsys):
     assert content["inputs"].items() >= {"gpu": "h100", "recompute": True, "sharding": "full"}.items()
     assert type(content["inputs"]["grouped"]) is bool
     assert len(content["rows"]) == 7
+    assert main([*asked, "--price", "2.5", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["inputs"]["price"] == 2.5
+    assert all(row["dollars_low"] < row["dollars"] < row["dollars_high"] for row in content["rows"])
     assert main([*asked[:-1], "300"]) == 2
     assert "over --max-tokens 300" in capsys.readouterr().err
