@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.asking import setting_of
-    from odcsim.decide.break_even import MINIBATCHES, curves
+    from odcsim.decide.break_even import MINIBATCHES, curves, here
     from odcsim.decide.remedies import misfits, remedies
     from odcsim.decide.weights import regrets
 
@@ -49,17 +49,16 @@ def _run(args: argparse.Namespace) -> None:
 
         asked_and_held = {"inputs": inputs(setting), "held_fixed": fixed(setting, limited=limited)}
         kinds = [{**asdict(c), "crossings": c.crossings} for c in made]
-        told = {"curves": kinds, "regrets": [asdict(r) for r in wrong], "ways_out": ways_out}
+        told = {"lead": here(made), "curves": kinds, "regrets": [asdict(r) for r in wrong], "ways_out": ways_out}
         options.print_json({"schema": 1, **asked_and_held, **told})
         return
     from odcsim.decide import break_even_words as words
 
-    print(f"{words.question(setting, limited=limited)}\n")
+    print(*[words.answer(made), *([words.misfit(ways_out)] if ways_out else [])], sep="\n")
+    print(f"\n{words.question(setting, limited=limited)}\n")
     for curve in made:
         print(*_table(curve), sep="\n")
         print(f"{words.sentence(curve)}\n")
-    if ways_out:
-        print(words.misfit(ways_out))
     print(*words.regret_lines(wrong), sep="\n")
 
 

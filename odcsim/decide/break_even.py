@@ -64,8 +64,17 @@ class Curve:
         return [max(a, b, key=lambda spot: spot[1])[0] if self.whole else _crossed(*a, *b) for a, b in pairs]
 
     @property
+    def lead_here(self) -> float | None:
+        return next((s.lead for s in self.spots if s.label == self.here), None)
+
+    @property
     def leads(self) -> list[float]:
         return [s.lead for s in self.spots if s.lead is not None]
+
+
+def here(curves: Sequence[Curve]) -> float | None:
+    """The lead where nothing is changed, by a curve over whole numbers, which no label rounds."""
+    return next((curve.lead_here for curve in curves if curve.whole), None)
 
 
 def _crossed(x: float, lead: float, other: float, its: float) -> float:

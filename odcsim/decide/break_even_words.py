@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from odcsim.decide import fixed
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.break_even import Curve
+from odcsim.decide.break_even import Curve, here
 from odcsim.decide.setting import Setting
 from odcsim.decide.weights import Regret
 from odcsim.support.numbers import counted
@@ -21,6 +21,27 @@ def question(setting: Setting, *, limited: bool) -> str:
     )
 
 
+def answer(curves: Sequence[Curve]) -> str:
+    """Whether on-demand pays here, and what that hangs on."""
+    if (lead := here(curves)) is None:
+        return (
+            "On-demand and the best without it cannot be compared here: a side of them cannot run what you ask about."
+        )
+    digits = 2 if (round(lead, 2) >= NOTABLE) == (lead >= NOTABLE) else 3
+    pays = "pays" if lead >= NOTABLE else "does not pay"
+    told = f"On-demand {pays} here: it is {lead:.{digits}f} times as fast as the best without it."
+    moved = [f"{c.name} (it pays {_where(c)}; here it is {c.here})" for c in curves if c.crossings]
+    rest = [c.name for c in curves if c.leads and not c.crossings]
+    if not moved:
+        return f"{told} No other {_listed(rest, 'or')} that was tried changes that."
+    still = f"; not on {_listed(rest, 'or')}" if rest else ""
+    return f"{told} That hangs on {_listed(moved, 'and')}{still}."
+
+
+def _listed(words: Sequence[str], last: str) -> str:
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def sentence(curve: Curve) -> str:
     if not curve.leads:
         return "Nothing of this fits or can be drawn."
@@ -30,13 +51,18 @@ def sentence(curve: Curve) -> str:
         return (
             f"It pays at all of these ({low:.2f} and more)." if low >= NOTABLE else f"It pays at none (at most {most})."
         )
+    return f"It pays {_where(curve)}; here it is {curve.here}."
+
+
+def _where(curve: Curve) -> str:
+    """Between which of the values, where the lead passes what pays."""
     known = [s for s in curve.spots if s.lead is not None]
     pays = (known[0].lead or 0) >= NOTABLE
     words = []
     for at in curve.crossings:
         words.append(f"{'up to' if pays else 'from'} {'' if curve.whole else 'about '}{_value(curve, at)}")
         pays = not pays
-    return f"It pays {' and '.join(words)}; here it is {curve.here}."
+    return " and ".join(words)
 
 
 def _value(curve: Curve, at: float) -> str:

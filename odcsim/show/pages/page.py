@@ -31,6 +31,10 @@ def paragraph(text: str, kind: str = "") -> str:
     return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
+def answer(sentences: Iterable[str], *, yes: bool = True) -> str:
+    return f'<div class="answer{"" if yes else " no"}">{"".join(map(paragraph, sentences))}</div>'
+
+
 def heading(text: str, level: int = 2) -> str:
     return f"<h{level}>{escape(text)}</h{level}>"
 

@@ -90,6 +90,43 @@ def test_words_follow_the_curve():
     assert said(None) == "Nothing of this fits or can be drawn."
 
 
+def told(name, *leads, at=0, whole=False):
+    spots = tuple(Spot(float(10 * 2**i), f"{10 * 2**i}", x) for i, x in enumerate(leads))
+    return Curve(name, "", spots[at].label, spots, whole)
+
+
+def test_the_answer_is_of_what_is_asked_and_names_what_it_hangs_on():
+    devices, size = told("devices", 1.1, 1.2, whole=True), told("model size", 1.1, 1.15)
+    network = told("network", 0.9, 1.1, at=1)
+    assert break_even_words.answer([network, devices, size]) == (
+        "On-demand pays here: it is 1.10 times as fast as the best without it. "
+        "That hangs on network (it pays from about 15; here it is 20); not on devices or model size."
+    )
+    small = told("devices", 0.99, 1.0, whole=True)
+    assert break_even_words.answer([small, told("network", 0.99, 1.0)]) == (
+        "On-demand does not pay here: it is 0.99 times as fast as the best without it. "
+        "No other devices or network that was tried changes that."
+    )
+    assert "it is 1.019 times" in break_even_words.answer([told("devices", 1.019, whole=True)])
+    assert "cannot be compared here" in break_even_words.answer([told("devices", None, 1.2, whole=True), network])
+
+
+def test_a_curve_that_changes_the_answer_is_one_that_passes_what_pays(made):
+    """By the made ones: whichever is named has a spot on the other side."""
+    said, pays = (
+        break_even_words.answer(list(made.values())),
+        break_even.here(list(made.values())) >= break_even.NOTABLE,
+    )
+    assert said.startswith("On-demand pays" if pays else "On-demand does not pay")
+    for curve in made.values():
+        other = any((lead >= break_even.NOTABLE) != pays for lead in curve.leads)
+        assert (f"{curve.name} (it pays" in said) == other
+
+
+def test_the_lead_here_is_that_of_the_question(made):
+    assert break_even.here(list(made.values())) == pytest.approx(lead(setting_of(ASKED)))
+
+
 def test_wrong_weights_cost_time_and_right_ones_do_not():
     wrong = {r.name: r.times for r in regrets(setting_of(ASKED))}
     assert set(wrong) == set(WEIGHTS)
@@ -104,20 +141,25 @@ def test_the_command_draws_and_tells(tmp_path, monkeypatch, capsys):
     args = "break-even lengths.csv --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 2".split()
     assert main([*args, "--max-tokens", "32769", "--html", "b.html"]) == 0
     printed = capsys.readouterr().out
+    assert printed.startswith("On-demand ")
     assert printed.count("lead of on-demand") >= 4
     assert "Balanced by tokens alone" in printed
-    assert "curve-3" in (tmp_path / "b.html").read_text(encoding="utf-8")
+    page = (tmp_path / "b.html").read_text(encoding="utf-8")
+    assert page.index(printed.splitlines()[0]) < page.index("Lead of on-demand")
+    assert "curve-3" in page
     assert main([*args, "--max-tokens", "32769", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
+    assert f"it is {content['lead']:.2f} times" in printed
     assert {curve["name"] for curve in content["curves"]} >= {"links in a node", "devices", "minibatch"}
 
 
 def test_what_fits_nowhere_is_told_with_what_would(capsys):
     args = "--model llama-3.1-70b --gpu h100 --devices 8 --minibatch 2".split()
     assert main(["break-even", "lognormal:median=1500,sigma=0.9,max=8192", *args]) == 0
-    told = capsys.readouterr().out
-    assert "does not fit memory. What would: --lora 16" in told
-    assert "Balanced by" not in told
+    answer, ways_out, *rest = capsys.readouterr().out.splitlines()
+    assert "cannot be compared here" in answer
+    assert "does not fit memory. What would: --lora 16" in ways_out
+    assert not any("Balanced by" in line for line in rest)
 
 
 def test_plans_by_wrong_weights_are_told_no_true_seconds(monkeypatch):
