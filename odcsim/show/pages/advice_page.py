@@ -20,10 +20,10 @@ def write_advice(advice: Advice, path: Path | str) -> None:
     shown = 1 if rent is None else 3
     body = [
         page.heading(title, 1),
-        f'<div class="answer{" no" if rent is None else ""}">{"".join(map(page.paragraph, said[:shown]))}</div>',
+        page.answer(said[:shown], yes=rent is not None),
         *map(page.paragraph, said[shown:]),
-        *([_picture(advice, rent)] if advice.offers else []),
         page.heading("Every number of GPUs"),
+        *([_picture(advice, rent)] if advice.offers else []),
         _table(advice, rent),
         *(page.paragraph(f"{r.name}: {r.why}.", "note") for r in advice.refused),
         f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>",
@@ -47,4 +47,4 @@ def _table(advice: Advice, rent: Offer | None) -> str:
     head, cells = columns.table([replace(o.row, memory_bytes=o.memory_bytes) for o in advice.offers], columns.OFFERED)
     kinds = ["best" if offer is rent else "" for offer in advice.offers]
     rows = [[o.name, *row, o.chosen.way.how] for o, row in zip(advice.offers, cells, strict=True)]
-    return page.table(["GPUs", *head, "how"], rows, kinds, name="Offers, cheapest first")
+    return page.table(["GPUs", *head, "how"], rows, kinds, name="Offers, cheapest first", told=True)

@@ -34,14 +34,39 @@ def test_nothing_beats_the_front_and_the_front_beats_the_rest(points):
         assert any(p.seconds <= point.seconds and p.spent <= point.spent for p in best)
 
 
+def picture(deadline, budget, *spent):
+    """Two offers of two hours and two and a half."""
+    points = [Priced("8 x a", 7200, spent[0], 0.9, 1.2, taken=True), Priced("9 x b", 9000, spent[1], 0.9, 1.2)]
+    return pareto(points, "dollars", deadline=deadline, budget=budget)
+
+
 def test_the_picture_has_every_offer_and_both_ends():
-    points = [Priced("8 x a", 7200, 40, 0.9, 1.2, taken=True), Priced("9 x b", 9000, 50, 0.9, 1.2)]
-    drawn = pareto(points, "dollars", deadline=36_000, budget=99)
+    drawn = picture(10_800, 60, 40, 50)
     marks = [trace for trace in drawn.data if trace.mode == "markers+text"]
     assert [list(trace.x) for trace in marks] == [[2.0], [2.5]]
     assert marks[0].error_y.array[0] == pytest.approx(8)
-    assert {shape.x0 for shape in drawn.layout.shapes} >= {10.0}
-    assert {shape.y0 for shape in drawn.layout.shapes} >= {99}
+    lines = {trace.name: trace for trace in drawn.data if trace.mode == "lines"}
+    assert set(lines["deadline"].x) == {3.0}
+    assert set(lines["budget"].y) == {60}
+    assert "beyond" not in drawn.layout.title.subtitle.text
+
+
+def test_who_asks_for_much_more_moves_no_offer_together():
+    """Offers take most of the picture, whatever deadline and budget are; a limit that is far from them is told."""
+    near, far = picture(None, None, 40, 50), picture(360_000, 9_000, 40, 50)
+    assert far.layout.xaxis.range == near.layout.xaxis.range
+    assert far.layout.yaxis.range == near.layout.yaxis.range
+    assert {trace.name for trace in far.data} == {trace.name for trace in near.data}
+    assert far.layout.title.subtitle.text.endswith(
+        "; beyond the axes: the deadline, 100 h 00 min and the budget, 9,000 dollars"
+    )
+    assert picture(60, None, 40, 50).layout.title.subtitle.text.endswith("the deadline, 60 s")
+
+
+def test_what_costs_nothing_can_be_drawn():
+    drawn = picture(None, None, 0, 0)
+    assert drawn.layout.yaxis.type == "linear"
+    assert drawn.layout.xaxis.type == "log"
 
 
 def test_the_page_says_what_the_command_says(tmp_path):
@@ -53,6 +78,7 @@ def test_the_page_says_what_the_command_says(tmp_path):
     assert reply.sentences(advice)[0] in text
     assert "<chat>" not in text
     assert text.count('class="best"') == 1
+    assert text.count('<table class="told">') == 1
 
 
 def test_the_command_writes_it_and_csv_has_the_figures_of_json(tmp_path, capsys, monkeypatch):
