@@ -35,6 +35,21 @@ def test_nothing_covers_anything(chromium, report, pictures, width, scheme):
         assert seen.accessible() == []
 
 
+@pytest.mark.parametrize("width", browser.WIDTHS)
+def test_what_is_folded_opens_and_is_readable_there(chromium, report, pictures, width):
+    with browser.window(chromium, width) as seen:
+        seen.open(report).drawn(FIGURES)
+        folded = seen.page.locator("details table")
+        assert [table.is_visible() for table in folded.all()] == [False, False]
+        for words in seen.page.locator("summary").all():
+            words.click()
+        assert [table.is_visible() for table in folded.all()] == [True, True]
+        seen.picture(pictures / f"report-open-{width}.png")
+        assert browser.overlapping(seen.boxes()) == []
+        assert seen.wide() == []
+        assert seen.accessible() == []
+
+
 def test_the_words_come_before_the_figures(chromium, report):
     """First paint, measured by the browser itself: plotly.js is unpacked after it."""
     with browser.window(chromium) as seen:

@@ -15,11 +15,11 @@ def opening(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -
     run = None if reply.nothing_fits else run
     return [
         page.heading(question(comparison), 1),
-        f'<div class="answer">{"".join(page.paragraph(text) for text in advice(comparison, reply, run))}</div>',
+        page.answer(advice(comparison, reply, run)),
         page.key_figures(_figures(comparison, reply, run)),
         f"<p>{_badges(comparison)}</p>",
         page.heading("Would on-demand communication pay?"),
-        f'<div class="answer{"" if reply.pays else " no"}">{page.paragraph(answer_words.verdict(reply))}</div>',
+        page.answer([answer_words.verdict(reply)], yes=reply.pays),
         *(page.paragraph(sentence) for sentence in answer_words.sentences(comparison, reply)),
     ]
 

@@ -35,6 +35,11 @@ def answer(sentences: Iterable[str], *, yes: bool = True) -> str:
     return f'<div class="answer{"" if yes else " no"}">{"".join(map(paragraph, sentences))}</div>'
 
 
+def folded(words: str, body: Iterable[str]) -> str:
+    """Open to who wants to read it; the words say what it is."""
+    return f"<details><summary>{escape(words)}</summary>{''.join(body)}</details>"
+
+
 def heading(text: str, level: int = 2) -> str:
     return f"<h{level}>{escape(text)}</h{level}>"
 

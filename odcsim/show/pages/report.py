@@ -18,9 +18,10 @@ from odcsim.plots.rows import ceiling
 from odcsim.plots.svg import svg
 from odcsim.recipe import ASKED, PART
 from odcsim.results import columns, metrics
-from odcsim.show.pages import page
+from odcsim.show.pages import choice, idling, page
 from odcsim.show.pages.opening import opening, question
 from odcsim.support.files import write_text
+from odcsim.support.numbers import counted
 from odcsim.timeline import Timeline
 
 ASSUMPTIONS = "docs/model"
@@ -46,7 +47,7 @@ def report(comparison: Comparison, sweep: Sequence[tuple[int, Comparison]] = (),
     body = [
         *opening(comparison, reply, run),
         page.heading("Every balancer under every sync"),
-        _rows(comparison, reply),
+        *choice.rows(comparison, reply),
         page.paragraph(f"In order of speed. Marked: the row to choose, and collective + lb-micro.{steps}", "note"),
         plots.embed(plots.speedups(comparison.rows), "speedups"),
         plots.embed(plots.idle(comparison.rows), "idle"),
@@ -67,7 +68,10 @@ def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:
     until = max(float(block.had[:, place].max()) for block, place in blocks)
     body = [
         page.heading("Where the time goes", 1),
-        page.paragraph(f"{len(timelines)} timelines, and minibatch {number} of each as a Gantt chart.", "asked"),
+        page.answer(idling.sentences(timelines)),
+        page.paragraph(
+            f"{counted(len(timelines), 'timeline')}, and minibatch {number} of each as a Gantt chart.", "asked"
+        ),
         *_digests(timelines),
         _parts(timelines),
         page.paragraph("Seconds are summed over minibatches; everything else is a share of device time.", "note"),
@@ -95,12 +99,6 @@ def _median(timelines: Sequence[Timeline]) -> int:
 
 def _write(title: str, body: Sequence[str], path: Path | str) -> None:
     write_text(Path(path), page.document(title, body, script=plots.script()))
-
-
-def _rows(comparison: Comparison, reply: Basis) -> str:
-    ordered = columns.best_first(comparison.rows)
-    kinds = ["best" if r is reply.chosen else "reference" if r is reply.reference else "" for r in ordered]
-    return page.table(*columns.table(ordered, columns.PAGE), kinds, name="Every balancer under every sync")
 
 
 def _memory(reply: Basis) -> list[str]:
@@ -171,7 +169,9 @@ def _origins(comparison: Comparison) -> list[str]:
     ]
     asked += [("fidelity", comparison.fidelity), ("range of seconds", f"{profile.low:g} to {profile.high:g} times")]
     shape = f" {page.badge(answer_words.SHAPE)}" if answer_words.SHAPE in setting.trace.origin else ""
-    return [f"<h2>Inputs, and where they come from{shape}</h2>", page.facts(asked), *_closing()]
+    told = f"{counted(len(asked), 'input')}, of which {sum('(default)' in text for _, text in asked)} are as usual"
+    inputs_told = page.folded(told, [page.facts(asked)])
+    return [f"<h2>Inputs, and where they come from{shape}</h2>", inputs_told, *_closing()]
 
 
 def _text(value: object) -> str:
@@ -189,7 +189,7 @@ def _digests(timelines: Sequence[Timeline]) -> list[str]:
         return []
     words = "These timelines ran different schedules (their digests differ). Do they hold the same samples? If so, "
     words += "differences come from sync and balancer together; if not, they say nothing."
-    return [f'<div class="answer no">{page.paragraph(words)}</div>']
+    return [page.answer([words], yes=False)]
 
 
 def _parts(timelines: Sequence[Timeline]) -> str:

@@ -19,6 +19,7 @@ from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.recipe import ASKED
 from odcsim.results import metrics
+from odcsim.show.pages import choice
 from odcsim.show.pages.report import write_report, write_timelines
 from odcsim.trace import Trace
 
@@ -92,10 +93,39 @@ def test_the_answer_comes_first_and_carries_its_figures(page, comparison):
     assert [word for word in words if word not in before_table] == []
 
 
-def test_the_table_has_every_row_in_order_of_speed(page, comparison):
-    names = re.findall(r'<th scope="row">([a-z-]+ \+ [a-z-]+)</th>', page.source)
-    ordered = sorted(comparison.rows, key=lambda r: r.makespan_seconds)
-    assert names[: len(ordered)] == [f"{r.sync} + {r.balancer}" for r in ordered]
+def test_the_tables_have_every_row_in_order_of_speed(page, comparison):
+    """Those that the answer names and the best of each sync at once, all others folded."""
+    names = re.findall(r'<th scope="row">([a-z-]+ \+ [a-z-]+)</th>', page.source)[: len(comparison.rows)]
+    shown, folded = choice.parted(comparison, answer.answer(comparison))
+    assert names == [answer_words.named(r) for r in (*shown, *folded)]
+    assert sorted(names) == sorted(map(answer_words.named, comparison.rows))
+    for some in (shown, folded):
+        assert some == sorted(some, key=lambda r: r.makespan_seconds)
+
+
+@pytest.mark.parametrize("memory_limit", [20e9, 30e9, 80e9])
+def test_nobody_would_choose_what_is_folded(comparison, memory_limit):
+    """Something of its sync that is shown is as fast or fits where it does not."""
+    limited = replace(
+        comparison,
+        memory_limit=memory_limit,
+        rows=tuple(replace(r, memory_fits=r.memory_bytes <= memory_limit) for r in comparison.rows),
+    )
+    reply = answer.answer(limited)
+    shown, folded = choice.parted(limited, reply)
+    assert {r.sync for r in shown} == {r.sync for r in limited.rows}
+    assert folded
+    for row in folded:
+        assert row not in (reply.reference, reply.rival, reply.best, reply.chosen)
+        ahead = [r for r in shown if r.sync == row.sync and (r.memory_fits or not row.memory_fits)]
+        assert any(r.makespan_seconds <= row.makespan_seconds or not row.memory_fits for r in ahead)
+
+
+def test_what_is_folded_says_how_much_it_is(page, comparison):
+    rows, inputs = re.findall("<details><summary>([^<]*)</summary>", page.source)
+    assert rows.startswith(f"{len(choice.parted(comparison, answer.answer(comparison))[1])} more rows: ")
+    told = page.source.split(inputs)[1].split("</details>")[0]
+    assert inputs == f"{told.count('<tr>')} inputs, of which {told.count('(default)')} are as usual"
 
 
 def test_memory_of_the_rows_that_count_is_told_by_term(page, comparison):
@@ -298,5 +328,6 @@ def test_timelines_beside_each_other(setting, timeline, tmp_path):
     for one in (timeline, other):
         assert f"{metrics.usage(one).idle():.1%}" in page.text
     assert "their digests differ" in page.text
+    assert page.text.index("is 1.") < page.text.index("Devices idle") < page.text.index("2 timelines")
     write_timelines([timeline, timeline], tmp_path / "t.html")
     assert "their digests differ" not in Page(tmp_path / "t.html").text
