@@ -93,7 +93,7 @@ class Field:
     lengths: bool = False  # it says how lengths are read
     file: bool = False  # it may name a file
     control: str = ""  # what the explorer calls it, which has a control for it
-    stops: tuple[float, ...] = ()  # of a slider
+    stops: tuple[Any, ...] = ()  # of a slider
     brief: bool = False  # the short help tells of it
 
     def refuse(self, name: str, value: Any) -> None:
@@ -135,7 +135,7 @@ class Terms:
     )  # fmt: skip
     epochs: float | None = _field(
         POSITIVE, ROWS, brief=True, letter="E", help="tell hours and cost of so many epochs",
-        example="give more than 0, such as 3",
+        example="give more than 0, such as 3", control="epochs", stops=(1, 2, 3, 5, 10),
     )  # fmt: skip
     executor: str = _field(
         Values(str, "an executor", among=EXECUTORS), ROWS, "analytic",

@@ -44,6 +44,7 @@ class Choice:
     engine: bool = False  # the engine's alone: predictions do not know it
     predicted: bool = False  # predictions' alone: the engine does not run it
     searched: bool = False  # an advice chooses it
+    control: str = ""  # what the explorer calls it, which has a control for it
     estimated: bool = False  # estimates know it; seconds that were measured hold what was chosen when they were
     measured: tuple[str, ...] = ()  # values of it that measured seconds know, too
 
@@ -96,6 +97,7 @@ class Recipe:
         words="with recompute of {} alone",
         none="without recompute",
         searched=True,
+        control="recompute",
         estimated=True,
         measured=("full", "none"),
     )
@@ -104,6 +106,7 @@ class Recipe:
         values=SHARDINGS,
         help="hybrid: every node holds all parameters, so that layers' transfers stay inside it",
         searched=True,
+        control="sharding",
     )
     accumulate: str = _chosen("locked", values=ACCUMULATE, engine=True, help="slots: the same bits always")
     # Of weights on their way, and what is computed in; masters and sums are fp32. A prediction takes its profile's.

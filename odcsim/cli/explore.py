@@ -13,8 +13,8 @@ def add(commands: Any) -> None:
         "explore",
         help="a local page with sliders, which answers while you drag",
         description="Serve a page on this machine alone, for whoever has the link that is printed: lengths, model, "
-        "GPU, devices, minibatch, token limit and network, and what they come to. Links carry what is set. Needs "
-        "pip install 'odcsim[explore]'.",
+        "GPU, devices, minibatch, token limit, network, epochs and recipe, and what they come to. Links carry what "
+        "is set. Needs pip install 'odcsim[explore]'.",
     )
     parser.add_argument("trace", nargs="?", metavar="TRACE", help="to begin with (longalign)")
     parser.add_argument("--port", type=options.seed, default=PORT, metavar="P", help=f"0: any that is free ({PORT})")
@@ -33,7 +33,7 @@ def _run(args: argparse.Namespace) -> None:
     _ = asked.lengths  # refused before anything is served
     with ExitStack() as stack:
         stack.enter_context(leaving_in_order())
-        served = serve(args.port)
+        served = serve(args.port, asked)
         stack.callback(served.server.server_close)
         link = served.link(asked.search)
         print(f"{link} (Ctrl-C ends it)", flush=True)

@@ -5,6 +5,8 @@ import threading
 import browser
 import pytest
 
+from odcsim.recipe import recipe_of
+from odcsim.show.explore import reply as replies
 from odcsim.show.explore.asked import Asked
 from odcsim.show.explore.heard import linked
 from odcsim.show.explore.opening import opened
@@ -79,6 +81,53 @@ def test_it_answers_as_the_command_does_while_one_drags(chromium, place, picture
         assert seen.page.locator("#command").inner_text() == Asked(devices=64, minibatch=1, gpu="h100").command
         assert seen.errors == []
         seen.picture(pictures / "explore-dragged.png")
+
+
+def test_an_old_answer_is_dimmed_until_the_new_one_is_there(chromium, place, monkeypatch):
+    """All that is of the old question, from the answer to the chart."""
+    kept, go = replies.reply, threading.Event()
+    opacity = "(name) => Number(getComputedStyle(document.querySelector(name)).opacity)"
+    with browser.window(chromium, 1200) as seen:
+        seen.open(place)
+        settled(seen, Asked())
+        drawn(seen)
+        monkeypatch.setattr(replies, "reply", lambda asked: go.wait(60) and kept(asked))
+        dragged(seen, "devices", 0.0)
+        for name in ("#advice", "#table", "figure", "#break-even", "#command"):
+            seen.page.wait_for_function(f"() => ({opacity})('{name}') < 0.5")
+        go.set()
+        settled(seen, Asked(devices=2))
+        for name in ("#advice", "#table", "figure", "#break-even", "#command"):
+            seen.page.wait_for_function(f"() => ({opacity})('{name}') === 1")
+        assert seen.errors == []
+
+
+def test_the_recipe_and_epochs_have_controls(chromium, place):
+    with browser.window(chromium, 1200) as seen:
+        seen.open(place)
+        settled(seen, Asked())
+        dragged(seen, "epochs", 1.0)
+        settled(seen, Asked(epochs=10.0))
+        assert seen.page.locator("#advice", has_text="10 epochs are").count() == 1
+        dragged(seen, "recompute", 1.0)
+        settled(seen, Asked(epochs=10.0, recipe=recipe_of({"recompute": "none"})))
+        assert seen.page.locator("label", has_text="recompute: none").count() == 1
+
+
+def test_the_root_shows_what_it_was_started_with(chromium):
+    from odcsim.show.explore.serve import serve
+
+    one = serve(0, Asked(trace="lmsys-chat"))
+    threading.Thread(target=one.server.serve_forever, daemon=True).start()
+    try:
+        with browser.window(chromium) as seen:
+            seen.open(one.link())
+            settled(seen, Asked(trace="lmsys-chat"))
+            seen.page.goto(one.link().partition("?")[0])
+            settled(seen, Asked(trace="lmsys-chat"))
+    finally:
+        one.server.shutdown()
+        one.server.server_close()
 
 
 def test_a_link_opens_what_was_set(chromium, served):

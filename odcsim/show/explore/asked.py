@@ -2,10 +2,12 @@
 
 import shlex
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from odcsim.cluster import Cluster
@@ -14,17 +16,25 @@ from odcsim.decide.asking import setting_of
 from odcsim.decide.setting import Setting
 from odcsim.decide.sweep import FACTORS
 from odcsim.errors import InputError
-from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, MACHINES, STEP, Field, Question
+from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, MACHINES, STEP, Field, Question, Values
 from odcsim.reading import load
+from odcsim.recipe import CHOICES, flag, recipe_of
 from odcsim.trace import Trace
 
 ROOM = Field(AMOUNT, STEP, 0.0, control="tokens of a microbatch", stops=(0, *FACTORS))
 NETWORK = Field(
     FROM_ZERO, MACHINES, 0, control="network between nodes", stops=(0, 25, 50, 100, 200, 400, 800)
 )  # fmt: skip
-CONTROLS = {name: about for name, about in FIELDS.items() if about.control} | {"room": ROOM, "network": NETWORK}
+CHOSEN = {
+    name: Field(Values(str, "", among=of.values), STEP, of.usual, control=of.control, stops=of.values)
+    for name, of in CHOICES.items()
+    if of.control
+}
+CONTROLS = (
+    {name: about for name, about in FIELDS.items() if about.control} | {"room": ROOM, "network": NETWORK} | CHOSEN
+)
 LINKED = tuple(CONTROLS)
-TEXTS = tuple(name for name, about in CONTROLS.items() if about.values.type is str)
+TEXTS = tuple(name for name, about in CONTROLS.items() if about.values.type is str and not about.stops)
 SLIDERS = tuple(name for name, about in CONTROLS.items() if about.stops)
 
 
@@ -38,6 +48,7 @@ class Asked(Question):
     minibatch: int = 4
     minibatches: int = 8
     price: float = 2.0
+    epochs: float = 1.0
     room: float = 0.0  # a microbatch's limit over the longest sample; 0: as compare's
     network: int = 0  # Gb/s of a network card; 0: the GPU's usual one
 
@@ -45,8 +56,18 @@ class Asked(Question):
     def search(self) -> str:
         """What a link holds of it: everything that is not as usual."""
         usual = Asked()
-        changed = {name: getattr(self, name) for name in LINKED if getattr(self, name) != getattr(usual, name)}
+        changed = {name: self.value(name) for name in LINKED if self.value(name) != usual.value(name)}
         return f"?{urlencode(changed)}" if changed else ""
+
+    def value(self, name: str) -> Any:
+        """What a control says."""
+        return self.recipe.value(name) if name in CHOSEN else getattr(self, name)
+
+    @property
+    def bare(self) -> "Asked":
+        """Without what changes dollars and hours alone, and no row."""
+        usual = Asked()
+        return replace(self, price=usual.price, epochs=usual.epochs)
 
     @property
     def lengths(self) -> Trace:
@@ -72,8 +93,16 @@ class Asked(Question):
         words = ["odcsim", "compare", self.trace]
         for name, value in asked:
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+        for name in CHOSEN:
+            words += [flag(name), self.value(name)] if self.value(name) != CHOICES[name].usual else []
         network = f" --cluster <(echo nic_gbit_s={self.network})" if self.network else ""
         return shlex.join(words) + network
+
+
+def asked_of(words: Mapping[str, Any]) -> Asked:
+    """By what controls and links say, choices of the recipe among it."""
+    rest = {name: value for name, value in words.items() if name not in CHOSEN}
+    return Asked(**rest, recipe=recipe_of({name: words[name] for name in CHOSEN if name in words}))
 
 
 def _check_named(name: str, text: str) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from odcsim.errors import InputError
-from odcsim.show.explore.asked import CONTROLS, SLIDERS, TEXTS, Asked
+from odcsim.show.explore.asked import CONTROLS, SLIDERS, TEXTS, Asked, asked_of
 
-STOPS: Mapping[str, Sequence[float]] = {name: CONTROLS[name].stops for name in SLIDERS}
+STOPS: Mapping[str, Sequence[Any]] = {name: CONTROLS[name].stops for name in SLIDERS}
 LETTERS = 4096  # of a name
 DEAREST = 10**9  # dollars
 
@@ -22,7 +22,7 @@ def linked(search: Any) -> Asked:
         except (KeyError, ValueError):
             raise InputError(f"the link says {name:.40}={text:.80}", fix=f"it may say {', '.join(kinds)}") from None
         if name in STOPS and values[name] not in STOPS[name]:
-            stops = ", ".join(f"{stop:g}" for stop in STOPS[name])
+            stops = ", ".join(f"{stop}" if isinstance(stop, str) else f"{stop:g}" for stop in STOPS[name])
             raise InputError(f"the link says {name}={text:.80}", fix=f"it may be {stops}")
     return _checked(values)
 
@@ -38,7 +38,7 @@ def given(values: Mapping[str, Any]) -> Asked:
     return _checked(found)
 
 
-def _places(stops: Sequence[float]) -> set[str]:
+def _places(stops: Sequence[Any]) -> set[str]:
     """A browser may send a number or its text."""
     return {text for place in range(len(stops)) for text in (f"{place}", f"{float(place)}")}
 
@@ -49,7 +49,7 @@ def _checked(values: Mapping[str, Any]) -> Asked:
         raise InputError("there is no price", fix="give dollars of a GPU-hour, or 0")
     if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price <= DEAREST:
         raise InputError(f"the price is {price!r:.40}", fix="give dollars of a GPU-hour, or 0")
-    return Asked(**dict(values) | {name: _text(name, values[name]) for name in TEXTS if name in values})
+    return asked_of(dict(values) | {name: _text(name, values[name]) for name in TEXTS if name in values})
 
 
 def _text(name: str, value: Any) -> str:

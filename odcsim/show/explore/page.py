@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
@@ -23,12 +24,14 @@ _COPY = """(clicks, command) => { navigator.clipboard.writeText(command); return
 _LINK = """(search) => { history.replaceState(null, "", location.pathname + (search || "")); return ""; }"""
 
 
-def page() -> Dash:
+def page(start: Asked) -> Dash:
+    """`start`: what it shows where a link says nothing."""
     app = Dash(__name__, title=TITLE, update_title="", assets_folder=str(Path(__file__).parent / "assets"))
     app.index_string = _index()
-    app.layout = _layout()
+    app.layout = _layout(start)
     values = [Output(name, "value") for name in FIELDS]
-    app.callback(*values, Output("link-problem", "children"), Input("place", "search"))(_from_link)
+    opened = Output("link-problem", "children"), Input("place", "search")
+    app.callback(*values, *opened)(lambda search: _from_link(search, start))
     said = [f"{name}-said" for name in SLIDERS]
     shown = [Output(name, "children") for name in (*said, "advice", "table", "command", "problem")]
     controls = [Input(name, "value") for name in FIELDS]
@@ -52,11 +55,10 @@ def _index() -> str:
     return f"{frame}{head}<style>{style()}</style></head>\n<body>{body}</body>\n</html>\n"
 
 
-def _layout() -> Any:
-    asked = Asked()
+def _layout(asked: Asked) -> Any:
     known = {"trace": names(), "model": catalog.model_names(), "gpu": catalog.gpu_names()}
     texts = [_text(name, getattr(asked, name), known[name]) for name in TEXTS]
-    sliders = [_slider(name, STOPS[name], getattr(asked, name)) for name in SLIDERS]
+    sliders = [_slider(name, STOPS[name], asked.value(name)) for name in SLIDERS]
     price = _named("price", CONTROLS["price"].control, dcc.Input(id="price", type="number", min=0, step="any"))
     buttons = [html.Button(words, id=name) for name, words in (("copy", "Copy as command"), ("save", "Save report"))]
     hidden = [dcc.Location(id="place", refresh=False), dcc.Store(id="asked"), dcc.Download(id="report")]
@@ -75,6 +77,7 @@ def _layout() -> Any:
             html.P(id="break-even", className="note", **{"aria-live": "polite"}),
             html.H2("Every row"),
             html.Div(id="table", className="scroll", role="region", tabIndex=0, **{"aria-label": "Every row"}),
+            html.P("GPU-hours and dollars of rows are those of the minibatches drawn.", className="note"),
             html.H2("The same in a terminal"),
             html.Pre(html.Code(id="command"), tabIndex=0),
             html.P([*buttons, html.Span(id="copied", role="status"), html.Span(id="linked")]),
@@ -94,18 +97,19 @@ def _text(name: str, value: str, known: Sequence[str]) -> Any:
     return _named(name, CONTROLS[name].control, html.Div([control, options]))
 
 
-def _slider(name: str, stops: Sequence[float], value: float) -> Any:
+def _slider(name: str, stops: Sequence[Any], value: Any) -> Any:
     """From the first stop to the last, by their places."""
     control = dcc.Input(id=name, type="range", min=0, max=len(stops) - 1, step=1, value=stops.index(value))
     return _named(name, f"{CONTROLS[name].control}: ", control, html.B(id=f"{name}-said"))
 
 
-def _from_link(search: Any) -> list[Any]:
-    return or_line(lambda: _set(linked(search), ""), lambda line: _set(Asked(), line))
+def _from_link(search: Any, start: Asked) -> list[Any]:
+    """A link that says nothing is that of the page itself."""
+    return or_line(lambda: _set(linked(search) if search else start, ""), lambda line: _set(start, line))
 
 
 def _set(asked: Asked, problem: str) -> list[Any]:
-    places = [STOPS[name].index(getattr(asked, name)) for name in SLIDERS]
+    places = [STOPS[name].index(asked.value(name)) for name in SLIDERS]
     return [*(getattr(asked, name) for name in TEXTS), *places, asked.price, problem]
 
 
@@ -118,7 +122,8 @@ def _answer(*values: Any) -> list[Any]:
 def _shown(asked: Asked) -> list[Any]:
     found = replies.reply(asked)
     words = [html.P(text) for text in [*found.advice, found.verdict, fixed.sentence(asked.setting)]]
-    return [asked.search, *_said(asked), words, _table(found), asked.command, ""]
+    link = asked.search or f"?{urlencode({'trace': asked.trace})}"  # without any it is what the page began with
+    return [link, *_said(asked), words, _table(found), asked.command, ""]
 
 
 def _said(asked: Asked) -> list[str]:
@@ -127,7 +132,9 @@ def _said(asked: Asked) -> list[str]:
     setting = asked.setting
     best = f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
     known = {"room": f"at most {setting.limit:,}{best}", "network": network}
-    return [known.get(name, f"{getattr(asked, name):,}") for name in SLIDERS]
+    values = {name: asked.value(name) for name in SLIDERS}
+    plain = {name: value if isinstance(value, str) else f"{value:,g}" for name, value in values.items()}
+    return [*(plain | known).values()]
 
 
 def _table(found: replies.Reply) -> Any:

@@ -12,6 +12,7 @@ from odcsim.decide.break_even import lead, network, planned
 from odcsim.decide.break_even_words import sentence
 from odcsim.decide.comparison import Comparison, compare, pairs
 from odcsim.decide.setting import Drawn, Setting, assign
+from odcsim.decide.whole_run import WholeRun
 from odcsim.plots.pair import panels
 from odcsim.results import columns
 from odcsim.results.summary import priced
@@ -30,7 +31,10 @@ class Reply:
 
     @property
     def advice(self) -> list[str]:
-        return advice(self.comparison, self.basis)
+        """Hours and dollars of as many epochs as are asked for."""
+        epochs = self.comparison.setting.epochs
+        run = None if epochs is None or self.basis.nothing_fits else WholeRun(self.comparison, epochs)
+        return advice(self.comparison, self.basis, run)
 
     @property
     def verdict(self) -> str:
@@ -48,9 +52,9 @@ class Reply:
 
 @lru_cache(maxsize=64)
 def reply(asked: Asked) -> Reply:
-    """What a price changes is its dollars alone."""
-    found, price = _compared(replace(asked, price=Asked().price)), asked.price
-    setting = replace(found.setting, price=price)
+    """What a price changes is its dollars alone, and epochs no row."""
+    found, price = _compared(asked.bare), asked.price
+    setting = replace(found.setting, price=price, epochs=asked.epochs)
     comparison = replace(found, setting=setting, rows=tuple(priced(row, price) for row in found.rows))
     return Reply(comparison, answer.answer(comparison))
 
@@ -66,9 +70,7 @@ def _compared(asked: Asked) -> Comparison:
 def _planned(asked: Asked, setting: Setting, balancer: str, minibatches: Sequence[Drawn]) -> ScheduleFile:
     """As far as a network is nothing to the balancer, the plan that was made with another one."""
     key = asked if balance.named(balancer).weighs_transfers else replace(asked, network=0)
-    known = _plans(
-        replace(key, price=Asked().price, room=0.0), setting.limit, len(minibatches), minibatches[0].unassigned
-    )
+    known = _plans(replace(key.bare, room=0.0), setting.limit, len(minibatches), minibatches[0].unassigned)
     if balancer not in known:
         known[balancer] = assign(setting, balancer, minibatches)
     return known[balancer]
@@ -92,7 +94,7 @@ def chart(asked: Asked) -> dict[str, Any]:
 
 def break_even(asked: Asked) -> str:
     """From which network on it pays, as `odcsim break-even` says it: of fewer minibatches, at this token limit."""
-    return _broken_even(replace(asked, price=Asked().price))
+    return _broken_even(asked.bare)
 
 
 @lru_cache(maxsize=32)
@@ -108,4 +110,4 @@ def _broken_even(asked: Asked) -> str:
 
 def report(asked: Asked) -> str:
     """The whole comparison as a page."""
-    return pages.report(compare(asked.setting))
+    return pages.report(compare(asked.setting), epochs=asked.epochs)

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from odcsim.errors import InputError
+from odcsim.show.explore.asked import Asked
 from odcsim.show.explore.door import TOKEN, Door
 
 HOST = "127.0.0.1"
@@ -24,15 +25,15 @@ class Served:
         return f"http://{HOST}:{self.server.server_port}/?{token}{search.replace('?', '&', 1)}"
 
 
-def serve(port: int) -> Served:
-    """Port 0 is any that is free."""
+def serve(port: int, start: Asked | None = None) -> Served:
+    """Port 0 is any that is free. `start`: what a link without words shows."""
     try:
         from werkzeug.serving import make_server
 
         from odcsim.show.explore.page import page
     except ImportError:
         raise InputError("explore needs dash", fix="pip install 'odcsim[explore]'") from None
-    app, door = page().server, Door()
+    app, door = page(start or Asked()).server, Door()
     door.put_before(app)
     app.config["MAX_CONTENT_LENGTH"] = MOST
     app.register_error_handler(Exception, _odd)

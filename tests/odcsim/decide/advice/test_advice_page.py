@@ -108,6 +108,8 @@ def test_compare_takes_epochs_and_a_global_batch(tmp_path, capsys, monkeypatch):
     for row, whole in zip(content["rows"], run["rows"], strict=True):
         assert whole["seconds"] == pytest.approx(row["makespan_seconds"] / 4 * 63)
         assert whole["dollars"] == pytest.approx(whole["seconds"] / 3600 * 4 * 2)
+    assert main([*COMPARE, "--minibatch", "4", "--epochs", "1"]) == 0
+    assert "\n1 epoch is 32 steps of 16 samples: " in capsys.readouterr().out
     assert main([*COMPARE, "--minibatch", "4", "--epochs", "2"]) == 0
     assert re.search(r"^2 epochs are 63 steps of 16 samples: .* and \$", capsys.readouterr().out, re.MULTILINE)
 

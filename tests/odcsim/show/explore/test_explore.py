@@ -1,8 +1,10 @@
 """The page says what the command says: by its link, in its command, in its figures."""
 
 import json
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
@@ -12,12 +14,17 @@ from odcsim.decide.break_even import lead, network
 from odcsim.decide.break_even_words import sentence
 from odcsim.decide.comparison import inputs
 from odcsim.errors import InputError
+from odcsim.recipe import recipe_of
 from odcsim.show.explore.asked import Asked
 from odcsim.show.explore.heard import linked
 from odcsim.show.explore.reply import break_even, chart, reply, report
 
+HELD = recipe_of({"recompute": "none", "sharding": "hybrid"})
 SOME = Asked(devices=4, minibatch=2, room=1.25, price=3.5, minibatches=4)
-MORE = [SOME, Asked(trace="lmsys-chat", model="qwen3-8b", gpu="h100", devices=16, network=100, minibatches=4), Asked()]
+NODES = Asked(
+    trace="lmsys-chat", model="qwen3-8b", gpu="h100", devices=16, network=100, minibatches=4, epochs=3.0, recipe=HELD
+)
+MORE = [SOME, NODES, Asked()]
 
 
 @pytest.mark.parametrize("asked", MORE)
@@ -30,6 +37,29 @@ def test_what_is_as_usual_is_not_in_the_link():
     assert Asked(devices=16).search == "?devices=16"
 
 
+def test_what_is_chosen_of_the_recipe_and_epochs_are_in_link_and_command():
+    assert "&epochs=3.0&" in NODES.search
+    assert NODES.search.endswith("&recompute=none&sharding=hybrid")
+    assert "--epochs 3 " in NODES.command
+    assert "--recompute none --sharding hybrid" in NODES.command
+    assert "recompute" not in Asked().command
+
+
+def test_hours_and_dollars_are_of_as_many_epochs_as_the_command_says(capsys):
+    for asked in (SOME, replace(SOME, epochs=10.0)):
+        assert main(shlex.split(asked.command)[1:]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        [run] = [line for line in lines if line.startswith(f"{asked.epochs:g} epoch")]
+        assert any(words.endswith(run) for words in reply(asked).advice)
+
+
+def test_epochs_and_a_price_change_no_row():
+    dearer = replace(SOME, epochs=10.0, price=7.0)
+    rows, others = (reply(asked).comparison.rows for asked in (SOME, dearer))
+    assert [r.makespan_seconds for r in rows] == [r.makespan_seconds for r in others]
+    assert [2 * r.dollars for r in rows] == pytest.approx([r.dollars for r in others])
+
+
 REFUSED = [
     "devices=many",
     "colour=red",
@@ -38,6 +68,9 @@ REFUSED = [
     "room=nan",
     "price=inf",
     "price=-1",
+    "epochs=4",
+    "recompute=some",
+    "sharding=True",
     "trace=+",
 ]
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("dash", reason="pip install 'odcsim[explore]'")
 
 from odcsim.show.explore import line
+from odcsim.show.explore.asked import Asked
 from odcsim.show.explore.serve import serve
 
 # A question that is soon answered. Sliders stand at their places.
@@ -26,6 +27,9 @@ SMALL = {
     "room": 1,
     "network": 0,
     "minibatches": 0,
+    "epochs": 0,
+    "recompute": 0,
+    "sharding": 0,
     "price": 2.0,
 }
 LINK = "trace=uniform%3Amin%3D2%2Cmax%3D9%2Csamples%3D64&model=tiny&devices=2&minibatch=1&minibatches=4"
@@ -105,6 +109,22 @@ def test_whatever_the_page_is_said_to_have_asked_is_answered(page, of, name, sea
 def test_whatever_is_sent_is_no_fault_of_the_server(page, body, name):
     assert page.post(json.dumps(body).encode(errors="surrogatepass")).status_code in (200, 204, 400)
     assert page.post(page.body("break-even", {"asked": "?devices=3"}) | {name: body}).status_code in (200, 204, 400)
+
+
+def test_where_a_link_says_nothing_it_shows_what_it_was_started_with():
+    """And its own link, which always says something, what it holds."""
+    served = serve(0, Asked(trace="lmsys-chat", devices=16))
+    try:
+        started = Page(served)
+        for search, trace in ((None, "lmsys-chat"), ("", "lmsys-chat"), ("?trace=longalign", "longalign")):
+            shown = started.ask("link-problem", {"place": search}).get_json()["response"]
+            assert shown["trace"]["value"] == trace
+        usual = started.ask("link-problem", {"place": "?trace=longalign"}).get_json()["response"]
+        values = {name: usual[name]["value"] for name in SMALL}
+        told = started.ask("asked.data", values).get_json()["response"]["asked"]["data"]
+        assert started.ask("link-problem", {"place": told}).get_json()["response"]["trace"]["value"] == "longalign"
+    finally:
+        served.server.server_close()
 
 
 @pytest.mark.parametrize("name", ["trace", "model", "gpu"])
