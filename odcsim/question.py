@@ -175,6 +175,9 @@ class Question(Terms):
     drop_over: int | None = _field(
         COUNT, QUESTION, lengths=True, letter="T", help="leave out samples over T tokens; ids count the rest"
     )  # fmt: skip
+    skip_bad: bool = _field(
+        FLAG, QUESTION, False, lengths=True, help="leave out rows that are no sample, and say which; ids count the rest"
+    )  # fmt: skip
     model: str = _field(
         TEXT, MACHINES, "", brief=True, file=True, letter="M", control="model: a name or a config.json",
         help="a name ('odcsim catalog list') or a config.json",

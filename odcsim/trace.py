@@ -23,7 +23,8 @@ class Trace:
     packed before training. What is drawn, dealt and counted of a minibatch is then bundles.
 
     Where only a part of a dataset was counted, `drawn_from` says of how many samples; 0: these are all. `folded`: the
-    file has too many rows, so equal ones are counted, and a sample's number is not its row there.
+    file has too many rows, so equal ones are counted, and a sample's number is not its row there. `left_out`: which
+    rows were bad and are none of these.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Trace:
     drawn_from: int = 0
     folded: bool = False
     bundle: NDArray[np.int64] | None = None
+    left_out: str = ""
 
     def __post_init__(self) -> None:
         for field in COLUMNS:

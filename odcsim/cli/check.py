@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.errors import InputError
+from odcsim.question import FIELDS
 from odcsim.recipe import CHOICES
 from odcsim.support.numbers import counted
 
@@ -30,6 +31,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--lengths", metavar="FILE", help="lengths of the samples, whose rows the plan numbers")
     parser.add_argument("--column", metavar="C", help="the column of that file that holds the lengths")
+    parser.add_argument("--skip-bad", action="store_true", help=FIELDS["skip_bad"].help)
     parser.add_argument(
         "--images", metavar="C", help="the column of that file that counts a sample's images, or says true or false"
     )
@@ -78,7 +80,8 @@ def _with_lengths(batches: "list[Batch]", args: argparse.Namespace) -> "tuple[li
     from odcsim.reading.images import images
     from odcsim.reading.tally import in_places
 
-    trace = in_places(load(args.lengths, column=args.column), args.lengths)
+    trace = in_places(load(args.lengths, column=args.column, skip_bad=args.skip_bad), args.lengths)
+    options.tell_left_out(trace)
 
     def at(sample: int) -> int:
         if sample >= trace.size:

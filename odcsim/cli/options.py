@@ -23,6 +23,7 @@ from odcsim.recipe import ASKED, SEARCHED
 from odcsim.recipe_flags import add_recipe, chosen
 from odcsim.support.command import Parser
 from odcsim.support.numbers import amount, whole
+from odcsim.support.printing import printable
 
 if TYPE_CHECKING:
     from odcsim.decide.setting import Setting
@@ -105,6 +106,7 @@ def asked(args: argparse.Namespace, **more: Any) -> Question:
 
     words = {name: getattr(args, name) for name in FIELDS if getattr(args, name, None) is not None}
     question = asking.read(asking.asked(words | chosen(args) | more))
+    tell_left_out(question.trace)
     tell_cutoff(question.trace, args.cutoff)
     return question
 
@@ -131,7 +133,15 @@ def loaded(args: argparse.Namespace, source: str) -> "Trace":
     from odcsim.decide.asking import lengths_of
 
     how = {name: getattr(args, name) for name in LENGTHS if getattr(args, name, None) is not None}
-    return lengths_of(Question(**{**how, "trace": source}))
+    trace = lengths_of(Question(**{**how, "trace": source}))
+    tell_left_out(trace)
+    return trace
+
+
+def tell_left_out(trace: "Trace") -> None:
+    """On stderr, too."""
+    if trace.left_out:
+        print(printable(f"{trace.name}: {trace.left_out}"), file=sys.stderr)
 
 
 def tell_cutoff(trace: "Trace", at: int | None) -> None:

@@ -40,9 +40,12 @@ def _run(args: argparse.Namespace) -> int:
 
     from odcsim.decide.sweeps.grid import grid_of
     from odcsim.decide.sweeps.sweeping import planned, run
+    from odcsim.support.printing import printable
     from odcsim.support.progress import progress
 
     plan = planned(grid_of(args.grid), Path(args.output), args.shard)
+    for words in plan.grid.left_out:
+        print(printable(words), file=sys.stderr)
     try:
         with _workers(args, plan) as executor, progress("odcsim sweep", len(plan.points)) as advance:
             told = run(plan, executor, _advancing(advance))

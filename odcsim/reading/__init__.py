@@ -22,13 +22,16 @@ def load(
     drop_over: int | None = None,
     tokenizer: str | Path | None = None,
     sample: int = 0,
+    skip_bad: bool = False,
 ) -> Trace:
     """The trace in a file, under a name of `traces/`, or drawn from a spec. `column` picks a file's column.
 
     Samples over `truncate` tokens are shortened, those over `drop_over` left out; the trace's origin says what it cost.
     Texts and conversations are counted by the `tokenizer` in a folder: all of them, or a `sample` of so many rows.
+    Rows that are no sample are an error that names them, or left out with `skip_bad`, as the trace's `left_out` says.
     """
-    trace, cost = limits.within(_whole(source, column, _asked(source, tokenizer, sample)), truncate, drop_over)
+    asked = _asked(source, tokenizer, sample)
+    trace, cost = limits.within(_whole(source, column, asked, skip_bad=skip_bad), truncate, drop_over)
     return replace(trace, origin=f"{trace.origin}; {cost}") if cost else trace
 
 
@@ -40,7 +43,9 @@ def _asked(source: str | Path, tokenizer: str | Path | None, sample: int) -> Tex
     return None
 
 
-def _whole(source: str | Path, column: str | None, asked: TextCounting | None = None) -> Trace:
+def _whole(
+    source: str | Path, column: str | None, asked: TextCounting | None = None, *, skip_bad: bool = False
+) -> Trace:
     text = str(source)
     if not text.strip():
         raise InputError("the name of a trace is empty", fix=f"name a trace, a spec or a file ({files.SUFFIXES})")
@@ -53,7 +58,7 @@ def _whole(source: str | Path, column: str | None, asked: TextCounting | None = 
     if name:
         return named.load(name)
     if isinstance(source, Path) or files.looks_like_one(text) or Path(text).exists():
-        return files.load(Path(source), column, asked)
+        return files.load(Path(source), column, asked, skip_bad=skip_bad)
     hint = nearest(text.partition(":")[0], [*named.names(), *specs.KINDS])
     raise InputError(f"no trace is called '{text}'", fix=f"{hint.rstrip('?.')}, or give a file ({files.SUFFIXES})")
 

@@ -114,8 +114,10 @@ def _values(path: Path, name: str, batch: Any) -> Any:
 
     column = _field(batch, name)
     if _of_tokens(column.type):
-        if not column.null_count and name.lower() in (*tokens.LABELS, *tokens.MASKS):
-            return _counting(path, name, column)
+        if name.lower() in (*tokens.LABELS, *tokens.MASKS):
+            counts = np.full(len(column), np.nan)
+            counts[column.is_valid().to_numpy(zero_copy_only=False)] = _counting(path, name, column.drop_null())
+            return counts
         column = compute.list_value_length(column)
     if column.null_count == 0 and (types.is_integer(column.type) or types.is_floating(column.type)):
         return column.to_numpy(zero_copy_only=False)

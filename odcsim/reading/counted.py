@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
+from odcsim.reading.bad import BadRows
 from odcsim.reading.records import Record, RecordFile
 from odcsim.reading.roles import GROUP, LENGTH, STEP, first_of
 from odcsim.reading.table import Table
 from odcsim.reading.tokenizing import kept, writing
-from odcsim.reading.tokenizing.counting import Counted, counted
+from odcsim.reading.tokenizing.counting import RowTokens, counted
 from odcsim.reading.tokenizing.folder import TokenizerFolder, open_folder
 from odcsim.reading.tokenizing.forms import Form, form_of
 from odcsim.reading.tokenizing.writer import writer_of
-from odcsim.reading.tokenizing.writing import Request, form_in, source_of
+from odcsim.reading.tokenizing.writing import Request, first_form, form_in, source_of
 from odcsim.support import budget
 from odcsim.support.progress import progress
 from odcsim.trace import Trace
@@ -43,7 +44,7 @@ def first_row(path: Path) -> Record:
     """Nothing where the file is damaged, which whoever looked for lengths has told."""
     file = RecordFile(path)
     try:
-        return file.first() if path.exists() and file.readable else {}
+        return first_form(file, None, chat=True)[0] if path.exists() else {}
     except (InputError, ValueError, OSError, ArithmeticError):
         return {}
 
@@ -64,7 +65,7 @@ def _is_text(value: object) -> bool:
         return True
 
 
-def load(path: Path, opened: Callable[[], Table], column: str | None, asked: TextCounting) -> Trace:
+def load(path: Path, opened: Callable[[], Table], column: str | None, asked: TextCounting, bad: BadRows) -> Trace:
     """Lengths in tokens; of rollouts, which say their step, the groups of one prompt, too."""
     file = RecordFile(path)
     with budget.bounded(path):
@@ -72,12 +73,22 @@ def load(path: Path, opened: Callable[[], Table], column: str | None, asked: Tex
         form = form_in(file, column, folder)
         size = file.size() if asked.sample else 0
     chosen = _drawn(size, asked.sample) if asked.sample and asked.sample < size else None
-    lengths, loss = _once(file, form, folder, chosen)
+    lengths, loss, faults = _once(file, form, folder, chosen)
+    good = lengths > 0
+    bad.add(path, good, faults, lambda row: file.place(row if chosen is None else int(chosen[row])))
+    if not good.any():
+        raise bad.refusal(path)
     with budget.bounded(path):
-        group, step = _rollouts(table, form, chosen)
-    drawn_from = 0 if chosen is None else size
-    trace = Trace(path.name, lengths, None, loss, group, step, drawn_from=drawn_from)
+        group, step = _rollouts(table, form, good if chosen is None else _among(size, chosen[good]))
+    drawn_from = 0 if chosen is None else round(size * float(good.mean()))
+    trace = Trace(path.name, lengths[good], None, loss if loss is None else loss[good], group, step, "", drawn_from)
     return _told(trace, form, folder)
+
+
+def _among(size: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    found = np.zeros(size, np.bool_)
+    found[rows] = True
+    return found
 
 
 def _drawn(size: int, sample: int) -> NDArray[np.int64]:
@@ -86,14 +97,14 @@ def _drawn(size: int, sample: int) -> NDArray[np.int64]:
     return np.sort(rows).astype(np.int64)
 
 
-def _once(file: RecordFile, form: Form, folder: TokenizerFolder, chosen: NDArray[np.int64] | None) -> Counted:
+def _once(file: RecordFile, form: Form, folder: TokenizerFolder, chosen: NDArray[np.int64] | None) -> RowTokens:
     rows = 0 if chosen is None else len(chosen)
     key = kept.key(file.files, form.words, form.columns, form.plain, rows, folder.digest, file.path.suffix.lower())
     if (known := kept.recall(key)) is None:
         with progress("counting tokens", rows or file.size()) as advance:
             known = _anew(file, form, folder, chosen, advance)
         kept.keep(key, known)
-    if not len(known[0]):
+    if not len(known.lengths):
         raise InputError("holds no rows", where=str(file.path), fix="give one row per sample")
     return known
 
@@ -104,26 +115,22 @@ def _anew(
     folder: TokenizerFolder,
     chosen: NDArray[np.int64] | None,
     advance: Callable[[], None],
-) -> Counted:
-    def place(row: int) -> str:
-        return file.place(row if chosen is None else int(chosen[row]))
-
+) -> RowTokens:
     writer = writer_of(os.getpid())
     request = Request(file.path, form.column, folder.path, chosen, Path.cwd(), budget.most(), writing.SECONDS)
     with writer.lock:
         blocks = writer.blocks(request, source_of(file, form, folder))
-        return counted(blocks, folder.tokenizer, place, advance, writer.end, plain=form.plain)
+        return counted(blocks, folder.tokenizer, advance, writer.end, plain=form.plain)
 
 
 def _rollouts(
-    table: Table, form: Form, chosen: NDArray[np.int64] | None
+    table: Table, form: Form, good: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
     """The group and the step of each row, where it is a rollout."""
     step = first_of(table.names, STEP)
     if step is None or not form.groups:
         return None, None
-    steps, groups = table.labels(step), table.labels(first_of(table.names, GROUP) or form.groups)
-    return (groups, steps) if chosen is None else (groups[chosen], steps[chosen])
+    return table.labels(first_of(table.names, GROUP) or form.groups, good), table.labels(step, good)
 
 
 def _told(trace: Trace, form: Form, folder: TokenizerFolder) -> Trace:

@@ -5,17 +5,20 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.reading import counted, nested, steplogs, unpacked
 from odcsim.reading.arrays import open_megatron, open_numpy
 from odcsim.reading.arrow import is_saved, open_arrow, open_parquet, open_saved
+from odcsim.reading.bad import BadRows, Check, sifted
 from odcsim.reading.counted import TextCounting
 from odcsim.reading.jsons import open_json, open_jsonl
+from odcsim.reading.records import Record
 from odcsim.reading.roles import NoLengths, Roles, assign
 from odcsim.reading.shards import joined, shards
-from odcsim.reading.table import EXACT, Columns, Table, lengths_of, numbers, whole
-from odcsim.reading.tally import Ints, Tally
+from odcsim.reading.table import EXACT, Columns, Table, are_whole, lengths_of, numbers, summed
+from odcsim.reading.tally import Tally
 from odcsim.reading.text import open_text
 from odcsim.support import budget
 from odcsim.support.whole import check_file
@@ -43,31 +46,39 @@ def looks_like_one(text: str) -> bool:
     return "/" in text or "\\" in text or suffix in OPENERS or suffix == unpacked.PACKED or text == unpacked.PIPE
 
 
-def load(path: Path, column: str | None = None, asked: TextCounting | None = None) -> Trace:
+def load(path: Path, column: str | None = None, asked: TextCounting | None = None, *, skip_bad: bool = False) -> Trace:
     """A trace from a file of lengths, a count table or a quantile table; or of texts, counted as is asked."""
+    bad = BadRows()
     with unpacked.plain(path) as file:
         if file.exists() and not file.is_dir():
             check_file(file)
         if file.is_dir() and not is_saved(file) and (files := shards(file)):
             share = None if asked is None else asked.share(len(files))
-            return joined(file, files, lambda part: _one(part, column, share))
-        return _one(file, column, asked)
+            trace = joined(file, files, lambda part: _one(part, column, share, bad))
+        else:
+            trace = _one(file, column, asked, bad)
+        if bad.count and not skip_bad:
+            raise bad.refusal(file)
+    return bad.left_out(trace)
 
 
-def _one(path: Path, column: str | None, asked: TextCounting | None) -> Trace:
+def _one(path: Path, column: str | None, asked: TextCounting | None, bad: BadRows) -> Trace:
     if asked is not None:
-        return counted.load(path, partial(open_table, path), column, asked)
+        return counted.load(path, partial(open_table, path), column, asked, bad)
     with budget.bounded(path):
-        return _lengths(path, column)
+        return _lengths(path, column, bad)
 
 
-def _lengths(path: Path, column: str | None) -> Trace:
+def _lengths(path: Path, column: str | None, bad: BadRows) -> Trace:
+    before = bad.count
     try:
-        return _measured(path, column)
+        trace = _measured(path, column, bad)
+        if bad.count - before > trace.size:  # a text may happen to be a number
+            _refuse_texts(path, counted.first_row(path), column)
+        return trace
     except InputError as error:
         first = counted.first_row(path)
-        if counted.has_text(first, column):
-            raise InputError("holds texts, and no lengths", where=str(path), fix=counted.FLAG) from None
+        _refuse_texts(path, first, column)
         steplogs.refuse_means(first, str(path))
         if isinstance(error, NoLengths) and (inside := list(nested.counts(first))):
             fix = f"numbers lie inside one: --column {' or '.join(inside[:3])}"
@@ -75,16 +86,21 @@ def _lengths(path: Path, column: str | None) -> Trace:
         raise
 
 
-def _measured(path: Path, column: str | None) -> Trace:
+def _refuse_texts(path: Path, first: Record, column: str | None) -> None:
+    if counted.has_text(first, column):
+        raise InputError("holds texts, and no lengths", where=str(path), fix=counted.FLAG) from None
+
+
+def _measured(path: Path, column: str | None, bad: BadRows) -> Trace:
     table = open_table(path)
     roles = assign(table.names, column, str(path), table.lists)
     steplogs.refuse(table, roles, str(path))
     if roles.quantile:
         return _quantiles(table, roles, column, path)
-    tally = _tallied(table, roles, path)
+    tally, good = _tallied(table, roles, path, bad)
     _check_later(table, roles, column, str(path))
-    group = table.labels(roles.group) if roles.group else None
-    step = table.labels(roles.step) if roles.step else None
+    group = table.labels(roles.group, good) if roles.group else None
+    step = table.labels(roles.step, good) if roles.step else None
     return tally.trace(path.name, f"{'count table' if roles.count else 'file'} {path.name}", group, step)
 
 
@@ -119,33 +135,47 @@ def open_table(path: Path) -> Table:
     return OPENERS[path.suffix.lower()](path)
 
 
-def _tallied(table: Table, roles: Roles, path: Path) -> Tally:
+def _tallied(table: Table, roles: Roles, path: Path, bad: BadRows) -> tuple[Tally, NDArray[np.bool_] | None]:
+    """The good rows, and of a file whose rows stand for themselves which these are."""
     tally, counted = Tally(str(path), ordered=bool(roles.group or roles.step)), False
+    start, every = 0, [np.zeros(0, np.bool_)]
     for columns in table.pieces(roles.numbers):
-        start = tally.rows
-        lengths = lengths_of(table, roles.parts, columns, start)
-        counts = None
-        if roles.count:
-            counts = whole(table, roles.count, columns[roles.count], least=0, most=EXACT, start=start)
-            counted = counted or bool(counts.any())
-        tally.add(lengths, _loss(table, roles, columns, lengths, start), counts)
+        total, checks = _checks(table, roles, columns, start)
+        good, faults = sifted(checks)
+        bad.add(path, good, faults, lambda row, start=start: table.place(start + row))  # type: ignore[misc]
+        few = {name: values[good] for name, values in columns.items()} if faults else columns
+        counts = few[roles.count].astype(np.int64) if roles.count else None
+        counted = counted or bool(counts is not None and counts.any())
+        loss = few[roles.loss].astype(np.int64) if roles.loss else None
+        tally.add((total[good] if faults else total).astype(np.int64), loss, counts)
+        start += len(good)
+        if tally.ordered:
+            every.append(good)
+    if start and not tally.rows:
+        raise bad.refusal(path)
     if roles.count and tally.rows and not counted:
         raise InputError(f"column '{roles.count}' is zero everywhere", where=str(path), fix="count some samples")
-    return tally
+    return tally, np.concatenate(every) if tally.ordered else None
 
 
-def _loss(table: Table, roles: Roles, columns: Columns, lengths: Ints, start: int) -> Ints | None:
-    if not roles.loss:
-        return None
-    loss = whole(table, roles.loss, columns[roles.loss], least=0, most=MAX_LENGTH, start=start)
-    if (loss > lengths).any():
-        row = int((loss > lengths).argmax())
-        raise InputError(
-            f"column '{roles.loss}' holds {loss[row]} of a sample of {lengths[row]} tokens",
-            where=table.place(start + row),
-            fix="loss tokens are at most the sample's, or rename the column",
-        )
-    return loss
+def _checks(table: Table, roles: Roles, columns: Columns, start: int) -> tuple[NDArray[np.float64], list[Check]]:
+    """How long each row is, and what it has to be."""
+    total, checks = summed(table, roles.parts, columns, start)
+    if roles.count:
+        checks.append(are_whole(table, roles.count, columns[roles.count], least=0, most=EXACT, start=start))
+    if roles.loss:
+        loss = columns[roles.loss]
+        checks.append(are_whole(table, roles.loss, loss, least=0, most=MAX_LENGTH, start=start))
+        checks.append(_within(roles.loss, loss, total))
+    return total, checks
+
+
+def _within(name: str, loss: NDArray[np.float64], lengths: NDArray[np.float64]) -> Check:
+    def told(row: int) -> tuple[str, str]:
+        problem = f"column '{name}' holds {loss[row]:.0f} of a sample of {lengths[row]:.0f} tokens"
+        return problem, "loss tokens are at most the sample's, or rename the column"
+
+    return Check(loss > lengths, told)
 
 
 def from_quantiles(
@@ -156,7 +186,9 @@ def from_quantiles(
     outside = ~((q >= 0) & (q <= 1))
     if outside.any():
         row = int(outside.argmax())
-        raise InputError(f"column '{quantile}' holds {q[row]:g}", where=table.place(row), fix="write 50 % as 0.5")
+        held = f"column '{quantile}' holds {q[row]:g}", "write 50 % as 0.5"
+        problem, fix = table.fault(quantile, row) if np.isnan(q[row]) else held
+        raise InputError(problem, where=table.place(row), fix=fix)
     _rising(table, quantile, np.diff(q) > 0, "does not rise")
     _rising(table, parts[0], np.diff(lengths) >= 0, "falls")
     for row, end in ((0, 0), (-1, 1)):

@@ -2,10 +2,10 @@
 
 import json
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.memory import PIECE, number, of_columns
-from odcsim.reading.nested import is_inside, picked
+from odcsim.reading.memory import MISSING, PIECE, number, of_columns, there, wrong
+from odcsim.reading.nested import is_inside
 from odcsim.reading.table import Columns, Table, labels
 from odcsim.reading.text import opened
 from odcsim.reading.tokens import is_list
@@ -47,8 +47,12 @@ class RowsTable:
     def values(self, name: str) -> Iterator[object]:
         return (values[0] for _, values in self._values((name,)))
 
-    def labels(self, name: str) -> NDArray[np.int64]:
-        return labels(self.values(name), str(self.path))
+    def labels(self, name: str, good: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        rows = self._values((name,))
+        return labels(self._present(name, rows if good is None else compress(rows, good)), str(self.path))
+
+    def fault(self, name: str, row: int) -> tuple[str, str]:
+        return wrong(name, next(islice(self.values(name), row, None)))
 
     def place(self, row: int) -> str:
         return self._at(next((number for number, _ in islice(self.rows(), row, None)), row + 1))
@@ -58,24 +62,30 @@ class RowsTable:
 
     def _numbers(self, rows: Iterator[tuple[int, list[Any]]], wanted: tuple[str, ...]) -> "array[float]":
         kept = array("d")
-        for at, values in rows:
+        for _, values in rows:
             try:
                 kept.extend([_plain(value) for value in values])
             except (TypeError, OverflowError):
-                kept.extend([number(v, name, self._at(at)) for v, name in zip(values, wanted, strict=True)])
+                kept.extend([number(value, name) for value, name in zip(values, wanted, strict=True)])
         return kept
+
+    def _present(self, name: str, rows: Iterable[tuple[int, list[Any]]]) -> Iterator[object]:
+        for at, (value,) in rows:
+            if value is MISSING or isinstance(value, InputError):
+                problem, fix = wrong(name, value)
+                raise InputError(problem, where=self._at(at), fix=fix)
+            yield value
 
     def _values(self, wanted: tuple[str, ...]) -> Iterator[tuple[int, list[Any]]]:
         inside, known = any(is_inside(name, self.names) for name in wanted), set(self.names)
         for at, row in self.rows():
-            try:
-                record = as_record(row)
-                if not record.keys() <= known:
-                    self.later.update(record.keys() - known)
-                yield at, [picked(record, name) if inside else record[name] for name in wanted]
-            except KeyError as error:
-                problem = f"has no {error.args[0]!r}"
-                raise InputError(problem, where=self._at(at), fix="give every row the same keys") from None
+            if isinstance(row, InputError):
+                yield at, [row] * len(wanted)
+                continue
+            record = as_record(row)
+            if not record.keys() <= known:
+                self.later.update(record.keys() - known)
+            yield at, [there(record, name) if inside else record.get(name, MISSING) for name in wanted]
 
 
 def open_jsonl(path: Path) -> Table:
@@ -98,6 +108,8 @@ def open_json(path: Path) -> Table:
 
 def _table(path: Path, rows: Callable[[], Iterator[tuple[int, Any]]], said: str) -> Table | None:
     for _, row in rows():
+        if isinstance(row, InputError):
+            raise row
         record = as_record(row)
         lists = frozenset(name for name, value in record.items() if is_list(value))
         return RowsTable(path, list(record), lists, rows, said)
@@ -143,6 +155,7 @@ def parsed(text: str, where: str) -> Any:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Rows with their lines; an error in place of one that is no JSON."""
     loads = json.loads  # this loop runs millions of times: no call and no text but what a line needs
     with opened(path) as file:
         for line, text in enumerate(file, 1):
@@ -150,7 +163,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
                 try:
                     row = loads(text)
                 except (ValueError, RecursionError) as error:
-                    raise _invalid(error, f"{path}:{line}") from None
+                    row = _invalid(error, f"{path}:{line}")
                 yield line, row
 
 

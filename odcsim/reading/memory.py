@@ -1,8 +1,9 @@
 """Columns that are fetched by name, some rows at a time: what JSON, NPY, NPZ, Parquet and Arrow files become."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from odcsim.reading.table import Columns, are_ids, labels
 from odcsim.support import budget
 
 PIECE = 1 << 18  # rows of numbers
+MISSING = object()  # where a row has no such key
 Piece = Mapping[str, Any]
 
 
@@ -31,19 +33,21 @@ class MemoryTable:
     later: frozenset[str] = frozenset()
 
     def pieces(self, wanted: tuple[str, ...]) -> Iterator[Columns]:
-        start = 0
         for piece in self.read(wanted):
-            columns = {name: self._number(name, piece[name], start) for name in wanted}
-            start += len(columns[wanted[0]])
-            yield columns
+            yield {name: self._number(name, piece[name]) for name in wanted}
 
     def values(self, name: str) -> Iterator[object]:
         pieces = (piece[name] for piece in self.read((name,)))
         return chain.from_iterable(each.tolist() if isinstance(each, np.ndarray) else each for each in pieces)
 
-    def labels(self, name: str) -> NDArray[np.int64]:
+    def labels(self, name: str, good: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         whole = self._whole_numbers(name)
-        return labels(self.values(name), str(self.path)) if whole is None else whole
+        if whole is None:
+            return labels(self.values(name) if good is None else compress(self.values(name), good), str(self.path))
+        return whole if good is None else whole[good]
+
+    def fault(self, name: str, row: int) -> tuple[str, str]:
+        return wrong(name, next(islice(self.values(name), row, None)))
 
     def place(self, row: int) -> str:
         return f"{self.path}, row {row + 1}"
@@ -62,13 +66,13 @@ class MemoryTable:
             pieces.append(values.astype(np.int64))
         return np.concatenate(pieces)
 
-    def _number(self, name: str, values: Any, start: int) -> NDArray[np.float64]:
+    def _number(self, name: str, values: Any) -> NDArray[np.float64]:
         if isinstance(values, np.ndarray):
             if values.ndim == 1 and values.dtype.kind in "iuf":
                 return values.astype(np.float64)
             kind = f"a {values.ndim}-D array of {values.dtype}"
             raise InputError(f"column '{name}' is {kind}", where=str(self.path), fix="give one number per sample")
-        return np.array([number(v, name, self.place(start + i)) for i, v in enumerate(values)], np.float64)
+        return np.array([number(value, name) for value in values], np.float64)
 
 
 def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
@@ -78,7 +82,7 @@ def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
     of_tokens = frozenset(name for name, v in lists.items() if v and tokens.is_list(v[0]))
 
     def read(wanted: tuple[str, ...]) -> Iterator[Piece]:
-        every = {name: _column(lists, name, path) for name in wanted}
+        every = {name: _column(lists, name) for name in wanted}
         for start in range(0, len(every[wanted[0]]), PIECE):
             yield {name: values[start : start + PIECE] for name, values in every.items()}
 
@@ -94,24 +98,24 @@ def check_sizes(path: Path, sizes: Mapping[str, int]) -> None:
         raise InputError(f"columns differ in length: {listed}", where=str(path), fix="give every row the same columns")
 
 
-def _column(lists: Mapping[str, Any], name: str, path: Path) -> Any:
+def _column(lists: Mapping[str, Any], name: str) -> Any:
     """A column, or a field inside one's objects."""
     if name in lists:
         return lists[name]
     top, _, rest = name.partition(".")
-    values = []
-    for row, value in enumerate(lists[top], 1):
-        try:
-            values.append(picked(value if isinstance(value, dict) else {}, rest))
-        except KeyError:
-            raise InputError(
-                f"has no '{name}'", where=f"{path}, row {row}", fix="give every row the same keys"
-            ) from None
-    return values
+    return [there(value if isinstance(value, dict) else {}, rest) for value in lists[top]]
 
 
-def number(value: object, column: str, where: str) -> float:
-    """One value of a JSON file as a float, of a list of tokens how many count; true and false are not numbers here."""
+def there(record: Mapping[str, Any], name: str) -> Any:
+    """What a row has under a name, if it has it."""
+    try:
+        return picked(record, name)
+    except KeyError:
+        return MISSING
+
+
+def number(value: object, column: str) -> float:
+    """One value of a JSON file as a float, of a list of tokens how many count; NaN of anything else, as of true."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)
@@ -119,7 +123,16 @@ def number(value: object, column: str, where: str) -> float:
             return float("inf")
     if tokens.is_list(value):
         return float(tokens.count(column, cast(list[int], value)))
-    raise InputError(f"column '{column}' holds {shown(value)}", where=where, fix="it takes whole numbers")
+    return math.nan
+
+
+def wrong(column: str, value: object) -> tuple[str, str]:
+    """What is said of a value that is no number, and the way out."""
+    if isinstance(value, InputError):
+        return value.problem, value.fix
+    if value is MISSING:
+        return f"has no '{column}'", "give every row the same keys"
+    return f"column '{column}' holds {shown(value)}", "it takes whole numbers"
 
 
 def shown(value: object) -> str:

@@ -5,17 +5,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading import jsons
+from odcsim.reading import jsons, text
 from odcsim.reading.arrays import decoded
 from odcsim.reading.arrow import ROWS, STATE, batches, count_rows, saved_files
 from odcsim.reading.inside import said
-from odcsim.reading.text import opened
 from odcsim.support.streamed import Streamed
 
 TABLES = (".parquet", ".arrow")
@@ -41,7 +40,16 @@ class RecordFile:
         return [self.path / STATE, *saved_files(self.path)] if self.path.is_dir() else [self.path]
 
     def first(self) -> Record:
-        return next(self._batched(None, None, rows=1) if self._columnar else self.rows(), {})
+        return next(self.head(), {})
+
+    def head(self) -> Iterator[Record]:
+        """Rows from the first, which has to be one, without those that cannot be read."""
+        rows = self._batched(None, None, rows=1) if self._columnar else self._parsed(None, None)
+        for number, row in enumerate(rows):
+            if not isinstance(row, InputError):
+                yield row
+            elif not number:
+                raise row
 
     def size(self) -> int:
         if self._columnar:
@@ -50,6 +58,15 @@ class RecordFile:
 
     def rows(self, columns: tuple[str, ...] | None = None, chosen: Chosen | None = None) -> Iterator[Record]:
         """All rows, or those whose numbers are chosen, in rising order."""
+        for row in self.every(columns, chosen):
+            if isinstance(row, InputError):
+                raise row
+            yield row
+
+    def every(
+        self, columns: tuple[str, ...] | None = None, chosen: Chosen | None = None
+    ) -> Iterator[Record | InputError]:
+        """The same, with an error in place of a row that cannot be read."""
         return self._batched(columns, chosen) if self._columnar else self._parsed(columns, chosen)
 
     def place(self, row: int) -> str:
@@ -70,30 +87,34 @@ class RecordFile:
             start += size
             yield from decoded(self.path, partial(said, batch))
 
-    def _parsed(self, columns: tuple[str, ...] | None, chosen: Chosen | None) -> Iterator[Record]:
+    def _parsed(self, columns: tuple[str, ...] | None, chosen: Chosen | None) -> Iterator[Record | InputError]:
         """Lines that nobody chose are not parsed."""
         wanted = None if chosen is None else set(chosen.tolist())
         for i, (number, line) in enumerate(self._lines()):
             if wanted is None or i in wanted:
                 row = self._record(line, number)
-                yield row if columns is None else {name: row[name] for name in columns if name in row}
+                if columns is not None and not isinstance(row, InputError):
+                    row = {name: row[name] for name in columns if name in row}
+                yield row
 
     def _lines(self) -> Iterator[tuple[int, Any]]:
         """Rows as they stand in the file, with the line that each begins or ends at."""
-        with opened(self.path) as file:
+        with text.opened(self.path) as file:
             if self.path.suffix.lower() == ".jsonl":
                 yield from ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
             elif self.path.suffix.lower() == ".json":
                 yield from _objects(self.path, Streamed(file, str(self.path)).peek())
             else:
-                yield from _delimited(
-                    csv.DictReader(file, delimiter="\t" if self.path.suffix.lower() == ".tsv" else ","), self.path
-                )
+                yield from _delimited(file, self.path)
 
-    def _record(self, line: Any, number: int) -> Record:
-        row = jsons.parsed(line, f"{self.path}:{number}") if isinstance(line, str) else line
-        if not isinstance(row, dict):
-            raise InputError("is no object", where=f"{self.path}:{number}", fix='give rows such as {"messages": [...]}')
+    def _record(self, line: Any, number: int) -> Record | InputError:
+        where = f"{self.path}:{number}"
+        try:
+            row = jsons.parsed(line, where) if isinstance(line, str) else line
+        except InputError as error:
+            return error
+        if not isinstance(row, dict | InputError):
+            return InputError("is no object", where=where, fix='give rows such as {"messages": [...]}')
         return row
 
 
@@ -107,18 +128,16 @@ def _objects(path: Path, begins: str) -> Iterator[tuple[int, Any]]:
         yield from enumerate((dict(zip(columns, row, strict=True)) for row in rows), 1)
 
 
-def _delimited(reader: "csv.DictReader[str]", path: Path) -> Iterator[tuple[int, Record]]:
+def _delimited(file: TextIO, path: Path) -> Iterator[tuple[int, Record | InputError]]:
     most = csv.field_size_limit(2**31 - 1)  # texts are longer than csv takes by itself
     try:
-        for row in reader:
-            where = f"{path}:{reader.line_num}"
-            if None in row or None in row.values():
-                raise InputError(
-                    "has other fields than the first line", where=where, fix="give every row the same columns"
-                )
-            yield reader.line_num, row
-    except csv.Error as error:
-        where = f"{path}:{reader.line_num}"
-        raise InputError(f"is not delimited text ({error})", where=where, fix="save it as CSV") from None
+        lines = text.rows(file, path, "\t" if path.suffix.lower() == ".tsv" else ",")
+        names = next((fields for _, fields in lines if fields), [])
+        for line, fields in lines:
+            if len(fields) == len(names):
+                yield line, dict(zip(names, fields, strict=True))
+            else:
+                problem = "has other fields than the first line" if fields else "is blank"
+                yield line, InputError(problem, where=f"{path}:{line}", fix="give every row the same columns")
     finally:
         csv.field_size_limit(most)

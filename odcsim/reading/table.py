@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
+from odcsim.reading.bad import Check, sifted
 from odcsim.support import budget
 from odcsim.trace import MAX_LENGTH
 
@@ -35,7 +36,11 @@ class Table(Protocol):
     def values(self, name: str) -> Iterator[object]:
         """What a column's rows hold, as it was given."""
 
-    def labels(self, name: str) -> NDArray[np.int64]: ...
+    def labels(self, name: str, good: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Of the rows that are good, or of all."""
+
+    def fault(self, name: str, row: int) -> tuple[str, str]:
+        """What is wrong with a value that came as NaN, and the way out."""
 
     def place(self, row: int) -> str: ...
 
@@ -50,30 +55,39 @@ def numbers(table: Table, wanted: tuple[str, ...], where: str) -> Columns:
     return {name: np.concatenate([np.zeros(0), *(piece[name] for piece in pieces)]) for name in wanted}
 
 
-def whole(
+def are_whole(
     table: Table, name: str, values: NDArray[np.float64], *, least: int, most: float, start: int = 0
-) -> NDArray[np.int64]:
-    """The values of the rows from `start` as whole numbers in [least, most]; the first that is not is an error naming
-    its place."""
+) -> Check:
+    """That the values of the rows from `start` are whole numbers in [least, most]."""
     wrong = ~((values >= least) & (values <= most))
     wrong |= values != np.floor(values)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(
-            f"column '{name}' holds {values[row]:.15g}",
-            where=table.place(start + row),
-            fix=f"it takes whole numbers from {least} to {most:.0f}",
-        )
-    return values.astype(np.int64)
+
+    def told(row: int) -> tuple[str, str]:
+        if np.isnan(values[row]):
+            return table.fault(name, start + row)
+        return f"column '{name}' holds {values[row]:.15g}", f"it takes whole numbers from {least} to {most:.0f}"
+
+    return Check(wrong, told)
 
 
-def lengths_of(table: Table, parts: tuple[str, ...], columns: Columns, start: int = 0) -> NDArray[np.int64]:
+def summed(
+    table: Table, parts: tuple[str, ...], columns: Columns, start: int = 0
+) -> tuple[NDArray[np.float64], list[Check]]:
     """One column of lengths, or prompt and response summed; either of the two may be empty, their sum may not."""
     least = 1 if len(parts) == 1 else 0
-    total = sum(whole(table, name, columns[name], least=least, most=MAX_LENGTH, start=start) for name in parts)
+    checks = [are_whole(table, name, columns[name], least=least, most=MAX_LENGTH, start=start) for name in parts]
     if len(parts) == 1:
-        return np.asarray(total, np.int64)
-    return whole(table, " + ".join(parts), np.asarray(total, np.float64), least=1, most=MAX_LENGTH, start=start)
+        return columns[parts[0]], checks
+    total = np.sum([columns[name] for name in parts], axis=0)
+    return total, [*checks, are_whole(table, " + ".join(parts), total, least=1, most=MAX_LENGTH, start=start)]
+
+
+def lengths_of(table: Table, parts: tuple[str, ...], columns: Columns) -> NDArray[np.int64]:
+    """The same of a table in which no row may be bad."""
+    total, checks = summed(table, parts, columns)
+    for row, problem, fix in sifted(checks)[1]:
+        raise InputError(problem, where=table.place(row), fix=fix)
+    return total.astype(np.int64)
 
 
 def are_ids(values: NDArray[np.floating[Any]]) -> bool:

@@ -1,6 +1,8 @@
 """CSV, TSV and one number per line: a bulk parse in numpy, and an exact reading that finds and names a bad line."""
 
 import csv
+import math
+import re
 import warnings
 from array import array
 from collections.abc import Iterator
@@ -8,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import TextIO
 
@@ -22,6 +24,7 @@ from odcsim.support.whole import check_lines
 
 BLOCK = 1 << 22  # bytes
 PIECE = 1 << 18  # rows
+THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -48,23 +51,35 @@ class TextTable:
             yield {name: table[:, i] for i, name in enumerate(wanted)}
 
     def values(self, name: str) -> Iterator[object]:
-        at = self.names.index(name)
-        return (fields[at].strip() for _, fields in self._records())
+        at, width = self.names.index(name), len(self.names)
+        return (fields[at].strip() if len(fields) == width else "" for _, fields in self._records())
 
-    def labels(self, name: str) -> NDArray[np.int64]:
+    def labels(self, name: str, good: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         at = self.names.index(name)
         whole, rows = [], 0
         for table in self._bulk([at]):
             if table is None or not are_ids(table[:, 0]):
-                return labels(self.values(name), str(self.path), texts=True)
+                values = self.values(name) if good is None else compress(self.values(name), good)
+                return labels(values, str(self.path), texts=True)
             whole.append(table[:, 0].astype(np.int64))
             if (rows := rows + len(table)) > budget.rows():
                 raise budget.too_much(f"more than {budget.rows():,} rows, each with a step or group", self.path)
-        return np.concatenate([np.zeros(0, np.int64), *whole])
+        every = np.concatenate([np.zeros(0, np.int64), *whole])
+        return every if good is None else every[good]
 
     def place(self, row: int) -> str:
-        line = next((line for i, (line, _) in enumerate(self._records()) if i == row), row + 1)
-        return f"{self.path}:{line}"
+        return f"{self.path}:{self._record(row)[0]}"
+
+    def fault(self, name: str, row: int) -> tuple[str, str]:
+        fields, width = self._record(row)[1], len(self.names)
+        if not fields:
+            return "is blank", "give every row the same columns"
+        if len(fields) != width:
+            return f"{len(fields)} fields where the first line has {width}", "give every row the same columns"
+        return f"column '{name}' holds {_short(fields[self.names.index(name)])}", "it takes whole numbers"
+
+    def _record(self, row: int) -> tuple[int, list[str]]:
+        return next(islice(self._records(), row, None), (row + 1, []))
 
     def _bulk(self, at: list[int]) -> Iterator[NDArray[np.float64] | None]:
         """The columns in great pieces, and None where a field is not a number or a row may be ragged."""
@@ -75,12 +90,15 @@ class TextTable:
         with self.path.open("rb") as file:
             for _ in range(self.header_lines):
                 file.readline()
+            ended = False
             while block := file.read(BLOCK) + file.readline():
                 table = self._parsed(block, None if every else at)
-                if table is None or table.shape[1] != len(at):
+                rows = text.count(b"\n") + 1 if (text := block.rstrip()) else 0
+                if table is None or table.shape[1] != len(at) or len(table) != rows or (ended and rows):
                     yield None
                     return
-                if len(table):
+                ended = ended or block.count(b"\n") > rows  # blank lines are rows if anything comes after them
+                if rows:
                     yield table[:, at] if every else table
 
     def _parsed(self, block: bytes, at: list[int] | None) -> NDArray[np.float64] | None:
@@ -110,27 +128,25 @@ class TextTable:
         return seen
 
     def _exact(self, at: list[int], done: int) -> Iterator[NDArray[np.float64]]:
-        rows = islice(self._records(), done, None)
-        while kept := self._numbers(islice(rows, PIECE), at):
+        records = islice(self._records(), done, None)
+        while kept := self._numbers(islice(records, PIECE), at):
             yield np.array(kept, np.float64).reshape(-1, len(at))
 
     def _numbers(self, rows: Iterator[tuple[int, list[str]]], at: list[int]) -> "array[float]":
-        kept = array("d")
-        for line, fields in rows:
+        kept, width = array("d"), len(self.names)
+        for _, fields in rows:
+            if len(fields) != width:
+                kept.extend([math.nan] * len(at))
+                continue
             try:
                 kept.extend([float(fields[column]) for column in at])
             except ValueError:
-                raise self._not_a_number(fields, at, line) from None
+                kept.extend([_number(fields[column]) for column in at])
         return kept
-
-    def _not_a_number(self, fields: list[str], at: list[int], line: int) -> InputError:
-        column = next(column for column in at if not _is_number(fields[column]))
-        problem = f"column '{self.names[column]}' holds {_short(fields[column])}"
-        return InputError(problem, where=f"{self.path}:{line}", fix="it takes whole numbers")
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         with opened(self.path) as file:
-            yield from _rows(file, self.path, self.delimiter, len(self.names), self.header_lines)
+            yield from rows(file, self.path, self.delimiter, self.header_lines)
 
 
 def open_text(path: Path) -> TextTable:
@@ -165,18 +181,20 @@ def opened(path: Path) -> Iterator[TextIO]:
         raise InputError(f"cannot be read ({error.strerror})", where=str(path), fix="check the file") from None
 
 
-def _rows(file: TextIO, path: Path, delimiter: str, width: int, skip: int) -> Iterator[tuple[int, list[str]]]:
+def rows(file: TextIO, path: Path, delimiter: str, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """The fields of each row, with its line. A blank line has none, and is no row where nothing comes after it."""
     for _ in range(skip):
         file.readline()
     reader = csv.reader(file, delimiter=delimiter)
+    blank = range(0)
     try:
         for fields in reader:
             line = reader.line_num + skip
-            if len(fields) <= 1 and not "".join(fields).strip():
+            if not fields or (len(fields) == 1 and fields[0].isspace()):
+                blank = range(blank.start if blank else line, line + 1)
                 continue
-            if len(fields) != width:
-                raise InputError(f"{len(fields)} fields where the first line has {width}", where=f"{path}:{line}",
-                                 fix="give every row the same columns")  # fmt: skip
+            yield from ((each, []) for each in blank)
+            blank = range(0)
             yield line, fields
     except csv.Error as error:
         where = f"{path}:{reader.line_num + skip}"
@@ -193,14 +211,21 @@ def _undecodable(path: Path) -> str:
     return str(path)
 
 
-def _is_number(field: str) -> bool:
+def _number(field: str) -> float:
+    """Also with commas between thousands; NaN where it is none."""
+    text = field.strip()
     try:
-        float(field)
+        return float(text.replace(",", "") if THOUSANDS.fullmatch(text) else text)
     except ValueError:
-        return False
-    return True
+        return math.nan
+
+
+def _is_number(field: str) -> bool:
+    return not math.isnan(_number(field)) or field.strip().lower().lstrip("+-") == "nan"
 
 
 def _short(field: str) -> str:
     text = field.strip()
+    if _is_number(text):
+        return text
     return "nothing" if not text else repr(text if len(text) <= 40 else text[:37] + "...")

@@ -34,6 +34,7 @@ class Grid:
 
     name: str
     points: tuple[Point, ...]
+    left_out: tuple[str, ...] = ()  # of each of its traces, what was bad
 
     @property
     def files(self) -> list[str]:
@@ -65,8 +66,9 @@ def _grid(content: Mapping[str, Any], name: str, folder: str) -> Grid:
     asked = list(_asked(content, name, folder))
     lengths = _lengths(asked, name, folder)
     balancers, syncs = (_rows(content, key, name) for key in keys.ROWS)
-    points = (Point(tuple(one.items()), balancers, syncs, lengths[_which(one)], folder).sealed() for one in asked)
-    return Grid(name, tuple({point.key: point for point in points}.values()))
+    points = (Point(tuple(one.items()), balancers, syncs, lengths[_which(one)][0], folder).sealed() for one in asked)
+    left_out = tuple(words for _, words in lengths.values() if words)
+    return Grid(name, tuple({point.key: point for point in points}.values()), left_out)
 
 
 def _asked(content: Mapping[str, Any], where: str, folder: str) -> Iterator[dict[str, Any]]:
@@ -147,14 +149,15 @@ def _which(asked: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(asked[name] for name in LENGTHS)
 
 
-def _lengths(asked: Iterable[Mapping[str, Any]], where: str, folder: str) -> dict[tuple[Any, ...], str]:
-    """The digest of each of the traces."""
-    found: dict[tuple[Any, ...], str] = {}
+def _lengths(asked: Iterable[Mapping[str, Any]], where: str, folder: str) -> dict[tuple[Any, ...], tuple[str, str]]:
+    """Of each of the traces its digest, and what was left out of it."""
+    found: dict[tuple[Any, ...], tuple[str, str]] = {}
     for one in asked:
         if (which := _which(one)) not in found:
             at = {name: located(folder, one[name]) if name in FILES else one[name] for name in LENGTHS}
             try:
-                found[which] = digest(read(at))
+                trace = read(at)
+                found[which] = digest(trace), trace.left_out and f"{trace.name}: {trace.left_out}"
             except InputError as error:
                 raise InputError(f"trace: {error}", where=where) from None
     return found

@@ -4,45 +4,58 @@ from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.errors import InputError
+from odcsim.reading.bad import NAMED, Fault
 from odcsim.reading.tokenizing.forms import Passage
+from odcsim.reading.tokenizing.turns import UnfitRow
 
-Counted = tuple[NDArray[np.int64], NDArray[np.int64] | None]
+
+class RowTokens(NamedTuple):
+    """Tokens of every row, none of a bad one, and of those the loss's where they are known. `faults`: the first bad
+    rows."""
+
+    lengths: NDArray[np.int64]
+    loss: NDArray[np.int64] | None
+    faults: tuple[Fault, ...] = ()
 
 
 def counted(
-    blocks: Iterator[list[Passage]],
+    blocks: Iterator[list[Passage | UnfitRow]],
     tokenizer: Any,
-    where: Callable[[int], str],
     advance: Callable[[], None],
     stop: Callable[[], None],
     *,
     plain: bool,
-) -> Counted:
+) -> RowTokens:
     """Tokens of every passage, and of those the loss's where the form or the template says which they are.
 
     `stop` ends whoever makes passages, where this ends before they do.
     """
-    lengths, loss = array("q"), array("q")
+    lengths, loss, faults = array("q"), array("q"), list[Fault]()
     known = True
     with closing(_ahead(blocks, stop)) as ahead:
         for block in ahead:
-            for whole, own in _block(block, tokenizer, plain=plain):
+            found = _block([each for each in block if isinstance(each, Passage)], tokenizer, plain=plain)
+            for each in block:
+                whole, own = next(found) if isinstance(each, Passage) else (0, 0)
+                if not whole:
+                    problem, fix = (str(each), each.fix) if isinstance(each, UnfitRow) else ("has no tokens", "")
+                    faults += [Fault(len(lengths), problem, fix)][: NAMED - len(faults)]
                 lengths.append(whole)
                 loss.append(own or 0)
                 known = known and own is not None
-                if not whole:
-                    raise InputError("has no tokens", where=where(len(lengths) - 1), fix="leave the row out")
                 advance()
-    return np.array(lengths, np.int64), np.array(loss, np.int64) if known and loss else None
+    every = np.array(lengths, np.int64)
+    return RowTokens(every, np.array(loss, np.int64) if known and every.any() else None, tuple(faults))
 
 
-def _ahead(blocks: Iterator[list[Passage]], stop: Callable[[], None]) -> Generator[list[Passage], None, None]:
+def _ahead(
+    blocks: Iterator[list[Passage | UnfitRow]], stop: Callable[[], None]
+) -> Generator[list[Passage | UnfitRow], None, None]:
     """The same, the next of which is waited for while one is counted, which needs no Python."""
     with ThreadPoolExecutor(1) as waiting:
         try:

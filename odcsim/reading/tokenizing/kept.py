@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.reading.tokenizing.counting import Counted
+from odcsim.reading.bad import Fault
+from odcsim.reading.tokenizing.counting import RowTokens
 from odcsim.support.files import replacing
 
-VERSION = 3  # of the way of counting
+VERSION = 4  # of the way of counting
 
 
 def folder() -> Path:
@@ -32,18 +33,20 @@ def key(files: Iterable[Path], *asked: object) -> str:
     return sha.hexdigest()
 
 
-def recall(name: str) -> Counted | None:
+def recall(name: str) -> RowTokens | None:
     with suppress(Exception), (folder() / f"{name}.npz").open("rb") as file:  # a damaged one raises nearly anything
         arrays = np.load(file, allow_pickle=False)
         lengths, loss = arrays["lengths"], arrays["loss"]
+        faults = tuple(Fault(int(row), str(problem), str(fix)) for row, problem, fix in arrays["faults"].tolist())
         if lengths.dtype == np.int64 and loss.dtype == np.int64 and len(loss) in (0, len(lengths)):
-            return lengths, loss if len(loss) else None
+            return RowTokens(lengths, loss if len(loss) else None, faults)
     return None
 
 
-def keep(name: str, counted: Counted) -> None:
-    lengths, loss = counted
+def keep(name: str, counted: RowTokens) -> None:
+    lengths, loss, faults = counted
     with suppress(OSError, InputError, RuntimeError):  # there may be no home, either
         folder().mkdir(parents=True, exist_ok=True)
         with replacing(folder() / f"{name}.npz") as file:
-            np.savez(file, lengths=lengths, loss=np.array([], np.int64) if loss is None else loss)
+            told = np.array(faults, str).reshape(-1, len(Fault._fields))
+            np.savez(file, lengths=lengths, loss=np.array([], np.int64) if loss is None else loss, faults=told)

@@ -25,7 +25,7 @@ Record = Mapping[str, Any]
 class UnfitRow(ValueError):
     """Why a row cannot be counted, and the way out."""
 
-    def __init__(self, problem: str, fix: str = "mend the row or leave it out") -> None:
+    def __init__(self, problem: str, fix: str = "mend the row") -> None:
         super().__init__(problem)
         self.fix = fix
 

@@ -16,6 +16,7 @@ from weakref import finalize
 
 from odcsim.errors import InputError
 from odcsim.reading.tokenizing.forms import Passage
+from odcsim.reading.tokenizing.turns import UnfitRow
 from odcsim.reading.tokenizing.writing import SIZE, Request, too_slow
 
 RUN = "from odcsim.reading.tokenizing.writing import main; main()"
@@ -35,7 +36,7 @@ class TextReader:
         self._process: Any = None
         self._ended: Any = None
 
-    def blocks(self, request: Request, source: str) -> Iterator[list[Passage]]:
+    def blocks(self, request: Request, source: str) -> Iterator[list[Passage | UnfitRow]]:
         """Passages of a file's rows. `source`: what is to blame where the process ends."""
         process = self._started()
         process.stdin.write(pickle.dumps(request))
@@ -43,7 +44,7 @@ class TextReader:
         while (said := self._hear(process, request.seconds, source)) is not None:
             if isinstance(said, dict):
                 raise InputError(said["problem"], where=said["where"], fix=said["fix"])
-            yield [Passage(text, prompt, spans and tuple(map(tuple, spans))) for text, prompt, spans in said]
+            yield [_heard(*row) for row in said]
 
     def end(self) -> None:
         """Whatever it does; also while another thread waits for what it says."""
@@ -71,6 +72,14 @@ class TextReader:
         if not content:
             raise _died(process.wait(), seconds, source)
         return json.loads(content)
+
+
+def _heard(text: str, *rest: Any) -> Passage | UnfitRow:
+    """A passage, or what is wrong with the row and the way out."""
+    if len(rest) == 1:
+        return UnfitRow(text, *rest)
+    prompt, spans = rest
+    return Passage(text, prompt, spans and tuple(map(tuple, spans)))
 
 
 def _died(code: int, seconds: float, source: str) -> Exception:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.records import RecordFile
+from odcsim.reading.records import Record, RecordFile
 from odcsim.reading.tokenizing.folder import TokenizerFolder, open_folder
 from odcsim.reading.tokenizing.forms import Form, Passage, form_of
 from odcsim.reading.tokenizing.turns import UnfitRow
 from odcsim.support import budget
 
 BLOCK = 256
+LOOKED_AT = 1000  # rows, for one that shows what the file holds
 SECONDS = 10  # of the processor, that a row may take to be rendered
 FORMS = "messages, conversations (ShareGPT), prompt + completion, instruction + output (Alpaca) or text"
 UNFIT = (TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RecursionError)
@@ -49,8 +51,7 @@ class Request:
 
 
 def form_in(file: RecordFile, column: str | None, folder: TokenizerFolder) -> Form:
-    first = file.first() if file.readable else {}
-    form = form_of(first, column, chat=folder.template is not None)
+    first, form = first_form(file, column, chat=folder.template is not None)
     where = str(file.path)
     if form is None:
         listed = f"column '{column}'" if column else ", ".join(map(repr, first)) or "its rows"
@@ -59,6 +60,16 @@ def form_in(file: RecordFile, column: str | None, folder: TokenizerFolder) -> Fo
         fix = "name a folder with the template in tokenizer_config.json or chat_template.jinja"
         raise InputError(f"{form.words} need a chat template, and none lies beside it", where=str(folder.path), fix=fix)
     return form
+
+
+def first_form(file: RecordFile, column: str | None, *, chat: bool) -> tuple[Record, Form | None]:
+    """The first row that shows a form, which one of an empty conversation does not; else the first of all."""
+    if not file.readable:
+        return {}, None
+    for row in islice(file.head(), LOOKED_AT):
+        if form := form_of(row, column, chat=chat):
+            return row, form
+    return file.first(), None
 
 
 def source_of(file: RecordFile, form: Form, folder: TokenizerFolder) -> str:
@@ -86,10 +97,16 @@ def _answer(request: Request, out: BinaryIO) -> None:
     os.chdir(request.folder)
     try:
         for block in _blocks(request):
-            _say(out, [[passage.text, passage.prompt, passage.spans] for passage in block])
+            _say(out, [_row(passage) for passage in block])
         _say(out, None)
     except InputError as error:
         _say(out, {"problem": error.problem, "where": error.where, "fix": error.fix})
+
+
+def _row(passage: Passage | UnfitRow) -> list[Any]:
+    if isinstance(passage, UnfitRow):
+        return [str(passage), passage.fix]
+    return [passage.text, passage.prompt, passage.spans]
 
 
 def _say(out: BinaryIO, said: Any) -> None:
@@ -98,12 +115,12 @@ def _say(out: BinaryIO, said: Any) -> None:
     out.flush()
 
 
-def _blocks(request: Request) -> Iterator[list[Passage]]:
+def _blocks(request: Request) -> Iterator[list[Passage | UnfitRow]]:
     """Passages that are counted together: so many, and no more than one long one takes."""
-    block: list[Passage] = []
+    block: list[Passage | UnfitRow] = []
     size, most = 0, budget.text()
     for passage in _passages(request):
-        length = len(passage.text)
+        length = 0 if isinstance(passage, UnfitRow) else len(passage.text)
         if block and (len(block) == BLOCK or size + length > most):
             yield block
             block, size = [], 0
@@ -113,23 +130,27 @@ def _blocks(request: Request) -> Iterator[list[Passage]]:
         yield block
 
 
-def _passages(request: Request) -> Iterator[Passage]:
+def _passages(request: Request) -> Iterator[Passage | UnfitRow]:
     file, folder = RecordFile(request.path), open_folder(request.tokenizer)
     with _refusing("rows that do not fit into memory", str(file.path)):
         form = form_in(file, request.column, folder)
-        rows = enumerate(file.rows(form.read, request.chosen))
+        rows = enumerate(file.every(form.read, request.chosen))
     source = source_of(file, form, folder)
     while True:
         with _refusing("rows that do not fit into memory", str(file.path)):
             row, record = next(rows, (-1, None))
         if record is None:
             return
+        if isinstance(record, InputError):
+            yield UnfitRow(record.problem, record.fix)
+            continue
         number = row if request.chosen is None else int(request.chosen[row])
         passage = partial(form.passage, record, folder)
         yield _passage(passage, request.seconds, partial(file.place, number), source)
 
 
-def _passage(write: Any, seconds: float, where: Any, source: str) -> Passage:
+def _passage(write: Any, seconds: float, where: Any, source: str) -> Passage | UnfitRow:
+    """The text of a row, or why it has none."""
     from jinja2 import TemplateError
 
     try:
@@ -142,13 +163,12 @@ def _passage(write: Any, seconds: float, where: Any, source: str) -> Passage:
     except Overtime:
         raise too_slow(seconds, source, where()) from None
     except UnicodeEncodeError:
-        raise InputError("is no text (half a character)", where=where(), fix="leave the row out") from None
+        return UnfitRow("is no text (half a character)")
     except UnfitRow as error:
-        raise InputError(str(error), where=where(), fix=error.fix) from None
+        return error
     except (TemplateError, *UNFIT) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
-        problem = f"the chat template does not take it ({reason})"
-        raise InputError(problem, where=where(), fix="mend the row, or name another --tokenizer") from None
+        return UnfitRow(f"the chat template does not take it ({reason})", "mend the row, name another --tokenizer")
 
 
 def too_slow(seconds: float, source: str, where: str) -> InputError:

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from scripts import ROOT
 
+from odcsim.reading.bad import Fault
 from odcsim.reading.tokenizing import kept
+from odcsim.reading.tokenizing.counting import RowTokens
 
-COUNTED = np.arange(20_000), np.arange(20_000) // 2
+COUNTED = RowTokens(np.arange(20_000), np.arange(20_000) // 2, (Fault(0, "has no messages", "mend the row"),))
 KEEPS = """
 import sys, numpy as np
 from odcsim.reading.tokenizing import kept
-counted = np.arange(20_000), np.arange(20_000) // 2
+counted = np.arange(20_000), np.arange(20_000) // 2, [(0, "has no messages", "mend the row")]
 while True:
     kept.keep("it", counted)
     print(flush=True)

@@ -1,0 +1,82 @@
+"""Rows that are no sample: counted in whatever files they stand, the first named, and left out if that is asked."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.errors import InputError
+from odcsim.trace import Trace
+
+NAMED = 6  # rows; the rest are counted
+
+
+class Fault(NamedTuple):
+    """What is wrong with a row, and the way out."""
+
+    row: int
+    problem: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Which rows of a piece break a rule, and what is said of one that does."""
+
+    wrong: NDArray[np.bool_]
+    told: Callable[[int], tuple[str, str]]
+
+
+def sifted(checks: Sequence[Check]) -> tuple[NDArray[np.bool_], list[Fault]]:
+    """Which rows break none of them, and of the first that do, what each breaks first."""
+    wrong = checks[0].wrong if len(checks) == 1 else np.any([check.wrong for check in checks], axis=0)
+    rows = np.flatnonzero(wrong)[:NAMED].tolist()
+    return ~wrong, [Fault(row, *next(each.told(row) for each in checks if each.wrong[row])) for row in rows]
+
+
+@dataclass(slots=True)
+class BadRows:
+    """Of all `rows` that were read, of one file or several, `count` are bad."""
+
+    rows: int = 0
+    count: int = 0
+    found: list[tuple[Path, str, Fault]] = field(default_factory=list)  # the file, where in it
+
+    def add(self, path: Path, good: NDArray[np.bool_], faults: Iterable[Fault], place: Callable[[int], str]) -> None:
+        """Another piece of a file: which of its rows are good, and what is wrong with the first of the rest."""
+        self.rows += len(good)
+        self.count += len(good) - int(good.sum())
+        for fault in faults:
+            if len(self.found) < NAMED:
+                self.found.append((path, place(fault.row).removeprefix(str(path)), fault))
+
+    def left_out(self, trace: Trace) -> Trace:
+        """A trace without them, which says so."""
+        if not self.count:
+            return trace
+        words = f"{self.count:,} of {self.rows:,} rows left out: {self._listed()}"
+        return replace(trace, origin=f"{trace.origin}; {words}" if trace.origin else words, left_out=words)
+
+    def refusal(self, where: Path, *, skip: bool = False) -> InputError:
+        """Of them all, or that nothing but them is there."""
+        if self.count == 1:
+            [(path, at, (_, problem, fix))] = self.found
+            way = "" if skip else f"{fix}, or leave it out with --skip-bad" if fix else "leave it out with --skip-bad"
+            return InputError(problem, where=f"{path}{at}", fix=way or fix)
+        problem = f"{self.count:,} of {self.rows:,} rows are bad: {self._listed()}"
+        fix = "none is left" if skip else "mend them, or leave them out with --skip-bad"
+        return InputError(problem, where=str(where), fix=fix)
+
+    def _listed(self) -> str:
+        """The first ones by their places, those that are bad in one way together."""
+        paths = {path for path, _, _ in self.found}
+        names = [path.name + at if len(paths) > 1 else at.split(" ")[-1].lstrip(":") for path, at, _ in self.found]
+        both = groupby(zip(names, self.found, strict=True), lambda pair: pair[1][2].problem)
+        words = ", ".join(f"{', '.join(name for name, _ in same)} ({problem})" for problem, same in both)
+        unit = ("row" if "row" in self.found[0][1] else "line") + ("s" if len(names) > 1 else "")
+        more = f" and {self.count - len(names):,} more" if self.count > len(names) else ""
+        return f"{words}{more}" if len(paths) > 1 else f"{unit} {words}{more}"

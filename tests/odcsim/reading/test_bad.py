@@ -1,0 +1,254 @@
+"""Rows that are no sample: all of them are counted and named at once, or left out, and the rest is as without them."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from texts import UNMARKED, tokenizer_in
+
+from odcsim import ask
+from odcsim.cli import main
+from odcsim.errors import InputError
+from odcsim.reading import bad, load
+from odcsim.reading.tokenizing import writing
+
+BAD = [None, math.nan, -5, 0, 2.5, 2**31]
+TALK = [{"role": "user", "content": "Who waits?"}, {"role": "assistant", "content": "Whoever is done."}]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tokenizer_in(tmp_path_factory.mktemp("tokenizer"), UNMARKED)
+
+
+def as_csv(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def as_table(path, rows):
+    columns = {name: pa.array([row[name] for row in rows], pa.float64()) for name in rows[0]}
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path, row_group_size=3)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, pa.table(columns).schema) as writer:
+            writer.write_table(pa.table(columns), max_chunksize=2)
+
+
+def as_npy(path, rows):
+    values = [tuple(math.nan if v is None else v for v in row.values()) for row in rows]
+    np.save(path, np.array(values, dtype=[(name, float) for name in rows[0]]))
+
+
+def as_shards(path, rows):
+    path.mkdir()
+    for number, part in enumerate((rows[: len(rows) // 2], rows[len(rows) // 2 :])):
+        as_csv(path / f"part-{number}.csv", part)
+
+
+WRITERS = {
+    "a.csv": as_csv,
+    "a.jsonl": lambda path, rows: path.write_text("\n".join(map(json.dumps, rows))),
+    "a.json": lambda path, rows: path.write_text(json.dumps(rows)),
+    "b.json": lambda path, rows: path.write_text(json.dumps({name: [row[name] for row in rows] for name in rows[0]})),
+    "a.parquet": as_table,
+    "a.arrow": as_table,
+    "a.npy": as_npy,
+    "shards": as_shards,
+}
+COLUMNS = {
+    "length": lambda value: {"length": value},
+    "both": lambda value: {"prompt_tokens": value, "completion_tokens": 0 if value is None else 1},
+    "rl": lambda value: {"length": value, "prompt_id": 7, "step": 3},
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("columns", COLUMNS)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(values=st.lists(st.sampled_from([*BAD, 5, 70, 900]), min_size=2, max_size=20))
+def test_every_bad_row_is_counted_named_and_left_out_in_every_file(tmp_path_factory, name, columns, values):
+    values = [9, *values, 9]
+    path = tmp_path_factory.mktemp("rows") / name
+    WRITERS[name](path, [COLUMNS[columns](value) for value in values])
+    least = 0 if columns == "both" else 1
+    good = [value is not None and value == value // 1 and least <= value < 2**31 - (1 - least) for value in values]
+    wrong = good.count(False)
+    trace = load(path, skip_bad=True)
+    kept = [value for value, fine in zip(values, good, strict=True) if fine]
+    assert trace.lengths.tolist() == [value + (columns == "both") for value in kept]
+    if not wrong:
+        assert trace.left_out == ""
+        assert load(path).lengths.tolist() == trace.lengths.tolist()
+        return
+    assert trace.left_out.startswith(f"{wrong} of {len(values)} rows left out: ")
+    assert trace.origin.endswith(trace.left_out)
+    if columns == "rl":
+        assert len(trace.group) == len(kept)
+        assert trace.step.tolist() == [3] * len(kept)
+    with pytest.raises(InputError) as caught:
+        load(path)
+    assert str(caught.value).count("\n") == 0
+    assert caught.value.fix.endswith("--skip-bad")
+    if wrong > 1:
+        assert f"{wrong} of {len(values)} rows are bad: " in caught.value.problem
+        assert (f" and {wrong - bad.NAMED} more" in caught.value.problem) == (wrong > bad.NAMED)
+
+
+def test_rows_are_named_where_they_stand(tmp_path):
+    (tmp_path / "a.csv").write_text("id,length\na,5\n\nb,n/a\nc,\nd,0\ne,7,8\nf,6\n\n")
+    words = (
+        "5 of 7 rows left out: lines 3 (is blank), 4 (column 'length' holds 'n/a'), 5 (column 'length' holds nothing), "
+        "6 (column 'length' holds 0), 7 (3 fields where the first line has 2)"
+    )
+    assert load(tmp_path / "a.csv", skip_bad=True).left_out == words
+    assert load(tmp_path / "a.csv", skip_bad=True).lengths.tolist() == [5, 6]
+    (tmp_path / "b.jsonl").write_text('{"length": 5}\n{"length": 6\n{"len": 5}\n{"length": true}\n{"length": "7"}\n8')
+    told = load(tmp_path / "b.jsonl", skip_bad=True, column="length").left_out
+    assert told.startswith("4 of 6 rows left out: lines 2 (is not valid JSON")
+    assert "3 (has no 'length'), 4 (column 'length' holds True), 5 (column 'length' holds '7')" in told
+
+
+def test_groups_and_steps_are_those_of_the_rows_that_are_left(tmp_path):
+    (tmp_path / "a.csv").write_text("length,prompt_id,step\n5,1,1\n,1,1\n6,2,1\n0,,\n7,3,2\n")
+    trace = load(tmp_path / "a.csv", skip_bad=True)
+    assert (trace.group.tolist(), trace.step.tolist()) == ([1, 2, 3], [1, 1, 2])
+
+
+def test_a_file_of_nothing_else_leaves_none(tmp_path):
+    (tmp_path / "a.csv").write_text("length\n0\n-1\n")
+    with pytest.raises(InputError, match=r"a\.csv: 2 of 2 rows are bad: lines 2 \(.*holds 0\), 3 \(.*holds -1\)"):
+        load(tmp_path / "a.csv", skip_bad=True)
+
+
+@pytest.mark.parametrize("value", ["3,337", " 3,337 ", "3,337.0", "+3,337"])
+def test_thousands_have_commas(tmp_path, value):
+    """As spreadsheets write them, whatever row it is and whether there is a header."""
+    (tmp_path / "a.csv").write_text(f'length\n5\n"{value}"\n"1,003,337"\n')
+    assert load(tmp_path / "a.csv").lengths.tolist() == [5, 3337, 1_003_337]
+    (tmp_path / "b.csv").write_text(f'"{value}"\n5\n')
+    assert load(tmp_path / "b.csv").lengths.tolist() == [3337, 5]
+
+
+@pytest.mark.parametrize("value", ["3,33", "3337,1", "33,37", ",337", "3,3377"])
+def test_what_only_looks_like_thousands_is_no_number(tmp_path, value):
+    (tmp_path / "a.csv").write_text(f'length\n5\n"{value}"\n')
+    with pytest.raises(InputError, match=f"holds '{value}'"):
+        load(tmp_path / "a.csv")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    rows=st.lists(st.sampled_from(["5", "", " ", "70", '""', "x"]), min_size=1, max_size=12),
+    ends=st.sampled_from(["", "\n", "\n\n", "\n \n\n"]),
+    newline=st.sampled_from(["\n", "\r\n"]),
+    block=st.integers(1, 12),
+)
+def test_a_blank_line_is_a_row_unless_nothing_comes_after_it(tmp_path_factory, monkeypatch, rows, ends, newline, block):
+    """Whatever piece of the file it is read in."""
+    monkeypatch.setattr("odcsim.reading.text.BLOCK", block)
+    path = tmp_path_factory.mktemp("rows") / "a.csv"
+    path.write_bytes(("length\n9\n" + "\n".join(rows) + "\n9" + ends).replace("\n", newline).encode())
+    trace = load(path, skip_bad=True)
+    assert trace.lengths.tolist() == [9, *(int(row) for row in rows if row.isdecimal()), 9]
+    wrong = [3 + i for i, row in enumerate(rows) if not row.isdecimal()]
+    assert trace.left_out.startswith(f"{len(wrong)} of {len(rows) + 2} rows" if wrong else "")
+    assert all(f"{line}" in trace.left_out for line in wrong[: bad.NAMED])
+
+
+CHATS = [
+    {"messages": []},
+    {"messages": TALK},
+    {"messages": None},
+    {"messages": TALK[:1]},
+]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+def test_conversations_that_are_none(tmp_path, folder, name):
+    """Also where the first is one of them."""
+    path, rows = tmp_path / name, CHATS * 200
+    if name == "a.parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        WRITERS[name](path, rows)
+    unit = "lines" if name == "a.jsonl" else "rows"
+    whole = r"400 of 800 rows are bad: {} 1, 3, 5, 7, 9, 11 \(has no messages\) and 394 more; mend them, or leave"
+    with pytest.raises(InputError, match=whole.format(unit)):
+        load(path, tokenizer=folder)
+    one, other = (load(tmp_path / name, tokenizer=folder, skip_bad=True) for _ in range(2))  # counted, and recalled
+    assert one.left_out == other.left_out
+    assert one.left_out.startswith(f"400 of 800 rows left out: {unit} 1, 3, ")
+    assert one.lengths.tolist() == other.lengths.tolist() == one.lengths[:2].tolist() * 200
+    part = load(path, tokenizer=folder, sample=100, skip_bad=True)
+    assert part.whole == pytest.approx(400, abs=120)
+    assert "of 100 rows left out" in part.left_out
+
+
+def test_a_completion_that_is_null_and_a_text_without_tokens(tmp_path, folder):
+    rows = [{"prompt": "a", "completion": c} for c in ("b", None, "c")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n{broken\n7\n")
+    trace = load(tmp_path / "a.jsonl", tokenizer=folder, skip_bad=True)
+    assert trace.left_out.startswith(
+        "3 of 5 rows left out: lines 2 (has no text in 'completion'), 4 (is not valid JSON"
+    )
+    assert trace.left_out.endswith("5 (is no object)")
+    assert len(trace.lengths) == len(trace.loss) == 2
+    (tmp_path / "b.csv").write_text("prompt,completion\na,b\n\n,\nc,d,e\nf,g\n")
+    trace = load(tmp_path / "b.csv", tokenizer=folder, skip_bad=True)
+    assert trace.left_out == "2 of 5 rows left out: lines 3 (is blank), 5 (has other fields than the first line)"
+
+
+def test_what_a_template_refuses_is_one_bad_row_among_blocks_of_good_ones(tmp_path):
+    refuses = "{% if messages|length < 2 %}{{ raise_exception('two turns') }}{% endif %}"
+    folder = tokenizer_in(tmp_path / "strict", refuses + UNMARKED)
+    rows = [{"messages": TALK}] * (2 * writing.BLOCK)
+    rows.insert(writing.BLOCK + 7, CHATS[3])
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    trace = load(tmp_path / "a.jsonl", tokenizer=folder, skip_bad=True)
+    assert trace.size == 2 * writing.BLOCK
+    assert trace.left_out.startswith(f"1 of {trace.size + 1:,} rows left out: line {writing.BLOCK + 8} (the chat")
+
+
+def test_rollouts_keep_their_groups_beside_rows_that_are_left_out(tmp_path, folder):
+    rows = [{"input": p, "output": o, "step": 7} for p, o in (("a", "x"), ("a", None), ("b", "y"), ("b", "z"))]
+    (tmp_path / "7.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    trace = load(tmp_path / "7.jsonl", tokenizer=folder, skip_bad=True)
+    assert (trace.group.tolist(), trace.step.tolist()) == ([0, 1, 1], [7] * 3)
+
+
+def test_shards_tell_in_which_of_them(tmp_path):
+    as_shards(tmp_path / "data", [{"length": value} for value in (5, 0, 6, 7, None, 8)])
+    with pytest.raises(
+        InputError, match=r"2 of 6 rows are bad: part-0\.csv:3 \(.*holds 0\), part-1\.csv:3 \(.*holds noth"
+    ):
+        load(tmp_path / "data")
+    assert load(tmp_path / "data", skip_bad=True).lengths.tolist() == [5, 6, 7, 8]
+
+
+def test_commands_and_python_say_what_was_left_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("length\n" + "512\n" * 99 + "\n512\n")
+    line = "a.csv: 1 of 101 rows left out: line 101 (is blank)\n"
+    assert main(["compare", "a.csv", "--model", "qwen2.5-0.5b", "--gpu", "a100", "--devices", "2", "--minibatch", "2",
+                 "--minibatches", "2", "--skip-bad"]) == 0  # fmt: skip
+    assert capsys.readouterr().err == line
+    assert main(["trace", "info", "a.csv"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "a.csv:101: is blank; give every row the same columns, or leave it out with --skip-bad\n"
+    )
+    trace = ask("a.csv", "qwen2.5-0.5b", gpu="a100", devices=2, skip_bad=True).trace
+    assert (trace.size, trace.left_out) == (100, line.strip().partition(": ")[2])
