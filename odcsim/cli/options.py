@@ -128,11 +128,12 @@ def limited(question: Question) -> "Setting":
         return limit.chosen(found, advance=advance)
 
 
-def loaded(args: argparse.Namespace, source: str) -> "Trace":
+def loaded(args: argparse.Namespace, source: str, *, without: Collection[str] = ()) -> "Trace":
     """Lengths from there, read as the flags say."""
     from odcsim.decide.asking import lengths_of
 
-    how = {name: getattr(args, name) for name in LENGTHS if getattr(args, name, None) is not None}
+    read = [name for name in LENGTHS if name not in without]
+    how = {name: getattr(args, name) for name in read if getattr(args, name, None) is not None}
     trace = lengths_of(Question(**{**how, "trace": source}))
     tell_left_out(trace)
     return trace

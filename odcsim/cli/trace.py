@@ -16,6 +16,7 @@ SOURCE = (
     "save_to_disk, of shards or of rollouts, a named trace, or a spec such as fixed:length=4096"
 )
 BAR = 40
+SAMPLES = 10_000  # drawn where nobody says how many
 
 
 def add(commands: Any) -> None:
@@ -38,11 +39,12 @@ def _add_info(actions: Any) -> None:
 
 
 def _add_make(actions: Any) -> None:
-    make = actions.add_parser("make", help="draw lengths into a file")
-    make.add_argument("source", metavar="NAME-or-SPEC", help=SOURCE)
-    make.add_argument("--samples", metavar="N", type=options.whole, default=10_000, help="how many (default: 10000)")
-    make.add_argument("--seed", metavar="S", type=int, default=0, help="the same seed draws the same (default: 0)")
-    options.add_fields(make, ("truncate", "drop_over"))
+    make = actions.add_parser("make", help="write lengths into a file: all of another, or drawn ones")
+    make.add_argument("source", metavar="TRACE", help=SOURCE)
+    few = "how many to draw (default: all of a file, in its order; of a name or a spec, 10000)"
+    make.add_argument("--samples", metavar="N", type=options.whole, help=few)
+    make.add_argument("--seed", metavar="S", type=int, help="the same seed draws the same (default: 0)")
+    options.add_fields(make, [name for name in LENGTHS if name != "trace"])
     make.add_argument("-o", dest="output", metavar="FILE", required=True, help="FILE.csv, .jsonl, .npy or .parquet")
     make.set_defaults(run=_make)
 
@@ -140,14 +142,21 @@ def _bar(share: float) -> str:
 def _make(args: argparse.Namespace) -> None:
     from pathlib import Path
 
-    from odcsim.reading import draw, limits
-    from odcsim.reading.saving import save
+    from odcsim.reading import draw, is_file, limits
+    from odcsim.reading.saving import columns, save
     from odcsim.trace import Trace
 
-    drawn = draw(args.source, args.samples, args.seed)
+    if is_file(args.source) and args.samples is None and args.seed is None:
+        trace = options.loaded(args, args.source)
+        options.tell_cutoff(trace, args.cutoff)
+        save(columns(trace), Path(args.output))
+        print(f"wrote {trace.size:,} lengths to {args.output} ({trace.origin})")
+        return
+    whole = options.loaded(args, args.source, without=("truncate", "drop_over"))
+    drawn = draw(whole if is_file(args.source) else args.source, args.samples or SAMPLES, args.seed or 0)
     options.tell_cutoff(Trace(args.source, drawn), args.cutoff)
     lengths, cost = limits.lengths_within(args.source, drawn, args.truncate, args.drop_over)
-    save(lengths, Path(args.output))
+    save({"length": lengths}, Path(args.output))
     print(f"wrote {len(lengths):,} lengths to {args.output}{f' ({cost})' if cost else ''}")
 
 

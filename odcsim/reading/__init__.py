@@ -63,12 +63,20 @@ def _whole(
     raise InputError(f"no trace is called '{text}'", fix=f"{hint.rstrip('?.')}, or give a file ({files.SUFFIXES})")
 
 
-def draw(source: str | Path, samples: int, seed: int) -> NDArray[np.int64]:
+def is_file(source: str) -> bool:
+    """Whether it is recorded, and neither a named trace nor a spec."""
+    return not (specs.kind_of(source) or named.find(source))
+
+
+def draw(source: str | Path | Trace, samples: int, seed: int) -> NDArray[np.int64]:
     """Lengths drawn anew from a spec, or from passes over any other trace, none twice within a pass."""
-    specs.in_range(str(source), "samples", samples, 1, specs.MOST_SAMPLES)
-    specs.in_range(str(source), "seed", seed, 0, specs.MOST_SEED)
+    name = source.name if isinstance(source, Trace) else str(source)
+    specs.in_range(name, "samples", samples, 1, specs.MOST_SAMPLES)
+    specs.in_range(name, "seed", seed, 0, specs.MOST_SEED)
     if isinstance(source, str) and (kind := specs.kind_of(source)):
         return specs.load(source, kind, samples=samples, seed=seed).lengths
-    trace, rng = _whole(source, None), np.random.default_rng(seed)
+    trace, rng = source if isinstance(source, Trace) else _whole(source, None), np.random.default_rng(seed)
+    if trace.bundle is not None:
+        raise InputError("pairs are not drawn one side at a time", where=name, fix="leave out --samples and --seed")
     passes = [min(trace.size, samples - done) for done in range(0, samples, trace.size)]
     return np.concatenate([trace.take(rng.choice(trace.size, part, replace=False)) for part in passes])

@@ -1,6 +1,6 @@
-"""Writing lengths to a file, in the format that its suffix says."""
+"""Writing lengths, and what is known beside them, to a file in the format that its suffix says."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -9,50 +9,63 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.support.files import replacing
+from odcsim.trace import Trace
 
-Lengths = NDArray[np.int64]
+Columns = Mapping[str, NDArray[np.int64]]
+NAMES = {"lengths": "length", "loss": "loss", "group": "prompt_id", "step": "step", "counts": "count"}
 
 
-def save(lengths: Lengths, path: Path) -> None:
-    """One column `length`, in the format that the suffix says."""
+def columns(trace: Trace) -> Columns:
+    """All that a trace holds, under names by which it is read again."""
+    return {name: values for own, name in NAMES.items() if (values := getattr(trace, own)) is not None}
+
+
+def save(columns: Columns, path: Path) -> None:
+    """Columns of one length, in the format that the suffix says."""
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
         raise InputError(
             f"cannot tell the format from '{path.suffix}'", where=str(path), fix=f"known: {', '.join(WRITERS)}"
         )
     with replacing(path) as file:
-        writer(lengths, file)
+        writer(columns, file)
 
 
-def _csv(lengths: Lengths, file: BinaryIO) -> None:
-    file.write(b"length\n")
-    _lines(lengths, file, "{}\n")
+def _csv(columns: Columns, file: BinaryIO) -> None:
+    file.write(f"{','.join(columns)}\n".encode())
+    _lines(columns, file, ",".join(["{}"] * len(columns)) + "\n")
 
 
-def _jsonl(lengths: Lengths, file: BinaryIO) -> None:
-    _lines(lengths, file, '{{"length": {}}}\n')
+def _jsonl(columns: Columns, file: BinaryIO) -> None:
+    form = ", ".join(f'"{name}": {{}}' for name in columns)
+    _lines(columns, file, f"{{{{{form}}}}}\n")
 
 
-def _lines(lengths: Lengths, file: BinaryIO, form: str) -> None:
+def _lines(columns: Columns, file: BinaryIO, form: str) -> None:
     """In blocks, so that memory follows the lengths and not their text."""
-    for start in range(0, len(lengths), 1_000_000):
-        file.write("".join(map(form.format, lengths[start : start + 1_000_000].tolist())).encode())
+    for start in range(0, max(map(len, columns.values())), 1_000_000):
+        block = [values[start : start + 1_000_000].tolist() for values in columns.values()]
+        file.write("".join(map(form.format, *block)).encode())
 
 
-def _npy(lengths: Lengths, file: BinaryIO) -> None:
-    np.save(file, lengths, allow_pickle=False)
+def _npy(columns: Columns, file: BinaryIO) -> None:
+    """Named fields where there is more than lengths."""
+    values = list(columns.values())
+    kind = [(name, np.int64) for name in columns]
+    table = values[0] if len(values) == 1 else np.rec.fromarrays(values, kind).view(np.ndarray)
+    np.save(file, table, allow_pickle=False)
 
 
-def _parquet(lengths: Lengths, file: BinaryIO) -> None:
+def _parquet(columns: Columns, file: BinaryIO) -> None:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise InputError("Parquet needs pyarrow", fix="install it with: pip install 'odcsim[data]'") from None
-    parquet.write_table(pyarrow.table({"length": lengths}), file)
+    parquet.write_table(pyarrow.table(dict(columns)), file)
 
 
-WRITERS: dict[str, Callable[[Lengths, BinaryIO], None]] = {
+WRITERS: dict[str, Callable[[Columns, BinaryIO], None]] = {
     ".csv": _csv,
     ".jsonl": _jsonl,
     ".npy": _npy,

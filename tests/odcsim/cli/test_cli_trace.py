@@ -5,11 +5,13 @@ import json
 import sys
 
 import pytest
+from texts import UNMARKED, tokenizer_in
 
 from odcsim.cli import Parser
 from odcsim.cli import trace as command
 from odcsim.errors import InputError
 from odcsim.reading import load
+from odcsim.trace import COLUMNS
 
 
 def run(*argv):
@@ -149,3 +151,53 @@ def test_info_tells_whether_lengths_are_still_those_of_another_trace(tmp_path, c
     against = json.loads(capsys.readouterr().out)["against"]
     assert (against["name"], against["count"], against["apart"]) == ("then.csv", 500, [])
     assert set(against["figures"]) == {"mean", "p50", "p90", "p99"}
+
+
+MADE_OF = {
+    "lengths": ("a.csv", "my_tokens\n5\n900\n70\n", ["--column", "my_tokens"]),
+    "rollouts": ("a.csv", "prompt_id,step,prompt,response\n7,1,5,6\n7,1,5,9\n3,2,8,1\n", []),
+    "counts": ("a.csv", "length,count,loss\n5,3,2\n9,100000000000,9\n", []),
+    "limited": ("a.csv", "length\n5\n900\n70\n", ["--truncate", "80"]),
+    "bad": ("a.csv", "length\n5\n\n70\n", ["--skip-bad"]),
+    "texts": ("a.jsonl", '{"messages": [{"role": "user", "content": "Who waits?"}]}\n' * 3, ["--tokenizer", "tok"]),
+    "pair": ("a.jsonl", '{"prompt": "Who waits?", "completion": "All."}\n' * 3, ["--tokenizer", "tok"]),
+}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "npy", "parquet"])
+@pytest.mark.parametrize("form", MADE_OF)
+def test_make_of_a_file_writes_all_that_is_known_of_its_lengths(tmp_path, monkeypatch, capsys, suffix, form):
+    """So that they can be sent without the data: what is read of one is what is read of the other."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tokenizer_in(tmp_path / "tok", UNMARKED)
+    name, content, flags = MADE_OF[form]
+    (tmp_path / name).write_text(content)
+    run("make", name, *flags, "-o", f"sent.{suffix}")
+    shown = capsys.readouterr()
+    read = {flag[2:].replace("-", "_"): value for flag, value in zip(flags[::2], [*flags[1::2], True], strict=False)}
+    trace, sent = load(name, **read | ({"truncate": 80} if form == "limited" else {})), load(f"sent.{suffix}")
+    for column in COLUMNS:
+        one, other = getattr(trace, column), getattr(sent, column)
+        assert (one is None and other is None) or one.tolist() == other.tolist(), column
+    assert shown.out.startswith(f"wrote {trace.size:,} lengths to sent.{suffix} (")
+    assert trace.origin in shown.out
+    assert (trace.left_out in shown.err) == (form == "bad" or not trace.left_out)
+
+
+def test_make_draws_where_somebody_says_how_many(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("length,other\n1,5\n2,6\n,7\n")
+    draws = [("--samples", 8), ("--seed", 3)]
+    sizes = []
+    for draw in draws:
+        run("make", tmp_path / "a.csv", "--column", "other", *draw, "-o", tmp_path / "b.npy")
+        sizes.append(load(tmp_path / "b.npy").size)
+    assert sizes == [8, 10_000]
+    run("make", tmp_path / "a.csv", "--skip-bad", "--samples", 4, "-o", tmp_path / "b.npy")
+    assert sorted(load(tmp_path / "b.npy").lengths.tolist()) == [1, 1, 2, 2]
+    assert "1 of 3 rows left out: line 4" in capsys.readouterr().err
+
+
+def test_make_of_a_spec_has_no_columns(tmp_path):
+    with pytest.raises(InputError, match="has no columns to choose from; leave out --column"):
+        run("make", "fixed:length=5", "--column", "a", "-o", tmp_path / "a.csv")
