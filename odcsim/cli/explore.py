@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
+from odcsim.question import LENGTHS
 
 PORT = 8050
 
@@ -17,6 +18,7 @@ def add(commands: Any) -> None:
         "is set. Needs pip install 'odcsim[explore]'.",
     )
     parser.add_argument("trace", nargs="?", metavar="TRACE", help="to begin with (longalign)")
+    options.add_fields(parser, [name for name in LENGTHS if name != "trace"])
     parser.add_argument("--port", type=options.seed, default=PORT, metavar="P", help=f"0: any that is free ({PORT})")
     parser.add_argument("--no-open", action="store_true", help="print the link and open no browser")
     parser.set_defaults(run=_run)
@@ -29,8 +31,9 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.show.explore.opening import leaving_in_order, opened
     from odcsim.show.explore.serve import serve
 
-    asked = Asked(**({"trace": args.trace} if args.trace else {}))
-    _ = asked.lengths  # refused before anything is served
+    asked = Asked(**{name: value for name in LENGTHS if (value := getattr(args, name)) is not None})
+    options.tell_left_out(asked.lengths)  # or refused before anything is served
+    options.tell_cutoff(asked.lengths, args.cutoff)
     with ExitStack() as stack:
         stack.enter_context(leaving_in_order())
         served = serve(args.port, asked)

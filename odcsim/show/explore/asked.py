@@ -12,12 +12,11 @@ from urllib.parse import urlencode
 
 from odcsim.cluster import Cluster
 from odcsim.decide import limit
-from odcsim.decide.asking import setting_of
+from odcsim.decide.asking import lengths_of, setting_of
 from odcsim.decide.setting import Setting
 from odcsim.decide.sweep import FACTORS
 from odcsim.errors import InputError
-from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, MACHINES, STEP, Field, Question, Values
-from odcsim.reading import load
+from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, LENGTHS, MACHINES, STEP, Field, Question, Values
 from odcsim.recipe import CHOICES, flag, recipe_of
 from odcsim.trace import Trace
 
@@ -33,7 +32,8 @@ CHOSEN = {
 CONTROLS = (
     {name: about for name, about in FIELDS.items() if about.control} | {"room": ROOM, "network": NETWORK} | CHOSEN
 )
-LINKED = tuple(CONTROLS)
+READ = tuple(name for name in LENGTHS if name not in CONTROLS)  # how lengths are read, which a link holds
+LINKED = (*CONTROLS, *READ)
 TEXTS = tuple(name for name, about in CONTROLS.items() if about.values.type is str and not about.stops)
 SLIDERS = tuple(name for name, about in CONTROLS.items() if about.stops)
 
@@ -71,8 +71,9 @@ class Asked(Question):
 
     @property
     def lengths(self) -> Trace:
-        _check_named("trace", self.trace)
-        return _loaded(self.trace)
+        for name in ("trace", "tokenizer"):
+            _check_named(name, getattr(self, name) or "")
+        return _loaded(*(getattr(self, name) for name in LENGTHS))
 
     @property
     def limit(self) -> int | None:
@@ -88,11 +89,13 @@ class Asked(Question):
     @property
     def command(self) -> str:
         """For a terminal. A network of one's own is a file, here one that bash makes up."""
-        known = {name: getattr(self, name) for name in LINKED if name in FIELDS} | {"max_tokens": self.limit}
+        known = {name: getattr(self, name) for name in CONTROLS if name in FIELDS} | {"max_tokens": self.limit}
+        known |= {name: value for name in READ if (value := getattr(self, name)) != FIELDS[name].usual}
         asked = [(name, known[name]) for name in FIELDS if name != "trace" and known.get(name) is not None]
         words = ["odcsim", "compare", self.trace]
         for name, value in asked:
-            words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+            said = [] if value is True else [f"{value:g}" if isinstance(value, float) else str(value)]
+            words += [f"--{name.replace('_', '-')}", *said]
         for name in CHOSEN:
             words += [flag(name), self.value(name)] if self.value(name) != CHOICES[name].usual else []
         network = f" --cluster <(echo nic_gbit_s={self.network})" if self.network else ""
@@ -117,7 +120,7 @@ def _check_named(name: str, text: str) -> None:
 @lru_cache(maxsize=64)
 def _setting(asked: Asked) -> Setting:
     """Made once for the table, the chart and the break-even, since a limit may have to be chosen."""
-    words = {f.name: getattr(asked, f.name) for f in fields(Question)}
+    words = {f.name: getattr(asked, f.name) for f in fields(Question)} | {name: FIELDS[name].usual for name in READ}
     usual = setting_of(Question(**words | {"trace": asked.lengths, "max_tokens": asked.limit or 0}))
     setting = replace(usual, cost=replace(usual.cost, cluster=_cluster(asked, usual))) if asked.network else usual
     return limit.chosen(setting) if asked.limit is None else setting
@@ -128,5 +131,5 @@ def _cluster(asked: Asked, setting: Setting) -> Cluster:
 
 
 @lru_cache(maxsize=16)
-def _loaded(name: str) -> Trace:
-    return load(name)
+def _loaded(*asked: Any) -> Trace:
+    return lengths_of(Question(**dict(zip(LENGTHS, asked, strict=True))))

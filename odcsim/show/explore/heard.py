@@ -1,11 +1,12 @@
 """What links and controls say, which anybody may have written: it becomes a question, or a line that says why not."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
 from odcsim.errors import InputError
-from odcsim.show.explore.asked import CONTROLS, SLIDERS, TEXTS, Asked, asked_of
+from odcsim.question import FIELDS
+from odcsim.show.explore.asked import CONTROLS, LINKED, READ, SLIDERS, TEXTS, Asked, asked_of
 
 STOPS: Mapping[str, Sequence[Any]] = {name: CONTROLS[name].stops for name in SLIDERS}
 LETTERS = 4096  # of a name
@@ -14,7 +15,7 @@ DEAREST = 10**9  # dollars
 
 def linked(search: Any) -> Asked:
     """What a link holds; what it says that nobody knows is refused by name."""
-    kinds: Mapping[str, type] = {name: about.values.type for name, about in CONTROLS.items()}
+    kinds = {name: _kind(name) for name in LINKED}
     values: dict[str, Any] = {}
     for name, text in parse_qsl(_text("link", search or "?").removeprefix("?"), keep_blank_values=True):
         try:
@@ -27,9 +28,17 @@ def linked(search: Any) -> Asked:
     return _checked(values)
 
 
-def given(values: Mapping[str, Any]) -> Asked:
-    """What the controls say: texts, a price, and of each slider the number of its stop."""
+def _kind(name: str) -> Callable[[str], Any]:
+    kind = (CONTROLS.get(name) or FIELDS[name]).values.type
+    return {"True": True, "False": False}.__getitem__ if kind is bool else kind
+
+
+def given(values: Mapping[str, Any], before: Asked | None = None) -> Asked:
+    """What the controls say: texts, a price, and of each slider the number of its stop. Lengths are read as `before`,
+    where they are the same."""
     found = dict(values)
+    if before is not None and before.trace == values["trace"]:
+        found |= {name: getattr(before, name) for name in READ}
     for name, stops in STOPS.items():
         place = values[name]
         if isinstance(place, bool) or not isinstance(place, int | float | str) or f"{place}" not in _places(stops):
@@ -49,7 +58,8 @@ def _checked(values: Mapping[str, Any]) -> Asked:
         raise InputError("there is no price", fix="give dollars of a GPU-hour, or 0")
     if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price <= DEAREST:
         raise InputError(f"the price is {price!r:.40}", fix="give dollars of a GPU-hour, or 0")
-    return asked_of(dict(values) | {name: _text(name, values[name]) for name in TEXTS if name in values})
+    texts = {name: _text(name, text) for name, text in values.items() if name in TEXTS or isinstance(text, str)}
+    return asked_of(dict(values) | texts)
 
 
 def _text(name: str, value: Any) -> str:

@@ -35,7 +35,8 @@ def page(start: Asked) -> Dash:
     said = [f"{name}-said" for name in SLIDERS]
     shown = [Output(name, "children") for name in (*said, "advice", "table", "command", "problem")]
     controls = [Input(name, "value") for name in FIELDS]
-    app.callback(Output("asked", "data"), *shown, *controls, prevent_initial_call=True)(_answer)
+    link = State("place", "search")
+    app.callback(Output("asked", "data"), *shown, *controls, link, prevent_initial_call=True)(_answer)
     drawn = [Output("pair", "figure"), Output("picture", "aria-label"), Output("caption", "children")]
     app.callback(*drawn, Input("asked", "data"))(_chart)
     app.callback(Output("break-even", "children"), Input("asked", "data"))(_break_even)
@@ -114,14 +115,18 @@ def _set(asked: Asked, problem: str) -> list[Any]:
 
 
 def _answer(*values: Any) -> list[Any]:
-    """What is asked as a link, then what is shown of it; where it cannot be asked, why, and the rest stays."""
-    asked = lambda: _shown(given(dict(zip(FIELDS, values, strict=True))))  # noqa: E731
+    """What is asked as a link, then what is shown of it; where it cannot be asked, why, and the rest stays. The last
+    value is the link that was opened."""
+    before: Asked = or_line(lambda: linked(values[-1]), lambda _: Asked())
+    asked = lambda: _shown(given(dict(zip(FIELDS, values[:-1], strict=True)), before))  # noqa: E731
     return or_line(asked, lambda line: [no_update] * (len(SLIDERS) + 4) + [line])
 
 
 def _shown(asked: Asked) -> list[Any]:
     found = replies.reply(asked)
-    words = [html.P(text) for text in [*found.advice, found.verdict, fixed.sentence(asked.setting)]]
+    left = asked.lengths.left_out
+    told = [f"{asked.trace}: {left}"] if left else []
+    words = [html.P(text) for text in [*found.advice, found.verdict, fixed.sentence(asked.setting), *told]]
     link = asked.search or f"?{urlencode({'trace': asked.trace})}"  # without any it is what the page began with
     return [link, *_said(asked), words, _table(found), asked.command, ""]
 

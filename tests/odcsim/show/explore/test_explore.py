@@ -15,8 +15,8 @@ from odcsim.decide.break_even_words import sentence
 from odcsim.decide.comparison import inputs
 from odcsim.errors import InputError
 from odcsim.recipe import recipe_of
-from odcsim.show.explore.asked import Asked
-from odcsim.show.explore.heard import linked
+from odcsim.show.explore.asked import SLIDERS, TEXTS, Asked
+from odcsim.show.explore.heard import given, linked
 from odcsim.show.explore.reply import break_even, chart, reply, report
 
 HELD = recipe_of({"recompute": "none", "sharding": "hybrid"})
@@ -154,6 +154,41 @@ def test_it_does_not_begin_with_what_is_gone_once_it_is_read(capsys):
     assert (
         capsys.readouterr().err == "odcsim: error: -: the trace is a pipe or a device; save what it gives to a file\n"
     )
+
+
+READ = Asked(trace="b.jsonl", column="n", truncate=900, skip_bad=True, devices=4, minibatches=4)
+
+
+def test_lengths_are_read_as_the_command_says_for_as_long_as_they_are_those(tmp_path, monkeypatch, capsys):
+    """By a link as by the page, and by the command that it copies."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b.jsonl").write_text('{"n": 500, "length": 7}\n{"n": null, "length": 7}\n' * 40 + '{"n": 5000}\n')
+    assert linked(READ.search) == READ
+    assert (READ.lengths.size, READ.lengths.longest) == (41, 900)
+    values = {name: getattr(READ, name) for name in (*TEXTS, "price")} | dict.fromkeys(SLIDERS, 0)
+    found = given(values, READ)
+    assert (found.column, found.truncate, found.skip_bad) == ("n", 900, True)
+    other = given(values | {"trace": "longalign"}, READ)
+    assert (other.column, other.truncate, other.skip_bad) == (None, None, False)
+    assert f"{READ.command} ".startswith("odcsim compare b.jsonl --column n --truncate 900 --skip-bad --model")
+    assert main([*READ.command.split()[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["inputs"] == inputs(READ.setting)
+
+
+@pytest.mark.parametrize("search", ["skip_bad=yes", "truncate=few", "column="])
+def test_how_lengths_are_read_is_refused_in_a_link_as_all_else(search):
+    with pytest.raises(InputError, match=r"the link says|there is no column"):
+        linked(f"?{search}")
+
+
+def test_what_is_left_out_is_told_before_the_page_is_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "werkzeug.serving", None)
+    (tmp_path / "a.csv").write_text("n\n5\n0\n")
+    assert main(["explore", "a.csv", "--column", "n", "--no-open"]) == 2
+    assert "a.csv:3: column 'n' holds 0" in capsys.readouterr().err
+    assert main(["explore", "a.csv", "--column", "n", "--skip-bad", "--no-open"]) == 2
+    assert capsys.readouterr().err.startswith("a.csv: 1 of 2 rows left out: line 3 (column 'n' holds 0)\n")
 
 
 def test_without_dash_it_says_what_to_install(monkeypatch, capsys):

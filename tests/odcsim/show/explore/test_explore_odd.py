@@ -144,9 +144,20 @@ def test_what_the_system_refuses_is_a_line(page, code, tmp_path, monkeypatch):
     def refused(*_, **__):
         raise OSError(code, os.strerror(code), str(tmp_path))
 
-    monkeypatch.setattr("odcsim.show.explore.asked.load", refused)
+    monkeypatch.setattr("odcsim.show.explore.asked.lengths_of", refused)
     shown = answered(page, "asked.data", SMALL | {"trace": f"lengths-{code}.csv"}, "problem")
     assert shown.startswith(f"{tmp_path}: {os.strerror(code)}; ")
+
+
+def test_the_page_reads_lengths_as_the_link_says_that_it_was_opened_by(page, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("n,other\n" + "5,x\n0,x\n" * 20)
+    values = SMALL | {"trace": str(path)}
+    opened = {"place": f"?{LINK}&trace={quote(str(path))}&column=n&skip_bad=True"}
+    shown = page.ask("asked.data", values | opened).get_json()["response"]
+    assert shown["problem"]["children"] == ""
+    assert f"{path}: 20 of 40 rows left out" in json.dumps(shown["advice"])
+    assert "no column of lengths" in answered(page, "asked.data", values | {"place": "?colour=red"}, "problem")
 
 
 def test_a_path_that_nobody_may_look_into_is_a_line(page, tmp_path):
@@ -157,7 +168,7 @@ def test_a_path_that_nobody_may_look_into_is_a_line(page, tmp_path):
 
 
 def test_a_defect_of_ours_is_a_line_too(page, monkeypatch, capsys):
-    monkeypatch.setattr("odcsim.show.explore.asked.load", lambda _: 1 / 0)
+    monkeypatch.setattr("odcsim.show.explore.asked.lengths_of", lambda _: 1 / 0)
     reply = page.ask("asked.data", SMALL | {"trace": "unlucky"})
     assert (reply.status_code, told(reply)) == (200, f"ZeroDivisionError: {line.OURS}")
     assert "Traceback" in capsys.readouterr().err
