@@ -24,7 +24,7 @@ class Trace:
 
     Where only a part of a dataset was counted, `drawn_from` says of how many samples; 0: these are all. `folded`: the
     file has too many rows, so equal ones are counted, and a sample's number is not its row there. `left_out`: which
-    rows were bad and are none of these.
+    rows were bad and are none of these. `unit`: what a minibatch is counted in.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Trace:
     folded: bool = False
     bundle: NDArray[np.int64] | None = None
     left_out: str = ""
+    unit: str = "sample"
 
     def __post_init__(self) -> None:
         for field in COLUMNS:
@@ -73,7 +74,12 @@ class Trace:
         first = _firsts(self.bundle)
         step, group = (None if of is None else of[first] for of in (self.step, self.group))
         tokens = np.add.reduceat(self.lengths, first)
-        return Trace(self.name, tokens, None, None, group, step, self.origin, self.drawn_from)
+        return Trace(self.name, tokens, None, None, group, step, self.origin, self.drawn_from, unit=self.unit)
+
+    @property
+    def in_words(self) -> str:
+        """How many there are of what is drawn."""
+        return f"{self.bundles.size:,} {self.unit}s"
 
     def starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where bundles begin among these samples of a minibatch; each where none are together."""
@@ -106,11 +112,13 @@ class Trace:
             edges = np.append(_firsts(self.bundle), self.size)
             return [ranges(edges[bundles], edges[bundles + 1]) for bundles in drawn]
         if samples < 1 or count < 1:
-            raise InputError(f"{count} minibatches of {samples} samples asked of '{self.name}'", fix="both start at 1")
+            raise InputError(
+                f"{count} minibatches of {samples} {self.unit}s asked of '{self.name}'", fix="both start at 1"
+            )
         if samples > self.size:
             raise InputError(
-                f"one minibatch needs {samples} samples and '{self.name}' has {self.size}",
-                fix="use fewer devices, fewer samples per device, or a longer trace",
+                f"one minibatch needs {samples} {self.unit}s and '{self.name}' has {self.size}",
+                fix=f"use fewer devices, fewer {self.unit}s per device, or a longer trace",
             )
         if samples * count > MOST_DRAWN:
             raise InputError(

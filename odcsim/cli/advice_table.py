@@ -21,7 +21,7 @@ def show(advice: "Advice") -> None:
     wish = advice.wish
     epochs = f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}"
     print(
-        f"{wish.question.model}, {wish.trace.name} ({wish.trace.size:,} samples, "
+        f"{wish.question.model}, {wish.trace.name} ({wish.trace.in_words}, "
         f"longest {wish.trace.longest:,} tokens), "
         f"{epochs} of batches of {wish.global_batch:,}{_by(wish)}, "
         f"{advice.ways:,} ways to run\n"

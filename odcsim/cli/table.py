@@ -88,9 +88,9 @@ def _asked(comparison: "Comparison") -> str:
     nodes = setting.cost.cluster.nodes
     where = f"{about['devices']} x {about['gpu']}" + (f" in {nodes} nodes" if nodes > 1 else "")
     where += ", hybrid sharding" if setting.cost.recipe.sharding == "hybrid" else ""
-    trace = f"{about['trace']} ({about['trace_samples']:,} samples, longest {setting.trace.longest:,} tokens)"
+    trace = f"{about['trace']} ({setting.trace.in_words}, longest {setting.trace.longest:,} tokens)"
     by = "" if setting.trainer is None else f" by {setting.trainer}"
-    size = f"{counted(setting.minibatch, 'sample')} per device and step"
+    size = f"{counted(setting.minibatch, setting.trace.unit)} per device and step"
     size += "" if comparison.stock else _limit(setting)
     model, drawn = f"{about['model']}{setting.cost.recipe.told}", counted(setting.minibatches, "minibatch")
     return f"{model}{by} on {where}, {trace}, {size}, {drawn}"

@@ -69,7 +69,12 @@ def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None", other: "Trace
     shown = {"schema": 1, "name": trace.name, "origin": trace.origin, "count": stats.count, "tokens": stats.tokens}
     shown |= {"mean": stats.mean, "cv": stats.cv, "min": stats.shortest, "max": stats.longest}
     shown |= {f"p{p:g}": value for p, value in zip(PERCENTILES, stats.percentiles, strict=True)}
-    shown |= {"loss_share": stats.loss_share, "steps": stats.steps, "groups": stats.groups}
+    shown |= {
+        "pairs": None if trace.unit == "sample" else trace.bundles.size,
+        "loss_share": stats.loss_share,
+        "steps": stats.steps,
+        "groups": stats.groups,
+    }
     shown |= {"cutoff": None if lost is None else asdict(lost)}
     if other is not None:
         from odcsim.reading.alike import likeness
@@ -106,7 +111,8 @@ def _against(trace: "Trace", other: "Trace") -> list[str]:
 def _text(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
     from odcsim.reading.stats import PERCENTILES, cut_lines
 
-    rows = [("trace", trace.name), ("origin", trace.origin), ("samples", f"{stats.count:,}")]
+    pairs = "" if trace.unit == "sample" else f"  (of {trace.in_words})"
+    rows = [("trace", trace.name), ("origin", trace.origin), ("samples", f"{stats.count:,}{pairs}")]
     rows += [("tokens", f"{stats.tokens:,}"), ("mean", f"{stats.mean:,.1f}"), ("shortest", f"{stats.shortest:,}")]
     rows += [(f"p{p:g}", f"{value:,.0f}") for p, value in zip(PERCENTILES, stats.percentiles, strict=True)]
     rows += [("longest", f"{stats.longest:,}"), ("cv", f"{stats.cv:.3f}  (standard deviation / mean)")]
@@ -150,7 +156,7 @@ def _make(args: argparse.Namespace) -> None:
         trace = options.loaded(args, args.source)
         options.tell_cutoff(trace, args.cutoff)
         save(columns(trace), Path(args.output))
-        print(f"wrote {trace.size:,} lengths to {args.output} ({trace.origin})")
+        print(f"wrote lengths of {trace.in_words} to {args.output} ({trace.origin})")
         return
     whole = options.loaded(args, args.source, without=("truncate", "drop_over"))
     drawn = draw(whole if is_file(args.source) else args.source, args.samples or SAMPLES, args.seed or 0)

@@ -60,7 +60,7 @@ class Setting(Terms):
             return
         over = dealt.lengths > self.limit
         row = int(np.argmax(over if dealt.counts is None else over & (dealt.counts > 0)))
-        kind = "sample" if self.trace.bundle is None else "bundle"
+        kind = "bundle" if self.trace.bundle is not None and dealt.unit == "sample" else dealt.unit
         raise InputError(
             f"{kind} {row} has {dealt.lengths[row]:,} tokens, over --max-tokens {self.limit:,}",
             where=dealt.name,

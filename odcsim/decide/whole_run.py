@@ -89,7 +89,8 @@ class WholeRun:
     def sentence(self, reply: Basis) -> str:
         epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
         own, verb = self.of(reply.chosen), "is" if self.epochs == 1 else "are"
-        words = f"{epochs} {verb} {own.steps:,} steps of {own.samples:,.0f} samples: {self._takes(reply.chosen)}"
+        batch = f"{own.samples:,.0f} {self.evaluation.setting.trace.unit}s"
+        words = f"{epochs} {verb} {own.steps:,} steps of {batch}: {self._takes(reply.chosen)}"
         if reply.reference is reply.chosen or reply.balanced is not None:
             return f"{words}."
         return f"{words}, instead of {self._spent(reply.reference)} under {named(reply.reference)}."

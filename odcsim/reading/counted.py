@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.reading.bad import BadRows
+from odcsim.reading.pairs import paired
 from odcsim.reading.records import Record, RecordFile
 from odcsim.reading.roles import GROUP, LENGTH, STEP, first_of
 from odcsim.reading.table import Table
@@ -74,15 +75,16 @@ def load(path: Path, opened: Callable[[], Table], column: str | None, asked: Tex
         size = file.size() if asked.sample else 0
     chosen = _drawn(size, asked.sample) if asked.sample and asked.sample < size else None
     lengths, loss, faults = _once(file, form, folder, chosen)
-    good = lengths > 0
+    good = np.asarray((lengths.reshape(-1, form.each) > 0).all(axis=1), np.bool_)
     bad.add(path, good, faults, lambda row: file.place(row if chosen is None else int(chosen[row])))
     if not good.any():
         raise bad.refusal(path)
     with budget.bounded(path):
         group, step = _rollouts(table, form, good if chosen is None else _among(size, chosen[good]))
     drawn_from = 0 if chosen is None else round(size * float(good.mean()))
-    trace = Trace(path.name, lengths[good], None, loss if loss is None else loss[good], group, step, "", drawn_from)
-    return _told(trace, form, folder)
+    kept = good.repeat(form.each)
+    trace = Trace(path.name, lengths[kept], None, loss if loss is None else loss[kept], group, step, "", drawn_from)
+    return _told(paired(trace, form.each), form, folder)
 
 
 def _among(size: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -101,7 +103,7 @@ def _once(file: RecordFile, form: Form, folder: TokenizerFolder, chosen: NDArray
     rows = 0 if chosen is None else len(chosen)
     key = kept.key(file.files, form.words, form.columns, form.plain, rows, folder.digest, file.path.suffix.lower())
     if (known := kept.recall(key)) is None:
-        with progress("counting tokens", rows or file.size()) as advance:
+        with progress("counting tokens", form.each * (rows or file.size())) as advance:
             known = _anew(file, form, folder, chosen, advance)
         kept.keep(key, known)
     if not len(known.lengths):
@@ -120,7 +122,7 @@ def _anew(
     request = Request(file.path, form.column, folder.path, chosen, Path.cwd(), budget.most(), writing.SECONDS)
     with writer.lock:
         blocks = writer.blocks(request, source_of(file, form, folder))
-        return counted(blocks, folder.tokenizer, advance, writer.end, plain=form.plain)
+        return counted(blocks, folder.tokenizer, advance, writer.end, plain=form.plain, each=form.each)
 
 
 def _rollouts(
@@ -140,8 +142,8 @@ def _told(trace: Trace, form: Form, folder: TokenizerFolder) -> Trace:
 
 def band(trace: Trace) -> str:
     """How sure a drawn part is of the whole: its mean, and what it cannot have seen."""
-    lengths, whole = trace.lengths, trace.drawn_from
-    mean, rest = float(lengths.mean()), 1 - trace.size / whole
+    whole, trace = trace.drawn_from, trace.bundles
+    lengths, mean, rest = trace.lengths, float(trace.lengths.mean()), 1 - trace.size / whole
     off = SURE * float(lengths.std()) * float(np.sqrt(rest / trace.size)) / mean
     unseen = min(1.0, 3 / trace.size)  # what none of so many draws has shown, at 95 %
     return (

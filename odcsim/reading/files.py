@@ -14,6 +14,7 @@ from odcsim.reading.arrow import is_saved, open_arrow, open_parquet, open_saved
 from odcsim.reading.bad import BadRows, Check, sifted
 from odcsim.reading.counted import TextCounting
 from odcsim.reading.jsons import open_json, open_jsonl
+from odcsim.reading.pairs import in_turn, paired
 from odcsim.reading.records import Record
 from odcsim.reading.roles import NoLengths, Roles, assign
 from odcsim.reading.shards import joined, shards
@@ -99,9 +100,12 @@ def _measured(path: Path, column: str | None, bad: BadRows) -> Trace:
         return _quantiles(table, roles, column, path)
     tally, good = _tallied(table, roles, path, bad)
     _check_later(table, roles, column, str(path))
-    group = table.labels(roles.group, good) if roles.group else None
-    step = table.labels(roles.step, good) if roles.step else None
-    return tally.trace(path.name, f"{'count table' if roles.count else 'file'} {path.name}", group, step)
+    each = len(roles.sequences)
+    group, step = (
+        None if name is None else table.labels(name, good).repeat(each) for name in (roles.group, roles.step)
+    )
+    kind = "pairs of" if roles.sides else "count table" if roles.count else "file"
+    return paired(tally.trace(path.name, f"{kind} {path.name}", group, step), each)
 
 
 def _quantiles(table: Table, roles: Roles, column: str | None, path: Path) -> Trace:
@@ -137,37 +141,40 @@ def open_table(path: Path) -> Table:
 
 def _tallied(table: Table, roles: Roles, path: Path, bad: BadRows) -> tuple[Tally, NDArray[np.bool_] | None]:
     """The good rows, and of a file whose rows stand for themselves which these are."""
-    tally, counted = Tally(str(path), ordered=bool(roles.group or roles.step)), False
+    beside = "another side" if roles.sides else "a step or group" if roles.group or roles.step else ""
+    tally, counted = Tally(str(path), beside), False
     start, every = 0, [np.zeros(0, np.bool_)]
     for columns in table.pieces(roles.numbers):
-        total, checks = _checks(table, roles, columns, start)
+        totals, checks = _checks(table, roles, columns, start)
         good, faults = sifted(checks)
         bad.add(path, good, faults, lambda row, start=start: table.place(start + row))  # type: ignore[misc]
-        few = {name: values[good] for name, values in columns.items()} if faults else columns
-        counts = few[roles.count].astype(np.int64) if roles.count else None
+        if faults:
+            totals, columns = [of[good] for of in totals], {name: of[good] for name, of in columns.items()}
+        counts = columns[roles.count].astype(np.int64) if roles.count else None
         counted = counted or bool(counts is not None and counts.any())
-        loss = few[roles.loss].astype(np.int64) if roles.loss else None
-        tally.add((total[good] if faults else total).astype(np.int64), loss, counts)
+        loss = in_turn([columns[name] for name in roles.lost]) if roles.lost else None
+        tally.add(in_turn(totals), loss, counts)
         start += len(good)
-        if tally.ordered:
+        if tally.beside:
             every.append(good)
     if start and not tally.rows:
         raise bad.refusal(path)
     if roles.count and tally.rows and not counted:
         raise InputError(f"column '{roles.count}' is zero everywhere", where=str(path), fix="count some samples")
-    return tally, np.concatenate(every) if tally.ordered else None
+    return tally, np.concatenate(every) if tally.beside else None
 
 
-def _checks(table: Table, roles: Roles, columns: Columns, start: int) -> tuple[NDArray[np.float64], list[Check]]:
-    """How long each row is, and what it has to be."""
-    total, checks = summed(table, roles.parts, columns, start)
+def _checks(table: Table, roles: Roles, columns: Columns, start: int) -> tuple[list[NDArray[np.float64]], list[Check]]:
+    """How long each row is, or each side of it, and what it has to be."""
+    totals, rules = zip(*(summed(table, parts, columns, start) for parts in roles.sequences), strict=True)
+    checks = [check for each in rules for check in each]
     if roles.count:
         checks.append(are_whole(table, roles.count, columns[roles.count], least=0, most=EXACT, start=start))
     if roles.loss:
         loss = columns[roles.loss]
         checks.append(are_whole(table, roles.loss, loss, least=0, most=MAX_LENGTH, start=start))
-        checks.append(_within(roles.loss, loss, total))
-    return total, checks
+        checks.append(_within(roles.loss, loss, totals[0]))
+    return list(totals), checks
 
 
 def _within(name: str, loss: NDArray[np.float64], lengths: NDArray[np.float64]) -> Check:

@@ -18,9 +18,8 @@ def within(trace: Trace, truncate: int | None = None, drop_over: int | None = No
         return trace, ""
     if limit < 1 or (truncate is not None and drop_over is not None):
         raise InputError(f"truncate={truncate} and drop_over={drop_over}", fix="give one of them, from 1")
-    tokens, lost = int(weights(trace) @ trace.lengths), cut(trace, limit)
     kept = shortened(trace, limit) if drop_over is None else without(trace, limit)
-    return kept, _cost(lost, trace.size, tokens, dropped=drop_over is not None)
+    return kept, _cost(trace, kept, cut(trace, limit), dropped=drop_over is not None)
 
 
 def lengths_within(
@@ -53,9 +52,13 @@ def without(trace: Trace, limit: int) -> Trace:
     return replace(trace, **columns, drawn_from=round(trace.drawn_from * float(kept.mean())))
 
 
-def _cost(lost: Cut, samples: int, tokens: int, *, dropped: bool) -> str:
-    if not lost.samples:
-        return f"no sample is over {lost.at:,} tokens"
-    verb, gone = ("left out", lost.tokens_if_dropped) if dropped else ("shortened", lost.tokens_if_cut)
-    share, of = f"{lost.samples / samples:.2%}", f"{gone:,} tokens lost, {gone / tokens:.2%}"
-    return f"{lost.samples:,} samples over {lost.at:,} tokens {verb}, {share}; {of}"
+def _cost(trace: Trace, kept: Trace, over: Cut, *, dropped: bool) -> str:
+    if not over.samples:
+        return f"no sample is over {over.at:,} tokens"
+    verb, what, gone, of = "shortened", "samples", over.samples, trace.size
+    if dropped:
+        what = "samples" if trace.bundle is None else f"{trace.unit}s with samples"
+        verb, gone, of = "left out", trace.bundles.size - kept.bundles.size, trace.bundles.size
+    tokens = int(weights(trace) @ trace.lengths)
+    lost = tokens - int(weights(kept) @ kept.lengths)
+    return f"{gone:,} {what} over {over.at:,} tokens {verb}, {gone / of:.2%}; {lost:,} tokens lost, {lost / tokens:.2%}"

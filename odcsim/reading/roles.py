@@ -25,13 +25,16 @@ LOSS = "loss loss_tokens num_loss_tokens loss_length loss_len".split()
 LOSS_LISTS = (*LABELS, *(mask for mask in MASKS if mask != "attention_mask"))
 GROUP = "prompt_id group group_id uid prompt_uid prompt_idx prompt_index".split()
 STEP = "step rl_step global_step training_step".split()
+CHOSEN = "chosen chosen_length chosen_len chosen_tokens num_chosen_tokens chosen_ids".split()
+REJECTED = "rejected rejected_length rejected_len rejected_tokens num_rejected_tokens rejected_ids".split()
 COUNT = "count counts frequency".split()
 QUANTILE = "q quantile".split()
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Column names by what they hold. The lengths are the sum of `parts`."""
+    """Column names by what they hold. A row is as long as its `parts` together, or, where it is a pair, has two `sides`
+    of which each is as long as its own parts."""
 
     parts: tuple[str, ...]
     loss: str | None = None
@@ -39,6 +42,19 @@ class Roles:
     step: str | None = None
     count: str | None = None
     quantile: str | None = None
+    sides: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def sequences(self) -> tuple[tuple[str, ...], ...]:
+        """The parts of each sample of a row."""
+        return self.sides or (self.parts,)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The loss tokens of each sample of a row, where a column has them."""
+        if self.sides:
+            return tuple(parts[-1] for parts in self.sides) if len(self.sides[0]) > 1 else ()
+        return (self.loss,) if self.loss else ()
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -54,6 +70,8 @@ class NoLengths(InputError):
 def assign(names: Sequence[str], column: str | None, where: str, lists: Collection[str] = ()) -> Roles:
     """The roles of a file's columns; an error lists them where no lengths can be told."""
     parts = (column_named(names, column, where),) if column is not None else _lengths(names, lists)
+    sides = () if parts else _sides(names)
+    parts = parts or tuple(dict.fromkeys(name for side in sides for name in side))
     if not parts:
         raise NoLengths(
             f"no column of lengths among {', '.join(repr(n) for n in names)}",
@@ -65,10 +83,13 @@ def assign(names: Sequence[str], column: str | None, where: str, lists: Collecti
         or first_of([n for n in names if n in lists], LOSS_LISTS)
         or (first_of(names, RESPONSE) if len(parts) == 2 else None)
     )
+    loss = None if sides else loss
     others = {"group": GROUP, "step": STEP, "count": COUNT, "quantile": QUANTILE}
-    roles = Roles(parts, loss, **{role: first_of(names, known) for role, known in others.items()})
+    roles = Roles(parts, loss, **{role: first_of(names, known) for role, known in others.items()}, sides=sides)
     clash = roles.quantile and (roles.count or roles.group or roles.step or roles.loss)
     clash = clash or (roles.count and (roles.group or roles.step))
+    if sides and (roles.quantile or roles.count):
+        clash = clash or sides[0][-1]
     if clash:
         kind = "quantile" if roles.quantile else "count"
         raise InputError(f"column '{clash}' in a {kind} table, which has no single samples", where=where,
@@ -81,6 +102,13 @@ def _lengths(names: Sequence[str], lists: Collection[str]) -> tuple[str, ...]:
         return (whole,)
     prompt, response = first_of(names, PROMPT), first_of(names, RESPONSE)
     return (prompt, response) if prompt and response else ()
+
+
+def _sides(names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Of a pair: what was chosen and what was rejected, each with the prompt where that has a column of its own."""
+    prompt, chosen, rejected = (first_of(names, known) for known in (PROMPT, CHOSEN, REJECTED))
+    before = (prompt,) if prompt else ()
+    return ((*before, chosen), (*before, rejected)) if chosen and rejected else ()
 
 
 def column_named(names: Sequence[str], column: str, where: str) -> str:

@@ -15,6 +15,7 @@ from odcsim.trace import Trace
 
 KINDS = (".parquet", ".jsonl", ".csv", ".arrow")
 NUMBER = re.compile(r"[-_.]?\d+([-_]of[-_]\d+)?$")
+BESIDE = {"step": "a step or group", "group": "a step or group", "bundle": "another side"}
 DIGITS = re.compile(r"(\d+)")
 
 
@@ -33,20 +34,22 @@ def shards(folder: Path) -> list[Path]:
 def joined(folder: Path, files: Sequence[Path], read: Callable[[Path], Trace]) -> Trace:
     """One trace of all files. A prompt that comes again in another file makes another group."""
     tally, first = Tally(str(folder)), read(files[0])
-    tally.ordered = first.step is not None or first.group is not None
-    groups, steps, drawn, size, folded = Groups(), [], 0, 0, False
+    tally.beside = next((words for name, words in BESIDE.items() if getattr(first, name) is not None), "")
+    groups, bundles, steps, drawn, size, folded = Groups(), Groups(), [], 0, 0, False
     for part in chain([first], map(read, files[1:])):
         if _kind(part) != _kind(first):
             raise InputError("holds files of different columns", where=str(folder), fix="name one file")
         tally.add(part.lengths, part.loss, part.counts)
         tally.rows += part.size - len(part.lengths)
         groups.add(part.group)
+        bundles.add(part.bundle)
         steps += [] if part.step is None else [part.step]
-        drawn, size = drawn + part.drawn_from, size + (part.drawn_from or part.size)
+        drawn, size = drawn + part.drawn_from, size + part.bundles.whole
         folded |= part.folded
     origin = f"{len(files)} files of {folder.name}, {files[0].name} to {files[-1].name}; {first.origin}"
     trace = tally.trace(folder.name, origin, groups.whole(), np.concatenate(steps) if steps else None)
-    return replace(trace, drawn_from=size if drawn else 0, folded=folded or trace.folded)
+    whole, folded = size if drawn else 0, folded or trace.folded
+    return replace(trace, drawn_from=whole, folded=folded, bundle=bundles.whole(), unit=first.unit)
 
 
 @dataclass(slots=True)
@@ -66,7 +69,7 @@ class Groups:
 
 
 def _kind(part: Trace) -> tuple[bool, ...]:
-    return tuple(getattr(part, name) is None for name in ("loss", "group", "step"))
+    return tuple(getattr(part, name) is None for name in ("loss", *BESIDE))
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:

@@ -16,10 +16,10 @@ WAITING = 1 << 22  # keys of pieces that are merged at a time
 
 @dataclass(slots=True)
 class Tally:
-    """`ordered`: every row stands for itself, as where it says its step, and there may be no more than are kept."""
+    """`beside`: what each row has for which it stands for itself, and there may be no more than are kept."""
 
     where: str
-    ordered: bool = False
+    beside: str = ""
     rows: int = 0
     _kept: list[tuple[Ints, Ints | None, Ints | None]] = field(default_factory=list)
     _parts: list[tuple[Ints, Ints]] | None = None  # keys and counts, once rows are too many
@@ -36,8 +36,8 @@ class Tally:
         self._kept.append((lengths, loss, counts))
         if self.rows <= budget.rows() and not unlike:
             return
-        if self.ordered:
-            raise budget.too_much(f"more than {budget.rows():,} rows, each with a step or group", self.where)
+        if self.beside:
+            raise budget.too_much(f"more than {budget.rows():,} rows, each with {self.beside}", self.where)
         kept, self._kept, self._parts = self._kept, [], []
         for piece in kept:
             self._merge(*piece)

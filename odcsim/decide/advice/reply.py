@@ -70,7 +70,7 @@ def between(offer: Offer) -> str:
 def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
     """`every`: what is within deadline and budget, of which what fits memory is chosen from."""
     epochs, run = f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}", rent.chosen
-    done = f"{epochs}, {run.steps:,} steps of {run.samples:,.0f} samples"
+    done = f"{epochs}, {run.steps:,} steps of {run.samples:,.0f} {wish.trace.unit}s"
     good, within = capacity.roomiest(every), limits(wish)
     asked = [*(["fit memory"] if len(good) < len(every) else []), *([f"are done{within}"] if within else [])]
     count = f"of the {len(good)} that {' and '.join(asked)}" if asked else f"of {len(good)}"

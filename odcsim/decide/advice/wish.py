@@ -32,10 +32,9 @@ class Wish:
         prices = {kinds.get(name.lower(), name): price for name, price in self.prices.items()}
         object.__setattr__(self, "prices", prices)
         if self.global_batch > self.trace.bundles.whole:
-            problem = (
-                f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {self.trace.bundles.whole:,} samples"
-            )
-            raise InputError(problem, fix="give a smaller batch, or more samples")
+            known = f"{self.trace.bundles.whole:,} {self.trace.unit}s"
+            problem = f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {known}"
+            raise InputError(problem, fix=f"give a smaller batch, or more {self.trace.unit}s")
         if unknown := set(self.prices) - set(self.gpus):
             raise InputError(f"--price of {min(unknown)}", fix=f"give prices of {', '.join(self.gpus)}")
         if missing := [name for name in self.gpus if name not in self.prices]:

@@ -30,21 +30,23 @@ def counted(
     stop: Callable[[], None],
     *,
     plain: bool,
+    each: int = 1,
 ) -> RowTokens:
     """Tokens of every passage, and of those the loss's where the form or the template says which they are.
 
-    `stop` ends whoever makes passages, where this ends before they do.
+    A row has `each` of them. `stop` ends whoever makes passages, where this ends before they do.
     """
     lengths, loss, faults = array("q"), array("q"), list[Fault]()
     known = True
     with closing(_ahead(blocks, stop)) as ahead:
         for block in ahead:
-            found = _block([each for each in block if isinstance(each, Passage)], tokenizer, plain=plain)
-            for each in block:
-                whole, own = next(found) if isinstance(each, Passage) else (0, 0)
-                if not whole:
-                    problem, fix = (str(each), each.fix) if isinstance(each, UnfitRow) else ("has no tokens", "")
-                    faults += [Fault(len(lengths), problem, fix)][: NAMED - len(faults)]
+            found = _block([one for one in block if isinstance(one, Passage)], tokenizer, plain=plain)
+            for one in block:
+                whole, own = next(found) if isinstance(one, Passage) else (0, 0)
+                row = len(lengths) // each
+                if not whole and len(faults) < NAMED and row not in [fault.row for fault in faults[-1:]]:
+                    problem, fix = (str(one), one.fix) if isinstance(one, UnfitRow) else ("has no tokens", "")
+                    faults.append(Fault(row, problem, fix))
                 lengths.append(whole)
                 loss.append(own or 0)
                 known = known and own is not None

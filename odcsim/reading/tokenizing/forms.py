@@ -23,7 +23,15 @@ PAIRS = (
     ("input", "output"),
 )
 TEXTS = ("text", "content")
-ORDER = (*((name,) for name in CHATS), ALPACA, *PAIRS, *((name,) for name in TEXTS))  # which form a row has first
+SIDES = ("chosen", "rejected")
+BEFORE = ("prompt", "question", "query", "instruction")  # of both sides, in a column of its own
+ORDER = (
+    SIDES,
+    *((name,) for name in CHATS),
+    ALPACA,
+    *PAIRS,
+    *((name,) for name in TEXTS),
+)  # which form a row has first
 
 
 class RowKind(NamedTuple):
@@ -76,12 +84,19 @@ class Form:
         every = (*self.columns, *(name for columns in before for name in columns))
         return tuple(dict.fromkeys(part for name in every for part in (name, name.partition(".")[0])))
 
-    def passage(self, row: Record, by: TokenizerFolder) -> Passage:
+    @property
+    def each(self) -> int:
+        """Samples of a row."""
+        return len(SIDES) if self.kind.columns == SIDES else 1
+
+    def passages(self, row: Record, by: TokenizerFolder) -> list[Passage]:
         kind = _kind(row, self.column)
         if kind not in (None, self.kind):
             fix = "keep one form in a file, or name the column of a text with --column"
             raise UnfitRow(f"is {kind} where the first row is {self.kind}", fix)
-        return self.written(row, by)
+        if self.kind.columns == SIDES:
+            return [_side(row, *names, by) for names in (SIDES, SIDES[::-1])]
+        return [self.written(row, by)]
 
 
 def form_of(record: Record, column: str | None, *, chat: bool) -> Form | None:
@@ -90,6 +105,9 @@ def form_of(record: Record, column: str | None, *, chat: bool) -> Form | None:
     if kind is None:
         return None
     words, (first, *others), _ = kind
+    if words == "pairs":
+        plain = isinstance(record[first], str) and not talk(record[first])
+        return Form(kind, column, plain, lambda row, by: _side(row, *SIDES, by), (*BEFORE, "input", *BESIDE))
     if words == "conversations":
         return Form(kind, column, False, lambda row, by: _chat(row, _value(row, first), by), BESIDE)
     if words == "texts":
@@ -102,6 +120,8 @@ def form_of(record: Record, column: str | None, *, chat: bool) -> Form | None:
 def _kind(record: Record, column: str | None) -> RowKind | None:
     if column is not None:
         return _of_column(_value(record, column), column)
+    if all(_is_written(record.get(name)) for name in SIDES):
+        return RowKind("pairs", SIDES, not isinstance(record[SIDES[0]], str))
     if name := next((n for n in CHATS if talk(record.get(n))), None):
         return RowKind("conversations", (name,))
     if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
@@ -141,6 +161,37 @@ def _dialogue(row: Record, prompt: Any, completion: Any, by: TokenizerFolder) ->
     made = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else messages({}, completion)
     whole, spans = rendered(by, row, [*asked, *made])
     return Passage(whole, rendered(by, row, asked, answer=True)[0], spans)
+
+
+def _side(row: Record, side: str, other: str, by: TokenizerFolder) -> Passage:
+    """One of a pair, after its prompt: that of a column, or what both sides begin with."""
+    prompt = next((row[name] for name in BEFORE if row.get(name) is not None), None)
+    if talk(row.get(side)):
+        return _spoken_side(row, prompt, messages({}, row.get(side)), messages({}, row.get(other)), by)
+    made = _text(row, side)
+    if lost := [name for name in ("system", "input") if row.get(name)]:
+        raise UnfitRow(f"has {' and '.join(lost)} beside texts of a pair", "write it into the prompt")
+    if prompt is None:
+        return Passage(_ended(made, by), _common(made, _text(row, other)))
+    if not isinstance(prompt, str):
+        raise UnfitRow("has a prompt that is no text, before a text")
+    return _joined(prompt, made, by)
+
+
+def _spoken_side(row: Record, prompt: Any, turns: list[Any], others: list[Any], by: TokenizerFolder) -> Passage:
+    if talk(prompt):
+        return _dialogue(row, prompt, turns, by)
+    if isinstance(prompt, str) and turns[0].get("role") == "assistant":
+        return _dialogue(row, [{"role": "user", "content": prompt}], turns, by)
+    asked = _common(turns, others)
+    return _dialogue(row, asked, turns[len(asked) :], by) if asked else _chat(row, turns, by)
+
+
+def _common(one: Any, other: Any) -> Any:
+    """What both begin with, and of two that end alike all but the last, as TRL takes it for the prompt."""
+    least = min(len(one), len(other))
+    same = next((i for i in range(least) if one[i] != other[i]), max(least - 1, 0))
+    return one[: same - 1] if isinstance(one, str) and same < least and one[:same].endswith(" ") else one[:same]
 
 
 def _alpaca(row: Record, by: TokenizerFolder, *, chat: bool) -> Passage:

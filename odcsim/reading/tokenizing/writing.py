@@ -142,24 +142,25 @@ def _passages(request: Request) -> Iterator[Passage | UnfitRow]:
         if record is None:
             return
         if isinstance(record, InputError):
-            yield UnfitRow(record.problem, record.fix)
+            yield from [UnfitRow(record.problem, record.fix)] * form.each
             continue
         number = row if request.chosen is None else int(request.chosen[row])
-        passage = partial(form.passage, record, folder)
-        yield _passage(passage, request.seconds, partial(file.place, number), source)
+        written = partial(form.passages, record, folder)
+        found = _row_of(written, request.seconds, partial(file.place, number), source)
+        yield from found if isinstance(found, list) else [found] * form.each
 
 
-def _passage(write: Any, seconds: float, where: Any, source: str) -> Passage | UnfitRow:
-    """The text of a row, or why it has none."""
+def _row_of(write: Any, seconds: float, where: Any, source: str) -> list[Passage] | UnfitRow:
+    """The texts of a row, or why it has none."""
     from jinja2 import TemplateError
 
     try:
         with _refusing(f"what {source} makes of it", where), _in_time(seconds):
-            passage: Passage = write()
-        for text in (passage.text, passage.prompt or ""):
+            passages: list[Passage] = write()
+        for text in (text for passage in passages for text in (passage.text, passage.prompt or "")):
             if len(text.encode()) > budget.text():
                 raise budget.too_much(f"a text of {len(text):,} characters, as {source} has it", where())
-        return passage
+        return passages
     except Overtime:
         raise too_slow(seconds, source, where()) from None
     except UnicodeEncodeError:

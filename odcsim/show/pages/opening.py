@@ -33,7 +33,7 @@ def question(comparison: Comparison) -> str:
 def advice(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -> list[str]:
     """What to run, how long, how much; how sure; and whether it fits."""
     chosen, setting = reply.chosen, comparison.setting
-    samples = f"{setting.minibatch} sample{'s' if setting.minibatch > 1 else ''}"
+    samples = f"{setting.minibatch} {setting.trace.unit}{'s' if setting.minibatch > 1 else ''}"
     size = f"{samples} per device and step, at most {setting.limit:,} tokens in a microbatch"
     size = stock_words.settings(chosen.made) if chosen.made else size
     takes = f"{_takes(chosen)}." if run is None else run.sentence(reply)

@@ -180,7 +180,7 @@ def test_make_of_a_file_writes_all_that_is_known_of_its_lengths(tmp_path, monkey
     for column in COLUMNS:
         one, other = getattr(trace, column), getattr(sent, column)
         assert (one is None and other is None) or one.tolist() == other.tolist(), column
-    assert shown.out.startswith(f"wrote {trace.size:,} lengths to sent.{suffix} (")
+    assert shown.out.startswith(f"wrote lengths of {trace.in_words} to sent.{suffix} (")
     assert trace.origin in shown.out
     assert (trace.left_out in shown.err) == (form == "bad" or not trace.left_out)
 
