@@ -133,6 +133,46 @@ def test_prompts_and_completions_are_as_long_as_trl_has_them(tmp_path, bos, talk
     assert trace.loss.tolist() == [sum(label != -100 for label in row["labels"]) for row in prepared]
 
 
+PREFERRED = [(a, b, c) for a in WORDS for b in WORDS for c in WORDS if b != c]
+TURNS = {
+    "texts": lambda a, b, c: {"prompt": f"{a} q", "chosen": f"{b} end", "rejected": f"{c} end"},
+    "implied texts": lambda a, b, c: {"chosen": f"{a} q {b} end", "rejected": f"{a} q {c} end"},
+    "messages": lambda a, b, c: {"prompt": [by("user", a)], "chosen": [by("assistant", b)],
+                                 "rejected": [by("assistant", c)]},
+    "implied": lambda a, b, c: {"chosen": [by("user", a), by("assistant", b)],
+                                "rejected": [by("user", a), by("assistant", c)]},
+}  # fmt: skip
+
+
+def by(role, text):
+    return {"role": role, "content": text}
+
+
+@pytest.mark.filterwarnings("default")  # theirs
+@pytest.mark.parametrize("bos", [False, True])
+@pytest.mark.parametrize("form", TURNS)
+def test_both_sides_of_a_pair_are_as_long_as_trl_has_them(tmp_path, bos, form):
+    """TRL's own dataset, prepared by the trainer itself."""
+    from datasets import Dataset
+    from tiny_trainers import llama
+    from trl import DPOConfig, DPOTrainer
+
+    folder = tokenizer_in(tmp_path / "tokenizer", UNMARKED, bos=bos, pad_token="<s>")
+    rows = [TURNS[form](*words) for words in PREFERRED]
+    config = DPOConfig(str(tmp_path / "out"), max_length=None, report_to="none", bf16=False, use_cpu=True)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    prepared = DPOTrainer(
+        llama(), ref_model=llama(), args=config, train_dataset=Dataset.from_list(rows), processing_class=theirs
+    )
+    sides = [
+        (row["prompt_ids"], row[f"{side}_ids"]) for row in prepared.train_dataset for side in ("chosen", "rejected")
+    ]
+    trace = load(written(tmp_path, rows), tokenizer=folder)
+    assert trace.lengths.tolist() == [len(prompt) + len(side) for prompt, side in sides]
+    assert trace.loss.tolist() == [len(side) for _, side in sides]
+    assert trace.bundle.tolist() == [row for row in range(len(rows)) for _ in range(2)]
+
+
 def test_a_dataset_of_unlike_rows_is_as_long_as_it_is_loaded(tmp_path):
     """Parquet and save_to_disk as datasets writes them, from lines whose messages have unlike keys."""
     from datasets import load_dataset
