@@ -24,7 +24,7 @@ break: .venv/dev
 
 # The engine in trainers that others wrote, whose packages are an extra.
 TRAINERS := tests/odc_engine/trainers tests/odc_engine/packings tests/docs/test_trl.py tests/docs/test_trainer_programs.py \
-	tests/odcsim/reading/test_tokenizing_alike.py tests/odcsim/checking/test_check_trl.py \
+	tests/odcsim/reading/test_tokenizing_alike.py tests/odcsim/doors/test_dirty_data.py tests/odcsim/checking/test_check_trl.py \
 	tests/odcsim/catalog/test_hf_classes.py tests/odcsim/neighbours tests/odcsim/show/pages/test_profiler.py
 trainers: .venv/trainers
 	$(BIN)/pytest -m "slow and not gpu" $(TRAINERS)
