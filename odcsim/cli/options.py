@@ -142,7 +142,7 @@ def loaded(args: argparse.Namespace, source: str, *, without: Collection[str] = 
 def tell_left_out(trace: "Trace") -> None:
     """On stderr, too."""
     if trace.left_out:
-        print(printable(f"{trace.name}: {trace.left_out}"), file=sys.stderr)
+        print(printable(f"odcsim: {trace.name}: {trace.left_out}"), file=sys.stderr)
 
 
 def tell_cutoff(trace: "Trace", at: int | None) -> None:

@@ -45,7 +45,7 @@ def _run(args: argparse.Namespace) -> int:
 
     plan = planned(grid_of(args.grid), Path(args.output), args.shard)
     for words in plan.grid.left_out:
-        print(printable(words), file=sys.stderr)
+        print(printable(f"odcsim: {words}"), file=sys.stderr)
     try:
         with _workers(args, plan) as executor, progress("odcsim sweep", len(plan.points)) as advance:
             told = run(plan, executor, _advancing(advance))

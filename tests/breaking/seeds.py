@@ -51,6 +51,12 @@ ALPACA = [
     {"instruction": "a", "output": "b"},
     {"instruction": "a", "input": "c", "output": "b", "history": [["a", "b"]]},
 ]
+PAIRS = [
+    {"prompt": "a", "chosen": "b", "rejected": "a b"},
+    {"prompt": TALK[:1], "chosen": TALK[1:], "rejected": TALK[1:]},
+    {"chosen": TALK, "rejected": [TALK[0], {"role": "assistant", "content": "b"}]},
+]
+DIRTY = ["dirty.csv", "dirty.jsonl", "pairs.csv", "roles.csv", "rows.json", "a.jsonl", "a.npy", "a.parquet", "a.arrow"]
 TEMPLATE = "{{ tools }}{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}"
 TOKENIZER = {  # written by hand: nothing of the library may run before the fork
     "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
@@ -114,6 +120,10 @@ def _lengths(folder: Path) -> None:
         "texts.jsonl": json.dumps({"messages": [{"role": "user", "content": "a b c"}]}),
         "ragged.jsonl": "\n".join(map(json.dumps, RAGGED)),
         "alpaca.jsonl": "\n".join(map(json.dumps, ALPACA)),
+        **{f"pairs-{i}.jsonl": "\n".join([json.dumps(row)] * 3) for i, row in enumerate(PAIRS)},
+        "pairs.csv": "prompt_length,chosen_length,rejected_length\n" + "".join(f"9,{n},7\n" for n in LENGTHS),
+        "dirty.csv": 'length,id\n5,a\n"3,337",b\n\n,c\n7\nn/a,d\n6,e\n',
+        "dirty.jsonl": '{"length": 5}\n{"length": null}\n{}\n{"length": 7\n{"length": "8"}\n9\n',
         "images.csv": "length,images\n" + "\n".join(f"{n},{n % 3}" for n in LENGTHS) + "\n",
         "images.jsonl": "\n".join(json.dumps({"length": n, "images": n > 99}) for n in LENGTHS),
         "plan.json": json.dumps([[[0, 1], [2]], [[3], [4]]]),
@@ -207,6 +217,10 @@ _BALANCE = f"{' '.join(SETTING)} --minibatches 1 --balancer lb-mini"
 _LINES = [
     ("trace info IN", _READ, 1),
     ("trace info IN --tokenizer tok", ["texts.jsonl", "ragged.jsonl", "alpaca.jsonl", "talks.parquet"], 3),
+    ("trace info IN --tokenizer tok --skip-bad", ["texts.jsonl", "alpaca.jsonl", "pairs-0.jsonl", "talks.parquet"], 2),
+    ("trace make IN --tokenizer tok -o OUT.jsonl", ["pairs-0.jsonl", "pairs-1.jsonl", "pairs-2.jsonl"], 1),
+    ("trace make IN --skip-bad -o OUT.csv", DIRTY, 1),
+    (f"compare IN {' '.join(SETTING)} --minibatches 1 --skip-bad", ["pairs.csv"], 1),
     ("trace make IN --samples 5 -o OUT.csv", _READ, 1),
     (f"balance IN {_BALANCE} -o OUT.jsonl", _READ, 1),
     (f"simulate IN {_SIMULATE} -o OUT.npz", ["lb-mini.jsonl", "pool.jsonl"], 4),

@@ -117,7 +117,7 @@ def test_from_a_folder_to_a_purchase(tmp_path, monkeypatch, capsys, kind):
     shown, told = capsys.readouterr()
     of_pairs = f"{2 * (ROWS - BAD)}  (of {ROWS - BAD} pairs)"
     assert f"samples     {of_pairs if kind == 'pairs' else ROWS - BAD}\n" in shown
-    assert f"data: {BAD} of {ROWS} rows left out: " in told
+    assert f"odcsim: data: {BAD} of {ROWS} rows left out: " in told
     assert f"{BAD} of {ROWS} rows left out: " in shown
 
     wish = ["--model", "qwen2.5-0.5b", "--epochs", "1", "--global-batch", "16", "--gpus", "h100", "--devices", "2"]
@@ -125,4 +125,4 @@ def test_from_a_folder_to_a_purchase(tmp_path, monkeypatch, capsys, kind):
     shown, told = capsys.readouterr()
     assert any(line.startswith("Rent ") for line in shown.splitlines())
     assert f"8 steps of 16 {'pair' if kind == 'pairs' else 'sample'}s" in shown
-    assert f"data: {BAD} of {ROWS} rows left out: " in told
+    assert f"odcsim: data: {BAD} of {ROWS} rows left out: " in told

@@ -242,7 +242,7 @@ def test_shards_tell_in_which_of_them(tmp_path):
 def test_commands_and_python_say_what_was_left_out(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("length\n" + "512\n" * 99 + "\n512\n")
-    line = "a.csv: 1 of 101 rows left out: line 101 (is blank)\n"
+    line = "odcsim: a.csv: 1 of 101 rows left out: line 101 (is blank)\n"
     assert main(["compare", "a.csv", "--model", "qwen2.5-0.5b", "--gpu", "a100", "--devices", "2", "--minibatch", "2",
                  "--minibatches", "2", "--skip-bad"]) == 0  # fmt: skip
     assert capsys.readouterr().err == line
@@ -251,4 +251,32 @@ def test_commands_and_python_say_what_was_left_out(tmp_path, capsys, monkeypatch
         "a.csv:101: is blank; give every row the same columns, or leave it out with --skip-bad\n"
     )
     trace = ask("a.csv", "qwen2.5-0.5b", gpu="a100", devices=2, skip_bad=True).trace
-    assert (trace.size, trace.left_out) == (100, line.strip().partition(": ")[2])
+    assert (trace.size, trace.left_out) == (100, line.strip().partition("a.csv: ")[2])
+
+
+def test_a_sweep_and_a_check_say_it_too(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("length\n" + "512\n" * 9 + "\n512\n")
+    told = "odcsim: a.csv: 1 of 11 rows left out: line 11 (is blank)\n"
+    grid = 'trace = "a.csv"\nskip_bad = true\nmodel = "tiny"\ngpu = "a100"\ndevices = 2\nminibatch = [1, 2]\n'
+    (tmp_path / "grid.toml").write_text(f"{grid}minibatches = 2\nbalancer = ['native']\n")
+    assert main(["sweep", "grid.toml", "--jobs", "1", "-o", "b.csv"]) == 0
+    assert capsys.readouterr().err == told
+    (tmp_path / "plan.json").write_text("[[[0, 1]], [[8, 9]]]")
+    assert main(["check", "plan.json", "--lengths", "a.csv", "--skip-bad"]) == 0
+    assert capsys.readouterr().err == told
+    assert main(["check", "plan.json", "--lengths", "a.csv"]) == 2
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_masks_count_beside_rows_that_have_none(tmp_path, name):
+    table = pa.table({"input_ids": [[1, 2, 3], None, [4, 5]], "loss_mask": [[0, 1, 1], [1], [0, 0]]})
+    both = pa.table({"input_ids": [[1, 2, 3], [1], [4, 5]], "loss_mask": [[0, 1, 1], None, [0, 0]]})
+    for one in (table, both):
+        if name == "a.parquet":
+            pq.write_table(one, tmp_path / name)
+        else:
+            with pa.OSFile(str(tmp_path / name), "wb") as sink, pa.ipc.new_stream(sink, one.schema) as writer:
+                writer.write_table(one)
+        trace = load(tmp_path / name, skip_bad=True)
+        assert (trace.lengths.tolist(), trace.loss.tolist()) == ([3, 2], [2, 0])

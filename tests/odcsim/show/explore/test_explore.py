@@ -188,7 +188,7 @@ def test_what_is_left_out_is_told_before_the_page_is_there(tmp_path, monkeypatch
     assert main(["explore", "a.csv", "--column", "n", "--no-open"]) == 2
     assert "a.csv:3: column 'n' holds 0" in capsys.readouterr().err
     assert main(["explore", "a.csv", "--column", "n", "--skip-bad", "--no-open"]) == 2
-    assert capsys.readouterr().err.startswith("a.csv: 1 of 2 rows left out: line 3 (column 'n' holds 0)\n")
+    assert capsys.readouterr().err.startswith("odcsim: a.csv: 1 of 2 rows left out: line 3 (column 'n' holds 0)\n")
 
 
 def test_without_dash_it_says_what_to_install(monkeypatch, capsys):
