@@ -6,6 +6,7 @@ answer = odcsim.compare(question)
 print(answer.row("lb-mini", "on-demand").speedup)
 """
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +60,19 @@ _MODULES = ("balance", "catalog", "plots", "reading", "timeline")  # what they o
 def __getattr__(name: str) -> Any:
     """Public names load when first used, so that `import odcsim` and `odcsim --help` stay quick."""
     if name in _HOME:
-        return getattr(import_module(f"odcsim.{_HOME[name]}"), name)
+        return _offered(name)
     if name in _MODULES:
         return import_module(f"odcsim.{name}")
     raise AttributeError(f"module 'odcsim' has no attribute '{name}'")
+
+
+@cache
+def _offered(name: str) -> Any:
+    """Classes as they are; functions name things as Python does. Always the same ones, so that they can be pickled."""
+    from odcsim.errors import offered
+
+    found = getattr(import_module(f"odcsim.{_HOME[name]}"), name)
+    return found if isinstance(found, type) else offered(found)
 
 
 def __dir__() -> list[str]:

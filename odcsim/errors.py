@@ -1,5 +1,15 @@
 """The one error a user is meant to see."""
 
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# A flag with the number behind it; not in a command that is quoted, nor in what somebody wrote.
+_FLAG = re.compile(r"'odcsim [^']*'|(?<![\w'\"-])--(?:no-)?([a-z]+(?:-[a-z]+)*)(?: (\d[\d,]*(?:\.\d+)?)(?![\w=,]))?")
+
 
 class InputError(Exception):
     """Bad input, told in one line: where it stands, what is wrong with which value, and the way out.
@@ -11,6 +21,41 @@ class InputError(Exception):
         self.problem, self.where, self.fix = problem, where, fix
         line = f"{where}: {problem}" if where else problem
         super().__init__(f"{line}; {fix}" if fix else line)
+
+    def in_python(self) -> "InputError":
+        """The same, with the names of arguments in the place of flags."""
+        return InputError(in_python(self.problem), where=self.where, fix=in_python(self.fix))
+
+
+def in_python(text: str) -> str:
+    """`--max-tokens 4,096` is max_tokens=4096 in Python, and `--devices` is devices."""
+
+    def said(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return found[0]
+        name = found[1].replace("-", "_")
+        return name if found[2] is None else f"{name}={found[2].replace(',', '')}"
+
+    return _FLAG.sub(said, text)
+
+
+def offered(function: Callable[P, R]) -> Callable[P, R]:
+    """A function as `odcsim` offers it: what it refuses is named as in Python, and not as on a command line."""
+
+    @wraps(function)
+    def called(*args: P.args, **words: P.kwargs) -> R:
+        try:
+            return function(*args, **words)
+        except InputError as error:
+            raise error.in_python() from None
+
+    called.__module__ = "odcsim"  # where pickle finds it
+    return called
+
+
+def unexpected(call: str, name: str, known: list[str], why: str = "") -> TypeError:
+    """Of a word that a function does not take, with the one that was meant."""
+    return TypeError(f"{call}() got an unexpected keyword argument '{name}': {why or nearest(name, sorted(known))}")
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from odcsim.errors import InputError, nearest
+from odcsim.errors import InputError, unexpected
 from odcsim.recipe import CHOICES, PART, USUAL, Recipe, recipe_of
 from odcsim.support.numbers import amount, human, whole
 
@@ -244,6 +244,6 @@ def question_of(words: Mapping[str, Any]) -> Question:
     choices = {*CHOICES, PART}
     known = {*FIELDS, *choices, "recipe"}
     if odd := [name for name in words if name not in known]:
-        raise TypeError(f"ask() got an unexpected keyword argument '{odd[0]}': {nearest(odd[0], sorted(known))}")
+        raise unexpected("ask", odd[0], [*known])
     rest = {name: value for name, value in words.items() if name not in choices}
     return Question(**({"recipe": recipe_of(words)} | rest))

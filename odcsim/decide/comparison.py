@@ -10,14 +10,18 @@ from odcsim.decide.ends import FEW, Ends, ends
 from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed, simulated
 from odcsim.decide.fixed import fixed
 from odcsim.decide.setting import Setting, assign, drawn
-from odcsim.errors import InputError
+from odcsim.errors import InputError, unexpected
 from odcsim.executors import simulation
 from odcsim.program import SYNCS
+from odcsim.question import FIELDS
+from odcsim.recipe import CHOICES
 from odcsim.results import summary
 from odcsim.results.summary import Row
 from odcsim.schedule import ScheduleFile
 from odcsim.support.checked import shown
 from odcsim.timeline import Timeline
+
+WORDS = ("among", "doubted", "memory_limit", "plan", "advance")  # of `compare` beside a setting's terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,15 @@ def _check_among(among: Sequence[Pair], setting: Setting) -> None:
         raise InputError(f"among lacks {shown(pair)}, with which the others are compared", fix="add it")
 
 
+def _own(terms: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Terms that a setting has: what became cost and lengths in it is asked for where it is made."""
+    own = Setting.__dataclass_fields__
+    if odd := [name for name in terms if name not in own]:
+        asked = "say it to ask(), of which the setting comes" if odd[0] in {*FIELDS, *CHOICES} else ""
+        raise unexpected("compare", odd[0], [*own, *WORDS], asked)
+    return terms
+
+
 def compare(
     setting: Setting,
     *,
@@ -89,7 +102,7 @@ def compare(
     others. Not `doubted`: without the ends of the seconds' interval, where the answer may be another. `memory_limit`:
     bytes of one GPU, unless what is known of it. `plan` makes the schedules of a balancer. `advance` is called once for
     each (balancer, sync) that is done. `terms`: of the setting, to ask with others, as `price=2.5`."""
-    setting = replace(setting, **terms)
+    setting = replace(setting, **_own(terms))
     _check_among(among, setting)
     few: dict[str, ScheduleFile] = {}  # the beginning of each plan, which is all that the ends run
     every = among or pairs(setting)

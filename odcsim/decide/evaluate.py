@@ -17,7 +17,7 @@ from odcsim.cost import Cost
 from odcsim.decide import room
 from odcsim.decide.room import RIVAL
 from odcsim.decide.setting import Drawn, Setting, assign, drawn_of
-from odcsim.errors import InputError
+from odcsim.errors import InputError, misspelled
 from odcsim.executors import simulation
 from odcsim.executors.simulation import GROUP, Simulation
 from odcsim.results import metrics, summary
@@ -58,8 +58,17 @@ class Evaluation:
     def place(self, balancer: str, sync: str) -> int:
         known = [row.pair for row in self.rows]
         if (balancer, sync) not in known:
-            raise InputError(f"no row of {balancer} under {sync}", fix=f"there are {listed(known)}")
+            raise InputError(f"no row of {balancer!s:.40} under {sync!s:.40}", fix=_meant(balancer, sync, known))
         return known.index((balancer, sync))
+
+
+def _meant(balancer: str, sync: str, known: Sequence[Pair]) -> str:
+    """The name that was written wrongly; else what there is."""
+    syncs = [one for other, one in known if other == balancer]
+    for name, names in ((balancer, [one for one, _ in known]), (sync, syncs)):
+        if name not in names and (hint := misspelled(str(name), names, alike=0.6)):
+            return hint
+    return f"{balancer} runs under {' or '.join(syncs)}" if syncs else f"there are {listed(known)}"
 
 
 def listed(every: Sequence[Pair]) -> str:
