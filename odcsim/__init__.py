@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from odcsim.decide.advice.asking import advise
+    from odcsim.decide.advice.offers import Advice
     from odcsim.decide.asking import ask
     from odcsim.decide.comparison import Comparison, compare
     from odcsim.decide.setting import Setting, plan
@@ -25,11 +27,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Advice": "decide.advice.offers",
     "Comparison": "decide.comparison",
     "InputError": "errors",
     "Setting": "decide.setting",
     "Simulation": "executors.simulation",
     "Trace": "trace",
+    "advise": "decide.advice.asking",
     "ask": "decide.asking",
     "compare": "decide.comparison",
     "load": "reading",
@@ -40,11 +44,13 @@ _HOME = {
     "write_report": "show.pages.report",
 }
 __all__ = [
+    "Advice",
     "Comparison",
     "InputError",
     "Setting",
     "Simulation",
     "Trace",
+    "advise",
     "ask",
     "compare",
     "load",

@@ -66,7 +66,7 @@ class Values:
     def holds(self, value: Any) -> bool:
         if self.type in (bool, str):
             return isinstance(value, self.type) and (not self.among or value in self.among)
-        number = isinstance(value, int | float) or hasattr(value, "__index__")
+        number = hasattr(value, "__index__") or (self.type is float and isinstance(value, float))
         return number and not isinstance(value, bool) and self.least <= value <= self.most and value < math.inf
 
 

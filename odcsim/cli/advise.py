@@ -4,19 +4,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
+from odcsim.decide.words import ADVISE
 from odcsim.question import MACHINES, QUESTION
-from odcsim.recipe import ASKED, SEARCHED
-from odcsim.support.numbers import TIMES, human
+from odcsim.support.numbers import TIMES, human, listed
 
 if TYPE_CHECKING:
     from odcsim.decide.advice.wish import Wish
 
-MINIBATCHES = 96  # that stand for all of the run's
-# What is searched or asked for in several values; and what holds of rows that are compared alone.
-DECIDED = (
-    "gpu", "profile", "devices", "devices_per_node", "minibatch", "max_tokens", "split_overhead", "price", "whole",
-    "field", "executor",
-)  # fmt: skip
 EXAMPLE = (
     "odcsim advise sharegpt --drop-over 32k --model qwen3-8b --gpus h100,a100 --devices 8,16 --global-batch 256 "
     "--price h100=2.5,a100=1.3"
@@ -31,13 +25,12 @@ def add(commands: Any) -> None:
         description="Search what GPUs, how many of them and which way to run come to in hours and dollars, and say "
         "which to rent. Sync, balancer, token limit, sharding and recompute are chosen for each, of what fits memory.",
     )
-    recipe = [name for name in ASKED if name not in SEARCHED]
-    groups = options.add_question(parser, without=DECIDED, recipe=recipe, minibatches=MINIBATCHES, epochs=1.0)
+    groups = options.add_question(parser, without=ADVISE.without, recipe=ADVISE.recipe, **ADVISE.usual)
     asked, machines = groups[QUESTION], groups[MACHINES]
-    machines.add_argument("--gpus", type=_words, required=True, metavar="G,G", help="kinds to rent: h100,a100")
+    machines.add_argument("--gpus", type=listed, required=True, metavar="G,G", help="kinds to rent: h100,a100")
     machines.add_argument("--devices", type=_numbers, required=True, metavar="N,N", help="how many of them: 8,16,64")
     machines.add_argument(
-        "--price", type=_words, default=(), metavar="G=P,G=P", help="of a GPU-hour: h100=2.5,a100=1.3"
+        "--price", type=listed, default=(), metavar="G=P,G=P", help="of a GPU-hour: h100=2.5,a100=1.3"
     )
     asked.add_argument("--deadline", type=_time, metavar="T", help="such as 12h or 90min")
     asked.add_argument("--budget", type=options.amount, metavar="P", help="dollars")
@@ -71,24 +64,14 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _wish(args: argparse.Namespace) -> "Wish":
-    from odcsim.decide.advice.wish import Wish
+    from odcsim.decide.advice.asking import wished
 
-    return Wish(
-        options.asked(args, devices=1, price=None),
-        tuple(dict.fromkeys(args.gpus)),
-        tuple(dict.fromkeys(args.devices)),
-        _prices(args.price, args.gpus),
-        args.deadline,
-        args.budget,
-    )
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+    question = options.asked(args, devices=1, price=None)
+    return wished(question, args.gpus, args.devices, args.price, args.deadline, args.budget)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(options.whole(word) for word in _words(text))
+    return tuple(options.whole(word) for word in listed(text))
 
 
 def _time(text: str) -> float:
@@ -96,20 +79,3 @@ def _time(text: str) -> float:
     if not value:
         raise argparse.ArgumentTypeError(f"'{text}' is not a time, such as 12h or 90min")
     return float(value)
-
-
-def _prices(words: tuple[str, ...], gpus: tuple[str, ...]) -> dict[str, float]:
-    """`h100=2.5,a100=1.3`, or one price for all."""
-    from odcsim.errors import InputError
-
-    prices: dict[str, float] = {}
-    for word in words:
-        name, equals, price = word.rpartition("=")
-        try:
-            value = options.amount(price)
-        except argparse.ArgumentTypeError as error:
-            raise InputError(f"--price holds '{word}': {error}", fix="write h100=2.5,a100=1.3") from None
-        if not equals and len(words) > 1:
-            raise InputError(f"--price holds '{word}' beside others", fix="write h100=2.5,a100=1.3")
-        prices |= {name: value} if equals else dict.fromkeys(gpus, value)
-    return prices

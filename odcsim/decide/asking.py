@@ -1,6 +1,5 @@
 """A question by names and paths becomes a setting: lengths are read, and what things cost is looked up."""
 
-import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from odcsim.decide import limit, stock
 from odcsim.decide.setting import Setting, cost_of
+from odcsim.decide.words import ASK
 from odcsim.errors import InputError
 from odcsim.question import FIELDS, LENGTHS, TERMS, Question, question_of
 from odcsim.reading import load
-from odcsim.recipe import CHOICES
 from odcsim.support.checked import whole_numbers
 from odcsim.trace import Trace
 
@@ -59,13 +58,4 @@ def read(question: Question) -> Question:
     return replace(question, **{name: FIELDS[name].usual for name in LENGTHS} | {"trace": lengths_of(question)})
 
 
-def _signature() -> inspect.Signature:
-    """What `help` and editors show: every word, with its usual value."""
-    known = list(inspect.signature(ask).parameters.values())[:2]
-    usual = {name: about.usual for name, about in FIELDS.items() if name not in ("trace", "model")}
-    usual |= {name: choice.usual for name, choice in CHOICES.items() if choice.flag}
-    words = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in usual.items()]
-    return inspect.Signature([*known, *words], return_annotation=Setting)
-
-
-ask.__signature__ = _signature()  # type: ignore[attr-defined]
+ask.__signature__ = ASK.signature(ask)  # type: ignore[attr-defined]

@@ -44,6 +44,19 @@ def whole(text: str) -> int:
     return int(value)
 
 
+def seconds(text: str) -> float:
+    """A time from 0: 90, 90s, 30min, 12h."""
+    value = human(text, TIMES)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a time, such as 90, 3min or 12h")
+    return float(value)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Words with commas between them."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 def amount(text: str) -> float:
     """A number from 0, as a price ($2.5) or as a share (3%), too."""
     plain = text.strip().removeprefix("$")
