@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from odcsim.decide.advice.asking import advise
     from odcsim.decide.advice.offers import Advice
     from odcsim.decide.asking import ask
+    from odcsim.decide.break_even_asked import BreakEven, break_even
     from odcsim.decide.comparison import Comparison, compare
+    from odcsim.decide.rollouts.asking import RolloutSteps, rl
     from odcsim.decide.setting import Setting, plan
     from odcsim.decide.sweep import sweep_max_tokens
     from odcsim.decide.sweeps.sweeping import sweep
@@ -28,16 +30,20 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Advice": "decide.advice.offers",
+    "BreakEven": "decide.break_even_asked",
     "Comparison": "decide.comparison",
     "InputError": "errors",
+    "RolloutSteps": "decide.rollouts.asking",
     "Setting": "decide.setting",
     "Simulation": "executors.simulation",
     "Trace": "trace",
     "advise": "decide.advice.asking",
     "ask": "decide.asking",
+    "break_even": "decide.break_even_asked",
     "compare": "decide.comparison",
     "load": "reading",
     "plan": "decide.setting",
+    "rl": "decide.rollouts.asking",
     "simulate": "executors.simulation",
     "sweep": "decide.sweeps.sweeping",
     "sweep_max_tokens": "decide.sweep",
@@ -45,16 +51,20 @@ _HOME = {
 }
 __all__ = [
     "Advice",
+    "BreakEven",
     "Comparison",
     "InputError",
+    "RolloutSteps",
     "Setting",
     "Simulation",
     "Trace",
     "advise",
     "ask",
+    "break_even",
     "compare",
     "load",
     "plan",
+    "rl",
     "simulate",
     "sweep",
     "sweep_max_tokens",

@@ -1,10 +1,10 @@
 """`odcsim break-even`: where on-demand communication stops paying, one thing after the other changed."""
 
 import argparse
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
+from odcsim.decide.words import BREAK_EVEN
 from odcsim.support.progress import progress
 
 if TYPE_CHECKING:
@@ -21,36 +21,25 @@ def add(commands: Any) -> None:
         description="Tell how the lead of on-demand over the best without it moves with one thing at a time, and what "
         "balancing by wrong weights costs.",
     )
-    options.add_question(parser, without=(*options.SOME, "minibatches", "split_overhead"))
+    options.add_question(parser, without=BREAK_EVEN.without)
     parser.add_argument("--json", action="store_true", help="print every point as JSON")
     parser.add_argument("--html", metavar="FILE", help="write a page with the curves, too")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.decide.asking import setting_of
-    from odcsim.decide.break_even import MINIBATCHES, curves, here
-    from odcsim.decide.remedies import misfits, remedies
-    from odcsim.decide.weights import regrets
+    from odcsim.decide.break_even_asked import changed
 
-    asked = options.asked(args, minibatches=MINIBATCHES)
-    setting, limited = setting_of(asked), asked.max_tokens is not None
+    asked = options.asked(args)
     with progress("changing", 6) as advance:
-        made = list(curves(asked, advance=advance))
-    ways_out = remedies(setting) if misfits(setting) else []
-    wrong = [] if ways_out else regrets(setting)
+        found = changed(asked, advance=advance)
+    setting, limited, made, ways_out = found.setting, found.limited, found.curves, found.ways_out
     if args.html is not None:
         from odcsim.show.pages.break_even_page import write_break_even
 
-        write_break_even(setting, made, wrong, args.html, ways_out, limited=limited)
+        write_break_even(setting, made, found.regrets, args.html, ways_out, limited=limited)
     if args.json:
-        from odcsim.decide.comparison import inputs
-        from odcsim.decide.fixed import fixed
-
-        asked_and_held = {"inputs": inputs(setting), "held_fixed": fixed(setting, limited=limited)}
-        kinds = [{**asdict(c), "crossings": c.crossings} for c in made]
-        told = {"lead": here(made), "curves": kinds, "regrets": [asdict(r) for r in wrong], "ways_out": ways_out}
-        options.print_json({"schema": 1, **asked_and_held, **told})
+        options.print_json(found.as_json())
         return
     from odcsim.decide import break_even_words as words
 
@@ -59,7 +48,9 @@ def _run(args: argparse.Namespace) -> None:
     for curve in made:
         print(*_table(curve), sep="\n")
         print(f"{words.sentence(curve)}\n")
-    print(*words.regret_lines(wrong), sep="\n")
+    if ways_out:
+        print(words.misfit(ways_out))
+    print(*words.regret_lines(found.regrets), sep="\n")
 
 
 def _table(curve: "Curve") -> list[str]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["EXECUTORS", "amount", "seed", "whole"]
 HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
-SOME = tuple(name for name, about in FIELDS.items() if about.group == ROWS)  # what tables of rows alone act on
 NEEDED = ("model", "devices", "minibatch", "global_batch")
 RARE = (
     "cutoff",

@@ -1,21 +1,20 @@
 """`odcsim rl`: a whole step of reinforcement learning, with what on-demand brings to it."""
 
 import argparse
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
+from odcsim.decide.words import RL
 from odcsim.question import QUESTION
-from odcsim.support.numbers import TIMES, counted, human
+from odcsim.support.numbers import counted, seconds
 
 if TYPE_CHECKING:
     from odcsim.decide.rollouts.whole import WholeStep
     from odcsim.decide.setting import Setting
 
 
-HEAD = ("dealt", "run", "training", "forward", "step", "cost", "times\nas\nfast", "memory")
-DECIDED = ("minibatch", "global_batch", "minibatches", "in_order", "split_overhead")  # by prompts, rollouts and steps
-
+HEAD = ("dealt", "run", "training", "forward", "step", "times\nas fast", "memory")
 EXAMPLE = "odcsim rl deepcoder-rl --model qwen3-1.7b --gpu h100 --devices 4 --prompts 32 --rollouts 8"
 
 
@@ -27,8 +26,7 @@ def add(commands: Any) -> None:
         description="Predict steps of prompts times rollouts, drawn by groups from recorded rollouts, be they fewer: "
         "the training pass by several rules of dealing, passes without backward, and generation as given.",
     )
-    unpriced = [name for name in options.SOME if name != "price"]
-    asked = options.add_question(parser, without=(*unpriced, *DECIDED))[QUESTION]
+    asked = options.add_question(parser, without=RL.without)[QUESTION]
     asked.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="of a step")
     asked.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples of each prompt")
     asked.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps of a step (1)")
@@ -37,59 +35,33 @@ def add(commands: Any) -> None:
         "--forward-passes", type=int, choices=range(4), default=2, help="without backward: old and reference (2)"
     )
     parser.add_argument("--critic", action="store_true", help="a critic of the same shape is trained, too")
-    parser.add_argument("--generation-seconds", type=_time, default=0.0, metavar="T", help="of a step: 90 or 3min")
+    parser.add_argument("--generation-seconds", type=seconds, default=0.0, metavar="T", help="of a step: 90 or 3min")
     parser.add_argument("--json", action="store_true", help="print what was asked and every row as JSON")
     parser.set_defaults(run=_run)
 
 
-def _time(text: str) -> float:
-    value = human(text, TIMES)
-    if value is None:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a time, such as 90 or 3min")
-    return float(value)
-
-
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.decide.fixed import fixed, sentence
+    from odcsim.decide.fixed import sentence
+    from odcsim.decide.rollouts.asking import stepped
+    from odcsim.decide.rollouts.deals import DEALERS
     from odcsim.decide.rollouts.pilot import RolloutBatch
-    from odcsim.decide.rollouts.whole import Around, out, pieces, steps, takes, verdict
+    from odcsim.decide.rollouts.whole import Around
     from odcsim.support.progress import progress
 
     batch = RolloutBatch(args.prompts, args.rollouts, args.updates, args.steps)
-    setting = _setting(args, batch)
     around = Around(args.forward_passes, args.critic, args.generation_seconds)
-    with progress("dealing", pieces()) as advance:
-        rows = steps(setting, args.updates, around, advance=advance)
+    with progress("dealing", len(DEALERS)) as advance:
+        found = stepped(options.asked(args), batch, around, advance=advance)
     if args.json:
-        told = {"inputs": _inputs(args, setting), "held_fixed": fixed(setting)}
-        options.print_json({"schema": 1, **told, "rows": [row.as_json() for row in rows]})
+        options.print_json(found.as_json())
         return
+    rows, setting = found.rows, found.setting
     print(_asked(args, setting))
     _show(rows)
-    for line in [*takes(rows), *verdict(rows), *out(setting, rows), *([args.ungrouped] if args.ungrouped else [])]:
+    for line in found.sentences():
         print(line)
     print(sentence(setting))
     print(f"Cost: {setting.cost.profile.origin}.")
-
-
-def _setting(args: argparse.Namespace, batch: Any) -> "Setting":
-    from odcsim.decide.rollouts import pilot
-
-    asked = options.asked(args)
-    recorded = asked.trace
-    single = (
-        "The lengths say no groups: rollouts of a prompt are drawn singly, which evens devices out more than real ones."
-    )
-    args.ungrouped = single if recorded.group is None else ""
-    drawn = {"minibatch": batch.share(asked.devices), "minibatches": batch.steps * batch.updates, "in_order": True}
-    return options.limited(replace(asked, trace=pilot.run(recorded, batch, asked.seed), **drawn))
-
-
-def _inputs(args: argparse.Namespace, setting: "Setting") -> dict[str, Any]:
-    from odcsim.decide.comparison import inputs
-
-    names = "prompts rollouts updates steps forward_passes critic generation_seconds".split()
-    return {**inputs(setting), "grouped": not args.ungrouped, **{name: getattr(args, name) for name in names}}
 
 
 def _asked(args: argparse.Namespace, setting: "Setting") -> str:
@@ -102,7 +74,7 @@ def _asked(args: argparse.Namespace, setting: "Setting") -> str:
     return f"{model} on {where}, {step}, {limit}, {counted(args.steps, 'step')}{made}"
 
 
-def _show(rows: "list[WholeStep]") -> None:
+def _show(rows: "Sequence[WholeStep]") -> None:
     """Tight ones after those that fit, then those that do not; how many times as fast is over what needs no rule."""
     from odcsim.cli import table
     from odcsim.decide.rollouts.whole import REFERENCE, paid

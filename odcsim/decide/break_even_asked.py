@@ -1,0 +1,92 @@
+"""Where on-demand stops paying, for who asks by names and paths: of a command line, or in Python."""
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from odcsim.decide import break_even_words
+from odcsim.decide.answer import NOTABLE
+from odcsim.decide.asking import read, setting_of
+from odcsim.decide.break_even import MINIBATCHES, Curve, curves
+from odcsim.decide.comparison import inputs
+from odcsim.decide.fixed import fixed
+from odcsim.decide.remedies import misfits, remedies
+from odcsim.decide.setting import Setting
+from odcsim.decide.weights import Regret, regrets
+from odcsim.decide.words import BREAK_EVEN
+from odcsim.errors import InputError, nearest
+from odcsim.question import Question
+from odcsim.support.glance import Glance, Glanced
+from odcsim.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BreakEven(Glanced):
+    """The lead of on-demand as one thing after the other is changed. Not `limited`: each spot has its own limit."""
+
+    setting: Setting
+    limited: bool
+    curves: tuple[Curve, ...]
+    regrets: tuple[Regret, ...]
+    ways_out: tuple[str, ...]  # what would fit, where what is asked about does not
+
+    def curve(self, name: str) -> Curve:
+        known = {curve.name: curve for curve in self.curves}
+        if name not in known:
+            raise InputError(f"no curve of {name!r:.40}", fix=nearest(str(name), list(known)))
+        return known[name]
+
+    def sentences(self) -> list[str]:
+        """Where it pays, by what is changed."""
+        told = [f"{curve.name}: {break_even_words.sentence(curve)}" for curve in self.curves]
+        unfit = [break_even_words.misfit(self.ways_out)] if self.ways_out else []
+        return [*unfit, *told, *break_even_words.regret_lines(self.regrets)]
+
+    def as_json(self) -> dict[str, Any]:
+        """As `odcsim break-even --json` prints it."""
+        asked_and_held = {"inputs": inputs(self.setting), "held_fixed": fixed(self.setting, limited=self.limited)}
+        kinds = [{**asdict(c), "crossings": c.crossings} for c in self.curves]
+        told = {"curves": kinds, "regrets": [asdict(r) for r in self.regrets], "ways_out": list(self.ways_out)}
+        return {"schema": 1, **asked_and_held, **told}
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each spot of each curve."""
+        return [
+            {"changed": curve.name, "unit": curve.unit, **asdict(spot), "here": spot.label == curve.here,
+             "pays": None if spot.lead is None else spot.lead >= NOTABLE}
+            for curve in self.curves
+            for spot in curve.spots
+        ]  # fmt: skip
+
+    def glance(self) -> Glance:
+        rows = [
+            (f"{c.name}, {c.unit}" if c.unit else c.name, c.here, _leads(c), break_even_words.sentence(c))
+            for c in self.curves
+        ]
+        about = break_even_words.question(self.setting, limited=self.limited).partition("\n")[0].rstrip(".")
+        return Glance("BreakEven", about, self.sentences()[:1], ("changed", "here", "lead of on-demand", ""), rows)
+
+
+def _leads(curve: Curve) -> str:
+    return f"{min(curve.leads):.2f} to {max(curve.leads):.2f}" if curve.leads else "-"
+
+
+def break_even(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: Any) -> BreakEven:
+    """How the lead of on-demand over the best without it moves with one thing at a time: network, devices, model,
+    minibatch, lengths, fixed cost. `words`: the other fields of a question, `devices=8`, and of its recipe."""
+    return changed(read(BREAK_EVEN.question({"trace": trace, "model": model} | words)))
+
+
+break_even.__signature__ = BREAK_EVEN.signature(break_even)  # type: ignore[attr-defined]
+
+
+def changed(question: Question, *, advance: Callable[[], None] = lambda: None) -> BreakEven:
+    """Of a question whose lengths are read. `advance` is called once for each curve that is done."""
+    asked = replace(question, minibatches=MINIBATCHES)
+    setting = setting_of(asked)
+    made = tuple(curves(asked, advance=advance))
+    ways_out = tuple(remedies(setting)) if misfits(setting) else ()
+    return BreakEven(setting, asked.max_tokens is not None, made, () if ways_out else tuple(regrets(setting)), ways_out)
