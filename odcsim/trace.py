@@ -9,14 +9,16 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.flat import ranges
+from odcsim.support.glance import Glance, Glanced
+from odcsim.support.numbers import counted
 
 MAX_LENGTH = 2**31 - 1
 MOST_DRAWN = 100_000_000  # samples at once: what a machine's memory takes
 COLUMNS = ("lengths", "counts", "loss", "group", "step", "bundle")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Trace:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Trace(Glanced):
     """Lengths of samples in tokens. With `counts`, row i stands for counts[i] samples and order means nothing.
 
     Samples beside each other with the same `bundle` stay in one microbatch: both sides of a pair, or a row that is
@@ -89,6 +91,10 @@ class Trace:
     def fullest(self) -> int:
         """Tokens of the largest bundle, which no limit of a microbatch can be below."""
         return self.longest if self.bundle is None else self.bundles.longest
+
+    def glance(self) -> Glance:
+        size = f"{counted(self.size, 'sample')} of {self.mean:,.0f} tokens on average, longest {self.longest:,}"
+        return Glance("Trace", f"{self.name}, {size}", detail=self.origin)
 
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of the table that holds each sample; sample and row are one unless this is a count table."""

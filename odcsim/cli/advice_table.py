@@ -7,7 +7,6 @@ from odcsim.support import tables
 
 if TYPE_CHECKING:
     from odcsim.decide.advice.offers import Advice, Offer
-    from odcsim.decide.advice.wish import Wish
 
 HEAD = ("GPUs", "time", "90 %", "dollars", "90 %")
 UNPRICED = ("GPUs", "time", "90 %", "GPU-hours", "90 %")
@@ -19,13 +18,7 @@ def show(advice: "Advice") -> None:
     from odcsim.decide.advice import reply
 
     wish = advice.wish
-    epochs = f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}"
-    print(
-        f"{wish.question.model}, {wish.trace.name} ({wish.trace.in_words}, "
-        f"longest {wish.trace.longest:,} tokens), "
-        f"{epochs} of batches of {wish.global_batch:,}{_by(wish)}, "
-        f"{advice.ways:,} ways to run\n"
-    )
+    print(f"{wish.words}, {advice.ways:,} ways to run\n")
     if advice.offers:
         priced = all(offer.dollars is not None for offer in advice.offers)
         print(*tables.lines([HEAD if priced else UNPRICED], WIDTHS), sep="\n")
@@ -37,12 +30,6 @@ def show(advice: "Advice") -> None:
         print(f"{refused.name}: {refused.why}")
     print()
     print(*reply.sentences(advice), sep="\n")
-
-
-def _by(wish: "Wish") -> str:
-    """A trainer that packs rows takes other steps on other numbers of GPUs."""
-    trainer = wish.question.trainer
-    return f": {wish.steps:,} steps" if trainer is None else f" by {trainer}"
 
 
 def _lines(offer: "Offer", mark: str) -> list[str]:

@@ -58,7 +58,7 @@ def _run(args: argparse.Namespace) -> None:
 
         write_report(comparison, args.html, swept, epochs=args.epochs)
     if args.json or args.csv:
-        print_rows(comparison, swept, args.epochs, as_csv=args.csv)
+        print_rows(comparison, swept, as_csv=args.csv)
     else:
         show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide, epochs=args.epochs)
     if smallest := misfit(comparison):
@@ -76,26 +76,20 @@ def misfit(comparison: "Comparison") -> str:
     return f"nothing fits: {named(row)}, which needs least, needs {needed:.0f} GB of {there:.0f} GB"
 
 
-def print_rows(comparison: "Comparison", swept: "Swept", epochs: float | None, *, as_csv: bool) -> None:
+def print_rows(comparison: "Comparison", swept: "Swept", *, as_csv: bool) -> None:
     """For programs."""
     if as_csv:
         from odcsim.cli import csvs
 
-        csvs.print_rows([(comparison.setting.limit, comparison), *swept], epochs)
+        csvs.print_rows([comparison, *(other for _, other in swept)])
         return
-    content = {**comparison.as_json(), **_run_of(comparison, epochs)}
+    content = comparison.as_json()
     if swept:
+        told = [(limit, other.as_json()) for limit, other in swept]
         content["sweep"] = [
-            {"max_tokens": t, "rows": [r.as_json() for r in c.rows], **_run_of(c, epochs)} for t, c in swept
+            {"max_tokens": limit, **{name: one[name] for name in ("rows", "run") if name in one}} for limit, one in told
         ]
     options.print_json(content)
-
-
-def _run_of(comparison: "Comparison", epochs: float | None) -> dict[str, Any]:
-    """What so many epochs come to, where somebody asked for them."""
-    from odcsim.decide.whole_run import WholeRun
-
-    return {} if epochs is None else {"run": WholeRun(comparison, epochs).as_json()}
 
 
 def show(

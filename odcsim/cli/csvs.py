@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from odcsim.support import tables
@@ -11,15 +11,9 @@ if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison
 
 
-def print_rows(comparisons: "Sequence[tuple[int, Comparison]]", epochs: float | None = None) -> None:
-    """Of comparisons at several limits, which is a column of its own; and of so many epochs of each."""
-    from odcsim.decide.whole_run import WholeRun
-
-    rows = []
-    for limit, comparison in comparisons:
-        run = None if epochs is None else WholeRun(comparison, epochs)
-        rows += [{"max_tokens": limit, **r.as_json(), **(run.columns(r) if run else {})} for r in comparison.rows]
-    print_lines(rows)
+def print_rows(comparisons: "Iterable[Comparison]") -> None:
+    """Of comparisons at several limits, which is a column of its own."""
+    print_lines(row for comparison in comparisons for row in comparison.records())
 
 
 def print_lines(rows: Iterable[Mapping[str, Any]]) -> None:

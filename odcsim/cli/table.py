@@ -9,12 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from odcsim.support import tables
-from odcsim.support.numbers import counted
 from odcsim.support.printing import colours, plain
 
 if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison
-    from odcsim.decide.setting import Setting
     from odcsim.results.summary import Row
 
 WIDE = 240  # columns when nobody's terminal sets a limit
@@ -39,10 +37,10 @@ def show_few(rows: "Sequence[Row]") -> None:
 
 def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
     """What was asked, the rows, and the answer that the report gives in the same words."""
-    from odcsim.decide import answer, answer_words
+    from odcsim.decide import answer, answer_words, setting_words
 
     reply = answer.answer(comparison)
-    print(_asked(comparison))
+    print(setting_words.asked(comparison.setting, limited=not comparison.stock))
     if wide:
         show(comparison.rows)
     else:
@@ -79,26 +77,6 @@ def show_texts(
     for row in rows:
         table.add_row(*(plain(cell, "\n") for cell in row))
     _console().print(table)
-
-
-def _asked(comparison: "Comparison") -> str:
-    from odcsim.decide.comparison import inputs
-
-    setting, about = comparison.setting, inputs(comparison.setting)
-    nodes = setting.cost.cluster.nodes
-    where = f"{about['devices']} x {about['gpu']}" + (f" in {nodes} nodes" if nodes > 1 else "")
-    where += ", hybrid sharding" if setting.cost.recipe.sharding == "hybrid" else ""
-    trace = f"{about['trace']} ({setting.trace.in_words}, longest {setting.trace.longest:,} tokens)"
-    by = "" if setting.trainer is None else f" by {setting.trainer}"
-    size = f"{counted(setting.minibatch, setting.trace.unit)} per device and step"
-    size += "" if comparison.stock else _limit(setting)
-    model, drawn = f"{about['model']}{setting.cost.recipe.told}", counted(setting.minibatches, "minibatch")
-    return f"{model}{by} on {where}, {trace}, {size}, {drawn}"
-
-
-def _limit(setting: "Setting") -> str:
-    tried = f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
-    return f", at most {setting.limit:,} tokens in a microbatch{tried}"
 
 
 def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:

@@ -1,14 +1,19 @@
 """What a comparison comes to: the rows that decide, and whether on-demand pays."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from odcsim import balance
 from odcsim.balance import SIMULATED
-from odcsim.decide.comparison import Comparison
 from odcsim.errors import InputError
 from odcsim.results import capacity
 from odcsim.results.summary import REFERENCE, Row
+
+if TYPE_CHECKING:
+    from odcsim.decide.comparison import Comparison  # which tells of itself by these
 
 NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
 NEAR = 1.01  # of the fastest row's time: costs that are a little off decide who is ahead there

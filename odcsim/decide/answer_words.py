@@ -1,17 +1,22 @@
 """What a comparison comes to, in sentences for somebody who will decide by them."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from odcsim.balance import SIMULATED
 from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
 from odcsim.decide import fixed, room, stock_words
 from odcsim.decide.answer import NOTABLE, Basis
-from odcsim.decide.comparison import Comparison
 from odcsim.decide.remedies import remedies
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
 from odcsim.results.summary import Row
+
+if TYPE_CHECKING:
+    from odcsim.decide.comparison import Comparison  # which tells of itself by these
 
 _TRUST = {
     "calibrated": "Seconds come from a profile measured on this hardware.",

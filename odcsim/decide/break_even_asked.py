@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from odcsim.decide import break_even_words
+from odcsim.decide import break_even_words, setting_words
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import read, setting_of
 from odcsim.decide.break_even import MINIBATCHES, Curve, curves
@@ -66,8 +66,9 @@ class BreakEven(Glanced):
             (f"{c.name}, {c.unit}" if c.unit else c.name, c.here, _leads(c), break_even_words.sentence(c))
             for c in self.curves
         ]
-        about = break_even_words.question(self.setting, limited=self.limited).partition("\n")[0].rstrip(".")
-        return Glance("BreakEven", about, self.sentences()[:1], ("changed", "here", "lead of on-demand", ""), rows)
+        detail = break_even_words.question(self.setting, limited=self.limited)
+        about, head = setting_words.named(self.setting), ("changed", "here", "lead of on-demand", "")
+        return Glance("BreakEven", about, self.sentences()[:1], head, rows, detail)
 
 
 def _leads(curve: Curve) -> str:

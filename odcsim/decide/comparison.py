@@ -2,30 +2,34 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from odcsim import balance
-from odcsim.decide import examples, stock
+from odcsim.decide import answer, answer_words, examples, setting_words, stock
 from odcsim.decide.ends import FEW, Ends, ends
 from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed, simulated
 from odcsim.decide.fixed import fixed
 from odcsim.decide.setting import Setting, assign, drawn
+from odcsim.decide.whole_run import WholeRun
 from odcsim.errors import InputError, unexpected
 from odcsim.executors import simulation
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS
 from odcsim.recipe import CHOICES
-from odcsim.results import summary
+from odcsim.results import columns, summary
 from odcsim.results.summary import Row
 from odcsim.schedule import ScheduleFile
+from odcsim.support import tables
 from odcsim.support.checked import shown
+from odcsim.support.glance import Glance, Glanced
 from odcsim.timeline import Timeline
 
 WORDS = ("among", "doubted", "memory_limit", "plan", "advance")  # of `compare` beside a setting's terms
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison(Evaluation):
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Glanced, Evaluation):
     """The rows beside each other, what they answer, and how far their seconds can be trusted."""
 
     ends: Ends | None = field(default=None, repr=False)  # where seconds come with an interval
@@ -49,13 +53,41 @@ class Comparison(Evaluation):
         file = assign(setting, balancer, [drawn(setting)[minibatch]]).sealed()
         return simulation.simulate(file, simulated(setting, sync))
 
+    @property
+    def whole_run(self) -> WholeRun | None:
+        """All minibatches of the epochs that were asked for, where they were."""
+        return None if self.setting.epochs is None else WholeRun(self, self.setting.epochs)
+
+    def sentences(self) -> list[str]:
+        """Whether on-demand pays, where the difference comes from, and how far to trust it."""
+        reply, run = answer.answer(self), self.whole_run
+        spent = [run.sentence(reply)] if run is not None and not reply.nothing_fits else []
+        told = answer_words.misfit(self, reply), answer_words.sentences(self, reply)
+        return [answer_words.verdict(reply), *spent, *chain(*told)]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Its rows, flat: each with its limit and, where epochs were asked for, the whole run."""
+        limit, run = {"max_tokens": self.setting.limit}, self.whole_run
+        return [tables.flat({**limit, **row.as_json(), **(run.columns(row) if run else {})}) for row in self.rows]
+
+    def glance(self) -> Glance:
+        known = columns.PRICED if any(row.dollars is not None for row in self.rows) else columns.FEW
+        answered = any(row.sync == "on-demand" for row in self.rows)
+        rows, told = (answer.told(self, answer.answer(self)), self.sentences()[:2]) if answered else (self.rows, [])
+        table = columns.table(columns.best_first(rows), known)
+        about, detail = setting_words.named(self.setting), setting_words.asked(self.setting, limited=not self.stock)
+        return Glance("Comparison", about, told, *table, detail)
+
     def as_json(self) -> dict[str, Any]:
+        """As `odcsim compare --json` prints it."""
+        run = {} if self.whole_run is None else {"run": self.whole_run.as_json()}
         return {
             "schema": 1,
             "inputs": inputs(self.setting),
             "held_fixed": fixed(self.setting),
             "fidelity": self.fidelity,
             "rows": [r.as_json() for r in self.rows],
+            **run,
         }
 
 

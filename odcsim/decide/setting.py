@@ -14,6 +14,7 @@ from odcsim.balance import named
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
+from odcsim.decide import setting_words
 from odcsim.decide.rivals import sooner
 from odcsim.errors import InputError
 from odcsim.flat import Flat
@@ -23,11 +24,12 @@ from odcsim.profile import Profile
 from odcsim.question import Terms
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.support.glance import Glance, Glanced
 from odcsim.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Setting(Terms):
+@dataclass(frozen=True, slots=True, repr=False)
+class Setting(Glanced, Terms):
     """A question whose names have become values: the lengths, and what things cost."""
 
     trace: Trace
@@ -52,6 +54,10 @@ class Setting(Terms):
     def device_tokens(self) -> float:
         """Tokens of a device in a minibatch, on average."""
         return self.trace.bundles.mean * self.minibatch
+
+    def glance(self) -> Glance:
+        about = f"{setting_words.named(self)}, {setting_words.sized(self)}"
+        return Glance("Setting", about, detail=setting_words.asked(self))
 
     def check(self) -> None:
         """Refuse a sample over the token limit, by name; or samples that stay together."""

@@ -1,12 +1,17 @@
 """What a trainer runs by itself, in sentences: its best way, its settings for that, what another would bring."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from odcsim.decide import stock
 from odcsim.decide.answer import NOTABLE, Basis
-from odcsim.decide.comparison import Comparison
 from odcsim.neighbours.neighbour import Neighbour
 from odcsim.results.summary import Made, Row
+
+if TYPE_CHECKING:
+    from odcsim.decide.comparison import Comparison  # which tells of itself by these
 
 
 def verdict(reply: Basis, balanced: Row) -> str:

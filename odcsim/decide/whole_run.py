@@ -7,7 +7,6 @@ from typing import Any
 from odcsim.decide import stock
 from odcsim.decide.answer import Basis
 from odcsim.decide.answer_words import money, named
-from odcsim.decide.comparison import Comparison
 from odcsim.decide.evaluate import Evaluation
 from odcsim.neighbours.neighbour import GOING_ON, KEPT
 from odcsim.results import summary
@@ -60,7 +59,7 @@ class WholeRun:
 
     def of(self, row: Row) -> "WholeRun":
         """The run by the row: of one that is a trainer's own, with what it draws and packs."""
-        own = self.evaluation.stock.get(row.pair) if isinstance(self.evaluation, Comparison) else None
+        own: Evaluation | None = getattr(self.evaluation, "stock", {}).get(row.pair)  # a comparison's
         return self if own is None else WholeRun(own, self.epochs)
 
     def over(self, row: Row) -> Row:

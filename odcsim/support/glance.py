@@ -12,13 +12,15 @@ MOST = 40  # rows of a table in a notebook
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What it is, what it says, and a table of it, whose rows begin with their heading."""
+    """What it is, what it says, and a table of it, whose rows begin with their heading. `detail`: what a notebook has
+    room for, and a line has not."""
 
     kind: str
     about: str
     answer: Sequence[str] = ()  # sentences, the one that matters first
     head: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
+    detail: str = ""
 
     @property
     def line(self) -> str:
@@ -30,7 +32,8 @@ class Glance:
         """Every word escaped, and in a notebook's own style."""
         answer = "".join(f"<p>{'<b>' if n == 0 else ''}{_told(text)}{'</b>' if n == 0 else ''}</p>"
                          for n, text in enumerate(self.answer))  # fmt: skip
-        return f"<div><p>{_told(f'{self.kind}: {self.about}')}</p>{answer}{self._table()}</div>"
+        detail = f"<p>{_told(self.detail)}</p>" if self.detail else ""
+        return f"<div><p>{_told(f'{self.kind}: {self.about}')}</p>{answer}{self._table()}{detail}</div>"
 
     def _table(self) -> str:
         if not self.rows:

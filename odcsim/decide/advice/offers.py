@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from odcsim.decide import fixed, room, stock
-from odcsim.decide.advice import search, ways
+from odcsim.decide.advice import reply, search, ways
 from odcsim.decide.advice.kept_out import KeptOut, kept_out
 from odcsim.decide.advice.ways import Way
 from odcsim.decide.advice.wish import Wish
@@ -14,8 +14,9 @@ from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
 from odcsim.decide.whole_run import WholeRun
 from odcsim.errors import InputError
-from odcsim.results import capacity
+from odcsim.results import capacity, columns
 from odcsim.results.summary import Row
+from odcsim.support.glance import Glance, Glanced
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +167,8 @@ class Refused:
         return f"{self.devices} x {self.gpu}"
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+@dataclass(frozen=True, slots=True, repr=False)
+class Advice(Glanced):
     """All offers, cheapest first and after them those that are tight in memory, and what cannot run."""
 
     wish: Wish
@@ -178,13 +179,29 @@ class Advice:
     def ways(self) -> int:
         return sum(offer.best.tried for offer in self.offers)
 
+    def sentences(self) -> list[str]:
+        """What to rent, and what would change that."""
+        return reply.sentences(self)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Its offers, flat."""
+        return [{**offer.as_json(), "within": offer.within(self.wish)} for offer in self.offers]
+
+    def glance(self) -> Glance:
+        head, cells = columns.table([offer.row for offer in self.offers], columns.OFFERED)
+        rows = [[o.name, *row, o.chosen.way.how] for o, row in zip(self.offers, cells, strict=True)]
+        refused = [[one.name, *[""] * len(head), one.why] for one in self.refused]
+        about = f"{self.wish.question.model}, {self.wish.trace.name}"
+        return Glance("Advice", about, self.sentences()[:3], ("GPUs", *head, "how"), [*rows, *refused], self.wish.words)
+
     def as_json(self) -> dict[str, Any]:
+        """As `odcsim advise --json` prints it."""
         wish = self.wish
         return {
             "schema": 1,
             "inputs": wish.inputs(),
             "held_fixed": fixed.left(wish.question.recipe),
-            "rows": [{**offer.as_json(), "within": offer.within(wish)} for offer in self.offers],
+            "rows": self.records(),
             "refused": [{"gpu": r.gpu, "devices": r.devices, "why": r.why} for r in self.refused],
         }
 

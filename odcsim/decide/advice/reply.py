@@ -1,15 +1,20 @@
 """What to rent, in sentences: this, because; the next best; what would change the answer."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from odcsim.decide import fixed, stock, stock_words
 from odcsim.decide.advice import room_words
-from odcsim.decide.advice.offers import Advice, Best, Offer, Pick
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.answer import NEAR, NOTABLE
 from odcsim.decide.answer_words import money
 from odcsim.results import capacity
 from odcsim.support.numbers import counted, duration
+
+if TYPE_CHECKING:
+    from odcsim.decide.advice.offers import Advice, Best, Offer, Pick  # which tell of themselves by these
 
 
 def rented(advice: Advice) -> Offer | None:

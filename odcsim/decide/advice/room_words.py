@@ -1,12 +1,17 @@
 """What memory and idle devices say of an advice, in sentences."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from odcsim.decide.advice.offers import Advice, Offer
 from odcsim.decide.remedies import outliers, remedies
 from odcsim.results import capacity
 from odcsim.support.numbers import duration
+
+if TYPE_CHECKING:
+    from odcsim.decide.advice.offers import Advice, Offer  # which tell of themselves by these
 
 HALF = 0.5  # of devices' time: where more of it is idle, half of them would do
 

@@ -62,6 +62,16 @@ class Wish:
     def steps(self) -> int:
         return steps(self.trace, self.epochs, self.global_batch, self.question.trainer)
 
+    @property
+    def words(self) -> str:
+        """What is to be trained, and for how long. A trainer that packs rows takes other steps on other numbers of
+        GPUs."""
+        trainer = self.question.trainer
+        by = f": {self.steps:,} steps" if trainer is None else f" by {trainer}"
+        epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
+        lengths = f"{self.trace.name} ({self.trace.in_words}, longest {self.trace.longest:,} tokens)"
+        return f"{self.question.model}, {lengths}, {epochs} of batches of {self.global_batch:,}{by}"
+
     def inputs(self) -> dict[str, Any]:
         """What was asked, by the names of the command line: without what holds of rows that are compared alone."""
         terms = {name: value for name, value in self.question.inputs().items() if name not in OF_ROWS}

@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from odcsim.decide import setting_words
 from odcsim.decide.asking import read, setting_of
 from odcsim.decide.comparison import inputs
 from odcsim.decide.fixed import fixed
@@ -66,7 +67,6 @@ class RolloutSteps(Glanced):
 
     def glance(self) -> Glance:
         setting, batch = self.setting, self.batch
-        where = f"{setting.cost.model.name} on {setting.cost.cluster.devices} x {setting.cost.profile.gpu}"
         step = f"{batch.prompts:,} prompts x {batch.rollouts} rollouts in {counted(batch.updates, 'update')}"
         usual = self.row(*REFERENCE)
         rows = [
@@ -74,7 +74,8 @@ class RolloutSteps(Glanced):
              f"{usual.seconds / r.seconds:.2f}{' (does not fit)' if r.memory_fits is False else ''}")
             for r in sorted(self.rows, key=lambda row: (row.memory_fits is False, row.seconds))
         ]  # fmt: skip
-        return Glance("RolloutSteps", f"{where}, {setting.trace.name}, {step}", self.sentences(), HEAD, rows)
+        about = f"{setting_words.named(setting)}, {step}"
+        return Glance("RolloutSteps", about, self.sentences(), HEAD, rows)
 
     def _inputs(self) -> dict[str, Any]:
         batch, around = self.batch, self.around

@@ -175,7 +175,8 @@ def test_the_table_reads_at_80_columns(setting, capsys):
 
 
 def test_every_figure_of_every_row_is_a_column_of_the_csv(compared, capsys):
-    csvs.print_rows([(1000, compared), (2000, compared)])
+    limits = [replace(compared.setting, max_tokens=limit) for limit in (1000, 2000)]
+    csvs.print_rows([replace(compared, setting=setting) for setting in limits])
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [line["max_tokens"] for line in lines] == ["1000"] * 16 + ["2000"] * 16
     for line, one in zip(lines, [*compared.rows] * 2, strict=True):
