@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from odcsim.checking.asking import PlanCheck, check
     from odcsim.decide.advice.asking import advise
     from odcsim.decide.advice.offers import Advice
     from odcsim.decide.asking import ask
@@ -33,6 +34,7 @@ _HOME = {
     "BreakEven": "decide.break_even_asked",
     "Comparison": "decide.comparison",
     "InputError": "errors",
+    "PlanCheck": "checking.asking",
     "RolloutSteps": "decide.rollouts.asking",
     "Setting": "decide.setting",
     "Simulation": "executors.simulation",
@@ -40,6 +42,7 @@ _HOME = {
     "advise": "decide.advice.asking",
     "ask": "decide.asking",
     "break_even": "decide.break_even_asked",
+    "check": "checking.asking",
     "compare": "decide.comparison",
     "load": "reading",
     "plan": "decide.setting",
@@ -54,6 +57,7 @@ __all__ = [
     "BreakEven",
     "Comparison",
     "InputError",
+    "PlanCheck",
     "RolloutSteps",
     "Setting",
     "Simulation",
@@ -61,6 +65,7 @@ __all__ = [
     "advise",
     "ask",
     "break_even",
+    "check",
     "compare",
     "load",
     "plan",

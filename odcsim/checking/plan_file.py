@@ -30,6 +30,15 @@ def _read(path: str, dealing: Dealing) -> list[Batch]:
         batches = of_lengths(rows, where, dealing)
     else:
         batches = _json(path, where, dealing)
+    return _some(batches, where)
+
+
+def of_value(value: Any, where: str, dealing: Dealing) -> list[Batch]:
+    """A plan as JSON has it."""
+    return _some(_value(value, where, dealing), where)
+
+
+def _some(batches: list[Batch], where: str) -> list[Batch]:
     if not batches or not any(batch.devices for batch in batches):
         raise InputError("holds no minibatch", where=where, fix=FORM)
     return batches

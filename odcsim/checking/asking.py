@@ -1,0 +1,172 @@
+"""A plan held against what hangs a run, for who asks: of a command line by paths, in Python by the plan itself, too."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from odcsim.balance import BALANCERS
+from odcsim.balance.library import Plan
+from odcsim.checking import findings, plan_file
+from odcsim.checking.batches import Batch, Dealing, with_images, with_lengths
+from odcsim.checking.findings import ERROR, NOTE, PlanFinding, Rules
+from odcsim.errors import InputError, nearest
+from odcsim.reading import load
+from odcsim.reading.images import images as images_of
+from odcsim.reading.tally import in_places
+from odcsim.recipe import CHOICES
+from odcsim.schedule import ScheduleFile
+from odcsim.support.checked import whole_numbers
+from odcsim.support.glance import Glance, Glanced
+from odcsim.support.numbers import counted
+from odcsim.trace import Trace
+
+HEAD = 1 << 20  # characters of a schedule file's first line
+GIVEN = "plan"  # where it stands that is no file
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PlanCheck(Glanced):
+    """What a plan was held against, and what was found. Not `named`: its own balancer says the sync."""
+
+    plan: str
+    sync: str
+    named: bool
+    strict: bool
+    batches: tuple[Batch, ...]
+    findings: tuple[PlanFinding, ...]
+
+    @property
+    def wrong(self) -> tuple[PlanFinding, ...]:
+        """What hangs or breaks a run; what shifts its loss, too, where that was asked for."""
+        return tuple(f for f in self.findings if f.severity == ERROR or (self.strict and f.severity != NOTE))
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong
+
+    @property
+    def summary(self) -> str:
+        counts = [len(device) for batch in self.batches for device in batch.devices]
+        spread = "" if min(counts) == max(counts) else f"{min(counts)} to "
+        held = f"{counted(len(self.batches), 'minibatch')} on {counted(len(self.batches[0].devices), 'device')}"
+        under = "" if self.named else f", {self.sync}"
+        shape = f"{held}, {spread}{counted(max(counts), 'microbatch')} each{under}"
+        return f"{shape}: {'nothing that hangs it' if self.ok else counted(len(self.wrong), 'finding')}"
+
+    def as_json(self) -> dict[str, Any]:
+        """As `odcsim check --json` prints it."""
+        held = {"schema": 1, "plan": self.plan, "sync": self.sync, "minibatches": len(self.batches), "ok": self.ok}
+        return held | {"findings": self.records()}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Its findings, flat."""
+        return [asdict(finding) for finding in self.findings]
+
+    def glance(self) -> Glance:
+        head = ("finding", "severity", "minibatch", "in minibatches", "")
+        rows = [(f.kind, f.severity, f"{f.minibatch}", f"{f.minibatches:,}", f.text) for f in self.findings]
+        return Glance("PlanCheck", self.plan, [self.summary], head, rows)
+
+
+def check(
+    plan: str | os.PathLike[str] | ScheduleFile | Plan | Mapping[str, Any] | list[Any],
+    *,
+    lengths: Trace | str | os.PathLike[str] | ArrayLike | None = None,
+    column: str | None = None,
+    images: str | None = None,
+    max_tokens: int = 0,
+    devices: int = 0,
+    accumulate: int = 1,
+    sync: str | None = None,
+    strict: bool = False,
+) -> PlanCheck:
+    """Whether a plan hangs a run or shifts its loss. `plan`: a file, index lists [device][microbatch][sample], with a
+    list around several minibatches, or what `odcsim.plan` and `odcsim.balance.plan` give. `lengths`: of the samples, or
+    a file of them with its `column`, and that of their `images`. `devices` and `accumulate`: for batches in a row.
+    `sync`: what its balancer needs, else collective. `strict`: warnings count, too."""
+    for name, value, least in (("max_tokens", max_tokens, 0), ("devices", devices, 0), ("accumulate", accumulate, 1)):
+        if not hasattr(value, "__index__") or value < least:
+            raise InputError(f"--{name.replace('_', '-')} is {value!r:.40}", fix=f"give a whole number from {least}")
+    if sync is not None and sync not in (known := CHOICES["sync"].values):
+        raise InputError(f"--sync is {sync!r:.40}", fix=nearest(str(sync), list(known)))
+    where, batches, own = _read(plan, Dealing(devices, accumulate))
+    if images is not None and lengths is None:
+        raise InputError(f"--images {images} without --lengths", fix="give the file that has the column")
+    size = 0
+    if lengths is not None:
+        batches, size = _with_lengths(batches, where, lengths, column, images)
+    under = sync or own or "collective"
+    found = findings.check(batches, Rules(under, max_tokens, size))
+    return PlanCheck(where, under, sync is not None or not own, strict, tuple(batches), tuple(found))
+
+
+def _read(plan: Any, dealing: Dealing) -> tuple[str, list[Batch], str]:
+    """Where it stands, its minibatches, and the sync that it is for, where it is for no other."""
+    if isinstance(plan, str | os.PathLike):
+        path = os.fspath(plan)
+        return path, plan_file.read(path, dealing), _of_file(path)
+    if isinstance(plan, ScheduleFile):
+        lines = [asdict(schedule) for schedule in plan.schedules]
+        batches = [batch for line in lines for batch in plan_file.of_value(_plain(line), GIVEN, dealing)]
+        return GIVEN, batches, _for(plan.header.balancer)
+    return GIVEN, plan_file.of_value(_plain(plan.devices if isinstance(plan, Plan) else plan), GIVEN, dealing), ""
+
+
+def _plain(value: Any) -> Any:
+    """Lists, whatever kinds of rows they were."""
+    if isinstance(value, Mapping):
+        return {name: _plain(of) for name, of in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(of) for of in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _with_lengths(
+    batches: list[Batch], plan: str, given: Any, column: str | None, images: str | None
+) -> tuple[list[Batch], int]:
+    named = isinstance(given, str | os.PathLike)
+    if not named and (column is not None or images is not None):
+        fix = "give the name of a file, or lengths that are read already"
+        raise InputError("--column or --images with lengths that nobody reads", fix=fix)
+    read = load(given if isinstance(given, str) else Path(given), column=column) if named else given
+    trace = read if isinstance(read, Trace) else Trace("lengths", whole_numbers("length", read, 1))
+    trace = in_places(trace, os.fspath(given) if named else trace.name)
+    at = _places(trace)
+
+    def row(sample: int) -> tuple[int, int | None]:
+        return int(trace.lengths[at(sample)]), None if trace.loss is None else int(trace.loss[at(sample)])
+
+    found = with_lengths(batches, row, plan)
+    if images is not None:
+        seen = images_of(os.fspath(given), images, trace)
+        found = with_images(found, lambda sample: bool(seen[at(sample)]))
+    return found, trace.size
+
+
+def _places(trace: Trace) -> Callable[[int], int]:
+    def at(sample: int) -> int:
+        if sample >= trace.size:
+            raise IndexError(sample)
+        return int(trace.rows(np.array([sample]))[0])
+
+    return at
+
+
+def _of_file(path: str) -> str:
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            return _for(json.loads(file.readline(HEAD)).get("balancer"))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""
+
+
+def _for(balancer: Any) -> str:
+    return "on-demand" if any(b.name == balancer and b.free_counts for b in BALANCERS) else ""
