@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from odcsim.decide.sweeps.sweeping import sweep
     from odcsim.errors import InputError
     from odcsim.executors.simulation import Simulation, simulate
+    from odcsim.neighbours.asking import TrainerFlags, flags
     from odcsim.reading import load
     from odcsim.show.pages.report import write_report
     from odcsim.trace import Trace
@@ -39,11 +40,13 @@ _HOME = {
     "Setting": "decide.setting",
     "Simulation": "executors.simulation",
     "Trace": "trace",
+    "TrainerFlags": "neighbours.asking",
     "advise": "decide.advice.asking",
     "ask": "decide.asking",
     "break_even": "decide.break_even_asked",
     "check": "checking.asking",
     "compare": "decide.comparison",
+    "flags": "neighbours.asking",
     "load": "reading",
     "plan": "decide.setting",
     "rl": "decide.rollouts.asking",
@@ -62,11 +65,13 @@ __all__ = [
     "Setting",
     "Simulation",
     "Trace",
+    "TrainerFlags",
     "advise",
     "ask",
     "break_even",
     "check",
     "compare",
+    "flags",
     "load",
     "plan",
     "rl",

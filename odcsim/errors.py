@@ -58,11 +58,11 @@ def unexpected(call: str, name: str, known: list[str], why: str = "") -> TypeErr
     return TypeError(f"{call}() got an unexpected keyword argument '{name}': {why or nearest(name, sorted(known))}")
 
 
-def nearest(name: str, known: list[str]) -> str:
+def nearest(name: object, known: list[str]) -> str:
     """The known name that looks most like `name`, as a hint to put into an error's way out."""
     import difflib
 
-    match = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.4)
+    match = difflib.get_close_matches(str(name).lower(), [k.lower() for k in known], n=1, cutoff=0.4)
     if match:
         return f"did you mean '{next(k for k in known if k.lower() == match[0])}'?"
     return "known: " + ", ".join(known)

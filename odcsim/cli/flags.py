@@ -37,18 +37,6 @@ def _fill(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from dataclasses import replace
+    from odcsim.neighbours.asking import flags
 
-    from odcsim.neighbours import TRAINERS
-    from odcsim.neighbours.chosen import EXPECTED, read
-    from odcsim.neighbours.written import lines
-    from odcsim.support.files import reading
-    from odcsim.support.whole import read_stdin, read_text
-
-    where = "stdin" if args.rows == "-" else args.rows
-    with reading(args.rows, missing=EXPECTED, expected=EXPECTED):
-        text = read_stdin() if args.rows == "-" else read_text(args.rows)
-    trainer = TRAINERS[args.trainer]
-    row = read(text, where, trainer, args.row)
-    row = replace(row, rollouts=args.rollouts)
-    print(*lines(trainer, row), sep="\n")
+    print(flags(args.trainer, args.rows, row=args.row, rollouts=args.rollouts))

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from odcsim.decide import break_even_words, setting_words
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.asking import read, setting_of
+from odcsim.decide.asking import asked, read, setting_of
 from odcsim.decide.break_even import MINIBATCHES, Curve, curves
 from odcsim.decide.comparison import inputs
 from odcsim.decide.fixed import fixed
@@ -78,7 +78,7 @@ def _leads(curve: Curve) -> str:
 def break_even(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: Any) -> BreakEven:
     """How the lead of on-demand over the best without it moves with one thing at a time: network, devices, model,
     minibatch, lengths, fixed cost. `words`: the other fields of a question, `devices=8`, and of its recipe."""
-    return changed(read(BREAK_EVEN.question({"trace": trace, "model": model} | words)))
+    return changed(read(asked(BREAK_EVEN.words({"trace": trace, "model": model} | words))))
 
 
 break_even.__signature__ = BREAK_EVEN.signature(break_even)  # type: ignore[attr-defined]
@@ -86,8 +86,8 @@ break_even.__signature__ = BREAK_EVEN.signature(break_even)  # type: ignore[attr
 
 def changed(question: Question, *, advance: Callable[[], None] = lambda: None) -> BreakEven:
     """Of a question whose lengths are read. `advance` is called once for each curve that is done."""
-    asked = replace(question, minibatches=MINIBATCHES)
-    setting = setting_of(asked)
-    made = tuple(curves(asked, advance=advance))
+    few = replace(question, minibatches=MINIBATCHES)
+    setting = setting_of(few)
+    made = tuple(curves(few, advance=advance))
     ways_out = tuple(remedies(setting)) if misfits(setting) else ()
-    return BreakEven(setting, asked.max_tokens is not None, made, () if ways_out else tuple(regrets(setting)), ways_out)
+    return BreakEven(setting, few.max_tokens is not None, made, () if ways_out else tuple(regrets(setting)), ways_out)

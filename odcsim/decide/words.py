@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odcsim.errors import InputError, misspelled, unexpected
-from odcsim.question import FIELDS, ROWS, Question, Values, question_of
+from odcsim.question import FIELDS, ROWS, Values
 from odcsim.recipe import ASKED, CHOICES, PART, SEARCHED
 
 OF_ROWS = tuple(name for name, about in FIELDS.items() if about.group == ROWS)  # what tables of rows alone act on
@@ -22,15 +22,16 @@ class Taken:
     recipe: tuple[str, ...] = ASKED
     usual: Mapping[str, Any] = field(default_factory=dict)
 
-    def question(self, words: Mapping[str, Any], own: Collection[str] = ()) -> Question:
-        """`own`: arguments of the function beside them, which may have been meant."""
+    def words(self, given: Mapping[str, Any], own: Collection[str] = ()) -> dict[str, Any]:
+        """The words of a question, of which all that are given are known. `own`: arguments of the function beside them,
+        which may have been meant."""
         known = [*(name for name in FIELDS if name not in self.without), *self.recipe]
         known += [PART] if "recompute" in self.recipe else []
-        if odd := [name for name in words if name not in known]:
+        if odd := [name for name in given if name not in known]:
             every = [*known, *own]
             idle = "it decides that itself, or has no use for it" if odd[0] in {*FIELDS, *CHOICES} else ""
             raise unexpected(self.call, odd[0], every, misspelled(odd[0], every, alike=0.8) or idle)
-        return question_of({**self.usual, **words})
+        return {**self.usual, **given}
 
     def signature(self, function: Callable[..., Any]) -> inspect.Signature:
         """What `help` and editors show: every word, with its usual value."""

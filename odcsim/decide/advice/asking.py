@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from odcsim.decide.advice import offers
 from odcsim.decide.advice.offers import Advice
 from odcsim.decide.advice.wish import Wish
-from odcsim.decide.asking import read
+from odcsim.decide.asking import asked, read
 from odcsim.decide.words import ADVISE, checked
 from odcsim.errors import InputError
 from odcsim.question import AMOUNT, COUNT, POSITIVE, Question
@@ -38,8 +38,8 @@ def advise(
     GPU-hour, of all of them or by name, `{"h100": 2.5}`. `deadline`: seconds, or "12h". `budget`: dollars. `words`: the
     other fields of a question, `epochs=3`, and of its recipe, but for what is searched."""
     known = {"trace": trace, "model": model, "global_batch": checked("global_batch", global_batch, COUNT)}
-    question = ADVISE.question(known | words, ("gpus", "devices", "price", "deadline", "budget"))
-    return offers.advise(wished(read(question), gpus, devices, price, deadline, budget))
+    question = read(asked(ADVISE.words(known | words, ("gpus", "devices", "price", "deadline", "budget"))))
+    return offers.advise(wished(question, gpus, devices, price, deadline, budget))
 
 
 advise.__signature__ = ADVISE.signature(advise)  # type: ignore[attr-defined]

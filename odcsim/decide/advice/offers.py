@@ -16,6 +16,7 @@ from odcsim.decide.whole_run import WholeRun
 from odcsim.errors import InputError
 from odcsim.results import capacity, columns
 from odcsim.results.summary import Row
+from odcsim.support import tables
 from odcsim.support.glance import Glance, Glanced
 
 
@@ -185,7 +186,7 @@ class Advice(Glanced):
 
     def records(self) -> list[dict[str, Any]]:
         """Its offers, flat."""
-        return [{**offer.as_json(), "within": offer.within(self.wish)} for offer in self.offers]
+        return [tables.flat(row) for row in self._rows()]
 
     def glance(self) -> Glance:
         head, cells = columns.table([offer.row for offer in self.offers], columns.OFFERED)
@@ -201,9 +202,12 @@ class Advice(Glanced):
             "schema": 1,
             "inputs": wish.inputs(),
             "held_fixed": fixed.left(wish.question.recipe),
-            "rows": self.records(),
+            "rows": self._rows(),
             "refused": [{"gpu": r.gpu, "devices": r.devices, "why": r.why} for r in self.refused],
         }
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{**offer.as_json(), "within": offer.within(self.wish)} for offer in self.offers]
 
 
 def advise(wish: Wish, *, advance: Callable[[str], None] = lambda _: None) -> Advice:

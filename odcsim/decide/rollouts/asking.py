@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from odcsim.decide import setting_words
-from odcsim.decide.asking import read, setting_of
+from odcsim.decide.asking import asked, read, setting_of
 from odcsim.decide.comparison import inputs
 from odcsim.decide.fixed import fixed
 from odcsim.decide.rollouts import pilot
@@ -101,12 +101,12 @@ def rl(
     `updates`, with passes without backward and generation beside it. `words`: the other fields of a question,
     `devices=4`, and of its recipe."""
     own = {"prompts": prompts, "rollouts": rollouts, "updates": updates, "steps": steps}
-    question = RL.question({"trace": trace, "model": model} | words, (*own, "forward_passes", "generation_seconds"))
+    given = RL.words({"trace": trace, "model": model} | words, (*own, "forward_passes", "generation_seconds"))
     batch = RolloutBatch(**{name: checked(name, value, COUNT) for name, value in own.items()})
     around = Around(
         checked("forward_passes", forward_passes, PASSES), checked("critic", critic, FLAG), _time(generation_seconds)
     )
-    return stepped(read(question), batch, around)
+    return stepped(read(asked(given)), batch, around)
 
 
 rl.__signature__ = RL.signature(rl)  # type: ignore[attr-defined]

@@ -84,7 +84,7 @@ def test_a_comparison_without_on_demand_has_rows_and_no_verdict(comparison):
 
 def test_an_advice_is_shown_with_what_to_rent(advice):
     assert repr(advice).startswith(f"<Advice: qwen3-0.6b, {NAME}: Rent ")
-    assert advice.records() == advice.as_json()["rows"]
+    assert advice.records() == [tables.flat(row) for row in advice.as_json()["rows"]]
     shown = advice._repr_html_()
     assert shown.count("<tr>") == 1 + len(advice.offers) + len(advice.refused) == 5
     assert "do not divide by 3 devices; global_batch=15 does" in shown

@@ -27,6 +27,7 @@ WORDS = st.fixed_dictionaries(
         "seed": st.integers(0, 3),
         "truncate": st.just(4096),
         "in_order": st.booleans(),
+        "trainer": st.sampled_from(["trl", "verl", "odc"]),
         "lora": st.sampled_from([0, 16]),
     },
 )
