@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from odcsim.decide.rollouts.asking import RolloutSteps, rl
     from odcsim.decide.setting import Setting, plan
     from odcsim.decide.sweep import sweep_max_tokens
+    from odcsim.decide.sweeps.rows import SweepRows
     from odcsim.decide.sweeps.sweeping import sweep
     from odcsim.errors import InputError
     from odcsim.executors.simulation import Simulation, simulate
@@ -39,6 +40,7 @@ _HOME = {
     "RolloutSteps": "decide.rollouts.asking",
     "Setting": "decide.setting",
     "Simulation": "executors.simulation",
+    "SweepRows": "decide.sweeps.rows",
     "Trace": "trace",
     "TrainerFlags": "neighbours.asking",
     "advise": "decide.advice.asking",
@@ -64,6 +66,7 @@ __all__ = [
     "RolloutSteps",
     "Setting",
     "Simulation",
+    "SweepRows",
     "Trace",
     "TrainerFlags",
     "advise",

@@ -10,6 +10,7 @@ from typing import Any
 from odcsim.decide.sweeps import columns, store, workers, written
 from odcsim.decide.sweeps.grid import Grid, grid_of
 from odcsim.decide.sweeps.point import Point
+from odcsim.decide.sweeps.rows import SweepRows
 from odcsim.decide.sweeps.work import Done
 from odcsim.errors import InputError
 from odcsim.support.files import check_apart, check_writable
@@ -47,7 +48,7 @@ def sweep(
     *,
     executor: Executor | None = None,
     output: str | os.PathLike[str] | None = None,
-) -> list[dict[str, Any]]:
+) -> SweepRows:
     """The rows of every point of a grid: a TOML file, or a dict of the same keys. `executor` works on points, such as a
     ProcessPoolExecutor; without one this process does. With `output` a table is written, and what is done is kept
     beside it, so that a sweep that was ended goes on where it was."""
@@ -59,7 +60,7 @@ def sweep(
     else:
         done = workers.results(asked.points, executor)
         results = sorted(done, key=lambda result: columns.order(result.rows[0]))
-    return [dict(row) for result in results for row in result.rows]
+    return SweepRows(dict(row) for result in results for row in result.rows)
 
 
 def planned(grid: Grid, output: Path, share: tuple[int, int] = WHOLE) -> Sweep:
