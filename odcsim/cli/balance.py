@@ -4,7 +4,6 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.decide.words import OF_ROWS
 from odcsim.support.command import Parser
 from odcsim.support.numbers import counted
 from odcsim.support.progress import progress
@@ -23,7 +22,7 @@ def _fill(parser: Parser) -> None:
     """Balancers import numpy, and nobody else's help should wait for it."""
     from odcsim.balance import BALANCERS
 
-    options.add_question(parser, without=OF_ROWS)
+    options.add_question(parser, without=options.SOME)
     lines = [f"{b.name}{' (on-demand only)' if b.free_counts else ''}: {b.help}" for b in BALANCERS]
     names = [b.name for b in BALANCERS]
     parser.add_argument("--balancer", required=True, choices=names, help=". ".join(lines))

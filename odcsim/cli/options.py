@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from odcsim.decide.words import OF_ROWS
 from odcsim.question import (
     EXECUTORS,
     FIELDS,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["EXECUTORS", "amount", "seed", "whole"]
 HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
+SOME = OF_ROWS
 NEEDED = ("model", "devices", "minibatch", "global_batch")
 RARE = (
     "cutoff",
