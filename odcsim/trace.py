@@ -92,7 +92,7 @@ class Trace(Glanced):
         """Tokens of the largest bundle, which no limit of a microbatch can be below."""
         return self.longest if self.bundle is None else self.bundles.longest
 
-    def glance(self) -> Glance:
+    def _glance(self) -> Glance:
         size = f"{counted(self.size, 'sample')} of {self.mean:,.0f} tokens on average, longest {self.longest:,}"
         return Glance("Trace", f"{self.name}, {size}", detail=self.origin)
 

@@ -68,7 +68,7 @@ class PlanCheck(Glanced):
         """Its findings, flat."""
         return [asdict(finding) for finding in self.findings]
 
-    def glance(self) -> Glance:
+    def _glance(self) -> Glance:
         head = ("finding", "severity", "minibatch", "in minibatches", "")
         rows = [(f.kind, f.severity, f"{f.minibatch}", f"{f.minibatches:,}", f.text) for f in self.findings]
         return Glance("PlanCheck", self.plan, [self.summary], head, rows)

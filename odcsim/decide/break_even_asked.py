@@ -61,7 +61,7 @@ class BreakEven(Glanced):
             for spot in curve.spots
         ]  # fmt: skip
 
-    def glance(self) -> Glance:
+    def _glance(self) -> Glance:
         rows = [
             (f"{c.name}, {c.unit}" if c.unit else c.name, c.here, _leads(c), break_even_words.sentence(c))
             for c in self.curves

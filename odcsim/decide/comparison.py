@@ -70,7 +70,7 @@ class Comparison(Glanced, Evaluation):
         limit, run = {"max_tokens": self.setting.limit}, self.whole_run
         return [tables.flat({**limit, **row.as_json(), **(run.columns(row) if run else {})}) for row in self.rows]
 
-    def glance(self) -> Glance:
+    def _glance(self) -> Glance:
         known = columns.PRICED if any(row.dollars is not None for row in self.rows) else columns.FEW
         answered = any(row.sync == "on-demand" for row in self.rows)
         rows, told = (answer.told(self, answer.answer(self)), self.sentences()[:2]) if answered else (self.rows, [])

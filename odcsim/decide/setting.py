@@ -55,7 +55,7 @@ class Setting(Glanced, Terms):
         """Tokens of a device in a minibatch, on average."""
         return self.trace.bundles.mean * self.minibatch
 
-    def glance(self) -> Glance:
+    def _glance(self) -> Glance:
         about = f"{setting_words.named(self)}, {setting_words.sized(self)}"
         return Glance("Setting", about, detail=setting_words.asked(self))
 

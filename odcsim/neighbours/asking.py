@@ -40,7 +40,7 @@ class TrainerFlags(Glanced):
     def __str__(self) -> str:
         return "\n".join(self.lines)
 
-    def glance(self) -> Glance:
+    def _glance(self) -> Glance:
         about, told = f"{self.trainer.name}, {self.row.way} + {self.row.balancer}", self.settings
         head = ("setting", "as the trainer reads it")
         rows = [(name, *written({name: value}, self.trainer.form)) for name, value in told.items()]

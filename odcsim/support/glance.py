@@ -58,11 +58,11 @@ class Glanced:
 
     __slots__ = ()
 
-    def glance(self) -> Glance:
+    def _glance(self) -> Glance:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return self.glance().line
+        return self._glance().line
 
     def _repr_html_(self) -> str:
-        return self.glance().html
+        return self._glance().html

@@ -188,7 +188,7 @@ class Advice(Glanced):
         """Its offers, flat."""
         return [tables.flat(row) for row in self._rows()]
 
-    def glance(self) -> Glance:
+    def _glance(self) -> Glance:
         head, cells = columns.table([offer.row for offer in self.offers], columns.OFFERED)
         rows = [[o.name, *row, o.chosen.way.how] for o, row in zip(self.offers, cells, strict=True)]
         refused = [[one.name, *[""] * len(head), one.why] for one in self.refused]

@@ -65,7 +65,7 @@ class RolloutSteps(Glanced):
         """Its rows, flat."""
         return [row.as_json() for row in self.rows]
 
-    def glance(self) -> Glance:
+    def _glance(self) -> Glance:
         setting, batch = self.setting, self.batch
         step = f"{batch.prompts:,} prompts x {batch.rollouts} rollouts in {counted(batch.updates, 'update')}"
         usual = self.row(*REFERENCE)

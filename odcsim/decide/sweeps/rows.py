@@ -22,7 +22,7 @@ class SweepRows(Glanced, list[dict[str, Any]]):
         """The same with every column of the table, whether a row has it or not."""
         return [{name: row.get(name) for name in KINDS} for row in self]
 
-    def glance(self) -> Glance:
+    def _glance(self) -> Glance:
         every = (*FIELDS, *USUAL.inputs())
         varied = [name for name in every if len({str(row.get(name)) for row in self}) > 1]
         head = [name for name in (*varied, *keys.ROWS, *TOLD) if any(name in row for row in self)]

@@ -78,7 +78,7 @@ def test_a_flag_is_an_argument_there():
 
 def test_whoever_tells_of_itself_is_printed_and_shown_by_it():
     class Toy(Glanced):
-        def glance(self):
+        def _glance(self):
             return Glance("Toy", "a < b", ["Yes."])
 
     assert repr(Toy()) == "<Toy: a < b: Yes>"
