@@ -18,13 +18,9 @@
 # is tried: sync and balancer, token limit, sharding, recompute. It takes seconds, and needs neither GPU nor account.
 
 # %%
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import plotly.graph_objects as go
 
+import odcsim
 from odcsim import plots
 
 plots.notebook()
@@ -32,23 +28,10 @@ LENGTHS, MODEL, BATCH = "longalign", "qwen2.5-7b", 64
 PRICES = {"h100": 2.5, "a100": 1.3}  # dollars of a GPU-hour: put what you are offered
 
 
-def advised(*more, prices=PRICES):
-    """What `odcsim advise` prints."""
-    command = [
-        Path(sys.executable).parent / "odcsim",
-        "advise",
-        LENGTHS,
-        "--model",
-        MODEL,
-        "--global-batch",
-        str(BATCH),
-    ]
-    command += ["--gpus", ",".join(prices), "--devices", "8,16", "--minibatches", "24"]
-    command += ["--price", ",".join(f"{gpu}={price}" for gpu, price in prices.items()), *more]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return done.stdout
+def advised(prices=PRICES, **more):
+    """What `odcsim advise` says."""
+    asked = {"gpus": list(prices), "devices": [8, 16], "global_batch": BATCH, "minibatches": 24}
+    return odcsim.advise(LENGTHS, MODEL, **asked, price=prices, **more)
 
 
 # %% [markdown]
@@ -59,13 +42,8 @@ def advised(*more, prices=PRICES):
 
 
 # %%
-def offers(prices):
-    rows = json.loads(advised("--json", prices=prices))["rows"]
-    return [row for row in rows if row["dollars"] is not None]
-
-
 def drawn(a100_price):
-    rows = offers(PRICES | {"a100": a100_price})
+    rows = advised(PRICES | {"a100": a100_price}).records()
     hours, dollars = ([row[key] for row in rows] for key in ("seconds", "dollars"))
     figure = go.Figure()
     figure.add_scatter(
@@ -92,13 +70,7 @@ plots.slide(drawn, a100_price=(1.3, 0.9, 1.1, 1.6, 2.0))
 # ## How to run each of them
 
 # %%
-for row in offers(PRICES):
-    recompute = "recompute" if row["recompute"] else "no recompute"
-    way = f"{row['sync']} + {row['balancer']}, {row['max_tokens']:,} tokens, {row['sharding']} sharding, {recompute}"
-    gain = f"{row['over_without']:.2f} x the best without on-demand"
-    print(
-        f"{row['devices']:>2} x {row['gpu']:<5} {row['seconds'] / 3600:5.2f} h  ${row['dollars']:6.2f}  {way}; {gain}"
-    )
+advised()
 
 # %% [markdown]
 # ## The answer
@@ -106,5 +78,4 @@ for row in offers(PRICES):
 # With a deadline and a budget, as you would be asked for them.
 
 # %%
-lines = advised("--deadline", "12h", "--budget", "200").splitlines()
-print(*[line for line in lines if line[:4] in ("Rent", "Run ")], sep="\n")
+print(*advised(deadline="12h", budget=200).sentences()[:2], sep="\n")

@@ -19,11 +19,6 @@
 # that?
 
 # %%
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import plotly.graph_objects as go
 
 import odcsim
@@ -47,16 +42,10 @@ plots.lengths(trace)
 
 # %%
 def steps(generation_seconds):
-    """The rows of `odcsim rl`."""
-    asked = (
-        "--model qwen3-8b --gpu h100 --devices 16 --prompts 64 --rollouts 8 --updates 4 --max-tokens 16384 --steps 10"
-    )
-    command = [Path(sys.executable).parent / "odcsim", "rl", ROLLOUTS, *asked.split(), "--json"]
-    command += ["--generation-seconds", str(generation_seconds)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout)["rows"]
+    """What `odcsim rl` says."""
+    size = {"prompts": 64, "rollouts": 8, "updates": 4, "steps": 10}
+    where = {"gpu": "h100", "devices": 16, "max_tokens": 16384}
+    return odcsim.rl(trace, "qwen3-8b", **where, **size, generation_seconds=generation_seconds).records()
 
 
 def named(row):
