@@ -68,7 +68,7 @@ def nearest(name: object, known: list[str]) -> str:
     return "known: " + ", ".join(known)
 
 
-def misspelled(name: str, known: list[str], alike: float = 0.0) -> str:
+def misspelled(name: object, known: list[str], alike: float = 0.0) -> str:
     """A hint at the name that somebody meant and wrote wrongly; none where the two may well be two things.
 
     `glm4v` is no slip for `glm4`: what one name has beyond the other, or other digits, tells kinds apart. `alike`: of
@@ -76,9 +76,9 @@ def misspelled(name: str, known: list[str], alike: float = 0.0) -> str:
     """
     import difflib
 
-    if len(name) > 100:
+    if len(text := str(name)) > 100:
         return ""
-    low, names = name.lower(), {k.lower(): k for k in known}
+    low, names = text.lower(), {k.lower(): k for k in known}
     for match in difflib.get_close_matches(low, list(names), n=3, cutoff=alike or 0.8):
         apart = low.startswith(match) or match.startswith(low) or _digits(low) != _digits(match)
         if alike or not apart:
