@@ -7,6 +7,7 @@ field is a line here, and the place that acts on it.
 
 import argparse
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -239,11 +240,17 @@ FIELDS: Mapping[str, Field] = _declared(Question)
 LENGTHS = tuple(name for name, about in FIELDS.items() if about.lengths)
 
 
+def _named(name: str, value: Any) -> Any:
+    """A path as text, where a field may name a file; of lengths it says that it is none of their names."""
+    file = name != "trace" and name in FIELDS and FIELDS[name].file
+    return os.fspath(value) if file and isinstance(value, os.PathLike) else value
+
+
 def question_of(words: Mapping[str, Any]) -> Question:
     """A question by the words of a command line or a grid, those of its recipe among them."""
     choices = {*CHOICES, PART}
     known = {*FIELDS, *choices, "recipe"}
     if odd := [name for name in words if name not in known]:
         raise unexpected("ask", odd[0], [*known])
-    rest = {name: value for name, value in words.items() if name not in choices}
+    rest = {name: _named(name, value) for name, value in words.items() if name not in choices}
     return Question(**({"recipe": recipe_of(words)} | rest))

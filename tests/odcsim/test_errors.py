@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import odcsim
+from odcsim import profile
 from odcsim.cli import main
 from odcsim.errors import in_python
 from odcsim.question import FIELDS
@@ -59,6 +60,14 @@ def test_a_wrong_field_is_named_as_in_python(name):
 def test_a_question_is_refused_in_one_line(changes, line):
     with pytest.raises(odcsim.InputError, match=f"^{re.escape(line)}"):
         ask(**changes)
+
+
+def test_every_file_may_be_a_path(tmp_path):
+    (tmp_path / "c.toml").write_text("devices_per_node = 2\n")
+    profile.write(ask().cost.profile, tmp_path / "p.json")
+    found = ask(gpu=None, devices=4, profile=tmp_path / "p.json", cluster=tmp_path / "c.toml")
+    assert found.cost.profile == ask().cost.profile
+    assert found.cost.cluster.nodes == 2
 
 
 def test_the_command_line_names_the_flag(capsys):
