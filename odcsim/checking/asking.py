@@ -40,6 +40,7 @@ class PlanCheck(Glanced):
     strict: bool
     batches: tuple[Batch, ...]
     findings: tuple[PlanFinding, ...]
+    lengths: Trace | None = None  # of the samples, where they were given
 
     @property
     def wrong(self) -> tuple[PlanFinding, ...]:
@@ -79,6 +80,7 @@ def check(
     *,
     lengths: Trace | str | os.PathLike[str] | ArrayLike | None = None,
     column: str | None = None,
+    skip_bad: bool = False,
     images: str | None = None,
     max_tokens: int = 0,
     devices: int = 0,
@@ -88,8 +90,9 @@ def check(
 ) -> PlanCheck:
     """Whether a plan hangs a run or shifts its loss. `plan`: a file, index lists [device][microbatch][sample], with a
     list around several minibatches, or what `odcsim.plan` and `odcsim.balance.plan` give. `lengths`: of the samples, or
-    a file of them with its `column`, and that of their `images`. `devices` and `accumulate`: for batches in a row.
-    `sync`: what its balancer needs, else collective. `strict`: warnings count, too."""
+    a file of them with its `column`, and that of their `images`; `skip_bad` leaves its bad rows out. `devices` and
+    `accumulate`: for batches in a row. `sync`: what its balancer needs, else collective. `strict`: warnings count,
+    too."""
     for name, value, least in (("max_tokens", max_tokens, 0), ("devices", devices, 0), ("accumulate", accumulate, 1)):
         if not hasattr(value, "__index__") or value < least:
             raise InputError(f"--{name.replace('_', '-')} is {value!r:.40}", fix=f"give a whole number from {least}")
@@ -98,12 +101,13 @@ def check(
     where, batches, own = _read(plan, Dealing(devices, accumulate))
     if images is not None and lengths is None:
         raise InputError(f"--images {images} without --lengths", fix="give the file that has the column")
-    size = 0
+    size, trace = 0, None
     if lengths is not None:
-        batches, size = _with_lengths(batches, where, lengths, column, images)
+        trace = _trace(lengths, {"column": column, "skip_bad": skip_bad}, images)
+        batches, size = _with_lengths(batches, where, trace, lengths, images), trace.size
     under = sync or own or "collective"
     found = findings.check(batches, Rules(under, max_tokens, size))
-    return PlanCheck(where, under, sync is not None or not own, strict, tuple(batches), tuple(found))
+    return PlanCheck(where, under, sync is not None or not own, strict, tuple(batches), tuple(found), trace)
 
 
 def _read(plan: Any, dealing: Dealing) -> tuple[str, list[Batch], str]:
@@ -129,16 +133,17 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _with_lengths(
-    batches: list[Batch], plan: str, given: Any, column: str | None, images: str | None
-) -> tuple[list[Batch], int]:
+def _trace(given: Any, how: Mapping[str, Any], images: str | None) -> Trace:
     named = isinstance(given, str | os.PathLike)
-    if not named and (column is not None or images is not None):
+    if not named and (any(how.values()) or images is not None):
         fix = "give the name of a file, or lengths that are read already"
         raise InputError("--column or --images with lengths that nobody reads", fix=fix)
-    read = load(given if isinstance(given, str) else Path(given), column=column) if named else given
+    read = load(given if isinstance(given, str) else Path(given), **how) if named else given
     trace = read if isinstance(read, Trace) else Trace("lengths", whole_numbers("length", read, 1))
-    trace = in_places(trace, os.fspath(given) if named else trace.name)
+    return in_places(trace, os.fspath(given) if named else trace.name)
+
+
+def _with_lengths(batches: list[Batch], plan: str, trace: Trace, given: Any, images: str | None) -> list[Batch]:
     at = _places(trace)
 
     def row(sample: int) -> tuple[int, int | None]:
@@ -148,7 +153,7 @@ def _with_lengths(
     if images is not None:
         seen = images_of(os.fspath(given), images, trace)
         found = with_images(found, lambda sample: bool(seen[at(sample)]))
-    return found, trace.size
+    return found
 
 
 def _places(trace: Trace) -> Callable[[int], int]:

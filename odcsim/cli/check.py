@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
+from odcsim.question import FIELDS
 from odcsim.recipe import CHOICES
 
 
@@ -40,8 +41,9 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     from odcsim.checking.asking import check
 
-    how = "lengths column images max_tokens devices accumulate sync strict".split()
+    how = "lengths column skip_bad images max_tokens devices accumulate sync strict".split()
     found = check(args.plan, **{name: getattr(args, name) for name in how})
+    options.tell_left_out(found.lengths)
     if args.json:
         options.print_json(found.as_json())
     else:

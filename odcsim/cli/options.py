@@ -140,9 +140,9 @@ def loaded(args: argparse.Namespace, source: str, *, without: Collection[str] = 
     return trace
 
 
-def tell_left_out(trace: "Trace") -> None:
+def tell_left_out(trace: "Trace | None") -> None:
     """On stderr, too."""
-    if trace.left_out:
+    if trace is not None and trace.left_out:
         print(printable(f"odcsim: {trace.name}: {trace.left_out}"), file=sys.stderr)
 
 

@@ -17,7 +17,7 @@ def named(setting: "Setting") -> str:
 def sized(setting: "Setting", *, limited: bool = True) -> str:
     """Samples of a device and step, and the token limit."""
     tried = f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
-    samples = f"{counted(setting.minibatch, 'sample')} per device and step"
+    samples = f"{counted(setting.minibatch, setting.trace.unit)} per device and step"
     return f"{samples}, at most {setting.limit:,} tokens in a microbatch{tried}" if limited else samples
 
 
