@@ -109,5 +109,5 @@ def test_what_is_wrong_is_refused_in_one_line(plan, words, line):
 
 
 def test_help_shows_every_word():
-    own = "plan lengths column images max_tokens devices accumulate sync strict"
+    own = "plan lengths column skip_bad images max_tokens devices accumulate sync strict"
     assert list(inspect.signature(odcsim.check).parameters) == own.split()
