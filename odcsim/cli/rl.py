@@ -43,15 +43,15 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.fixed import sentence
     from odcsim.decide.rollouts.asking import stepped
-    from odcsim.decide.rollouts.deals import DEALERS
     from odcsim.decide.rollouts.pilot import RolloutBatch
-    from odcsim.decide.rollouts.whole import Around
+    from odcsim.decide.rollouts.whole import Around, pieces
     from odcsim.support.progress import progress
 
     batch = RolloutBatch(args.prompts, args.rollouts, args.updates, args.steps)
     around = Around(args.forward_passes, args.critic, args.generation_seconds)
-    with progress("dealing", len(DEALERS)) as advance:
-        found = stepped(options.asked(args), batch, around, advance=advance)
+    question = options.asked(args)
+    with progress("dealing", pieces(question.trainer)) as advance:
+        found = stepped(question, batch, around, advance=advance)
     if args.json:
         options.print_json(found.as_json())
         return
@@ -70,7 +70,8 @@ def _asked(args: argparse.Namespace, setting: "Setting") -> str:
     limit = f"at most {setting.limit:,} tokens in a microbatch"
     limit += f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
     made = f" with {args.generation_seconds:,.0f} s of generation each" if args.generation_seconds else ""
-    model = f"{setting.cost.model.name}{setting.cost.recipe.told}"
+    by = f" by {setting.trainer}" if setting.trainer else ""
+    model = f"{setting.cost.model.name}{setting.cost.recipe.told}{by}"
     return f"{model} on {where}, {step}, {limit}, {counted(args.steps, 'step')}{made}"
 
 

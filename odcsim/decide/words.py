@@ -65,4 +65,5 @@ ADVISE = Taken(
 )  # fmt: skip
 BREAK_EVEN = Taken("break_even", (*OF_ROWS, "minibatches", "split_overhead"))
 # Prompts, rollouts and steps say these.
-RL = Taken("rl", (*OF_ROWS, "minibatch", "global_batch", "minibatches", "in_order", "split_overhead"))
+_OTHERS = tuple(name for name in OF_ROWS if name not in ("price", "trainer"))
+RL = Taken("rl", (*_OTHERS, "minibatch", "global_batch", "minibatches", "in_order", "split_overhead"))

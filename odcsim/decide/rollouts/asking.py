@@ -14,7 +14,7 @@ from odcsim.decide.comparison import inputs
 from odcsim.decide.fixed import fixed
 from odcsim.decide.rollouts import pilot
 from odcsim.decide.rollouts.pilot import RolloutBatch
-from odcsim.decide.rollouts.whole import REFERENCE, Around, WholeStep, out, steps, verdict
+from odcsim.decide.rollouts.whole import REFERENCE, Around, WholeStep, beside, out, own, steps, takes, verdict
 from odcsim.decide.setting import Setting
 from odcsim.decide.words import RL, checked
 from odcsim.errors import InputError, misspelled
@@ -52,8 +52,10 @@ class RolloutSteps(Glanced):
         raise InputError(f"no row of {dealt!s:.40} under {run!s:.40}", fix=hint or there)
 
     def sentences(self) -> list[str]:
-        """What dealing and sync bring, and how far to trust it."""
-        told = [*verdict(self.rows), *out(self.setting, self.rows)]
+        """What a step takes, and what dealing and sync bring."""
+        mine = own(self.rows, self.setting.trainer)
+        told = [*takes(self.rows, mine), *(beside(self.rows, mine) if mine else verdict(self.rows))]
+        told += out(self.setting, self.rows)
         return told if self.grouped else [*told, UNGROUPED]
 
     def as_json(self) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from odcsim.decide import stock
 from odcsim.decide.setting import Setting, assign, drawn
+from odcsim.errors import InputError
 from odcsim.neighbours import verl
 from odcsim.schedule import Schedule
 
@@ -19,6 +21,7 @@ class Dealer:
     says: str
     function: Callable[[Setting, int], Updates]
     ways: tuple[str, ...]
+    trainer: str = ""  # that deals so by itself
 
 
 def in_order(setting: Setting, _: int) -> Updates:
@@ -95,10 +98,25 @@ def _filled(schedule: Schedule) -> Schedule:
 
 MET, APART = "collective", "on-demand"
 DEALERS = (
-    Dealer("padded", "as they come, padded to the longest of a microbatch", padded, (MET,)),
+    Dealer("padded", "as they come, padded to the longest of a microbatch", padded, (MET,), "trl"),
     Dealer("packed", "as they come, packed up to the limit", in_order, (MET,)),
-    Dealer("rollout", "verl's rule (0.9.1): dealt once for all updates of a step", by_rollout, (MET, APART)),
+    Dealer("rollout", "verl's rule (0.9.1): dealt once for all updates of a step", by_rollout, (MET, APART), "verl"),
     Dealer("lb-micro", "balanced anew for each update", by_update("lb-micro"), (MET,)),
     Dealer("sorted-slice", "balanced anew for each update", by_update("sorted-slice"), (MET,)),
     Dealer("lb-mini", "balanced anew for each update", by_update("lb-mini"), (APART,)),
 )
+# Of trainers that were asked for, beside the others.
+ASKED = tuple(
+    Dealer(name, f"{name}'s rule, for each update", by_update(name), (MET,), name) for name in ("slime", "nemo-rl")
+)
+
+
+def dealers(trainer: str | None) -> tuple[Dealer, ...]:
+    """What is dealt by, the rule of a trainer that was asked for among it."""
+    if (known := stock.known(trainer)) is None:
+        return DEALERS
+    every = (*DEALERS, *ASKED)
+    if known.name not in {dealer.trainer for dealer in every}:
+        names = ", ".join(dealer.trainer for dealer in every if dealer.trainer)
+        raise InputError(f"{known.name} trains on no rollouts", fix=f"ask for {names} or {stock.ENGINE}")
+    return (*DEALERS, *(dealer for dealer in ASKED if dealer.trainer == known.name))

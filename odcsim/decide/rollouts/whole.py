@@ -12,7 +12,7 @@ from odcsim.decide.answer import NOTABLE
 from odcsim.decide.answer_words import money
 from odcsim.decide.evaluate import costed, measured_of, simulated
 from odcsim.decide.remedies import remedies
-from odcsim.decide.rollouts.deals import APART, DEALERS, Dealer, Updates
+from odcsim.decide.rollouts.deals import APART, Dealer, Updates, dealers
 from odcsim.decide.setting import Setting
 from odcsim.results import capacity
 from odcsim.schedule import Schedule
@@ -81,9 +81,9 @@ class WholeStep:
         return {**shown, **more, **step, **memory}
 
 
-def pieces() -> int:
+def pieces(trainer: str | None = None) -> int:
     """Of the work: each dealer's deals, and each sync that runs them."""
-    return sum(1 + len(dealer.ways) for dealer in DEALERS)
+    return sum(1 + len(dealer.ways) for dealer in dealers(trainer))
 
 
 def steps(
@@ -91,7 +91,7 @@ def steps(
 ) -> list[WholeStep]:
     """Every dealer with every sync that can run it. `advance` is called once for each of the `pieces`."""
     rows = []
-    for dealer in DEALERS:
+    for dealer in dealers(setting.trainer):
         schedules = dealer.function(setting, updates)
         advance()
         for way in dealer.ways:
@@ -137,9 +137,9 @@ def _seconds(cost: Cost, schedule: Schedule, *, apart: bool) -> NDArray[np.float
     return np.where(present, whole, 0.0)
 
 
-def takes(rows: Sequence[WholeStep]) -> list[str]:
-    """What a step takes and costs by the fastest of those that fit."""
-    fitting = [row for row in capacity.roomiest(rows) if row.memory_fits is not False]
+def takes(rows: Sequence[WholeStep], mine: WholeStep | None = None) -> list[str]:
+    """What a step takes and costs by a trainer's own rule, else by the fastest of those that fit."""
+    fitting = [row for row in capacity.roomiest([mine] if mine else rows) if row.memory_fits is not False]
     if not fitting:
         return []
     row = min(fitting, key=lambda row: row.seconds)
@@ -153,6 +153,24 @@ def takes(rows: Sequence[WholeStep]) -> list[str]:
 def paid(dollars: float | None) -> str:
     """Cents of a step that costs a few."""
     return "" if dollars is None else money(dollars) if dollars >= 1 else f"${dollars:.2g}"
+
+
+def own(rows: Sequence[WholeStep], trainer: str | None) -> WholeStep | None:
+    """The row that a trainer which was asked for runs by itself."""
+    names = [dealer.name for dealer in dealers(trainer) if trainer and dealer.trainer == trainer]
+    return next((row for row in rows if row.dealer in names and row.way != APART), None)
+
+
+def beside(rows: Sequence[WholeStep], mine: WholeStep) -> list[str]:
+    """What a trainer's own rule takes of the step, and what others would bring to it."""
+    if mine.memory_fits is False:
+        return [f"{_named(mine)} does not fit memory here: {capacity.sized(mine)}."]
+    others = [row for row in capacity.roomiest(rows) if row is not mine and row.memory_fits is not False]
+    sides = [best for apart in (False, True) if (best := _fastest(others, apart=apart))]
+    gains = [_gain(best, mine) for best in sides if mine.trained / best.trained >= NOTABLE]
+    brought = [f"With odc_engine: {' '.join(gains)}"] if gains else ["No rule of odc_engine is notably faster."]
+    tight = [f"Memory per device is {capacity.told(mine)}, so it may not fit."] if capacity.tight(mine) else []
+    return [*tight, *brought, _share(mine)]
 
 
 def verdict(rows: Sequence[WholeStep]) -> list[str]:
