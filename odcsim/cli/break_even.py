@@ -48,8 +48,6 @@ def _run(args: argparse.Namespace) -> None:
     for curve in made:
         print(*_table(curve), sep="\n")
         print(f"{words.sentence(curve)}\n")
-    if ways_out:
-        print(words.misfit(ways_out))
     print(*words.regret_lines(found.regrets), sep="\n")
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from odcsim.decide import break_even_words, setting_words
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import asked, read, setting_of
-from odcsim.decide.break_even import MINIBATCHES, Curve, curves
+from odcsim.decide.break_even import MINIBATCHES, Curve, curves, here
 from odcsim.decide.comparison import inputs
 from odcsim.decide.fixed import fixed
 from odcsim.decide.remedies import misfits, remedies
@@ -40,17 +40,17 @@ class BreakEven(Glanced):
         return known[name]
 
     def sentences(self) -> list[str]:
-        """Where it pays, by what is changed."""
+        """Whether it pays here, and where it would by what is changed."""
         told = [f"{curve.name}: {break_even_words.sentence(curve)}" for curve in self.curves]
         unfit = [break_even_words.misfit(self.ways_out)] if self.ways_out else []
-        return [*unfit, *told, *break_even_words.regret_lines(self.regrets)]
+        return [break_even_words.answer(self.curves), *unfit, *told, *break_even_words.regret_lines(self.regrets)]
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim break-even --json` prints it."""
         asked_and_held = {"inputs": inputs(self.setting), "held_fixed": fixed(self.setting, limited=self.limited)}
         kinds = [{**asdict(c), "crossings": c.crossings} for c in self.curves]
         told = {"curves": kinds, "regrets": [asdict(r) for r in self.regrets], "ways_out": list(self.ways_out)}
-        return {"schema": 1, **asked_and_held, **told}
+        return {"schema": 1, **asked_and_held, "lead": here(self.curves), **told}
 
     def records(self) -> list[dict[str, Any]]:
         """A row for each spot of each curve."""

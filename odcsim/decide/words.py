@@ -10,6 +10,7 @@ from odcsim.question import FIELDS, ROWS, Values
 from odcsim.recipe import ASKED, CHOICES, PART, SEARCHED
 
 OF_ROWS = tuple(name for name, about in FIELDS.items() if about.group == ROWS)  # what tables of rows alone act on
+IDLE = tuple(name for name in OF_ROWS if name not in ("price", "trainer"))  # of those, what a step of RL has no use for
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +66,4 @@ ADVISE = Taken(
 )  # fmt: skip
 BREAK_EVEN = Taken("break_even", (*OF_ROWS, "minibatches", "split_overhead"))
 # Prompts, rollouts and steps say these.
-_OTHERS = tuple(name for name in OF_ROWS if name not in ("price", "trainer"))
-RL = Taken("rl", (*_OTHERS, "minibatch", "global_batch", "minibatches", "in_order", "split_overhead"))
+RL = Taken("rl", (*IDLE, "minibatch", "global_batch", "minibatches", "in_order", "split_overhead"))

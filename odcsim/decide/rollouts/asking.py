@@ -115,16 +115,22 @@ rl.__signature__ = RL.signature(rl)  # type: ignore[attr-defined]
 
 
 def stepped(
-    question: Question, batch: RolloutBatch, around: Around, *, advance: Callable[[], None] = lambda: None
+    question: Question,
+    batch: RolloutBatch,
+    around: Around,
+    *,
+    advance: Callable[[], None] = lambda: None,
+    limited: Callable[[Question], Setting] = setting_of,
 ) -> RolloutSteps:
-    """Of a question whose lengths are read. `advance` is called once for each rule of dealing that is done."""
+    """Of a question whose lengths are read. `advance` is called once for each of the `pieces` of the work; `limited`
+    makes the setting, for who tells how far it is with that."""
     recorded: Trace = question.trace
     drawn: dict[str, Any] = {
         "minibatch": batch.share(question.devices),
         "minibatches": batch.steps * batch.updates,
         "in_order": True,
     }
-    setting = setting_of(replace(question, trace=pilot.run(recorded, batch, question.seed), **drawn))
+    setting = limited(replace(question, trace=pilot.run(recorded, batch, question.seed), **drawn))
     rows = steps(setting, batch.updates, around, advance=advance)
     return RolloutSteps(setting, batch, around, tuple(rows), recorded.group is not None)
 

@@ -42,7 +42,7 @@ def test_its_records_are_the_spots_of_its_curves(found):
 
 
 def test_it_is_shown_in_short(found):
-    assert repr(found).startswith("<BreakEven: qwen2.5-1.5b on 4 x a100, lengths: links in a node: It pays")
+    assert repr(found).startswith("<BreakEven: qwen2.5-1.5b on 4 x a100, lengths: On-demand does not pay here: it is")
     assert "\n" not in repr(found)
     assert found._repr_html_().count("<tr>") == 1 + len(found.curves)
 
@@ -50,7 +50,7 @@ def test_it_is_shown_in_short(found):
 def test_where_nothing_fits_it_says_what_would():
     unfit = odcsim.break_even(LENGTHS, "llama-3.1-70b", gpu="a100", devices=2, minibatch=2)
     assert unfit.ways_out
-    assert "does not fit memory" in unfit.sentences()[0]
+    assert "does not fit memory" in unfit.sentences()[1]
     assert unfit.regrets == ()
 
 
