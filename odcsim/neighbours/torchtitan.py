@@ -5,9 +5,23 @@ devices; rows of like work meet.
 """
 
 from odcsim.heuristics.balancer import Deal, Work
+from odcsim.neighbours.logged import Logged
 from odcsim.neighbours.neighbour import COLLECTIVE, GOING_ON, IN_FULL_ROWS, PLAIN, ChosenRow, Neighbour, Rule, Settings
 from odcsim.neighbours.packs import first_fit, halves, in_steps, squares
 from odcsim.neighbours.rows import in_order
+
+# torchtitan/components/metrics.py of 0.3.0. Its rate is of one device of those that share the data, and of all tokens,
+# padding among them.
+LOGS = Logged(
+    "torchtitan",
+    step=("step",),
+    seconds=("time_metrics/end_to_end(s)",),
+    rate=("throughput(tps)",),
+    seen=("n_tokens_seen",),
+    per_device=True,
+    padded=("throughput(tps)", "n_tokens_seen"),
+    way=("native", "collective"),
+)
 
 
 def settings(row: ChosenRow) -> Settings:
