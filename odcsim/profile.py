@@ -12,7 +12,7 @@ from odcsim.support import form
 
 FORMAT = "odcsim profile"
 VERSION = 1
-FIDELITIES = ("calibrated", "published fit", "catalogue", "extrapolated")
+FIDELITIES = ("calibrated", "scaled", "published fit", "catalogue", "extrapolated")
 TRANSFERS = ("gather", "push", "all-gather", "reduce-scatter")  # one-sided, and what a collective does instead
 SHARDED = ("optimizer", "publish")  # work on a device's own shard
 LOCAL = ("overhead", *SHARDED)  # work that needs nobody else
@@ -106,6 +106,8 @@ class Profile:
     head_error: Polynomial = Polynomial()
     embed_error: Polynomial = Polynomial()
     kept: Passes = Passes()  # the same layer without recompute, where that was measured beside the rest
+    factor: float = 0.0  # times what estimates say, where the seconds are no more than that
+    recipe: tuple[str, ...] = ()  # what of a recipe is in these seconds and not as usual, in words: "lora 16"
 
     def timing(self, kind: str, devices: int) -> Timing | None:
         """Measured seconds of this kind: between measured numbers of devices a straight line, beyond them a guess."""
@@ -144,6 +146,7 @@ def stretched(profile: Profile, factor: float) -> Profile:
         embed=longer(profile.embed),
         microbatch=factor * profile.microbatch,
         overhead=factor * profile.overhead,
+        factor=factor * profile.factor,
     )
 
 

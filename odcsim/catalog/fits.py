@@ -8,13 +8,13 @@ from pathlib import Path
 from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.catalog.estimates import compute
-from odcsim.catalog.estimates.recompute import under
+from odcsim.catalog.estimates.recompute import WIDER, under
 from odcsim.catalog.estimates.scaling import scaled
 from odcsim.catalog.rates import rates
 from odcsim.cluster import GPU
 from odcsim.errors import InputError
 from odcsim.model import Model
-from odcsim.profile import Profile
+from odcsim.profile import Profile, stretched
 from odcsim.recipe import USUAL, Recipe, flag
 
 
@@ -24,16 +24,59 @@ def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None,
     What was measured or fitted holds the choices that it was made with: other ones are the catalogue's.
     """
     if path is not None:
-        if recipe.estimated:
-            asked = ", ".join(flag(name) for name in recipe.estimated)
-            raise InputError(f"{asked} with a profile", where=path, fix="its seconds hold what it was measured with")
         profile = profiles.read(path)
+        _check_recipe(profile, recipe, path)
+        if profile.factor and (profile.model != model.name or _recompute(profile) != recipe.recompute):
+            return _estimated_anew(profile, model, gpu or catalog.gpu(profile.gpu), devices, recipe)
         known = profile if _is_of(profile, model) else _of_another(profile, model, path)
         return under(known, model, recipe.recomputes)
     if gpu is None:
         raise InputError("neither --gpu nor --profile given", fix="name a GPU ('odcsim catalog list') or a profile")
     fit = None if recipe.estimated else _of_shape(model, gpu.name)
     return under(fit, model, recipe.recomputes) if fit else estimate(model, gpu, devices, recipe)
+
+
+def held(recipe: Recipe) -> tuple[str, ...]:
+    """What of a recipe is in measured seconds and not as usual, in words."""
+    return tuple(f"{name} {recipe.value(name)}" for name in recipe.estimated)
+
+
+def _check_recipe(profile: Profile, recipe: Recipe, path: str) -> None:
+    """The question's choices are the profile's, but for recompute, which changes what estimates say."""
+    asked = dict(zip(recipe.estimated, held(recipe), strict=True))
+    free = {"recompute"} if profile.factor else set[str]()
+    if odd := [name for name, words in asked.items() if words not in profile.recipe and name not in free]:
+        fix = "its seconds hold what it was measured with"
+        raise InputError(f"{', '.join(map(flag, odd))} with a profile", where=path, fix=fix)
+    missing = [words for words in profile.recipe if words not in asked.values() and words.partition(" ")[0] not in free]
+    if missing:
+        fix = f"its seconds hold that: ask with --{missing[0].replace('_', '-')}".removesuffix(" True")
+        raise InputError(f"measured with {', '.join(missing)}", where=path, fix=fix)
+
+
+def _recompute(profile: Profile) -> str:
+    """What it was measured with."""
+    held = (words.partition(" ") for words in profile.recipe)
+    return next((value for name, _, value in held if name == "recompute"), "full" if profile.recompute else "none")
+
+
+def _estimated_anew(profile: Profile, model: Model, gpu: GPU, devices: int, recipe: Recipe) -> Profile:
+    """The factor of a run of another model or recompute, on what estimates say of this one."""
+    found = stretched(estimate(model, gpu, devices, recipe), profile.factor)
+    told = f"the factor measured for {profile.model} with recompute {_recompute(profile)}"
+    origin = f"{told}, taken for this with recompute {recipe.recompute}; {profile.origin}"
+    low, high = (1 / WIDER, WIDER) if profile.model == model.name else (found.low, found.high)
+    return replace(
+        found,
+        fidelity="extrapolated",
+        origin=origin,
+        low=profile.low * low,
+        high=profile.high * high,
+        longest=profile.longest,
+        most_tokens=profile.most_tokens,
+        factor=profile.factor,
+        recipe=profile.recipe,
+    )
 
 
 def _is_of(profile: Profile, model: Model) -> bool:

@@ -53,34 +53,38 @@ def add_question(
     *,
     without: Collection[str] = (),
     recipe: Iterable[str] | None = None,
+    needed: Collection[str] = NEEDED,
     **usual: Any,
 ) -> dict[str, Any]:
     """Flags of a question's fields and of its recipe's, but not of what the command decides itself. `usual`: what the
-    command takes where nobody says, if that is another value. Gives the groups of the help, for the command's own."""
+    command takes where nobody says, if that is another value. `needed`: what has to be given. Gives the groups of the
+    help, for the command's own."""
     chosen = tuple(ASKED if recipe is None else recipe)
     groups = parser.grouped((QUESTION, MACHINES, STEP), last=ROWS)
-    add_fields(groups, [name for name in FIELDS if name not in without], **usual)
+    add_fields(groups, [name for name in FIELDS if name not in without], needed, **usual)
     add_recipe(groups[STEP], chosen)
     parser.hide({*FIELDS, *chosen, *RARE} - {name for name, about in FIELDS.items() if about.brief} - set(SEARCHED))
     return groups
 
 
-def add_fields(groups: Mapping[str, Any] | Parser, names: Collection[str], **usual: Any) -> None:
+def add_fields(
+    groups: Mapping[str, Any] | Parser, names: Collection[str], needed: Collection[str] = NEEDED, **usual: Any
+) -> None:
     """Flags of these fields, each in the group that it is of, or all of them in one place."""
     either: dict[str, Any] = {}
     for name in names:
         about = FIELDS[name]
         where: Any = groups if isinstance(groups, Parser) else groups[about.group]
-        needed = name in NEEDED
+        must = name in needed
         if rivals := next((few for few in EITHER if name in few and set(few) <= set(names)), None):
             if rivals[0] not in either:
-                either[rivals[0]] = where.add_mutually_exclusive_group(required=needed)
-            where, needed = either[rivals[0]], False
+                either[rivals[0]] = where.add_mutually_exclusive_group(required=must)
+            where, must = either[rivals[0]], False
         how = _how(name, about, usual.get(name, about.usual))
         if name == "trace":
             where.add_argument(name, metavar="TRACE", help=how["help"])
         else:
-            where.add_argument(f"--{name.replace('_', '-')}", **how, **({"required": True} if needed else {}))
+            where.add_argument(f"--{name.replace('_', '-')}", **how, **({"required": True} if must else {}))
     if set(LENGTHS) & set(names):
         words = "report tokens lost at a limit of T, without applying it"
         where = groups if isinstance(groups, Parser) else groups[QUESTION]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TRUST = {
     "calibrated": "Seconds come from a profile measured on this hardware.",
+    "scaled": "Seconds are estimates times one factor, which a run of yours was measured to take.",
     "published fit": "Seconds come from a published fit to measurements, not from measurements of yours.",
     "catalogue": "Seconds are estimated by what GPUs reach in published runs, not measured.",
     "extrapolated": "Some of this is beyond what the seconds were made from (longer samples, fuller microbatches, "

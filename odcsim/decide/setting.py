@@ -20,7 +20,7 @@ from odcsim.errors import InputError
 from odcsim.flat import Flat
 from odcsim.heuristics.balancer import Assigned, Balancer, Work, assigned, heaviest_first
 from odcsim.heuristics.scenarios import scenarios
-from odcsim.profile import Profile
+from odcsim.profile import TRANSFERS, Profile
 from odcsim.question import Terms
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Header, Schedule, ScheduleFile
@@ -99,7 +99,14 @@ def cost_of(
 
 def _cluster(gpu: GPU | None, fit: Profile, devices: int, devices_per_node: int | None, path: str | None) -> Cluster:
     """The GPU's usual cluster, or one node of the machine that the profile measured transfers on."""
-    if gpu is None and fit.timings and devices_per_node is None and fit.gpu.lower() not in catalog.gpu_names():
+    moved = devices == 1 or any(t.kind in TRANSFERS for t in fit.timings)
+    if (
+        gpu is None
+        and fit.timings
+        and moved
+        and devices_per_node is None
+        and fit.gpu.lower() not in catalog.gpu_names()
+    ):
         slowest = max((t.per_byte for t in fit.timings), default=0.0)
         rate = 1 / slowest if slowest else math.inf  # for a kind of transfer that was not measured
         usual = Cluster(devices, devices, rate, rate, devices)

@@ -30,7 +30,7 @@ class Slope:
         """Seconds of steps of so many tokens: by the line, as far as it is told, and never less than nothing."""
         whole = self.seconds / self.tokens
         rise = min(self.rise, whole) if self.off < 1 else whole
-        found: Floats = self.seconds + rise * (tokens - self.tokens)
+        found: Floats = max(self.seconds - rise * self.tokens, 0.0) + rise * tokens
         return found
 
 

@@ -158,7 +158,7 @@ def _made(
     }
     seconds = times[keys.timed[0]]()
     tokens = amounts[keys.held[0]](seconds) if keys.held[0] else None
-    known = timed(seconds) and (tokens is None or tokens > 0)
+    known = timed(seconds) and (tokens is None or tokens >= 1)
     return LoggedStep(int(now), steps, seconds, tokens) if known else None
 
 

@@ -190,6 +190,11 @@ def _logs(folder: Path) -> None:
     (folder / "lengths-of-steps.csv").write_text("step,device,lengths\n" + _steps(held))
     trace = json.dumps({"traceEvents": list(_kernels(seconds)), "distributedInfo": {"rank": 0, "world_size": 1}})
     (folder / "trace.json").write_text(trace)
+    steps = [{"step": i, "train_runtime": i * 0.5, "num_tokens": i * 3000, "loss": None} for i in range(20)]
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": steps}))
+    (folder / "steps.jsonl").write_text("\n".join(json.dumps({"step": s["step"], "data": s}) for s in steps))
+    seconds = "".join(f"{i},{0.5 + i % 3 / 10},{3000 + i}\n" for i in range(20))
+    (folder / "steps.csv").write_text("step,run - seconds,tokens\n" + seconds)
     (folder / "trace.json.gz").write_bytes(gzip.compress(trace.encode()))
 
 
@@ -211,6 +216,7 @@ _READ = [
     "rows.jsonl", "texts.jsonl", "a.csv.gz", "a.npy", "lengths.npz", "packed.npz", "a.idx", "a.parquet", "a.arrow",
 ]  # fmt: skip
 _FIT = "--model tiny --gpu a100 -o OUT.json"
+_RUN = "--trace a.csv --model tiny --gpu a100 --devices 2 --minibatch 2 --minibatches 2 -o OUT.json"
 _SIMULATE = "--sync on-demand --gpu a100"
 _BALANCE = f"{' '.join(SETTING)} --minibatches 1 --balancer lb-mini"
 # A command line, what is changed of it, and how often it is as likely as others.
@@ -252,6 +258,7 @@ _LINES = [
     ("compare a.csv --model IN --gpu a100 --devices 2 --minibatch 2 --minibatches 1", ["config.json"], 1),
     (f"compare a.csv {' '.join(SETTING)} --minibatches 1 --profile IN --html OUT.html", ["profile.json"], 1),
     (f"compare a.csv {' '.join(SETTING)} --minibatches 1 --json --cluster IN", ["cluster.toml"], 1),
+    (f"fit IN {_RUN}", ["trainer_state.json", "steps.jsonl", "steps.csv"], 2),
 ]
 _ARGUMENTS = [
     ("trace info IN", SPECS),

@@ -1,0 +1,216 @@
+"""One factor on what would be said of a run: from a log of its steps, or from the tokens that it does in a second.
+
+What a step takes is simulated by the flags that the run had. Steps that differ enough in tokens also tell what a step
+takes beside its tokens; else all of it is in the factor.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from odcsim.catalog import fits
+from odcsim.decide.evaluate import Pair, evaluate
+from odcsim.decide.setting import Setting
+from odcsim.errors import InputError
+from odcsim.fitting.parts import SIGMAS, WRONG
+from odcsim.fitting.robust import EXACT, MAD
+from odcsim.fitting.slope import NINETY, Slope, apart, slope
+from odcsim.fitting.steps import LoggedStep
+from odcsim.profile import Profile, Timing, stretched
+from odcsim.support.numbers import counted
+from odcsim.timeline import Floats
+
+ALIKE = 1.2  # times the tokens, within which steps are those that were asked about
+ODD = 3.0  # times the compute, beyond which something is wrong rather than slow
+CLOSE = 1e-6  # of what was measured
+NOTHING = 1e-9  # times the compute: transfers are left
+ROUNDS = 60
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What the flags of a run say of its steps, under one way to run them."""
+
+    setting: Setting
+    way: Pair  # (balancer, sync)
+
+    @cached_property
+    def tokens(self) -> Floats:
+        return np.array([float(self.setting.trace.take(ids).sum()) for ids in self.setting.draw()])
+
+    @cached_property
+    def seconds(self) -> Floats:
+        return self.with_compute(1.0)
+
+    @cached_property
+    def slope(self) -> Slope:
+        return slope(self.seconds, self.tokens)
+
+    @cached_property
+    def off(self) -> Floats:
+        """How many times as long as by its tokens each step takes, for the lengths that it holds."""
+        return self.seconds / self.slope.at(self.tokens)
+
+    @property
+    def rate(self) -> float:
+        """Tokens in a second."""
+        return float(self.tokens.sum() / self.seconds.sum())
+
+    def with_compute(self, factor: float) -> Floats:
+        """Seconds of each step where compute takes so many times as long."""
+        at = replace(self.setting, cost=self.setting.cost.stretched(factor))
+        return evaluate(at, [self.way]).usage(*self.way).makespan
+
+    def factor(self, seconds: float) -> float:
+        """Of compute, by which a step takes so long on average: transfers take what they take."""
+        low, high = NOTHING, max(2.0, 2 * seconds / self.slope.seconds)
+        least = float(self.with_compute(low).mean())
+        if seconds <= least:
+            problem = f"a step was measured at {seconds:.3g} s, and its transfers alone take {least:.3g} s by the flags"
+            raise InputError(problem, fix="see --devices and the batch, or give faster links with --cluster")
+        while (most := float(self.with_compute(high).mean())) < seconds:
+            high *= 2
+        return self._between((low, least), (high, most), seconds)
+
+    def _between(self, below: tuple[float, float], above: tuple[float, float], seconds: float) -> float:
+        """Where in between a step takes so long, which goes almost straight up."""
+        for _ in range(ROUNDS):
+            factor = below[0] + (above[0] - below[0]) * (seconds - below[1]) / (above[1] - below[1])
+            found = float(self.with_compute(factor).mean())
+            if abs(found - seconds) <= CLOSE * seconds:
+                break
+            below, above = ((factor, found), above) if found < seconds else (below, (factor, found))
+        return factor
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was measured over what was said, and the profile that gives it back."""
+
+    simulated: Simulated
+    ratio: float  # of seconds of a step
+    beside: float  # seconds that a step takes beside that, where the steps tell
+    factor: float  # of compute
+    low: float  # 90 % interval of the ratio, as factors of it
+    high: float
+    kept: tuple[LoggedStep, ...] = ()
+    left_out: tuple[LoggedStep, ...] = ()
+    told: bool = False  # the steps tell what depends on tokens
+    tokens: float = 0.0  # of a step that was logged; 0: not known
+
+    @property
+    def rate(self) -> float:
+        """Tokens in a second, as measured."""
+        of = self.simulated
+        return float(of.tokens.sum()) / (self.ratio * float(of.seconds.sum()) + self.beside * len(of.seconds))
+
+    def profile(self, origin: str) -> Profile:
+        """The same seconds, with compute as long as it was measured. It holds for what was in the run."""
+        setting = self.simulated.setting
+        before, devices = setting.cost.profile, setting.cost.cluster.devices
+        fixed = {"optimizer": before.optimizer + self.beside, "publish": before.publish}
+        known = {t.kind for t in before.timings}
+        timings = (Timing(kind, devices, seconds) for kind, seconds in fixed.items() if kind not in known)
+        return replace(
+            stretched(before, self.factor),
+            fidelity="scaled",
+            origin=f"{origin}; {self.factor:.3g} times the compute of: {before.origin}",
+            notes="One factor on all compute: how it splits over tokens and squares of lengths is as it was before.",
+            timings=(*before.timings, *timings),
+            longest=setting.trace.longest,
+            most_tokens=setting.limit,
+            low=self.low,
+            high=self.high,
+            factor=self.factor if before.fidelity == "catalogue" else 0.0,
+            recipe=fits.held(setting.cost.recipe),
+        )
+
+
+def by_rate(simulated: Simulated, tokens_per_second: float) -> Calibration:
+    """From one number. How far it may be off is not known: the interval is that of the steps drawn."""
+    ratio = simulated.rate / tokens_per_second
+    off = np.log(simulated.off)
+    low, high = _interval(float(off.std()) / math.sqrt(len(off)))
+    return Calibration(simulated, ratio, 0.0, simulated.factor(ratio * simulated.slope.seconds), low, high)
+
+
+def by_steps(simulated: Simulated, steps: tuple[LoggedStep, ...], *, updates: bool = False) -> Calibration:
+    """`updates`: a row of the log may hold several optimizer steps, which its tokens tell."""
+    of = [_Pace.of(step, simulated, updates) for step in steps]
+    sizes, seconds, tokens = (np.array([getattr(row, name) for row in of]) for name in ("steps", "seconds", "tokens"))
+    said = sizes * simulated.slope.at(tokens / sizes)
+    good = _usual(seconds / said, simulated.off)
+    sizes, seconds, tokens, said = (values[good] for values in (sizes, seconds, tokens, said))
+    ratio, beside, told = float(seconds.sum() / said.sum()), 0.0, False
+    measured = slope(seconds / sizes, tokens / sizes)
+    if steps[0].tokens is not None and (found := apart(measured, simulated.slope, len(sizes))):
+        (ratio, beside), told = found, True
+    scatter = np.log(seconds / (ratio * said + beside * sizes))
+    low, high = _interval(_error(scatter, np.log(simulated.off), float(sizes.mean())))
+    step = ratio * simulated.slope.seconds
+    kept, left = (tuple(s for s, is_good in zip(steps, good, strict=True) if is_good is side) for side in (True, False))
+    held = float(tokens.sum() / sizes.sum()) if steps[0].tokens is not None else 0.0
+    return Calibration(simulated, ratio, beside, simulated.factor(step), low, high, kept, left, told, held)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    steps: float
+    seconds: float
+    tokens: float
+
+    @classmethod
+    def of(cls, step: LoggedStep, simulated: Simulated, updates: bool) -> "_Pace":
+        steps, mean = float(step.steps), simulated.slope.tokens
+        tokens = steps * mean if step.tokens is None else step.tokens
+        return cls(max(steps, round(tokens / mean)) if updates else steps, step.seconds, tokens)
+
+
+def _usual(ratios: Floats, off: Floats) -> list[bool]:
+    """Which of them are neither a first step nor one that saved or evaluated: not further off than noise and lengths
+    bring a step."""
+    middle = float(np.median(ratios))
+    spread = MAD * float(np.median(np.abs(ratios / middle - 1)))
+    most = max(WRONG, SIGMAS * spread, float(np.abs(off / np.median(off) - 1).max()))
+    return [abs(ratio / middle - 1) <= most for ratio in ratios.tolist()]
+
+
+def _error(scatter: Floats, off: Floats, steps: float) -> float:
+    """Standard error of the ratio: of its mean, and what scatters beyond what the lengths of a step explain."""
+    lengths, noise = float(off.var()), float(scatter.var(ddof=1)) if len(scatter) > 1 else 0.0
+    return math.sqrt(
+        max(noise, lengths / steps) / len(scatter) + lengths / len(off) + max(0.0, noise - lengths / steps)
+    )
+
+
+def _interval(error: float) -> tuple[float, float]:
+    off = math.exp(max(NINETY * error, EXACT))
+    return 1 / off, off
+
+
+def sentences(found: Calibration) -> Iterator[str]:
+    """What was measured, what it is held against, and what it could not tell."""
+    balancer, sync = found.simulated.way
+    said = found.simulated.rate
+    yield (
+        f"measured: {found.rate:,.0f} tokens/s under {sync} + {balancer}, {found.rate / said:.2f} of the "
+        f"{said:,.0f} that would be said; compute takes {found.factor:.2f} times as long"
+    )
+    yield f"90 % interval: {found.low:.3f} to {found.high:.3f} times these seconds"
+    if found.told:
+        yield f"steps differ enough in tokens: {found.beside:.3g} s of each do not depend on them, with the optimizer's"
+    elif found.kept:
+        yield "not told: what a step takes beside its tokens, of which steps differ too little: one factor for all"
+    if found.left_out:
+        shown = ", ".join(f"step {s.step} ({s.seconds:.3g} s)" for s in found.left_out[:4])
+        more = f" and {len(found.left_out) - 4} more" if len(found.left_out) > 4 else ""
+        yield f"left out: {counted(len(found.left_out), 'row')} unlike the others: {shown}{more}"
+    if found.tokens and not 1 / ALIKE < found.tokens / found.simulated.slope.tokens < ALIKE:
+        drawn = found.simulated.slope.tokens
+        yield f"doubtful: a step held {found.tokens:,.0f} tokens, and {drawn:,.0f} are drawn: see the batch, padding"
+    if not 1 / ODD < found.factor < ODD:
+        yield "doubtful: that is far from what others reach: see whether the tokens are those of all devices"
+    yield "not told: which lengths a step held, how much grows with their squares, transfers apart from compute"
