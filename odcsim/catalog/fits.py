@@ -15,7 +15,7 @@ from odcsim.cluster import GPU
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import Profile, stretched
-from odcsim.recipe import USUAL, Recipe, flag
+from odcsim.recipe import CHOICES, USUAL, Recipe, flag
 
 
 def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None, recipe: Recipe = USUAL) -> Profile:
@@ -26,6 +26,9 @@ def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None,
     if path is not None:
         profile = profiles.read(path)
         _check_recipe(profile, recipe, path)
+        if profile.factor and gpu and gpu.name.lower() != profile.gpu.lower():
+            fix = f"ask for {profile.gpu}, or measure {gpu.name}"
+            raise InputError(f"profile is for {profile.gpu}, not {gpu.name}", where=path, fix=fix)
         if profile.factor and (profile.model != model.name or _recompute(profile) != recipe.recompute):
             return _estimated_anew(profile, model, gpu or catalog.gpu(profile.gpu), devices, recipe)
         known = profile if _is_of(profile, model) else _of_another(profile, model, path)
@@ -39,6 +42,12 @@ def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None,
 def held(recipe: Recipe) -> tuple[str, ...]:
     """What of a recipe is in measured seconds and not as usual, in words."""
     return tuple(f"{name} {recipe.value(name)}" for name in recipe.estimated)
+
+
+def measured_by(profile: Profile) -> Recipe:
+    """The recipe that it was measured with, as far as its seconds hold it."""
+    words = (words.partition(" ") for words in profile.recipe)
+    return USUAL.by(**{name: type(CHOICES[name].usual)(value) for name, _, value in words if name in CHOICES})
 
 
 def _check_recipe(profile: Profile, recipe: Recipe, path: str) -> None:

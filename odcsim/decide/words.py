@@ -59,7 +59,7 @@ ASK = Taken("ask", recipe=tuple(name for name, choice in CHOICES.items() if choi
 # What is searched or asked for in several values; and what holds of rows that are compared alone.
 ADVISE = Taken(
     "advise",
-    ("gpu", "profile", "devices", "devices_per_node", "minibatch", "max_tokens", "split_overhead", "price", "whole",
+    ("gpu", "devices", "devices_per_node", "minibatch", "max_tokens", "split_overhead", "price", "whole",
      "field", "executor"),
     tuple(name for name in ASKED if name not in SEARCHED),
     {"minibatches": 96, "epochs": 1.0},

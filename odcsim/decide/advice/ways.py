@@ -150,10 +150,11 @@ def _settings(wish: Wish, gpu: str, devices: int) -> Iterator[Setting]:
         recipe = replace(wish.question.recipe, recompute=again, sharding=sharding)
         price = wish.prices.get(gpu)
         asked = replace(wish.question, gpu=gpu, devices=devices, recipe=recipe, price=price, epochs=wish.epochs)
+        asked = replace(asked, profile=wish.profile_for(gpu))
         return setting_of(asked, limited=False).able
 
     usual = setting("full").cost
-    derived = usual.profile.fidelity != "catalogue"
+    derived = usual.profile.fidelity != "catalogue" and not usual.profile.factor
     whole_nodes = usual.cluster.nodes > 1 and not devices % usual.cluster.devices_per_node
     for again in ("full", "none") if derived else RECOMPUTE:
         for sharding in ("full", "hybrid") if whole_nodes else ("full",):

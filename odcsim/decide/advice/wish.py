@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odcsim import catalog
+from odcsim import profile as profiles
+from odcsim.catalog import fits
 from odcsim.decide import stock
 from odcsim.decide.whole_run import steps
 from odcsim.errors import InputError
+from odcsim.profile import Profile
 from odcsim.question import Question
 from odcsim.trace import Trace
 
@@ -31,6 +34,13 @@ class Wish:
         kinds = {catalog.gpu_name(name): name for name in self.gpus}
         prices = {kinds.get(name.lower(), name): price for name, price in self.prices.items()}
         object.__setattr__(self, "prices", prices)
+        if self.profile is not None and not any(map(self.profile_for, self.gpus)):
+            problem = f"profile is for {self.profile.gpu}, and --gpus names {', '.join(self.gpus)}"
+            fix = f"add {self.profile.gpu} to --gpus, or leave the profile out"
+            raise InputError(problem, where=self.question.profile or "", fix=fix)
+        for gpu in filter(self.profile_for, self.gpus):  # refused before anything is searched
+            shape, recipe = catalog.model(self.question.model), self.question.recipe
+            fits.choose(shape, catalog.gpu(gpu), self.devices[0], self.question.profile, recipe)
         if self.global_batch > self.trace.bundles.whole:
             known = f"{self.trace.bundles.whole:,} {self.trace.unit}s"
             problem = f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {known}"
@@ -48,6 +58,16 @@ class Wish:
     @property
     def trace(self) -> Trace:
         return self.question.trace  # type: ignore[no-any-return]
+
+    @property
+    def profile(self) -> Profile | None:
+        """Seconds that somebody measured."""
+        return None if self.question.profile is None else profiles.read(self.question.profile)
+
+    def profile_for(self, gpu: str) -> str | None:
+        """Its path, where it is of this kind of GPU."""
+        known = self.profile
+        return self.question.profile if known and known.gpu.lower() == catalog.gpu_name(gpu).lower() else None
 
     @property
     def global_batch(self) -> int:
@@ -81,6 +101,7 @@ class Wish:
             "trace_longest": self.trace.longest,
             "trace_origin": self.trace.origin,
             "model": self.question.model,
+            "profile": self.question.profile,
             "gpus": list(self.gpus),
             "devices": list(self.devices),
             **terms,
