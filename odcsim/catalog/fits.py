@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from odcsim import catalog
 from odcsim import profile as profiles
@@ -44,10 +45,14 @@ def held(recipe: Recipe) -> tuple[str, ...]:
     return tuple(f"{name} {recipe.value(name)}" for name in recipe.estimated)
 
 
-def measured_by(profile: Profile) -> Recipe:
-    """The recipe that it was measured with, as far as its seconds hold it."""
+def measured_by(path: str) -> dict[str, Any]:
+    """What the profile there was measured with, of a recipe, where it says that and can be read more than once."""
+    if not Path(path).is_file():
+        return {}
+    profile = profiles.read(path)
     words = (words.partition(" ") for words in profile.recipe)
-    return USUAL.by(**{name: type(CHOICES[name].usual)(value) for name, _, value in words if name in CHOICES})
+    known = {name: type(CHOICES[name].usual)(value) for name, _, value in words if name in CHOICES}
+    return known | ({"recompute": _recompute(profile)} if profile.factor else {})
 
 
 def _check_recipe(profile: Profile, recipe: Recipe, path: str) -> None:

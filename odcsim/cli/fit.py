@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from odcsim.fitting.fit import FitReport
     from odcsim.fitting.steps import StepLog
 
-RUN = (*options.SOME, "profile", "trace", "split_overhead")  # what a run that was measured does not have, or by a flag
+# What a run that was measured does not have, or says by a flag of its own.
+RUN = (*(name for name in options.SOME if name != "trainer"), "profile", "trace", "split_overhead")
 EXAMPLE = (
     "odcsim fit trainer_state.json --trace lengths.csv --model qwen3-8b --gpu h100 --devices 8 --global-batch 64 "
     "-o mine.json"
@@ -160,21 +161,26 @@ def _calibrate(args: argparse.Namespace) -> None:
         found = calibrate.by_steps(simulated, log.steps, updates=log.by.updates)
     made = found.profile(_origin(found, log, Path(args.sources[0]).name if log else ""))
     profile.write(made, args.output)
-    for line in [*_read(log), *calibrate.sentences(found)]:
+    for line in [*_read(log), *calibrate.sentences(found), *_taken(args)]:
         print(line)
     print(f"{args.output}: {made.origin}")
 
 
 def _simulated(args: argparse.Namespace, log: "StepLog | None") -> "Simulated":
-    from odcsim import balance
-    from odcsim.decide.calibrate import Simulated
+    from odcsim.decide.calibrate import simulated
     from odcsim.results.summary import REFERENCE
 
-    balancer, sync = (log.by.way if log else None) or REFERENCE
-    balancer, sync = args.balancer or balancer, getattr(args, "sync", sync)
-    if not balance.runs_with(balancer, sync):
-        raise InputError(f"{balancer} under {sync}", fix="its counts differ between devices: --sync on-demand")
-    return Simulated(options.setting_of(args), (balancer, sync))
+    usual = (log.by.way if log else None) or REFERENCE
+    return simulated(options.setting_of(args), args.balancer, getattr(args, "sync", None), usual)
+
+
+def _taken(args: argparse.Namespace) -> list[str]:
+    """What was chosen where nobody said it."""
+    said = args.balancer is not None and hasattr(args, "sync")
+    if args.trainer is None or said:
+        return []
+    fix = "the fastest is taken unless --balancer and --sync say it"
+    return [f"not told: which of its ways {args.trainer} ran: {fix}"]
 
 
 def _origin(found: "Calibration", log: "StepLog | None", name: str) -> str:

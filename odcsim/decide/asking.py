@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from odcsim.catalog import fits
 from odcsim.decide import limit, stock
 from odcsim.decide.setting import Setting, cost_of
 from odcsim.decide.words import ASK
@@ -26,8 +27,10 @@ def ask(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: 
 
 
 def asked(words: Mapping[str, Any]) -> Question:
-    """The question of these words. Kernels that nobody chose are the trainer's, unless seconds were measured."""
-    usual = {} if words.get("profile") else stock.assumed(words.get("trainer"))
+    """The question of these words. What nobody chose of a recipe is what a profile was measured with, else the
+    trainer's."""
+    profile = words.get("profile")
+    usual = fits.measured_by(profile) if profile else stock.assumed(words.get("trainer"))
     return question_of({**usual, **words})
 
 

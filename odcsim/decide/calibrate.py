@@ -11,8 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
+from odcsim.balance import runs_with
 from odcsim.catalog import fits
-from odcsim.decide.evaluate import Pair, evaluate
+from odcsim.decide import stock
+from odcsim.decide.evaluate import Pair, evaluate, listed
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
 from odcsim.fitting.parts import SIGMAS, WRONG
@@ -84,6 +86,24 @@ class Simulated:
                 break
             below, above = ((factor, found), above) if found < seconds else (below, (factor, found))
         return factor
+
+
+def simulated(setting: Setting, balancer: str | None, sync: str | None, usual: Pair) -> Simulated:
+    """The way that ran, as far as somebody says it: the rest is what the trainer that they name runs fastest by itself,
+    or `usual`."""
+    trainer = stock.known(setting.trainer)
+    if trainer is None:
+        way = balancer or usual[0], sync or usual[1]
+        if not runs_with(*way):
+            raise InputError(f"{way[0]} under {way[1]}", fix="its counts differ between devices: --sync on-demand")
+        return Simulated(setting, way)
+    every = {(one.rule.balancer, by): one for one, by in stock.chosen(setting, trainer)}
+    fitting = [way for way in every if balancer in (None, way[0]) and sync in (None, way[1])]
+    if not fitting:
+        problem = f"{balancer or 'any balancer'} under {sync or 'any sync'} with --trainer {trainer.name}"
+        raise InputError(problem, fix=f"it runs {listed(list(every))}")
+    fastest = min(fitting, key=lambda way: stock.pace(every[way], way[1]))
+    return Simulated(every[fastest].setting, fastest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from odcsim.errors import InputError
 from odcsim.fitting.measurements import timed
 from odcsim.fitting.step_files import LoggedRow, rows_of
 from odcsim.neighbours.logged import CLOCKS, TRACKED, Logged, key_of
-from odcsim.neighbours.logs import LOGS, PLAIN
+from odcsim.neighbours.logs import BY_HAND, LOGS
 from odcsim.support.checked import LARGEST, shown
 
 UNTIMED = (
@@ -86,10 +86,10 @@ def _keys(rows: list[LoggedRow], where: str) -> _Keys:
     if step is None:
         raise InputError(f"no steps among {', '.join(names[:8])}", where=where, fix="expected a column 'step'")
     held = _found(("tokens", "seen", "rate"), by, names)
-    clocks = [key_of([clock], names) for clock in (*by.clock, *PLAIN.clock, *CLOCKS)]
+    clocks = [key_of([clock], names) for clock in (*by.clock, *BY_HAND.clock, *CLOCKS)]
     clock = max((name for name in clocks if name is not None), key=lambda name: often[name], default=None)
     timed_by = _found(("seconds",), by, names) or (("clock", clock) if clock else None)
-    rate = key_of((*by.rate, *PLAIN.rate), names)
+    rate = key_of((*by.rate, *BY_HAND.rate), names)
     if timed_by is None and rate is not None and held is not None and held[0] != "rate":
         timed_by = ("rate", rate)
     if timed_by is None:
@@ -98,7 +98,7 @@ def _keys(rows: list[LoggedRow], where: str) -> _Keys:
 
 
 def _found(ways: Sequence[str], by: Logged, names: list[str]) -> tuple[str, str] | None:
-    every = ((way, key_of(getattr(one, way), names)) for one in (by, PLAIN) for way in ways)
+    every = ((way, key_of(getattr(one, way), names)) for one in (by, BY_HAND) for way in ways)
     return next(((way, name) for way, name in every if name is not None), None)
 
 

@@ -3,7 +3,7 @@
 from odcsim.neighbours import hf_trainer, torchtitan, verl
 from odcsim.neighbours.logged import Logged
 
-PLAIN = Logged(
+BY_HAND = Logged(
     "a log of steps",
     step=("step", "global_step", "iteration", "iter"),
     seconds=("seconds", "step_seconds", "seconds_per_step", "step_time", "time_per_step", "iteration_time"),
@@ -12,4 +12,4 @@ PLAIN = Logged(
     seen=("tokens_seen", "total_tokens", "consumed_tokens"),
     clock=("elapsed", "elapsed_seconds"),
 )
-LOGS = (verl.LOGS, torchtitan.LOGS, hf_trainer.LOGS, PLAIN)
+LOGS = (verl.LOGS, torchtitan.LOGS, hf_trainer.LOGS, BY_HAND)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -149,7 +150,8 @@ def test_a_profile_holds_for_the_flags_of_its_run(tmp_path):
     profiles.write(calibrate.by_rate(Simulated(odcsim.ask(**run), WAYS[0]), 30_000.0).profile("a"), tmp_path / "p.json")
     path = str(tmp_path / "p.json")
     assert profiles.read(path).recipe == ("attention fa3", "lora 16")
-    assert odcsim.ask(**run, profile=path).cost.recipe.lora == 16
+    assert odcsim.ask(**RUN, profile=path).cost.recipe == odcsim.ask(**run, profile=path).cost.recipe
+    assert odcsim.ask(**RUN, profile=path).cost.recipe.lora == 16
     with pytest.raises(InputError, match="measured with attention fa3; its seconds hold that: ask with --attention"):
         odcsim.ask(**{**run, "attention": "usual"}, profile=path)
     with pytest.raises(InputError, match="--stack with a profile"):
@@ -188,6 +190,23 @@ def test_the_command_says_what_it_found_and_could_not_tell(tmp_path, capsys):
     assert "left out: 1 row unlike the others: step 1 (" in out
     assert "not told: which lengths a step held" in out
     assert math.isclose(profiles.read(tmp_path / "p.json").low, 0.96, abs_tol=0.04)
+
+
+@pytest.mark.parametrize("trainer", ["trl", "verl", "axolotl"])
+def test_a_trainer_runs_its_own_way_and_gets_its_throughput_back(trainer, tmp_path, capsys):
+    argv = [*FLAGS, "--trainer", trainer, "--measured-tokens-per-second", "30k", "-o", tmp_path / "p.json"]
+    assert fitted(*argv) == 0
+    out = capsys.readouterr().out
+    assert f"not told: which of its ways {trainer} ran: the fastest is taken" in out
+    sync, balancer = re.search(r"under (\S+) \+ (\S+),", out).groups()
+    words = [*FLAGS[1:8], *FLAGS[10:], "--minibatch", "8", "--trainer", trainer, "--profile", str(tmp_path / "p.json")]
+    assert main(["compare", *words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    row = next(row for row in rows if (row["balancer"], row["sync"]) == (balancer, sync))
+    assert row["tokens_per_second"] == pytest.approx(30_000, rel=0.01)
+    assert fitted(*argv, "--balancer", "lb-mini", "--sync", "on-demand") == 2
+    known = capsys.readouterr().err.partition(f"lb-mini under on-demand with --trainer {trainer}; it runs ")[2]
+    assert f"{balancer} (" in known
 
 
 @pytest.mark.parametrize(
