@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
+from odcsim.errors import InputError
+from odcsim.question import MACHINES
 from odcsim.support.progress import progress
 
 if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison
+    from odcsim.decide.setting import Setting
 
     Swept = Sequence[tuple[int, Comparison]]
 
@@ -24,7 +27,7 @@ def add(commands: Any) -> None:
         example=EXAMPLE,
         description="Predict idle time, throughput and cost of every balancer under every sync that can run it.",
     )
-    options.add_question(parser)
+    groups = options.add_question(parser)
     parser.add_argument(
         "--sweep-max-tokens",
         nargs="?",
@@ -32,6 +35,7 @@ def add(commands: Any) -> None:
         metavar="T,T,...",
         help="compare at several limits of a microbatch; default: 1 to 8 times the longest sample",
     )
+    options.add_rate(groups[MACHINES], "what this run reaches on all devices together")
     parser.add_argument("--memory", action="store_true", help="print what the memory of the chosen rows is for, too")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--wide", action="store_true", help="print more columns than those that decide")
@@ -45,7 +49,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.comparison import compare, pairs
     from odcsim.decide.sweep import limits, sweep_max_tokens
 
-    setting = options.setting_of(args)
+    setting = _setting(args)
     with progress("comparing", len(pairs(setting))) as advance:
         comparison = compare(setting, advance=advance)
     swept: tuple[tuple[int, Comparison], ...] = ()
@@ -63,6 +67,19 @@ def _run(args: argparse.Namespace) -> None:
         show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide, epochs=args.epochs)
     if smallest := misfit(comparison):
         print(f"odcsim compare: {smallest}", file=sys.stderr)
+
+
+def _setting(args: argparse.Namespace) -> "Setting":
+    """With seconds by which the run that is asked about does as many tokens as it was measured to do."""
+    setting, rate = options.setting_of(args), args.measured_tokens_per_second
+    if rate is None:
+        return setting
+    from odcsim.decide import calibrate
+
+    if args.profile is not None:
+        fix = "a profile has seconds already: leave one out"
+        raise InputError("--measured-tokens-per-second with a profile", where=args.profile, fix=fix)
+    return calibrate.reaching(setting, rate)
 
 
 def misfit(comparison: "Comparison") -> str:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from odcsim.cli import options
 from odcsim.errors import InputError
 from odcsim.program import SYNCS
-from odcsim.question import FIELDS, MACHINES, POSITIVE, QUESTION, STEP
+from odcsim.question import FIELDS, MACHINES, QUESTION, STEP
 from odcsim.recipe import CHOICES, flag, recipe_of
 from odcsim.recipe_flags import chosen
 
 if TYPE_CHECKING:
-    from odcsim.decide.calibrate import Calibration, Simulated
+    from odcsim.decide.calibrate import Simulated
     from odcsim.fitting.fit import FitReport
     from odcsim.fitting.steps import StepLog
 
@@ -42,12 +42,7 @@ def add(commands: Any) -> None:
     )
     groups[STEP].add_argument("--sync", choices=SYNCS, default=argparse.SUPPRESS, help="that ran; default: the log's")
     groups[STEP].add_argument("--balancer", metavar="B", help="that dealt the samples; default: the log's")
-    groups[MACHINES].add_argument(
-        "--measured-tokens-per-second",
-        type=POSITIVE.said,
-        metavar="N",
-        help="instead of a log: what the run reached on all devices together",
-    )
+    options.add_rate(groups[MACHINES], "instead of a log: what the run reached on all devices together")
     parser.add_argument("--lengths", metavar="FILE", help="of traces: CSV with device, step and lengths per microbatch")
     parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
     parser.set_defaults(run=_run, writes="profile")
@@ -159,7 +154,7 @@ def _calibrate(args: argparse.Namespace) -> None:
         found = calibrate.by_rate(simulated, args.measured_tokens_per_second)
     else:
         found = calibrate.by_steps(simulated, log.steps, updates=log.by.updates)
-    made = found.profile(_origin(found, log, Path(args.sources[0]).name if log else ""))
+    made = found.profile(Path(args.sources[0]).name if log else "")
     profile.write(made, args.output)
     for line in [*_read(log), *calibrate.sentences(found), *_taken(args)]:
         print(line)
@@ -168,9 +163,8 @@ def _calibrate(args: argparse.Namespace) -> None:
 
 def _simulated(args: argparse.Namespace, log: "StepLog | None") -> "Simulated":
     from odcsim.decide.calibrate import simulated
-    from odcsim.results.summary import REFERENCE
 
-    usual = (log.by.way if log else None) or REFERENCE
+    usual = log.by.way if log else None
     return simulated(options.setting_of(args), args.balancer, getattr(args, "sync", None), usual)
 
 
@@ -181,15 +175,6 @@ def _taken(args: argparse.Namespace) -> list[str]:
         return []
     fix = "the fastest is taken unless --balancer and --sync say it"
     return [f"not told: which of its ways {args.trainer} ran: {fix}"]
-
-
-def _origin(found: "Calibration", log: "StepLog | None", name: str) -> str:
-    from odcsim.support.numbers import counted
-
-    balancer, sync = found.simulated.way
-    devices = counted(found.simulated.setting.cost.cluster.devices, "device")
-    read = counted(len(found.kept), "row") + f" of {name}" if log else f"{found.rate:,.0f} tokens/s"
-    return f"{read}, {sync} + {balancer} on {devices}"
 
 
 def _read(log: "StepLog | None") -> list[str]:

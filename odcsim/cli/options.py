@@ -14,6 +14,7 @@ from odcsim.question import (
     FROM_ZERO,
     LENGTHS,
     MACHINES,
+    POSITIVE,
     QUESTION,
     ROWS,
     STEP,
@@ -103,6 +104,10 @@ def _how(name: str, about: Field, usual: Any) -> dict[str, Any]:
 
 def add_hardware(parser: Parser) -> None:
     add_fields(parser, HARDWARE)
+
+
+def add_rate(parser: Any, words: str) -> None:
+    parser.add_argument("--measured-tokens-per-second", type=POSITIVE.said, metavar="N", help=words)
 
 
 def asked(args: argparse.Namespace, **more: Any) -> Question:

@@ -22,6 +22,7 @@ from odcsim.fitting.robust import EXACT, MAD
 from odcsim.fitting.slope import NINETY, Slope, apart, slope
 from odcsim.fitting.steps import LoggedStep
 from odcsim.profile import Profile, Timing, stretched
+from odcsim.results.summary import REFERENCE
 from odcsim.support.numbers import counted
 from odcsim.timeline import Floats
 
@@ -88,11 +89,14 @@ class Simulated:
         return factor
 
 
-def simulated(setting: Setting, balancer: str | None, sync: str | None, usual: Pair) -> Simulated:
+def simulated(
+    setting: Setting, balancer: str | None = None, sync: str | None = None, usual: Pair | None = None
+) -> Simulated:
     """The way that ran, as far as somebody says it: the rest is what the trainer that they name runs fastest by itself,
-    or `usual`."""
+    or `usual`, or else the reference."""
     trainer = stock.known(setting.trainer)
     if trainer is None:
+        usual = usual or REFERENCE
         way = balancer or usual[0], sync or usual[1]
         if not runs_with(*way):
             raise InputError(f"{way[0]} under {way[1]}", fix="its counts differ between devices: --sync on-demand")
@@ -127,7 +131,15 @@ class Calibration:
         of = self.simulated
         return float(of.tokens.sum()) / (self.ratio * float(of.seconds.sum()) + self.beside * len(of.seconds))
 
-    def profile(self, origin: str) -> Profile:
+    def origin(self, name: str) -> str:
+        """Where the factor is from: rows of a log of this name, or a number."""
+        balancer, sync = self.simulated.way
+        read = f"{counted(len(self.kept), 'row')} of {name}" if self.kept else "measured"
+        share = f"{self.rate / self.simulated.rate:.2f} of what would be said"
+        where = f"{sync} + {balancer} on {counted(self.simulated.setting.cost.cluster.devices, 'device')}"
+        return f"{read}: {self.rate:,.0f} tokens/s under {where}, {share}"
+
+    def profile(self, name: str = "") -> Profile:
         """The same seconds, with compute as long as it was measured. It holds for what was in the run."""
         setting = self.simulated.setting
         before, devices = setting.cost.profile, setting.cost.cluster.devices
@@ -137,7 +149,7 @@ class Calibration:
         return replace(
             stretched(before, self.factor),
             fidelity="scaled",
-            origin=f"{origin}; {self.factor:.3g} times the compute of: {before.origin}",
+            origin=f"{self.origin(name)}; {self.factor:.3g} times the compute of: {before.origin}",
             notes="One factor on all compute: how it splits over tokens and squares of lengths is as it was before.",
             timings=(*before.timings, *timings),
             longest=setting.trace.longest,
@@ -155,6 +167,12 @@ def by_rate(simulated: Simulated, tokens_per_second: float) -> Calibration:
     off = np.log(simulated.off)
     low, high = _interval(float(off.std()) / math.sqrt(len(off)))
     return Calibration(simulated, ratio, 0.0, simulated.factor(ratio * simulated.slope.seconds), low, high)
+
+
+def reaching(setting: Setting, tokens_per_second: float) -> Setting:
+    """The setting by seconds with which its usual way does so many tokens in a second."""
+    found = by_rate(simulated(setting), tokens_per_second)
+    return replace(setting, cost=replace(setting.cost, profile=found.profile()))
 
 
 def by_steps(simulated: Simulated, steps: tuple[LoggedStep, ...], *, updates: bool = False) -> Calibration:

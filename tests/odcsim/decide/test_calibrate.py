@@ -77,7 +77,7 @@ def test_the_interval_holds_nine_of_ten():
 def test_a_profile_gives_the_throughput_back(way, rate, tmp_path):
     """Through its file and every door's evaluation."""
     found = calibrate.by_rate(simulated(way), rate)
-    profiles.write(found.profile("a run"), tmp_path / "p.json")
+    profiles.write(found.profile(), tmp_path / "p.json")
     row = evaluate(odcsim.ask(**RUN, profile=str(tmp_path / "p.json")), [way]).row(*way)
     assert row.tokens_per_second == pytest.approx(rate, rel=1e-3)
     assert found.rate == pytest.approx(rate)
@@ -111,7 +111,7 @@ def test_steps_that_differ_enough_tell_what_a_step_takes_beside_its_tokens():
     assert found.beside == pytest.approx(2 * seconds.mean(), rel=0.1)
     assert found.factor == pytest.approx(1.3, rel=0.2)
     assert found.rate == pytest.approx(sum(s.tokens for s in waits) / sum(s.seconds for s in waits), rel=0.1)
-    optimizer = found.profile("a run").timing("optimizer", 2).constant
+    optimizer = found.profile().timing("optimizer", 2).constant
     assert optimizer == pytest.approx(simulated(**few).setting.cost.profile.optimizer + found.beside)
 
 
@@ -133,10 +133,12 @@ def test_steps_without_tokens_hold_what_is_drawn():
 
 
 def test_a_row_of_several_optimizer_steps_is_told_by_its_tokens():
-    seconds, tokens = other_steps(1.3)
-    rows = (values.reshape(225, 4).sum(axis=1) for values in (seconds, tokens))
-    found = calibrate.by_steps(simulated(), log(*rows), updates=True)
-    assert found.factor == pytest.approx(calibrate.by_steps(simulated(), log(seconds, tokens)).factor, rel=0.02)
+    """Each of them has what a step takes beside its tokens."""
+    few = {"devices": 2, "minibatch": 1, "minibatches": 200}
+    rows = log(*(values.reshape(50, 4).sum(axis=1) for values in other_steps(1.3, **few)))
+    found, taken_for_one = (calibrate.by_steps(simulated(**few), rows, updates=of) for of in (True, False))
+    assert found.factor == pytest.approx(1.3, rel=0.03)
+    assert taken_for_one.factor > 1.5
 
 
 def test_a_step_faster_than_its_transfers_is_refused():
@@ -147,7 +149,7 @@ def test_a_step_faster_than_its_transfers_is_refused():
 
 def test_a_profile_holds_for_the_flags_of_its_run(tmp_path):
     run = {**RUN, "lora": 16, "attention": "fa3"}
-    profiles.write(calibrate.by_rate(Simulated(odcsim.ask(**run), WAYS[0]), 30_000.0).profile("a"), tmp_path / "p.json")
+    profiles.write(calibrate.by_rate(Simulated(odcsim.ask(**run), WAYS[0]), 30_000.0).profile(), tmp_path / "p.json")
     path = str(tmp_path / "p.json")
     assert profiles.read(path).recipe == ("attention fa3", "lora 16")
     assert odcsim.ask(**RUN, profile=path).cost.recipe == odcsim.ask(**run, profile=path).cost.recipe
@@ -160,7 +162,7 @@ def test_a_profile_holds_for_the_flags_of_its_run(tmp_path):
 
 def test_on_other_numbers_of_devices_it_is_extrapolated(tmp_path):
     found = calibrate.by_rate(simulated(), 30_000.0)
-    profiles.write(found.profile("a run"), tmp_path / "p.json")
+    profiles.write(found.profile(), tmp_path / "p.json")
     for devices, fidelity in ((4, "scaled"), (8, "extrapolated")):
         setting = odcsim.ask(**{**RUN, "devices": devices}, profile=str(tmp_path / "p.json"))
         assert evaluate(setting, [WAYS[0]]).fidelity == fidelity
@@ -190,6 +192,17 @@ def test_the_command_says_what_it_found_and_could_not_tell(tmp_path, capsys):
     assert "left out: 1 row unlike the others: step 1 (" in out
     assert "not told: which lengths a step held" in out
     assert math.isclose(profiles.read(tmp_path / "p.json").low, 0.96, abs_tol=0.04)
+
+
+def test_compare_takes_the_number_itself(capsys):
+    argv = ["compare", *FLAGS[1:], "--measured-tokens-per-second", "30k"]
+    assert main([*argv, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    row = next(row for row in told["rows"] if (row["balancer"], row["sync"]) == WAYS[0])
+    assert row["tokens_per_second"] == pytest.approx(30_000, rel=0.01)
+    assert told["inputs"]["cost"].startswith("measured: 30,000 tokens/s under collective + lb-micro on 4 devices, 0.")
+    assert main([*argv, "--profile", "p.json"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("trainer", ["trl", "verl", "axolotl"])

@@ -29,7 +29,7 @@ def path(tmp_path_factory):
     """Half as fast as is said of an H100."""
     run = calibrate.Simulated(setting_of(replace(ASKED, gpu="h100", devices=8)), WAY)
     file = tmp_path_factory.mktemp("profiles") / "h100.json"
-    profiles.write(calibrate.by_rate(run, run.rate / 2).profile("a run"), file)
+    profiles.write(calibrate.by_rate(run, run.rate / 2).profile(), file)
     return str(file)
 
 
@@ -45,7 +45,7 @@ def test_its_own_kind_has_its_seconds_and_others_have_the_catalogs(path):
     said = " ".join(reply.sentences(measured))
     assert f"a100: {theirs['a100'].chosen.way.cost.profile.origin}" in said
     assert f"h100: {mine['h100'].chosen.way.cost.profile.origin}" in said
-    assert mine["h100"].chosen.way.cost.profile.origin.count("a run; ") == 1
+    assert mine["h100"].chosen.way.cost.profile.origin.count("measured: ") == 1
     assert measured.as_json()["inputs"]["profile"] == path
 
 
@@ -90,7 +90,7 @@ def test_other_commands_take_it_too(path, name, capsys):
         assert main([*argv, *more]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] != said[1]
-    assert ("a run; " in said[1]) is (name != "break-even")  # which tells of leads alone
+    assert ("measured: " in said[1]) is (name != "break-even")  # which tells of leads alone
 
 
 def test_a_sweep_takes_it_as_a_key(path, tmp_path):
