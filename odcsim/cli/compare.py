@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
         help="compare at several limits of a microbatch; default: 1 to 8 times the longest sample",
     )
     options.add_rate(groups[MACHINES], "what this run reaches on all devices together")
+    parser.hide({options.RATE})
     parser.add_argument("--memory", action="store_true", help="print what the memory of the chosen rows is for, too")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--wide", action="store_true", help="print more columns than those that decide")

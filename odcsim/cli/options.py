@@ -46,6 +46,7 @@ RARE = (
     "no_recompute",
     "selective",
 )  # and what it does not, beside fields
+RATE = "measured_tokens_per_second"
 seed = FROM_ZERO.said
 
 
@@ -107,7 +108,7 @@ def add_hardware(parser: Parser) -> None:
 
 
 def add_rate(parser: Any, words: str) -> None:
-    parser.add_argument("--measured-tokens-per-second", type=POSITIVE.said, metavar="N", help=words)
+    parser.add_argument(f"--{RATE.replace('_', '-')}", type=POSITIVE.said, metavar="N", help=words)
 
 
 def asked(args: argparse.Namespace, **more: Any) -> Question:

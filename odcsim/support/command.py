@@ -40,8 +40,9 @@ class Parser(argparse.ArgumentParser):
 
     def hide(self, names: Iterable[str]) -> None:
         """What `--help` leaves to `--help-all`."""
+        if not self._hidden:
+            self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every option and exit")
         self._hidden |= set(names)
-        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every option and exit")
 
     def format_help(self) -> str:
         if not self._hidden:
