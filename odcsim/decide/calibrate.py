@@ -237,7 +237,8 @@ def sentences(found: Calibration) -> Iterator[str]:
         f"measured: {found.rate:,.0f} tokens/s under {sync} + {balancer}, {found.rate / said:.2f} of the "
         f"{said:,.0f} that would be said; compute takes {found.factor:.2f} times as long"
     )
-    yield f"90 % interval: {found.low:.3f} to {found.high:.3f} times these seconds"
+    alone = ", by the lengths of steps alone: one number has no scatter of its own" if len(found.kept) < 2 else ""
+    yield f"90 % interval: {found.low:.3f} to {found.high:.3f} times these seconds{alone}"
     if found.told:
         yield f"steps differ enough in tokens: {found.beside:.3g} s of each do not depend on them, with the optimizer's"
     elif found.kept:

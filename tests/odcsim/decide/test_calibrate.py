@@ -180,6 +180,28 @@ def fitted(*argv: object) -> int:
     return main(["fit", *map(str, argv)])
 
 
+def test_a_number_and_a_single_row_say_that_they_have_no_scatter():
+    seconds, tokens = other_steps(1.3)
+    whole = (LoggedStep(900, 900, float(seconds.sum()), float(tokens.sum())),)
+    row, rate, rows = (
+        calibrate.by_steps(simulated(), whole),
+        calibrate.by_rate(simulated(), float(tokens.sum() / seconds.sum())),
+        calibrate.by_steps(simulated(), log(seconds, tokens)),
+    )
+    assert row.factor == pytest.approx(rate.factor, rel=0.01)
+    told = ["no scatter of its own" in " ".join(calibrate.sentences(found)) for found in (row, rate, rows)]
+    assert told == [True, True, False]
+
+
+def test_a_batch_unlike_the_logged_one_is_doubted():
+    seconds, tokens = other_steps(1.3)
+    for times, doubted in ((1.1, False), (2.0, True)):
+        found = calibrate.by_steps(simulated(), log(times * seconds, times * tokens))
+        assert any(line.startswith("doubtful: a step held ") for line in calibrate.sentences(found)) is doubted
+    far = calibrate.by_rate(simulated(), simulated().rate / 9)
+    assert any("those of all devices" in line for line in calibrate.sentences(far))
+
+
 def test_the_command_says_what_it_found_and_could_not_tell(tmp_path, capsys):
     seconds, tokens = (values[:60] for values in other_steps(1.3))
     rows = [{"step": s.step, "seconds": s.seconds, "tokens": s.tokens} for s in log(seconds, tokens, 0.01)]
