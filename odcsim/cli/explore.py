@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         "is set. Needs pip install 'odcsim[explore]'.",
     )
     parser.add_argument("trace", nargs="?", metavar="TRACE", help="to begin with (longalign)")
-    options.add_fields(parser, [name for name in LENGTHS if name != "trace"])
+    options.add_fields(parser, [*(name for name in LENGTHS if name != "trace"), "profile"])
     parser.add_argument("--port", type=options.seed, default=PORT, metavar="P", help=f"0: any that is free ({PORT})")
     parser.add_argument("--no-open", action="store_true", help="print the link and open no browser")
     parser.set_defaults(run=_run)
@@ -27,13 +27,16 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from contextlib import ExitStack
 
-    from odcsim.show.explore.asked import Asked
+    from odcsim.show.explore.asked import asked_of
     from odcsim.show.explore.opening import leaving_in_order, opened
     from odcsim.show.explore.serve import serve
 
-    asked = Asked(**{name: value for name in LENGTHS if (value := getattr(args, name)) is not None})
+    words = {name: value for name in (*LENGTHS, "profile") if (value := getattr(args, name)) is not None}
+    asked = asked_of(words | _measured(args.profile))
     options.tell_left_out(asked.lengths)  # or refused before anything is served
     options.tell_cutoff(asked.lengths, args.cutoff)
+    if args.profile is not None:
+        _ = asked.setting
     with ExitStack() as stack:
         stack.enter_context(leaving_in_order())
         served = serve(args.port, asked)
@@ -43,3 +46,18 @@ def _run(args: argparse.Namespace) -> None:
         if not args.no_open:
             served.door.entered = stack.enter_context(opened(link))
         served.server.serve_forever()
+
+
+def _measured(path: str | None) -> dict[str, str]:
+    """What a profile was measured on and with, of what the page has a control for and the catalog knows."""
+    if path is None:
+        return {}
+    from odcsim import catalog
+    from odcsim.catalog.fits import measured_by
+    from odcsim.profile import read
+    from odcsim.show.explore.asked import CHOSEN
+
+    profile = read(path)
+    names = {"model": (profile.model, catalog.model_names()), "gpu": (profile.gpu, catalog.gpu_names())}
+    chosen = {name: value for name, value in measured_by(path).items() if name in CHOSEN}
+    return {name: value for name, (value, among) in names.items() if value in among} | chosen

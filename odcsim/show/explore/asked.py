@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from odcsim.catalog import fits
 from odcsim.cluster import Cluster
 from odcsim.decide import limit
 from odcsim.decide.asking import lengths_of, setting_of
@@ -17,7 +18,7 @@ from odcsim.decide.setting import Setting
 from odcsim.decide.sweep import FACTORS
 from odcsim.errors import InputError
 from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, LENGTHS, MACHINES, STEP, Field, Question, Values
-from odcsim.recipe import CHOICES, flag, recipe_of
+from odcsim.recipe import CHOICES, Recipe, flag, recipe_of
 from odcsim.trace import Trace
 
 ROOM = Field(AMOUNT, STEP, 0.0, control="tokens of a microbatch", stops=(0, *FACTORS))
@@ -33,7 +34,8 @@ CONTROLS = (
     {name: about for name, about in FIELDS.items() if about.control} | {"room": ROOM, "network": NETWORK} | CHOSEN
 )
 READ = tuple(name for name in LENGTHS if name not in CONTROLS)  # how lengths are read, which a link holds
-LINKED = (*CONTROLS, *READ)
+OPENED = (*READ, "profile")  # what a page is opened with, and has no control for
+LINKED = (*CONTROLS, *OPENED)
 TEXTS = tuple(name for name, about in CONTROLS.items() if about.values.type is str and not about.stops)
 SLIDERS = tuple(name for name, about in CONTROLS.items() if about.stops)
 
@@ -81,23 +83,30 @@ class Asked(Question):
         return round(self.lengths.longest * self.room) if self.room else None
 
     @property
+    def measured(self) -> Recipe:
+        """The recipe, with what a profile was measured with where no control says it."""
+        known = fits.measured_by(self.profile) if self.profile else {}
+        return self.recipe.by(**{name: value for name, value in known.items() if name not in CHOSEN})
+
+    @property
     def setting(self) -> Setting:
-        for name in TEXTS:
-            _check_named(name, getattr(self, name))
+        for name in (*TEXTS, "profile"):
+            _check_named(name, getattr(self, name) or "")
         return _setting(self)
 
     @property
     def command(self) -> str:
         """For a terminal. A network of one's own is a file, here one that bash makes up."""
         known = {name: getattr(self, name) for name in CONTROLS if name in FIELDS} | {"max_tokens": self.limit}
-        known |= {name: value for name in READ if (value := getattr(self, name)) != FIELDS[name].usual}
+        known |= {name: value for name in OPENED if (value := getattr(self, name)) != FIELDS[name].usual}
         asked = [(name, known[name]) for name in FIELDS if name != "trace" and known.get(name) is not None]
         words = ["odcsim", "compare", self.trace]
         for name, value in asked:
             said = [] if value is True else [f"{value:g}" if isinstance(value, float) else str(value)]
             words += [f"--{name.replace('_', '-')}", *said]
         for name in CHOSEN:
-            words += [flag(name), self.value(name)] if self.value(name) != CHOICES[name].usual else []
+            told = self.profile is not None or self.value(name) != CHOICES[name].usual
+            words += [flag(name), self.value(name)] if told else []
         network = f" --cluster <(echo nic_gbit_s={self.network})" if self.network else ""
         return shlex.join(words) + network
 
@@ -121,7 +130,8 @@ def _check_named(name: str, text: str) -> None:
 def _setting(asked: Asked) -> Setting:
     """Made once for the table, the chart and the break-even, since a limit may have to be chosen."""
     words = {f.name: getattr(asked, f.name) for f in fields(Question)} | {name: FIELDS[name].usual for name in READ}
-    usual = setting_of(Question(**words | {"trace": asked.lengths, "max_tokens": asked.limit or 0}))
+    known = {"trace": asked.lengths, "max_tokens": asked.limit or 0, "recipe": asked.measured}
+    usual = setting_of(Question(**words | known))
     setting = replace(usual, cost=replace(usual.cost, cluster=_cluster(asked, usual))) if asked.network else usual
     return limit.chosen(setting) if asked.limit is None else setting
 

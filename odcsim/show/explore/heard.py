@@ -36,7 +36,7 @@ def _kind(name: str) -> Callable[[str], Any]:
 def given(values: Mapping[str, Any], before: Asked | None = None) -> Asked:
     """What the controls say: texts, a price, and of each slider the number of its stop. Lengths are read as `before`,
     where they are the same."""
-    found = dict(values)
+    found = dict(values) | ({} if before is None else {"profile": before.profile})
     if before is not None and before.trace == values["trace"]:
         found |= {name: getattr(before, name) for name in READ}
     for name, stops in STOPS.items():

@@ -9,9 +9,12 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import pytest
 
+import odcsim
+from odcsim import profile as profiles
 from odcsim.cli import main
 from odcsim.decide.break_even import lead, network
 from odcsim.decide.break_even_words import sentence
+from odcsim.decide.calibrate import Simulated, by_rate
 from odcsim.decide.comparison import inputs
 from odcsim.errors import InputError
 from odcsim.recipe import recipe_of
@@ -195,3 +198,24 @@ def test_without_dash_it_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "werkzeug.serving", None)
     assert main(["explore", "--no-open"]) == 2
     assert "odcsim[explore]" in capsys.readouterr().err
+
+
+def test_a_page_that_is_opened_with_a_profile_has_its_seconds_and_its_recipe(tmp_path, monkeypatch, capsys):
+    """In the link, in the command, and behind the controls, which have its model and GPU."""
+    path = str(tmp_path / "p.json")
+    run = odcsim.ask("longalign", "qwen3-0.6b", gpu="h100", devices=4, minibatch=2, minibatches=4, stack="plain")
+    profiles.write(by_rate(Simulated(run, ("lb-micro", "collective")), 1000.0).profile(), path)
+    found = Asked(profile=path, model="qwen3-0.6b", gpu="h100", devices=4, minibatch=2, minibatches=4)
+    assert linked(found.search) == found
+    assert found.setting.cost.profile.origin.startswith("measured: 1,000 tokens/s under collective + lb-micro on 4 ")
+    assert found.setting.cost.recipe.kernels.stack == "plain"
+    assert f"--profile {path}" in found.command
+    with pytest.raises(InputError, match="profile is for h100, not a100"):
+        _ = Asked(profile=path, model="qwen3-0.6b").setting
+    opened = []
+    monkeypatch.setattr("odcsim.show.explore.serve.serve", lambda _, asked: opened.append(asked) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["explore", "--profile", path, "--no-open"])
+    assert (opened[0].model, opened[0].gpu, opened[0].profile) == ("qwen3-0.6b", "h100", path)
+    assert main(["explore", "--profile", str(tmp_path / "none.json"), "--no-open"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
