@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from odcsim.decide.asking import ask
     from odcsim.decide.break_even_asked import BreakEven, break_even
     from odcsim.decide.comparison import Comparison, compare
+    from odcsim.decide.fitted import Fitted, fit
     from odcsim.decide.rollouts.asking import RolloutSteps, rl
     from odcsim.decide.setting import Setting, plan
     from odcsim.decide.sweep import sweep_max_tokens
@@ -35,6 +36,7 @@ _HOME = {
     "Advice": "decide.advice.offers",
     "BreakEven": "decide.break_even_asked",
     "Comparison": "decide.comparison",
+    "Fitted": "decide.fitted",
     "InputError": "errors",
     "PlanCheck": "checking.asking",
     "RolloutSteps": "decide.rollouts.asking",
@@ -48,6 +50,7 @@ _HOME = {
     "break_even": "decide.break_even_asked",
     "check": "checking.asking",
     "compare": "decide.comparison",
+    "fit": "decide.fitted",
     "flags": "neighbours.asking",
     "load": "reading",
     "plan": "decide.setting",
@@ -61,6 +64,7 @@ __all__ = [
     "Advice",
     "BreakEven",
     "Comparison",
+    "Fitted",
     "InputError",
     "PlanCheck",
     "RolloutSteps",
@@ -74,6 +78,7 @@ __all__ = [
     "break_even",
     "check",
     "compare",
+    "fit",
     "flags",
     "load",
     "plan",

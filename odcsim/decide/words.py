@@ -65,5 +65,7 @@ ADVISE = Taken(
     {"minibatches": 96, "epochs": 1.0},
 )  # fmt: skip
 BREAK_EVEN = Taken("break_even", (*OF_ROWS, "minibatches", "split_overhead"))
+RAN = tuple(name for name in OF_ROWS if name != "trainer")
+FIT = Taken("fit", (*RAN, "profile", "trace", "split_overhead"))  # what was measured does not have these
 # Prompts, rollouts and steps say these.
 RL = Taken("rl", (*IDLE, "minibatch", "global_batch", "minibatches", "in_order", "split_overhead"))

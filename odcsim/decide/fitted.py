@@ -1,0 +1,205 @@
+"""Seconds that somebody measured become a profile, for who asks by paths: of a command line, or in Python."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from odcsim import catalog, profile
+from odcsim.decide import calibrate
+from odcsim.decide.asking import asked, setting_of
+from odcsim.decide.calibrate import Simulated
+from odcsim.decide.words import FIT, checked
+from odcsim.errors import InputError
+from odcsim.fitting import fit as fits
+from odcsim.fitting import kineto, logs, measurements, step_files
+from odcsim.fitting.fit import FitReport
+from odcsim.fitting.steps import StepLog, read_steps
+from odcsim.profile import Profile
+from odcsim.question import FIELDS, POSITIVE, Values
+from odcsim.recipe import CHOICES, flag, recipe_of
+from odcsim.support.files import check_apart, check_writable
+from odcsim.support.glance import Glance, Glanced
+from odcsim.support.numbers import counted
+from odcsim.trace import Trace
+
+OWN = ("sources", "lengths", "trace", "sync", "balancer", "measured_tokens_per_second", "output")
+SYNC = Values(str, f"one of {', '.join(CHOICES['sync'].values)}", among=CHOICES["sync"].values)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Fitted(Glanced):
+    """A profile, and in words what it was fitted to and what the fit does not explain."""
+
+    profile: Profile
+    lines: tuple[str, ...]
+    unexplained: tuple[str, ...] = ()  # measurements that the fit misses
+
+    @property
+    def good(self) -> bool:
+        return not self.unexplained
+
+    def _glance(self) -> Glance:
+        about = f"{self.profile.model} on {self.profile.gpu}, {self.profile.fidelity}"
+        off = f"it does not explain {counted(len(self.unexplained), 'measurement')}"
+        told = [*([] if self.good else [off]), self.profile.origin]
+        return Glance("Fitted", about, told, ("in words",), [(line,) for line in self.lines])
+
+
+def fit(
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    *,
+    lengths: str | os.PathLike[str] | None = None,
+    trace: Trace | str | os.PathLike[str] | ArrayLike | None = None,
+    sync: str | None = None,
+    balancer: str | None = None,
+    measured_tokens_per_second: float | None = None,
+    output: str | os.PathLike[str] | None = None,
+    **words: Any,
+) -> Fitted:
+    """A profile from `sources`: a log of steps, seconds of microbatches (CSV), profiler traces with their `lengths`, or
+    measurements (JSON); or from `measured_tokens_per_second` alone. For a log of steps and for that number: the `trace`
+    that was trained on, the `sync` and `balancer` that ran, and as `words` all else that `odcsim.ask` would be told of
+    the run. `output`: the file to write, which others take as `profile`."""
+    every = _paths(sources)
+    own = {"trace": trace, "sync": sync, "balancer": balancer}
+    given = FIT.words(words, OWN) | {name: value for name, value in own.items() if value is not None}
+    rate = measured_tokens_per_second
+    if rate is not None:
+        checked("measured_tokens_per_second", rate, POSITIVE)
+    if output is not None:
+        check_writable(Path(output))
+        read = (*every, lengths, trace if isinstance(trace, str | os.PathLike) else None)
+        check_apart(Path(output), [os.fspath(path) for path in read if path is not None])
+    found = fitted(given, every, None if lengths is None else os.fspath(lengths), rate)
+    if output is not None:
+        profile.write(found.profile, Path(output))
+    return found
+
+
+fit.__signature__ = FIT.signature(fit)  # type: ignore[attr-defined]
+
+
+def _paths(sources: Any) -> list[str]:
+    every = [sources] if isinstance(sources, str | os.PathLike) or not hasattr(sources, "__iter__") else list(sources)
+    if odd := [one for one in every if not isinstance(one, str | os.PathLike)]:
+        raise InputError(f"sources holds {odd[0]!r:.40}", fix="give the path of a file, or several")
+    return [os.fspath(one) for one in every]
+
+
+def fitted(
+    given: Mapping[str, Any], sources: Sequence[str], lengths: str | None = None, rate: float | None = None
+) -> Fitted:
+    """`given`: what was said of the run, the sync and the balancer among it. `rate`: of tokens in a second, instead of
+    sources. Nothing is written."""
+    kind = _kind(sources, lengths, rate)
+    if kind == "run":
+        return _calibrated(given, sources, rate)
+    report = _report(kind, given, sources, lengths)
+    return Fitted(report.profile, tuple(report.lines()), report.unexplained)
+
+
+def _kind(sources: Sequence[str], lengths: str | None, rate: float | None) -> str:
+    """`run`: a log of steps, or a number; else `traces`, `microbatches` or `measurements`, by what the file holds."""
+    if rate is not None or not sources:
+        if sources:
+            raise InputError("--measured-tokens-per-second beside a log", where=sources[0], fix="give one of them")
+        if rate is None:
+            fix = "give a log, traces or measurements, or --measured-tokens-per-second"
+            raise InputError("nothing to fit", fix=fix)
+        return "run"
+    if lengths is not None:
+        return "traces"
+    path = Path(sources[0])
+    kind = "measurements" if path.suffix.lower() in (".json", ".gz") else "microbatches"
+    if path.suffix.lower() == ".gz" or not path.is_file():  # a pipe can be read but once
+        return kind
+    return "run" if step_files.holds_steps(path) else kind
+
+
+def _report(kind: str, given: Mapping[str, Any], sources: Sequence[str], lengths: str | None) -> FitReport:
+    first = sources[0]
+    if kind != "traces" and len(sources) > 1:
+        raise InputError(f"{len(sources)} sources", where=first, fix="several can only be traces, with --lengths")
+    if kind == "measurements":
+        fix = "measurements name it themselves; traces need --lengths"
+        _refuse(given, (), f"given for {kind}", first, fix)
+        return fits.examine(measurements.read(first))
+    fix = "leave it out: of these, seconds hold all but --no-recompute"
+    _refuse(given, ("model", "gpu", "devices", "recompute"), f"given for {kind}", first, fix)
+    if missing := [f"--{name}" for name in ("model", "gpu") if not given.get(name)]:
+        raise InputError(f"{missing[0]} is needed for a log and for traces", where=first, fix="name what ran")
+    model, gpu, recipe = catalog.model(given["model"]), given["gpu"], recipe_of(given)
+    if kind == "traces":
+        return kineto.fit_traces(
+            [kineto.read_trace(path) for path in sources], lengths or "", model, gpu, recipe=recipe
+        )
+    log, devices = logs.read_log(first), given.get("devices") or 1
+    return logs.fit_log(log, model, gpu, devices=devices, origin=Path(first).name, recipe=recipe)
+
+
+def _refuse(given: Mapping[str, Any], known: tuple[str, ...], problem: str, where: str, fix: str) -> None:
+    """Words that say something of a run, where the source says it, or nobody asks."""
+    every = [name for name in (*FIELDS, "sync", "balancer") if name not in known]
+    said = [f"--{name.replace('_', '-')}" for name in every if _is_given(given, name)]
+    recipe = recipe_of({name: value for name, value in given.items() if name != "sync"})
+    said += [
+        "--no-recompute" if recipe.value(name) == "none" else flag(name)
+        for name in CHOICES
+        if name not in known and name not in recipe.usual
+    ]
+    if said:
+        raise InputError(f"{said[0]} {problem}", where=where, fix=fix)
+
+
+def _is_given(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name)
+    return value is not None and (name == "trace" or value != (FIELDS[name].usual if name in FIELDS else None))
+
+
+def _calibrated(given: Mapping[str, Any], sources: Sequence[str], rate: float | None) -> Fitted:
+    for name in ("trace", "model", "gpu", "devices"):
+        if given.get(name) is None or not _some(given[name]):
+            fix = "give the flags of the run that was measured, as 'odcsim compare' takes them"
+            raise InputError(f"--{name} is needed for a log of steps and for tokens in a second", fix=fix)
+    log = read_steps(list(sources), given["devices"]) if sources else None
+    simulated = _simulated(given, log)
+    if log is None:
+        found = calibrate.by_rate(simulated, rate or 0.0)
+    else:
+        found = calibrate.by_steps(simulated, log.steps, updates=log.by.updates)
+    made = found.profile(Path(sources[0]).name if log else "")
+    return Fitted(made, (*_read(log), *calibrate.sentences(found), *_taken(given)))
+
+
+def _some(value: Any) -> bool:
+    return bool(value) if isinstance(value, str | int) else True
+
+
+def _simulated(given: Mapping[str, Any], log: StepLog | None) -> Simulated:
+    usual = log.by.way if log else None
+    balancer, sync = given.get("balancer"), given.get("sync")
+    if sync is not None:
+        checked("sync", sync, SYNC)
+    run = {name: value for name, value in given.items() if name not in ("sync", "balancer")}
+    return calibrate.simulated(setting_of(asked(run)), balancer, sync, usual)
+
+
+def _taken(given: Mapping[str, Any]) -> list[str]:
+    """What was chosen where nobody said it."""
+    if given.get("trainer") is None or {"balancer", "sync"} <= set(given):
+        return []
+    fix = "the fastest is taken unless --balancer and --sync say it"
+    return [f"not told: which of its ways {given['trainer']} ran: {fix}"]
+
+
+def _read(log: StepLog | None) -> list[str]:
+    """What was read of a log, and what it lacks."""
+    if log is None:
+        return []
+    steps, rows = sum(step.steps for step in log.steps), counted(len(log.steps), "row")
+    read = f"read as {log.by.name}: {rows} of {counted(steps, 'step')}, by {', '.join(map(repr, log.keys))}"
+    return [read, *(f"not told: {lack}" for lack in log.lacks)]
