@@ -74,6 +74,10 @@ def chosen(setting: Setting, trainer: Neighbour) -> list[tuple[Stock, str]]:
         found = [best for sync in trainer.met for best in _best(setting, trainer, sync, room_for, given)]
         if found:
             return found
+    if setting.trace.bundle is not None:
+        what = f"{setting.trace.unit}s of '{setting.trace.name}'"
+        problem = f"{trainer.name} packs samples into rows, and {what} do not go there"
+        raise InputError(problem, fix="name a trainer that takes batches of them, such as trl, or leave --trainer out")
     batch, rules = setting.minibatch * setting.cost.cluster.devices, [rule for rule in trainer.own if rule.rows]
     least = min((least_batch(setting, rule) for rule in rules), default=0.0)
     problem = f"{trainer.name} makes no step of {batch:,} samples of these: its smallest step has {least:,.0f}"
@@ -131,7 +135,8 @@ def _counted(setting: Setting, rule: Rule, most: int) -> Iterator[Stock]:
 def worst(trace: Trace, each: int, *, padded: bool) -> int:
     """Tokens of the fullest microbatch that so many samples can make."""
     if padded:
-        return each * trace.bundles.longest
+        together = 1 if trace.bundle is None else int(np.unique(trace.bundle, return_counts=True)[1].max())
+        return each * together * trace.longest
     dealt = trace.bundles
     order = np.argsort(-dealt.lengths)
     counts = np.ones(len(order), dtype=np.int64) if dealt.counts is None else dealt.counts[order]

@@ -17,6 +17,7 @@ from odcsim.cli import main
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
+from odcsim.decide.stock import worst
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.reading import load
@@ -238,3 +239,18 @@ def test_a_side_without_tokens_leaves_no_half_of_a_pair(tmp_path):
     rows = [{"prompt": "", "chosen": chosen, "rejected": "b"} for chosen in ("a", "", "a")]
     trace = load(written(tmp_path / "a.jsonl", rows), tokenizer=folder, skip_bad=True)
     assert (trace.size, trace.left_out) == (4, "1 of 3 rows left out: line 2 (has no tokens)")
+
+
+def test_a_trainer_pads_both_sides_to_the_longest_of_all(tmp_path, capsys):
+    """As a batch of TRL has them; nothing that is run is over what was kept free for it."""
+    (tmp_path / "a.csv").write_text("chosen_length,rejected_length\n" + "900,100\n300,200\n" * 40)
+    words = {"gpu": "h100", "devices": 2, "minibatch": 4, "minibatches": 4, "trainer": "trl"}
+    comparison = compare(ask(str(tmp_path / "a.csv"), "nano", **words))
+    held = worst(comparison.setting.trace, 4, padded=True)
+    assert held == 4 * 2 * 900
+    assert any(row.balancer == "padded" for row in comparison.rows)
+    every = plan(replace(comparison.setting, trainer=None, max_tokens=held, each=4), "padded").schedules
+    assert max(schedule.fullest for schedule in every) == held
+    asked = ["--model", "nano", "--gpu", "h100", "--devices", "2", "--minibatch", "4", "--trainer", "torchtitan"]
+    assert main(["compare", str(tmp_path / "a.csv"), *asked]) == 2
+    assert "torchtitan packs samples into rows, and pairs of 'a.csv' do not go there" in capsys.readouterr().err
