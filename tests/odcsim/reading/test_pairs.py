@@ -241,6 +241,13 @@ def test_a_side_without_tokens_leaves_no_half_of_a_pair(tmp_path):
     assert (trace.size, trace.left_out) == (4, "1 of 3 rows left out: line 2 (has no tokens)")
 
 
+def test_pairs_are_no_rollouts(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("chosen_length,rejected_length\n5,6\n7,8\n")
+    asked = ["--model", "nano", "--gpu", "h100", "--devices", "2", "--prompts", "2", "--rollouts", "2"]
+    assert main(["rl", str(tmp_path / "a.csv"), *asked]) == 2
+    assert "a.csv: pairs are no rollouts, of which each is dealt by itself; give" in capsys.readouterr().err
+
+
 def test_a_trainer_pads_both_sides_to_the_longest_of_all(tmp_path, capsys):
     """As a batch of TRL has them; nothing that is run is over what was kept free for it."""
     (tmp_path / "a.csv").write_text("chosen_length,rejected_length\n" + "900,100\n300,200\n" * 40)
