@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from odcsim.catalog import fits
 from odcsim.cluster import Cluster
-from odcsim.decide import limit
+from odcsim.decide import limit, stock
 from odcsim.decide.asking import lengths_of, setting_of
 from odcsim.decide.setting import Setting
 from odcsim.decide.sweep import FACTORS
@@ -30,9 +30,10 @@ CHOSEN = {
     for name, of in CHOICES.items()
     if of.control
 }
-CONTROLS = (
-    {name: about for name, about in FIELDS.items() if about.control} | {"room": ROOM, "network": NETWORK} | CHOSEN
-)
+NOBODY = "none"  # where no trainer is asked for
+TRAINER = Field(Values(str, ""), STEP, NOBODY, control="trainer", stops=(NOBODY, *stock.NAMES))
+BESIDE = {"room": ROOM, "network": NETWORK, "trainer": TRAINER}
+CONTROLS = {name: about for name, about in FIELDS.items() if about.control} | BESIDE | CHOSEN
 READ = tuple(name for name in LENGTHS if name not in CONTROLS)  # how lengths are read, which a link holds
 OPENED = (*READ, "profile")  # what a page is opened with, and has no control for
 LINKED = (*CONTROLS, *OPENED)
@@ -63,6 +64,8 @@ class Asked(Question):
 
     def value(self, name: str) -> Any:
         """What a control says."""
+        if name == "trainer":
+            return self.trainer or NOBODY
         return self.recipe.value(name) if name in CHOSEN else getattr(self, name)
 
     @property
@@ -84,8 +87,8 @@ class Asked(Question):
 
     @property
     def measured(self) -> Recipe:
-        """The recipe, with what a profile was measured with where no control says it."""
-        known = fits.measured_by(self.profile) if self.profile else {}
+        """The recipe, with what a profile was measured with, or a trainer's kernels, where no control says it."""
+        known = fits.measured_by(self.profile) if self.profile else stock.assumed(self.trainer)
         return self.recipe.by(**{name: value for name, value in known.items() if name not in CHOSEN})
 
     @property
@@ -114,6 +117,7 @@ class Asked(Question):
 def asked_of(words: Mapping[str, Any]) -> Asked:
     """By what controls and links say, choices of the recipe among it."""
     rest = {name: value for name, value in words.items() if name not in CHOSEN}
+    rest |= {"trainer": None} if rest.get("trainer") == NOBODY else {}
     return Asked(**rest, recipe=recipe_of({name: words[name] for name in CHOSEN if name in words}))
 
 

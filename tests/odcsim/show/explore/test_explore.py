@@ -219,3 +219,17 @@ def test_a_page_that_is_opened_with_a_profile_has_its_seconds_and_its_recipe(tmp
     assert (opened[0].model, opened[0].gpu, opened[0].profile) == ("qwen3-0.6b", "h100", path)
     assert main(["explore", "--profile", str(tmp_path / "none.json"), "--no-open"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_trainer_is_asked_for_with_its_kernels_and_ranked_first():
+    asked = linked("?trace=uniform%3Amin%3D2%2Cmax%3D900%2Csamples%3D300&model=qwen3-0.6b&gpu=h100&trainer=accelerate")
+    assert asked.trainer == "accelerate"
+    assert asked.measured.kernels.stack == "plain"
+    assert linked(asked.search) == asked
+    assert "--trainer accelerate" in asked.command
+    found = reply(asked)
+    assert found.table[1][0][0] == found.chosen
+    assert found.verdict.startswith(f"By itself it runs this fastest by {found.chosen}, ")
+    assert linked("?trainer=none") == Asked()
+    with pytest.raises(InputError, match="the link says trainer=nobody; it may be none, verl, "):
+        linked("?trainer=nobody")

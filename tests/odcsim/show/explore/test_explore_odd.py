@@ -28,6 +28,7 @@ SMALL = {
     "network": 0,
     "minibatches": 0,
     "epochs": 0,
+    "trainer": 0,
     "recompute": 0,
     "sharding": 0,
     "price": 2.0,
