@@ -10,8 +10,8 @@ from odc_engine import sampler
 from odc_engine.packings.packing import Packing, Places
 from odc_engine.sampler import BalancedBatches, Share
 from odc_engine.trainers import rollouts
-from odc_engine.trainers.hugging_face import OnDemandMixin
 from odc_engine.trainers.minibatches import MinibatchLoader, MinibatchSampler, Portion
+from odc_engine.trainers.planned import PlannedMixin
 from odc_engine.trainers.titan import BalancedTexts
 from odc_engine.trainers.verl import VerlMixin
 
@@ -53,7 +53,7 @@ def recut(packing: Packing, planned: Planned) -> Iterator[None]:
         (BalancedTexts, "begin", _texts),
         (rollouts, "parts_within", _answers),
         (VerlMixin, "forward_backward_batch", _verl),
-        (OnDemandMixin, "train", _trains),
+        (PlannedMixin, "train", _trains),
     )
     with ExitStack() as stack:
         for owner, name, way in ways:
@@ -158,7 +158,7 @@ def _verl(forward_backward: Callable[..., Any], packing: Packing, planned: Plann
 def _trains(train: Callable[..., Any], packing: Packing, planned: Planned) -> Callable[..., Any]:
     def training(self: Any, *args: Any, **kwargs: Any) -> Any:
         planned.trainers.append(self)
-        planned.by = "OnDemandMixin"
+        planned.by = "PlannedMixin"
         own = self.args
         own.gradient_accumulation_steps = packing.samples(own.gradient_accumulation_steps)
         return train(self, *args, **kwargs)

@@ -13,7 +13,7 @@ FLOOR = 1e-4  # of the norm of all: below it a parameter's own gradient is noise
 SUMS = "let losses be sums over tokens, divided by those of the whole minibatch"
 FIXES = {  # by who cuts the minibatch
     "": "multiply a microbatch's mean loss by share.weights[i], or its summed loss by share.token_weight",
-    "OnDemandMixin": "have compute_loss divide a sum by num_items_in_batch, or say mean_over on your trainer",
+    "PlannedMixin": "have compute_loss divide a sum by num_items_in_batch, or say mean_over on your trainer",
     "TitanMixin": SUMS,
     "VerlMixin": SUMS,
 }

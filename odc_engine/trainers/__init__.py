@@ -1,19 +1,24 @@
-"""On-demand in trainers that others wrote: what each of them needs to hand every device its own number of microbatches.
+"""Balance in trainers that others wrote: on demand, where every device has its own number of microbatches, or stock.
 
-from odc_engine.trainers import OnDemandMixin
+from odc_engine.trainers import BalancedMixin, OnDemandMixin
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from odc_engine.trainers.balanced import BalancedMixin
     from odc_engine.trainers.hugging_face import OnDemandMixin
     from odc_engine.trainers.rollouts import OnDemandRollouts
 
-__all__ = ["OnDemandMixin", "OnDemandRollouts"]
+__all__ = ["BalancedMixin", "OnDemandMixin", "OnDemandRollouts"]
 
 
 def __getattr__(name: str) -> Any:
     """What needs torch loads when first used."""
+    if name == "BalancedMixin":
+        from odc_engine.trainers.balanced import BalancedMixin
+
+        return BalancedMixin
     if name == "OnDemandMixin":
         from odc_engine.trainers.hugging_face import OnDemandMixin
 

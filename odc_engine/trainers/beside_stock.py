@@ -5,8 +5,7 @@ parts, weighed as all microbatches are.
 """
 
 import warnings
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -37,20 +36,27 @@ def may_differ(found: Found, usual: Usual, devices: int) -> bool:
     return not (alike and abs(share * len(sizes) - 1) < NEAR)
 
 
-def backward_as_stock(trainer: Any, model: nn.Module, losses: Losses, own: Sequence[Places]) -> None:
-    """All of this device's microbatches as its own loader has them; gradients are left to be settled."""
-    accelerator, planned = trainer.accelerator, losses.planned
-    with ExitStack() as kept:
-        kept.enter_context(untraced(trainer, model))
-        kept.enter_context(own_alone(accelerator))
-        trainer.current_gradient_accumulation_steps = len(own)
-        for places in own:
-            loaded = [losses.load(part) for part in padded_parts(places, planned.lengths, planned.max_tokens)]
-            counts = [counts_of(batch, part.samples) for batch, part in loaded]
-            for (batch, _), count in zip(loaded, counts, strict=True):
-                share = weight(losses.over, count, together(counts))
-                with backward_as(accelerator, Backward(accelerator, share)):
-                    losses.step(model, batch, losses.items(share))
+def parts_of(losses: Losses, own: Sequence[Places]) -> list[tuple[Any, float]]:
+    """This device's microbatches as its own loader has them, with what each counts for in that."""
+    planned, found = losses.planned, []
+    for places in own:
+        loaded = [losses.load(part) for part in padded_parts(places, planned.lengths, planned.max_tokens)]
+        counts = [counts_of(batch, part.samples) for batch, part in loaded]
+        shares = [weight(losses.over, count, together(counts)) for count in counts]
+        found += [(batch, share) for (batch, _), share in zip(loaded, shares, strict=True)]
+    return found
+
+
+def backward_as_stock(
+    trainer: Any, model: nn.Module, losses: Losses, parts: Iterable[tuple[Any, float]], accumulated: int
+) -> None:
+    """All of them, in whatever turn they come; gradients have met afterwards."""
+    accelerator = trainer.accelerator
+    with untraced(trainer, model):
+        trainer.current_gradient_accumulation_steps = accumulated
+        for batch, share in parts:
+            with own_alone(accelerator), backward_as(accelerator, Backward(accelerator, share)):
+                losses.step(model, batch, losses.items(share))
 
 
 def norm_of(model: nn.Module, device: torch.device, devices: int) -> float:

@@ -154,7 +154,7 @@ class Losses:
         items = self._items(make(range(count))) if itemized else None
         with ExitStack() as kept:
             kept.enter_context(stirred(model))
-            with alone():
+            with alone(equal=self.planned.equal):
                 self._value(model, make(range(count)), items)
             if self._draws(model, make(range(count)), items):
                 kept.callback(without_dropout(model))

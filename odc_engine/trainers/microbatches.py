@@ -13,10 +13,12 @@ from odc_engine.trainers.one_process import Backward, backward_as, one_process
 from odc_engine.trainers.untraced import notes
 from odcsim.errors import InputError
 
+UNREACHED = "a microbatch whose loss reaches nothing that is trained"
 NOTHING = (
-    "a microbatch whose loss reaches nothing that is trained adds nothing to the gradient: right for texts where a "
-    "vision tower alone is trained, else look for detach() and no_grad() on the way to the loss"
+    "adds nothing to the gradient: right for texts where a vision tower alone is trained, else look for detach() and "
+    "no_grad() on the way to the loss"
 )
+NEVER = f"{UNREACHED}, so that others wait for its gradients"
 
 
 class MicrobatchRunner:
@@ -42,8 +44,10 @@ class MicrobatchRunner:
             self._losses.step(self._model, batch, weighed.items)
         if backward.total is None:
             raise InputError("a training_step without accelerator.backward", where=type(own).__name__, fix=BACKWARD)
+        if not backward.reached and self._odc is None and own.args.world_size > 1:
+            raise InputError(NEVER, where=type(own).__name__, fix="take OnDemandMixin, where none waits before the end")
         if not backward.reached:
-            warnings.warn(NOTHING, stacklevel=2)
+            warnings.warn(f"{UNREACHED} {NOTHING}", stacklevel=2)
         return backward.total
 
     def _halved(self, loaded: Loaded) -> tuple[Loaded, Loaded]:

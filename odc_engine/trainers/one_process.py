@@ -36,7 +36,7 @@ class _Own:
         frame = sys._getframe(1)
         if str(frame.f_globals.get("__name__", "")).split(".")[0] not in KNOWN:
             raise InputError(
-                f"accelerator.{self._name} inside a microbatch, of which ranks have unlike numbers",
+                f"accelerator.{self._name} inside a microbatch, which each rank runs by itself",
                 where=f"{frame.f_code.co_qualname}, line {frame.f_lineno}",
                 fix=ONCE,
             )

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 from odc_engine.sampler import agree
 from odc_engine.trainers.exchange import all_told
 from odc_engine.trainers.minibatches import Places, Portion, padded_parts
+from odc_engine.trainers.slices import padded_slices
 from odcsim.balance import plan
 from odcsim.balance.library import check_limit, digest, weigh
 from odcsim.errors import InputError
@@ -105,9 +106,10 @@ class PlannedSampler(Sampler[list[Portion]]):
         balancer: str,
         padded: bool,
         costs: Sequence[float] | None = None,
+        equal: bool = False,
     ) -> None:
         self.order, self.devices, self.rank = order, devices, rank
-        self.max_tokens, self.balancer, self.padded = max_tokens, balancer, padded
+        self.max_tokens, self.balancer, self.padded, self.equal = max_tokens, balancer, padded, equal
         self.lengths: NDArray[np.int64] = whole_numbers("length", lengths, 1)
         check_limit(self.lengths, max_tokens)
         self._weights = weigh(self.lengths) if costs is None else numbers("cost", costs, len(self.lengths))
@@ -124,6 +126,13 @@ class PlannedSampler(Sampler[list[Portion]]):
 
     def portions(self, usual: Usual) -> list[Portion]:
         ids = [place for batches in usual for batch in batches for place in batch]
+        shared = [Portion(part, len(part) * self.devices / len(ids), usual) for part in self._own(ids)]
+        return shared or [Portion((ids[0],), 0.0, usual)]
+
+    def _own(self, ids: list[int]) -> list[Places]:
+        """This device's microbatches of those samples."""
+        if self.padded and self.equal:
+            return padded_slices(ids, self.lengths, self._weights, self.devices, self.max_tokens)[self.rank]
         found = plan(
             self.lengths[ids],
             devices=self.devices,
@@ -132,7 +141,4 @@ class PlannedSampler(Sampler[list[Portion]]):
             balancer=self.balancer,
         )
         own = [tuple(ids[i] for i in part) for part in found.devices[self.rank] if part]
-        if self.padded:
-            own = padded_parts([place for part in own for place in part], self.lengths, self.max_tokens)
-        shared = [Portion(part, len(part) * self.devices / len(ids), usual) for part in own]
-        return shared or [Portion((ids[0],), 0.0, usual)]
+        return padded_parts([i for part in own for i in part], self.lengths, self.max_tokens) if self.padded else own

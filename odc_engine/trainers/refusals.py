@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 
 from odc_engine.trainers.images import TYPES
 from odcsim.errors import InputError
@@ -77,7 +78,7 @@ def _problems(trainer: Any) -> Iterator[tuple[str, str]]:
         told = ", ".join(f"{name} {size}" for name, size in spread.items() if size > 1)
         yield f"samples that several devices run together ({told})", "use data parallelism alone"
     if hasattr(trainer, "_generate_and_score_completions") and not hasattr(trainer, "rollouts"):
-        yield "samples that are made while training", "put OnDemandRollouts in front instead of OnDemandMixin"
+        yield "samples that are made while training", "put OnDemandRollouts in front instead"
     yield from _of_preferences(trainer)
     yield from _of_experts(trainer)
 
@@ -167,6 +168,23 @@ def check_alike(facts: Sequence[dict[str, str]]) -> None:
                 f"'{name}', one value for all answers of a rank, but another one on each ({', '.join(sorted(found))})"
             )
             raise InputError(told, fix=ROWS)
+
+
+def check_balancer(kind: type, balancer: str) -> None:
+    """Of a class whose devices meet in every microbatch."""
+    if (named := getattr(kind, "balancer", balancer)) != balancer:
+        told = f"balancer '{named}' where devices meet in every microbatch"
+        raise InputError(told, where=kind.__name__, fix=f"leave it at '{balancer}', or take OnDemandMixin")
+
+
+def check_prepared(model: nn.Module, processes: int) -> None:
+    """As the Trainer has prepared it for collectives of its own."""
+    compiled = getattr(model, "_orig_mod", model)  # before or after it was wrapped
+    if isinstance(compiled, nn.DataParallel):
+        raise InputError("several GPUs in one process", fix="torchrun --nproc-per-node 2 train.py")
+    if processes > 1 and not any(isinstance(one, (FSDPModule, DistributedDataParallel)) for one in (model, compiled)):
+        fix = "leave fsdp and deepspeed out, or set fsdp=True and fsdp_config={'version': 2}"
+        raise InputError(f"{type(model).__name__}, which is neither DDP's nor FSDP2's", fix=fix)
 
 
 def check_model(model: nn.Module) -> None:

@@ -24,6 +24,7 @@ from odc_engine.trainers.hugging_face import OnDemandMixin
 from odc_engine.trainers.images import apart
 from odc_engine.trainers.metrics import noted_by
 from odc_engine.trainers.one_process import own_alone
+from odc_engine.trainers.planned import PlannedMixin
 from odcsim.balance import plan
 
 BY_TOKENS = ("cispo", "dapo", "vespo")  # losses that are divided by all tokens, whoever runs them
@@ -86,7 +87,7 @@ class OnDemandRollouts(OnDemandMixin):
         return loss
 
     def _stock_step(self, model: nn.Module, rows: AnswerRows) -> Tensor:
-        loss: Tensor = super(OnDemandMixin, self).training_step(model, rows, None)  # type: ignore[misc]
+        loss: Tensor = super(PlannedMixin, self).training_step(model, rows, None)  # type: ignore[misc]
         return loss
 
     def _made(self, prompts: Any) -> Row:

@@ -5,18 +5,21 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from odcsim.errors import InputError
 
 SMALL = 10_000  # elements of a tensor, and entries of a list, that count as a note rather than as data
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
+FSDP2, BUFFERS = "torch.distributed.fsdp._fully_shard", "_sync_buffers"  # who meets in a forward pass, stock
 COLLECTIVES = ("c10d", "_c10d_functional")
 LIBRARIES = ("torch", "accelerate", "transformers", "trl", "peft", "odc_engine")
 
@@ -120,23 +123,45 @@ def _is_rate(name: str, value: Any) -> bool:
 
 
 class _NoCollectives(cast(Any, TorchDispatchMode)):  # type: ignore[misc]
+    def __init__(self, equal: bool) -> None:
+        super().__init__()
+        self._equal = equal
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in COLLECTIVES:
+        if func.namespace in COLLECTIVES and not (self._equal and _of_libraries(sys._getframe(1))):
             raise InputError(
-                f"a collective ({func.__name__}) inside a microbatch, of which ranks have unlike numbers",
+                f"a collective ({func.__name__}) inside a microbatch, which each rank runs by itself",
                 fix="call it once per minibatch: in log(), or in a callback's on_step_end",
             )
         return func(*args, **(kwargs or {}))
 
 
+def _of_libraries(frame: FrameType | None) -> bool:
+    """Whether FSDP2 gathers weights, DDP sends buffers around, or a trainer calls what does: as often on each rank."""
+    while frame is not None and _module(frame).startswith("torch."):
+        if _module(frame).startswith(FSDP2) or frame.f_code.co_name == BUFFERS:
+            return True
+        frame = frame.f_back
+    return frame is not None and _library(frame) in LIBRARIES
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _library(frame: FrameType) -> str:
+    return _module(frame).split(".")[0]
+
+
 @contextmanager
-def alone() -> Iterator[None]:
-    """No collective passes, and nobody but libraries asks how many ranks there are."""
-    asked = dist.get_world_size
+def alone(*, equal: bool = False) -> Iterator[None]:
+    """No collective passes, and nobody but libraries asks how many ranks there are. `equal`: those of libraries pass,
+    since ranks have equal numbers of microbatches."""
+    asked, local = dist.get_world_size, DTensor.to_local
 
     def world_size(*args: Any, **how: Any) -> int:
         frame = sys._getframe(1)
-        if str(frame.f_globals.get("__name__", "")).split(".")[0] in LIBRARIES:
+        if _library(frame) in LIBRARIES:
             return asked(*args, **how)
         raise InputError(
             "torch.distributed.get_world_size() in a loss, which is weighed by what it is a mean over",
@@ -144,9 +169,21 @@ def alone() -> Iterator[None]:
             fix="leave the number of ranks out, or ask accelerator.num_processes, which is 1 here",
         )
 
+    def to_local(own: DTensor, **how: Any) -> Tensor:
+        frame = sys._getframe(1)
+        if equal and _library(frame) not in LIBRARIES:
+            raise InputError(
+                "a rank's own part of a weight (to_local) in a loss, whose gradient nobody averages",
+                where=f"{frame.f_code.co_qualname}, line {frame.f_lineno}",
+                fix="use it in a forward pass",
+            )
+        return local(own, **how)
+
     dist.get_world_size = world_size
+    DTensor.to_local = to_local  # type: ignore[method-assign, assignment]
     try:
-        with cast(Any, _NoCollectives)():
+        with cast(Any, _NoCollectives)(equal):
             yield
     finally:
         dist.get_world_size = asked
+        DTensor.to_local = local  # type: ignore[method-assign]

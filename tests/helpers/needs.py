@@ -21,6 +21,7 @@ NEEDS = {
     "trl": [
         "docs/test_trl.py",
         "docs/test_trainer_programs.py",
+        "odc_engine/trainers/test_balanced.py",
         "odc_engine/trainers/test_losses.py",
         "odc_engine/trainers/test_paths.py",
         "odc_engine/trainers/test_preferences.py",

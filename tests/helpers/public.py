@@ -22,7 +22,7 @@ PUBLIC = {
     "odc_engine.fsdp": "OnDemand",
     "odc_engine.packed": "NO_TARGET Packed loss_tokens pack sample_mean token_mean",
     "odc_engine.runs.check": "check",
-    "odc_engine.trainers": "OnDemandMixin OnDemandRollouts",
+    "odc_engine.trainers": "BalancedMixin OnDemandMixin OnDemandRollouts",
     "odc_engine.trainers.titan": "BalancedTexts TitanMixin",
     "odc_engine.trainers.verl": "VerlMixin",
     "odc_engine.sampler": "BalancedBatches Share agree",

@@ -151,3 +151,31 @@ def words():
 def both(pools, work, *args):
     """On both devices; the first call imports transformers there."""
     return pools(2).run(work, *args, timeout=300.0)
+
+
+def alone(samples: int, steps: int) -> tuple[dict[str, Tensor], list[float]]:
+    """One process that takes each minibatch's samples one by one, and the mean over all tokens that have a label."""
+    from odc_engine.sampler import BalancedBatches
+
+    model, texts = llama(), Texts(samples)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    batches = BalancedBatches(
+        [len(text) for text in texts.texts], devices=1, rank=0, minibatch=8, max_tokens=10**6, averaged=False, seed=42
+    )
+    losses = []
+    while len(losses) < steps:
+        for share in batches.minibatches():
+            found = [collate([texts[i]]) for part in share.microbatches for i in part]
+            tokens = sum(int((one["labels"][:, 1:] != IGNORED).sum()) for one in found)
+            parts = [summed(model, one) / tokens for one in found]
+            for part in parts:
+                part.backward()
+            losses.append(sum(part.item() for part in parts))
+            optimizer.step()
+            optimizer.zero_grad()
+    return dict(model.named_parameters()), losses
+
+
+def summed(model, one: dict[str, Tensor]) -> Tensor:
+    logits = model(input_ids=one["input_ids"]).logits[0, :-1]
+    return torch.nn.functional.cross_entropy(logits, one["labels"][0, 1:], reduction="sum", ignore_index=IGNORED)

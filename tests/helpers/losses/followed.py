@@ -6,7 +6,7 @@ import os
 import re
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from losses.kind import Kind
 from losses.samples import FILLS
-from odc_engine.trainers import OnDemandMixin, OnDemandRollouts
+from odc_engine.trainers import BalancedMixin, OnDemandMixin, OnDemandRollouts
 from odcsim.errors import InputError
 
 DEVICES, EACH, ACCUMULATED = 2, 2, 2
@@ -88,9 +88,16 @@ def on_demand(kind: Kind, limit: int) -> type:
     return type("OnDemandTrainer", (mixin, kind.trainer), {"max_tokens": limit} | kind.said)
 
 
-def steps(rank: int, folder: Path, kind: Kind) -> list[Step | str]:
+def balanced(kind: Kind, limit: int) -> type:
+    return type("BalancedTrainer", (BalancedMixin, kind.trainer), {"max_tokens": limit} | kind.said)
+
+
+Mixed = Callable[[Kind, int], type]  # a kind of trainer behind a mixin, with a limit of tokens
+
+
+def steps(rank: int, folder: Path, kind: Kind, mixed: Mixed = on_demand) -> list[Step | str]:
     """Of each limit, or what is refused; the last one is stock training's, of what trains."""
-    found = [told(rank, folder, kind, limit) for limit in kind.limits]
+    found = [_told(rank, folder, kind, mixed(kind, limit)) for limit in kind.limits]
     if not any(isinstance(step, str) for step in found):
         found.append(_told(rank, folder, kind, kind.trainer))
     return found
@@ -224,10 +231,10 @@ def _stacked(name: str, values: list[Tensor]) -> Tensor:
     return torch.cat([nn.functional.pad(value, (0, longest - value.shape[1]), value=fill) for value in values])
 
 
-def called(rank: int, folder: Path, name: str) -> list[Step | str]:
+def called(rank: int, folder: Path, name: str, mixed: Mixed = on_demand) -> list[Step | str]:
     from losses import EVERY
 
     multiprocessing.current_process()._config["daemon"] = False  # loaders may have workers
     gc.collect()
     gc.freeze()  # accelerate collects twice in each training
-    return steps(rank, folder / name[:20].replace("/", "_"), EVERY[name])
+    return steps(rank, folder / name[:20].replace("/", "_"), EVERY[name], mixed)

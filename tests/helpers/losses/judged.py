@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from losses import EVERY
-from losses.followed import Step, apart, called, in_one_process
+from losses.followed import Mixed, Step, apart, called, in_one_process, on_demand
 from losses.kind import Kind
 
 NEAR = 1e-3  # of norms, which are told with four digits
@@ -27,9 +27,9 @@ class Verdict:
     wrong: tuple[str, ...] = ()
 
 
-def judged(pools: Any, folder: Path, name: str) -> Verdict:
+def judged(pools: Any, folder: Path, name: str, mixed: Mixed = on_demand) -> Verdict:
     kind = EVERY[name]
-    every = list(zip(*pools(2).run(called, folder, name, timeout=300.0), strict=True))
+    every = list(zip(*pools(2).run(called, folder, name, mixed, timeout=300.0), strict=True))
     if told := [ran[0] for ran in every if isinstance(ran[0], str)]:
         if any(words.startswith("FAILED") for words in told):
             pools(2).stop()  # one of them may wait for the other

@@ -7,10 +7,10 @@ import pytest
 import torch
 from tiny_trainers import (
     FSDP,
-    IGNORED,
     Texts,
     Trained,
     adapted,
+    alone,
     arguments,
     both,
     collate,
@@ -19,10 +19,8 @@ from tiny_trainers import (
     outcome,
     tied,
 )
-from torch.nn import functional
 from transformers import Trainer, TrainerCallback
 
-from odc_engine.sampler import BalancedBatches
 from odc_engine.trainers import OnDemandMixin
 from odc_engine.trainers.refusals import check_model
 from odcsim.errors import InputError
@@ -60,32 +58,6 @@ def test_weights_losses_and_norms_are_those_of_stock_training(pools, tmp_path):
         for name in ("loss", "grad_norm", "epoch", "learning_rate", "train_loss"):
             assert on_demand.column(name) == pytest.approx(stock.column(name), rel=1e-5)
         assert len(on_demand.column("grad_norm")) == 20
-
-
-def alone(samples, steps):
-    """One process that takes each minibatch's samples one by one, and the mean over all tokens that have a label."""
-    model, texts = llama(), Texts(samples)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    batches = BalancedBatches(
-        [len(text) for text in texts.texts], devices=1, rank=0, minibatch=8, max_tokens=10**6, averaged=False, seed=42
-    )
-    losses = []
-    while len(losses) < steps:
-        for share in batches.minibatches():
-            found = [collate([texts[i]]) for part in share.microbatches for i in part]
-            tokens = sum(int((one["labels"][:, 1:] != IGNORED).sum()) for one in found)
-            parts = [summed(model, one) / tokens for one in found]
-            for part in parts:
-                part.backward()
-            losses.append(sum(part.item() for part in parts))
-            optimizer.step()
-            optimizer.zero_grad()
-    return dict(model.named_parameters()), losses
-
-
-def summed(model, one):
-    logits = model(input_ids=one["input_ids"]).logits[0, :-1]
-    return functional.cross_entropy(logits, one["labels"][0, 1:], reduction="sum", ignore_index=IGNORED)
 
 
 def counted(rank, folder, asked):

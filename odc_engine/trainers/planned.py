@@ -1,0 +1,216 @@
+"""Planned minibatches in the `Trainer` of transformers and in trainers that are made of it.
+
+A minibatch has as many samples as ever: per_device_train_batch_size x gradient_accumulation_steps for each device.
+Which samples those are, the trainer's own loader says. Which device runs which of them, in which microbatches, is
+planned. To the trainer a whole minibatch is one batch, so that it steps, logs, evaluates and saves on all devices
+alike.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from odc_engine.trainers import beside_stock, refusals
+from odc_engine.trainers.collated import collated_lengths
+from odc_engine.trainers.counts import IGNORED
+from odc_engine.trainers.lengths import Expected, lengths_of
+from odc_engine.trainers.losses import Losses
+from odc_engine.trainers.metrics import noted_by
+from odc_engine.trainers.microbatches import MicrobatchRunner
+from odc_engine.trainers.minibatches import Loaded, MinibatchLoader
+from odc_engine.trainers.one_process import instead, one_process
+from odc_engine.trainers.order import OwnOrder, PlannedSampler, Usual
+
+Run = TypeVar("Run")
+
+
+class PlannedMixin:
+    """Goes in front of a Trainer, as one of the mixins that say how devices meet. `max_tokens` of a microbatch, padding
+    included; without it, what the Trainer's own microbatches reach at most: per_device_train_batch_size x the longest
+    sample."""
+
+    max_tokens: int | None = None
+    balancer: str
+    mean_over: str | None = None  # what the loss is a mean over, where it is not found out: "samples", "labels", ...
+    _equal: ClassVar[bool]  # whether devices have equal numbers of microbatches
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        refusals.check_processes([*args, *kwargs.values()], type(self).__name__)
+        super().__init__(*args, **kwargs)
+        refusals.check(self._trainer)
+        self._accumulated = 1
+        self._losses: Losses | None = None
+        self._told = False  # whether the first minibatch's gradient is another one in stock training
+        self._trainer.add_callback(_Events(self))
+
+    @property
+    def _trainer(self) -> Any:
+        """This object as the Trainer that it is, too."""
+        return self
+
+    @property
+    def _stock(self) -> Any:
+        return super()
+
+    def lengths(self, dataset: Any) -> Sequence[int]:
+        """Tokens of each sample: of its `input_ids`, or of what the collate function makes of it alone. Say it here
+        where it is known otherwise."""
+        own = self._trainer.args
+        told = lengths_of(dataset, str(own.length_column_name), getattr(own, "max_length", None))
+        if told is None:
+            return collated_lengths(self._usual, rank=own.process_index, devices=own.world_size)
+        return told
+
+    def costs(self, dataset: Any, lengths: Sequence[int]) -> Sequence[float] | None:
+        """What each sample costs, in any unit, where it is not what tokens cost: say it here."""
+        del dataset, lengths
+        return None
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        own = self._trainer.args
+        self._accumulated, own.gradient_accumulation_steps = own.gradient_accumulation_steps, 1
+        try:
+            return self._stock.train(*args, **kwargs)
+        finally:
+            own.gradient_accumulation_steps, self._accumulated = self._accumulated, 1
+            self._close()
+
+    def _open(self) -> None:
+        """The Trainer has prepared its model."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """It trains no more."""
+
+    def publish_weights(self) -> None:
+        """Weights have changed otherwise than by a step, as in a callback. On all devices."""
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        return int(self._stock.get_total_train_batch_size(args)) * self._accumulated
+
+    def get_train_dataloader(self) -> MinibatchLoader:
+        own = self._trainer.args
+        with instead(vars(own), "gradient_accumulation_steps", self._accumulated):  # a sampler may go by it
+            self._usual = usual = self._stock.get_train_dataloader()
+        order = OwnOrder(usual, own.world_size, self._accumulated)
+        dataset = refusals.dataset_of(self._trainer, usual, PlannedMixin)
+        lengths = list(self.lengths(dataset))
+        self._sampler = PlannedSampler(
+            order,
+            lengths,
+            devices=own.world_size,
+            rank=own.process_index,
+            max_tokens=self.max_tokens or own.per_device_train_batch_size * max(lengths),
+            costs=self.costs(dataset, lengths),
+            balancer=self.balancer,
+            padded=refusals.pads(self._trainer.data_collator),
+            equal=self._equal,
+        )
+        loader = MinibatchLoader(usual, self._sampler, _sealed)
+        multiple = getattr(self._trainer.data_collator, "pad_to_multiple_of", None)
+        self._expected = Expected(self._sampler.lengths, padded=self._sampler.padded, multiple=multiple)
+        self._losses, self._told = Losses(self._trainer, loader.collated, self._sampler, self._run), False
+        return loader
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """One minibatch, and what its losses count on this device, as the Trainer counts it in its own batches."""
+        del num_batches  # 1: a minibatch is a batch
+        minibatch = next(epoch_iterator)
+        counted = [batch for batch, _ in minibatch["microbatches"]]
+        with one_process(self._trainer):
+            _, items = self._stock.get_batch_samples(iter(counted), len(counted), device)
+        return [minibatch], items
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward of all microbatches of this device, after which gradients have met."""
+        assert self._losses is not None
+        own, loaded = self._trainer, inputs["microbatches"]
+        model.train()
+        self._losses.begin(model, loaded, num_items_in_batch)
+        usual = loaded[0][1].usual
+        stock = self._stock_norm(model, usual)
+        loss, noted, microbatches = torch.zeros((), device=own.args.device), noted_by(own), self._runner(model)
+        run = [one for one in loaded if one[1].samples and self._losses.weighed(*one).scale]
+        for place, (batch, part) in enumerate(self._in_turn(model, run, usual)):
+            if place:
+                own.control = own.callback_handler.on_substep_end(own.args, own.state, own.control)
+            self._expected.check(batch, part)
+            counted = _loss_tokens(batch)
+            loss += microbatches.run((batch, part))
+            if noted:
+                noted.weigh(part.share if counted is None else counted)
+        if noted:
+            noted.combine()
+        if stock is not None:
+            beside_stock.tell(self._losses.law, self._norm(model), stock)
+        return loss
+
+    def _in_turn(self, model: nn.Module, run: Sequence[Run], usual: Usual) -> Iterator[Run]:
+        """What this device runs of the minibatch, one after another. Once all are run, gradients meet."""
+        raise NotImplementedError
+
+    def _runner(self, model: nn.Module) -> MicrobatchRunner:
+        assert self._losses is not None
+        return MicrobatchRunner(self._trainer, model, self._losses, None)
+
+    def _run(self, model: nn.Module, batch: Any, items: Any) -> Tensor:
+        """One microbatch, as the trainer runs it."""
+        loss: Tensor = self._stock.training_step(model, batch, items)
+        return loss
+
+    def _stock_norm(self, model: nn.Module, usual: Usual) -> float | None:
+        """Of the first minibatch's gradient, where stock training may take another one."""
+        assert self._losses is not None
+        devices, rank = self._trainer.args.world_size, self._trainer.args.process_index
+        told, self._told = self._told, True
+        if told or not beside_stock.may_differ(self._losses.law, usual, devices):
+            return None
+        parts = self._in_turn(model, beside_stock.parts_of(self._losses, usual[rank]), usual)
+        beside_stock.backward_as_stock(self._trainer, model, self._losses, parts, accumulated=len(usual[rank]))
+        norm = self._norm(model)
+        model.zero_grad()
+        self.publish_weights()
+        return norm
+
+    def _norm(self, model: nn.Module) -> float:
+        return beside_stock.norm_of(model, self._trainer.args.device, self._trainer.args.world_size)
+
+
+class _Events:
+    """A callback of the Trainer, for which it does all but nothing."""
+
+    def __init__(self, mixin: PlannedMixin) -> None:
+        self._mixin = mixin
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._mixin._open()
+
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self._mixin.publish_weights()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("on_"):
+            return lambda *_, **__: None
+        raise AttributeError(name)
+
+
+def _sealed(loaded: list[Loaded]) -> dict[str, Any]:
+    """A minibatch as the Trainer wants a batch: whose tokens can be counted."""
+    for batch, part in loaded:
+        if not part.samples:  # a stand-in: nothing of it counts
+            for name in [name for name in ("labels", "shift_labels") if name in batch]:
+                batch[name].fill_(IGNORED)
+    run = [batch for batch, part in loaded if part.samples]
+    counted = {name: torch.cat([batch[name].flatten() for batch in run]) for name in _counted(run)}
+    return {**counted, "microbatches": loaded}
+
+
+def _loss_tokens(batch: Any) -> int | None:
+    return int((batch["labels"][..., 1:] != IGNORED).sum()) if "labels" in batch else None
+
+
+def _counted(run: list[Any]) -> list[str]:
+    """What the Trainer reads the number of tokens from."""
+    return [name for name in ("input_ids", "attention_mask") if run and all(name in batch for batch in run)]
