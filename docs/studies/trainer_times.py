@@ -1,10 +1,13 @@
-"""Seconds of a training step on demand over those of stock FSDP2, in the Trainer of transformers, alternately.
+"""Seconds of a training step over those of stock FSDP2, in the Trainer of transformers: balanced, and on demand.
 
-    torchrun --nproc-per-node 2 docs/studies/trainer_times.py [--rounds 12] [--steps 8] [--width 256]
+    torchrun --nproc-per-node 2 docs/studies/trainer_times.py [--rounds 12] [--steps 8] [--width 256] [--asleep 20]
 
-Samples of equal lengths say what on-demand costs where there is nothing to win; samples of unequal lengths, what it
-wins. Stock is FSDP2 over gloo. Both train in turn in the same processes, so that a busy machine slows both alike; the
-ratio is the median over rounds, with the interval that holds 95 % of medians of rounds drawn again.
+Samples of equal lengths say what either costs where there is nothing to win; samples of unequal lengths, what it wins.
+Stock is FSDP2 over gloo, and so is what is balanced by the BalancedMixin. All train in turn in the same processes, so
+that a busy machine slows all alike; a ratio is the median over rounds, with the interval that holds 95 % of medians of
+rounds drawn again. `--asleep`: microseconds that each layer sleeps for a token of a forward pass, padding included, and
+twice that in a backward pass, in place of a wide model's compute: so that more processes than cores do not slow one
+another.
 """
 
 import argparse
@@ -23,9 +26,10 @@ from accelerate.utils import DistributedType
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-from odc_engine.trainers import OnDemandMixin
+from odc_engine.trainers import BalancedMixin, OnDemandMixin
 
 WORDS, LONGEST, SAMPLES = 512, 1024, 4  # samples per device and minibatch
+EVEN = 50_000  # tokens from which on attention takes more than all else
 
 
 class Tokens(Dataset[dict[str, list[int]]]):
@@ -62,6 +66,34 @@ class Clock(TrainerCallback):
         return self.ends[-1] - self.ends[1]
 
 
+class Asleep(torch.autograd.Function):
+    """What a layer gives, after as long as its compute would take."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        time.sleep(seconds)
+        return given.view_as(given)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(2 * ctx.seconds)
+        return gradients[0], None
+
+
+def slowed(model: LlamaForCausalLM, seconds: float) -> LlamaForCausalLM:
+    """Whose layers sleep so long for each token, and more for those of long samples, as attention takes."""
+
+    def sleep(_: Any, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        rows, longest = given[0].shape[:2]
+        slept: torch.Tensor = Asleep.apply(output, seconds * rows * longest * (1 + longest / EVEN))
+        return slept
+
+    for layer in model.model.layers if seconds else ():
+        layer.register_forward_hook(sleep)
+    return model
+
+
 def arguments(folder: str, steps: int) -> TrainingArguments:
     """accelerate shards over processes without GPUs only if it takes them for GPUs."""
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -85,16 +117,17 @@ def arguments(folder: str, steps: int) -> TrainingArguments:
     return own
 
 
-def trained(kind: type[Trainer], lengths: list[int], steps: int, width: int) -> float:
+def trained(kind: type[Trainer], lengths: list[int], asked: argparse.Namespace) -> float:
+    steps, width = asked.steps, asked.width
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 4}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": WORDS}
     with tempfile.TemporaryDirectory() as folder:
-        clock, model = Clock(), LlamaForCausalLM(LlamaConfig(**sizes, **heads))
+        clock, model = Clock(), slowed(LlamaForCausalLM(LlamaConfig(**sizes, **heads)), asked.asleep * 1e-6)
         own = arguments(folder, steps + 2)
         trainer = kind(model=model, args=own, train_dataset=Tokens(lengths), data_collator=collate, callbacks=[clock])
         trainer.train()
-    return clock.seconds()
+    return clock.seconds() / steps
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
@@ -108,20 +141,23 @@ def unequal(count: int) -> list[int]:
     return np.clip(np.random.default_rng(5).lognormal(4.6, 1.0, count), 16, LONGEST).astype(int).tolist()
 
 
-def compare(name: str, lengths: list[int], rounds: int, steps: int, width: int) -> str:
-    """With microbatches as large as the longest sample, so that samples of equal lengths run one by one in both."""
-    times: dict[str, list[float]] = {"stock": [], "on-demand": []}
-    on_demand = type("OnDemandTrainer", (OnDemandMixin, Trainer), {"max_tokens": max(lengths)})
-    for turn in range(rounds):
-        kinds = [("stock", Trainer), ("on-demand", on_demand)]
-        for own, kind in kinds[:: 1 if turn % 2 else -1]:
+def compare(name: str, lengths: list[int], asked: argparse.Namespace) -> list[str]:
+    """With microbatches as large as the longest sample, so that samples of equal lengths run one by one in all."""
+    mixins = {"balanced": BalancedMixin, "on-demand": OnDemandMixin}
+    kinds = {own: type("Mixed", (mixin, Trainer), {"max_tokens": max(lengths)}) for own, mixin in mixins.items()}
+    times: dict[str, list[float]] = {"stock": [], **{own: [] for own in kinds}}
+    for turn in range(asked.rounds):
+        for own, kind in list({"stock": Trainer, **kinds}.items())[:: 1 if turn % 2 else -1]:
             dist.barrier()
-            times[own].append(trained(kind, lengths, steps, width) / steps)
-    ratios = [ours / theirs for ours, theirs in zip(times["on-demand"], times["stock"], strict=True)]
+            times[own].append(trained(kind, lengths, asked))
+    return [f"{name:<8}  {own:<9}  {line(times[own], times['stock'])}" for own in times]
+
+
+def line(ours: list[float], stock: list[float]) -> str:
+    ratios = [one / other for one, other in zip(ours, stock, strict=True)]
     low, high = interval(ratios)
-    medians = [statistics.median(times[kind]) for kind in times]
     ratio = statistics.median(ratios)
-    return f"{name:<10}  {medians[0]:>7.3f}  {medians[1]:>9.3f}  {ratio:>5.3f}  {low:.3f} to {high:.3f}"
+    return f"{statistics.median(ours):>7.3f}  {ratio:>5.3f}  {low:.3f} to {high:.3f}  {1 / ratio:>6.2f}"
 
 
 def main() -> None:
@@ -129,16 +165,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--asleep", type=float, default=0.0)
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     count = SAMPLES * dist.get_world_size() * (asked.steps + 2)
+    told = ["lengths   trainer    seconds  ratio  95 %            speedup"]
     for name, lengths in (("equal", [256] * count), ("unequal", unequal(count))):
-        line = compare(name, lengths, asked.rounds, asked.steps, asked.width)
-        if dist.get_rank() == 0:
-            print(f"lengths       stock  on-demand  ratio  95 %\n{line}", flush=True)
+        told += compare(name, lengths, asked)
+    if dist.get_rank() == 0:
+        print("\n".join(told), flush=True)
     dist.destroy_process_group()
 
 

@@ -27,7 +27,6 @@ TEXT = (ROOT / "docs/own-loop.md").read_text(encoding="utf-8")
 PAGES = {
     "loop.py": "own-loop.md",
     "balanced_titan.py": "torchtitan.md",
-    "balanced_trl.py": "trl.md",
     "verl_plan.py": "verl.md",
     "exchange.py": "plans.md",
 }
@@ -175,57 +174,6 @@ def at_epoch(sampler, epoch):
 
 def counted(share):
     return sum(LENGTHS[i] - 1 for part in share.microbatches for i in part)
-
-
-class Transformers:
-    """Trainer of transformers 5.23: a training step for each item of the loader.
-
-    The loss is divided by `num_items_in_batch` and multiplied by the number of devices, whose gradients are averaged.
-    """
-
-    def __init__(self, rank):
-        class Args:
-            world_size, process_index, device = 2, rank, "cpu"
-
-        self.args, self.model = Args(), fresh()
-        self.train_dataset, self.data_collator = Texts(), list
-
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        loss = summed(model, inputs) / num_items_in_batch * self.args.world_size
-        loss.backward()
-        return loss.detach()
-
-    def train(self, epochs):
-        loader = self.get_train_dataloader()
-        for epoch in range(epochs):
-            loader.set_epoch(epoch)
-            items = list(loader)
-            assert len(items) == len(loader)
-            for inputs in items:
-                assert "labels" not in inputs  # else it would count tokens itself
-                self.model.zero_grad()
-                yield self.training_step(self.model, inputs, None), gradients(self.model)
-
-
-class Texts(torch.utils.data.Dataset):
-    def __len__(self):
-        return len(SAMPLES)
-
-    def __getitem__(self, key):
-        return SAMPLES if key == "input_ids" else SAMPLES[key]
-
-
-def test_trl_takes_a_minibatch_for_a_batch():
-    made = run("balanced_trl.py", SFTTrainer=Transformers, MINIBATCH=5, MAX_TOKENS=60)["BalancedTrainer"]
-    kept = samplers(averaged=True, drop_last=True)
-    expected = minibatches_of(kept) + minibatches_of([at_epoch(sampler, 1) for sampler in kept])
-    steps = list(zip(*(made(rank).train(2) for rank in range(2)), strict=True))
-    assert len(steps) == len(expected) == 4
-    for ((one, mine), (other, its)), shares in zip(steps, expected, strict=True):
-        torch.testing.assert_close((mine + its) / 2, whole(ids_of(shares)))
-        model = fresh()
-        mean = summed(model, [SAMPLES[i] for i in ids_of(shares)]) / shares[0].tokens
-        torch.testing.assert_close((one + other) / 2, mean.detach())
 
 
 @pytest.mark.parametrize("minibatch", [3, 6, 12])

@@ -11,7 +11,7 @@ from scripts import ROOT
 from torch import nn
 from torch.utils.data import DataLoader
 
-from odc_engine.trainers import OnDemandMixin, refusals, titan, verl
+from odc_engine.trainers import BalancedMixin, OnDemandMixin, refusals, titan, verl
 from odc_engine.trainers.collated import collated_lengths
 from odc_engine.trainers.one_process import own_alone
 from odc_engine.trainers.order import OwnOrder
@@ -97,12 +97,13 @@ def titans(graphs=False, dataloader=None, **degrees):
     titan._check(SimpleNamespace(config=config, parallel_dims=dims, dataloader=dataloader or Loader()))
 
 
-HF, TITAN, DPO, GRPO, BOTH = (
+HF, TITAN, DPO, GRPO, BOTH, BALANCED = (
     "Trainer, SFTTrainer",
     "torchtitan",
     "DPOTrainer",
     "GRPOTrainer",
     "GRPOTrainer, RLOOTrainer",
+    "`BalancedMixin`",
 )
 CASES = {
     (HF, "`average_tokens_across_devices=False`"): lambda: trainer(average_tokens_across_devices=False),
@@ -136,6 +137,9 @@ CASES = {
     (BOTH, "a tensor of one's own without a row for each answer"): lambda: refusals.check_answers(
         {"prompt_ids": torch.ones(2, 1), "patches": torch.ones(3)}
     ),
+    (BALANCED, "DeepSpeed, FSDP1, or no wrapper"): lambda: refusals.check_prepared(nn.Linear(2, 2), 2),
+    (BALANCED, "several GPUs in one process"): lambda: refusals.check_prepared(nn.DataParallel(nn.Linear(2, 2)), 1),
+    (BALANCED, "a `balancer` of unlike numbers"): lambda: type("Mine", (BalancedMixin,), {"balancer": "lb-mini"}),
     (TITAN, "CUDA graphs"): lambda: titans(graphs=True),
     (TITAN, "tensor and pipeline parallelism"): lambda: titans(tp=2, pp=2),
     (TITAN, "a data loader of its own"): lambda: titans(dataloader=type("Loader", (), {})()),

@@ -12,14 +12,11 @@ import torch
 from datasets import Dataset
 from datasets.table import InMemoryTable
 from tokenizers import Tokenizer, models
-from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import SFTConfig, SFTTrainer
 
-from odc_engine.sampler import BalancedBatches
-
-MINIBATCH, MAX_TOKENS, DEVICES = 3, 64, 2
 {trainer}
+
 
 def fresh():
     torch.manual_seed(0)
@@ -37,6 +34,7 @@ tokenizer = PreTrainedTokenizerFast(
 arguments = SFTConfig(
     output_dir="out", use_cpu=True, num_train_epochs=2, learning_rate=1e-2, optim="sgd", max_grad_norm=0, report_to=[],
     lr_scheduler_type="constant", save_strategy="no", max_length=None, dataset_kwargs={{"skip_prepare_dataset": True}},
+    per_device_train_batch_size=1, gradient_accumulation_steps=3, train_sampling_strategy="sequential",
 )
 dataset = Dataset(InMemoryTable.from_pydict({{"input_ids": texts}}), fingerprint="texts")
 trainer = BalancedTrainer(model=fresh(), args=arguments, train_dataset=dataset, processing_class=tokenizer)
@@ -44,17 +42,14 @@ assert trainer.train().global_step == 8
 if arguments.process_index == 0:
     model = fresh()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    asked = {{"devices": DEVICES, "minibatch": MINIBATCH, "max_tokens": MAX_TOKENS, "averaged": True}}
-    samplers = [BalancedBatches([len(text) for text in texts], rank=rank, **asked) for rank in range(DEVICES)]
-    for _ in range(2):
-        for shares in zip(*[sampler.minibatches() for sampler in samplers], strict=True):
-            for i in [i for share in shares for part in share.microbatches for i in part]:
-                text = torch.tensor([texts[i]])
-                found = model(text).logits[0, :-1]
-                loss = torch.nn.functional.cross_entropy(found, text[0, 1:], reduction="sum") / shares[0].tokens
-                loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    for first in [*range(0, len(texts), 6)] * 2:
+        minibatch = [torch.tensor([text]) for text in texts[first : first + 6]]
+        for text in minibatch:
+            found = model(text).logits[0, :-1]
+            loss = torch.nn.functional.cross_entropy(found, text[0, 1:], reduction="sum")
+            (loss / sum(one.shape[1] - 1 for one in minibatch)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
     pairs = zip(trainer.accelerator.unwrap_model(trainer.model).parameters(), model.parameters(), strict=True)
     print("furthest", max((mine - its).abs().max().item() for mine, its in pairs))
 """

@@ -27,6 +27,9 @@ forward passes and leaves no trace. What it is a mean over can be said instead, 
 `mean_over = "samples"`, `"labels"`, `"next_labels"` (without the first of each row), `"tokens"`, or `"nothing"` for a
 sum. What is said is believed, and nothing is tried.
 
+`BalancedMixin` trains and refuses the same, but for `to_local()`, which is refused in other words, and trainers whose
+samples are made while training.
+
 What a trial does not see: a part that depends on which samples are in a batch together, and is less than 2e-5 of the
 whole loss (5e-3 in bf16); and what a loss divides by later, if that changes while training.
 

@@ -12,13 +12,11 @@ from losses.judged import judged, without_figures
 from losses_page import row
 from scripts import ROOT
 from tiny_trainers import Texts, Trained, adapted, alone, arguments, both, collate, in_order, llama, outcome, tied
-from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import Trainer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from odc_engine.trainers import BalancedMixin
-from odc_engine.trainers.refusals import check_prepared
 from odcsim.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -207,16 +205,6 @@ def test_trainers_of_trl_learn_and_tell_what_stock_training_does(pools, tmp_path
             assert own.column(told_of) == pytest.approx(stock.column(told_of), rel=1e-5)
 
 
-def test_what_devices_cannot_meet_over_is_refused():
-    with pytest.raises(InputError, match=r"Linear, which is neither DDP's nor FSDP2's; leave fsdp and deepspeed out"):
-        check_prepared(nn.Linear(2, 2), 2)
-    with pytest.raises(InputError, match=r"several GPUs in one process; torchrun"):
-        check_prepared(nn.DataParallel(nn.Linear(2, 2)), 1)
-    check_prepared(nn.Linear(2, 2), 1)
-
-
-def test_a_balancer_of_unlike_numbers_and_a_trainer_in_front_are_refused_when_the_class_is_made():
-    with pytest.raises(InputError, match=r"Mine: balancer 'lb-mini' where devices meet .*, or take OnDemandMixin"):
-        type("Mine", (BalancedMixin, Trainer), {"balancer": "lb-mini"})
+def test_a_trainer_in_front_is_refused_when_the_class_is_made():
     with pytest.raises(InputError, match=r"Trainer in front of BalancedMixin trains without it; class Mine\(Bal"):
         type("Mine", (Trainer, BalancedMixin), {})
