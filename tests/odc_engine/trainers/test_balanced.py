@@ -11,7 +11,20 @@ from losses.followed import balanced
 from losses.judged import judged, without_figures
 from losses_page import row
 from scripts import ROOT
-from tiny_trainers import Texts, Trained, adapted, alone, arguments, both, collate, in_order, llama, outcome, tied
+from tiny_trainers import (
+    IGNORED,
+    Texts,
+    Trained,
+    adapted,
+    alone,
+    arguments,
+    both,
+    collate,
+    in_order,
+    llama,
+    outcome,
+    tied,
+)
 from torch.distributed.fsdp import FSDPModule
 from transformers import Trainer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
@@ -110,19 +123,23 @@ def test_every_mode_learns_what_stock_training_learns(pools, tmp_path, mode, how
 
 
 class Watched(Balanced):
-    """Notes of each forward pass with gradients whether gradients meet in it."""
+    """Notes of each forward pass with gradients whether gradients meet in it, and how many there are."""
 
     meets: ClassVar[list[bool]] = []  # not a note of the trainer, which forgets what counts for nothing
+    noted = 0
 
     def compute_loss(self, model, inputs, **more):
         if torch.is_grad_enabled():
             self.meets.append(bool(model.require_backward_grad_sync))
+            self.noted += 1
         return super().compute_loss(model, inputs, **more)
 
     def training_step(self, model, inputs, items=None):
+        self.noted = 0
         self.meets.clear()
         loss = super().training_step(model, inputs, items)
-        self.steps.append(([*self.meets], sum(part.samples > 0 for _, part in inputs["microbatches"])))
+        own = sum(part.samples > 0 for _, part in inputs["microbatches"])
+        self.steps.append(([*self.meets], own, self.noted))
         return loss
 
 
@@ -140,29 +157,49 @@ def test_devices_run_as_many_microbatches_and_meet_in_the_last(pools, tmp_path):
     changed |= {"lr_scheduler_type": "constant"}
     weights, losses = alone(17, 6)
     (one, ones), (other, others) = both(pools, watched, tmp_path, changed)
-    for (mine, own), (its, theirs) in zip(ones, others, strict=True):
+    for (mine, own, noted), (its, theirs, told_of) in zip(ones, others, strict=True):
         assert mine == its == [False] * (len(mine) - 1) + [True]
         assert max(own, theirs) == len(mine)
-    assert [own + theirs for (_, own), (_, theirs) in zip(ones, others, strict=True)][2::3] == [1, 1]
+        assert (noted, told_of) == (own, theirs)
+    assert [own + theirs for (_, own, _), (_, theirs, _) in zip(ones, others, strict=True)][2::3] == [1, 1]
     for trained in (one, other):
         assert trained.furthest(Trained(weights, [])) < 1e-6
         assert trained.column("loss") == pytest.approx(losses, rel=1e-5)
 
 
+class Spoken(Texts):
+    """All but long texts have no label, and so no mean over labels."""
+
+    def __getitem__(self, i):
+        sample = super().__getitem__(i)
+        return sample if len(self.texts[i]) > 40 else sample | {"labels": [IGNORED] * len(self.texts[i])}
+
+
+class Means(Balanced):
+    """Of the tokens of a microbatch that have a label."""
+
+    mean_over = "next_labels"
+
+    def compute_loss(self, model, inputs, **_):
+        logits, labels = model(input_ids=inputs["input_ids"]).logits[:, :-1], inputs["labels"][:, 1:]
+        own = labels != IGNORED
+        chosen = logits.log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])[..., 0]
+        return -(chosen * own).sum() / own.sum()
+
+
 def means(rank, folder):
-    """A mean over a microbatch's labels, of 17 samples: one device stands in in the last minibatch."""
-    trainer = trainer_of("balanced", "DDP", rank, folder, samples=17, max_steps=3, learning_rate=1e-3)
-    trainer.model_accepts_loss_kwargs = False
-    trainer.train_dataset.texts.sort(key=len)
+    own = told("DDP", rank, folder, max_steps=6, learning_rate=1e-3)
+    trainer = Means(model=llama(), args=own, train_dataset=Spoken(17), data_collator=collate)
     trainer.train()
     return outcome(trainer)
 
 
-def test_what_counts_for_nothing_leaves_no_trace_of_what_is_no_number(pools, tmp_path):
+def test_what_stands_in_has_a_loss(pools, tmp_path):
+    """A microbatch without a label is not run, while another device runs one: else weights were no numbers."""
     for trained in both(pools, means, tmp_path):
         assert all(torch.isfinite(weight).all() for weight in trained.weights.values())
         assert all(loss == loss for loss in trained.column("loss"))
-        assert len(trained.column("loss")) == 3
+        assert len(trained.column("loss")) == 6
 
 
 def saved(rank, folder, how):

@@ -4,7 +4,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odc_engine.trainers.slices import padded_slices
@@ -20,6 +20,7 @@ def sliced(lengths, devices, limit, weights=None):
 
 
 @given(lengths, st.integers(1, 5), st.integers(60, 400))
+@example([1, 1, 1, 1], 3, 60)
 def test_every_sample_runs_once_within_the_limit_in_equal_counts(lengths, devices, limit):
     found = sliced(lengths, devices, limit)
     parts = list(chain.from_iterable(found))
