@@ -1,6 +1,7 @@
 """Seconds of a training step over those of stock FSDP2, in the Trainer of transformers: balanced, and on demand.
 
-    torchrun --nproc-per-node 2 docs/studies/trainer_times.py [--rounds 12] [--steps 8] [--width 256] [--asleep 20]
+    torchrun --nproc-per-node 2 docs/studies/trainer_times.py [--rounds 12] [--steps 8] [--width 256] [--samples 4] \
+        [--asleep 20]
 
 Samples of equal lengths say what either costs where there is nothing to win; samples of unequal lengths, what it wins.
 Stock is FSDP2 over gloo, and so is what is balanced by the BalancedMixin. All train in turn in the same processes, so
@@ -28,7 +29,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 
 from odc_engine.trainers import BalancedMixin, OnDemandMixin
 
-WORDS, LONGEST, SAMPLES = 512, 1024, 4  # samples per device and minibatch
+WORDS, LONGEST = 512, 1024
 EVEN = 50_000  # tokens from which on attention takes more than all else
 
 
@@ -94,7 +95,7 @@ def slowed(model: LlamaForCausalLM, seconds: float) -> LlamaForCausalLM:
     return model
 
 
-def arguments(folder: str, steps: int) -> TrainingArguments:
+def arguments(folder: str, steps: int, samples: int) -> TrainingArguments:
     """accelerate shards over processes without GPUs only if it takes them for GPUs."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
@@ -103,7 +104,7 @@ def arguments(folder: str, steps: int) -> TrainingArguments:
         use_cpu=True,
         max_steps=steps,
         per_device_train_batch_size=1,
-        gradient_accumulation_steps=SAMPLES,
+        gradient_accumulation_steps=samples,
         learning_rate=1e-4,
         report_to=[],
         save_strategy="no",
@@ -124,7 +125,7 @@ def trained(kind: type[Trainer], lengths: list[int], asked: argparse.Namespace) 
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": WORDS}
     with tempfile.TemporaryDirectory() as folder:
         clock, model = Clock(), slowed(LlamaForCausalLM(LlamaConfig(**sizes, **heads)), asked.asleep * 1e-6)
-        own = arguments(folder, steps + 2)
+        own = arguments(folder, steps + 2, asked.samples)
         trainer = kind(model=model, args=own, train_dataset=Tokens(lengths), data_collator=collate, callbacks=[clock])
         trainer.train()
     return clock.seconds() / steps
@@ -165,13 +166,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--samples", type=int, default=4, help="per device and minibatch")
     parser.add_argument("--asleep", type=float, default=0.0)
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    count = SAMPLES * dist.get_world_size() * (asked.steps + 2)
+    count = asked.samples * dist.get_world_size() * (asked.steps + 2)
     told = ["lengths   trainer    seconds  ratio  95 %            speedup"]
     for name, lengths in (("equal", [256] * count), ("unequal", unequal(count))):
         told += compare(name, lengths, asked)
