@@ -8,6 +8,7 @@ from odcsim.neighbours.neighbour import (
     IN_PADDED,
     KEPT,
     LAST,
+    LAUNCHED,
     PLAIN,
     ChosenRow,
     Neighbour,
@@ -44,4 +45,5 @@ ACCELERATE = Neighbour(
     rules=(Rule(IN_PADDED, "batches as they come, padded to the longest of each"),),
     assumes=PLAIN,
     ending=KEPT,
+    launcher=LAUNCHED,
 )

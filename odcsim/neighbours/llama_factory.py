@@ -7,6 +7,7 @@ from odcsim.neighbours.neighbour import (
     IN_PADDED,
     KEPT,
     LAST,
+    LAUNCHED,
     PLAIN,
     ChosenRow,
     Neighbour,
@@ -50,4 +51,5 @@ LLAMA_FACTORY = Neighbour(
     ),
     assumes=PLAIN,
     ending=KEPT,
+    launcher=LAUNCHED,
 )

@@ -16,12 +16,13 @@ EACH_BATCH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # of a
 PLAIN = {"stack": "plain", "loss": "whole"}  # layers and loss as transformers has them, without fused kernels
 # The last step of an epoch, which has fewer samples; or an epoch goes on in the next one.
 KEPT, DROPPED, GOING_ON = "kept", "dropped", "going on"
-IN_BATCHES, IN_PADDED, IN_ROWS, IN_FULL_ROWS = (
-    "batches",
-    "padded",
-    "packed",
-    "filled",
-)  # balancers of who does not balance
+# FSDP2 as it is priced: sharded by layers, which are whole for as long as they compute.
+LAUNCHED = (
+    "accelerate launch --num_processes {devices} --num_machines {nodes} --use_fsdp --fsdp_version 2 "
+    "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_reshard_after_forward true"
+)
+# Balancers of those who do not balance.
+IN_BATCHES, IN_PADDED, IN_ROWS, IN_FULL_ROWS = "batches", "padded", "packed", "filled"
 GITHUB = "https://github.com"
 OPTIMIZERS = {"8bit": "adamw_torch_8bit"}  # of transformers; that of bitsandbytes does not take FSDP2's tensors
 Settings = dict[str, Any]
@@ -110,6 +111,7 @@ class Neighbour:
     rules: tuple[Rule, ...] = ()  # between which its settings choose; none: `rule` alone
     assumes: Mapping[str, str] = field(default_factory=dict)  # its kernels, where nobody chooses others
     ending: str = DROPPED  # what becomes of an epoch's last step
+    launcher: str = ""  # under which it runs as it was priced, where its own settings do not say that
 
     @property
     def ways(self) -> tuple[str, ...]:

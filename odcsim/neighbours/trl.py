@@ -14,6 +14,7 @@ from odcsim.neighbours.neighbour import (
     IN_ROWS,
     KEPT,
     LAST,
+    LAUNCHED,
     ChosenRow,
     Neighbour,
     Rule,
@@ -81,4 +82,5 @@ TRL = Neighbour(
     ),
     assumes={"stack": "plain"},  # its loss is in chunks (1.16.0: loss_type nll)
     ending=KEPT,
+    launcher=LAUNCHED,
 )

@@ -23,6 +23,8 @@ def notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
         yield f"on-demand by odc_engine, with max_tokens = {row.max_tokens}: see {trainer.engine}"
     else:
         yield f"{trainer.name} deals by its own rule: {_rule(trainer, row)}"
+    if trainer.launcher:
+        yield f"run it by {trainer.launcher.format(devices=row.devices, nodes=row.nodes)}"
     if trainer.caution:
         yield trainer.caution
     yield from (f"not said here: {words}" for name, words in _unsaid(row).items() if name not in trainer.knows)
