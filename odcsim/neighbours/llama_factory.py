@@ -1,5 +1,7 @@
 """LLaMA-Factory: supervised fine-tuning."""
 
+from collections.abc import Sequence
+
 from odcsim.neighbours.neighbour import (
     EACH_BATCH,
     GITHUB,
@@ -16,7 +18,7 @@ from odcsim.neighbours.neighbour import (
     carried,
     optimizer,
 )
-from odcsim.neighbours.rows import knapsacks
+from odcsim.neighbours.rows import Rows, knapsacks
 
 
 def settings(row: ChosenRow) -> Settings:
@@ -37,6 +39,12 @@ def settings(row: ChosenRow) -> Settings:
     return settings | optimizer("optim", row)
 
 
+def rows(lengths: Sequence[int], limit: int) -> Rows:
+    """It packs into one token less than its cutoff, to which it fills rows up and cuts longer samples."""
+    room = max(1, limit - 1)
+    return knapsacks([min(length, room) for length in lengths], room)
+
+
 LLAMA_FACTORY = Neighbour(
     "llamafactory",
     "yaml",
@@ -46,7 +54,7 @@ LLAMA_FACTORY = Neighbour(
     "greedy knapsacks into packs",
     frozenset({"rank", "moments"}),
     rules=(
-        Rule(IN_FULL_ROWS, "knapsacks of a thousand samples, filled up to the limit with padding", knapsacks, 1000),
+        Rule(IN_FULL_ROWS, "knapsacks of a thousand samples, filled up to the limit with padding", rows, 1000),
         Rule(IN_PADDED, "batches as they come, padded to the longest of each"),
     ),
     assumes=PLAIN,

@@ -30,6 +30,7 @@ NEEDS = {
         "odc_engine/trainers/test_trl_trainers.py",
         "odc_engine/trainers/test_vision.py",
         "odcsim/checking/test_check_trl.py",
+        "odcsim/neighbours/test_as_priced.py",
     ],
     "verl": ["odc_engine/packings/test_trainers_packed.py", "odc_engine/trainers/test_verl.py"],
 }

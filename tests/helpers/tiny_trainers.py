@@ -76,15 +76,22 @@ def started(rank: int) -> None:
 
 
 def arguments(rank: int, folder: Path, kind: type | None = None, **changed: object):
-    from accelerate.state import PartialState
-    from accelerate.utils import DistributedType
     from transformers import TrainingArguments
 
     started(rank)
     usual = {"use_cpu": True, "report_to": [], "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True}
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "learning_rate": 1e-2, "max_steps": 6}
     fsdp = {"fsdp": True, "fsdp_config": dict(FSDP)}
-    own = (kind or TrainingArguments)(output_dir=str(folder), **usual | sizes | fsdp | {"seed": SEED} | changed)
+    return as_gpus(
+        (kind or TrainingArguments)(output_dir=str(folder), **usual | sizes | fsdp | {"seed": SEED} | changed)
+    )
+
+
+def as_gpus(own):
+    """The same arguments, with processors that count as GPUs."""
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+
     assert own.device.type == "cpu"  # which makes the state that is changed next
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     return own
