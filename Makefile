@@ -106,7 +106,7 @@ clean:
 	$(PIP) -e '.[dev,docs]'
 	@touch $@
 
-.venv/trainers: .venv/dev requirements-verl.txt
+.venv/trainers: .venv/dev requirements-trainers.txt
 	$(PIP) -e '.[dev,trainers,hta]'
-	$(PIP) --no-deps -r requirements-verl.txt
+	$(PIP) --no-deps -r requirements-trainers.txt
 	@touch $@

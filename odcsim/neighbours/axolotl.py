@@ -29,7 +29,7 @@ def settings(row: ChosenRow) -> Settings:
     settings: Settings = {
         **carried(row, "base_model", "num_epochs"),
         **(flat if row.each else rows),
-        "flash_attention": True,
+        "attn_implementation": "flash_attention_2",
         "micro_batch_size": row.each or 1,
         "gradient_accumulation_steps": row.accumulated,
         "gradient_checkpointing": row.recompute != "none",

@@ -132,7 +132,8 @@ def read(trainer, told):
         packs = flag["packing"] == "true"
         each, steps = int(flag["per_device_train_batch_size"]), int(flag["gradient_accumulation_steps"])
         limit, pads, full = int(flag["cutoff_len"]), not packs, packs
-        rows = in_groups(knapsacks, LENGTHS, limit, 1000) if packs else None
+        cut = [min(length, limit - 1) for length in LENGTHS]
+        rows = in_groups(knapsacks, cut, limit - 1, 1000) if packs else None
         again = flag["disable_gradient_checkpointing"] == "false"
     else:
         assert trainer == "torchtitan"
