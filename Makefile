@@ -28,6 +28,7 @@ TRAINERS := tests/odc_engine/trainers tests/odc_engine/packings tests/docs/test_
 	tests/odcsim/catalog/test_hf_classes.py tests/odcsim/neighbours tests/odcsim/show/pages/test_profiler.py
 trainers: .venv/trainers
 	$(BIN)/pytest -m "slow and not gpu" $(TRAINERS)
+	$(BIN)/pytest tests/benchmarks/test_bench_priced.py -o addopts="-p no:dash -ra --strict-markers" --benchmark-disable
 
 # The pages as a site, in site/: notebooks run, every warning an error, every link followed.
 site: .venv/site

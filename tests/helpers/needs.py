@@ -19,6 +19,7 @@ NEEDS = {
     ],
     "torchtitan": ["odc_engine/trainers/test_titan.py"],
     "trl": [
+        "benchmarks/test_bench_priced.py",
         "docs/test_trl.py",
         "docs/test_trainer_programs.py",
         "odc_engine/trainers/test_balanced.py",

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ class Microbatch:
     tokens: int  # of samples
     padded: int  # with what fills them up
     left: bool  # whether gradients were where they go when it was done
+    began: float
+    seconds: float  # of forward and backward
 
 
 def numbered(lengths: list[int]) -> list[dict[str, list[int]]]:
@@ -46,11 +49,12 @@ def recording(base: type) -> type:
     """The trainer as it is, which notes."""
 
     def step(self, model, inputs, *more):
-        held, padded = texts(inputs), inputs["input_ids"].numel()
+        held, padded, began = texts(inputs), inputs["input_ids"].numel(), time.perf_counter()
         loss = base.training_step(self, model, inputs, *more)
+        seconds = time.perf_counter() - began
         left = any(parameter.grad is not None for parameter in model.parameters())
         numbers, tokens = tuple(map(number, held)), sum(map(len, held))
-        self.seen.append(Microbatch(self.state.global_step, numbers, tokens, padded, left))
+        self.seen.append(Microbatch(self.state.global_step, numbers, tokens, padded, left, began, seconds))
         return loss
 
     return type("Recording", (base,), {"training_step": step, "seen": []})
@@ -67,14 +71,14 @@ def parsed(text: str, kinds: tuple[type, ...], folder: Path):
     )[0]
 
 
-def run(rank: int, trainer: str, text: str, lengths: list[int], folder: Path) -> tuple[int, list[Microbatch]]:
-    """An epoch of the trainer, on this rank: steps that it made, and its microbatches."""
+def run(rank: int, trainer: str, text: str, lengths: list[int], folder: Path, sizes=None):
+    """An epoch of the trainer, on this rank, with a model of these sizes: steps that it made, and its microbatches."""
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
     from trl import ModelConfig, SFTConfig, SFTTrainer
 
     started(rank)
-    samples, model = numbered(lengths), llama(max_position_embeddings=1024)
+    samples, model = numbered(lengths), llama(**{"max_position_embeddings": 1024} | (sizes or {}))
     if trainer == "trl":
         own = as_gpus(parsed(text, (SFTConfig, ModelConfig), folder))
         data = Dataset.from_list(samples)
