@@ -29,7 +29,8 @@ def ask(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: 
 def asked(words: Mapping[str, Any]) -> Question:
     """The question of these words. What nobody chose of a recipe is what a profile was measured with, else the
     trainer's."""
-    profile = words.get("profile")
+    given = words.get("profile")
+    profile = os.fspath(given) if isinstance(given, str | os.PathLike) else ""
     usual = fits.measured_by(profile) if profile else stock.assumed(words.get("trainer"))
     return question_of({**usual, **words})
 

@@ -13,6 +13,7 @@ from questions import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields
 
 import odcsim
 from odcsim.decide.advice.wish import OF_ROWS
+from odcsim.errors import in_python
 from odcsim.question import TERMS, question_of
 from odcsim.results import columns
 from odcsim.support import tables
@@ -120,7 +121,8 @@ def refuses_alike(question: Question) -> Iterator[str]:
     for line in lines[1:]:
         yield contradiction("refused", bool(lines[0]), bool(line))
         if lines[0] and line and lines[0] != line:
-            yield "" if lines[0].removeprefix("odcsim: error: ") in line or "grid" in line else f"{lines[0]} / {line}"
+            said = lines[0].removeprefix("odcsim: error: ")  # in Python by the names of arguments
+            yield "" if said in line or in_python(said) in line or "grid" in line else f"{lines[0]} / {line}"
 
 
 def is_its_csv(question: Question) -> Iterator[str]:

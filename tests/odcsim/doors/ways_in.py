@@ -110,15 +110,16 @@ def report(question: Question) -> Values:
 
 
 def table_of(page: str) -> list[dict[str, str]]:
-    """The rows of the table of every balancer under every sync."""
-    part = re.search(r"<table[^>]*>.*?sync \+ balancer.*?</table>", page, re.DOTALL)
-    if part is None:
-        return []
-    rows = [
-        [text_of(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
-        for row in re.findall(r"<tr[^>]*>(.*?)</tr>", part[0], re.DOTALL)
-    ]
-    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    """The rows of every balancer under every sync: of the table that is shown, and of the one that is folded."""
+    found: list[dict[str, str]] = []
+    for part in re.findall(r"<table[^>]*>.*?</table>", page, re.DOTALL):
+        rows = [
+            [text_of(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+            for row in re.findall(r"<tr[^>]*>(.*?)</tr>", part, re.DOTALL)
+        ]
+        if rows and {"sync + balancer", "idle"} <= set(rows[0]):
+            found += [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    return found
 
 
 def words_of(page: str) -> list[str]:

@@ -59,6 +59,7 @@ def test_words_of_a_recipe_are_those_of_its_file(tmp_path):
 
 NO_FLAGS = {
     "output", "html", "json", "csv", "wide", "memory", "force", "help", "help_all", "cutoff", "sweep_max_tokens",
+    "measured_tokens_per_second",  # of one run, and not of every point: 'odcsim fit' makes a profile of it
 }  # fmt: skip
 
 
