@@ -37,6 +37,7 @@ class Basis:
     pays: bool
     flips: Flip | None = None  # where in the interval of the seconds the answer would be another
     kept_out: tuple[tuple[Row, Row], ...] = ()  # faster rows that memory forbids, each after the one in its place
+    unit: str = "sample"  # what a minibatch counts
     balanced: Row | None = None  # where a trainer was asked for, whose best is the rival: the best that it does not run
 
     @property
@@ -79,7 +80,8 @@ def answer(comparison: Comparison) -> Basis:
     reply = Basis(reference, rival, best, pays)
     if own:
         kept = tuple(_kept_out(rival, all_theirs))
-        return replace(reply, kept_out=kept, balanced=min(_fitting(beside), key=slowness))
+        unit, balanced = comparison.setting.trace.unit, min(_fitting(beside), key=slowness)
+        return replace(reply, kept_out=kept, balanced=balanced, unit=unit)
     if reply.by_memory:
         reply = replace(reply, pays=capacity.level(best) < capacity.level(rival))
     else:
@@ -98,7 +100,8 @@ def told(comparison: Comparison, reply: Basis) -> Sequence[Row]:
     if reply.balanced is None:
         return comparison.rows
     beside = (reply.reference, reply.balanced, reply.best)
-    return [row for row in comparison.rows if row.made or row in beside]
+    rivals = {balancer.name for balancer in balance.FIELD}
+    return [row for row in comparison.rows if row.made or row in beside or row.balancer in rivals]
 
 
 def _kept_out(chosen: Row, every: Sequence[Row]) -> Iterator[tuple[Row, Row]]:

@@ -32,7 +32,7 @@ SHAPE = "shape, not data"
 def verdict(reply: Basis) -> str:
     """Yes or no, in a few sentences; and what memory has to do with it."""
     if reply.nothing_fits:
-        return "Nothing here fits memory."
+        return stock_words.unfit(reply, reply.balanced) if reply.balanced else "Nothing here fits memory."
     if reply.balanced is not None:
         return f"{stock_words.verdict(reply, reply.balanced)}{_tight(reply)}{_kept_out(reply)}"
     return f"{_verdict(reply)}{_tight(reply)}{_kept_out(reply)}"

@@ -179,6 +179,7 @@ def inputs(setting: Setting) -> dict[str, Any]:
         "trace": setting.trace.name,
         "trace_samples": setting.trace.size,
         "trace_longest": setting.trace.longest,
+        "unit": setting.trace.unit,
         "trace_origin": setting.trace.origin,
         "model": cost.model.name,
         "model_asked": setting.model_asked or cost.model.name,

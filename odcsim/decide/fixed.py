@@ -1,5 +1,6 @@
 """What a command held fixed, and which command searches it: an answer is the best of what was tried, and no more."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from odcsim.decide.setting import Setting
@@ -29,8 +30,8 @@ def left(recipe: Recipe) -> dict[str, Any]:
     return {**recipe.written(HELD), "searched_by": MORE}
 
 
-def beside(recipe: Recipe) -> str:
+def beside(recipe: Recipe, searched: Sequence[str] = SEARCHED) -> str:
     """The same in words."""
     unusual = ", ".join(f"{name} {recipe.value(name)}" for name in HELD if name not in recipe.usual)
     words = f"{unusual}, and all else as usual" if unusual else "all else as usual"
-    return f"Searched: sync, balancer, token limit, {', '.join(SEARCHED)}. Held fixed: {words}; '{MORE}' tries more."
+    return f"Searched: sync, balancer, token limit, {', '.join(searched)}. Held fixed: {words}; '{MORE}' tries more."

@@ -19,12 +19,14 @@ from odcsim.errors import InputError, misspelled
 from odcsim.executors import quick
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED, Neighbour, Rule, lacking
+from odcsim.recipe import Recipe
 from odcsim.results import capacity
 from odcsim.trace import Trace
 
 ENGINE = "odc"  # the engine of this project, which runs every balancer under every sync
 NAMES = (*TRAINERS, ENGINE)
 MOST = 20_000  # samples that are packed, of more that there are
+AIMED = 6  # limits of rows that are tried for the sake of the batch
 OTHER = 0.1  # of a batch's samples: rows that hold so many more or fewer are another batch
 
 
@@ -68,20 +70,29 @@ def chosen(setting: Setting, trainer: Neighbour) -> list[tuple[Stock, str]]:
     """The fastest of each rule under each sync, of what fits; what is tight, or does not fit, where nothing else is."""
     given = setting.limit if setting.max_tokens and not setting.limits_tried else 0
     memory = setting.cost.cluster.memory_bytes or 0.0
-    if lacks := lacking(trainer, setting.cost.recipe):
-        raise InputError(f"{lacks[0]} with --trainer {trainer.name}", fix="its settings do not say it: leave it out")
+    check(setting.trace, setting.cost.recipe, trainer)
     for room_for in (capacity.filled(memory), memory, 0.0):
         found = [best for sync in trainer.met for best in _best(setting, trainer, sync, room_for, given)]
         if found:
             return found
-    if setting.trace.bundle is not None:
-        what = f"{setting.trace.unit}s of '{setting.trace.name}'"
+    if not packs(setting):
+        together = setting.trace.bundle is not None
+        what = f"{setting.trace.unit}s of '{setting.trace.name}'" if together else "steps in their order"
         problem = f"{trainer.name} packs samples into rows, and {what} do not go there"
         raise InputError(problem, fix="name a trainer that takes batches of them, such as trl, or leave --trainer out")
-    batch, rules = setting.minibatch * setting.cost.cluster.devices, [rule for rule in trainer.own if rule.rows]
-    least = min((least_batch(setting, rule) for rule in rules), default=0.0)
-    problem = f"{trainer.name} makes no step of {batch:,} samples of these: its smallest step has {least:,.0f}"
+    batch, rule = setting.minibatch * setting.cost.cluster.devices, next(rule for rule in trainer.own if rule.rows)
+    problem = f"{trainer.name} makes no step of {batch:,} samples of these: {nearest_steps(setting, rule, given)}"
     raise InputError(problem, fix="ask for as many with --global-batch, or leave --trainer out")
+
+
+def check(trace: Trace, recipe: Recipe, trainer: Neighbour) -> None:
+    """Refuse what the trainer cannot be told, and what it does not train on."""
+    if lacks := lacking(trainer, recipe):
+        raise InputError(f"{lacks[0]} with --trainer {trainer.name}", fix="its settings do not say it: leave it out")
+    if trace.bundle is not None and "pairs" not in trainer.knows:
+        known = ", ".join(name for name, other in TRAINERS.items() if "pairs" in other.knows)
+        problem = f"{trace.unit}s with --trainer {trainer.name}"
+        raise InputError(problem, where=trace.name, fix=f"ask for {known} or {ENGINE}, or leave it out")
 
 
 def _best(setting: Setting, trainer: Neighbour, sync: str, memory: float, limit: int) -> Iterator[tuple[Stock, str]]:
@@ -110,10 +121,15 @@ def ways(setting: Setting, trainer: Neighbour, sync: str, memory: float, limit: 
             yield found
 
 
+def packs(setting: Setting) -> bool:
+    """Whether samples go into rows: those that stay together do not, nor those that are kept in steps of RL."""
+    return setting.trace.bundle is None and not (setting.in_order and setting.trace.step is not None)
+
+
 def _ways(setting: Setting, trainer: Neighbour, most: int, limit: int) -> Iterator[Stock]:
     for rule in trainer.own:
-        if rule.rows is not None and setting.trace.bundle is not None:
-            continue  # pairs are not packed into rows
+        if rule.rows is not None and not packs(setting):
+            continue
         if rule.rows is not None:
             yield from _in_rows(setting, rule, most, limit)
         elif rule.balancer in (IN_BATCHES, IN_PADDED):
@@ -146,21 +162,43 @@ def worst(trace: Trace, each: int, *, padded: bool) -> int:
 
 def _in_rows(setting: Setting, rule: Rule, most: int, limit: int) -> Iterator[Stock]:
     """Rows of as many tokens as fit, and so many of them that a step trains on about the batch that was asked for."""
-    batch, devices = setting.minibatch * setting.cost.cluster.devices, setting.cost.cluster.devices
-    tried = (limit,) if limit else room.limits(setting.trace.longest, most, setting.device_tokens)
-    for tokens in tried:
-        trace = packed(setting.trace, rule, tokens, setting.seed, in_order=setting.in_order)
-        rows = trace.bundles.size
-        share = max(1, round(batch * rows / trace.size / devices))
-        stock = Stock(rule, replace(setting, trace=trace, minibatch=share, max_tokens=tokens))
-        if share * devices <= rows and abs(stock.samples / batch - 1) <= OTHER:
-            yield stock
+    batch = setting.minibatch * setting.cost.cluster.devices
+    for tokens in (limit,) if limit else _limits(setting, rule, most):
+        stock = _of_rows(setting, rule, tokens)
+        share = max(1, round(batch / stock.samples))
+        found = replace(stock, setting=replace(stock.setting, minibatch=share))
+        enough = share * setting.cost.cluster.devices <= found.setting.trace.bundles.size
+        if enough and abs(found.samples / batch - 1) <= OTHER:
+            yield found
 
 
-def least_batch(setting: Setting, rule: Rule) -> float:
-    """Samples of a step of one row on each device, of rows as short as can be."""
-    trace = packed(setting.trace, rule, setting.trace.longest, setting.seed, in_order=setting.in_order)
-    return setting.cost.cluster.devices * trace.size / trace.bundles.size
+def _of_rows(setting: Setting, rule: Rule, tokens: int) -> Stock:
+    """A row of so many tokens on each device."""
+    trace = packed(setting.trace, rule, tokens, setting.seed, in_order=setting.in_order)
+    return Stock(rule, replace(setting, trace=trace, minibatch=1, max_tokens=tokens))
+
+
+def _limits(setting: Setting, rule: Rule, most: int) -> tuple[int, ...]:
+    """Those to try anyway, and those by which one row on each device, two or three are the batch: few fit it by
+    chance."""
+    longest, device = setting.trace.longest, setting.device_tokens
+    if most < longest:
+        return ()
+    full = packed(setting.trace, rule, longest, setting.seed, in_order=setting.in_order)
+    filled = full.bundles.mean / longest
+    aimed = [int(device / rows / filled) for rows in range(1, max(1, int(device / filled / longest)) + 1)]
+    aimed = [tokens for tokens in aimed if longest <= tokens <= most][:AIMED]
+    return tuple(sorted({*room.limits(longest, most, device), *aimed}))
+
+
+def nearest_steps(setting: Setting, rule: Rule, limit: int) -> str:
+    """What its steps are instead, in words: at a limit that was given, or of rows as short as can be."""
+    each = _of_rows(setting, rule, limit or setting.trace.longest)
+    batch = setting.minibatch * setting.cost.cluster.devices
+    if each.samples >= batch or not limit:
+        return f"its smallest step has {each.samples:,.0f}"
+    fewer = int(batch / each.samples)
+    return f"at {limit:,} tokens a row its steps have {fewer * each.samples:,.0f} or {(fewer + 1) * each.samples:,.0f}"
 
 
 @lru_cache(maxsize=64)

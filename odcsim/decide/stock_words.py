@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from odcsim.decide import stock
 from odcsim.decide.answer import NOTABLE, Basis
 from odcsim.neighbours.neighbour import Neighbour
+from odcsim.recipe import Recipe
+from odcsim.results import capacity
 from odcsim.results.summary import Made, Row
+from odcsim.support.numbers import counted
 
 if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison  # which tells of itself by these
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 def verdict(reply: Basis, balanced: Row) -> str:
     """The best that the trainer runs, and what it would gain from plans and from on-demand, which the engine brings."""
     chosen = reply.chosen
-    words = f"By itself it runs this fastest by {chosen.name}{way(chosen)}."
+    words = f"By itself it runs this fastest by {chosen.name}{way(chosen, reply.unit)}."
     others = [row for row in (balanced, reply.best) if row.memory_fits is not False]
     gains = [(row, chosen.makespan_seconds / row.makespan_seconds) for row in others]
     if not any(gain >= NOTABLE for _, gain in gains):
@@ -26,15 +29,25 @@ def verdict(reply: Basis, balanced: Row) -> str:
     return f"{words} With odc_engine, {listed} as fast."
 
 
-def way(row: Row) -> str:
-    return f", {settings(row.made)}" if row.made else ""
+def unfit(reply: Basis, balanced: Row) -> str:
+    """Where nothing fits that the trainer runs, which does by the engine's plans."""
+    fitting = [row for row in (balanced, reply.best) if row.memory_fits is not False]
+    if not fitting:
+        return "Nothing here fits memory."
+    listed = " and ".join(f"{row.name} ({capacity.told(row)})" for row in fitting)
+    verb = "fits" if len(fitting) == 1 else "fit"
+    return f"Nothing that it runs by itself fits memory. With odc_engine, {listed} {verb}."
 
 
-def settings(made: Made) -> str:
+def way(row: Row, unit: str) -> str:
+    return f", {settings(row.made, unit)}" if row.made else ""
+
+
+def settings(made: Made, unit: str = "sample") -> str:
     """What the trainer is told, and what a step is then."""
-    step = f"{made.samples:,.0f} samples a step"
+    step = f"{made.samples:,.0f} {unit}s a step"
     if made.each:
-        return f"{made.each} sample{'' if made.each == 1 else 's'} in a microbatch, {step}"
+        return f"{counted(made.each, unit)} in a microbatch, {step}"
     return f"at most {made.max_tokens:,} tokens in a microbatch, {step}"
 
 
@@ -43,15 +56,26 @@ def notes(comparison: Comparison) -> Iterator[str]:
     setting = comparison.setting
     if (trainer := stock.known(setting.trainer)) is None:
         return
-    yield rules(trainer)
+    yield rules(trainer, setting.cost.recipe)
     tried = {pair[0] for pair in comparison.stock}
+    given = setting.limit if setting.max_tokens and not setting.limits_tried else 0
     for rule in trainer.own:
-        if rule.balancer not in tried and rule.rows and (least := stock.least_batch(setting, rule)):
-            yield f"{rule.balancer} is left out: its smallest step has {least:,.0f} samples."
+        if rule.balancer in tried or rule.rows is None:
+            continue
+        why = (
+            stock.nearest_steps(setting, rule, given) + " samples"
+            if stock.packs(setting)
+            else (
+                "what stays together is not packed into rows"
+                if setting.trace.bundle is not None
+                else "rows would span steps that are kept in order"
+            )
+        )
+        yield f"{rule.balancer} is left out: {why}."
 
 
-def rules(trainer: Neighbour) -> str:
+def rules(trainer: Neighbour, recipe: Recipe) -> str:
     listed = "; ".join(f"{rule.balancer}: {rule.says}" for rule in trainer.own)
-    kernels = ", ".join(f"{name} {value}" for name, value in trainer.assumes.items())
+    kernels = ", ".join(f"{name} {value}" for name, value in trainer.assumes.items() if recipe.value(name) == value)
     assumed = f" Assumed of it, unless other kernels are asked for: {kernels}." if kernels else ""
     return f"{trainer.name} deals by rules of its own ({listed}) under {' or '.join(trainer.met)} sync.{assumed}"

@@ -8,7 +8,7 @@ from typing import Any
 from odcsim import catalog
 from odcsim.errors import InputError
 from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour
-from odcsim.recipe import fields_of
+from odcsim.recipe import CHOICES, KERNELS, fields_of
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
 from odcsim.support.checked import Given
@@ -32,7 +32,7 @@ def read(text: str, where: str, trainer: Neighbour, number: int | None) -> Chose
     asked = inputs.key("trainer", None).value
     row = rows[number - 1] if number is not None else _best(rows, trainer, asked, where)
     _check(row, trainer, asked, where)
-    return _chosen(inputs, row)
+    return _chosen(inputs, row, trainer)
 
 
 def _best(rows: list[Given], trainer: Neighbour, asked: Any, where: str) -> Given:
@@ -66,7 +66,8 @@ def _check(row: Given, trainer: Neighbour, asked: Any, where: str) -> None:
     if not runs(row, trainer, asked):
         name = f"{row.key('sync').text()} + {row.key('balancer').text()}"
         by = "" if asked == trainer.name else f" as it was priced{f' for {asked}' if asked else ''}"
-        raise InputError(f"{trainer.name} does not run {name}{by}", where=where, fix=_ask(trainer))
+        fix = "choose one of its own with --row" if asked == trainer.name else _ask(trainer)
+        raise InputError(f"{trainer.name} does not run {name}{by}", where=where, fix=fix)
     if row.key("memory_fits").value is False:
         needed, limit = (row.key(name).number() / 1e9 for name in ("memory_bytes", "memory_limit"))
         fix = "choose another with --row, or ask with more GPUs, --truncate or less in a microbatch"
@@ -77,7 +78,7 @@ def _ask(trainer: Neighbour) -> str:
     return f"ask again with --trainer {trainer.name}, for the price of what it does itself"
 
 
-def _chosen(inputs: Given, row: Given) -> ChosenRow:
+def _chosen(inputs: Given, row: Given, trainer: Neighbour) -> ChosenRow:
     both = Given("", {**inputs.mapping(), **row.mapping()}, row.where)
     made = Given("", row.key("made", {}).mapping(), row.where)
     devices, limit = both.key("devices").whole(), made.key("max_tokens", both.key("max_tokens").value).whole()
@@ -95,10 +96,19 @@ def _chosen(inputs: Given, row: Given) -> ChosenRow:
         longest=both.key("trace_longest", 0).whole(0),
         model=str(both.key("model_asked", both.key("model", "").value).value),
         data=str(both.key("trace", "").value),
+        pairs=both.key("unit").value == "pair",
+        kernels=_kernels(both.mapping(), trainer),
         samples_made=float(made.key("samples", 0).number()),
         tokens_made=float(made.key("tokens", 0).number()),
         **_choices(both.mapping()),
     )
+
+
+def _kernels(row: Mapping[str, Any], trainer: Neighbour) -> tuple[str, ...]:
+    """Others than the trainer comes with."""
+    given = {name: row[name] for name in KERNELS if name in row}
+    others = {name: value for name, value in given.items() if value != trainer.assumes.get(name, CHOICES[name].usual)}
+    return tuple(f"{name} {value}" for name, value in others.items() if value not in trainer.knows)
 
 
 def _choices(row: Mapping[str, Any]) -> dict[str, Any]:

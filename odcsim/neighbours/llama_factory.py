@@ -30,6 +30,7 @@ def settings(row: ChosenRow) -> Settings:
         "neat_packing": packing,
         "per_device_train_batch_size": row.each or 1,
         "gradient_accumulation_steps": row.accumulated,
+        "bf16": True,
         "disable_gradient_checkpointing": row.recompute == "none",
     }
     if row.met_each:

@@ -49,8 +49,10 @@ class ChosenRow:
     longest: int = 0  # tokens of a sample; 0: nobody said
     model: str = ""  # as it was asked for
     epochs: float | None = None
+    pairs: bool = False  # of what was chosen and rejected
     stack: str = "plain"
     data: str = ""
+    kernels: tuple[str, ...] = ()  # that were asked for, beside those which the trainer comes with
     samples_made: float = 0.0  # of a step, where a trainer makes it by itself
     tokens_made: float = 0.0
 
@@ -137,6 +139,10 @@ def lacking(trainer: Neighbour, recipe: Recipe) -> list[str]:
         "rank": f"--lora {recipe.lora}" if recipe.lora else "",
         "moments": f"--optimizer {recipe.optimizer}" if recipe.optimizer != "fp32" else "",
         recipe.recompute: f"--recompute {recipe.recompute}" if recipe.recompute in ("operators", "layers") else "",
+        "reshard": "" if recipe.reshard else "--no-reshard",
+        "precision": f"--precision {recipe.value('precision')}" if "precision" not in recipe.usual else "",
+        "reduce": f"--reduce {recipe.value('reduce')}" if "reduce" not in recipe.usual else "",
+        "streams": f"--streams {recipe.streams}" if recipe.streams != "one" else "",
     }
     return [words for name, words in asked.items() if words and name not in trainer.knows]
 

@@ -60,7 +60,7 @@ TORCHTITAN = Neighbour(
     settings,
     COLLECTIVE,
     "packing in order until a sequence is full",
-    frozenset({"operators", "hybrid", "on_host"}),
+    frozenset({"operators", "hybrid", "on_host", "compiled"}),
     "docs/torchtitan.md",
     deal=deal,
     help="torchtitan's proposed packing, rows of like squares together",

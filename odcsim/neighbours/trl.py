@@ -34,7 +34,7 @@ def settings(row: ChosenRow) -> Settings:
     packing = not apart and not row.each
     settings: Settings = {
         **carried(row, "--model_name_or_path", "--num_train_epochs"),
-        "--packing": packing,
+        **({} if row.pairs else {"--packing": packing}),
         "--max_length": row.max_tokens if packing else row.longest or row.max_tokens,
         "--per_device_train_batch_size": row.minibatch if apart else row.each or 1,
         "--gradient_accumulation_steps": 1 if apart else row.accumulated,
@@ -72,7 +72,7 @@ TRL = Neighbour(
     settings,
     LAST,
     "best fit decreasing into packs, which come to devices in turn",
-    frozenset({"rank", "moments"}),
+    frozenset({"rank", "moments", "pairs"}),
     "docs/trl.md",
     deal=deal,
     help="TRL's rows, even in squares of lengths",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from odcsim.errors import InputError
 from odcsim.heuristics.balancer import Deal, Work
 from odcsim.heuristics.karmarkar_karp import differencing_equal
 from odcsim.heuristics.packing import fewest, pack
@@ -32,6 +33,9 @@ LOGS = Logged(
 
 def settings(row: ChosenRow) -> Settings:
     """Its minibatch is of prompts, each of which stands for rollout.n samples."""
+    if row.samples % row.rollouts:
+        fix = f"give a divisor of {row.samples}"
+        raise InputError(f"--rollouts {row.rollouts} does not divide {row.samples} samples of a step", fix=fix)
     actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
     settings: Settings = {
         **carried(row, "actor_rollout_ref.model.path", "trainer.total_epochs"),
@@ -41,7 +45,7 @@ def settings(row: ChosenRow) -> Settings:
         f"{actor}.strategy": "fsdp2",
         f"{actor}.use_dynamic_bsz": True,
         f"{actor}.ppo_max_token_len_per_gpu": row.max_tokens,
-        f"{actor}.ppo_mini_batch_size": max(1, row.samples // row.rollouts),
+        f"{actor}.ppo_mini_batch_size": row.samples // row.rollouts,
         f"{actor}.fsdp_config.fsdp_size": row.per_node if row.hybrid else -1,
         f"{model}.enable_gradient_checkpointing": row.recompute != "none",
     }

@@ -14,7 +14,7 @@ def lines(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
 
 def notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
     yield _priced(row)
-    yield f"names as in {trainer.source}"
+    yield f"names as in {trainer.source}{' and DPOConfig' if row.pairs else ''}"
     if row.data:
         yield f"lengths were those of {row.data}: train on what they are of"
     if row.model and not carried(row, "model"):
@@ -24,7 +24,8 @@ def notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
     else:
         yield f"{trainer.name} deals by its own rule: {_rule(trainer, row)}"
     if trainer.launcher:
-        yield f"run it by {trainer.launcher.format(devices=row.devices, nodes=row.nodes)}"
+        each = ", on each machine with its --machine_rank and --main_process_ip" if row.nodes > 1 else ""
+        yield f"run it by {trainer.launcher.format(devices=row.devices, nodes=row.nodes)}{each}"
     if trainer.caution:
         yield trainer.caution
     yield from (f"not said here: {words}" for name, words in _unsaid(row).items() if name not in trainer.knows)
@@ -32,10 +33,13 @@ def notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
 
 def _priced(row: ChosenRow) -> str:
     """What the price is of, and what becomes of a step where rows are packed."""
-    words = f"{row.balancer} + {row.way}, {row.max_tokens:,} tokens a microbatch"
+    words, unit = (
+        f"{row.balancer} + {row.way}, {row.max_tokens:,} tokens a microbatch",
+        "pairs" if row.pairs else "samples",
+    )
     if row.samples_made:
-        return f"{words}, {row.samples_made:,.0f} samples and {row.tokens_made:,.0f} tokens a step"
-    return f"{words}, {row.samples:,} samples a step"
+        return f"{words}, {row.samples_made:,.0f} {unit} and {row.tokens_made:,.0f} tokens a step"
+    return f"{words}, {row.samples:,} {unit} a step"
 
 
 def _rule(trainer: Neighbour, row: ChosenRow) -> str:
@@ -51,6 +55,7 @@ def _unsaid(row: ChosenRow) -> dict[str, str]:
         "moments": f"moments in {row.moments}" if row.moments != "fp32" else "",
         "operators": "recompute of operators alone" if row.recompute == "operators" else "",
         "layers": "recompute of every second layer alone" if row.recompute == "layers" else "",
+        "kernels": f"kernels as they were priced: {', '.join(row.kernels)}" if row.kernels else "",
     }
     return {name: words for name, words in said.items() if words}
 

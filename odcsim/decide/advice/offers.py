@@ -259,7 +259,13 @@ def run(way: Way) -> Pick:
 
 
 def too_small(site: ways.Site) -> Refused:
-    """What the leanest way would need for the longest sample alone, and what would fit."""
+    """What the leanest way would need for the longest sample alone, and what would fit; or that a trainer makes no such
+    step, whatever fits."""
+    if (trainer := stock.known(site.wish.question.trainer)) is not None:
+        try:
+            stock.chosen(site.settings[0], trainer)
+        except InputError as error:
+            return Refused(site.gpu, site.devices, str(error))
     every = [ways.Way(setting, "collective", "") for setting in site.settings]
     least = min((room.least(way.cost, site.wish.trace) for way in every), key=lambda memory: memory.total)
     terms = least.terms

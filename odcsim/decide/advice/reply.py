@@ -10,6 +10,7 @@ from odcsim.decide.advice import room_words
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.answer import NEAR, NOTABLE
 from odcsim.decide.answer_words import money
+from odcsim.recipe import SEARCHED
 from odcsim.results import capacity
 from odcsim.support.numbers import counted, duration
 
@@ -89,12 +90,13 @@ def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
 
 
 def how(offer: Offer) -> str:
-    way, made = offer.chosen.way, offer.row.made
+    way, made, unit = offer.chosen.way, offer.row.made, offer.chosen.way.setting.trace.unit
+    by = f"Run it by {way.name}, {way.words}"
     if made is not None:
-        return f"Run it by {way.name}, {way.words}: {stock_words.settings(made)}; {room_words.used(offer)}."
+        return f"{by}: {stock_words.settings(made, unit)}; {room_words.used(offer)}."
     return (
-        f"Run it by {way.name}, {way.words}: {counted(way.setting.minibatch, 'sample')} per device and step, in "
-        f"{_packs(offer.row.microbatches)} of at most {way.setting.limit:,} tokens; {room_words.used(offer)}."
+        f"{by}: {counted(way.setting.minibatch, unit)} per device and step, in {_packs(offer.row.microbatches)} "
+        f"of at most {way.setting.limit:,} tokens; {room_words.used(offer)}."
     )
 
 
@@ -210,8 +212,9 @@ def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     if rent.row.fidelity == "extrapolated":
         yield "WARNING: samples or microbatches are beyond what these seconds were made from: they are extrapolated."
     if (trainer := stock.known(advice.wish.question.trainer)) is not None:
-        yield stock_words.rules(trainer)
-    yield fixed.beside(advice.wish.question.recipe)
+        yield stock_words.rules(trainer, advice.wish.question.recipe)
+    searched = [name for name in SEARCHED if name != "sharding" or trainer is None or "hybrid" in trainer.knows]
+    yield fixed.beside(advice.wish.question.recipe, searched)
     yield f"Training steps alone, without loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
     if advice.wish.trace.origin:
         yield f"Lengths: {advice.wish.trace.origin}."

@@ -138,6 +138,8 @@ class Site:
 
 
 def site(wish: Wish, gpu: str, devices: int) -> Site:
+    if (trainer := stock.known(wish.question.trainer)) is not None:
+        stock.check(wish.trace, replace(wish.question.recipe, recompute="full", sharding="full"), trainer)
     hardware = catalog.gpu(gpu)
     return Site(wish, hardware.name, devices, hardware.memory_bytes, tuple(_settings(wish, gpu, devices)))
 

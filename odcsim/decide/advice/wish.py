@@ -99,6 +99,7 @@ class Wish:
             "trace": self.trace.name,
             "trace_samples": self.trace.size,
             "trace_longest": self.trace.longest,
+            "unit": self.trace.unit,
             "trace_origin": self.trace.origin,
             "model": self.question.model,
             "profile": self.question.profile,

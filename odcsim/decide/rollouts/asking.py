@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from odcsim.decide import setting_words
+from odcsim.decide import setting_words, stock
 from odcsim.decide.asking import asked, read, setting_of
 from odcsim.decide.comparison import inputs
 from odcsim.decide.fixed import fixed
@@ -125,6 +125,8 @@ def stepped(
     """Of a question whose lengths are read. `advance` is called once for each of the `pieces` of the work; `limited`
     makes the setting, for who tells how far it is with that."""
     recorded: Trace = question.trace
+    if (trainer := stock.known(question.trainer)) is not None:
+        stock.check(recorded, question.recipe, trainer)
     drawn: dict[str, Any] = {
         "minibatch": batch.share(question.devices),
         "minibatches": batch.steps * batch.updates,

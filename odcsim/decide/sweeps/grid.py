@@ -11,6 +11,7 @@ from typing import Any
 
 from odcsim import balance, catalog, recipe_file
 from odcsim import profile as profiles
+from odcsim.catalog import fits
 from odcsim.cluster import cluster_of, read_cluster
 from odcsim.decide import stock
 from odcsim.decide.sweeps import keys
@@ -82,7 +83,8 @@ def _asked(content: Mapping[str, Any], where: str, folder: str) -> Iterator[dict
         for combined in product(*options):
             said = {name: value for one in combined for name, value in one.items() if name != keys.RECIPE}
             file: Mapping[str, Any] = next((one[keys.RECIPE] for one in combined if keys.RECIPE in one), {})
-            assumed = {} if said.get("profile") else stock.assumed(said.get("trainer"))
+            measured = fits.measured_by(located(folder, said["profile"]) or "") if said.get("profile") else {}
+            assumed = measured or ({} if said.get("profile") else stock.assumed(said.get("trainer")))
             recipe = USUAL.by(**(assumed | dict(file) | fields_of(said))).inputs()
             yield keys.USUAL | {name: value for name, value in said.items() if name in FIELDS} | recipe
 

@@ -9,6 +9,8 @@ from odcsim.results.summary import Row
 from odcsim.show.pages import page
 from odcsim.support.numbers import duration
 
+ASKED = "Would on-demand communication pay?"
+
 
 def opening(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -> list[str]:
     """`run`: the whole training run that somebody asked for, of which its figures are then."""
@@ -18,7 +20,7 @@ def opening(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -
         page.answer(advice(comparison, reply, run)),
         page.key_figures(_figures(comparison, reply, run)),
         f"<p>{_badges(comparison)}</p>",
-        page.heading("Would on-demand communication pay?"),
+        page.heading(ASKED if reply.balanced is None else "What would odc_engine bring?"),
         page.answer([answer_words.verdict(reply)], yes=reply.pays),
         *(page.paragraph(sentence) for sentence in answer_words.sentences(comparison, reply)),
     ]
@@ -35,9 +37,12 @@ def advice(comparison: Comparison, reply: Basis, run: WholeRun | None = None) ->
     chosen, setting = reply.chosen, comparison.setting
     samples = f"{setting.minibatch} {setting.trace.unit}{'s' if setting.minibatch > 1 else ''}"
     size = f"{samples} per device and step, at most {setting.limit:,} tokens in a microbatch"
-    size = stock_words.settings(chosen.made) if chosen.made else size
+    size = stock_words.settings(chosen.made, setting.trace.unit) if chosen.made else size
     takes = f"{_takes(chosen)}." if run is None else run.sentence(reply)
-    return [f"Run {named(chosen)}: {size}. {takes}", *answer_words.misfit(comparison, reply), _sure(chosen)]
+    misfit = answer_words.misfit(comparison, reply)
+    if reply.nothing_fits:
+        return [answer_words.verdict(reply), *misfit]
+    return [f"Run {named(chosen)}: {size}. {takes}", *misfit, _sure(chosen)]
 
 
 def _takes(row: Row) -> str:
@@ -59,12 +64,17 @@ def _sure(chosen: Row) -> str:
 def _figures(comparison: Comparison, reply: Basis, run: WholeRun | None) -> list[tuple[str, str]]:
     chosen, before = (row if run is None else run.over(row) for row in (reply.chosen, reply.reference))
     for_steps = f"for {chosen.minibatches:,} optimizer steps"
-    hours = f"GPU-hours {for_steps}{hours_between(chosen)}, {before.gpu_hours:.3g} before"
+    instead = "before" if reply.balanced is None else f"under {named(reply.reference)}"
+    hours = f"GPU-hours {for_steps}{hours_between(chosen)}, {before.gpu_hours:.3g} {instead}"
     figures = [(duration(chosen.makespan_seconds), for_steps), (f"{chosen.gpu_hours:.3g}", hours)]
     if chosen.dollars is not None and before.dollars is not None:
-        figures.append((money(chosen.dollars), f"{for_steps}{dollars_between(chosen)}, {money(before.dollars)} before"))
-    idle = f"idle, from collective + lb-micro to {named(chosen)}"
-    figures.append((f"{before.idle:.0%} → {chosen.idle:.0%}", idle))
+        dollars = f"{for_steps}{dollars_between(chosen)}, {money(before.dollars)} {instead}"
+        figures.append((money(chosen.dollars), dollars))
+    if reply.balanced is None:
+        idle = f"idle, from collective + lb-micro to {named(chosen)}"
+        figures.append((f"{before.idle:.0%} → {chosen.idle:.0%}", idle))
+    else:
+        figures.append((f"{chosen.idle:.0%}", f"idle under {named(chosen)}"))
     gain = f"as fast as collective + lb-micro, {answer_words.interval(chosen)}"
     figures.append((f"{chosen.speedup:.2f} x", gain))
     if chosen.memory_bytes is not None:

@@ -177,3 +177,57 @@ def test_pairs_are_not_packed():
     trace = replace(CHATS, bundle=np.arange(3000) // 2)
     setting = ask(trace, "qwen3-0.6b", trainer="trl", **WORDS)
     assert {way.rule.balancer for way, _ in stock.chosen(setting, TRAINERS["trl"])} <= {IN_PADDED, IN_BATCHES}
+
+
+@pytest.mark.parametrize("batch", [128, 160, 176, 192, 256, 512])
+@pytest.mark.parametrize("trainer", ["trl", "torchtitan", "llamafactory"])
+def test_rows_are_as_long_as_the_batch_needs_them(trainer, batch):
+    """No batch falls between the limits that are tried, where memory has room for those that fit it."""
+    setting = ask("sharegpt", "qwen3-8b", truncate=8000, gpu="h100", devices=8, global_batch=batch, trainer=trainer)
+    packed = [way for way, _ in stock.chosen(setting, TRAINERS[trainer]) if way.rule.rows]
+    assert packed
+    assert all(abs(way.samples / batch - 1) <= stock.OTHER for way in packed)
+
+
+def test_where_nothing_of_the_trainers_fits_that_of_the_engine_is_told(capsys, tmp_path):
+    words = "sharegpt --truncate 8k --model qwen3-8b --gpu h100 --devices 8 --minibatch 32 --minibatches 4".split()
+    assert (
+        main(
+            ["compare", *words, "--max-tokens", "19456", "--trainer", "torchtitan", "--html", str(tmp_path / "r.html")]
+        )
+        == 0
+    )
+    out = capsys.readouterr().out
+    [filled] = [line for line in out.splitlines() if line.startswith(" filled")]
+    assert ">" in filled
+    assert "Nothing that it runs by itself fits memory. With odc_engine, collective + " in out
+    page = (tmp_path / "r.html").read_text()
+    assert "Run collective + filled" not in page
+    assert " before" not in page.partition("key-figures")[2].partition("</dl>")[0]
+
+
+@pytest.mark.parametrize("trainer", ["verl", "slime", "nemo-rl", "axolotl", "torchtitan"])
+def test_who_takes_no_pairs_is_asked_for_none(trainer):
+    trace = replace(CHATS, bundle=np.arange(3000) // 2, unit="pair")
+    with pytest.raises(InputError, match=f"pairs with --trainer {trainer}; ask for trl or odc"):
+        compare(ask(trace, "qwen3-0.6b", trainer=trainer, **WORDS))
+
+
+@pytest.mark.parametrize("more", [{"reshard": False}, {"precision": "fp8"}, {"reduce": "bf16"}, {"streams": "two"}])
+def test_what_no_setting_says_is_refused(more):
+    with pytest.raises(InputError, match="with --trainer axolotl; its settings do not say it"):
+        compare(asked("axolotl", **more))
+
+
+def test_kernels_that_were_asked_for_are_no_longer_told_as_assumed(capsys, tmp_path):
+    words = "sharegpt --truncate 2k --model qwen3-0.6b --gpu h100 --devices 2 --minibatch 64 --minibatches 2".split()
+    for more, told, note in (
+        ([], "Assumed of it, unless other kernels are asked for: stack plain, loss whole.", False),
+        (["--loss", "chunked"], "Assumed of it, unless other kernels are asked for: stack plain.", True),
+    ):
+        assert main(["compare", *words, "--trainer", "axolotl", *more]) == 0
+        assert told in capsys.readouterr().out
+        assert main(["compare", *words, "--trainer", "axolotl", *more, "--json"]) == 0
+        (tmp_path / "rows.json").write_text(capsys.readouterr().out)
+        assert main(["flags", "axolotl", str(tmp_path / "rows.json")]) == 0
+        assert ("not said here: kernels as they were priced: loss chunked" in capsys.readouterr().out) is note
