@@ -76,10 +76,8 @@ def chosen(setting: Setting, trainer: Neighbour) -> list[tuple[Stock, str]]:
         if found:
             return found
     if not packs(setting):
-        together = setting.trace.bundle is not None
-        what = f"{setting.trace.unit}s of '{setting.trace.name}'" if together else "steps in their order"
-        problem = f"{trainer.name} packs samples into rows, and {what} do not go there"
-        raise InputError(problem, fix="name a trainer that takes batches of them, such as trl, or leave --trainer out")
+        problem = f"{trainer.name} packs samples into rows, which would span steps of '{setting.trace.name}'"
+        raise InputError(problem, fix="leave out --in-order, or --trainer")
     batch, rule = setting.minibatch * setting.cost.cluster.devices, next(rule for rule in trainer.own if rule.rows)
     problem = f"{trainer.name} makes no step of {batch:,} samples of these: {nearest_steps(setting, rule, given)}"
     raise InputError(problem, fix="ask for as many with --global-batch, or leave --trainer out")

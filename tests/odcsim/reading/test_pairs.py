@@ -260,4 +260,4 @@ def test_a_trainer_pads_both_sides_to_the_longest_of_all(tmp_path, capsys):
     assert max(schedule.fullest for schedule in every) == held
     asked = ["--model", "nano", "--gpu", "h100", "--devices", "2", "--minibatch", "4", "--trainer", "torchtitan"]
     assert main(["compare", str(tmp_path / "a.csv"), *asked]) == 2
-    assert "torchtitan packs samples into rows, and pairs of 'a.csv' do not go there" in capsys.readouterr().err
+    assert "a.csv: pairs with --trainer torchtitan; ask for trl or odc, or leave it out" in capsys.readouterr().err
