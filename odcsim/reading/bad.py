@@ -13,6 +13,7 @@ from odcsim.errors import InputError
 from odcsim.trace import Trace
 
 NAMED = 6  # rows; the rest are counted
+NOTHING = "no row is left without them"
 
 
 class Fault(NamedTuple):
@@ -38,13 +39,19 @@ def sifted(checks: Sequence[Check]) -> tuple[NDArray[np.bool_], list[Fault]]:
     return ~wrong, [Fault(row, *next(each.told(row) for each in checks if each.wrong[row])) for row in rows]
 
 
+class NoneLeft(InputError):
+    """Every row of a file is bad."""
+
+
 @dataclass(slots=True)
 class BadRows:
-    """Of all `rows` that were read, of one file or several, `count` are bad."""
+    """Of all `rows` that were read, of one file or several, `count` are bad. `skip`: they are left out."""
 
+    skip: bool = False
     rows: int = 0
     count: int = 0
     found: list[tuple[Path, str, Fault]] = field(default_factory=list)  # the file, where in it
+    spent: list[Path] = field(default_factory=list)  # files of which no row is left
 
     def add(self, path: Path, good: NDArray[np.bool_], faults: Iterable[Fault], place: Callable[[int], str]) -> None:
         """Another piece of a file: which of its rows are good, and what is wrong with the first of the rest."""
@@ -58,18 +65,23 @@ class BadRows:
         """A trace without them, which says so."""
         if not self.count:
             return trace
-        words = f"{self.count:,} of {self.rows:,} rows left out: {self._listed()}"
+        words = f"{self.count:,} of {self.rows:,} rows left out: {self._listed()}{self._without()}"
         return replace(trace, origin=f"{trace.origin}; {words}" if trace.origin else words, left_out=words)
 
-    def refusal(self, where: Path, *, skip: bool = False) -> InputError:
-        """Of them all, or that nothing but them is there."""
+    def refusal(self, where: Path) -> NoneLeft:
+        """Of them all; where they are left out, because nothing but them is there."""
         if self.count == 1:
             [(path, at, (_, problem, fix))] = self.found
-            way = "" if skip else f"{fix}, or leave it out with --skip-bad" if fix else "leave it out with --skip-bad"
-            return InputError(problem, where=f"{path}{at}", fix=way or fix)
+            way = f"{fix}, or leave it out with --skip-bad" if fix else "leave it out with --skip-bad"
+            return NoneLeft(problem, where=f"{path}{at}", fix=NOTHING if self.skip else way)
         problem = f"{self.count:,} of {self.rows:,} rows are bad: {self._listed()}"
-        fix = "none is left" if skip else "mend them, or leave them out with --skip-bad"
-        return InputError(problem, where=str(where), fix=fix)
+        fix = NOTHING if self.skip else "mend them, or leave them out with --skip-bad"
+        return NoneLeft(problem, where=str(where), fix=fix)
+
+    def _without(self) -> str:
+        names = [path.name for path in self.spent]
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        return f"; no row is left of {', '.join(names[:NAMED])}{more}" if names else ""
 
     def _listed(self) -> str:
         """The first ones by their places, those that are bad in one way together."""

@@ -11,7 +11,7 @@ from odcsim.errors import InputError
 from odcsim.reading import counted, nested, steplogs, unpacked
 from odcsim.reading.arrays import open_megatron, open_numpy
 from odcsim.reading.arrow import is_saved, open_arrow, open_parquet, open_saved
-from odcsim.reading.bad import BadRows, Check, sifted
+from odcsim.reading.bad import BadRows, Check, NoneLeft, sifted
 from odcsim.reading.counted import TextCounting
 from odcsim.reading.jsons import open_json, open_jsonl
 from odcsim.reading.pairs import in_turn, paired
@@ -49,18 +49,27 @@ def looks_like_one(text: str) -> bool:
 
 def load(path: Path, column: str | None = None, asked: TextCounting | None = None, *, skip_bad: bool = False) -> Trace:
     """A trace from a file of lengths, a count table or a quantile table; or of texts, counted as is asked."""
-    bad = BadRows()
+    bad = BadRows(skip_bad)
     with unpacked.plain(path) as file:
         if file.exists() and not file.is_dir():
             check_file(file)
         if file.is_dir() and not is_saved(file) and (files := shards(file)):
             share = None if asked is None else asked.share(len(files))
-            trace = joined(file, files, lambda part: _one(part, column, share, bad))
+            trace = joined(file, files, lambda part: _shard(part, column, share, bad))
         else:
             trace = _one(file, column, asked, bad)
-        if bad.count and not skip_bad:
+        if trace is None or (bad.count and not skip_bad):
             raise bad.refusal(file)
     return bad.left_out(trace)
+
+
+def _shard(path: Path, column: str | None, asked: TextCounting | None, bad: BadRows) -> Trace | None:
+    """None where all of its rows are bad: others may hold good ones."""
+    try:
+        return _one(path, column, asked, bad)
+    except NoneLeft:
+        bad.spent.append(path)
+        return None
 
 
 def _one(path: Path, column: str | None, asked: TextCounting | None, bad: BadRows) -> Trace:

@@ -31,12 +31,15 @@ def shards(folder: Path) -> list[Path]:
     return sorted(files, key=_by_number)
 
 
-def joined(folder: Path, files: Sequence[Path], read: Callable[[Path], Trace]) -> Trace:
-    """One trace of all files. A prompt that comes again in another file makes another group."""
-    tally, first = Tally(str(folder)), read(files[0])
+def joined(folder: Path, files: Sequence[Path], read: Callable[[Path], Trace | None]) -> Trace | None:
+    """One trace of all files that hold one. A prompt that comes again in another file makes another group."""
+    parts = (part for part in map(read, files) if part is not None)
+    if (first := next(parts, None)) is None:
+        return None
+    tally = Tally(str(folder))
     tally.beside = next((words for name, words in BESIDE.items() if getattr(first, name) is not None), "")
     groups, bundles, steps, drawn, size, folded = Groups(), Groups(), [], 0, 0, False
-    for part in chain([first], map(read, files[1:])):
+    for part in chain([first], parts):
         if _kind(part) != _kind(first):
             raise InputError("holds files of different columns", where=str(folder), fix="name one file")
         tally.add(part.lengths, part.loss, part.counts)

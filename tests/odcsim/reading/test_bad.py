@@ -32,6 +32,12 @@ def folder(tmp_path_factory):
     return tokenizer_in(tmp_path_factory.mktemp("tokenizer"), UNMARKED)
 
 
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory):
+    refuses = "{% if messages|length < 2 %}{{ raise_exception('two turns') }}{% endif %}"
+    return tokenizer_in(tmp_path_factory.mktemp("strict"), refuses + UNMARKED)
+
+
 def as_csv(path, rows):
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -130,8 +136,37 @@ def test_groups_and_steps_are_those_of_the_rows_that_are_left(tmp_path):
 
 def test_a_file_of_nothing_else_leaves_none(tmp_path):
     (tmp_path / "a.csv").write_text("length\n0\n-1\n")
-    with pytest.raises(InputError, match=r"a\.csv: 2 of 2 rows are bad: lines 2 \(.*holds 0\), 3 \(.*holds -1\)"):
+    told = r"a\.csv: 2 of 2 rows are bad: lines 2 \(.*holds 0\), 3 \(.*holds -1\); no row is left without them$"
+    with pytest.raises(InputError, match=told):
         load(tmp_path / "a.csv", skip_bad=True)
+    (tmp_path / "b.jsonl").write_text('{"length": null}')
+    with pytest.raises(InputError, match=r"b\.jsonl:1: column 'length' holds None; no row is left without them$"):
+        load(tmp_path / "b.jsonl", skip_bad=True)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(shards=st.lists(st.lists(st.sampled_from([None, 5, 70]), min_size=1, max_size=3), min_size=1, max_size=5))
+def test_a_shard_of_nothing_else_is_left_out_and_named(tmp_path_factory, strict, counts, shards):
+    """Whichever it is, unless all are; without being asked for that, the rows of all shards are in one error."""
+    path, asked = tmp_path_factory.mktemp("shards"), {"tokenizer": strict} if counts else {}
+    for number, rows in enumerate(shards):
+        said = [{"messages": TALK if value else TALK[:1]} if counts else {"length": value} for value in rows]
+        (path / f"{number}.jsonl").write_text("\n".join(map(json.dumps, said)))
+    good = [value for rows in shards for value in rows if value]
+    wrong, spent = sum(map(len, shards)) - len(good), [n for n, rows in enumerate(shards) if not any(rows)]
+    if wrong > 1:
+        with pytest.raises(InputError, match=rf"{wrong} of {wrong + len(good)} rows are bad: .*--skip-bad$"):
+            load(path, **asked)
+    if not good:
+        with pytest.raises(InputError, match=r"no row is left without them$"):
+            load(path, skip_bad=True, **asked)
+        return
+    trace = load(path, skip_bad=True, **asked)
+    assert trace.size == len(good)
+    assert counts or trace.lengths.tolist() == good
+    named = f"; no row is left of {', '.join(f'{number}.jsonl' for number in spent)}"
+    assert trace.left_out.endswith(named) if spent else "no row is left" not in trace.left_out
 
 
 @pytest.mark.parametrize("value", ["3,337", " 3,337 ", "3,337.0", "+3,337"])
@@ -212,13 +247,11 @@ def test_a_completion_that_is_null_and_a_text_without_tokens(tmp_path, folder):
     assert trace.left_out == "2 of 5 rows left out: lines 3 (is blank), 5 (has other fields than the first line)"
 
 
-def test_what_a_template_refuses_is_one_bad_row_among_blocks_of_good_ones(tmp_path):
-    refuses = "{% if messages|length < 2 %}{{ raise_exception('two turns') }}{% endif %}"
-    folder = tokenizer_in(tmp_path / "strict", refuses + UNMARKED)
+def test_what_a_template_refuses_is_one_bad_row_among_blocks_of_good_ones(tmp_path, strict):
     rows = [{"messages": TALK}] * (2 * writing.BLOCK)
     rows.insert(writing.BLOCK + 7, CHATS[3])
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    trace = load(tmp_path / "a.jsonl", tokenizer=folder, skip_bad=True)
+    trace = load(tmp_path / "a.jsonl", tokenizer=strict, skip_bad=True)
     assert trace.size == 2 * writing.BLOCK
     assert trace.left_out.startswith(f"1 of {trace.size + 1:,} rows left out: line {writing.BLOCK + 8} (the chat")
 
