@@ -161,7 +161,7 @@ def _lengths(asked: Iterable[Mapping[str, Any]], where: str, folder: str) -> dic
                 trace = read(at)
                 found[which] = digest(trace), trace.left_out and f"{trace.name}: {trace.left_out}"
             except InputError as error:
-                raise InputError(f"trace: {error}", where=where) from None
+                raise InputError(f"trace: {keys.named(error)}", where=where) from None
     return found
 
 

@@ -295,6 +295,12 @@ def test_a_sweep_and_a_check_say_it_too(tmp_path, capsys, monkeypatch):
     (tmp_path / "grid.toml").write_text(f"{grid}minibatches = 2\nbalancer = ['native']\n")
     assert main(["sweep", "grid.toml", "--jobs", "1", "-o", "b.csv"]) == 0
     assert capsys.readouterr().err == told
+    (tmp_path / "dirty.toml").write_text(grid.replace("skip_bad = true\n", ""))
+    assert main(["sweep", "dirty.toml", "-o", "c.csv"]) == 2
+    fix = "give every row the same columns, or leave it out with skip_bad = true"
+    assert capsys.readouterr().err == f"odcsim: error: dirty.toml: trace: a.csv:11: is blank; {fix}\n".replace(
+        "a.csv", str(tmp_path / "a.csv")
+    )
     (tmp_path / "plan.json").write_text("[[[0, 1]], [[8, 9]]]")
     assert main(["check", "plan.json", "--lengths", "a.csv", "--skip-bad"]) == 0
     assert capsys.readouterr().err == told
