@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.bad import BadRows
+from odcsim.reading.bad import BadRows, Check, sifted
+from odcsim.reading.labelled import are_said
 from odcsim.reading.pairs import paired
 from odcsim.reading.records import Record, RecordFile
 from odcsim.reading.roles import GROUP, LENGTH, STEP, first_of
@@ -74,8 +75,11 @@ def load(path: Path, opened: Callable[[], Table], column: str | None, asked: Tex
         form = form_in(file, column, folder)
         size = file.size() if asked.sample else 0
     chosen = _drawn(size, asked.sample) if asked.sample and asked.sample < size else None
-    lengths, loss, faults = _once(file, form, folder, chosen)
+    lengths, loss, unfit = _once(file, form, folder, chosen)
     good = np.asarray((lengths.reshape(-1, form.each) > 0).all(axis=1), np.bool_)
+    with budget.bounded(path):
+        said, blank = sifted(_labelled(table, form, len(good), chosen))
+    good, faults = good & said, sorted({fault.row: fault for fault in (*blank, *unfit)}.values())
     bad.add(path, good, faults, lambda row: file.place(row if chosen is None else int(chosen[row])))
     if not good.any():
         raise bad.refusal(path)
@@ -123,6 +127,15 @@ def _anew(
     with writer.lock:
         blocks = writer.blocks(request, source_of(file, form, folder))
         return counted(blocks, folder.tokenizer, advance, writer.end, plain=form.plain, each=form.each)
+
+
+def _labelled(table: Table, form: Form, rows: int, chosen: NDArray[np.int64] | None) -> list[Check]:
+    """What rows have to be that are rollouts."""
+    names = [first_of(table.names, STEP), first_of(table.names, GROUP)]
+    if names[0] is None or not form.groups:
+        return [Check(np.zeros(rows, np.bool_), lambda _: ("", ""))]
+    every = [are_said(name, table.values(name)) for name in names if name is not None]
+    return every if chosen is None else [Check(one.wrong[chosen], one.told) for one in every]
 
 
 def _rollouts(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from odcsim.reading.arrow import is_saved, open_arrow, open_parquet, open_saved
 from odcsim.reading.bad import BadRows, Check, NoneLeft, sifted
 from odcsim.reading.counted import TextCounting
 from odcsim.reading.jsons import open_json, open_jsonl
+from odcsim.reading.labelled import are_said
 from odcsim.reading.pairs import in_turn, paired
 from odcsim.reading.records import Record
 from odcsim.reading.roles import NoLengths, Roles, assign
@@ -153,8 +155,10 @@ def _tallied(table: Table, roles: Roles, path: Path, bad: BadRows) -> tuple[Tall
     beside = "another side" if roles.sides else "a step or group" if roles.group or roles.step else ""
     tally, counted = Tally(str(path), beside), False
     start, every = 0, [np.zeros(0, np.bool_)]
+    labels = {name: table.values(name) for name in (roles.step, roles.group) if name}
     for columns in table.pieces(roles.numbers):
         totals, checks = _checks(table, roles, columns, start)
+        checks += [are_said(name, islice(values, len(totals[0]))) for name, values in labels.items()]
         good, faults = sifted(checks)
         bad.add(path, good, faults, lambda row, start=start: table.place(start + row))  # type: ignore[misc]
         if faults:

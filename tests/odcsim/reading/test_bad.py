@@ -134,6 +134,19 @@ def test_groups_and_steps_are_those_of_the_rows_that_are_left(tmp_path):
     assert (trace.group.tolist(), trace.step.tolist()) == ([1, 2, 3], [1, 1, 2])
 
 
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("beside", ["step", "prompt_id"])
+def test_a_row_that_does_not_say_its_step_or_group_is_bad(tmp_path, name, beside):
+    rows = [{"length": 5 + i, "step": i // 2, "prompt_id": i // 2, beside: said} for i, said in enumerate([0, None, 1])]
+    WRITERS[name](tmp_path / name, [*rows, {**rows[0], "length": 9}])
+    trace = load(tmp_path / name, skip_bad=True)
+    assert trace.lengths.tolist() == [5, 7, 9]
+    assert len(trace.step) == len(trace.group) == 3
+    assert trace.left_out.startswith("1 of 4 rows left out: ")
+    with pytest.raises(InputError, match=f"column '{beside}' holds nothing; say it in every row"):
+        load(tmp_path / name)
+
+
 def test_a_file_of_nothing_else_leaves_none(tmp_path):
     (tmp_path / "a.csv").write_text("length\n0\n-1\n")
     told = r"a\.csv: 2 of 2 rows are bad: lines 2 \(.*holds 0\), 3 \(.*holds -1\); no row is left without them$"
@@ -261,6 +274,11 @@ def test_rollouts_keep_their_groups_beside_rows_that_are_left_out(tmp_path, fold
     (tmp_path / "7.jsonl").write_text("\n".join(map(json.dumps, rows)))
     trace = load(tmp_path / "7.jsonl", tokenizer=folder, skip_bad=True)
     assert (trace.group.tolist(), trace.step.tolist()) == ([0, 1, 1], [7] * 3)
+    del rows[0]["step"]
+    (tmp_path / "7.jsonl").write_text("\n".join(map(json.dumps, [rows[3], *rows])))
+    trace = load(tmp_path / "7.jsonl", tokenizer=folder, skip_bad=True)
+    assert (trace.group.tolist(), trace.step.tolist()) == ([0, 0, 0], [7] * 3)
+    assert trace.left_out.endswith(": lines 2 (has no 'step'), 3 (has no text in 'output')")
 
 
 def test_shards_tell_in_which_of_them(tmp_path):
