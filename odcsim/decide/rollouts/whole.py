@@ -19,6 +19,7 @@ from odcsim.schedule import Schedule
 from odcsim.support.numbers import duration
 
 HEAD = 1 / 3  # of the head's seconds that are its forward's
+DIME = 0.0995  # dollars, from which on cents tell enough
 REFERENCE, VERL = ("packed", "collective"), ("rollout", "collective")
 
 
@@ -152,7 +153,7 @@ def takes(rows: Sequence[WholeStep], mine: WholeStep | None = None) -> list[str]
 
 def paid(dollars: float | None) -> str:
     """Cents of a step that costs a few."""
-    return "" if dollars is None else money(dollars) if dollars >= 1 else f"${dollars:.2g}"
+    return "" if dollars is None else money(dollars) if dollars >= DIME else f"${dollars:.2g}"
 
 
 def own(rows: Sequence[WholeStep], trainer: str | None) -> WholeStep | None:
