@@ -26,6 +26,8 @@ def read(text: str, where: str, trainer: Neighbour, number: int | None) -> Chose
     rows = given.key("rows").items() if isinstance(content, dict) and "inputs" in content else []
     if not rows:
         raise InputError("has no rows", where=where, fix=EXPECTED)
+    if any("dealt" in row.mapping() for row in rows):
+        raise InputError("is of 'odcsim rl', which has no settings of a row", where=where, fix=EXPECTED)
     if number is not None and number > len(rows):
         raise InputError(f"--row {number} of {len(rows)}", where=where, fix=f"give 1 to {len(rows)}")
     inputs = given.key("inputs")

@@ -172,6 +172,17 @@ def test_what_holds_no_rows_is_one_line(run, content):
     assert len(told.err.splitlines()) == 1
 
 
+def test_a_step_of_rl_is_said_to_have_no_settings(tmp_path, run, capsys):
+    (tmp_path / "l.csv").write_text("length\n" + "900\n300\n" * 20)
+    small = ["--model", "qwen3-0.6b", "--gpu", "h100", "--devices", "2", "--prompts", "4", "--rollouts", "1"]
+    assert main(["rl", str(tmp_path / "l.csv"), *small, "--steps", "2", "--json"]) == 0
+    printed = capsys.readouterr().out
+    for number in ([], ["--row", "1"]):
+        code, told = run("verl", printed, *number)
+        assert code == 2
+        assert "is of 'odcsim rl', which has no settings of a row; give what 'odcsim compare --json'" in told.err
+
+
 def test_a_row_that_is_not_there(run):
     code, told = run("verl", advice("verl", OFFER, OFFER), "--row", "3")
     assert code == 2
