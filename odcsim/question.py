@@ -101,7 +101,10 @@ class Field:
         if value is None and self.usual is None:
             return
         if not self.values.holds(value):
-            raise InputError(f"--{name.replace('_', '-')} is {value!r:.40}", fix=self.example or self.values.expected)
+            fix = self.example or self.values.expected
+            if self.values.type is int and (isinstance(value, bool) or not hasattr(value, "__index__")):
+                fix = f"give {self.values.expected}"
+            raise InputError(f"--{name.replace('_', '-')} is {value!r:.40}", fix=fix)
 
 
 def _field(values: Values, group: str, usual: Any = None, **how: Any) -> Any:

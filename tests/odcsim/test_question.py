@@ -63,6 +63,10 @@ def test_a_setting_has_the_terms_of_its_question():
         ({"minibatch": 2, "global_batch": 16}, "--minibatch 2 and --global-batch 16"),
         ({"global_batch": 18, "devices": 4}, "--global-batch 18 does not divide by 4 devices"),
         ({"truncate": 0}, "--truncate is 0"),
+        ({"truncate": "4k"}, "--truncate is '4k'; give a whole number from 1"),
+        ({"devices": "2"}, "--devices is '2'; give a whole number from 1"),
+        ({"devices": True}, "--devices is True; give a whole number from 1"),
+        ({"devices": -2}, "--devices is -2; give at least 1"),
     ],
 )
 def test_what_no_field_may_hold_is_refused_by_its_flag(words, told):
