@@ -53,6 +53,10 @@ class Comparison(Glanced, Evaluation):
         file = assign(setting, balancer, [drawn(setting)[minibatch]]).sealed()
         return simulation.simulate(file, simulated(setting, sync))
 
+    def limit(self, row: Row) -> int:
+        """Of the row's microbatches, which a trainer's own has for itself."""
+        return row.made.max_tokens if row.made else self.setting.limit
+
     @property
     def whole_run(self) -> WholeRun | None:
         """All minibatches of the epochs that were asked for, where they were."""
@@ -67,8 +71,11 @@ class Comparison(Glanced, Evaluation):
 
     def records(self) -> list[dict[str, Any]]:
         """Its rows, flat: each with its limit and, where epochs were asked for, the whole run."""
-        limit, run = {"max_tokens": self.setting.limit}, self.whole_run
-        return [tables.flat({**limit, **row.as_json(), **(run.columns(row) if run else {})}) for row in self.rows]
+        run = self.whole_run
+        return [
+            tables.flat({"max_tokens": self.limit(row), **row.as_json(), **(run.columns(row) if run else {})})
+            for row in self.rows
+        ]
 
     def _glance(self) -> Glance:
         known = columns.PRICED if any(row.dollars is not None for row in self.rows) else columns.FEW

@@ -21,7 +21,7 @@ _SPENT = {
     **{name: name for name in "gpu_hours gpu_hours_low gpu_hours_high dollars dollars_low dollars_high".split()},
 }  # fmt: skip
 SPEEDUPS = ("speedup", "speedup_low", "speedup_high", "speedup_best_collective", "sync_gain", "balancer_gain")
-RUN = ("steps", *_SPENT.values())
+RUN = ("steps", "samples", *_SPENT.values())
 
 
 def steps(trace: Trace, epochs: float, global_batch: int, trainer: str | None = None) -> int:
@@ -79,11 +79,15 @@ class WholeRun:
 
     def columns(self, row: Row) -> dict[str, Any]:
         """The same beside a row of a table."""
-        return {"run.steps": self.of(row).steps, **{f"run.{name}": value for name, value in self.spent(row).items()}}
+        return {f"run.{name}": value for name, value in {**self._stepped(row), **self.spent(row)}.items()}
 
     def as_json(self) -> dict[str, Any]:
-        rows = [{"row": named(row), **self.spent(row)} for row in self.evaluation.rows]
+        rows = [{"row": named(row), **self._stepped(row), **self.spent(row)} for row in self.evaluation.rows]
         return {"epochs": self.epochs, "global_batch": self.global_batch, "steps": self.steps, "rows": rows}
+
+    def _stepped(self, row: Row) -> dict[str, Any]:
+        own = self.of(row)
+        return {"steps": own.steps, "samples": own.samples}
 
     def sentence(self, reply: Basis) -> str:
         epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"

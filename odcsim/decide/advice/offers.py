@@ -58,6 +58,14 @@ class Best:
         return self.without.row.makespan_seconds / self.with_it.row.makespan_seconds
 
     @property
+    def with_engine(self) -> dict[str, float]:
+        """How many times as fast the trainer's run would be by the best ways that odc_engine brings to it."""
+        if self.own is None:
+            return {}
+        others = [pick for pick in (self.without, self.with_it) if pick is not None]
+        return {pick.way.name: self.own.row.makespan_seconds / pick.row.makespan_seconds for pick in others}
+
+    @property
     def pays(self) -> bool:
         """Whether on-demand leads by what somebody would change their training loop for, or alone fits."""
         return self.without is None or (self.gain or 0.0) >= NOTABLE
@@ -140,6 +148,8 @@ class Offer:
             "dollars": row.dollars,
             "dollars_low": row.dollars_low,
             "dollars_high": row.dollars_high,
+            "steps": self.chosen.steps,
+            "samples": self.chosen.samples,
             **way.as_json(),
             **({} if row.made is None else {"made": asdict(row.made)}),
             "microbatches": row.microbatches,
@@ -149,6 +159,7 @@ class Offer:
             "idle": row.idle,
             "mfu": row.mfu,
             "over_without": self.best.gain,
+            **({} if self.best.own is None else {"with_engine": self.best.with_engine}),
             "ways": self.best.tried,
             "fidelity": row.fidelity,
             "cost": way.cost.profile.origin,

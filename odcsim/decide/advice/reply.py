@@ -108,7 +108,7 @@ def _packs(microbatches: float) -> str:
 def on_demand(offer: Offer) -> str:
     best = offer.best
     if best.own is not None:
-        return _beside(best, best.own)
+        return _beside(best)
     if best.with_it is None:
         return "On-demand communication does not fit memory there."
     name = best.with_it.way.name
@@ -122,13 +122,12 @@ def on_demand(offer: Offer) -> str:
     return f"On-demand communication brings nothing here: {slower}."
 
 
-def _beside(best: Best, own: Pick) -> str:
+def _beside(best: Best) -> str:
     """What balancers and syncs would bring that the trainer has not."""
-    others = [pick for pick in (best.without, best.with_it) if pick is not None]
-    gains = [(pick.way.name, own.row.makespan_seconds / pick.row.makespan_seconds) for pick in others]
-    if not any(gain >= NOTABLE for _, gain in gains):
+    gains = best.with_engine
+    if not any(gain >= NOTABLE for gain in gains.values()):
         return f"No balancer and no sync of odc_engine is notably faster than what {best.trainer} runs by itself."
-    listed = " and ".join(f"{name} {gain:.2f} times" for name, gain in gains)
+    listed = " and ".join(f"{name} {gain:.2f} times" for name, gain in gains.items())
     return f"{best.trainer} runs that by itself. With odc_engine, {listed} as fast."
 
 

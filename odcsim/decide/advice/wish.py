@@ -108,7 +108,7 @@ class Wish:
             **terms,
             "epochs": self.epochs,
             "global_batch": self.global_batch,
-            "steps": self.steps,
+            **({"steps": self.steps} if stock.known(self.question.trainer) is None else {}),  # else each row's own
             "prices": dict(self.prices),
             "deadline_seconds": self.deadline,
             "budget": self.budget,

@@ -48,12 +48,13 @@ def _rows(point: Point) -> list[Values]:
     beside = {p for p in every if p[1] == REFERENCE[1] or (p[0] == REFERENCE[0] and p[1] in ways)}
     among = [p for p in every if p in kept or p in beside]
     comparison = compare(setting, among=among, doubted=False)
-    sizes = {"minibatch": setting.minibatch, "max_tokens": setting.limit}
-    sizes["global_batch"] = setting.minibatch * asked["devices"]
+    sizes = {"minibatch": setting.minibatch, "global_batch": setting.minibatch * asked["devices"]}
     runs = _runs(comparison, setting.epochs)
     rows = zip(comparison.rows, runs, strict=True)
     return [
-        {**asked, **sizes, **tables.flat(row.as_json()), **run} for row, run in rows if row.pair in kept or row.made
+        {**asked, **sizes, "max_tokens": comparison.limit(row), **tables.flat(row.as_json()), **run}
+        for row, run in rows
+        if row.pair in kept or row.made
     ]
 
 

@@ -47,6 +47,17 @@ def test_csv_has_the_rows(told):
     assert [row["balancer"] for row in rows] == [row["balancer"] for row in told["rows"]]
     for row, spent in zip(rows, told["run"]["rows"], strict=True):
         assert float(row["run.gpu_hours"]) == spent["gpu_hours"]
+        assert int(row["run.steps"]) == spent["steps"]
+    for row, made in zip(rows, (row.get("made") for row in told["rows"]), strict=True):
+        assert int(row["max_tokens"]) == (made or told["inputs"])["max_tokens"]
+
+
+def test_steps_and_samples_of_a_run_are_each_rows_own(told):
+    spent = {one["row"]: one for one in told["run"]["rows"]}
+    for (balancer, sync), row in own(told["rows"]).items():
+        run = spent[f"{sync} + {balancer}"]
+        assert run["samples"] == row["made"]["samples"]
+        assert run["steps"] * run["samples"] == pytest.approx(2 * 900, rel=0.1)
 
 
 def test_a_sweep_has_the_rows(told):
@@ -57,6 +68,7 @@ def test_a_sweep_has_the_rows(told):
     for pair, row in own(told["rows"]).items():
         assert found[pair]["gpu_hours"] == row["gpu_hours"]
         assert found[pair]["made.samples"] == row["made"]["samples"]
+        assert found[pair]["max_tokens"] == row["made"]["max_tokens"]
 
 
 def test_the_explorer_has_the_rows(told):
@@ -86,3 +98,17 @@ def test_an_advice_prices_its_way_as_a_comparison_does_in_so_many_tokens(told):
     spent = {one["row"]: one for one in compared["run"]["rows"]}[f"{row['sync']} + {row['balancer']}"]
     assert own(compared["rows"])[row["balancer"], row["sync"]]["made"] == row["made"]
     assert spent["gpu_hours"] == pytest.approx(row["gpu_hours"], rel=1e-9)
+    assert (spent["steps"], spent["samples"]) == (row["steps"], row["samples"])
+
+
+def test_json_of_an_advice_has_what_is_said_of_the_engine():
+    asked = {"gpus": "h100", "devices": 8, "global_batch": 64, "minibatches": 8}
+    found = odcsim.advise("longalign", "qwen3-0.6b", **asked, trainer="trl")
+    [row], words = found.as_json()["rows"], " ".join(found.sentences())
+    assert f"{row['steps']:,} steps of {row['samples']:,.0f} samples" in words
+    assert len(row["with_engine"]) == 2
+    assert all(f"{name} {gain:.2f} times" in words for name, gain in row["with_engine"].items())
+    assert "steps" not in found.as_json()["inputs"]
+    alone = odcsim.advise("longalign", "qwen3-0.6b", **asked).as_json()
+    assert alone["inputs"]["steps"] == alone["rows"][0]["steps"]
+    assert "with_engine" not in alone["rows"][0]
