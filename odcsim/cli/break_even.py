@@ -48,7 +48,7 @@ def _run(args: argparse.Namespace) -> None:
     for curve in made:
         print(*_table(curve), sep="\n")
         print(f"{words.sentence(curve)}\n")
-    print(*words.regret_lines(found.regrets), sep="\n")
+    print(*found.notes(), sep="\n")
 
 
 def _table(curve: "Curve") -> list[str]:

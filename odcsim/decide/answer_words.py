@@ -11,6 +11,7 @@ from odcsim.cost import Cost
 from odcsim.decide import fixed, room, stock_words
 from odcsim.decide.answer import NOTABLE, Basis
 from odcsim.decide.remedies import remedies
+from odcsim.profile import Profile
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
 from odcsim.results.summary import Row
@@ -234,12 +235,21 @@ def _splitting(comparison: Comparison, reply: Basis) -> list[str]:
     return [f"{words} That row is simulated only: nothing here runs it."]
 
 
+def trust(fidelity: str, profile: Profile) -> str:
+    """What seconds were made from."""
+    words = _TRUST.get(fidelity, fidelity)
+    return f"{words} WARNING: {profile.origin}." if profile.fidelity == "extrapolated" else words
+
+
+def doubts(fidelity: str, profile: Profile) -> list[str]:
+    """The same, where some of what was asked about is beyond that."""
+    return [trust(fidelity, profile)] if fidelity == "extrapolated" else []
+
+
 def _trust(comparison: Comparison, reply: Basis) -> str:
     profile, chosen = comparison.setting.cost.profile, reply.chosen
-    words = f"{_TRUST.get(comparison.fidelity, comparison.fidelity)} "
-    if profile.fidelity == "extrapolated":
-        words += f"WARNING: {profile.origin}. "
-    words += f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
+    taken = f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
+    words = f"{trust(comparison.fidelity, profile)} {taken}"
     if profile.low != profile.high:
         words += f", 90 % interval {_long(chosen.model_low)} to {_long(chosen.model_high)}"
     return f"{words}.{utilization(chosen)} If all times are off by one factor, speedups still hold."

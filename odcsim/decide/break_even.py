@@ -18,7 +18,7 @@ from odcsim.cost import Cost
 from odcsim.decide import limit, room
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import setting_of
-from odcsim.decide.evaluate import Planner, simulated
+from odcsim.decide.evaluate import Planner, least_trusted, simulated
 from odcsim.decide.limit import SIDES
 from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.errors import InputError
@@ -99,6 +99,12 @@ def lead(setting: Setting, plans: Mapping[str, Sequence[Schedules]] | None = Non
     plans = planned(setting) if plans is None else plans
     met, apart = (_best(setting, side, plans[side]) for side in SIDES)
     return None if met is None or apart is None else met / apart
+
+
+def trusted(setting: Setting) -> str:
+    """How far seconds can be trusted where nothing is changed: of the plans of both sides, the least."""
+    sides = [(simulated(setting.able, side).cost, plans) for side, plans in planned(setting).items()]
+    return least_trusted(simulation.fidelity(cost, plan) for cost, plans in sides for plan in plans)
 
 
 def _best(setting: Setting, side: str, plans: Sequence[Schedules]) -> float | None:

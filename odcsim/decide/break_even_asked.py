@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 
 from odcsim.decide import break_even_words, setting_words
 from odcsim.decide.answer import NOTABLE
+from odcsim.decide.answer_words import doubts
 from odcsim.decide.asking import asked, read, setting_of
-from odcsim.decide.break_even import MINIBATCHES, Curve, curves, here
+from odcsim.decide.break_even import MINIBATCHES, Curve, curves, here, trusted
 from odcsim.decide.comparison import inputs
 from odcsim.decide.fixed import fixed
 from odcsim.decide.remedies import misfits, remedies
@@ -32,6 +33,7 @@ class BreakEven(Glanced):
     curves: tuple[Curve, ...]
     regrets: tuple[Regret, ...]
     ways_out: tuple[str, ...]  # what would fit, where what is asked about does not
+    fidelity: str  # of the seconds where nothing is changed
 
     def curve(self, name: str) -> Curve:
         known = {curve.name: curve for curve in self.curves}
@@ -43,14 +45,18 @@ class BreakEven(Glanced):
         """Whether it pays here, and where it would by what is changed."""
         told = [f"{curve.name}: {break_even_words.sentence(curve)}" for curve in self.curves]
         unfit = [break_even_words.misfit(self.ways_out)] if self.ways_out else []
-        return [break_even_words.answer(self.curves), *unfit, *told, *break_even_words.regret_lines(self.regrets)]
+        return [break_even_words.answer(self.curves), *unfit, *told, *self.notes()]
+
+    def notes(self) -> list[str]:
+        """What balancing by other weights costs, and what was extrapolated."""
+        return [*break_even_words.regret_lines(self.regrets), *doubts(self.fidelity, self.setting.cost.profile)]
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim break-even --json` prints it."""
         asked_and_held = {"inputs": inputs(self.setting), "held_fixed": fixed(self.setting, limited=self.limited)}
         kinds = [{**asdict(c), "crossings": c.crossings} for c in self.curves]
         told = {"curves": kinds, "regrets": [asdict(r) for r in self.regrets], "ways_out": list(self.ways_out)}
-        return {"schema": 1, **asked_and_held, "lead": here(self.curves), **told}
+        return {"schema": 1, **asked_and_held, "fidelity": self.fidelity, "lead": here(self.curves), **told}
 
     def records(self) -> list[dict[str, Any]]:
         """A row for each spot of each curve."""
@@ -90,4 +96,5 @@ def changed(question: Question, *, advance: Callable[[], None] = lambda: None) -
     setting = setting_of(few)
     made = tuple(curves(few, advance=advance))
     ways_out = tuple(remedies(setting)) if misfits(setting) else ()
-    return BreakEven(setting, few.max_tokens is not None, made, () if ways_out else tuple(regrets(setting)), ways_out)
+    weighed = () if ways_out else tuple(regrets(setting))
+    return BreakEven(setting, few.max_tokens is not None, made, weighed, ways_out, trusted(setting))

@@ -5,7 +5,7 @@ whoever asks. What only narrows a choice (`executors/quick`, makespans of a few 
 none.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,7 +46,7 @@ class Evaluation:
     @property
     def fidelity(self) -> str:
         """Of the seconds of all rows: of the least trusted."""
-        return next((row.fidelity for row in self.rows if row.fidelity == "extrapolated"), self.rows[0].fidelity)
+        return least_trusted(row.fidelity for row in self.rows)
 
     def row(self, balancer: str, sync: str) -> Row:
         return self.rows[self.place(balancer, sync)]
@@ -60,6 +60,12 @@ class Evaluation:
         if (balancer, sync) not in known:
             raise InputError(f"no row of {balancer!s:.40} under {sync!s:.40}", fix=_meant(balancer, sync, known))
         return known.index((balancer, sync))
+
+
+def least_trusted(every: Iterable[str]) -> str:
+    """`extrapolated` where any of them is, else what they are."""
+    known = list(every)
+    return "extrapolated" if "extrapolated" in known else known[0]
 
 
 def _meant(balancer: str, sync: str, known: Sequence[Pair]) -> str:
@@ -172,7 +178,7 @@ def _run(
 def _told(pieces: Sequence[_Ran], usage: Usage, devices: int) -> dict[str, Any]:
     """What a row tells beside its seconds."""
     mean = sum(piece.microbatches for piece in pieces) / len(usage.makespan) / devices
-    beyond = next((piece.fidelity for piece in pieces if piece.fidelity == "extrapolated"), pieces[0].fidelity)
+    beyond = least_trusted(piece.fidelity for piece in pieces)
     full = [piece.full for piece in pieces if piece.full is not None]
     seconds = float(usage.makespan.sum())
     over = float(np.concatenate(full).sum()) / seconds if full and seconds else None

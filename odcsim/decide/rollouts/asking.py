@@ -9,8 +9,10 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from odcsim.decide import setting_words, stock
+from odcsim.decide.answer_words import doubts
 from odcsim.decide.asking import asked, read, setting_of
 from odcsim.decide.comparison import inputs
+from odcsim.decide.evaluate import least_trusted
 from odcsim.decide.fixed import fixed
 from odcsim.decide.rollouts import pilot
 from odcsim.decide.rollouts.pilot import RolloutBatch
@@ -51,16 +53,21 @@ class RolloutSteps(Glanced):
         there = f"{dealt} runs under {' or '.join(runs)}" if runs else f"there are {', '.join(dealers)}"
         raise InputError(f"no row of {dealt!s:.40} under {run!s:.40}", fix=hint or there)
 
+    @property
+    def fidelity(self) -> str:
+        """Of the seconds of all rows: of the least trusted."""
+        return least_trusted(row.fidelity for row in self.rows)
+
     def sentences(self) -> list[str]:
         """What a step takes, and what dealing and sync bring."""
         mine = own(self.rows, self.setting.trainer)
         told = [*takes(self.rows, mine), *(beside(self.rows, mine) if mine else verdict(self.rows))]
-        told += out(self.setting, self.rows)
+        told += [*out(self.setting, self.rows), *doubts(self.fidelity, self.setting.cost.profile)]
         return told if self.grouped else [*told, UNGROUPED]
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim rl --json` prints it."""
-        told = {"inputs": self._inputs(), "held_fixed": fixed(self.setting)}
+        told = {"inputs": self._inputs(), "held_fixed": fixed(self.setting), "fidelity": self.fidelity}
         return {"schema": 1, **told, "rows": [row.as_json() for row in self.rows]}
 
     def records(self) -> list[dict[str, Any]]:

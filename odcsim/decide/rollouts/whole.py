@@ -14,6 +14,7 @@ from odcsim.decide.evaluate import costed, measured_of, simulated
 from odcsim.decide.remedies import remedies
 from odcsim.decide.rollouts.deals import APART, Dealer, Updates, dealers
 from odcsim.decide.setting import Setting
+from odcsim.executors.simulation import fidelity
 from odcsim.results import capacity
 from odcsim.schedule import Schedule
 from odcsim.support.numbers import duration
@@ -46,6 +47,7 @@ class WholeStep:
     memory_limit: float | None = None  # bytes of one GPU, where known
     between: tuple[float, float] = (1.0, 1.0)  # ends of the 90 % interval of what is computed, as factors
     rate: float | None = None  # dollars of all devices in a second, where a price is known
+    fidelity: str = ""  # of the seconds that are computed
 
     @property
     def trained(self) -> float:
@@ -79,7 +81,7 @@ class WholeStep:
         step = {"step_seconds": self.seconds, "dollars": self.dollars(self.seconds)}
         for end, seconds in zip(("low", "high"), self.ends, strict=True):
             step |= {f"step_seconds_{end}": seconds, f"dollars_{end}": self.dollars(seconds)}
-        return {**shown, **more, **step, **memory}
+        return {**shown, **more, **step, **memory, "fidelity": self.fidelity}
 
 
 def pieces(trainer: str | None = None) -> int:
@@ -110,7 +112,8 @@ def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, update
     profile, training = how.cost.profile, row.makespan_seconds / count
     memory = row.memory_bytes or 0.0, row.memory_fits, limit
     rate = None if setting.price is None else setting.price * setting.cost.cluster.devices / 3600
-    return WholeStep(dealer.name, way, training, passes, around, *memory, (profile.low, profile.high), rate)
+    seconds = (profile.low, profile.high), rate, fidelity(how.cost, schedules)
+    return WholeStep(dealer.name, way, training, passes, around, *memory, *seconds)
 
 
 def forward(cost: Cost, way: str, schedules: Sequence[Schedule], updates: int) -> NDArray[np.float64]:
