@@ -80,7 +80,10 @@ def _setting(args: argparse.Namespace) -> "Setting":
     if args.profile is not None:
         fix = "a profile has seconds already: leave one out"
         raise InputError("--measured-tokens-per-second with a profile", where=args.profile, fix=fix)
-    return calibrate.reaching(setting, rate)
+    reached, found = calibrate.reaching(setting, rate)
+    for line in (calibrate.taken(found), *calibrate.doubtful(found)):
+        print(f"odcsim compare: {line}", file=sys.stderr)
+    return reached
 
 
 def misfit(comparison: "Comparison") -> str:

@@ -169,10 +169,10 @@ def by_rate(simulated: Simulated, tokens_per_second: float) -> Calibration:
     return Calibration(simulated, ratio, 0.0, simulated.factor(ratio * simulated.slope.seconds), low, high)
 
 
-def reaching(setting: Setting, tokens_per_second: float) -> Setting:
-    """The setting by seconds with which its usual way does so many tokens in a second."""
+def reaching(setting: Setting, tokens_per_second: float) -> tuple[Setting, Calibration]:
+    """The setting by seconds with which its usual way does so many tokens in a second, and how they were found."""
     found = by_rate(simulated(setting), tokens_per_second)
-    return replace(setting, cost=replace(setting.cost, profile=found.profile()))
+    return replace(setting, cost=replace(setting.cost, profile=found.profile())), found
 
 
 def by_steps(simulated: Simulated, steps: tuple[LoggedStep, ...], *, updates: bool = False) -> Calibration:
@@ -247,9 +247,20 @@ def sentences(found: Calibration) -> Iterator[str]:
         shown = ", ".join(f"step {s.step} ({s.seconds:.3g} s)" for s in found.left_out[:4])
         more = f" and {len(found.left_out) - 4} more" if len(found.left_out) > 4 else ""
         yield f"left out: {counted(len(found.left_out), 'row')} unlike the others: {shown}{more}"
+    yield from doubtful(found)
+    yield "not told: which lengths a step held, how much grows with their squares, transfers apart from compute"
+
+
+def doubtful(found: Calibration) -> Iterator[str]:
+    """Where what was measured hardly is of the run that was told."""
     if found.tokens and not 1 / ALIKE < found.tokens / found.simulated.slope.tokens < ALIKE:
         drawn = found.simulated.slope.tokens
         yield f"doubtful: a step held {found.tokens:,.0f} tokens, and {drawn:,.0f} are drawn: see the batch, padding"
     if not 1 / ODD < found.factor < ODD:
         yield "doubtful: that is far from what others reach: see whether the tokens are those of all devices"
-    yield "not told: which lengths a step held, how much grows with their squares, transfers apart from compute"
+
+
+def taken(found: Calibration) -> str:
+    """What ran, where nobody was asked."""
+    balancer, sync = found.simulated.way
+    return f"taken to have run {balancer} under {sync}: 'odcsim fit --balancer ... --sync ...' says otherwise"

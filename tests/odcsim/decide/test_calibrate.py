@@ -219,12 +219,22 @@ def test_the_command_says_what_it_found_and_could_not_tell(tmp_path, capsys):
 def test_compare_takes_the_number_itself(capsys):
     argv = ["compare", *FLAGS[1:], "--measured-tokens-per-second", "30k"]
     assert main([*argv, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    told, way = json.loads(out), "taken to have run lb-micro under collective: 'odcsim fit --balancer ... --sync ...'"
+    assert err.splitlines()[0] == f"odcsim compare: {way} says otherwise"
     row = next(row for row in told["rows"] if (row["balancer"], row["sync"]) == WAYS[0])
     assert row["tokens_per_second"] == pytest.approx(30_000, rel=0.01)
     assert told["inputs"]["cost"].startswith("measured: 30,000 tokens/s under collective + lb-micro on 4 devices, 0.")
     assert main([*argv, "--profile", "p.json"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_compare_doubts_a_number_as_fit_does(tmp_path, capsys):
+    assert fitted(*FLAGS, "--measured-tokens-per-second", "110", "-o", tmp_path / "p.json") == 0
+    doubts = [line for line in capsys.readouterr().out.splitlines() if line.startswith("doubtful: ")]
+    assert len(doubts) == 1
+    assert main(["compare", *FLAGS[1:], "--measured-tokens-per-second", "110"]) == 0
+    assert f"odcsim compare: {doubts[0]}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("trainer", ["trl", "verl", "axolotl"])
