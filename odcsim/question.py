@@ -191,7 +191,8 @@ class Question(Terms):
         help="a name ('odcsim catalog list') or a TOML file of its figures",
     )  # fmt: skip
     profile: str | None = _field(
-        TEXT, MACHINES, brief=True, file=True, letter="F", help="seconds measured on your machine (JSON)"
+        TEXT, MACHINES, brief=True, file=True, letter="F", help="seconds measured on your machine (JSON)",
+        example="give a file, which odcsim.fit writes as its output",
     )  # fmt: skip
     devices: int = _field(
         COUNT, MACHINES, 8, brief=True, letter="N", help="GPUs that share each minibatch", example="give at least 1",

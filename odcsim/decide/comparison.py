@@ -21,7 +21,7 @@ from odcsim.results import columns, summary
 from odcsim.results.summary import Row
 from odcsim.schedule import ScheduleFile
 from odcsim.support import tables
-from odcsim.support.checked import shown
+from odcsim.support.checked import expect, shown
 from odcsim.support.glance import Glance, Glanced
 from odcsim.timeline import Timeline
 
@@ -141,6 +141,7 @@ def compare(
     others. Not `doubted`: without the ends of the seconds' interval, where the answer may be another. `memory_limit`:
     bytes of one GPU, unless what is known of it. `plan` makes the schedules of a balancer. `advance` is called once for
     each (balancer, sync) that is done. `terms`: of the setting, to ask with others, as `price=2.5`."""
+    expect(setting, Setting, "question", "odcsim.ask")
     setting = replace(setting, **_own(terms))
     _check_among(among, setting)
     few: dict[str, ScheduleFile] = {}  # the beginning of each plan, which is all that the ends run

@@ -24,6 +24,7 @@ from odcsim.profile import TRANSFERS, Profile
 from odcsim.question import Terms
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.support.checked import expect
 from odcsim.support.glance import Glance, Glanced
 from odcsim.trace import Trace
 
@@ -166,6 +167,7 @@ def drawn_of(setting: Setting, ids: NDArray[np.int64]) -> Drawn:
 
 def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambda: None) -> ScheduleFile:
     """The schedules of one balancer. `advance` is called once for each minibatch that is done."""
+    expect(setting, Setting, "question", "odcsim.ask")
     return assign(setting, balancer, drawn(setting), advance=advance).sealed()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from odcsim.decide.comparison import Comparison, compare
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
+from odcsim.support.checked import expect
 from odcsim.support.numbers import human
 
 FACTORS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -37,6 +38,7 @@ def sweep_max_tokens(
     **terms: Any,
 ) -> tuple[tuple[int, Comparison], ...]:
     """How the comparison moves with the microbatch limit: a setting may sit on a cliff. `terms`: as of `compare`."""
+    expect(setting, Setting, "question", "odcsim.ask")
     comparisons = []
     for point in points:
         at = replace(setting, max_tokens=point)

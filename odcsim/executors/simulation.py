@@ -16,6 +16,7 @@ from odcsim.question import EXECUTORS
 from odcsim.recipe import Recipe
 from odcsim.results import metrics
 from odcsim.schedule import Schedule, ScheduleFile
+from odcsim.support.checked import expect
 from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
 
 GROUP = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
@@ -85,6 +86,8 @@ class Simulation:
 
 def simulate(file: ScheduleFile, simulation: Simulation) -> Timeline:
     """Every span of every minibatch."""
+    expect(file, ScheduleFile, "schedules", "odcsim.plan")
+    expect(simulation, Simulation, "simulation", "odcsim.Simulation")
     cost, header = simulation.cost, file.header
     about = About(
         executor=simulation.executor,

@@ -79,6 +79,12 @@ class Given:
         raise InputError(f"{self.name} is {shown(self.value)}", where=self.where, fix=fix)
 
 
+def expect(given: Any, kind: type, name: str, maker: str) -> None:
+    """At the door of a function: what another one makes."""
+    if not isinstance(given, kind):
+        raise InputError(f"no {name}: {shown(given)}", fix=f"give one as {maker} makes it")
+
+
 def shown(value: Any) -> str:
     """A value in an error's line: short, and no number of thousands of digits, which Python refuses to write."""
     if type(value) is int and abs(value) >= LARGEST:

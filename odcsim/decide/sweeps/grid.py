@@ -20,7 +20,7 @@ from odcsim.errors import InputError
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS, LENGTHS
 from odcsim.recipe import USUAL, fields_of
-from odcsim.support.checked import Given
+from odcsim.support.checked import Given, shown
 from odcsim.support.files import reading
 from odcsim.support.whole import read_text
 
@@ -53,6 +53,8 @@ def grid_of(given: Grid | str | os.PathLike[str] | Mapping[str, Any]) -> Grid:
         return given
     if isinstance(given, Mapping):
         return _grid({key: _listed(value) for key, value in given.items()}, "grid", "")
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"no grid: {shown(given)}", fix="give the path of a TOML file, or a dict of its keys")
     path = Path(given)
     with reading(path, missing="give a grid's TOML file", expected="TOML"):
         content = tomllib.loads(read_text(path))

@@ -20,6 +20,7 @@ from odcsim.recipe import ASKED, PART
 from odcsim.results import columns, metrics
 from odcsim.show.pages import choice, idling, page
 from odcsim.show.pages.opening import opening, question
+from odcsim.support.checked import expect
 from odcsim.support.files import write_text
 from odcsim.support.numbers import counted
 from odcsim.timeline import Timeline
@@ -35,6 +36,7 @@ def write_report(
     epochs: float | None = None,
 ) -> None:
     """`sweep` is what `sweep_max_tokens` returned, and `epochs` a whole training run, where somebody asked for them."""
+    expect(comparison, Comparison, "comparison", "odcsim.compare")
     write_text(Path(path), report(comparison, sweep, epochs))
 
 
