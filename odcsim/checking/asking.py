@@ -60,6 +60,10 @@ class PlanCheck(Glanced):
         shape = f"{held}, {spread}{counted(max(counts), 'microbatch')} each{under}"
         return f"{shape}: {'nothing that hangs it' if self.ok else counted(len(self.wrong), 'finding')}"
 
+    def sentences(self) -> list[str]:
+        """Its findings, and what they come to."""
+        return [*(finding.line for finding in self.findings), f"{self.plan}: {self.summary}"]
+
     def as_json(self) -> dict[str, Any]:
         """As `odcsim check --json` prints it."""
         held = {"schema": 1, "plan": self.plan, "sync": self.sync, "minibatches": len(self.batches), "ok": self.ok}

@@ -47,7 +47,5 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         options.print_json(found.as_json())
     else:
-        for finding in found.findings:
-            print(finding.line)
-        print(f"{args.plan}: {found.summary}")
+        print(*found.sentences(), sep="\n")
     return int(not found.ok)

@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> None:
     given = {name: getattr(args, name) for name in every if getattr(args, name, None) is not None} | chosen(args)
     found = fitted(given, args.sources, args.lengths, args.measured_tokens_per_second)
     profile.write(found.profile, args.output)
-    for line in found.lines:
+    for line in found.sentences():
         print(line)
     if not found.good:
         count = len(found.unexplained)

@@ -42,6 +42,10 @@ class Fitted(Glanced):
     def good(self) -> bool:
         return not self.unexplained
 
+    def sentences(self) -> list[str]:
+        """What `odcsim fit` says of it."""
+        return list(self.lines)
+
     def _glance(self) -> Glance:
         about = f"{self.profile.model} on {self.profile.gpu}, {self.profile.fidelity}"
         off = f"it does not explain {counted(len(self.unexplained), 'measurement')}"

@@ -42,6 +42,8 @@ def test_python_says_what_the_command_says(tmp_path, capsys, plan, words, with_l
     found = odcsim.check(str(tmp_path / "plan.json"), **read, **words)
     assert json.loads(json.dumps(found.as_json())) == told
     assert code == int(not found.ok)
+    assert main(["check", str(tmp_path / "plan.json"), *flags(read | words)]) == code
+    assert capsys.readouterr().out.splitlines() == found.sentences()
     for form in (plan, tuple(tuple(map(tuple, device)) for device in plan)):
         alone = odcsim.check(form, **given_, **words)
         assert (alone.records(), alone.ok) == (found.records(), found.ok)

@@ -50,7 +50,7 @@ def test_python_says_and_writes_what_the_command_does(case, folder, tmp_path, ca
     told = capsys.readouterr().out
     found = odcsim.fit(*sources, **words, output=mine)
     assert mine.read_bytes() == its.read_bytes()
-    assert "\n".join([*found.lines, f"{its}: {found.profile.origin}\n"]) == told
+    assert "\n".join([*found.sentences(), f"{its}: {found.profile.origin}\n"]) == told
     asked = {"gpu": None, "profile": str(mine), "devices": 1, "minibatch": 2}
     if case == "microbatches":
         assert odcsim.ask([500, 700], MODEL, **asked, recompute="none").cost.profile == found.profile
