@@ -28,10 +28,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "sources", nargs="*", metavar="SOURCE", help="a log, or measurements in JSON, or traces (JSON, JSON.gz)"
     )
-    groups = options.add_question(parser, without=FIT.without, needed=())
+    groups = options.add_question(parser, without={*FIT.without, "trainer"}, needed=())
     groups[QUESTION].add_argument(
         "--trace", metavar="TRACE", help="of a log of steps: the lengths that were trained on"
     )
+    groups[STEP].add_argument("--trainer", metavar="T", help="the trainer that ran, such as trl")
     groups[STEP].add_argument("--sync", choices=SYNCS, default=argparse.SUPPRESS, help="that ran; default: the log's")
     groups[STEP].add_argument("--balancer", metavar="B", help="that dealt the samples; default: the log's")
     options.add_rate(groups[MACHINES], "instead of a log: what the run reached on all devices together")

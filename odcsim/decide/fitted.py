@@ -115,6 +115,8 @@ def _kind(sources: Sequence[str], lengths: str | None, rate: float | None) -> st
             fix = "give a log, traces or measurements, or --measured-tokens-per-second"
             raise InputError("nothing to fit", fix=fix)
         return "run"
+    for path in map(Path, sources):
+        _check_there(path)
     if lengths is not None:
         return "traces"
     path = Path(sources[0])
@@ -122,6 +124,13 @@ def _kind(sources: Sequence[str], lengths: str | None, rate: float | None) -> st
     if path.suffix.lower() == ".gz" or not path.is_file():  # a pipe can be read but once
         return kind
     return "run" if step_files.holds_steps(path) else kind
+
+
+def _check_there(path: Path) -> None:
+    if path.is_dir():
+        raise InputError("is a folder", where=str(path), fix="name a file inside it")
+    if not path.exists():
+        raise InputError("no such file", where=str(path), fix="give a log, measurements or traces")
 
 
 def _report(kind: str, given: Mapping[str, Any], sources: Sequence[str], lengths: str | None) -> FitReport:

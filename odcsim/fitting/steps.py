@@ -18,7 +18,7 @@ from odcsim.support.checked import LARGEST, shown
 
 UNTIMED = (
     "log the seconds of each step; Hugging Face's Trainer has a clock in each row with --include_num_input_tokens_seen "
-    "non_padding, or give what it reached with --tokens-per-second"
+    "non_padding, or give what it reached with --measured-tokens-per-second"
 )
 
 

@@ -76,6 +76,8 @@ def test_it_is_shown_in_short(folder):
         ([], {}, "nothing to fit; give a log, traces or measurements, or measured_tokens_per_second"),
         (3, {}, "sources holds 3; give the path of a file, or several"),
         ("nowhere.csv", {"model": MODEL, "gpu": "h100"}, "nowhere.csv: no such file"),
+        ("nowhere.csv", {"trace": TRACE}, "nowhere.csv: no such file; give a log, measurements or traces"),
+        (".", {"trace": TRACE}, ".: is a folder; name a file inside it"),
         ("microbatches.csv", {}, "microbatches.csv: model is needed for a log and for traces"),
         ("microbatches.csv", {"model": MODEL, "gpu": "h100", "seed": 3}, "microbatches.csv: seed given for micro"),
         ("steps.jsonl", {"model": MODEL}, "trace is needed for a log of steps and for tokens in a second"),
@@ -107,3 +109,11 @@ def test_help_shows_every_word():
     own = {"sources", "lengths", "trace", "sync", "balancer", "measured_tokens_per_second", "output"}
     assert set(shown) >= own | {"model", "gpu", "devices", "minibatch", "global_batch", "recompute", "max_tokens"}
     assert not {"profile", "price", "words"} & set(shown)
+
+
+def test_the_command_asks_for_the_trainer_that_ran(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--trainer T the trainer that ran, such as trl" in shown
+    assert "rank what it runs" not in shown

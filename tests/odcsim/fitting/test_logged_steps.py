@@ -179,7 +179,10 @@ def test_a_run_that_began_anew_goes_on(tmp_path):
         ("", "holds no numbers; expected a log of steps"),
         ("step,seconds\n", "holds no numbers"),
         ("a,b\n1,2\n", "no steps among a, b; expected a column 'step'"),
-        ("step,loss\n1,2\n2,2\n", "no seconds of steps among step, loss; log the seconds of each step"),
+        (
+            "step,loss\n1,2\n2,2\n",
+            "no seconds of steps among step, loss; log the seconds of each step.* --measured-tokens",
+        ),
         ("step,seconds\n1,fast\n2,1\n", r":2: seconds is 'fast'; expected a number from 0"),
         ("step,seconds\n1.5,1\n2,1\n", r":2: step is 1.5; expected a whole number from 0"),
         ("step,seconds\n1,-1\n", r":2: seconds is -1; expected a number"),

@@ -125,16 +125,22 @@ def test_the_command_does_not_call_a_bad_fit_good(tmp_path, capsys):
     [
         (("l.csv", "--gpu", "a100"), "--model is needed for a log and for traces"),
         (("l.csv", "--model", "r1-distill-qwen-1.5b"), "--gpu is needed for a log and for traces"),
-        (("l.csv", "--model", "r1-distill-qwen-1.5b", "--gpu", "a100"), "l.csv: no such file"),
+        (("no.csv", "--model", "r1-distill-qwen-1.5b", "--gpu", "a100"), "no.csv: no such file"),
+        (("no.csv", "--trace", "longalign", "--minibatch", "2"), "no.csv: no such file; give a log"),
+        (("no.jsonl", "--trace", "longalign"), "no.jsonl: no such file; give a log"),
         (("m.json", "--gpu", "a100"), "--gpu given for measurements"),
-        (("m.json",), "m.json: no such file"),
+        (("no.json", "--gpu", "a100"), "no.json: no such file; give a log"),
+        (("logs", "--trace", "longalign"), "logs: is a folder; name a file inside it"),
     ],
 )
 def test_the_command_names_what_is_missing(argv, problem, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "l.csv").write_text("lengths,seconds\n512,1\n")
+    (tmp_path / "m.json").write_text("{}")
+    (tmp_path / "logs").mkdir()
     assert fitted(*argv, "-o", "p.json") == 2
-    assert problem in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    assert f"error: {problem}" in capsys.readouterr().err.replace("l.csv: ", "").replace("m.json: --", "--")
+    assert not (tmp_path / "p.json").exists()
 
 
 def test_one_line_for_lengths_that_cannot_be_told_apart(tmp_path, capsys):
