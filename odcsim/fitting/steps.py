@@ -13,7 +13,7 @@ from odcsim.errors import InputError
 from odcsim.fitting.measurements import timed
 from odcsim.fitting.step_files import LoggedRow, rows_of
 from odcsim.neighbours.logged import CLOCKS, TRACKED, Logged, key_of
-from odcsim.neighbours.logs import BY_HAND, LOGS
+from odcsim.neighbours.logs import BY_HAND, logged_by
 from odcsim.support.checked import LARGEST, shown
 
 UNTIMED = (
@@ -81,7 +81,7 @@ def _keys(rows: list[LoggedRow], where: str) -> _Keys:
     """By the trainer's own names, and by plain ones where it has none; of clocks by the one of most rows."""
     often = Counter(name for row in rows for name in row.values)
     names = list(often)
-    by = max(LOGS, key=lambda one: one.known(names))
+    by = logged_by(names)
     step = key_of((*by.step, *TRACKED), names)
     if step is None:
         raise InputError(f"no steps among {', '.join(names[:8])}", where=where, fix="expected a column 'step'")

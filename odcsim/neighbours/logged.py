@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 TRACKED = ("_step", "step")  # by W&B and TensorBoard, whoever logs to them
 # Seconds since the run began, or since 1970, as W&B and TensorBoard add them to every row.
@@ -27,8 +28,15 @@ class Logged:
 
     def known(self, names: Collection[str]) -> int:
         """How many of the ways to tell seconds and tokens of a step a log with these names has."""
-        every = (self.seconds, self.tokens, self.rate, self.seen, self.clock)
-        return sum(key_of(keys, names) is not None for keys in every)
+        return sum(key_of(keys, names) is not None for keys in self._told)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(chain(self.step, *self._told))
+
+    @property
+    def _told(self) -> tuple[tuple[str, ...], ...]:
+        return self.seconds, self.tokens, self.rate, self.seen, self.clock
 
 
 def key_of(keys: Iterable[str], names: Iterable[str]) -> str | None:

@@ -1,7 +1,9 @@
 """Whose logs are known, each by its own keys; the plain ones are those that people write by hand."""
 
+from collections.abc import Collection
+
 from odcsim.neighbours import hf_trainer, torchtitan, verl
-from odcsim.neighbours.logged import Logged
+from odcsim.neighbours.logged import Logged, key_of
 
 BY_HAND = Logged(
     "a log of steps",
@@ -12,4 +14,10 @@ BY_HAND = Logged(
     seen=("tokens_seen", "total_tokens", "consumed_tokens"),
     clock=("elapsed", "elapsed_seconds"),
 )
-LOGS = (verl.LOGS, torchtitan.LOGS, hf_trainer.LOGS, BY_HAND)
+LOGS = (verl.LOGS, torchtitan.LOGS, hf_trainer.LOGS)
+
+
+def logged_by(names: Collection[str]) -> Logged:
+    """Whose log has these names: of those with a key of their own, which nobody writes by hand, the one of most."""
+    own = (one for one in LOGS if key_of(one.keys - BY_HAND.keys, names) is not None)
+    return max((*own, BY_HAND), key=lambda one: one.known(names))

@@ -117,6 +117,16 @@ def rates(folder, every):
     return lines(folder / "log.jsonl", rows)
 
 
+def clocked(folder, every):
+    """A step and a clock say nothing of who logged them."""
+    return csv(folder / "log.csv", ["Step", "Wall time"], list(enumerate(sums([s for s, _ in every]), 1)))
+
+
+def stepped(folder, every):
+    """Nor does a key that people write by hand, too."""
+    return csv(folder / "log.csv", ["step", "step_time"], [(i, s) for i, (s, _) in enumerate(every, 1)])
+
+
 WHOLE = (verl, torchtitan, titan_tensorboard, plain, rates)
 SINCE = (hf, hf_list, wandb, tensorboard)  # the first row says where clock and tokens begin
 
@@ -140,6 +150,9 @@ def test_every_form_holds_the_same_steps(form, every, tmp_path_factory):
         (verl, "verl", ("verl", "collective"), []),
         (torchtitan, "torchtitan", ("native", "collective"), ["'throughput(tps)' counts padding"]),
         (plain, "a log of steps", None, []),
+        (clocked, "a log of steps", None, ["tokens of steps", "differences of 'Wall time'"]),
+        (rates, "a log of steps", None, []),
+        (stepped, "a log of steps", None, ["tokens of steps"]),
     ],
 )
 def test_who_logged_is_known_and_what_a_log_lacks_is_said(form, name, way, lacks, tmp_path):
