@@ -67,10 +67,18 @@ class Simulated:
         at = replace(self.setting, cost=self.setting.cost.stretched(factor))
         return evaluate(at, [self.way]).usage(*self.way).makespan
 
-    def factor(self, seconds: float) -> float:
-        """Of compute, by which a step takes so long on average: transfers take what they take."""
+    def is_alike(self, tokens: float) -> bool:
+        """Whether steps of so many tokens are those that are drawn."""
+        return 1 / ALIKE < tokens / self.slope.tokens < ALIKE
+
+    def factor(self, seconds: float, held: float = 0.0) -> float:
+        """Of compute, by which a step takes so long on average: transfers take what they take. `held`: tokens that a
+        step was logged with, where that is known."""
         low, high = NOTHING, max(2.0, 2 * seconds / self.slope.seconds)
         least = float(self.with_compute(low).mean())
+        if seconds <= least and held and not self.is_alike(held):
+            problem = f"a step held {held:,.0f} tokens, and {self.slope.tokens:,.0f} are drawn by these flags"
+            raise InputError(problem, fix="give the batch, --devices and lengths of the run that was logged")
         if seconds <= least:
             problem = f"a step was measured at {seconds:.3g} s, and its transfers alone take {least:.3g} s by the flags"
             raise InputError(problem, fix="see --devices and the batch, or give faster links with --cluster")
@@ -191,7 +199,7 @@ def by_steps(simulated: Simulated, steps: tuple[LoggedStep, ...], *, updates: bo
     step = ratio * simulated.slope.seconds
     kept, left = (tuple(s for s, is_good in zip(steps, good, strict=True) if is_good is side) for side in (True, False))
     held = float(tokens.sum() / sizes.sum()) if steps[0].tokens is not None else 0.0
-    return Calibration(simulated, ratio, beside, simulated.factor(step), low, high, kept, left, told, held)
+    return Calibration(simulated, ratio, beside, simulated.factor(step, held), low, high, kept, left, told, held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +261,7 @@ def sentences(found: Calibration) -> Iterator[str]:
 
 def doubtful(found: Calibration) -> Iterator[str]:
     """Where what was measured hardly is of the run that was told."""
-    if found.tokens and not 1 / ALIKE < found.tokens / found.simulated.slope.tokens < ALIKE:
+    if found.tokens and not found.simulated.is_alike(found.tokens):
         drawn = found.simulated.slope.tokens
         yield f"doubtful: a step held {found.tokens:,.0f} tokens, and {drawn:,.0f} are drawn: see the batch, padding"
     if not 1 / ODD < found.factor < ODD:

@@ -141,6 +141,18 @@ def test_a_row_of_several_optimizer_steps_is_told_by_its_tokens():
     assert taken_for_one.factor > 1.5
 
 
+def test_steps_of_other_tokens_are_told_before_seconds_that_nobody_measured():
+    """Their seconds at the tokens that are drawn are no step's."""
+    far = simulated(devices=16, devices_per_node=2)
+    held, drawn = 40 * far.slope.tokens, far.slope.tokens
+    rows = [LoggedStep(i, 1, 2 * far.slope.seconds, held) for i in range(1, 9)]
+    with pytest.raises(InputError, match=f"a step held {held:,.0f} tokens, and {drawn:,.0f} are drawn by these flags"):
+        calibrate.by_steps(far, tuple(rows))
+    alike = [LoggedStep(i, 1, 1e-3, drawn) for i in range(1, 9)]
+    with pytest.raises(InputError, match="its transfers alone take"):
+        calibrate.by_steps(far, tuple(alike))
+
+
 def test_a_step_faster_than_its_transfers_is_refused():
     far = simulated(devices=16, devices_per_node=2)
     with pytest.raises(InputError, match=r"its transfers alone take \S+ s by the flags; see --devices"):
