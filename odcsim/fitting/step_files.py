@@ -17,6 +17,7 @@ from typing import Any
 from odcsim.errors import InputError
 from odcsim.support.checked import shown
 from odcsim.support.files import reading
+from odcsim.support.numbers import number
 from odcsim.support.whole import LINES, read_text
 
 HISTORY = "log_history"  # of Hugging Face's trainer_state.json
@@ -45,7 +46,8 @@ def rows_of(paths: Sequence[str]) -> list[LoggedRow]:
         raise InputError("several files of a log", where=odd[0], fix="several can be TensorBoard's CSV files alone")
     steps: dict[float, LoggedRow] = {}
     for row in (row for rows in every for row in rows):
-        step = row.values["step"]
+        if (step := row.values.get("step")) is None:
+            raise InputError("has no step", where=row.where, fix="expected a whole number from 0")
         before = steps.get(step)
         steps[step] = row if before is None else replace(before, values={**row.values, **before.values})
     return [steps[step] for step in sorted(steps)]
@@ -69,8 +71,8 @@ def _rows(path: Path) -> list[LoggedRow]:
     with reading(path, csv.Error, missing="give a log of steps", expected=EXPECTED):
         text = read_text(path, LINES, "utf-8-sig").strip()
         said = list(_json(text, path) if text[:1] in ("{", "[") else _csv(text, path))
-    rows = [row for row in said if row.values]
-    if not rows:
+    rows = [row for row in said if row.values or row.texts]
+    if not any(row.values for row in rows):
         raise InputError("holds no numbers", where=str(path), fix=f"expected {EXPECTED}")
     return rows
 
@@ -122,10 +124,10 @@ def _row(pairs: Iterable[tuple[str, Any]], where: str) -> LoggedRow:
         if isinstance(value, bool) or not isinstance(value, int | float | str) or not str(value).strip():
             continue
         try:
-            number = float(value)
+            found = number(value) if isinstance(value, str) else float(value)
         except (ValueError, OverflowError):
             texts[name] = str(value)
             continue
-        if math.isfinite(number):
-            values[name] = number
+        if math.isfinite(found):
+            values[name] = found
     return LoggedRow(values, where, texts)

@@ -61,8 +61,7 @@ def read_steps(paths: Sequence[str], devices: int) -> StepLog:
     """`devices`: of the run, where a log tells what one of them does."""
     rows = rows_of(paths)
     keys = _keys(rows, paths[0])
-    for row in rows:
-        _check(row, keys)
+    _check(rows, keys)
     whole = [row for row in rows if all(name in row.values for name in keys.read)]
     apart = [
         (row.values[keys.step], row.values[keys.apart]) for row in rows if {keys.step, keys.apart} <= {*row.values}
@@ -80,13 +79,13 @@ def read_steps(paths: Sequence[str], devices: int) -> StepLog:
 def _keys(rows: list[LoggedRow], where: str) -> _Keys:
     """By the trainer's own names, and by plain ones where it has none; of clocks by the one of most rows."""
     often = Counter(name for row in rows for name in row.values)
-    names = list(often)
+    names = list(dict.fromkeys([*often, *(name for row in rows for name in row.texts)]))
     by = logged_by(names)
     step = key_of((*by.step, *TRACKED), names)
     if step is None:
         raise InputError(f"no steps among {', '.join(names[:8])}", where=where, fix="expected a column 'step'")
     held = _found(("tokens", "seen", "rate"), by, names)
-    clocks = [key_of([clock], names) for clock in (*by.clock, *BY_HAND.clock, *CLOCKS)]
+    clocks = [key_of([clock], often) for clock in (*by.clock, *BY_HAND.clock, *CLOCKS)]
     clock = max((name for name in clocks if name is not None), key=lambda name: often[name], default=None)
     timed_by = _found(("seconds",), by, names) or (("clock", clock) if clock else None)
     rate = key_of((*by.rate, *BY_HAND.rate), names)
@@ -102,14 +101,24 @@ def _found(ways: Sequence[str], by: Logged, names: list[str]) -> tuple[str, str]
     return next(((way, name) for way, name in every if name is not None), None)
 
 
-def _check(row: LoggedRow, keys: _Keys) -> None:
+def _check(rows: list[LoggedRow], keys: _Keys) -> None:
+    """Every row says numbers where it says something: the first that does not is named, and all are counted."""
+    wrong = [(row.where, *fault) for row in rows if (fault := _fault(row, keys)) is not None]
+    if wrong:
+        where, problem, fix = wrong[0]
+        of = f"{len(wrong):,} of {len(rows):,} rows are bad, the first: {problem}" if len(wrong) > 1 else problem
+        raise InputError(of, where=where, fix=fix)
+
+
+def _fault(row: LoggedRow, keys: _Keys) -> tuple[str, str] | None:
     for name in keys.read:
-        expected = "a whole number from 0" if name == keys.step else "a number from 0"
+        expected = f"expected {'a whole number from 0' if name == keys.step else 'a number from 0'}"
         value = row.values.get(name, 0.0)
         if name in row.texts:
-            raise InputError(f"{name} is {shown(row.texts[name])}", where=row.where, fix=f"expected {expected}")
+            return f"{name} is {shown(row.texts[name])}", expected
         if not 0 <= value <= LARGEST or (name == keys.step and value != int(value)):
-            raise InputError(f"{name} is {value:g}", where=row.where, fix=f"expected {expected}")
+            return f"{name} is {value:g}", expected
+    return None
 
 
 def _first(

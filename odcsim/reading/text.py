@@ -2,7 +2,6 @@
 
 import csv
 import math
-import re
 import warnings
 from array import array
 from collections.abc import Iterator
@@ -20,11 +19,11 @@ from numpy.typing import NDArray
 from odcsim.errors import InputError
 from odcsim.reading.table import Columns, are_ids, labels
 from odcsim.support import budget
+from odcsim.support.numbers import number
 from odcsim.support.whole import check_lines
 
 BLOCK = 1 << 22  # bytes
 PIECE = 1 << 18  # rows
-THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -212,10 +211,9 @@ def _undecodable(path: Path) -> str:
 
 
 def _number(field: str) -> float:
-    """Also with commas between thousands; NaN where it is none."""
-    text = field.strip()
+    """NaN where it is none."""
     try:
-        return float(text.replace(",", "") if THOUSANDS.fullmatch(text) else text)
+        return number(field)
     except ValueError:
         return math.nan
 

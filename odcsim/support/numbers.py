@@ -10,6 +10,7 @@ from fractions import Fraction
 SIZES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "ki": 2**10, "mi": 2**20}
 TIMES = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _NUMBER = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,12}(?:\.\d{1,20})?) ?([a-z]*)", re.ASCII)
+THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", re.ASCII)
 
 
 def human(text: str, units: Mapping[str, int] = SIZES) -> Fraction | None:
@@ -32,6 +33,12 @@ def counted(count: int, noun: str) -> str:
     """1 update, 4 updates, 2 microbatches."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def number(text: str) -> float:
+    """Also with commas between thousands, as spreadsheets write it; ValueError where it is none."""
+    text = text.strip()
+    return float(text.replace(",", "") if THOUSANDS.fullmatch(text) else text)
 
 
 def whole(text: str) -> int:

@@ -197,6 +197,12 @@ def test_a_run_that_began_anew_goes_on(tmp_path):
             "no seconds of steps among step, loss; log the seconds of each step.* --measured-tokens",
         ),
         ("step,seconds\n1,fast\n2,1\n", r":2: seconds is 'fast'; expected a number from 0"),
+        (
+            "step,seconds\n1,fast\n2,1\n3,\n4,-1\nx,y\n",
+            r":2: 3 of 5 rows are bad, the first: seconds is 'fast'; expected",
+        ),
+        ("step,seconds,tokens\n1,2,many\n2,2,few\n", r":2: 2 of 2 rows are bad, the first: tokens is 'many'; expected"),
+        ('{"step": 1, "seconds": 2, "tokens": "38,00"}\n', r"row 1: tokens is '38,00'; expected a number from 0"),
         ("step,seconds\n1.5,1\n2,1\n", r":2: step is 1.5; expected a whole number from 0"),
         ("step,seconds\n1,-1\n", r":2: seconds is -1; expected a number"),
         ("step,elapsed\n0,1\n", "no step with its seconds; expected two rows"),
@@ -212,6 +218,34 @@ def test_a_wrong_log_is_told_in_one_line(text, problem, tmp_path):
     with pytest.raises(InputError, match=problem) as caught:
         read_steps([str(tmp_path / "log.csv")], 1)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_thousands_have_commas(form, tmp_path):
+    """As spreadsheets write them, and those who print what they log."""
+    every = [(1, 2.0, "38,000"), (2, 2.5, "1,038,000")]
+    if form == "jsonl":
+        paths = lines(
+            tmp_path / "log.jsonl", [dict(zip(("step", "seconds", "tokens"), row, strict=True)) for row in every]
+        )
+    else:
+        paths = csv(tmp_path / "log.csv", ["step", "seconds", "tokens"], [(i, s, f'"{t}"') for i, s, t in every])
+    log = read_steps(paths, 1)
+    assert [step.tokens for step in log.steps] == [38_000, 1_038_000]
+    assert log.lacks == ()
+
+
+def test_a_scalar_without_its_step_is_told(tmp_path):
+    paths = tensorboard(tmp_path, [(1.0, 8), (2.0, 8)])
+    (tmp_path / "run-a-tag-train_loss.csv").write_text("Wall time,Step,Value\n1,1,2\nx,y,z\n")
+    with pytest.raises(InputError, match=r"train_loss\.csv:3: has no step; expected a whole number"):
+        read_steps(paths, 1)
+
+
+def test_a_date_is_no_clock(tmp_path):
+    rows = [(i, 8, "2026-01-01 10:00") for i in (1, 2)]
+    with pytest.raises(InputError, match="no seconds of steps among step, tokens, timestamp; log the seconds"):
+        read_steps(csv(tmp_path / "log.csv", ["step", "tokens", "timestamp"], rows), 1)
 
 
 def test_several_files_are_scalars_of_tensorboard(tmp_path):
