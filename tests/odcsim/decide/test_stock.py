@@ -231,3 +231,16 @@ def test_kernels_that_were_asked_for_are_no_longer_told_as_assumed(capsys, tmp_p
         (tmp_path / "rows.json").write_text(capsys.readouterr().out)
         assert main(["flags", "axolotl", str(tmp_path / "rows.json")]) == 0
         assert ("not said here: kernels as they were priced: loss chunked" in capsys.readouterr().out) is note
+
+
+def test_of_one_microbatch_nothing_is_deferred():
+    """Gradients leave at once, so that it is what is run under collectives, without unsharded sums."""
+    for way, sync in stock.chosen(asked("trl"), TRAINERS["trl"]):
+        assert sync == "collective" or way.setting.minibatch > max(1, way.setting.each)
+
+
+@pytest.mark.parametrize("limit", [4000, 9000, 20_000])
+def test_no_batch_is_over_a_limit_that_was_given(limit):
+    every = [way for way, _ in stock.chosen(asked("accelerate", max_tokens=limit), TRAINERS["accelerate"])]
+    assert every
+    assert all(way.setting.each * CHATS.longest <= limit for way in every)
