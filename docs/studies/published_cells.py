@@ -1,20 +1,32 @@
-"""The runs in published.csv: others measured and published them, and nobody here tuned to them.
+"""Runs that others measured and published: published.csv and published_asked.csv.
 
-One row is one run of FSDP at one sequence length: the model's sizes, the machine, how it was run, tokens per second and
-GPU, and the peak of memory where it was told. `recompute` and what follows it are choices of a recipe.
+One row is one run at one sequence length: the model's sizes, the machine, how it was run, tokens per second and GPU,
+and the peak of memory where it was told. In the first file `recompute` and what follows it are choices of a recipe; in
+the second a recipe is given by the flags of `compare`.
 """
 
+import argparse
 import csv
+import json
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from odcsim import catalog
+from odcsim.catalog.hf_config import from_config
 from odcsim.cluster import GPU, Cluster, cluster_of
 from odcsim.model import Model
-from odcsim.recipe import Kernels, Recipe
+from odcsim.recipe import ASKED as CHOICES
+from odcsim.recipe import Kernels, Recipe, recipe_of
+from odcsim.recipe_flags import add_recipe, chosen
 
 FILE = Path(__file__).with_name("published.csv")
+ASKED = Path(__file__).with_name("published_asked.csv")
+GUESSED = "guessed"  # in the name of a source that does not say what it recomputes
+_FMS = "https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs"
+_PRIME = "https://github.com/PrimeIntellect-ai/prime-rl/tree/main/benchmarks/baselines"
+_TORCHAO = "https://github.com/pytorch/ao/tree/main/benchmarks/float8/training"
 SOURCES = {
     "llm-foundry": "https://github.com/mosaicml/llm-foundry/blob/061f2c7/scripts/train/benchmarking/README.md",
     "fms-fsdp": "https://github.com/foundation-model-stack/fms-fsdp/blob/0d31998/README.md",
@@ -23,6 +35,20 @@ SOURCES = {
     "torchtitan A100": "https://github.com/pytorch/torchtitan/blob/0413364/docs/performance.md",
     "torchtitan H100": "https://github.com/pytorch/torchtitan/blob/31a17bf/benchmarks/llama3_h100_202412_torchtitan.md",
     "torchtitan H200": "https://github.com/pytorch/torchtitan/tree/1af2937/benchmarks",
+    "prime-rl dense full": _PRIME,
+    "prime-rl dense LoRA": _PRIME,
+    "prime-rl MoE full": _PRIME,
+    "prime-rl MoE LoRA": _PRIME,
+    "fms-acceleration plain full": _FMS,
+    "fms-acceleration plain LoRA": _FMS,
+    "fms-acceleration foak full": _FMS,
+    "fms-acceleration foak LoRA": _FMS,
+    "torchao 8xH100": _TORCHAO,
+    "torchao 8xB200 power limited": _TORCHAO,
+    "MaxText 70B (JAX)": "https://github.com/NVIDIA/dgxc-benchmarking",
+    "ATorch 7B A100": "https://github.com/intelligent-machine-learning/atorch",
+    "XTuner (recompute guessed)": "https://github.com/InternLM/xtuner",
+    "Megatron-FSDP fp8 (recompute guessed none)": "https://github.com/NVIDIA/Megatron-LM/tree/main/megatron/core/distributed/fsdp",
 }
 WATTS = 700  # of an H100 that nobody limits; below it clocks fall about as the cube root of the power
 _RECOMPUTE = {
@@ -54,6 +80,16 @@ class Cell:
     tokens_per_second: float  # and GPU
     peak: float | None  # bytes
     note: str
+
+    @property
+    def publisher(self) -> str:
+        """Who measured it: what is left out together."""
+        return self.source.split()[0]
+
+    @property
+    def guessed(self) -> bool:
+        """Whether its recipe is in part a guess, so that it is no truth to fit to."""
+        return GUESSED in self.source
 
     @property
     def how(self) -> str:
@@ -89,9 +125,13 @@ _SIZES = (("below 1B", 1), ("1B to 5B", 5), ("5B to 20B", 20), ("above 20B", 1e9
 _LENGTHS = (("to 1K", 1024), ("2K", 2048), ("4K", 4096), ("8K", 8192), ("above 8K", 1 << 30))
 
 
-def read(path: Path = FILE) -> list[Cell]:
+def read() -> list[Cell]:
+    return [_cell(row) for row in _rows(FILE)] + [_asked(row) for row in _rows(ASKED)]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as lines:
-        return [_cell(row) for row in csv.DictReader(lines)]
+        return list(csv.DictReader(lines))
 
 
 def sources(cells: Iterable[Cell]) -> list[str]:
@@ -164,3 +204,28 @@ def _recipe(row: dict[str, str]) -> Recipe:
         reduce=row["reduce"],
         recompute=_RECOMPUTE[row["recompute"]],
     )
+
+
+def _asked(row: dict[str, str]) -> Cell:
+    """A run whose recipe is given as flags of `compare`."""
+    gpu = catalog.gpu(row["gpu"])
+    cluster = cluster_of(gpu, int(row["devices"]), int(row["per_node"]))
+    return Cell(
+        source=row["source"],
+        model=from_config(json.loads(row["model"]), name=row["what"].split()[0], where=ASKED.name),
+        gpu=gpu,
+        cluster=replace(cluster, nic_bandwidth=_nic(row, gpu)),
+        recipe=_flags(f"--sync {row['sync']} {row['flags']}"),
+        sequence=int(row["sequence"]),
+        sequences=int(row["sequences"]),
+        microbatches=int(row["microbatches"]),
+        tokens_per_second=float(row["tokens_per_second_per_gpu"]),
+        peak=float(row["peak_gb"]) * 1e9 if row["peak_gb"] else None,
+        note=row["what"],
+    )
+
+
+def _flags(words: str) -> Recipe:
+    parser = argparse.ArgumentParser()
+    add_recipe(parser, ("sync", *CHOICES))
+    return recipe_of(chosen(parser.parse_args(shlex.split(words))))
