@@ -22,7 +22,7 @@ SELECTIVE = ("no", "operators", "layers")
 ATTENTION = ("usual", "fa2", "fa3", "cudnn", "sdpa", "eager", "triton")
 STACKS = ("tuned", "compiled", "plain")
 PRECISIONS = ("bf16", "fp8")
-LOSSES = ("chunked", "whole")
+LOSSES = ("chunked", "whole", "policy")
 OPTIMIZERS = ("fp32", "bf16", "8bit", "pure")
 COPIES = ("kernels", "engines")
 REDUCE = ("fp32", "bf16")
@@ -75,7 +75,7 @@ class Kernels:
     loss: str = _chosen(
         "chunked",
         values=LOSSES,
-        help="whole: logits of all of a microbatch's tokens at once",
+        help="whole: logits of all of a microbatch's tokens at once; policy: an RL trainer's, with entropy, in chunks",
         words="with a {} loss",
         estimated=True,
     )

@@ -9,7 +9,22 @@ import math
 from dataclasses import dataclass
 
 from odcsim.catalog.estimates.rates import Attention, Rates
-from odcsim.catalog.estimates.work import BACKWARD_MOVES, LAUNCH, STACKS, Stack, matmuls, moved
+from odcsim.catalog.estimates.work import (
+    BACKWARD_MOVES,
+    CAST_WEIGHT,
+    COPIED_IN,
+    COPIED_OUT,
+    HOOKS,
+    LAUNCH,
+    POLICY,
+    STACKS,
+    Stack,
+    adapted,
+    cast,
+    matmuls,
+    moved,
+    padded,
+)
 from odcsim.cluster import GPU
 from odcsim.errors import InputError, nearest
 from odcsim.model import ATTENTION_BACKWARD, BYTES_BF16, LINEAR_BACKWARD, Model
@@ -22,8 +37,6 @@ PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
 # With the optimizer's states in the host's memory gradients go there and weights come back, over a link of PCIe 4 and
 # at what a processor's share of its memory gives AdamW: bytes/s of one device.
 HOST_LINK, HOST_MEMORY = 25e9, 20e9
-# An adapter reads its input and adds to its output beside the matmul that it adapts: passes over the two, forward.
-ADAPTER_IN, ADAPTER_OUT = 1.0, 3.0
 # Of the matmuls of a forward that recompute by operator runs again: every second one is kept, and attention is.
 SELECTIVE = 0.5
 # What of a forward backward runs again: of its matmuls, of what it moves, of its attention.
@@ -128,18 +141,22 @@ def adapter_parameters(model: Model, rank: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Seconds per token of one layer's forward by what they go to, and per square and per token of its attention."""
+    """Seconds of one layer's forward by what they go to: per token, per square, and of each pass."""
 
     matmul: float
     moved: float
     attention: tuple[float, float]  # per square, and per token where samples are short
     attention_back: tuple[float, float]
     weights: float  # matmuls of backward for one of forward
+    padded: float  # of each pass: what its matmuls compute for nobody
+    out: float  # ... copies of what was gathered, casts of weights
+    into: float  # ... copies of gradients on their way out
     launches: float
+    gathers: float  # of backward: 1, or 0 where layers stay whole
 
     def forward(self) -> Polynomial:
         square, token = self.attention
-        return Polynomial(0.0, self.matmul + self.moved + token, square, floor=self.launches)
+        return Polynomial(self.padded + self.out, self.matmul + self.moved + token, square, floor=self.launches)
 
     def backward(self, again: tuple[float, float, float]) -> Polynomial:
         """`again`: the parts of a forward's matmuls, moving and attention that are run once more."""
@@ -147,27 +164,33 @@ class _Layer:
         linear = (self.weights + matmul) * self.matmul + (BACKWARD_MOVES + moving) * self.moved
         linear += self.attention_back[1] + attention * self.attention[1]
         square = self.attention_back[0] + attention * self.attention[0]
-        return Polynomial(0.0, linear, square, floor=(2 + max(again)) * self.launches)
+        constant = (self.weights + matmul) * self.padded + self.gathers * self.out + self.into
+        return Polynomial(constant, linear, square, floor=(2 + max(again)) * self.launches)
 
 
 def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -> _Layer:
-    rate = gpu.matmul_flops * rates.matmul
+    rate, bandwidth = gpu.matmul_flops * rates.matmul, gpu.memory_bandwidth * rates.moved
     work = sum(m.flops * (1 + rates.narrow / m.narrowest) for m in matmuls(model))
-    carried = moved(model, stack)
-    if chosen.lora:
-        carried += BYTES_BF16 * sum(m.times * (ADAPTER_IN * m.inner + ADAPTER_OUT * m.outer) for m in matmuls(model))
+    carried = moved(model, stack) + (adapted(model, stack) if chosen.lora else 0.0)
+    eight = chosen.kernels.precision == "fp8"
+    faster, casts = _fp8(rates, chosen), cast(model) if eight else 0.0
+    trained = adapter_parameters(model, chosen.lora) if chosen.lora else model.layer_parameters
     used = kernel(rates, chosen.kernels.attention)
     share = gpu.peak_flops * rates.head_share(model.head_dim)
     square = model.attention_flops_per_square
     softmax = (model.layers - model.linear_layers) / model.layers
     ahead, back = square / (share * used.forward), ATTENTION_BACKWARD * square / (share * used.backward)
     return _Layer(
-        matmul=work / (rate * _fp8(rates, chosen)),
-        moved=carried / (gpu.memory_bandwidth * rates.moved),
+        matmul=work / (rate * faster) + casts / bandwidth,
+        moved=carried / bandwidth,
         attention=(ahead, softmax * ahead * used.short_forward),
         attention_back=(back, softmax * back * used.short_backward),
         weights=LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD,
-        launches=stack.launches * LAUNCH,
+        padded=padded(model) / rate,
+        out=(COPIED_OUT + (CAST_WEIGHT if eight else 0.0)) * model.layer_parameters / bandwidth,
+        into=COPIED_IN * trained / bandwidth,
+        launches=stack.launches * LAUNCH + HOOKS,
+        gathers=float(chosen.reshard),
     )
 
 
@@ -180,11 +203,12 @@ def _fp8(rates: Rates, chosen: Recipe) -> float:
 
 
 def _head(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -> float:
-    """Seconds per token of logits and loss, both ways."""
-    weights = LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD
-    flops = (1 + weights) * model.head_forward(1.0) * (1 + rates.narrow / model.hidden)
-    carried = model.vocab * (stack.logits if chosen.kernels.loss == "whole" else stack.chunked)
-    return flops / (gpu.matmul_flops * rates.matmul) + carried / (gpu.memory_bandwidth * rates.moved)
+    """Seconds per token of logits and loss, both ways. A policy's logits are computed again in backward."""
+    policy = chosen.kernels.loss == "policy"
+    passes = 1 + (LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD) + policy
+    flops = passes * model.head_forward(1.0) * (1 + rates.narrow / model.hidden)
+    each = {"whole": stack.whole, "chunked": stack.chunked, "policy": POLICY}[chosen.kernels.loss]
+    return flops / (gpu.matmul_flops * rates.matmul) + model.vocab * each / (gpu.memory_bandwidth * rates.moved)
 
 
 def flops(model: Model, recipe: Recipe, tokens: float, squares: float) -> tuple[float, float]:

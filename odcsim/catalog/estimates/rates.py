@@ -32,7 +32,7 @@ class Rates:
     narrow: float  # a matmul whose smaller side is as wide as this takes twice as long as its FLOPs say
     moved: float  # share of the memory's bandwidth that work reaches which only moves bytes
     copying: float  # share of compute that goes to the kernels of a collective while it is under way
-    fp8: float  # how many times as fast as in bf16 layers' matmuls run in fp8, casts included; 0: not at all
+    fp8: float  # how many times as fast as in bf16 a large matmul runs in fp8, casts apart; 0: not at all
     spread: float  # between what is predicted and runs that were not fitted
     usual: str  # the attention kernel that most people run
     attention: Mapping[str, Attention] = field(default_factory=lambda: MappingProxyType({}))

@@ -10,6 +10,18 @@ from dataclasses import dataclass
 from odcsim.model import BYTES_BF16, Model
 
 BACKWARD_MOVES = 2.0
+# A token's copies to its experts and back: gathered (2 passes over the hidden state of each), multiplied by their
+# scores in fp32 (cast 3, product 4, cast 3) and added up (2).
+SORTED = 14.0
+# Matmuls in fp8: a forward looks for the largest of its input (2 bytes of each element) and casts it (3); backward
+# casts it again by columns (3), and its gradient both ways (2, 6). A third of these, for each of a layer's three
+# matmuls; and a weight is scaled and cast in each pass.
+CAST, CAST_WEIGHT = 16 / 3, 5.0
+# What FSDP2 does beside moving a layer: a gather lands in one buffer and is copied out to its parameters (read and
+# written in bf16); gradients are cast to what they are reduced in, and sorted by rank (read in bf16, written in fp32).
+COPIED_OUT, COPIED_IN = 4.0, 6.0
+# A tile of a grouped matmul has this many rows; the last one of each expert is half empty.
+TILE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +49,8 @@ class Stack:
     residual: float  # over the hidden state, for each of two sums
     rotary: float  # over queries and keys
     gate: float  # over the MLP's inner width, where it is gated
-    logits: float  # bytes for each logit of a loss over all of them at once, both ways
+    adapter: tuple[float, float]  # over what an adapter reads and what it adds to, forward
+    whole: float  # bytes for each logit of a loss over all of them at once, both ways
     chunked: float  # the same of a loss that is taken chunk by chunk, and its gradient with it
     launches: int  # kernels of a layer's forward
     host: float  # seconds of a microbatch in which the host feeds nothing: loop, reading the loss
@@ -49,15 +62,43 @@ LAYER_NORM = 2.0  # a kernel of its own in every stack; models whose MLP has no 
 ACTIVATION = 2.0  # of an MLP without a gate
 # Where a kernel starts every few microseconds at best, whatever it does.
 LAUNCH = 7e-6
+# What FSDP2's hooks around a layer take of the host besides, in each pass: 0.45 to 0.7 ms, of layers of 32 wide in
+# eight tokens on a CPU (torch 2.13, docs/log.md).
+HOOKS = 4.5e-4
+
+# A loss of PyTorch's own operations, bytes for each logit: the matmul writes it in bf16 (2), a copy in fp32 (6), the
+# log-softmax (12), its gradient (4 for zeros, 12), cast to bf16 (6), read by two matmuls (4), and once more shifted
+# where a trainer does that (8).
+OPERATIONS, SHIFTED = 46.0, 8.0
+# Of log-probabilities and entropy, chunk by chunk, as RL trainers take them (prime-rl's chunked_logprobs.py):
+# forward writes (2), casts (6), scales (8), and takes the largest (4), differences, exponentials (16) and two weighted
+# sums (20); backward writes them again (2), casts, scales (14), takes differences, exponentials, gradients (32), casts
+# those twice (12) and reads them in two matmuls (4).
+POLICY = 120.0
 
 STACKS = {
-    # Packed samples, flash attention, a fused optimizer, PyTorch's modules as they are.
-    "tuned": Stack(12.0, 3.0, 6.0, 5.0, 16.0, 10.0, launches=40, host=2e-3, optimizer=1.0, spread=0.0),
-    # The same through torch.compile, which fuses what lies between matmuls.
-    "compiled": Stack(2.0, 2.0, 2.0, 3.0, 8.0, 8.0, launches=16, host=1e-3, optimizer=1.0, spread=0.03),
+    # Packed samples, flash attention, a fused optimizer and loss, PyTorch's modules as they are.
+    "tuned": Stack(12.0, 3.0, 6.0, 5.0, (1.0, 3.0), 16.0, 10.0, launches=40, host=2e-3, optimizer=1.0, spread=0.0),
+    # Layers through torch.compile, which fuses what lies between matmuls; a loss over all logits is in no layer.
+    "compiled": Stack(
+        2.0, 2.0, 2.0, 3.0, (1.25, 4.0), OPERATIONS, 8.0, launches=16, host=1e-3, optimizer=1.0, spread=0.03
+    ),
     # A trainer of a library of models as it comes: each step of a norm and of rotary embeddings a kernel, copies around
-    # attention, a loss in fp32 over all logits, an optimizer that passes over its states operation by operation.
-    "plain": Stack(13.0, 6.0, 14.0, 5.0, 30.0, 24.0, launches=110, host=2e-2, optimizer=3.0, spread=0.3),
+    # attention, a loss in fp32 over all logits, an optimizer that passes over its states operation by
+    # operation.
+    "plain": Stack(
+        13.0,
+        6.0,
+        14.0,
+        5.0,
+        (1.25, 4.0),
+        OPERATIONS + SHIFTED,
+        24.0,
+        launches=110,
+        host=2e-2,
+        optimizer=3.0,
+        spread=0.3,
+    ),
 }
 
 
@@ -68,6 +109,26 @@ def matmuls(model: Model) -> tuple[Matmul, ...]:
     if model.linear_layers:
         attention.append(Matmul(model.hidden, model.linear_parameters / model.hidden, 1 - softmax))
     return (*attention, *_mlp(model))
+
+
+def cast(model: Model) -> float:
+    """Bytes per token that one of a layer's three matmuls moves to be in fp8."""
+    return CAST * sum(m.times * m.inner for m in matmuls(model))
+
+
+def adapted(model: Model, stack: Stack) -> float:
+    """Bytes per token that adapters move beside the matmuls that they adapt, forward."""
+    inner, outer = stack.adapter
+    return BYTES_BF16 * sum(m.times * (inner * m.inner + outer * m.outer) for m in matmuls(model))
+
+
+def padded(model: Model) -> float:
+    """Matmul FLOPs of a layer's forward that go to the empty half of experts' last tiles, whatever the tokens."""
+    if not model.experts:
+        return 0.0
+    sparse = 1 - model.dense_layers / model.layers
+    each = sum(m.flops for m in _wide(model, model.ffn, 1.0))
+    return sparse * model.experts * each * TILE / 2
 
 
 def _attention(model: Model) -> Iterator[Matmul]:
@@ -116,5 +177,5 @@ def moved(model: Model, stack: Stack) -> float:
     hidden = 2 * model.hidden * (norm + stack.residual)
     rotated = stack.rotary * (model.heads + model.kv_heads) * model.head_dim
     activated = (ACTIVATION if model.plain_mlp else stack.gate) * inner_width(model)
-    sorted_out = 4 * model.experts_active * model.hidden if model.experts else 0  # to its experts and back
+    sorted_out = SORTED * model.experts_active * model.hidden if model.experts else 0
     return BYTES_BF16 * (hidden + rotated + activated + sorted_out)

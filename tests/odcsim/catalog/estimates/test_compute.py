@@ -12,7 +12,7 @@ from odcsim.catalog.rates import family_of, rates
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import Polynomial
-from odcsim.recipe import RECOMPUTE, USUAL
+from odcsim.recipe import LOSSES, RECOMPUTE, USUAL
 
 MODELS = catalog.model_names()
 SMALL, LARGE = "r1-distill-qwen-1.5b", "r1-distill-qwen-7b"
@@ -71,10 +71,11 @@ def test_two_fits_that_others_published_are_met(model, length):
 
 @pytest.mark.parametrize("gpu", catalog.gpu_names())
 def test_recompute_takes_the_longer_the_more_of_it_there_is(gpu):
-    full, selective, layer, none = (takes(of(gpu=gpu, recompute=again).backward, 4096) for again in RECOMPUTE)
+    full, selective, layer, none = (takes(of(gpu=gpu, recompute=again).backward, 16_384) for again in RECOMPUTE)
     assert none < selective < full
     assert none < layer < full
-    again = takes(of(gpu=gpu).forward, 4096)
+    forward = of(gpu=gpu).forward
+    again = takes(forward, 16_384) - forward.constant  # what was gathered is there
     assert full - none == pytest.approx(again)
     assert layer - none == pytest.approx(again / 2)
 
@@ -121,11 +122,53 @@ def test_a_kernel_that_a_gpu_does_not_run_is_refused_by_name():
         of(gpu="a100", precision="fp8")
 
 
-def test_fp8_makes_the_matmuls_of_layers_as_much_faster_as_it_says():
+def test_fp8_makes_the_matmuls_of_layers_as_much_faster_as_it_says_less_their_casts():
     model, known = catalog.model(LARGE), rates("hopper")
     bf16, fp8 = (of(LARGE, "h100", precision=p).forward.linear for p in ("bf16", "fp8"))
     work = sum(m.flops * (1 + known.narrow / m.narrowest) for m in matmuls(model))
-    assert bf16 - fp8 == pytest.approx(work / (795e12 * known.matmul) * (1 - 1 / known.fp8))
+    read = 16 / 3 * (model.hidden + 28 * 128 + 2 * model.hidden + model.ffn) / (3.35e12 * known.moved)  # to be cast
+    assert bf16 - fp8 == pytest.approx(work / (795e12 * known.matmul) * (1 - 1 / known.fp8) - read)
+
+
+@pytest.mark.parametrize("name", ["h100", "b200"])
+def test_fp8_brings_more_to_wider_layers(name):
+    gains = []
+    for width in (1024, 2048, 4096, 8192):
+        model = replace(catalog.model("llama-3.1-8b"), hidden=width, ffn=3 * width, heads=width // 128)
+        times = [of(model, name, precision=p).forward.linear for p in ("bf16", "fp8")]
+        gains.append(times[0] / times[1])
+    assert gains == sorted(gains)
+    assert gains[0] < 1.2 < 1.3 < gains[-1] < 2
+
+
+def test_a_policys_loss_moves_more_than_any_other_and_runs_the_head_once_more():
+    model, known = catalog.model(LARGE), rates("hopper")
+    heads = {name: of(LARGE, "h100", loss=name).head.linear for name in LOSSES}
+    assert heads["chunked"] < heads["whole"] < heads["policy"]
+    forward = 2 * model.vocab * model.hidden * (1 + known.narrow / model.hidden) / (795e12 * known.matmul)
+    moved_more = model.vocab * (120 - STACKS["tuned"].whole) / (3.35e12 * known.moved)
+    assert heads["policy"] - heads["whole"] == pytest.approx(forward + moved_more)
+    frozen = of(LARGE, "h100", loss="policy", lora=8).head.linear
+    assert heads["policy"] - frozen == pytest.approx(forward)
+
+
+def test_a_layer_that_was_gathered_is_copied_out_and_its_gradients_in():
+    model, bandwidth = catalog.model(LARGE), catalog.gpu("a100").memory_bandwidth * rates("ampere").moved
+    sharded, whole = of(LARGE), of(LARGE, reshard=False)
+    assert sharded.forward.constant == pytest.approx(4 * model.layer_parameters / bandwidth)
+    assert sharded.backward.constant == pytest.approx(10 * model.layer_parameters / bandwidth)
+    assert whole.backward.constant == pytest.approx(6 * model.layer_parameters / bandwidth)
+    assert of(LARGE, lora=8).backward.constant < 4.1 * model.layer_parameters / bandwidth
+
+
+def test_experts_with_few_tokens_each_compute_for_nobody():
+    mixed, known = catalog.model("qwen3-30b-a3b"), rates("hopper")
+    few, usual = (of(replace(mixed, experts=n, experts_active=8), "h100").forward for n in (32, 128))
+    rows = 96 * 64  # of experts more, half a tile each
+    flops = rows * 6 * mixed.hidden * mixed.ffn
+    copied = 4 * 96 * 3 * mixed.hidden * mixed.ffn / (3.35e12 * known.moved)
+    routed = 4 * 96 * mixed.hidden / (3.35e12 * known.moved)
+    assert usual.constant - few.constant == pytest.approx(flops / (795e12 * known.matmul) + copied + routed, rel=1e-3)
 
 
 def test_adapters_save_the_gradients_of_weights_and_little_else():
