@@ -21,6 +21,7 @@ from odcsim.decide.setting import Setting
 from odcsim.decide.words import RL, checked
 from odcsim.errors import InputError, misspelled
 from odcsim.question import AMOUNT, COUNT, FLAG, Question, Values
+from odcsim.recipe import Recipe
 from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted, seconds
 from odcsim.trace import Trace
@@ -134,6 +135,7 @@ def stepped(
     recorded: Trace = question.trace
     if (trainer := stock.known(question.trainer)) is not None:
         stock.check(recorded, question.recipe, trainer)
+    question = replace(question, recipe=_of_policy(question))
     drawn: dict[str, Any] = {
         "minibatch": batch.share(question.devices),
         "minibatches": batch.steps * batch.updates,
@@ -142,6 +144,12 @@ def stepped(
     setting = limited(replace(question, trace=pilot.run(recorded, batch, question.seed), **drawn))
     rows = steps(setting, batch.updates, around, advance=advance)
     return RolloutSteps(setting, batch, around, tuple(rows), recorded.group is not None)
+
+
+def _of_policy(question: Question) -> Recipe:
+    """A loss in chunks is a policy's here, where no profile holds what ran."""
+    chunks = question.recipe.kernels.loss == "chunked" and not question.profile
+    return question.recipe.by(loss="policy") if chunks else question.recipe
 
 
 def _time(given: float | str) -> float:
