@@ -119,6 +119,7 @@ def check_model(shape: Model) -> None:
         "linear attention": shape.linear_layers,
         "latent attention": shape.latent_rank,
         "gated attention": shape.gated,
+        "an MLP without a gate": shape.plain_mlp,
         "values of another size than keys": shape.value_dim not in (0, shape.head_dim),
         "an odd head size": shape.head_dim % 2,
         "query heads that key heads do not divide": shape.heads % shape.kv_heads,

@@ -52,6 +52,8 @@ class Model:
     value_dim: int = 0  # of values, where it differs from head_dim
     plain_mlp: bool = False  # the MLP has two matrices, and not a gate as a third
     vectors: int = 0  # parameters of one layer outside matmuls (norms, biases, attention sinks), averaged over layers
+    embedding: int = 0  # width of an embedding that is projected to the hidden state and back
+    outside: int = 0  # parameters in no layer beside embedding, head and one norm: learnt positions, biases
 
     @property
     def full_layers(self) -> int:
@@ -96,12 +98,18 @@ class Model:
 
     @property
     def head_parameters(self) -> int:
-        return self.vocab * self.hidden
+        return self.vocab * (self.embedding or self.hidden)
+
+    @property
+    def projection_parameters(self) -> int:
+        """From an embedding of another width to the hidden state, and back."""
+        return 2 * self.hidden * self.embedding
 
     @property
     def root_parameters(self) -> int:
         """What is in no layer: embedding, final norm, and the head unless it is the embedding itself."""
-        return self.head_parameters * (1 if self.tied else 2) + self.hidden
+        matrices = self.head_parameters * (1 if self.tied else 2) + self.projection_parameters
+        return matrices + self.hidden + self.outside
 
     @property
     def parameters(self) -> int:
@@ -143,8 +151,8 @@ class Model:
         return backward + self.layer_forward(tokens, squares) if recompute else backward
 
     def head_forward(self, tokens: Flops) -> Flops:
-        """Forward FLOPs of the head. The embedding is a lookup and costs none."""
-        return 2.0 * self.head_parameters * tokens
+        """Forward FLOPs of the head. The embedding is a lookup and costs none, unless it is projected."""
+        return 2.0 * (self.head_parameters + self.projection_parameters) * tokens
 
     def head_backward(self, tokens: Flops) -> Flops:
         """Backward FLOPs of the head, which is not recomputed."""

@@ -2,7 +2,7 @@
 
 What such a file leaves out, the library fills in by `model_type`, and so does `odcsim.catalog.hf_families`. Of a nested
 `text_config` only the text model is read: vision towers and draft (multi-token prediction) layers are left out, and so
-are shared-expert gates and MLP biases, which weigh less than a thousandth of a layer.
+are shared-expert gates, which weigh less than a thousandth of a layer.
 """
 
 import json
@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from odcsim.catalog import hf_plain
 from odcsim.catalog.hf_families import FAMILIES, STATES, Family
 from odcsim.catalog.hf_keys import Config
 from odcsim.errors import InputError, misspelled
@@ -82,10 +83,19 @@ def _tied(inner: Mapping[str, Any], outer: Mapping[str, Any], family: Family, wh
 
 def _build(config: Config, name: str, tied: bool) -> Model:
     layers = config.number("num_hidden_layers", most=MOST_LAYERS)
-    hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+    hidden, heads, vocab = (config.number(key) for key in BASIC[1:])
     parts = _heads(config, hidden, heads) | _mlp(config, layers) | _layout(config, layers)
     model = Model(
-        name=name, layers=layers, hidden=hidden, heads=heads, vocab=config.number("vocab_size"), tied=tied, **parts
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocab=vocab,
+        tied=tied,
+        plain_mlp=config.family.plain,
+        embedding=hf_plain.embedding_width(config, hidden),
+        outside=hf_plain.outside(config, hidden, vocab),
+        **parts,
     )
     return _with_vectors(config, model)
 
@@ -102,7 +112,7 @@ def _heads(config: Config, hidden: int, heads: int) -> dict[str, Any]:
             "rotary_dim": rotary,
             "value_dim": config.number("v_head_dim"),
         }
-    shared = config.number("num_key_value_heads", heads)
+    shared = hf_plain.shared_heads(config, heads)
     if heads % shared:
         config.refuse("num_key_value_heads", f"it must divide num_attention_heads, {heads}")
     if not config.has("head_dim") and hidden % heads:
@@ -118,7 +128,8 @@ def _mlp(config: Config, layers: int) -> dict[str, Any]:
     if not size:
         if experts > 1:
             config.refuse(key, f"model_type '{config.kind}' has no experts: remove it or correct model_type")
-        return {"ffn": config.number("intermediate_size")}
+        usual = config.number("expansion_ratio", config.family.widens, least=0) * config.number("hidden_size")
+        return {"ffn": config.number("intermediate_size", usual or None)}
     if not experts:
         raise InputError(f"lacks {' or '.join(EXPERTS)}", where=config.where, fix=f"'{config.kind}' has experts")
     config.require(size, "num_experts_per_tok")
@@ -208,8 +219,11 @@ def _with_vectors(config: Config, model: Model) -> Model:
     softmax = model.query_rank + model.latent_rank
     if not model.latent_rank:
         bias = config.flag("attention_bias", family.bias)
-        out = family.out_bias or (bias and not family.bias)  # the switch of llama and qwen3 covers the output as well
-        softmax += width * bias + model.hidden * out + 2 * model.head_dim * family.query_key_norm
+        out = (
+            family.out_bias if bias == family.bias else bias
+        )  # a switch of its own in llama and qwen3 covers the output
+        within = family.query_key_norm or config.flag("qk_layernorm", False)
+        softmax += width * bias + model.hidden * out + 2 * hf_plain.norm_width(config, model.head_dim) * within
         softmax += (model.heads + model.kv_heads) * model.head_dim * family.wide_norms
         softmax += model.heads * family.sinks
     linear = 0
@@ -219,4 +233,11 @@ def _with_vectors(config: Config, model: Model) -> Model:
         linear = (2 * keys + values) * kernel + config.number("linear_value_head_dim") + 2 * heads
     experts = model.experts * (2 * model.ffn + model.hidden + 1) * family.expert_bias
     mixers = (model.layers - model.linear_layers) * softmax + model.linear_layers * linear
-    return replace(model, vectors=round(family.norms * model.hidden + mixers / model.layers + experts))
+    norms = hf_plain.norms(config) * hf_plain.norm_width(config, model.hidden)
+    return replace(model, vectors=round(norms + mixers / model.layers + experts + _mlp_bias(config, model)))
+
+
+def _mlp_bias(config: Config, model: Model) -> int:
+    if model.experts or not config.flag("mlp_bias", config.family.mlp_bias):
+        return 0
+    return model.ffn * (1 if model.plain_mlp else 2) + model.hidden

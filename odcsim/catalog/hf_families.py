@@ -6,7 +6,7 @@ most language models), and which layers attend how when no `layer_types` says so
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 
@@ -27,6 +27,15 @@ class Family:
     expert_size: str = ""  # the key that holds an expert's intermediate size; empty: a dense model
     layout: str = "full"  # which layers attend how: full, upper, all, alternate, pattern, chunks or linear
     defaults: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    plain: bool = False  # the MLP has two matrices and no gate
+    widens: int = 0  # its width in hidden widths where no key says it; zero: a key has to
+    mlp_bias: bool = False
+    norm_bias: bool = False
+    head_bias: bool = False
+    embedding_norm: bool = False
+    multi_query: bool = False  # one head of keys and values, unless `multi_query` is false
+    positions: int | None = None  # learnt ones beyond `max_position_embeddings`; None: no position is learnt
+    keys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # its own names of keys
 
 
 _MOE = "moe_intermediate_size"
@@ -56,6 +65,39 @@ _LLAMA4 = Family(
     expert_size="intermediate_size",
     defaults={"attention_chunk_size": 8192, "no_rope_layer_interval": 4, "interleave_moe_layer_step": 1},
 )
+
+# Two matrices without a gate, LayerNorm with biases, biases in every linear layer, but where it says otherwise.
+_PLAIN = Family(plain=True, norm_bias=True, bias=True, out_bias=True, mlp_bias=True)
+_SHORT = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+_GPT2_KEYS = _SHORT | {
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+}
+_GPT2 = replace(_PLAIN, tied=True, widens=4, positions=0, keys=_GPT2_KEYS)
+_GPTJ = replace(_PLAIN, bias=False, out_bias=False, head_bias=True, norms=1, widens=4, keys=_GPT2_KEYS)
+_MPT_KEYS = {"num_hidden_layers": "n_layers", "num_attention_heads": "n_heads", "hidden_size": "d_model"}
+_BIASES = {"attention_bias": "use_bias", "mlp_bias": "use_bias"}
+_OPT_KEYS = {"intermediate_size": "ffn_dim", "attention_bias": "enable_bias", "mlp_bias": "enable_bias"}
+_FALCON_KEYS = {
+    "num_key_value_heads": "num_kv_heads",
+    "intermediate_size": "ffn_hidden_size",
+    "attention_bias": "bias",
+    "mlp_bias": "bias",
+}
+_PLAIN_FAMILIES = {
+    "gpt2": _GPT2,
+    "gpt_bigcode": replace(_GPT2, multi_query=True),
+    "gptj": _GPTJ,
+    "codegen": _GPTJ,
+    "gpt_neox": _PLAIN,
+    "phi": replace(_PLAIN, norms=1, head_bias=True),
+    "opt": replace(_PLAIN, tied=True, positions=2, keys=_OPT_KEYS, defaults={"max_position_embeddings": 2048}),
+    "starcoder2": replace(_PLAIN, tied=True, layout="all", keys=_BIASES),
+    "bloom": replace(_PLAIN, tied=True, widens=4, embedding_norm=True, keys=_SHORT | {"hidden_size": "n_embed"}),
+    "mpt": Family(tied=True, plain=True, widens=4, keys=_MPT_KEYS),
+    "falcon": Family(tied=True, plain=True, norm_bias=True, widens=4, multi_query=True, keys=_FALCON_KEYS),
+}
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -103,6 +145,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "llama4": _LLAMA4,
         "llama4_text": _LLAMA4,
     }
+    | _PLAIN_FAMILIES
 )
 
 # What mixes or replaces attention by a state that is carried along: no estimate here knows its work, and a family that

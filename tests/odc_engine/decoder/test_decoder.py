@@ -232,6 +232,7 @@ def count(module):
         (replace(NANO, linear_layers=1), "linear attention"),
         (replace(NANO, latent_rank=8), "latent attention"),
         (replace(NANO, gated=True), "gated attention"),
+        (replace(NANO, plain_mlp=True), "an MLP without a gate"),
         (replace(NANO, value_dim=8), "values of another size"),
         (replace(NANO, head_dim=7), "an odd head size"),
         (replace(NANO, kv_heads=3), "query heads that key heads do not divide"),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from configs import build
+from plain_configs import PUBLISHED
 
 from odcsim.catalog.hf_families import FAMILIES
 
@@ -70,3 +71,45 @@ def test_which_layers_attend_how_is_the_same_without_layer_types(kind: str) -> N
 def test_a_tied_head_is_counted_once(kind: str, tied: bool) -> None:
     count, ours = made(kind, tie_word_embeddings=tied)
     assert ours.parameters == pytest.approx(count, abs=ours.layers + 1)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_without_a_gate_are_their_classes(name: str) -> None:
+    """By the file as it is published, and as the library writes it again with all of its defaults."""
+    import torch
+
+    config, published = PUBLISHED[name]
+    kind = config["model_type"]
+    full = transformers.AutoConfig.for_model(kind, **{k: v for k, v in config.items() if k != "model_type"})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(full)
+    assert sum(p.numel() for p in model.parameters()) == published
+    assert build(config).parameters == build(full.to_dict()).parameters == published
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("opt-125m", {"enable_bias": False}),
+        ("opt-125m", {"layer_norm_elementwise_affine": False}),
+        ("opt-125m", {"_remove_final_layer_norm": True}),
+        ("opt-350m", {"tie_word_embeddings": False}),
+        ("starcoder2-3b", {"use_bias": False}),
+        ("pythia-70m", {"attention_bias": False}),
+        ("phi-2", {"qk_layernorm": True, "num_key_value_heads": 8}),
+        ("starcoder", {"multi_query": False, "n_inner": None}),
+        ("falcon-40b", {"num_ln_in_parallel_attn": 1, "bias": True}),
+        ("falcon-rw-1b", {"ffn_hidden_size": 1024, "multi_query": True}),
+        ("gpt2", {"tie_word_embeddings": False, "n_inner": 512}),
+        ("bloom-560m", {"tie_word_embeddings": False}),
+        ("llama", {"mlp_bias": True, "attention_bias": True}),
+    ],
+)
+def test_switches_of_biases_norms_and_heads_are_theirs(name: str, change: dict[str, Any]) -> None:
+    import torch
+
+    config = (PUBLISHED[name][0] if name in PUBLISHED else SMALL | {"model_type": name}) | change
+    full = transformers.AutoConfig.for_model(**config)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(full)
+    assert build(config).parameters == sum(p.numel() for p in model.parameters())

@@ -7,10 +7,13 @@ import pytest
 from configs import DEEPSEEK, LLAMA, MIXTRAL, QWEN3_NEXT, build
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_configs import PUBLISHED
 
 from odcsim.catalog.hf_config import read_config
 from odcsim.catalog.hf_families import FAMILIES
 from odcsim.errors import InputError
+
+MPT = PUBLISHED["mpt-7b"][0]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,16 @@ from odcsim.errors import InputError
         (MIXTRAL | {"num_experts_per_tok": 9}, "num_experts_per_tok is 9; expected a whole number from 1 to 8"),
         (MIXTRAL | {"num_local_experts": None}, "lacks num_experts or n_routed_experts"),
         (DEEPSEEK | {"kv_lora_rank": None}, "lacks kv_lora_rank"),
+        ({"model_type": "mpt", "vocab_size": 9}, "lacks n_layers, d_model, n_heads"),
+        (MPT | {"n_heads": "32"}, "n_heads is '32'; expected a whole number"),
+        (MPT | {"attn_config": [1]}, "attn_config is [1]; expected an object"),
+        (
+            MPT | {"attn_config": {"attn_type": "linear"}},
+            "attn_type is 'linear'; one of multihead_attention, multiquery",
+        ),
+        (MPT | {"attn_config": {"attn_type": "grouped_query_attention"}}, "lacks kv_n_heads"),
+        (MPT | {"expansion_ratio": 2.5}, "expansion_ratio is 2.5; expected a whole number"),
+        (PUBLISHED["phi-2"][0] | {"intermediate_size": None}, "lacks intermediate_size"),
     ],
 )
 def test_a_bad_config_says_which_key_and_what_to_do(config: object, says: str) -> None:
@@ -80,13 +93,13 @@ VALUES = st.recursive(
 ODD: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, False, -1, 0, 1, 2, 7, 64, 10**9, 10**40, 2.0, float("nan"), "8", [], [0], ["x"], {}]
 )
-KEYS = sorted(
-    {*LLAMA, *DEEPSEEK, *QWEN3_NEXT, "layer_types", "sliding_window", "attention_bias", "sliding_window_pattern"}
-)
+PLAIN = [PUBLISHED[name][0] for name in ("mpt-7b", "opt-350m", "falcon-40b", "starcoder", "bloom", "phi-2")]
+MORE = {"layer_types", "sliding_window", "attention_bias", "sliding_window_pattern", "attn_config", "mlp_bias"}
+KEYS = sorted({*LLAMA, *DEEPSEEK, *QWEN3_NEXT, *(key for config in PLAIN for key in config), *MORE})
 
 
 @given(
-    st.sampled_from([LLAMA, MIXTRAL, DEEPSEEK, QWEN3_NEXT, {}]),
+    st.sampled_from([LLAMA, MIXTRAL, DEEPSEEK, QWEN3_NEXT, *PLAIN, {}]),
     st.dictionaries(st.sampled_from(KEYS), ODD, max_size=4),
     st.sampled_from([*FAMILIES, None]),
     st.booleans(),
@@ -112,7 +125,9 @@ def test_any_json_value_is_handled(value: object) -> None:
         build(value)
 
 
-@pytest.mark.parametrize("kind", ["zamba2", "mamba", "cohere", "glm4v", "granitemoe", "olmo", "gemma", "phi", "gpt2"])
+@pytest.mark.parametrize(
+    "kind", ["zamba2", "mamba", "cohere", "glm4v", "granitemoe", "olmo", "gemma", "gpt_neo", "phi4"]
+)
 def test_no_family_is_proposed_that_would_be_costed_wrong(kind: str) -> None:
     with pytest.raises(InputError) as caught:
         build(LLAMA | {"model_type": kind})
