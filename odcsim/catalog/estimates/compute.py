@@ -212,14 +212,19 @@ def _head(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) ->
 
 
 def flops(model: Model, recipe: Recipe, tokens: float, squares: float) -> tuple[float, float]:
-    """Of a step on so many tokens: the model's own, and those of what backward computes again."""
+    """Of a step on so many tokens: the model's own, and those of what backward computes again.
+
+    A model's own are three forwards: six for each parameter that multiplies a token, and of attention what a causal
+    mask leaves, which is half. The scores that a kernel's backward computes once more are computed again.
+    """
     forward = model.layer_forward(tokens, squares)
-    backward = model.layer_backward(tokens, squares, recompute=False)
+    backward = LINEAR_BACKWARD * forward
     head = model.head_forward(tokens) + model.head_backward(tokens)
     if recipe.lora:  # no gradients of weights
         linear = 2 * model.layer_matmul_parameters * tokens
         backward, head = backward - linear, head - model.head_forward(tokens)
     matmul, _, attention = AGAIN[recipe.recompute]
+    attention += ATTENTION_BACKWARD - LINEAR_BACKWARD
     again = matmul * model.layer_forward(tokens, 0.0) + attention * model.layer_forward(0.0, squares)
     return model.layers * (forward + backward) + head, model.layers * again
 
