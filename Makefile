@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow break trainers site browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper published clean
+.PHONY: demo test slow break trainers site browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -82,6 +82,9 @@ balancing: .venv/core
 
 reproduce-paper: .venv/core
 	$(BIN)/python docs/studies/reproduce_paper.py
+
+uneven: .venv/core
+	$(BIN)/python docs/studies/uneven.py
 
 clean:
 	rm -rf .venv .venv-oldest
