@@ -22,7 +22,7 @@ def asked():
     words = {"gpu": "h100", "devices": 16, "minibatch": 2, "minibatches": 6, "max_tokens": 3000}
     setting = ask("uniform:min=100,max=3000", "qwen3-0.6b", **words)
     cluster = setting.cost.cluster
-    slow = replace(cluster, nic_bandwidth=cluster.nic_bandwidth / 10)
+    slow = replace(cluster, nic_bandwidth=cluster.nic_bandwidth / 20)
     return replace(setting, cost=replace(setting.cost, cluster=slow))
 
 

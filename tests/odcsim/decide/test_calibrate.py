@@ -27,6 +27,9 @@ RUN = {
 WAYS = (("lb-micro", "collective"), ("native", "deferred"), ("lb-robust", "on-demand"))
 
 
+LONG = {"trace": "lognormal:median=3000,sigma=0.5,max=8192"}  # of which no layer waits for the host
+
+
 @cache
 def simulated(way=WAYS[0], **other):
     return Simulated(odcsim.ask(**{**RUN, **other}), way)
@@ -103,7 +106,7 @@ def test_long_steps_of_long_samples_are_no_outliers():
 
 
 def test_steps_that_differ_enough_tell_what_a_step_takes_beside_its_tokens():
-    few = {"devices": 2, "minibatch": 1, "minibatches": 200}
+    few = {**LONG, "devices": 2, "minibatch": 1, "minibatches": 200}
     seconds, tokens = other_steps(1.3, **few)
     waits = log(seconds + 2 * seconds.mean(), tokens, 0.01)
     found = calibrate.by_steps(simulated(**few), waits)
@@ -134,7 +137,7 @@ def test_steps_without_tokens_hold_what_is_drawn():
 
 def test_a_row_of_several_optimizer_steps_is_told_by_its_tokens():
     """Each of them has what a step takes beside its tokens."""
-    few = {"devices": 2, "minibatch": 1, "minibatches": 200}
+    few = {**LONG, "devices": 2, "minibatch": 1, "minibatches": 200}
     rows = log(*(values.reshape(50, 4).sum(axis=1) for values in other_steps(1.3, **few)))
     found, taken_for_one = (calibrate.by_steps(simulated(**few), rows, updates=of) for of in (True, False))
     assert found.factor == pytest.approx(1.3, rel=0.03)
