@@ -137,10 +137,10 @@ def test_steps_without_tokens_hold_what_is_drawn():
 
 def test_a_row_of_several_optimizer_steps_is_told_by_its_tokens():
     """Each of them has what a step takes beside its tokens."""
-    few = {**LONG, "devices": 2, "minibatch": 1, "minibatches": 200}
+    few = {"devices": 2, "minibatch": 1, "minibatches": 200}
     rows = log(*(values.reshape(50, 4).sum(axis=1) for values in other_steps(1.3, **few)))
     found, taken_for_one = (calibrate.by_steps(simulated(**few), rows, updates=of) for of in (True, False))
-    assert found.factor == pytest.approx(1.3, rel=0.03)
+    assert found.factor == pytest.approx(1.3, rel=0.05)
     assert taken_for_one.factor > 1.5
 
 
