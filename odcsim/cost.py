@@ -20,7 +20,6 @@ from odcsim.schedule import Schedule
 Floats = NDArray[np.float64]
 # Parameters travel in bf16 where a profile does not say otherwise, gradients in fp32: FSDP2's usual mixed precision.
 GATHER_BYTES, PUSH_BYTES = 2, 4
-REDUCED = {"fp32": PUSH_BYTES, "bf16": 2}
 _LUCK = 1  # tells the draws of samples' luck from those of jitter
 
 
@@ -222,7 +221,7 @@ class Cost:
         """Seconds of what a program names and no microbatch changes: transfers, meetings, steps of the optimizer."""
         root, layer = self.model.root_parameters, self.model.layer_parameters
         pushed, alone = (self.profile.adapters, 0.0) if self.profile.adapters else (layer, root)
-        gathered, reduced = DTYPES.get(self.profile.dtype, GATHER_BYTES), REDUCED[self.recipe.reduce]
+        gathered, reduced = DTYPES.get(self.profile.dtype, GATHER_BYTES), self.recipe.sent
         gather, push = ("gather", "push") if one_sided else ("all-gather", "reduce-scatter")
         meeting = self._constant("meeting", self.cluster.latency) if self.cluster.devices > 1 else 0.0
         return {

@@ -187,6 +187,11 @@ class Recipe:
         return self.exchange == "ahead"
 
     @property
+    def sent(self) -> int:
+        """Bytes of a gradient's element on its way."""
+        return 2 if self.reduce == "bf16" else 4
+
+    @property
     def recomputes(self) -> bool:
         """Whether backward runs any of its layer's forward again."""
         return self.recompute != "none"

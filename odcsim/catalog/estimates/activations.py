@@ -1,49 +1,78 @@
 """Bytes of activations and logits: what one microbatch keeps for its backward, and what a layer needs while it runs.
 
 Counted in elements of bf16 for each token, averaged over layers: hidden states around the norms, queries, keys, values
-and attention's output, the MLP's gate, up, its activation and product.
+and attention's output, the MLP's gate, up, its activation and product. Bytes that tensors hold: what an allocator loses
+between them is the memory estimate's.
 """
 
 from odcsim.model import BYTES_BF16, BYTES_FP32, Model
 from odcsim.recipe import Recipe
 
-# The loss is taken over this many tokens at a time; all at once, 64K tokens of a 152K vocabulary need 80 GB.
-LOSS_CHUNK = 4096
-# Bytes of a logit at the peak of a loss over all of them: itself, its copy in fp32, its log-probability, its gradient;
-# a trainer as it comes shifts them and casts the gradient besides. Compiled, runs of 2024 had 10 and those of 2025,
-# which compiled the loss as well, 6 or less (docs/published.md): between them. A chunk's are in bf16, in fp32 for the
-# loss, and their gradient in bf16.
-WHOLE = {"tuned": 14.0, "compiled": 8.5, "plain": 18.0}
+# Bytes of a logit at the peak of a loss over all of them, which is the backward of cross-entropy in fp32:
+# log-probabilities, their gradient, and that of the logits. A trainer as it comes has as much in its forward already,
+# where it shifts the logits. A compiled stack has a loop of its own around its layers, some of which hold on to the
+# logits until backward is over (4 in fp32), and some do not: as if in bf16.
+WHOLE = {"tuned": 3 * BYTES_FP32, "plain": 3 * BYTES_FP32, "compiled": 3 * BYTES_FP32 + BYTES_BF16}
+# A chunk's are in bf16, in fp32 for the loss, and their gradient in bf16.
 CHUNKED = BYTES_BF16 + BYTES_FP32 + BYTES_BF16
 # RMSNorm that is several kernels keeps its input in fp32 as well: elements of bf16 over the hidden state, of two norms.
 UNFUSED = {"tuned": 4, "compiled": 0, "plain": 6}
+# Copies of a token for each expert that it visits, in elements of bf16. Forward keeps what goes in, and in fp32 what
+# comes out, which a score weighs. Backward of the weighing has its gradient, the same in fp32, that times the score,
+# and that times what came out.
+TO_EXPERTS = 1 + 2
+FROM_EXPERTS = 1 + 2 + 2 + 2
+# Of the MLP's width at once in its backward: gate, up, activation, and gradients of product, up and activation. Without
+# a gate: what went into the activation, and gradients behind and before it.
+AT_ONCE, AT_ONCE_PLAIN = 6, 3
 
 
 def kept(model: Model, tokens: int, longest: int, recipe: Recipe) -> float:
-    """What all layers keep from their forward to their backward, and what one layer more keeps while it runs again."""
+    """What all layers keep from their forward to their backward."""
     saved = model.layers * model.hidden
     everything = model.layers * _whole(model, recipe)
     elements = {
         "none": everything,
         "layers": (saved + everything) / 2,
-        "operators": saved + model.layers * _products(model),
+        "operators": saved + model.layers * _products(model, recipe),
         "full": saved,
     }[recipe.recompute]
     scores = model.layers * _scores(model, longest, recipe) if recipe.recompute in ("none", "layers") else 0.0
     return float(BYTES_BF16 * tokens) * (elements + scores)
 
 
+def held(model: Model, tokens: int, devices: int, recipe: Recipe) -> float:
+    """Gradients of all layers' inputs: FSDP1's hooks for frozen weights keep each, and the input with it, until all of
+    backward is over, where PyTorch's reentrant checkpoint runs layers again."""
+    if devices == 1 or not recipe.lora or recipe.recompute != "full" or recipe.kernels.stack == "compiled":
+        return 0.0
+    return float(BYTES_BF16 * tokens) * model.layers * model.hidden
+
+
 def working(model: Model, tokens: int, longest: int, recipe: Recipe) -> float:
-    """Of the layer whose backward runs: all that it computed again, and the gradients of its MLP and its output."""
-    again = _whole(model, recipe) - model.hidden if recipe.recomputes else 0.0
+    """Of the layer whose backward runs: all that it computed again, and the gradients of its MLP, its output and its
+    input, where they are most at once."""
+    again = _around(model, recipe) - model.hidden if recipe.recomputes else 0.0
     scores = 2 * _scores(model, longest, recipe) if recipe.recomputes else _scores(model, longest, recipe)
-    return float(BYTES_BF16 * tokens) * (again + model.hidden + 3 * _mlp(model) + scores)
+    return float(BYTES_BF16 * tokens) * (again + 2 * model.hidden + _inside(model, recipe) + scores)
+
+
+def at_loss(model: Model, tokens: int) -> float:
+    """What came out of the last layer, and what the head reads of it."""
+    return float(BYTES_BF16 * tokens) * 2 * model.hidden
 
 
 def logits(model: Model, tokens: int, recipe: Recipe) -> float:
     if recipe.kernels.loss == "whole":
         return float(tokens) * model.vocab * WHOLE[recipe.kernels.stack]
-    return float(min(tokens, LOSS_CHUNK)) * model.vocab * CHUNKED
+    return float(chunk(model, tokens)) * model.vocab * CHUNKED
+
+
+def chunk(model: Model, tokens: int) -> int:
+    """Tokens whose loss is taken at a time, as Liger Kernel's fused cross-entropy takes it: a power of two, so that
+    their logits are about as many as the hidden states of all tokens."""
+    each = -(-tokens // -(-model.vocab // model.hidden))
+    return min(tokens, 1 << max(0, each - 1).bit_length())
 
 
 def _mlp(model: Model) -> float:
@@ -55,20 +84,43 @@ def _heads(model: Model) -> float:
     return 2 * (model.heads + model.kv_heads) * model.head_dim
 
 
+def _around(model: Model, recipe: Recipe) -> float:
+    """Of one layer what its backward reads outside the MLP."""
+    norms = 0 if model.plain_mlp else UNFUSED[recipe.kernels.stack]
+    return (4 + norms) * model.hidden + _heads(model)
+
+
+def _within(model: Model, recipe: Recipe) -> float:
+    """Of one layer what the MLP's backward reads."""
+    inner = 2 if model.plain_mlp else 3 if recipe.kernels.stack == "compiled" else 4
+    return inner * _mlp(model) + TO_EXPERTS * _visits(model)
+
+
 def _whole(model: Model, recipe: Recipe) -> float:
     """Everything of one layer that its backward reads."""
-    norms = 0 if model.plain_mlp else UNFUSED[recipe.kernels.stack]
-    hidden = (
-        4 + norms + 2 * model.experts_active
-    ) * model.hidden  # with experts also a token's copies to them and back
-    inner = 2 if model.plain_mlp else 3 if recipe.kernels.stack == "compiled" else 4
-    return hidden + _heads(model) + inner * _mlp(model)
+    return _around(model, recipe) + _within(model, recipe)
 
 
-def _products(model: Model) -> float:
-    """What recompute by operator keeps: attention's output, and every second matmul's, counted from the first."""
+def _inside(model: Model, recipe: Recipe) -> float:
+    """What the MLP has of its own and of gradients where it is most: in its backward; with experts mostly before it,
+    where what came out of them was weighed. Without recompute its own is kept, and counted there."""
+    own = _within(model, recipe)
+    backward = (AT_ONCE_PLAIN if model.plain_mlp else AT_ONCE) * _mlp(model) + TO_EXPERTS * _visits(model)
+    most = max(own + FROM_EXPERTS * _visits(model), backward)
+    return most if recipe.recomputes else most - own
+
+
+def _visits(model: Model) -> float:
+    """A token's hidden state, once for each expert that it visits."""
+    return float(model.experts_active * model.hidden)
+
+
+def _products(model: Model, recipe: Recipe) -> float:
+    """What recompute by operator keeps: attention's output, and every second matmul's, counted from the first. The last
+    one's is what comes out of the layer, which no backward reads: a compiler leaves it out."""
     queries, shared = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    return queries + (queries + shared + _mlp(model) + model.hidden)
+    last = 0 if recipe.kernels.stack == "compiled" else model.hidden
+    return queries + (queries + shared + _mlp(model) + last)
 
 
 def _scores(model: Model, longest: int, recipe: Recipe) -> float:

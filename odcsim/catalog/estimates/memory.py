@@ -1,12 +1,12 @@
 """One device's memory under FSDP, term by term, at the moment of a minibatch at which it is fullest.
 
-What is there all the time: states, gradients' shards, what on-demand lays out for peers, weights gathered for compute,
-and what layers keep. On top of it the fuller of two moments: the loss, with its logits; or a layer's backward, with
-what it computes again, gradients on their way out, and those of the head. Beside it what an allocator loses between
-sizes, and the GPU's context, which no allocator shows.
+What is there all the time: states, and what on-demand lays out for peers. On top of it the fullest of five moments: the
+loss, with its logits; the backward of the last layer, when all activations are still kept; that of the first, when all
+gradients are there; the reduction of what is in no layer; the optimizer's step. Beside it what an allocator loses
+between sizes, and the GPU's context, which no allocator shows.
 
-Assumed: AdamW on fp32 master shards, bf16 compute and gathers, fp32 gradient reduction, units resharded after their
-forward. Left out: data loading, the optimizer step's temporaries.
+Assumed: AdamW on fp32 master shards, bf16 compute and gathers, units resharded after their forward. Left out: data
+loading.
 """
 
 from dataclasses import dataclass, fields
@@ -20,14 +20,17 @@ from odcsim.recipe import USUAL, Recipe
 # AdamW keeps two moments beside the master weights (ZeRO, arXiv 1910.02054, section 3.1): bytes of both.
 MOMENTS = {"fp32": 8, "bf16": 4, "8bit": 2, "pure": 4}
 
-# FSDP2 prefetches: while one layer computes, the next is there and a third is on its way.
-LAYERS_GATHERED = 3
+# PyTorch's AdamW takes all weights at once where nobody asks for another way, and meanwhile holds the root of every
+# second moment: bytes of it. Quantized moments are read block by block.
+ROOTS = {"fp32": 4, "bf16": 2, "8bit": 0, "pure": 2}
 
-# Reductions under way at once: FSDP2's backward waits for the one before the last.
-REDUCTIONS_IN_FLIGHT = 2
+# FSDP2 prefetches: while one layer computes, the next is there. A third's bytes are on their way, and of the gradients
+# of one: before it reduces another unit, FSDP2's backward waits for the last.
+LAYERS_GATHERED = 2
 
-# Of what comes and goes, what is lost between sizes: reserved beside allocated memory of runs that told both.
-SLACK = 0.06
+# Of what comes and goes, what an allocator holds beside it: blocks that one stream or one size freed, and that another
+# cannot take. Of 12 runs of FSDP that told both, a fifth (docs/published.md).
+SLACK = 0.2
 
 # What a driver, its libraries' kernels and a communicator's buffers take before anything is allocated.
 CONTEXT = 1.5e9
@@ -46,6 +49,7 @@ class Memory:
     buffers: float  # of the communication
     arena: float = 0.0  # what on-demand lays out for peers: weights in bf16 to gather, sums of gradients to push to
     in_node: float = 0.0  # what hybrid sharding keeps beside the shards: a node's parameters, and sums of its gradients
+    step: float = 0.0  # what the optimizer's step holds beside its states
     slack: float = 0.0  # what an allocator loses between sizes
     context: float = 0.0  # the GPU's, which no allocator shows
 
@@ -62,6 +66,11 @@ class Memory:
         """What an allocator reports as reserved."""
         return self.total - self.context
 
+    @property
+    def tensors(self) -> float:
+        """What it reports as allocated."""
+        return self.allocated - self.slack
+
 
 def estimate(
     model: Model,
@@ -70,30 +79,42 @@ def estimate(
     recipe: Recipe = USUAL,
     holders: int = 0,
     longest: int = 0,
+    microbatches: int = 0,
 ) -> Memory:
     """Memory of a device whose largest microbatch holds `tokens` tokens.
 
     `holders`: devices of a node that together hold all parameters and gradients (hybrid sharding); 0: all devices do.
     `longest`: of its samples; 0: all of it is one.
+    `microbatches`: of a minibatch; 0: several. One alone finds no gradients of any before it.
     """
-    sync, spread = sync_named(recipe.sync), _holders_of_states(devices, holders, recipe)
-    share, trained = model.parameters / spread, _trained(model, recipe)
-    lasting = {
-        "weights": share * (_kept_in(recipe) * trained + BYTES_BF16 * (1 - trained)),
-        "moments": share * trained * MOMENTS[recipe.optimizer],
-        "arena": 0.0 if sync.meets else (BYTES_BF16 + BYTES_FP32 * trained) * model.parameters / devices,
-        "in_node": _in_node(model, devices, recipe, holders or devices),
-    }
-    if recipe.offload:
-        lasting |= {"weights": 0.0, "moments": 0.0}
-    passing = _moments(model, spread, tokens, longest or tokens, recipe, trained)
-    slack = SLACK * sum(passing.values())
-    return Memory(**lasting, **passing, slack=slack, context=CONTEXT)
+    lasting, trained = _lasting(model, devices, recipe, holders), _trained(model, recipe)
+    share = model.parameters / _holders_of_states(devices, holders, recipe)
+    roots = 0.0 if recipe.offload else share * trained * ROOTS[recipe.optimizer]
+    before, later = _moments(model, devices, tokens, longest or tokens, recipe)
+    shards = _shards(model, devices, recipe, holders)
+    found = [_full(moment, 0.0 if microbatches == 1 else shards) for moment in before]
+    found += [_full(moment, shards) for moment in (*later, {"step": roots})]
+    return Memory(**lasting, **max(found, key=lambda moment: sum(moment.values())), context=CONTEXT)
 
 
 def over_full(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
     """Bytes that hybrid sharding needs more than full sharding, whatever the tokens."""
-    return estimate(model, devices, 1, recipe, holders).total - estimate(model, devices, 1, recipe).total
+    hybrid, full = (
+        _lasting(model, devices, recipe, of) | {"": _shards(model, devices, recipe, of)} for of in (holders, 0)
+    )
+    return sum(hybrid.values()) - sum(full.values())
+
+
+def _lasting(model: Model, devices: int, recipe: Recipe, holders: int) -> dict[str, float]:
+    """What is there all the time, beside shards of gradients."""
+    share, trained = model.parameters / _holders_of_states(devices, holders, recipe), _trained(model, recipe)
+    sync, here = sync_named(recipe.sync), not recipe.offload
+    return {
+        "weights": here * share * (_kept_in(recipe) * trained + _frozen_in(recipe) * (1 - trained)),
+        "moments": here * share * trained * MOMENTS[recipe.optimizer],
+        "arena": 0.0 if sync.meets else (BYTES_BF16 + BYTES_FP32 * trained) * model.parameters / devices,
+        "in_node": _in_node(model, devices, recipe, holders or devices),
+    }
 
 
 def _in_node(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
@@ -120,35 +141,61 @@ def _kept_in(recipe: Recipe) -> int:
     return BYTES_BF16 if recipe.optimizer == "pure" else BYTES_FP32
 
 
+def _frozen_in(recipe: Recipe) -> int:
+    """Bytes of a frozen weight. Libraries of adapters load it in bf16, and FSDP1 leaves it so; a compiled stack is
+    FSDP2's, which gathers in bf16 what lies in fp32, frozen or not (github.com/huggingface/accelerate/issues/3844)."""
+    return _kept_in(recipe) if recipe.kernels.stack == "compiled" else BYTES_BF16
+
+
 def _trained(model: Model, recipe: Recipe) -> float:
     """Trained parameters over all of the model's."""
     return adapter_parameters(model, recipe.lora) * model.layers / model.parameters if recipe.lora else 1.0
 
 
-def _moments(model: Model, spread: int, tokens: int, longest: int, recipe: Recipe, trained: float) -> dict[str, float]:
-    """What comes and goes, at the fuller of two moments: the loss, or the backward of a layer."""
-    layer, root = model.layer_parameters, model.root_parameters
-    kept = activations.kept(model, tokens, longest, recipe)
-    unsharded = BYTES_BF16 * float((LAYERS_GATHERED if recipe.reshard else model.layers) * layer + root)
-    landing = BYTES_BF16 * float(max(layer, root))
-    shards = _shards(model, spread, recipe, trained)
-    loss = {"activations": kept, "logits": activations.logits(model, tokens, recipe), "buffers": landing}
+Moment = dict[str, float]  # what comes and goes, by its terms
+
+
+def _full(moment: Moment, shards: float) -> Moment:
+    """A moment with shards of gradients, which stay, and with what an allocator loses of the rest."""
+    none = dict.fromkeys(("gradients", "unsharded", "activations", "logits", "buffers"), 0.0)
+    whole = none | moment
+    return whole | {"gradients": whole["gradients"] + shards, "slack": SLACK * sum(moment.values())}
+
+
+def _moments(
+    model: Model, devices: int, tokens: int, longest: int, recipe: Recipe
+) -> tuple[tuple[Moment, Moment], tuple[Moment, Moment]]:
+    """Beside gradients' shards: the loss and the last layer's backward, which a first microbatch has before there are
+    any; the first layer's, and the reduction of what is in no layer."""
+    layer, root = float(model.layer_parameters), float(model.root_parameters)
     # With adapters no weight has a gradient: a layer's adapters pass, and nothing of the root.
-    going, head = (adapter_parameters(model, recipe.lora), 0.0) if recipe.lora else (float(layer), float(root))
-    backward = {
-        "activations": kept + activations.working(model, tokens, longest, recipe),
-        "logits": 0.0,
-        "buffers": landing + BYTES_FP32 * max(REDUCTIONS_IN_FLIGHT * going, head),
-        "gradients": BYTES_BF16 * (going + head),
+    going, head = (adapter_parameters(model, recipe.lora), 0.0) if recipe.lora else (layer, root)
+    others = float(devices > 1)  # one device sends nothing
+    whole = model.layers * layer
+    kept = activations.kept(model, tokens, longest, recipe)
+    working = activations.working(model, tokens, longest, recipe)
+    held = activations.held(model, tokens, devices, recipe)
+    loss = {
+        "activations": kept + activations.at_loss(model, tokens),
+        "logits": activations.logits(model, tokens, recipe),
+        "unsharded": BYTES_BF16 * (root + (layer if recipe.reshard else whole)),
+        "gradients": BYTES_BF16 * (head if recipe.kernels.loss == "chunked" else 0.0),
     }
-    fuller = max((loss, backward), key=lambda moment: sum(moment.values()))
-    return fuller | {"unsharded": unsharded, "gradients": shards + fuller.get("gradients", 0.0)}
+    last = {
+        "activations": kept + working,
+        "unsharded": BYTES_BF16 * (root + (LAYERS_GATHERED * layer if recipe.reshard else whole)),
+        "gradients": BYTES_BF16 * (going + head),
+        "buffers": others * (BYTES_BF16 * layer + recipe.sent * going),
+    }
+    first = last | {"activations": working + (kept + held if held else kept / model.layers)}
+    end = {"unsharded": BYTES_BF16 * root, "gradients": BYTES_BF16 * head, "buffers": others * recipe.sent * head}
+    return (loss, last), (first, end)
 
 
-def _shards(model: Model, spread: int, recipe: Recipe, trained: float) -> float:
+def _shards(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
     """Of gradients in fp32; on-demand has them in its arena. And everything once more, unsharded, where reduction is
     deferred: FSDP2 accumulates in the dtype that it reduces in."""
     sync = sync_named(recipe.sync)
-    every = _kept_in(recipe) * trained * model.parameters
-    shard = every / spread if sync.meets else 0.0
+    every = _kept_in(recipe) * _trained(model, recipe) * model.parameters
+    shard = every / _holders_of_states(devices, holders, recipe) if sync.meets else 0.0
     return shard + (0.0 if sync.push_every_microbatch else every)
