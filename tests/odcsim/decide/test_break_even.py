@@ -158,7 +158,7 @@ def test_what_fits_nowhere_is_told_with_what_would(capsys):
     assert main(["break-even", "lognormal:median=1500,sigma=0.9,max=8192", *args]) == 0
     answer, ways_out, *rest = capsys.readouterr().out.splitlines()
     assert "cannot be compared here" in answer
-    assert "does not fit memory. What would: --lora 16" in ways_out
+    assert "does not fit memory. What would: --offload (" in ways_out
     assert not any("Balanced by" in line for line in rest)
 
 

@@ -190,10 +190,10 @@ def test_rows_are_as_long_as_the_batch_needs_them(trainer, batch):
 
 
 def test_where_nothing_of_the_trainers_fits_that_of_the_engine_is_told(capsys, tmp_path):
-    words = "sharegpt --truncate 8k --model qwen3-8b --gpu h100 --devices 8 --minibatch 32 --minibatches 4".split()
+    words = "sharegpt --truncate 8k --model qwen3-8b --gpu h100 --devices 8 --minibatch 44 --minibatches 4".split()
     assert (
         main(
-            ["compare", *words, "--max-tokens", "19456", "--trainer", "torchtitan", "--html", str(tmp_path / "r.html")]
+            ["compare", *words, "--max-tokens", "26624", "--trainer", "torchtitan", "--html", str(tmp_path / "r.html")]
         )
         == 0
     )

@@ -194,7 +194,7 @@ def test_a_mistyped_wish_is_one_line(more, words, capsys):
 def test_where_nothing_fits_it_says_what_would():
     some = advise(wished(model="llama-3.1-70b", gpus=("a100",), prices={}, devices=(4,)))
     assert not some.offers
-    assert "would fit: --lora 16" in some.refused[0].why
+    assert "would fit: 32 devices (" in some.refused[0].why
     assert reply.sentences(some)[0].startswith("Nothing of this can be run")
 
 
