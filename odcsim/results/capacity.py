@@ -1,6 +1,6 @@
 """Whether a device's estimated memory fits a GPU, is tight, or does not fit: the one rule of every door.
 
-Estimates are 4 % off at the median (docs/published.md), and allocators stall where nearly all is full. So what fills
+Estimates are 5 % off at the median (docs/published.md), and allocators stall where nearly all is full. So what fills
 more than 92 % of a GPU is tight: it may fit. It is shown, and never chosen over what fits.
 """
 

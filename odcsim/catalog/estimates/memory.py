@@ -29,7 +29,7 @@ ROOTS = {"fp32": 4, "bf16": 2, "8bit": 0, "pure": 2}
 LAYERS_GATHERED = 2
 
 # Of what comes and goes, what an allocator holds beside it: blocks that one stream or one size freed, and that another
-# cannot take. Of 12 runs of FSDP that told both, a fifth (docs/published.md).
+# cannot take. The least of runs of FSDP that told both (docs/model/memory.md).
 SLACK = 0.2
 
 # What a driver, its libraries' kernels and a communicator's buffers take before anything is allocated.

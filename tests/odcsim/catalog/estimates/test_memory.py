@@ -163,6 +163,12 @@ def test_in_backward_two_layers_are_gathered_a_third_is_on_its_way_and_one_is_re
     assert m.gradients == 4 * MODEL.parameters / 8 + 2 * (layer + root)
 
 
+def test_with_few_tokens_on_many_devices_what_is_in_no_layer_is_reduced_last_and_fullest() -> None:
+    m, root = estimate(MODEL, 512, 1, MEETS), MODEL.root_parameters
+    assert (m.unsharded, m.buffers, m.activations) == (2 * root, 4 * root, 0)
+    assert m.gradients == 4 * MODEL.parameters / 512 + 2 * root
+
+
 def test_one_device_sends_nothing() -> None:
     assert estimate(MODEL, 1, 65536, MEETS).buffers == 0
 
