@@ -15,6 +15,9 @@ from odcsim.recipe import Recipe
 WHOLE = {"tuned": 3 * BYTES_FP32, "plain": 3 * BYTES_FP32, "compiled": 3 * BYTES_FP32 + BYTES_BF16}
 # A chunk's are in bf16, in fp32 for the loss, and their gradient in bf16.
 CHUNKED = BYTES_BF16 + BYTES_FP32 + BYTES_BF16
+# An RL trainer takes log-probabilities and entropy of all tokens, so many words at a time: in backward logits in fp32,
+# probabilities, their gradient, and that by the temperature.
+WORDS, POLICY = 2048, 4 * BYTES_FP32
 # RMSNorm that is several kernels keeps its input in fp32 as well: elements of bf16 over the hidden state, of two norms.
 UNFUSED = {"tuned": 4, "compiled": 0, "plain": 6}
 # Copies of a token for each expert that it visits, in elements of bf16. Forward keeps what goes in, and in fp32 what
@@ -65,6 +68,8 @@ def at_loss(model: Model, tokens: int) -> float:
 def logits(model: Model, tokens: int, recipe: Recipe) -> float:
     if recipe.kernels.loss == "whole":
         return float(tokens) * model.vocab * WHOLE[recipe.kernels.stack]
+    if recipe.kernels.loss == "policy":
+        return float(tokens) * min(model.vocab, WORDS) * POLICY
     return float(chunk(model, tokens)) * model.vocab * CHUNKED
 
 

@@ -179,7 +179,7 @@ def _moments(
         "activations": kept + activations.at_loss(model, tokens),
         "logits": activations.logits(model, tokens, recipe),
         "unsharded": BYTES_BF16 * (root + (layer if recipe.reshard else whole)),
-        "gradients": BYTES_BF16 * (head if recipe.kernels.loss == "chunked" else 0.0),
+        "gradients": BYTES_BF16 * (0.0 if recipe.kernels.loss == "whole" else head),
     }
     last = {
         "activations": kept + working,

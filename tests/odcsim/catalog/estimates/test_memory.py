@@ -71,9 +71,11 @@ def test_whatever_the_recipe_tokens_and_devices_have_one_direction(
     assert estimate(model, devices, tokens + more, recipe).total >= here
     assert estimate(model, devices + 1, tokens, recipe).total <= here
     assert estimate(model, devices, tokens, recipe, microbatches=1).total <= here
-    assert estimate(model, devices, tokens, recipe.by(loss="chunked")).total <= (
-        estimate(model, devices, tokens, recipe.by(loss="whole")).total
+    chunked, policy, whole = (
+        estimate(model, devices, tokens, recipe.by(loss=loss)).total for loss in ("chunked", "policy", "whole")
     )
+    assert chunked <= whole
+    assert chunked <= policy
 
 
 @given(st.integers(1, 1024))
@@ -130,6 +132,11 @@ def test_a_chunk_of_the_loss_has_about_as_many_logits_as_all_tokens_have_hidden_
     assert (MODEL.vocab, MODEL.hidden) == (152064, 3584)
     assert [chunk(MODEL, tokens) for tokens in (0, 1, 43, 44, 65536)] == [0, 1, 1, 2, 2048]
     assert activations.logits(MODEL, 65536, MEETS) == 2048 * 152064 * (2 + 4 + 2)
+
+
+def test_a_policys_loss_holds_four_copies_in_fp32_of_some_words_of_all_tokens() -> None:
+    assert activations.logits(MODEL, 1000, MEETS.by(loss="policy")) == 1000 * 2048 * 16
+    assert activations.logits(replace(MODEL, vocab=100), 1000, MEETS.by(loss="policy")) == 1000 * 100 * 16
 
 
 @pytest.mark.parametrize(("stack", "bytes_"), [("tuned", 12), ("plain", 12), ("compiled", 14)])
