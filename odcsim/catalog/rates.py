@@ -8,8 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from odcsim.catalog.estimates.rates import Attention, Rates
+from odcsim.catalog.estimates.spreads import Spread
 
-OTHER = "cdna4"  # of a GPU that is in no family: the widest spread there is
+OTHER = "cdna4"  # of a GPU that is in no family: nobody published a run on it
 
 
 @cache
@@ -26,9 +27,15 @@ def family_of(gpu: str) -> str:
 def rates(family: str) -> Rates:
     """What one family reaches."""
     row = _file()["families"][family]
-    figures = {name: float(row[name][0]) for name in ("matmul", "narrow", "moved", "copying", "fp8", "spread")}
+    figures = {name: float(row[name][0]) for name in ("matmul", "narrow", "moved", "copying", "fp8")}
     kernels = {name: _kernel(rows[family]) for name, rows in _file()["attention"].items() if family in rows}
-    return Rates(family, usual=row["usual"], attention=MappingProxyType(kernels), **figures)
+    return Rates(family, usual=row["usual"], attention=MappingProxyType(kernels), spreads=spreads(), **figures)
+
+
+@cache
+def spreads() -> Mapping[str, Spread]:
+    """What kinds of runs add to the spread, as far as somebody published one."""
+    return MappingProxyType({kind: Spread(*figures) for kind, figures in _file()["spreads"].items()})
 
 
 def _kernel(row: Sequence[Any]) -> Attention:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from odcsim.catalog.estimates.rates import Attention, Rates
+from odcsim.catalog.estimates.spreads import INTERVAL, kinds, together
 from odcsim.catalog.estimates.work import (
     BACKWARD_MOVES,
     CAST_WEIGHT,
@@ -46,7 +47,6 @@ AGAIN = {
     "layers": (0.5, 0.5, 0.5),
     "none": (0.0, 0.0, 0.0),
 }
-INTERVAL = 1.645  # standard deviations on either side of the median that hold 90 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Seconds:
 def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe = USUAL) -> Profile:
     """A profile of medians, with the interval that holds nine runs of ten."""
     found = seconds(model, gpu, rates, recipe, model.parameters / devices)
-    off = math.exp(INTERVAL * spread(rates, model, recipe))
+    off = math.exp(INTERVAL * together(rates.spreads, kinds(rates.family, model, recipe)))
     return Profile(
         model=model.name,
         gpu=gpu.name,
@@ -227,16 +227,3 @@ def flops(model: Model, recipe: Recipe, tokens: float, squares: float) -> tuple[
     attention += ATTENTION_BACKWARD - LINEAR_BACKWARD
     again = matmul * model.layer_forward(tokens, 0.0) + attention * model.layer_forward(0.0, squares)
     return model.layers * (forward + backward) + head, model.layers * again
-
-
-def spread(rates: Rates, model: Model, chosen: Recipe) -> float:
-    """Standard deviation of the logarithm of a step's seconds: what cells left out showed, wider for what none covers.
-
-    Experts and linear attention lean on kernels that differ more than matmuls do. Rates that nobody held against a
-    step in fp8, or with adapters, are those of kernels alone.
-    """
-    parts = [rates.spread, STACKS[chosen.kernels.stack].spread]
-    parts += [0.25] if model.experts or model.linear_layers else []
-    parts += [0.1] if chosen.kernels.precision == "fp8" else []
-    parts += [0.1] if chosen.lora else []
-    return math.sqrt(sum(part * part for part in parts))

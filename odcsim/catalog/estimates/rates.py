@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from odcsim.catalog.estimates.spreads import Spread
+
 # Attention kernels that keep no matrix of scores were timed at heads of 128. At 64 they reach less of it, and at 256
 # again (FlashAttention-3, arXiv 2407.08608, figures 5 and 6, the curves of FlashAttention-2 at 16K tokens).
 SMALL_HEADS, LARGE_HEADS = (64, 0.87), (192, 0.89)
@@ -25,7 +27,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Shares and seconds. Spreads are standard deviations of the logarithm of a step's seconds."""
+    """Shares and seconds, and how far runs are off that had no part in them."""
 
     family: str
     matmul: float  # share of the best matmul anybody measured that large matmuls reach inside a step
@@ -33,9 +35,9 @@ class Rates:
     moved: float  # share of the memory's bandwidth that work reaches which only moves bytes
     copying: float  # share of compute that goes to the kernels of a collective while it is under way
     fp8: float  # how many times as fast as in bf16 a large matmul runs in fp8, casts apart; 0: not at all
-    spread: float  # between what is predicted and runs that were not fitted
     usual: str  # the attention kernel that most people run
     attention: Mapping[str, Attention] = field(default_factory=lambda: MappingProxyType({}))
+    spreads: Mapping[str, Spread] = field(default_factory=lambda: MappingProxyType({}))  # by kind of run
 
     def head_share(self, head_dim: int) -> float:
         """What heads of this size reach of the rates of attention."""

@@ -6,7 +6,7 @@ import pytest
 
 from odcsim import catalog
 from odcsim.catalog import fits
-from odcsim.catalog.estimates.compute import adapter_parameters, kernel, seconds, spread, trained_share
+from odcsim.catalog.estimates.compute import adapter_parameters, kernel, seconds, trained_share
 from odcsim.catalog.estimates.work import STACKS, matmuls, moved
 from odcsim.catalog.rates import family_of, rates
 from odcsim.errors import InputError
@@ -196,18 +196,3 @@ def test_a_step_of_the_optimizer_goes_by_the_bytes_of_its_states_and_its_shard()
 
 def test_models_of_one_shape_take_the_same():
     assert of("qwen2.5-7b", "h100") == of("r1-distill-qwen-7b", "h100")
-
-
-def test_what_no_run_covers_is_less_certain():
-    dense, mixed = catalog.model(LARGE), catalog.model("qwen3-30b-a3b")
-    known = rates("hopper")
-    usual = spread(known, dense, USUAL)
-    assert usual == known.spread
-    for model, chosen in (
-        (mixed, USUAL),
-        (dense, USUAL.by(precision="fp8")),
-        (dense, USUAL.by(lora=8)),
-        (dense, USUAL.by(stack="plain")),
-    ):
-        assert spread(known, model, chosen) > usual
-    assert spread(rates("blackwell"), dense, USUAL) > spread(rates("ampere"), dense, USUAL)
