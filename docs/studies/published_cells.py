@@ -92,11 +92,17 @@ class Cell:
         return GUESSED in self.source
 
     @property
+    def limited(self) -> bool:
+        """Whether its source says that power was limited, and not by how much: all that ran on a B200 do."""
+        return self.gpu.name == "b200"
+
+    @property
     def how(self) -> str:
         """What was chosen beside the usual, in words."""
         words = [_TOLD[self.recipe.recompute]]
         words += [self.recipe.kernels.stack] if self.recipe.kernels.stack != "tuned" else []
         words += [self.recipe.kernels.precision] if self.recipe.kernels.precision != "bf16" else []
+        words += ["adapters"] if self.recipe.lora else []
         words += ["hybrid"] if self.cluster.nodes > 1 and self.recipe.sharding == "hybrid" else []
         return ", ".join(words)
 

@@ -1,101 +1,68 @@
-"""The coefficients of odcsim/catalog/rates.toml that published runs decide, and what runs left out say of them.
+"""Least squares on the logarithm of seconds of published runs.
 
-Least squares on the logarithm of seconds. Each coefficient starts at what is known without any step (a prior, and how
-sure of it one can be), so that a source which says nothing of it leaves it there. Many runs of one source on one family
-of GPUs weigh no more than a few: they share their source's luck.
+Each coefficient starts at what is known without any step (a prior, and how sure of it one can be), so that a publisher
+who says nothing of it leaves it there. Many runs of one publisher on one family of GPUs weigh no more than a few: they
+share their publisher's luck.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from published_cells import Cell, sources
-from published_step import Network, closed
-from scipy.optimize import least_squares
-
-from odcsim.catalog.estimates.rates import Rates
-from odcsim.catalog.rates import rates
+from published_cells import Cell
+from published_coefficients import COEFFICIENTS, Fitted
+from published_widths import spread
 
 Floats = NDArray[np.float64]
-FEW = 8  # runs of one source on one family that count in full
-OFF = 0.1  # how far one run may well be off, as a fraction
-FAMILIES = ("ampere", "hopper", "hopper-141gb")
-# Coefficient: where it starts, and the standard deviation of its logarithm. All families share those without a family.
-PRIORS: Mapping[str, tuple[float, float]] = {
-    **{f"{family} matmul": (0.88, 0.12) for family in FAMILIES},  # large matmuls beside the best one measured
-    "ampere triton": (0.35, 0.3),  # half of FlashAttention-2, which replaced it
-    "hopper triton": (0.18, 0.3),
-    "narrow": (100.0, 0.4),
-    "moved": (0.65, 0.15),  # plain copies reach 0.9; strided reads, casts and reductions less
-    "copying": (0.18, 0.4),  # 24 of 132 multiprocessors
-    "fp8": (1.45, 0.15),
-    "nic_share": (0.5, 0.3),  # of what bus bandwidths are published: a third to nine tenths
-    "hop": (2e-6, 0.7),
-}
+FEW = 8  # runs of one publisher on one family that count in full
+TAILS = 4  # the fewer, the less a run counts that is far off
+ROUNDS, CLOSE = 12, 2e-3
 ROUNDED = 2  # digits that the catalogue holds
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """Coefficients by name."""
-
-    values: Mapping[str, float]
-
-    def rates(self, family: str) -> Rates:
-        known, v = rates(family), self.values
-        shared = {name: v[name] for name in ("narrow", "moved", "copying")}
-        fp8 = v["fp8"] if known.fp8 else 0.0
-        return replace(known, matmul=v[f"{family} matmul"], fp8=fp8, **shared, attention=self._attention(known))
-
-    def _attention(self, known: Rates) -> Mapping[str, object]:
-        """A fitted kernel keeps the ratio of its backward to its forward."""
-        share = self.values.get(f"{known.family} triton")
-        if share is None:
-            return known.attention
-        kernel = known.attention["triton"]
-        fitted = replace(kernel, forward=share, backward=share * kernel.backward / kernel.forward)
-        return MappingProxyType({**known.attention, "triton": fitted})
-
-    @property
-    def network(self) -> Network:
-        return Network(self.values["nic_share"], self.values["hop"])
-
-    def seconds(self, cell: Cell) -> float:
-        return closed(cell, self.rates(cell.gpu.family), self.network)
-
-
-def shipped() -> Fitted:
-    """What the catalogue holds."""
-    values = {f"{family} matmul": rates(family).matmul for family in FAMILIES}
-    values |= {f"{family} triton": rates(family).attention["triton"].forward for family in ("ampere", "hopper")}
-    known, default = rates("hopper"), Network.usual()
-    values |= {"narrow": known.narrow, "moved": known.moved, "copying": known.copying, "fp8": known.fp8}
-    return Fitted(values | {"nic_share": default.nic_share, "hop": default.hop})
+STEP = 1e-4  # of a coefficient's logarithm, to see what it changes
 
 
 def fit(cells: Sequence[Cell]) -> Fitted:
     """The coefficients that these runs decide, rounded as the catalogue holds them."""
-    names = list(PRIORS)
-    start, sure = (np.array([PRIORS[name][i] for name in names]) for i in (0, 1))
-    count = Counter((c.source, c.gpu.family) for c in cells)
-    weights = np.array([min(1.0, FEW / count[c.source, c.gpu.family]) ** 0.5 for c in cells]) / OFF
-
-    def residuals(logs: Floats) -> Floats:
-        tried = Fitted(dict(zip(names, (start * np.exp(logs)).tolist(), strict=True)))
-        return np.concatenate([weights * np.log(ratios(tried, cells)), logs / sure])
-
-    found = start * np.exp(least_squares(residuals, np.zeros(len(names))).x)
-    return Fitted({name: float(f"{value:.{ROUNDED}g}") for name, value in zip(names, found, strict=True)})
-
-
-def ratios(fitted: Fitted, cells: Sequence[Cell]) -> Floats:
-    """Predicted over published seconds."""
-    return np.array([fitted.seconds(cell) / cell.seconds for cell in cells])
+    start, sure = (np.array([getattr(one, name) for one in COEFFICIENTS]) for name in ("prior", "sure"))
+    usual, few = np.array([spread({}, cell) for cell in cells]), _few(cells)
+    logs = np.zeros(len(start))
+    for _ in range(ROUNDS):
+        tried = _named(start * np.exp(logs))
+        off = errors(tried, cells)
+        weights = few * _trust(off / usual) / usual
+        slopes = np.vstack([weights[:, None] * _slopes(tried, cells, off), np.diag(1 / sure)])
+        step = np.linalg.lstsq(slopes, np.concatenate([-weights * off, -logs / sure]))[0]
+        logs += step
+        if np.abs(step).max() < CLOSE:
+            break
+    return _named(float(f"{value:.{ROUNDED}g}") for value in start * np.exp(logs))
 
 
-def left_out(cells: Sequence[Cell]) -> dict[str, Fitted]:
-    """For each source the coefficients that all others decide."""
-    return {name: fit([c for c in cells if c.source != name]) for name in sources(cells)}
+def _few(cells: Sequence[Cell]) -> Floats:
+    count = Counter((c.publisher, c.gpu.family) for c in cells)
+    return np.array([min(1.0, FEW / count[c.publisher, c.gpu.family]) ** 0.5 for c in cells])
+
+
+def _trust(off: Floats) -> Floats:
+    """Least squares weighted by it are most likely where errors follow Student's t with TAILS degrees of freedom."""
+    return np.sqrt((TAILS + 1) / (TAILS + off**2))
+
+
+def _named(values: Iterable[float]) -> Fitted:
+    return Fitted({one.name: float(value) for one, value in zip(COEFFICIENTS, values, strict=True)})
+
+
+def errors(fitted: Fitted, cells: Sequence[Cell]) -> Floats:
+    """Logarithms of predicted over published seconds."""
+    return np.log([fitted.seconds(cell) / cell.seconds for cell in cells])
+
+
+def _slopes(fitted: Fitted, cells: Sequence[Cell], here: Floats) -> Floats:
+    """What each coefficient's logarithm changes of each run's, which is `here`, where it can change it at all."""
+    found = np.zeros((len(cells), len(COEFFICIENTS)))
+    for column, one in enumerate(COEFFICIENTS):
+        touched = [row for row, cell in enumerate(cells) if one.touches(cell)]
+        moved = fitted.but(one.name, fitted.values[one.name] * np.exp(STEP))
+        found[touched, column] = (errors(moved, [cells[row] for row in touched]) - here[touched]) / STEP
+    return found

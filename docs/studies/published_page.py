@@ -1,77 +1,47 @@
 """The page that docs/studies/published.py writes: every published run beside what was predicted of it, worst first."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING
 
-import numpy as np
 from page_table import table
-from published_cells import SOURCES
+from published_cells import SOURCES, Cell
 from published_peaks import peaks, section
+from published_tables import BY, groups, kinds, rarest, runs, totals
 
-from odcsim.catalog.rates import families, figures
+from odcsim.catalog.estimates.spreads import widened
+from odcsim.catalog.rates import families, figures, spreads
 
 if TYPE_CHECKING:
-    from published import Judged
-
-GROUPS: tuple[tuple[str, Callable[["Judged"], str]], ...] = (
-    ("source", lambda j: j.cell.source),
-    ("GPU", lambda j: j.cell.gpu.name),
-    ("parameters", lambda j: j.cell.size),
-    ("sequence length", lambda j: j.cell.length),
-    ("devices", lambda j: _devices(j.cell.cluster.devices)),
-)
+    from published import Study
 
 
-def page(found: Sequence["Judged"], day: date) -> str:
-    parts = [INTRO.format(day=day.isoformat(), runs=len(found), sources=len({j.cell.source for j in found}))]
-    parts += [summary(found), "", JUDGED]
-    for name, key in GROUPS:
-        parts += [groups(found, name, key), ""]
-    parts += [COEFFICIENTS, coefficients(), "", FINDINGS, section(peaks([j.cell for j in found]))]
-    parts += ["## Every run, worst first\n", EVERY, runs(found), ""]
+def page(found: "Study", day: date) -> str:
+    stated = [one for one in found.blind if not one.cell.guessed]
+    guessed = [one for one in found.blind if one.cell.guessed]
+    cells = [one.cell for one in found.blind]
+    parts = [INTRO.format(day=day.isoformat(), runs=len(stated), sources=len({one.cell.source for one in stated}))]
+    parts += [totals(found), "", JUDGED, leaning([one.cell for one in stated]), ""]
+    parts += [KINDS, kinds(stated), "", RAREST, rarest(stated), "", "By what the runs differ in, over runs:\n"]
+    for name, key in BY:
+        parts += [groups(stated, name, key), ""]
+    parts += [COEFFICIENTS, coefficients(), "", WIDTHS, widths(), "", FINDINGS, section(peaks(cells))]
+    parts += ["## Every run, worst first\n", EVERY, runs(stated), "", GUESSED, runs(guessed), ""]
     parts += ["## Sources\n", *(f"- {name}: <{link}>" for name, link in SOURCES.items())]
     return "\n".join(parts) + "\n"
 
 
-def summary(found: Sequence["Judged"]) -> str:
-    head = ("all runs", "median", "90th percentile", "worst", "bias", "inside the interval")
-    own = np.array([j.shipped / j.cell.seconds - 1 for j in found])
-    rows = [("source left out", *_errors([j.error for j in found]), f"{np.mean([j.inside for j in found]):.0%}")]
-    rows += [("with its source in the fit", *_errors(own.tolist()), "")]
-    return table(head, rows, figures=True)
-
-
-def groups(found: Sequence["Judged"], name: str, key: Callable[["Judged"], str]) -> str:
-    held: dict[str, list[Judged]] = {}
-    for one in found:
-        held.setdefault(key(one), []).append(one)
-    head = (name, "runs", "median", "90th percentile", "worst", "bias", "inside the interval")
-    rows = [
-        (
-            group,
-            str(len(some)),
-            *_errors([j.error for j in some]),
-            f"{np.mean([j.inside for j in some]):.0%}",
-        )
-        for group, some in sorted(held.items(), key=lambda item: -len(item[1]))
-    ]
-    return table(head, rows, figures=True)
-
-
-def _errors(errors: Sequence[float]) -> tuple[str, str, str, str]:
-    """Of absolute values, and the signed median."""
-    sizes = np.abs(errors)
-    worst = max(errors, key=abs)
-    return f"{np.median(sizes):.1%}", f"{np.quantile(sizes, 0.9):.1%}", f"{worst:+.1%}", f"{np.median(errors):+.1%}"
-
-
-def _devices(count: int) -> str:
-    return next(name for name, most in (("one", 1), ("to 8", 8), ("9 to 64", 64), ("above 64", 10**6)) if count <= most)
+def leaning(cells: Sequence[Cell]) -> str:
+    """Whose runs most of them are, and how many are of models of an older kind."""
+    sources = [cell.source for cell in cells]
+    most = max(set(sources), key=sources.count)
+    plain = sum(cell.model.plain_mlp for cell in cells)
+    own, told = sources.count(most) / len(cells), plain / len(cells)
+    return f"{own:.0%} of these runs are {most}'s, and {told:.0%} are of models whose MLP has no gate."
 
 
 def coefficients() -> str:
-    names = ("matmul", "narrow", "moved", "copying", "fp8", "spread")
+    names = ("matmul", "narrow", "moved", "copying", "fp8")
     rows = []
     for family in families():
         known = figures(family)
@@ -79,34 +49,35 @@ def coefficients() -> str:
     return table(("family", *names), rows)
 
 
-def runs(found: Sequence["Judged"]) -> str:
-    head = ("source", "model", "where", "tokens", "how", "published", "predicted", "interval", "error")
-    return table(head, (_run(j) for j in sorted(found, key=lambda j: -abs(j.error))))
-
-
-def _run(j: "Judged") -> tuple[str, ...]:
-    c = j.cell
-    where = f"{c.cluster.devices} {c.gpu.name}"
-    tokens = f"{c.microbatches} x {c.sequences} x {c.sequence:,}"
-    interval = f"{j.low:.3g} to {j.high:.3g}{'' if j.inside else ' (missed)'}"
-    times = (f"{c.seconds:.3g} s", f"{j.seconds:.3g} s", interval, f"{j.error:+.1%}")
-    return (c.source, c.model.name, where, tokens, c.how, *times)
+def widths() -> str:
+    rows = [(kind, str(of.publishers), f"{of.deviation:g}", f"{widened(of):.2f}") for kind, of in spreads().items()]
+    return table(("kind", "publishers", "deviation", "widened"), rows, figures=True)
 
 
 INTRO = """# The catalogue beside published runs
 
-Written by `make published` (`python docs/studies/published.py`) on {day}; it takes a minute and needs no GPU. {runs}
-runs of FSDP that others measured and published, from {sources} sources, one sequence length each. Their facts stand
-in [published.csv](studies/published.csv); none of them is an experiment of this project.
+Written by `make published` (`python docs/studies/published.py`) on {day}; it takes some three minutes and needs no
+GPU. {runs} runs of FSDP that others measured and published, from {sources} sources, one sequence length each. Their
+facts stand in [published.csv](studies/published.csv) and, with the flags of `compare`, in
+[published_asked.csv](studies/published_asked.csv); none of them is an experiment of this project.
 
-Each run is predicted by the simulator with coefficients that **its own source had no part in**: they are fitted to
-the other sources, starting from what is known without any step (datasheets, kernels timed alone). The interval is the
-one that `compare` prints as `model_low` and `model_high`. Errors are predicted over published seconds, minus one.
+Each run is predicted by the simulator with coefficients and widths that **its own publisher had no part in**. The
+coefficients are fitted to all others, starting from what is known without any step (datasheets, kernels timed alone).
+How wide an interval is comes from all others, too: each of them is left out in turn once more, and what its runs are
+then off by says how far runs of their kinds are off. The interval is the one that `compare` prints as `model_low` and
+`model_high`. Errors are predicted over published seconds, minus one.
+
+What a stack moves, launches and waits for (`STACKS` of `odcsim/catalog/estimates/work.py`) is counted by operation and
+fitted to no run, and so are bytes of the optimizer's states.
 
 ## How far off
 """
-JUDGED = """Left out by source: the median is within 10 %, nine in ten are within 25 %, and the 90 % interval holds
-between 85 and 95 % of all runs. By what the runs differ in:
+JUDGED = """The first rows use no run at all: coefficients and widths are where the fit starts. The last ones are by
+what the catalogue ships. `high / low` is the mean width of the intervals: what is inside by being wide shows there.
+"""
+KINDS = """By what kind of run it is, its publisher left out, averaged over sources. A run counts in each of its kinds:
+"""
+RAREST = """By how many other publishers showed how far the rarest of a run's kinds is off, averaged over sources:
 """
 COEFFICIENTS = """## What is fitted
 
@@ -114,10 +85,16 @@ Shares and seconds, in the words of `odcsim/catalog/estimates/rates.py`: `matmul
 anybody measured that large matmuls reach inside a step; a matmul as narrow as `narrow` takes twice as long as its
 FLOPs say; `moved` is the share of the memory's bandwidth that work reaches which only moves bytes; `copying` the
 share of compute that a collective's kernels take while they run; `fp8` how many times as fast layers' matmuls are in
-fp8; `spread` the standard deviation of the logarithm of what is left. Between nodes collectives reach 55 % of the
-line's rate, and a ring passes a device in 2 microseconds. Attention goes by kernels timed alone
-(`odcsim/catalog/rates.toml`), but for the Triton kernel of 2023 that llm-foundry ran, whose share is fitted: 38 % of
-an A100's peak forward, 21 % of an H100's.
+fp8. Between nodes collectives reach 55 % of the line's rate, and a ring passes a device in 2 microseconds. Attention
+goes by kernels timed alone (`odcsim/catalog/rates.toml`), but for the Triton kernel of 2023 that llm-foundry ran, whose
+share is fitted: 38 % of an A100's peak forward, 21 % of an H100's. All runs on B200 say that power was limited, and not
+by how much: what of the matmuls is left is fitted for these runs alone, and no prediction uses it.
+
+A run that is far off counts less (as under Student's t), and so does one of a kind that is known to be uncertain.
+"""
+WIDTHS = """Of a kind of run, `deviation` is what it adds to the standard deviation of the logarithm of seconds, from
+the publishers who have it and a start that weighs as much as two of them; the fewer they are, the further it is
+`widened`, as Student's t is. Kinds add by their squares. What is not here nobody published, and its start stands.
 """
 FINDINGS = """## What it does not know
 
@@ -130,8 +107,16 @@ FINDINGS = """## What it does not know
   A100 of 40 GB are among the worst. The allocator's stalls are not modeled.
 - **Very small models at short sequences** (760M at 512 and 1K tokens) have outliers in their source, in both
   directions.
-- **No run covers** Blackwell, AMD, mixtures of experts, adapters, or a trainer as it comes: their rates are ratios,
-  and their intervals two to three times as wide.
+- **Experts and plain stacks have one publisher each**: left out, nothing is learnt of them, and their intervals are
+  those of a kind that nobody published.
+- **All runs on B200 say that power was limited, and not by how much.** What their matmuls are left with is learnt from
+  the other publisher of such runs; a B200 at its full power has no run here but those whose recipe is a guess.
+- **Runs at the memory's limit** (`ATLIMIT` in published_asked.csv) had the allocator give memory back and ask anew.
+- **No run covers** AMD, Ada, or linear attention: their rates are ratios, and their intervals wider for it.
+"""
+GUESSED = """## Runs whose recipe is a guess
+
+Their sources do not say what they recompute. Nothing is fitted to them, and no figure above counts them.
 """
 EVERY = """`tokens` are microbatches x sequences x tokens of one sequence, of each GPU in one step; `published` and
 `predicted` are seconds of that step.

@@ -1,0 +1,48 @@
+"""Widths of docs/published.md: what made errors were drawn with is found, and a publisher's runs count as one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scripts
+
+from odcsim.catalog.estimates.spreads import FAMILY, Spread, together
+
+cells = scripts.load("docs/studies/published_cells.py")
+widths = scripts.load("docs/studies/published_widths.py")
+(DENSE, *_) = (c for c in cells.read() if widths.kinds_of(c) == ["ampere"])
+ADAPTERS = replace(DENSE, recipe=DENSE.recipe.by(lora=8))
+
+
+def by(publishers: int, cell):
+    """One run of each of so many."""
+    return [replace(cell, source=f"p{number}") for number in range(publishers)]
+
+
+def test_what_errors_were_drawn_with_is_found():
+    rng = np.random.default_rng(1)
+    runs = [*by(3000, DENSE), *by(3000, ADAPTERS)]
+    errors = np.concatenate([rng.normal(0, 0.1, 3000), rng.normal(0, np.hypot(0.1, 0.2), 3000)])
+    found = widths.learnt(runs, errors)
+    assert found["ampere"].deviation == pytest.approx(0.1, rel=0.1)
+    assert found["adapters"].deviation == pytest.approx(0.2, rel=0.1)
+    assert found["ampere"].publishers == found["adapters"].publishers == 3000
+
+
+def test_a_publisher_with_many_runs_counts_as_one():
+    few = widths.learnt(by(2, DENSE), np.array([0.3, 0.05]))
+    many = widths.learnt([run for run in by(2, DENSE) for _ in range(50)], np.repeat([0.3, 0.05], 50))
+    assert few == many
+    assert few["ampere"].publishers == 2
+
+
+@pytest.mark.parametrize("off", [0.0, 0.5])
+def test_the_fewer_publishers_the_nearer_to_the_start(off):
+    found = [widths.learnt(by(count, DENSE), np.full(count, off))["ampere"].deviation for count in (1, 4, 16)]
+    away = np.abs(np.array(found) - FAMILY)
+    assert (np.diff(away) > 0).all()
+
+
+def test_a_run_is_as_uncertain_as_its_kinds_together():
+    spreads = {"ampere": Spread(0.1, 5), "adapters": Spread(0.2, 1)}
+    assert widths.spread(spreads, ADAPTERS) == together(spreads, ["ampere", "adapters"]) > widths.spread(spreads, DENSE)
