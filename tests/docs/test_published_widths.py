@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scripts
 
-from odcsim.catalog.estimates.spreads import FAMILY, Spread, together
+from odcsim.catalog.estimates.spreads import FAMILY, INTERVAL, Spread, together
 
 cells = scripts.load("docs/studies/published_cells.py")
 widths = scripts.load("docs/studies/published_widths.py")
@@ -36,11 +36,21 @@ def test_a_publisher_with_many_runs_counts_as_one():
     assert few["ampere"].publishers == 2
 
 
-@pytest.mark.parametrize("off", [0.0, 0.5])
+@pytest.mark.parametrize("off", [0.01, 0.5])
 def test_the_fewer_publishers_the_nearer_to_the_start(off):
-    found = [widths.learnt(by(count, DENSE), np.full(count, off))["ampere"].deviation for count in (1, 4, 16)]
+    rng = np.random.default_rng(2)
+    draws = {count: rng.normal(0, off, (60, count)) for count in (1, 4, 16)}
+    found = [np.mean([widths.learnt(by(count, DENSE), e)["ampere"].deviation for e in draws[count]]) for count in draws]
     away = np.abs(np.array(found) - FAMILY)
     assert (np.diff(away) > 0).all()
+
+
+@pytest.mark.parametrize("tails", [3, 30])
+def test_nine_runs_in_ten_are_inside_whatever_the_tails(tails):
+    rng = np.random.default_rng(3)
+    runs, errors = by(2000, DENSE), 0.1 * rng.standard_t(tails, 2000)
+    reach = INTERVAL * widths.spread(widths.learnt(runs, errors), DENSE)
+    assert np.mean(np.abs(errors) < reach) == pytest.approx(0.9, abs=0.02)
 
 
 def test_a_run_is_as_uncertain_as_its_kinds_together():
