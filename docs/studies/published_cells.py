@@ -23,6 +23,7 @@ from odcsim.recipe_flags import add_recipe, chosen
 
 FILE = Path(__file__).with_name("published.csv")
 ASKED = Path(__file__).with_name("published_asked.csv")
+LIMITED = "power limited"  # in the name of a source whose GPUs were
 GUESSED = "guessed"  # in the name of a source that does not say what it recomputes
 _FMS = "https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs"
 _PRIME = "https://github.com/PrimeIntellect-ai/prime-rl/tree/main/benchmarks/baselines"
@@ -93,8 +94,13 @@ class Cell:
 
     @property
     def limited(self) -> bool:
-        """Whether its source says that power was limited, and not by how much: all that ran on a B200 do."""
-        return self.gpu.name == "b200"
+        """Whether its source says that power was limited, and not by how much."""
+        return LIMITED in self.source
+
+    @property
+    def stated(self) -> bool:
+        """Whether its source says all that its seconds depend on."""
+        return not self.guessed and not self.limited
 
     @property
     def how(self) -> str:

@@ -13,7 +13,6 @@ from published_step import Network, closed
 from odcsim.catalog.estimates.rates import Attention, Rates
 from odcsim.catalog.rates import rates
 
-LIMITED = "limited"  # of large matmuls, where a source says that power was limited and not by how much
 NETWORK = tuple(field.name for field in fields(Network))
 FITTED = ("ampere", "blackwell", "hopper", "hopper-141gb")  # families that runs are known of
 
@@ -38,8 +37,6 @@ class Coefficient:
             return cell.cluster.nodes > 1
         if cell.gpu.family not in ((self.family,) if self.family else FITTED):
             return False
-        if self.enters == LIMITED:
-            return cell.limited
         if self.enters in rates(cell.gpu.family).attention:
             return kernels.attention == self.enters
         return not self.enters.startswith("fp8") or kernels.precision == "fp8"
@@ -48,16 +45,12 @@ class Coefficient:
         """A kernel keeps the ratio of its backward to its forward; a family without fp8 stays without."""
         if (kernel := known.attention.get(self.enters)) is not None:
             return replace(known, attention=MappingProxyType({**known.attention, self.enters: _at(kernel, value)}))
-        if self.enters == LIMITED:
-            return replace(known, matmul=known.matmul * value)
         return known if self.enters.startswith("fp8") and not known.fp8 else replace(known, **{self.enters: value})
 
     def held(self) -> float:
-        """What the catalogue holds; of what it does not, where one starts."""
+        """What the catalogue holds."""
         if self.enters in NETWORK:
             return float(getattr(Network.usual(), self.enters))
-        if self.enters == LIMITED:
-            return self.prior
         known = rates(self.family or FITTED[-1])
         kernel = known.attention.get(self.enters)
         return float(getattr(known, self.enters)) if kernel is None else kernel.forward
@@ -71,15 +64,15 @@ COEFFICIENTS = (
     Coefficient("matmul", 0.88, 0.12, "ampere"),  # large matmuls beside the best one measured
     Coefficient("matmul", 0.88, 0.12, "hopper"),
     Coefficient("matmul", 0.88, 0.12, "hopper-141gb"),
+    Coefficient("matmul", 0.88, 0.12, "blackwell"),
     Coefficient("triton", 0.35, 0.3, "ampere"),  # half of FlashAttention-2, which replaced it
     Coefficient("triton", 0.18, 0.3, "hopper"),
     Coefficient("narrow", 100.0, 0.4),
     Coefficient("moved", 0.65, 0.15),  # plain copies reach 0.9; strided reads, casts and reductions less
     Coefficient("copying", 0.18, 0.4),  # 24 of 132 multiprocessors
-    Coefficient("fp8", 1.45, 0.15),
+    Coefficient("fp8", 2.0, 0.1),
     Coefficient("nic_share", 0.5, 0.3),  # of what bus bandwidths are published: a third to nine tenths
     Coefficient("hop", 2e-6, 0.7),
-    Coefficient(LIMITED, 0.7, 0.4, "blackwell"),
 )
 
 

@@ -26,7 +26,7 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """Fits to runs whose recipe their source states, by who is left out."""
+    """Fits to runs of which their source says all, by who is left out."""
 
     cells: Sequence[Cell]
     fits: dict[frozenset[str], Fitted] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Nested:
         return Learnt(self._fit(publishers), learnt(cells, off))
 
     def _others(self, publishers: Iterable[str]) -> list[Cell]:
-        return [cell for cell in self.cells if not cell.guessed and cell.publisher not in publishers]
+        return [cell for cell in self.cells if cell.stated and cell.publisher not in publishers]
 
     def _fit(self, publishers: Iterable[str]) -> Fitted:
         key = frozenset(publishers)

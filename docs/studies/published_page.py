@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from page_table import table
 from published_cells import SOURCES, Cell
 from published_peaks import peaks, section
-from published_tables import BY, groups, kinds, rarest, runs, totals
+from published_tables import BY, groups, kinds, rarest, runs, stated, totals
 
 from odcsim.catalog.estimates.spreads import widened
 from odcsim.catalog.rates import families, figures, spreads
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 def page(found: "Study", day: date) -> str:
-    stated = [one for one in found.blind if not one.cell.guessed]
-    guessed = [one for one in found.blind if one.cell.guessed]
-    cells = [one.cell for one in found.blind]
-    parts = [INTRO.format(day=day.isoformat(), runs=len(stated), sources=len({one.cell.source for one in stated}))]
-    parts += [totals(found), "", JUDGED, leaning([one.cell for one in stated]), ""]
-    parts += [KINDS, kinds(stated), "", RAREST, rarest(stated), "", "By what the runs differ in, over runs:\n"]
+    told, cells = stated(found.blind), [one.cell for one in found.blind]
+    parts = [INTRO.format(day=day.isoformat(), runs=len(told), sources=len({one.cell.source for one in told}))]
+    parts += [totals(found), "", JUDGED, leaning([one.cell for one in told]), ""]
+    parts += [KINDS, kinds(told), "", RAREST, rarest(told), "", "By what the runs differ in, over runs:\n"]
     for name, key in BY:
-        parts += [groups(stated, name, key), ""]
+        parts += [groups(told, name, key), ""]
     parts += [COEFFICIENTS, coefficients(), "", WIDTHS, widths(), "", FINDINGS, section(peaks(cells))]
-    parts += ["## Every run, worst first\n", EVERY, runs(stated), "", GUESSED, runs(guessed), ""]
+    parts += ["## Every run, worst first\n", EVERY, runs(told), ""]
+    parts += [UNSTATED, runs([one for one in found.blind if not one.cell.stated]), ""]
     parts += ["## Sources\n", *(f"- {name}: <{link}>" for name, link in SOURCES.items())]
     return "\n".join(parts) + "\n"
 
@@ -87,8 +86,7 @@ FLOPs say; `moved` is the share of the memory's bandwidth that work reaches whic
 share of compute that a collective's kernels take while they run; `fp8` how many times as fast layers' matmuls are in
 fp8. Between nodes collectives reach 55 % of the line's rate, and a ring passes a device in 2 microseconds. Attention
 goes by kernels timed alone (`odcsim/catalog/rates.toml`), but for the Triton kernel of 2023 that llm-foundry ran, whose
-share is fitted: 38 % of an A100's peak forward, 21 % of an H100's. All runs on B200 say that power was limited, and not
-by how much: what of the matmuls is left is fitted for these runs alone, and no prediction uses it.
+share is fitted: 38 % of an A100's peak forward, 21 % of an H100's.
 
 A run that is far off counts less (as under Student's t), and so does one of a kind that is known to be uncertain.
 """
@@ -109,14 +107,14 @@ FINDINGS = """## What it does not know
   directions.
 - **Experts and plain stacks have one publisher each**: left out, nothing is learnt of them, and their intervals are
   those of a kind that nobody published.
-- **All runs on B200 say that power was limited, and not by how much.** What their matmuls are left with is learnt from
-  the other publisher of such runs; a B200 at its full power has no run here but those whose recipe is a guess.
+- **B200** has one publisher; torchao's runs say that power was limited, and not by how much.
 - **Runs at the memory's limit** (`ATLIMIT` in published_asked.csv) had the allocator give memory back and ask anew.
 - **No run covers** AMD, Ada, or linear attention: their rates are ratios, and their intervals wider for it.
 """
-GUESSED = """## Runs whose recipe is a guess
+UNSTATED = """## Runs of which something is a guess
 
-Their sources do not say what they recompute. Nothing is fitted to them, and no figure above counts them.
+Their sources do not say what they recompute, or that power was limited and not by how much. Nothing is fitted to them,
+and no figure above counts them, but for the last row of the first table.
 """
 EVERY = """`tokens` are microbatches x sequences x tokens of one sequence, of each GPU in one step; `published` and
 `predicted` are seconds of that step.

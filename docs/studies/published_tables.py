@@ -59,13 +59,15 @@ def _told(of: Sequence[float]) -> tuple[str, ...]:
 def totals(found: "Study") -> str:
     ways = (("known without any run", found.priors), ("its publisher left out", found.blind))
     ways = (*ways, ("its publisher in the fit", found.known))
-    rows = [(way, name, *_told(averaged(_stated(some), key))) for way, some in ways for name, key in OVER]
+    rows = [(way, name, *_told(averaged(stated(some), key))) for way, some in ways for name, key in OVER]
+    told = [one for one in found.blind if not one.cell.guessed]
+    rows += [("its publisher left out", "sources, those of limited power too", *_told(averaged(told, OVER[1][1])))]
     return table(("predicted by what is learnt", "averaged over", *FIGURES), rows, figures=True)
 
 
-def _stated(found: Sequence["Predicted"]) -> list["Predicted"]:
-    """Without those whose recipe is in part a guess."""
-    return [one for one in found if not one.cell.guessed]
+def stated(found: Sequence["Predicted"]) -> list["Predicted"]:
+    """Those of which their source says all."""
+    return [one for one in found if one.cell.stated]
 
 
 def groups(found: Sequence["Predicted"], name: str, key: Key) -> str:
