@@ -17,6 +17,7 @@ from odcsim.results.gaps import Gap, begun, gaps, uncovered
 from odcsim.timeline import Block, Floats, Timeline
 
 PARTS = ("wait_inside", "wait_end", "gather", "push", "other")
+ROUNDING = 1e-12  # of all seconds: what is left of them where they were summed in another order
 Rows = Sequence[Floats] | Floats  # times of each step [minibatch, device]
 
 
@@ -106,7 +107,9 @@ def measure_rows(
     span: Floats = makespan.max(axis=1)
     sums = {name: _over_devices(seconds) for name, seconds in parts.items()}
     computed = _over_devices(compute)
-    other = compute.shape[1] * span - computed - sum(sums.values())
+    whole = compute.shape[1] * span
+    other = whole - computed - sum(sums.values())
+    other[np.abs(other) <= ROUNDING * whole] = 0.0
     return Usage(span, computed, other=other, **sums)
 
 
