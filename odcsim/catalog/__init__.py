@@ -8,7 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -137,8 +137,21 @@ def _own_gpu(path: Path) -> tuple[str, Mapping[str, Any]]:
 def gpu(name: str) -> GPU:
     """A GPU of the catalogue (case does not matter), or of a TOML file."""
     key, row = _gpu_row(name)
-    values = {field: row[entry][0] * factor for entry, field, factor, _ in _GPU_FIGURES}
-    return GPU(name=key, **values, family=family_of(row.get("like", key)))
+    found = GPU(name=key, **_figures_of(row))
+    return replace(found, family=family_of(row.get("like", known_as(found))))
+
+
+def known_as(gpu: GPU) -> str:
+    """The catalogue's name of a GPU that has these figures, whatever somebody calls it; else what it is called."""
+    if gpu.name in gpu_names():
+        return gpu.name
+    mine = {field: getattr(gpu, field) for _, field, *_ in _GPU_FIGURES}
+    return next((name for name in gpu_names() if _figures_of(_gpu_row(name)[1]) == mine), gpu.name)
+
+
+def _figures_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """By the fields of a GPU, in their units."""
+    return {field: row[entry][0] * factor for entry, field, factor, _ in _GPU_FIGURES}
 
 
 def gpu_name(name: str) -> str:
