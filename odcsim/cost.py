@@ -12,7 +12,7 @@ from odcsim import network
 from odcsim.cluster import Cluster
 from odcsim.errors import InputError
 from odcsim.model import Model
-from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing, stretched
+from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, ProfileBelow, Timing, stretched
 from odcsim.program import Program
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Schedule
@@ -20,6 +20,7 @@ from odcsim.schedule import Schedule
 Floats = NDArray[np.float64]
 # Parameters travel in bf16 where a profile does not say otherwise, gradients in fp32: FSDP2's usual mixed precision.
 GATHER_BYTES, PUSH_BYTES = 2, 4
+STEPS = 65  # at which seconds of emptier microbatches are worked out, where somebody asks for about those
 _LUCK = 1  # tells the draws of samples' luck from those of jitter
 
 
@@ -121,18 +122,27 @@ class Cost:
 
     def sample_parts(self, lengths: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Seconds of each sample in two parts: what grows with its length or not at all, and what with its square."""
-        p, layers = self.profile, self.model.layers
-        linear = layers * (p.forward.linear + p.backward.linear) + p.head.linear + 2 * p.embed.linear
+        p, layers, linear = self.profile, self.model.layers, self._token_seconds
         quadratic = layers * (p.forward.quadratic + p.backward.quadratic) + p.head.quadratic + 2 * p.embed.quadratic
         each = layers * (p.forward.sample + p.backward.sample) + p.head.sample + 2 * p.embed.sample
         return linear * lengths.astype(np.float64) + each, quadratic * self.model.squares(lengths)
 
+    @property
+    def _token_seconds(self) -> float:
+        p = self.profile
+        return self.model.layers * (p.forward.linear + p.backward.linear) + p.head.linear + 2 * p.embed.linear
+
     def microbatch_seconds(self, *, one_sided: bool = True) -> float:
         """What a microbatch takes beside its samples: constants, and the root's transfers."""
-        p, fixed = self.profile, self.transfers(one_sided)
+        fixed = self.transfers(one_sided)
+        return self.microbatch_compute + fixed["overhead"] + fixed["gather root"] + fixed["push root"]
+
+    @property
+    def microbatch_compute(self) -> float:
+        """What of that is computed."""
+        p = self.profile
         layer = p.forward.constant + p.backward.constant
-        compute = self.model.layers * layer + p.head.constant + 2 * p.embed.constant + p.microbatch
-        return compute + fixed["overhead"] + fixed["gather root"] + fixed["push root"]
+        return self.model.layers * layer + p.head.constant + 2 * p.embed.constant + p.microbatch
 
     def microbatch_times(self, *, one_sided: bool = True) -> Callable[[float], float]:
         """About what a microbatch of samples that take so long comes to.
@@ -148,7 +158,18 @@ class Cost:
         both = p.forward.linear + p.backward.linear
         first = p.forward.linear / both if both else 0.25  # the forward's share of the samples' work
         again = gather * self.recipe.reshard
-        return lambda samples: shown + max(first * samples, gather) + max((1 - first) * samples, again, push)
+
+        def usual(samples: float) -> float:
+            return shown + max(first * samples, gather) + max((1 - first) * samples, again, push)
+
+        if not p.joined:
+            return usual
+        compute = self.compute(_growing(tokens := np.linspace(0.0, p.fewest, STEPS)))
+        forward, backward = (layers * compute(what, 0)[:, 0] for what in ("forward", "backward"))
+        once = shown - self.microbatch_compute + compute("embed", 0) + compute("head", 0) + compute("embed backward", 0)
+        weights = self._token_seconds * tokens  # as if all seconds of samples were of tokens
+        times = once[:, 0] + np.maximum(forward, gather) + np.maximum(backward, max(again, push))
+        return lambda samples: float(np.interp(samples, weights, times)) if samples < weights[-1] else usual(samples)
 
     def load(self, schedules: Sequence[Schedule], luck: Sequence[Floats] = (), *, queues: bool = False) -> Load:
         """The loads of minibatches of like shape, or of their queues."""
@@ -177,7 +198,7 @@ class Cost:
         slow = slow if among is None else slow[list(among)]
         table = np.zeros((len(program.durations), len(load.counts), len(slow)))
         fixed = self.transfers(program.one_sided)
-        beside = self._beside(fixed)
+        compute, beside = self.compute(load), self._beside(fixed)
         for row, (what, m) in enumerate(program.durations):
             if m < 0:
                 table[row] = fixed[what]
@@ -188,12 +209,7 @@ class Cost:
             if what in fixed:
                 table[row] = np.where(present, fixed[what], 0.0)
             else:
-                fit = self._fits()[what]
-                seconds = fit.constant + fit.linear * load.tokens[m] + fit.quadratic * load.squares[m]
-                if fit.sample:
-                    seconds += fit.sample * load.samples[m]
-                if fit.floor:
-                    np.maximum(seconds, fit.floor, out=seconds)
+                seconds = compute(what, m)
                 if busy := beside.get(what, 0.0):
                     seconds += self.profile.copying * np.minimum(seconds, busy)
                 table[row] = np.where(present, seconds * slow, 0.0)
@@ -206,16 +222,35 @@ class Cost:
         gather = 0.0 if self.recipe.copies == "engines" else fixed["gather layer"]
         return {"forward": gather, "backward": gather * self.recipe.reshard + fixed["push layer"]}
 
-    def _fits(self) -> dict[str, Polynomial]:
-        p = self.profile
-        opening = replace(p.embed, constant=p.embed.constant + p.microbatch)
-        return {
-            "embed": opening,
-            "forward": p.forward,
-            "head": p.head,
-            "backward": p.backward,
-            "embed backward": p.embed,
-        }
+    def compute(self, load: Load) -> Callable[[str, int], Floats]:
+        """Seconds of what is computed of each microbatch, by its name and the microbatch's number."""
+        own, joined, moved = _fits(self.profile), self.profile.joined, self._moved_inside()
+        below = _fits(self.profile.below)
+
+        def seconds(what: str, m: int) -> Floats:
+            holds = load.tokens[m], load.squares[m], load.samples[m]
+            found = own[what].seconds(*holds)
+            if not joined:
+                return found
+            share = self.profile.share(holds[0])
+            emptier = below[what].seconds(*holds)
+            if busy := moved.get(what, 0.0):
+                emptier = np.maximum(emptier, busy) + self.profile.below.copying * np.minimum(emptier, busy)
+            return share * found + (1 - share) * emptier
+
+        return seconds
+
+    def _moved_inside(self) -> dict[str, float]:
+        """Seconds of a node's transfers beside each computation, where the profile's own seconds hold them: then those
+        that take their place have to."""
+        if not (self.profile.joined and self.profile.node_transfers_included):
+            return {}
+        sizes = self.model.layer_parameters, self.model.root_parameters
+        gathered, reduced = DTYPES.get(self.profile.dtype, GATHER_BYTES), self.recipe.sent
+        gather, opening = (network.inside(self.cluster, gathered * size, self.holders) for size in sizes)
+        push, closing = (network.inside(self.cluster, reduced * size, self.holders) for size in sizes)
+        again = gather * self.recipe.reshard + push
+        return {"forward": gather, "backward": again, "embed": opening, "embed backward": closing}
 
     def transfers(self, one_sided: bool) -> dict[str, float]:
         """Seconds of what a program names and no microbatch changes: transfers, meetings, steps of the optimizer."""
@@ -272,3 +307,16 @@ class Cost:
     def _between(self, size: float, one_sided: bool) -> float:
         """Seconds in which all devices of a node take in their parts of `size` bytes that other nodes have."""
         return network.exchange(self.cluster, size, collective=not one_sided)
+
+
+def _growing(tokens: Floats) -> Load:
+    """Minibatches of one microbatch on one device, which hold so many tokens, and hardly any squares."""
+    holds = tokens.reshape(1, -1, 1)
+    return Load(holds, 0 * holds, np.ones_like(holds), np.ones((len(tokens), 1), dtype=np.int64))
+
+
+def _fits(of: Profile | ProfileBelow) -> dict[str, Polynomial]:
+    """What each computation of a microbatch takes, by its name."""
+    opening = replace(of.embed, constant=of.embed.constant + of.microbatch)
+    passes = {"forward": of.forward, "head": of.head, "backward": of.backward}
+    return {"embed": opening, **passes, "embed backward": of.embed}

@@ -36,6 +36,11 @@ def one_sided(cluster: Cluster, size: float, holders: int, *, inside: bool = Tru
     return cluster.latency + max(within, remote, measured, ring)
 
 
+def inside(cluster: Cluster, size: float, holders: int) -> float:
+    """Seconds of a unit's transfer within a node, of either kind, as if nodes had nothing to bring."""
+    return cluster.latency + _within(cluster, size, holders) if holders > 1 else 0.0
+
+
 def exchange(cluster: Cluster, size: float, *, collective: bool) -> float:
     """Seconds in which all devices of a node take in their parts of `size` bytes that other nodes have.
 

@@ -7,9 +7,13 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
+
 from odcsim.errors import InputError
 from odcsim.support import form
 
+Floats = NDArray[np.float64]
 FORMAT = "odcsim profile"
 VERSION = 1
 FIDELITIES = ("calibrated", "scaled", "published fit", "catalogue", "extrapolated")
@@ -31,6 +35,13 @@ class Polynomial:
     sample: float = 0.0  # where attention is a call for each sample
     floor: float = 0.0
 
+    def seconds(self, tokens: Floats, squares: Floats, samples: Floats) -> Floats:
+        """Of microbatches that hold so much."""
+        found: Floats = self.constant + self.linear * tokens + self.quadratic * squares
+        if self.sample:
+            found += self.sample * samples
+        return np.maximum(found, self.floor, out=found) if self.floor else found
+
 
 @dataclass(frozen=True, slots=True)
 class Passes:
@@ -40,6 +51,18 @@ class Passes:
     backward: Polynomial = Polynomial()
     forward_error: Polynomial = Polynomial()
     backward_error: Polynomial = Polynomial()
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileBelow:
+    """Somebody else's seconds for microbatches emptier than those of a fit. Zeros where nobody needs them."""
+
+    forward: Polynomial = Polynomial()
+    backward: Polynomial = Polynomial()
+    head: Polynomial = Polynomial()
+    embed: Polynomial = Polynomial()
+    microbatch: float = 0.0
+    copying: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +130,20 @@ class Profile:
     embed_error: Polynomial = Polynomial()
     kept: Passes = Passes()  # the same layer without recompute, where that was measured beside the rest
     factor: float = 0.0  # times what estimates say, where the seconds are no more than that
+    fewest: int = 0  # tokens of the emptiest microbatch that the numbers were made from; 0: no limit known
+    below: ProfileBelow = (
+        ProfileBelow()
+    )  # seconds of microbatches of half of those or less; between the two one becomes the other
     recipe: tuple[str, ...] = ()  # what of a recipe is in these seconds and not as usual, in words: "lora 16"
+
+    @property
+    def joined(self) -> bool:
+        """Whether other seconds hold where microbatches are emptier than those that these were made from."""
+        return bool(self.fewest) and self.below != ProfileBelow()
+
+    def share(self, tokens: Floats) -> Floats:
+        """How much of the seconds of microbatches of so many tokens is the profile's own: the rest is `below`."""
+        return np.clip(2 * tokens / self.fewest - 1, 0.0, 1.0)
 
     def timing(self, kind: str, devices: int) -> Timing | None:
         """Measured seconds of this kind: between measured numbers of devices a straight line, beyond them a guess."""
@@ -138,12 +174,21 @@ def stretched(profile: Profile, factor: float) -> Profile:
     def longer(fit: Polynomial) -> Polynomial:
         return Polynomial(*(factor * value for value in astuple(fit)))
 
+    below = profile.below
     return replace(
         profile,
         forward=longer(profile.forward),
         backward=longer(profile.backward),
         head=longer(profile.head),
         embed=longer(profile.embed),
+        below=replace(
+            below,
+            forward=longer(below.forward),
+            backward=longer(below.backward),
+            head=longer(below.head),
+            embed=longer(below.embed),
+            microbatch=factor * below.microbatch,
+        ),
         microbatch=factor * profile.microbatch,
         overhead=factor * profile.overhead,
         factor=factor * profile.factor,

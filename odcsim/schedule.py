@@ -99,8 +99,18 @@ class Schedule:
     @cached_property
     def fullest(self) -> int:
         """Tokens of the fullest microbatch, whoever runs it."""
+        return int(self._tokens.max(initial=0))
+
+    @property
+    def emptiest(self) -> int:
+        """Tokens of the emptiest microbatch, whoever runs it; 0 where there is none."""
+        return int(self._tokens.min(initial=self.fullest))
+
+    @property
+    def _tokens(self) -> NDArray[np.float64]:
+        """Of each microbatch, of a gang's sample what one of them holds."""
         held = -(-self.sizes // np.array(self.gangs, dtype=np.int64)) if self.gangs else self.sizes
-        return max(int(flat.of_sums(held).max(initial=0)) for flat in (self.flat, self.waiting))
+        return np.concatenate([flat.of_sums(held) for flat in (self.flat, self.waiting)])
 
     def parts(self) -> list[float]:
         """How much of each sample's work one device does that runs it."""

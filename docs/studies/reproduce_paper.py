@@ -132,7 +132,7 @@ def setting(place: Place, draws: int) -> Setting:
     if place.catalog:
         seconds = fits.estimate(found.cost.model, catalog.gpu(place.gpu), place.devices)
     if place.overhead is not None:
-        seconds = replace(seconds, overhead=place.overhead)
+        seconds = replace(seconds, microbatch=place.overhead, fewest=0)
     if place.slowdown:
         # A one-sided transfer takes as long as its card: so the collective is the one that reaches more or less.
         share = place.slowdown / cluster.devices_per_node

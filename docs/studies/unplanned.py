@@ -43,7 +43,9 @@ def setting(source: str | Path, minibatch: int) -> Setting:
     sizes = {"devices": DEVICES, "minibatch": minibatch, "minibatches": MINIBATCHES, "devices_per_node": DEVICES}
     found = ask(str(source), "r1-distill-qwen-7b", gpu="a100", split_overhead=OVERHEAD, **sizes)
     cost = found.cost
-    quiet = replace(cost, profile=replace(cost.profile, overhead=0.0), cluster=replace(cost.cluster, latency=0.0))
+    quiet = replace(
+        cost, profile=replace(cost.profile, microbatch=0.0, fewest=0), cluster=replace(cost.cluster, latency=0.0)
+    )
     return replace(found, cost=quiet)
 
 

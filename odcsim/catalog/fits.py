@@ -15,7 +15,7 @@ from odcsim.catalog.rates import rates
 from odcsim.cluster import GPU
 from odcsim.errors import InputError
 from odcsim.model import Model
-from odcsim.profile import Profile, stretched
+from odcsim.profile import Profile, ProfileBelow, stretched
 from odcsim.recipe import CHOICES, USUAL, Recipe, flag
 
 
@@ -27,7 +27,7 @@ def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None,
     if path is not None:
         profile = profiles.read(path)
         _check_recipe(profile, recipe, path)
-        if profile.factor and gpu and gpu.name.lower() != profile.gpu.lower():
+        if profile.factor and gpu and catalog.known_as(gpu) != profile.gpu.lower():
             fix = f"ask for {profile.gpu}, or measure {gpu.name}"
             raise InputError(f"profile is for {profile.gpu}, not {gpu.name}", where=path, fix=fix)
         if profile.factor and (profile.model != model.name or _recompute(profile) != recipe.recompute):
@@ -36,8 +36,17 @@ def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None,
         return under(known, model, recipe.recomputes)
     if gpu is None:
         raise InputError("neither --gpu nor --profile given", fix="name a GPU ('odcsim catalog list') or a profile")
-    fit = None if recipe.estimated else _of_shape(model, gpu.name)
-    return under(fit, model, recipe.recomputes) if fit else estimate(model, gpu, devices, recipe)
+    fit = None if recipe.estimated else _of_shape(model, catalog.known_as(gpu))
+    guess = estimate(model, gpu, devices, recipe)
+    return _joined(under(fit, model, recipe.recomputes), guess) if fit else guess
+
+
+def _joined(fit: Profile, guess: Profile) -> Profile:
+    """A fit that has the catalogue's seconds where microbatches are emptier than those that it was made from."""
+    below = ProfileBelow(guess.forward, guess.backward, guess.head, guess.embed, guess.microbatch, guess.copying)
+    origin = f"{fit.origin}; the catalogue's rates where a microbatch has less than {fit.fewest:,} tokens"
+    low, high = min(fit.low, guess.low), max(fit.high, guess.high)
+    return replace(fit, below=below, origin=origin, low=low, high=high)
 
 
 def held(recipe: Recipe) -> tuple[str, ...]:

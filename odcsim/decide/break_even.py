@@ -234,8 +234,12 @@ def _overhead(asked: Question) -> Curve:
     usual = _usual(asked)
     profile = usual.cost.profile
 
-    def at(seconds: float) -> Setting:
-        return replace(usual, cost=replace(usual.cost, profile=replace(profile, overhead=seconds)))
+    held = profile.overhead + profile.microbatch
 
-    made = [(s, f"{1000 * s:g}", lambda s=s: at(s)) for s in sorted({*OVERHEADS, profile.overhead})]
-    return Curve("fixed cost of a microbatch", "ms", f"{1000 * profile.overhead:g}", _spots(_lead(asked), made))
+    def at(seconds: float) -> Setting:
+        emptier = replace(profile.below, microbatch=profile.below.microbatch if seconds == held else seconds)
+        other = replace(profile, overhead=0.0, microbatch=seconds, below=emptier) if seconds != held else profile
+        return replace(usual, cost=replace(usual.cost, profile=other))
+
+    made = [(s, f"{1000 * s:g}", lambda s=s: at(s)) for s in sorted({*OVERHEADS, held})]
+    return Curve("fixed cost of a microbatch", "ms", f"{1000 * held:g}", _spots(_lead(asked), made))

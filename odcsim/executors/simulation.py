@@ -157,7 +157,8 @@ def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
     profile = cost.profile
     longest = max(int(s.sizes.max()) for s in schedules)
     beyond = bool(profile.longest and longest > profile.longest) or not profile.measured_with(cost.cluster.devices)
-    return "extrapolated" if beyond or _too_full(profile.most_tokens, schedules) else profile.fidelity
+    empty = profile.fewest and not profile.joined and any(s.emptiest < profile.fewest for s in schedules)
+    return "extrapolated" if beyond or empty or _too_full(profile.most_tokens, schedules) else profile.fidelity
 
 
 def _too_full(most: int, schedules: Sequence[Schedule]) -> bool:

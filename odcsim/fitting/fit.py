@@ -92,7 +92,7 @@ def examine(
     profile = replace(
         _profile(m, rows, parts, list(computes.values()), terms),
         recompute=recipe.recomputes or not whole,
-        overhead=constant,
+        microbatch=constant,
         node_transfers_included=transfers_included,
         timings=timings,
         interference=_interference(m, computes),

@@ -36,7 +36,7 @@ MICRO = 1e-6
 LATEST = 1e18  # microseconds: some count from 1970, none from before there was time
 NOTES = (
     "From PyTorch profiler traces: seconds in which kernels ran, without NCCL's and the optimizer's; what the host "
-    "leaves between them is not in it. Given to equal layers, {}; the constant counts as overhead. Collectives: the "
+    "leaves between them is not in it. Given to equal layers, {}; the constant counts as compute. Collectives: the "
     "shortest of each size, which waited least. One-sided transfers are not in a trace."
 )
 

@@ -73,7 +73,7 @@ def fit_log(
         rows.append(Compute("microbatch", sum(lengths), squares, seconds, max(lengths)))
     notes = (
         f"Fitted to whole microbatches and given to equal layers, {split_in_words(recipe)}; the head is in the layers, "
-        "the constant counts as overhead; optimizer and publishing are not in it."
+        "the constant counts as compute; optimizer and publishing are not in it."
     )
     if devices > 1:
         notes += (

@@ -104,11 +104,10 @@ def test_a_device_takes_no_time_for_microbatches_it_has_not(found, profile, sync
 )
 @pytest.mark.parametrize("tokens", [100, 16_500, 65_536])
 def test_one_microbatch_takes_the_published_seconds(model, quadratic, linear, constant, tokens):
-    """The released fits of arXiv 2601.19362, x = tokens / 32000: all computes, and the constant as overhead."""
+    """The released fits of arXiv 2601.19362, x = tokens / 32000: all of it computes, the constant, too."""
     how, x = cost(8, model=model), tokens / 32_000
-    seconds = spent(how, [even(tokens, 8)], ("compute", "overhead"))
-    np.testing.assert_allclose(seconds, quadratic * x * x + linear * x + constant, rtol=1e-6)
-    np.testing.assert_allclose(spent(how, [even(tokens, 8)]), quadratic * x * x + linear * x, rtol=1e-6)
+    np.testing.assert_allclose(spent(how, [even(tokens, 8)]), quadratic * x * x + linear * x + constant, rtol=1e-6)
+    assert not spent(how, [even(tokens, 8)], ("overhead",)).any()
 
 
 @pytest.mark.parametrize("model", [SMALL, LARGE])

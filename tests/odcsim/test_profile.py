@@ -11,7 +11,18 @@ from strategies import damaged, mutated
 from odcsim import profile
 from odcsim.catalog import fits
 from odcsim.errors import InputError
-from odcsim.profile import DTYPES, FIDELITIES, SHARDED, TIMINGS, TRANSFERS, Passes, Polynomial, Profile, Timing
+from odcsim.profile import (
+    DTYPES,
+    FIDELITIES,
+    SHARDED,
+    TIMINGS,
+    TRANSFERS,
+    Passes,
+    Polynomial,
+    Profile,
+    ProfileBelow,
+    Timing,
+)
 
 seconds = st.floats(0, 1e6)
 polynomials = st.builds(Polynomial, seconds, seconds, seconds, seconds)
@@ -24,6 +35,8 @@ profiles = st.fixed_dictionaries(
         "fidelity": st.sampled_from(FIDELITIES),
         **dict.fromkeys(("node_transfers_included", "recompute"), st.booleans()),
         "kept": st.builds(Passes, polynomials, polynomials),
+        "below": st.builds(ProfileBelow, *[polynomials] * 4, seconds, seconds),
+        "fewest": st.integers(0, 10**6),
         "longest": st.integers(0, 10**6),
         "low": st.floats(0.1, 1),
         "slow": st.lists(seconds, max_size=3).map(tuple),
@@ -161,7 +174,7 @@ def test_what_may_be_left_out_is_zero(path):
     path.write_text(json.dumps({"format": profile.FORMAT, "version": 1, **content}))
     found = profile.read(path)
     assert (found.overhead, found.publish, found.low, found.high, found.longest) == (0, 0, 1, 1, 0)
-    assert found.embed == Polynomial()
+    assert (found.embed, found.below) == (Polynomial(), ProfileBelow())
     rest = {f.name for f in fields(Profile)} - set(needed)
     assert {name for name in rest if getattr(found, name)} == {
         "low",
@@ -169,6 +182,7 @@ def test_what_may_be_left_out_is_zero(path):
         "interference",
         "recompute",
         "kept",
+        "below",
         *POLYNOMIALS,
     }
     assert found.kept == Passes()

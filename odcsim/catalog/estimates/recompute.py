@@ -35,19 +35,29 @@ def under(profile: Profile, model: Model, recompute: bool) -> Profile:
 
 
 def _derived(profile: Profile, model: Model) -> Profile:
-    # Of a fit of whole microbatches the head is in the layers, and it is not computed again.
-    head = (model.head_forward(1.0) + model.head_backward(1.0)) / model.layers
-    linear = _factor(profile, model, 1.0, 0.0, head if profile.head == Polynomial() else 0.0)
-    quadratic = _factor(profile, model, 0.0, 1.0, 0.0)
     words = ("without", "with") if profile.recompute else ("with", "without")
-    b = profile.backward
+    below = profile.below
     return replace(
         profile,
         fidelity="extrapolated",
         origin=f"{words[0]} recompute, derived by FLOPs from seconds {words[1]} it; {profile.origin}",
-        backward=Polynomial(linear * b.constant, linear * b.linear, quadratic * b.quadratic, quadratic * b.sample),
+        backward=_changed(profile.backward, profile, model, whole=profile.head == Polynomial()),
+        below=replace(below, backward=_changed(below.backward, profile, model, whole=False)),
         low=profile.low / WIDER,
         high=profile.high * WIDER,
+    )
+
+
+def _changed(backward: Polynomial, profile: Profile, model: Model, *, whole: bool) -> Polynomial:
+    """`whole`: of a fit of whole microbatches the head is in the layers, and it is not computed again."""
+    head = (model.head_forward(1.0) + model.head_backward(1.0)) / model.layers if whole else 0.0
+    linear, quadratic = _factor(profile, model, 1.0, 0.0, head), _factor(profile, model, 0.0, 1.0, 0.0)
+    return Polynomial(
+        linear * backward.constant,
+        linear * backward.linear,
+        quadratic * backward.quadratic,
+        quadratic * backward.sample,
+        linear * backward.floor,
     )
 
 

@@ -21,6 +21,7 @@ def scaled(profile: Profile, known: Model, wanted: Model) -> Profile:
     squares = _ratio(wanted.attention_flops_per_square, known.attention_flops_per_square)
     head = _ratio(wanted.head_forward(1), known.head_forward(1))
     moved, layers = _ratio(wanted.parameters, known.parameters), wanted.layers / known.layers
+    embed, below = wanted.hidden / known.hidden, profile.below
     # Between steps the engine copies the units of every layer and launches as often as there are layers.
     by_kind = dict.fromkeys(LOCAL, moved)
     return replace(
@@ -31,11 +32,19 @@ def scaled(profile: Profile, known: Model, wanted: Model) -> Profile:
         forward=_times(profile.forward, forward, squares),
         backward=_times(profile.backward, backward, squares),
         head=_times(profile.head, head, 1.0),
-        embed=_times(profile.embed, wanted.hidden / known.hidden, 1.0),
+        embed=_times(profile.embed, embed, 1.0),
         kept=replace(
             profile.kept,
             forward=_times(profile.kept.forward, forward, squares),
             backward=_times(profile.kept.backward, backward, squares),
+        ),
+        below=replace(
+            below,
+            forward=_times(below.forward, forward, squares),
+            backward=_times(below.backward, backward, squares),
+            head=_times(below.head, head, 1.0),
+            embed=_times(below.embed, embed, 1.0),
+            microbatch=below.microbatch * layers,
         ),
         microbatch=profile.microbatch * layers,
         overhead=profile.overhead * layers,

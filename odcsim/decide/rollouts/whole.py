@@ -131,13 +131,16 @@ def forward(cost: Cost, way: str, schedules: Sequence[Schedule], updates: int) -
 
 def _seconds(cost: Cost, schedule: Schedule, *, apart: bool) -> NDArray[np.float64]:
     """Of each microbatch of each device; a layer takes as long as its gather where that is longer."""
-    load, p, fixed = cost.load([schedule]), cost.profile, cost.transfers(apart)
-    tokens, squares, samples = load.tokens[:, 0], load.squares[:, 0], load.samples[:, 0]
-    parts = [of.constant + of.linear * tokens + of.quadratic * squares + of.sample * samples
-             for of in (p.forward, p.embed, p.head)]  # fmt: skip
-    layer = np.maximum(parts[0], fixed["gather layer"])
-    whole = cost.model.layers * layer + parts[1] + HEAD * parts[2] + fixed["gather root"]
-    present = np.arange(len(tokens))[:, None] < load.counts
+    load, fixed, p = cost.load([schedule]), cost.transfers(apart), cost.profile
+    # A microbatch's constant is that of its training.
+    bare = replace(p, microbatch=0.0, below=replace(p.below, microbatch=0.0))
+    compute, count = replace(cost, profile=bare).compute(load), len(load.tokens)
+    forward, embed, head = (
+        np.concatenate([compute(what, m) for m in range(count)]) for what in ("forward", "embed", "head")
+    )
+    layer = np.maximum(forward, fixed["gather layer"])
+    whole = cost.model.layers * layer + embed + HEAD * head + fixed["gather root"]
+    present = np.arange(count)[:, None] < load.counts
     return np.where(present, whole, 0.0)
 
 

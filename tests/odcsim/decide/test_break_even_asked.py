@@ -42,7 +42,7 @@ def test_its_records_are_the_spots_of_its_curves(found):
 
 
 def test_it_is_shown_in_short(found):
-    assert repr(found).startswith("<BreakEven: qwen2.5-1.5b on 4 x a100, lengths: On-demand does not pay here: it is")
+    assert repr(found).startswith("<BreakEven: qwen2.5-1.5b on 4 x a100, lengths: On-demand pays here: it is")
     assert "\n" not in repr(found)
     assert found._repr_html_().count("<tr>") == 1 + len(found.curves)
 

@@ -103,6 +103,8 @@ def test_only_on_demand_runs_a_queue(setting, sync, executor):
 
 
 def test_noise_is_in_the_run_alone_and_the_same_for_all_balancers(setting):
+    alone = replace(setting.cost.profile, microbatch=0.0, fewest=0)  # of samples, however many microbatches they are in
+    setting = replace(setting, cost=replace(setting.cost, profile=alone))
     noisy = replace(setting, cost=replace(setting.cost, cluster=replace(setting.cost.cluster, sample_noise=0.2)))
     assert plan(noisy, "pool") == plan(setting, "pool")
     spent = []

@@ -228,6 +228,6 @@ def test_whole_microbatches_are_given_to_the_layers():
     assert 10 * (found.forward.quadratic + found.backward.quadratic) == pytest.approx(4e-8)
     assert found.backward.linear == pytest.approx(3 * found.forward.linear)
     assert found.backward.quadratic == pytest.approx(3.5 * found.forward.quadratic)
-    assert (found.overhead, found.node_transfers_included) == (pytest.approx(0.3), True)
+    assert (found.microbatch, found.node_transfers_included) == (pytest.approx(0.3), True)
     with pytest.raises(InputError, match="whole microbatches beside other kinds"):
         examine(measured(truth | TRUTH), layers=10)

@@ -109,7 +109,7 @@ def test_the_profile_gives_the_steps_back(files):
     found = kineto.fit_traces(traces, files / "l.csv", MODEL, "a100")
     assert found.good
     p, layers = found.profile, MODEL.layers
-    assert p.overhead == pytest.approx(CONSTANT, rel=1e-6)
+    assert p.microbatch == pytest.approx(CONSTANT, rel=1e-6)
     assert layers * (p.forward.linear + p.backward.linear) == pytest.approx(LINEAR)
     assert layers * (p.forward.quadratic + p.backward.quadratic) == pytest.approx(QUADRATIC)
     assert not p.node_transfers_included

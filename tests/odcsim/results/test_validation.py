@@ -230,7 +230,7 @@ def test_json_holds_every_error(timeline, noisy):
         assert content[f"makespan_error_{part}"] == getattr(found.makespan, part)
     assert content["noise_worst"] == found.noise.worst
     assert len(content["minibatches"]) == len(timeline.samples)
-    assert {k["kind"] for k in content["kinds"]} >= {"forward", "backward", "overhead"}
+    assert {k["kind"] for k in content["kinds"]} >= {"embed", "forward", "backward"}
     assert {f.name for f in fields(validation.MinibatchErrors)} == set(content["minibatches"][0])
     assert (content["digest"], content["sync"], content["devices"]) == (timeline.about.digest, "on-demand", 4)
 
