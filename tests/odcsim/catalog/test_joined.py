@@ -1,0 +1,95 @@
+"""A fit that passes into the catalogue's seconds: the same at every door that takes its profile on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from odcsim import catalog, profile
+from odcsim.catalog import fits
+from odcsim.catalog.estimates.scaling import scaled
+from odcsim.decide.rollouts.whole import forward
+from odcsim.decide.setting import cost_of
+from odcsim.executors import quick
+from odcsim.executors.simulation import Simulation, fidelity, stretched, usage
+from odcsim.profile import Polynomial
+from odcsim.recipe import USUAL
+from odcsim.schedule import Schedule
+
+MODEL, GPU, DEVICES = "qwen2.5-1.5b", "a100", 8
+LENGTHS = (300, 2000, 7000, 10_000, 15_000, 17_000, 40_000)
+PLAN = tuple(((2 * d,), (2 * d + 1,)) for d in range(DEVICES))
+SCHEDULES = [Schedule((n, n // 2) * DEVICES, PLAN) for n in LENGTHS]
+BUSY = np.array(LENGTHS) >= 2000  # else a node's transfers take longer than what is computed beside them
+JOINED = cost_of(MODEL, GPU, None, DEVICES)
+
+
+def spent(cost, executor="analytic"):
+    return usage(SCHEDULES, Simulation(cost, executor=executor)).makespan
+
+
+@pytest.fixture
+def saved(tmp_path):
+    profile.write(JOINED.profile, tmp_path / "joined.profile")
+    return str(tmp_path / "joined.profile")
+
+
+def test_it_is_joined_and_says_so():
+    assert JOINED.profile.joined
+    assert fidelity(JOINED, SCHEDULES) == "published fit"
+    assert "the catalogue's rates where a microbatch has less than 16,384 tokens" in JOINED.profile.origin
+    guess = fits.estimate(JOINED.model, catalog.gpu(GPU), DEVICES)
+    assert (JOINED.profile.low, JOINED.profile.high) == (min(0.9, guess.low), max(1.1, guess.high))
+
+
+def test_a_saved_one_is_the_same(saved):
+    assert profile.read(saved) == JOINED.profile
+    np.testing.assert_array_equal(spent(cost_of(MODEL, GPU, saved, DEVICES)), spent(JOINED))
+
+
+def test_without_recompute_the_catalogues_part_has_none_either(saved):
+    """Derived by FLOPs from a saved one, and as the catalogue says where it is at hand."""
+    none = USUAL.by(recompute="none")
+    derived, direct = (cost_of(MODEL, GPU, path, DEVICES, recipe=none) for path in (saved, None))
+    np.testing.assert_allclose(spent(derived), spent(direct), rtol=0.06)
+    for cost in (derived, direct):
+        assert (spent(cost) < 0.9 * spent(JOINED))[BUSY].all()
+
+
+def test_another_model_has_both_parts_scaled(saved):
+    """Twice the layers of a model: twice the seconds, wherever there is no head."""
+    small = JOINED.model
+    twice = replace(small, name="twice", layers=2 * small.layers)
+    none = replace(JOINED.profile, head=Polynomial(), below=replace(JOINED.profile.below, head=Polynomial()))
+    grown = replace(JOINED, model=twice, profile=scaled(none, small, twice))
+    once = replace(JOINED, profile=none)
+    compute = [usage(SCHEDULES, Simulation(cost, executor="analytic")).compute for cost in (once, grown)]
+    np.testing.assert_allclose(compute[1], 2 * compute[0], rtol=0.05)  # embeddings and roots stay
+    assert cost_of("qwen2.5-3b", None, saved, DEVICES).profile.below != JOINED.profile.below
+
+
+def test_executors_agree():
+    np.testing.assert_array_equal(spent(JOINED, "des"), spent(JOINED))
+    np.testing.assert_allclose(quick.seconds(JOINED, SCHEDULES), spent(JOINED), rtol=0.02)
+
+
+def test_the_interval_stretches_both_parts():
+    low, high = stretched(SCHEDULES, Simulation(JOINED, executor="analytic"), (0.5, 2.0))
+    assert (low < spent(JOINED)).all()
+    assert (high > spent(JOINED)).all()
+    np.testing.assert_allclose(high[BUSY], 2 * spent(JOINED)[BUSY], rtol=0.05)
+
+
+def test_a_pass_without_backward_passes_into_the_catalogue_too():
+    guess = replace(JOINED, profile=fits.estimate(JOINED.model, catalog.gpu(GPU), DEVICES))
+    for length in (300, 2000, 8000):
+        schedules = [Schedule((length,) * DEVICES, tuple(((d,),) for d in range(DEVICES)))]
+        mine, theirs = (forward(cost, "collective", schedules, 1)[0] for cost in (JOINED, guess))
+        assert mine == pytest.approx(theirs, rel=0.15)
+
+
+def test_what_nobody_knows_below_is_extrapolated():
+    alone = replace(JOINED, profile=fits.published("r1-distill-qwen-1.5b", GPU))
+    fewest = alone.profile.fewest
+    for tokens, known in ((fewest, "published fit"), (fewest - 1, "extrapolated")):
+        assert fidelity(alone, [Schedule((fewest, tokens), (((0,),), ((1,),)))]) == known
