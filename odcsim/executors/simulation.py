@@ -153,12 +153,16 @@ def carried(schedules: Sequence[Schedule]) -> tuple[NDArray[np.int64], NDArray[n
 
 
 def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
-    """The profile's fidelity, or `extrapolated` where a sample, a microbatch or the devices are beyond it."""
+    """The profile's fidelity; `extrapolated` where a sample, a microbatch or the devices are beyond it, and `catalogue`
+    where all microbatches are as empty as those that it has somebody else's seconds for."""
     profile = cost.profile
     longest = max(int(s.sizes.max()) for s in schedules)
     beyond = bool(profile.longest and longest > profile.longest) or not profile.measured_with(cost.cluster.devices)
     empty = profile.fewest and not profile.joined and any(s.emptiest < profile.fewest for s in schedules)
-    return "extrapolated" if beyond or empty or _too_full(profile.most_tokens, schedules) else profile.fidelity
+    if beyond or empty or _too_full(profile.most_tokens, schedules):
+        return "extrapolated"
+    below = profile.joined and all(2 * s.fullest <= profile.fewest for s in schedules)
+    return "catalogue" if below else profile.fidelity
 
 
 def _too_full(most: int, schedules: Sequence[Schedule]) -> bool:

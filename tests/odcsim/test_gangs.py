@@ -157,7 +157,7 @@ def test_memory_and_fidelity_count_a_device_s_part(asked):
     part = ScheduleFile(replace(HEADER, devices=8), (replace(ONE, devices=(*ONE.devices, *[()] * 5)),))
     whole = ScheduleFile(replace(HEADER, devices=8), (Schedule((80, 9), (((0, 1),), *[()] * 7)),))
     names = [run_file(f, Simulation(setting.cost, "on-demand", "analytic")).about.fidelity for f in (part, whole)]
-    assert names == ["published fit", "extrapolated"]
+    assert names == ["catalogue", "extrapolated"]
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h100"])

@@ -169,7 +169,7 @@ def _origins(comparison: Comparison) -> list[str]:
         for name, value in known.items()
         if value is not None and name != PART
     ]
-    asked += [("fidelity", comparison.fidelity), ("range of seconds", f"{profile.low:g} to {profile.high:g} times")]
+    asked += [("fidelity", comparison.fidelity), ("range of seconds", f"{profile.low:.3g} to {profile.high:.3g} times")]
     shape = f" {page.badge(answer_words.SHAPE)}" if answer_words.SHAPE in setting.trace.origin else ""
     told = f"{counted(len(asked), 'input')}, of which {sum('(default)' in text for _, text in asked)} are as usual"
     inputs_told = page.folded(told, [page.facts(asked)])
