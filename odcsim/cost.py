@@ -162,9 +162,10 @@ class Cost:
         def usual(samples: float) -> float:
             return shown + max(first * samples, gather) + max((1 - first) * samples, again, push)
 
-        if not p.joined:
+        fullest = p.fewest if p.joined else max(map(_floored, (p.forward, p.backward)))
+        if not fullest:
             return usual
-        compute = self.compute(_growing(tokens := np.linspace(0.0, p.fewest, STEPS)))
+        compute = self.compute(_growing(tokens := np.linspace(0.0, fullest, STEPS)))
         forward, backward = (layers * compute(what, 0)[:, 0] for what in ("forward", "backward"))
         once = shown - self.microbatch_compute + compute("embed", 0) + compute("head", 0) + compute("embed backward", 0)
         weights = self._token_seconds * tokens  # as if all seconds of samples were of tokens
@@ -313,6 +314,11 @@ def _growing(tokens: Floats) -> Load:
     """Minibatches of one microbatch on one device, which hold so many tokens, and hardly any squares."""
     holds = tokens.reshape(1, -1, 1)
     return Load(holds, 0 * holds, np.ones_like(holds), np.ones((len(tokens), 1), dtype=np.int64))
+
+
+def _floored(of: Polynomial) -> float:
+    """Tokens up to which launching takes longer."""
+    return max(0.0, (of.floor - of.constant) / of.linear) if of.linear else 0.0
 
 
 def _fits(of: Profile | ProfileBelow) -> dict[str, Polynomial]:

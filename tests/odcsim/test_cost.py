@@ -133,7 +133,7 @@ def test_an_estimate_says_what_it_is():
 
 @given(st.integers(1, 2**31 - 1), st.integers(0, 10**6))
 def test_a_sample_longer_than_any_measured_is_extrapolated(length, longest):
-    fit = fits.published(SMALL, "a100")
+    fit = replace(fits.published(SMALL, "a100"), fewest=0)
     for profile, expected in ((fit, fit.fidelity), (replace(fit, fidelity="calibrated"), "calibrated")):
         found = fidelity(cost(2, replace(profile, longest=longest)), [even(1, 2), even(length, 2)])
         assert found == ("extrapolated" if longest and length > longest else expected)
@@ -291,12 +291,14 @@ def test_samples_of_a_microbatch_cost_what_their_coefficient_says():
     [
         ({"most_tokens": 16}, 2, "calibrated"),
         ({"most_tokens": 15}, 2, "extrapolated"),
+        ({"fewest": 16}, 2, "calibrated"),
+        ({"fewest": 17}, 2, "extrapolated"),
         ({"timings": MEASURED}, 4, "calibrated"),
         ({"timings": MEASURED}, 2, "extrapolated"),
     ],
 )
-def test_a_fuller_microbatch_or_other_devices_than_measured_are_extrapolated(profile, devices, expected):
-    fit = replace(fits.published(SMALL, "a100"), fidelity="calibrated", **profile)
+def test_fuller_or_emptier_microbatches_or_other_devices_than_measured_are_extrapolated(profile, devices, expected):
+    fit = replace(fits.published(SMALL, "a100"), fidelity="calibrated", **{"fewest": 0} | profile)
     two = Schedule((8,) * 2 * devices, tuple(((2 * d, 2 * d + 1),) for d in range(devices)))
     assert fidelity(cost(devices, fit), [two]) == expected
 

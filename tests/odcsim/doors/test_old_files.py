@@ -1,7 +1,6 @@
 """What people have from commit f87f5be is read as it was: files and links come to the figures that they came to then.
 
-`make_fixtures.py` says how the files were made. Seconds that changed since have the figures of when they did: three
-links ask for a published fit, which ends where it was measured, and its constant is compute, as that of `steps.csv` is.
+`make_fixtures.py` says how the files were made.
 """
 
 import csv
