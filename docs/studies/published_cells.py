@@ -109,6 +109,7 @@ class Cell:
         words += [self.recipe.kernels.stack] if self.recipe.kernels.stack != "tuned" else []
         words += [self.recipe.kernels.precision] if self.recipe.kernels.precision != "bf16" else []
         words += ["adapters"] if self.recipe.lora else []
+        words += ["a policy's loss"] if self.recipe.kernels.loss == "policy" else []
         words += ["hybrid"] if self.cluster.nodes > 1 and self.recipe.sharding == "hybrid" else []
         return ", ".join(words)
 
