@@ -86,7 +86,7 @@ FLOPs say; `moved` is the share of the memory's bandwidth that work reaches whic
 share of compute that a collective's kernels take while they run; `fp8` how many times as fast layers' matmuls are in
 fp8. Between nodes collectives reach 55 % of the line's rate, and a ring passes a device in 2 microseconds. Attention
 goes by kernels timed alone (`odcsim/catalog/rates.toml`), but for the Triton kernel of 2023 that llm-foundry ran, whose
-share is fitted: 38 % of an A100's peak forward, 21 % of an H100's.
+share is fitted: 38 % of an A100's peak forward, 20 % of an H100's.
 
 A run that is far off counts less (as under Student's t), and so does one of a kind that is known to be uncertain.
 """
