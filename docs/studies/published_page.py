@@ -66,8 +66,9 @@ How wide an interval is comes from all others, too: each of them is left out in 
 then off by says how far runs of their kinds are off. The interval is the one that `compare` prints as `model_low` and
 `model_high`. Errors are predicted over published seconds, minus one.
 
-What a stack moves, launches and waits for (`STACKS` of `odcsim/catalog/estimates/work.py`) is counted by operation and
-fitted to no run, and so are bytes of the optimizer's states.
+What a stack moves, launches and waits for (`odcsim/catalog/estimates/work.py`) is counted by operation, or timed on a
+CPU, and fitted to no run; so are bytes of the optimizer's states. Leaving out cannot undo that whoever counted, and
+chose where fits and widths start, had seen most of these runs: that is why what is known without any run stands beside.
 
 ## How far off
 """
@@ -83,16 +84,17 @@ COEFFICIENTS = """## What is fitted
 Shares and seconds, in the words of `odcsim/catalog/estimates/rates.py`: `matmul` is the share of the best matmul
 anybody measured that large matmuls reach inside a step; a matmul as narrow as `narrow` takes twice as long as its
 FLOPs say; `moved` is the share of the memory's bandwidth that work reaches which only moves bytes; `copying` the
-share of compute that a collective's kernels take while they run; `fp8` how many times as fast layers' matmuls are in
-fp8. Between nodes collectives reach 55 % of the line's rate, and a ring passes a device in 2 microseconds. Attention
-goes by kernels timed alone (`odcsim/catalog/rates.toml`), but for the Triton kernel of 2023 that llm-foundry ran, whose
-share is fitted: 38 % of an A100's peak forward, 20 % of an H100's.
+share of compute that a collective's kernels take while they run; `fp8` how many times as fast large matmuls are in
+fp8, casts apart. Between nodes collectives reach 55 % of the line's rate, and a ring passes a device in 2 microseconds.
+Attention goes by kernels timed alone (`odcsim/catalog/rates.toml`), but for the Triton kernel of 2023 that llm-foundry
+ran, whose share is fitted: 38 % of an A100's peak forward, 20 % of an H100's.
 
 A run that is far off counts less (as under Student's t), and so does one of a kind that is known to be uncertain.
 """
 WIDTHS = """Of a kind of run, `deviation` is what it adds to the standard deviation of the logarithm of seconds, from
 the publishers who have it and a start that weighs as much as two of them; the fewer they are, the further it is
-`widened`, as Student's t is. Kinds add by their squares. What is not here nobody published, and its start stands.
+`widened`, as Student's t is. Deviations are scaled so that nine in ten of the runs that they are learnt from are
+inside, averaged over sources. Kinds add by their squares. What is not here nobody published, and its start stands.
 """
 FINDINGS = """## What it does not know
 
