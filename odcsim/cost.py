@@ -77,6 +77,7 @@ class Cost:
     profile: Profile
     cluster: Cluster
     recipe: Recipe = USUAL
+    on_demand_cost: float = 0.0  # seconds that on-demand adds to every minibatch, as somebody asked
 
     def __post_init__(self) -> None:
         if self.profile.recompute != self.recipe.recomputes:
@@ -274,6 +275,7 @@ class Cost:
             "bring root": self._between(gathered * root, one_sided),
             "optimizer": self._constant("optimizer", self.profile.optimizer) * self._states,
             "publish": self._constant("publish", self.profile.publish),
+            "meeting to settle": self._settled(meeting, one_sided),
             "meeting": meeting,
         }
 
@@ -295,6 +297,12 @@ class Cost:
             return (found.constant + found.per_byte * size) * found.slowdown
         by_rate = network.one_sided if one_sided else network.collective
         return by_rate(self.cluster, size, self.holders, inside=not self.profile.node_transfers_included)
+
+    def _settled(self, meeting: float, one_sided: bool) -> float:
+        """What the end of a minibatch takes beside bytes, until all have met."""
+        if self.cluster.devices == 1:
+            return 0.0
+        return self._constant("settle", meeting) + self.on_demand_cost * one_sided
 
     @property
     def _states(self) -> int:

@@ -19,7 +19,7 @@ VERSION = 1
 FIDELITIES = ("calibrated", "scaled", "published fit", "catalogue", "extrapolated")
 TRANSFERS = ("gather", "push", "all-gather", "reduce-scatter")  # one-sided, and what a collective does instead
 SHARDED = ("optimizer", "publish")  # work on a device's own shard
-LOCAL = ("overhead", *SHARDED)  # work that needs nobody else
+LOCAL = ("overhead", "settle", *SHARDED)  # work that needs nobody else, but for settle's meeting
 TIMINGS = (*TRANSFERS, "meeting", *LOCAL)
 DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a parameter on its way
 
@@ -110,7 +110,7 @@ class Profile:
     low: float = 1.0  # 90 % interval of the true seconds: from this many times the ones above ...
     high: float = 1.0  # ... up to this many
     # What a measured profile adds; nothing below is needed.
-    timings: tuple[Timing, ...] = ()  # they take the place of the cluster's rates, and of optimizer and publish
+    timings: tuple[Timing, ...] = ()  # they take the place of the cluster's rates, and of optimizer, settle and publish
     most_tokens: int = 0  # of the fullest microbatch measured; 0: no limit known
     hardware: str = ""
     versions: str = ""

@@ -343,7 +343,7 @@ def _minibatch_end(writer: _Writer, *, summed: bool, fetched: bool) -> None:
 
     Where nodes fetch them, they learn it twice: when a shard may be fetched by other nodes, and when a node has all.
     """
-    writer.on_compute("meeting", "meeting", EVERY, -1, (writer.push,), meets=True)
+    writer.on_compute("meeting", "meeting to settle", EVERY, -1, (writer.push,), meets=True)
     exchanged = writer.exchange("push") if summed else writer.summed
     writer.on_compute("optimizer", "optimizer", EVERY, -1, (exchanged,))
     if writer.sync.publishes:

@@ -202,6 +202,10 @@ class Question(Terms):
     cluster: str | None = _field(
         TEXT, MACHINES, file=True, letter="FILE", help="TOML: devices_per_node, nics_per_node, nic_gbit_s, ..."
     )  # fmt: skip
+    on_demand_cost: float = _field(
+        AMOUNT, STEP, 0.0, letter="S", example="give seconds of a minibatch, such as 1.3",
+        help="seconds that another engine's on-demand adds to every minibatch beside bytes: nobody has proven any",
+    )  # fmt: skip
     minibatch: int | None = _field(
         COUNT, QUESTION, brief=True, letter="K", help="samples per device and optimizer step",
         example="give at least 1", control="samples per device and step", stops=(1, 2, 4, 8, 16),

@@ -43,7 +43,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     survey.check()
     options.need_torch()
-    from odc_engine.measuring import beside_catalog, profile
+    from odc_engine.measuring import beside_catalog, own, profile
 
     try:
         report = profile.measured(survey, output)
@@ -51,7 +51,8 @@ def _run(args: argparse.Namespace) -> int:
         kept = "what is measured is kept, the same command goes on"
         print(f"odc_engine: stopped; {kept} ({profile.partial(output)})", file=sys.stderr)
         return 130
-    for line in (*report.lines(), beside_catalog.line(report.profile, model, survey.backend.device)):
+    beside = beside_catalog.line(report.profile, model, survey.backend.device)
+    for line in (*report.lines(), *own.lines(report.profile, model), beside):
         print(line)
     if survey.left_out:
         print(survey.left_out)

@@ -54,6 +54,7 @@ class Performance:
             "head": self._head,
             "backward": self._backward,
             "embed backward": self._embed_backward,
+            "meeting to settle": lambda _: self._memory.meet(MAIN),
             "meeting": lambda _: self._memory.meet(MAIN),
             "optimizer": lambda _: update(),
             "publish": lambda _: publish(),

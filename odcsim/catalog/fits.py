@@ -8,7 +8,7 @@ from typing import Any
 
 from odcsim import catalog
 from odcsim import profile as profiles
-from odcsim.catalog.estimates import compute
+from odcsim.catalog.estimates import compute, own
 from odcsim.catalog.estimates.recompute import WIDER, under
 from odcsim.catalog.estimates.scaling import scaled
 from odcsim.catalog.rates import rates
@@ -62,6 +62,15 @@ def measured_by(path: str) -> dict[str, Any]:
     words = (words.partition(" ") for words in profile.recipe)
     known = {name: type(CHOICES[name].usual)(value) for name, _, value in words if name in CHOICES}
     return known | ({"recompute": _recompute(profile)} if profile.factor else {})
+
+
+def own_origin(profile: Profile, given: float = 0.0) -> str:
+    """Where on-demand's own seconds of a minibatch, beside bytes, are from. `given`: those that somebody asked for."""
+    if profile.fidelity == "calibrated" and any(t.kind in ("settle", "publish") for t in profile.timings):
+        known = "measured with the profile"
+    else:
+        known = own.ORIGIN if profile.publish else "none known"
+    return f"{known}; and {given:g} s as given, not proven" if given else known
 
 
 def _check_recipe(profile: Profile, recipe: Recipe, path: str) -> None:

@@ -39,7 +39,8 @@ def setting_of(question: Question, *, limited: bool = True) -> Setting:
     """Not `limited`: without the search for a token limit, where nobody gave one."""
     hardware = question.devices, question.devices_per_node, question.cluster
     share = question.share
-    cost = cost_of(question.model, question.gpu, question.profile, *hardware, recipe=question.recipe)
+    looked_up = cost_of(question.model, question.gpu, question.profile, *hardware, recipe=question.recipe)
+    cost = replace(looked_up, on_demand_cost=question.on_demand_cost)
     terms = {name: getattr(question, name) for name in TERMS}
     tokens, batch, model = question.max_tokens or 0, question.global_batch or 0, question.model
     setting = Setting(lengths_of(question), cost, share, tokens, model_asked=model, global_batch=batch, **terms)

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 from odcsim import balance
+from odcsim.catalog import fits
 from odcsim.decide import answer, answer_words, examples, setting_words, stock
 from odcsim.decide.ends import FEW, Ends, ends
 from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed, simulated
@@ -197,6 +198,8 @@ def inputs(setting: Setting) -> dict[str, Any]:
         "devices_per_node": cluster.devices_per_node,
         "minibatch": setting.minibatch,
         "max_tokens": setting.limit,
+        "on_demand_cost": cost.on_demand_cost,
+        "on_demand_origin": fits.own_origin(cost.profile, cost.on_demand_cost),
         **setting.inputs(),
         **cost.recipe.inputs(),
     }

@@ -18,7 +18,7 @@ KEPT = " kept"  # what a pass is called without recompute
 COMPUTES = ("forward", "backward", "head", "embed", "forward kept", "backward kept", "microbatch")
 SHORTEST, LONGEST = 1e-9, 1e9  # seconds
 EXPECTED = f"expected a number above zero, of seconds from {SHORTEST:g} to {LONGEST:g}"
-CONSTANTS = ("meeting", "publish", "optimizer", "overhead")
+CONSTANTS = ("meeting", "settle", "publish", "optimizer", "overhead")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from odcsim.schedule import Schedule
 from odcsim.timeline import Block, Floats, Timeline
 
 BOTH_WAYS = {"embed": "embed", "embed backward": "embed"}  # a profile has one number for the two
+SETTLES = "meeting to settle"  # the first at a minibatch's end
 WITHOUT = BOTH_WAYS | {"forward": "forward" + KEPT, "backward": "backward" + KEPT}  # recompute
 
 
@@ -123,14 +124,17 @@ def _constants(block: Block, late: dict[int, Floats]) -> list[Constant]:
         if step.kind in ("overhead", "compute"):
             overhead[step.microbatch] += _own(block, i, late)
         elif devices > 1 or step.kind != "meeting":
-            constants += [Constant(step.kind, devices, float(s)) for s in _own(block, i, late).ravel() if s > 0]
+            kind = "settle" if block.program.durations[step.duration][0] == SETTLES else step.kind
+            constants += [Constant(kind, devices, float(s)) for s in _own(block, i, late).ravel() if s > 0]
     for m, seconds in enumerate(overhead):
         constants += [Constant("overhead", devices, float(s)) for s in seconds[m < block.counts] if s > 0]
     return constants
 
 
 def _own(block: Block, i: int, late: dict[int, Floats]) -> Floats:
-    """What a step of the compute lane adds to its device's time beside compute and waiting."""
+    """What a step of the compute lane adds to its device's time beside compute and waiting. Before devices settle, a
+    host has work of its own; before they meet again, all of it is in the step before."""
     step = block.program.steps[i]
     seconds = np.zeros_like(block.had[i]) if step.kind == "compute" else took(block, i)
-    return seconds if step.meets or i not in late else seconds + late[i]
+    met = step.meets and block.program.durations[step.duration][0] != SETTLES
+    return seconds if met or i not in late else seconds + late[i]

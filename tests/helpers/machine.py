@@ -20,7 +20,7 @@ COUNTS = (2, 3)
 def timings(slowdown: float, other: float = 1.0) -> tuple[Timing, ...]:
     """`other` stretches what a model of other sizes takes once in a minibatch."""
     moved = (Timing(kind, n, 2e-5 * n, 1e-10 * i, slowdown) for i, kind in enumerate(KINDS, 1) for n in COUNTS)
-    once = (("meeting", 3e-5), ("overhead", 1e-3), ("optimizer", 2e-3), ("publish", 1e-3))
+    once = (("meeting", 3e-5), ("settle", 5e-4), ("overhead", 1e-3), ("optimizer", 2e-3), ("publish", 1e-3))
     return (*moved, *(Timing(kind, n, n * seconds * other) for kind, seconds in once for n in COUNTS))
 
 

@@ -15,7 +15,7 @@ PREFETCHES = ("none", "fsdp2", "1", "2", "3", "4")
 COMPUTES = ("embed", "forward", "head", "backward", "embed backward")
 BETWEEN = ("push between nodes", "gather between nodes")
 TRANSFERS = ("gather root", "gather layer", "push root", "push layer")
-ONCE = ("optimizer", "publish", "meeting")
+ONCE = ("optimizer", "publish", "meeting", "meeting to settle")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from strategies import COMPUTES, TRANSFERS, schedules
 
 from odcsim import catalog
 from odcsim.catalog import fits
+from odcsim.catalog.estimates import own
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import Cluster, cluster_of
 from odcsim.cost import Cost, Load
@@ -127,7 +128,9 @@ def test_an_estimate_says_what_it_is():
     assert (guess.fidelity, guess.gpu, guess.model, guess.longest) == ("catalogue", "a100", SMALL, 0)
     assert guess.forward.quadratic < guess.backward.quadratic
     more = estimate(catalog.model(SMALL), A100, 16)
-    assert (more.optimizer, more.publish) == (guess.optimizer / 2, guess.publish / 2)
+    host = own.seconds(catalog.model(SMALL))  # the same on any number of devices
+    assert more.optimizer == guess.optimizer / 2
+    assert more.publish - host == pytest.approx((guess.publish - host) / 2)
     assert more.forward == guess.forward
 
 
@@ -196,7 +199,7 @@ def test_seconds_are_finite_and_a_device_alone_moves_nothing(devices, per_node, 
     assert np.isfinite(seconds).all()
     assert (seconds >= 0).all()
     if devices == 1:
-        transfers = [what in (*TRANSFERS, "meeting") for what, _ in steps.durations]
+        transfers = [what in (*TRANSFERS, "meeting", "meeting to settle") for what, _ in steps.durations]
         assert not seconds[transfers].any()
 
 
@@ -216,7 +219,7 @@ def test_a_lone_one_sided_transfer_does_not_outrun_the_ring(setting):
 MEASURED = (
     *(Timing(kind, 4, 1e-3 * i, 1e-9 * i) for i, kind in enumerate(("gather", "push", "all-gather"), 1)),
     Timing("reduce-scatter", 4, 7e-3, 7e-9),
-    *(Timing(kind, 4, i) for i, kind in enumerate(("meeting", "optimizer", "publish"), 11)),
+    *(Timing(kind, 4, i) for i, kind in enumerate(("meeting", "optimizer", "publish", "settle"), 11)),
 )
 
 
@@ -230,7 +233,8 @@ def test_measured_transfers_take_the_place_of_the_clusters_rates():
         for unit, parameters in sizes.items():
             assert row[f"gather {unit}"] == pytest.approx(get * (1e-3 + 1e-9 * 2 * parameters))
             assert row[f"push {unit}"] == pytest.approx(put * (1e-3 + 1e-9 * 4 * parameters))
-        assert (row["meeting"], row["optimizer"], row.get("publish", 13)) == (11, 12, 13)
+        assert (row.get("meeting", 11), row["optimizer"], row.get("publish", 13)) == (11, 12, 13)
+        assert row["meeting to settle"] == 14
 
 
 def test_parameters_travel_in_the_profiles_dtype_and_gradients_in_fp32():
@@ -256,7 +260,12 @@ def test_across_nodes_measured_transfers_hold_for_as_many_devices_alone():
     nodes = {"devices_per_node": 2, "nics_per_node": 2}
     assert fixed(4, fit, **nodes)["gather layer"] > 1e-3
     more, rates = fixed(8, fit, **nodes), fixed(8, replace(fit, timings=()), **nodes)
-    assert {what for what in more if more[what] != rates[what]} == {"optimizer", "publish", "overhead"}
+    assert {what for what in more if more[what] != rates[what]} == {
+        "meeting to settle",
+        "optimizer",
+        "publish",
+        "overhead",
+    }
     assert (more["optimizer"], more["overhead"]) == (6, 5)
 
 
@@ -321,3 +330,32 @@ def test_kernels_that_copy_take_a_part_of_the_compute_beside_them(sync):
     assert relieved["forward"] == free["forward"]
     assert relieved["backward"] - free["backward"] == pytest.approx(0.25 * push)
     assert taken["head"] == free["head"]
+
+
+@given(st.floats(0, 100))
+def test_what_on_demand_is_said_to_cost_is_added_to_each_of_its_minibatches_alone(seconds):
+    one = cost(4)
+    other = replace(one, on_demand_cost=seconds)
+    for sync in SYNCS:
+        before, after = (table(how, [even(9, 4)], sync)[1] for how in (one, other))
+        added = seconds if sync == "on-demand" else 0.0
+        assert (after - before).sum(axis=0) == pytest.approx(added)
+    alone = replace(cost(1), on_demand_cost=seconds)
+    assert alone.transfers(True) == cost(1).transfers(True)
+
+
+@pytest.mark.parametrize(
+    ("profile", "given", "words"),
+    [
+        (fits.published(SMALL, "a100"), 0.0, "none known"),
+        (fits.published(SMALL, "a100"), 1.3, "none known; and 1.3 s as given, not proven"),
+        (estimate(catalog.model(SMALL), A100, 8), 0.0, own.ORIGIN),
+        (
+            replace(fits.published(SMALL, "a100"), fidelity="calibrated", timings=(Timing("settle", 4, 1.0),)),
+            0.0,
+            "measured with the profile",
+        ),
+    ],
+)
+def test_where_on_demands_own_seconds_are_from_is_said(profile, given, words):
+    assert fits.own_origin(profile, given) == words

@@ -8,6 +8,7 @@ kernel's own rate of attention, and what is computed again.
 import math
 from dataclasses import dataclass
 
+from odcsim.catalog.estimates import own
 from odcsim.catalog.estimates.rates import Attention, Rates
 from odcsim.catalog.estimates.spreads import INTERVAL, kinds, together
 from odcsim.catalog.estimates.work import (
@@ -78,7 +79,7 @@ def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe 
         recompute=recipe.recomputes,
         microbatch=found.microbatch,
         optimizer=found.optimizer,
-        publish=found.publish,
+        publish=found.publish + own.seconds(model),
         copying=rates.copying,
         adapters=adapter_parameters(model, recipe.lora) if recipe.lora else 0.0,
         low=1 / off,

@@ -23,7 +23,7 @@ def scaled(profile: Profile, known: Model, wanted: Model) -> Profile:
     moved, layers = _ratio(wanted.parameters, known.parameters), wanted.layers / known.layers
     embed, below = wanted.hidden / known.hidden, profile.below
     # Between steps the engine copies the units of every layer and launches as often as there are layers.
-    by_kind = dict.fromkeys(LOCAL, moved)
+    by_kind = dict.fromkeys(LOCAL, moved) | {"settle": layers}
     return replace(
         profile,
         model=wanted.name,

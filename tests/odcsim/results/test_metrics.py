@@ -175,8 +175,9 @@ def test_a_meeting_of_transfers_is_waited_for_first_and_moved_through_then():
 
 
 def test_what_is_no_transfer_and_no_wait_is_other():
-    only(by_hand("collective", overhead=[2], optimizer=[3], meeting=[1], forward=[4]), 10, compute=4, other=6)
-    only(by_hand("on-demand", overhead=[2], optimizer=[3], publish=[1], meeting=[1]), 8, other=8)
+    only(by_hand("collective", overhead=[2], optimizer=[3], meeting_to_settle=[1], forward=[4]), 10, compute=4, other=6)
+    ends = {"optimizer": [3], "publish": [1], "meeting_to_settle": [1], "meeting": [1]}
+    only(by_hand("on-demand", overhead=[2], **ends), 8, other=8)
 
 
 def test_a_device_without_microbatches_waits_at_the_end():
