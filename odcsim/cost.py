@@ -266,7 +266,9 @@ class Cost:
             "gather root": self._transfer(gather, gathered * root, one_sided),
             "gather layer": self._transfer(gather, gathered * layer, one_sided),
             "push root": self._transfer(push, reduced * alone, one_sided),
-            "push layer": self._transfer(push, reduced * pushed, one_sided),
+            "push layer": self._transfer(
+                push, reduced * pushed, one_sided, beside=gathered * layer * self.recipe.reshard
+            ),
             "push between nodes": self._between(reduced * (self.model.layers * pushed + alone), one_sided),
             "sum layer": self._summed(reduced * pushed),
             "sum root": self._summed(reduced * alone),
@@ -289,14 +291,20 @@ class Cost:
         found = self._measured(kind, self.cluster.devices)
         return otherwise if found is None else found.constant
 
-    def _transfer(self, kind: str, size: float, one_sided: bool) -> float:
-        """Seconds to gather or push a unit of `size` bytes: as measured, else by the cluster's rates."""
+    def _transfer(self, kind: str, size: float, one_sided: bool, beside: float = 0.0) -> float:
+        """Seconds to gather or push a unit of `size` bytes: as measured, else by the cluster's rates.
+
+        `beside`: bytes that devices gather meanwhile. A link takes in what its device gathers and what peers push to
+        it, so that a one-sided push takes as long as both. Collectives queue behind each other.
+        """
         if self.cluster.devices == 1:
             return 0.0
         if (found := self._measured(kind, self.holders)) is not None:
             return (found.constant + found.per_byte * size) * found.slowdown
         by_rate = network.one_sided if one_sided else network.collective
-        return by_rate(self.cluster, size, self.holders, inside=not self.profile.node_transfers_included)
+        return by_rate(
+            self.cluster, size + beside * one_sided, self.holders, inside=not self.profile.node_transfers_included
+        )
 
     def _settled(self, meeting: float, one_sided: bool) -> float:
         """What the end of a minibatch takes beside bytes, until all have met."""

@@ -6,10 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim.cluster import Cluster
+from odcsim import catalog
+from odcsim.catalog.fits import estimate
+from odcsim.cluster import Cluster, cluster_of
+from odcsim.cost import Cost
 from odcsim.network import collective, exchange, one_sided
 
 KINDS = (collective, one_sided)
+MODEL = catalog.model("r1-distill-qwen-1.5b")
 clusters = st.builds(
     Cluster,
     devices=st.integers(1, 512),
@@ -88,3 +92,20 @@ def test_an_exchange_between_nodes_uses_one_card_alone_and_all_of_them_together(
     size = 1e9
     assert exchange(TWO, size, collective=True) == pytest.approx(size / 2 / (8 * 12.5e9 * TWO.nic_share))
     assert exchange(TWO, size, collective=False) == pytest.approx(size / 2 / 12.5e9 / TWO.nic_share / 8)
+
+
+@pytest.mark.parametrize("devices", [8, 16])
+@pytest.mark.parametrize("reduce", ["fp32", "bf16"])
+def test_in_backward_a_link_takes_in_gathers_and_pushes_at_once(devices, reduce):
+    """So a push takes what its bytes and those of a gather take, unless layers stay whole or collectives queue."""
+    gpu = catalog.gpu("a100")
+    cluster = replace(cluster_of(gpu, devices), latency=0.0)
+    usual = Cost(MODEL, estimate(MODEL, gpu, devices), cluster).by(reduce=reduce)
+    whole, weight = usual.by(reshard=False), {"fp32": 2, "bf16": 1}[reduce]
+    for pulls in (True, False):
+        beside, alone = (how.transfers(pulls) for how in (usual, whole))
+        gather = beside["gather layer"]
+        if pulls:
+            assert alone["push layer"] == pytest.approx(weight * gather)
+        assert beside["push layer"] == pytest.approx(alone["push layer"] + gather * pulls)
+        assert {what for what in alone if alone[what] != beside[what]} <= {"push layer"}
