@@ -2,14 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import date
+from statistics import median
 from typing import TYPE_CHECKING
 
 from page_table import table
+from paper_words import COSTS, HYBRID, INTRO, LINES, NODES, NOTES, STATED, VARIANTS, WHY
 
 if TYPE_CHECKING:
-    from reproduce_paper import Cell, Line, Paper, Place, Variant
+    from paper_costs import Charged
+    from reproduce_paper import Cell, Hybrid, Line, Paper, Place, Variant
 
 SHARES = (0.03, 0.05, 0.10)
+KINDS = {"gain": "speedup over on-demand + lb-micro"}
 GAINS = (
     ("sorted-slice", "collective"),
     ("local-sort", "on-demand"),
@@ -28,6 +32,11 @@ def page(paper: "Paper", day: date) -> str:
         cells_table([c for c in paper.cells if c.stated]),
         "\n## How many are met\n",
         summary_lines(paper.cells),
+        "\n" + nodes_line(paper),
+        "\n## What an engine's own seconds would explain\n\n" + costs_words(paper),
+        costs_table(paper.charged),
+        "\n## Hybrid over full sharding, under on-demand\n\n" + hybrid_words(paper),
+        hybrid_table(paper),
         "\n## What one input changes\n\n" + VARIANTS,
         variants_table(points, paper.variants),
         "\n" + why(paper),
@@ -51,6 +60,8 @@ def cells_table(cells: Iterable["Cell"]) -> str:
         "published",
         "ours",
         "off",
+        "points",
+        "sign",
         "source",
     )
     return table(head, (cell_row(c) for c in cells))
@@ -59,7 +70,18 @@ def cells_table(cells: Iterable["Cell"]) -> str:
 def cell_row(c: "Cell") -> tuple[str, ...]:
     where = ("", "", "", "") if c.place is None else _where(c.place)
     values = (number(c.published, c.kind), number(c.ours, c.kind), f"{round(c.off, 3) + 0.0:+.1%}")
-    return (c.name, *where, c.pair, c.kind, *values, c.source)
+    return (c.name, *where, c.pair, KINDS.get(c.kind, c.kind), *values, points(c), sign(c), c.source)
+
+
+def points(c: "Cell") -> str:
+    return "" if c.kind == "seconds" else f"{round(c.points, 1) + 0.0:+.1f}"
+
+
+def sign(c: "Cell") -> str:
+    """Of a speedup that is one: whether ours goes the same way."""
+    if c.kind not in ("speedup", "gain") or c.stated or c.published == 1:
+        return ""
+    return "right" if c.right else "WRONG"
 
 
 def _where(place: "Place") -> tuple[str, str, str, str]:
@@ -67,7 +89,9 @@ def _where(place: "Place") -> tuple[str, str, str, str]:
 
 
 def number(value: float, kind: str) -> str:
-    return {"speedup": f"{value:.2f}", "idle": f"{value:.0%}", "seconds": f"{value:.3g} s"}[kind]
+    return {"speedup": f"{value:.2f}", "gain": f"{value:.2f}", "idle": f"{value:.0%}", "seconds": f"{value:.3g} s"}[
+        kind
+    ]
 
 
 def summary_lines(cells: Sequence["Cell"]) -> str:
@@ -85,8 +109,74 @@ def summary_lines(cells: Sequence["Cell"]) -> str:
     return table(("figures", "count", *(f"within {share:.0%}" for share in SHARES), "worst"), rows)
 
 
+def nodes_line(paper: "Paper") -> str:
+    """How far off speedups on several nodes are, and how many go the right way."""
+    far = [one for one in paper.charged if one.cell.place and one.cell.place.nodes > 1]
+    plain, judged = ([abs(value) for value in of] for of in ([c.cell.points for c in far], [c.points for c in far]))
+    signs = sum(one.cell.right for one in far)
+    return NODES.format(
+        count=len(far),
+        plain=median(plain),
+        largest=max(plain),
+        judged=median(judged),
+        right=signs,
+        wrong=len(far) - signs,
+    )
+
+
+def costs_words(paper: "Paper") -> str:
+    port = {name: _needed(paper, f"AMD's port, {name}") for name in ("one node", "several nodes")}
+    found = {name.replace(" ", "_"): value for name, value in port.items()}
+    moved = {name.replace("port, ", "").replace(" ", "_"): value for name, value in paper.unhidden.items()}
+    return COSTS.format(
+        odc=_needed(paper, "ODC, several nodes"),
+        one=found["one_node"],
+        several=found["several_nodes"],
+        moved_one=moved["one_node"],
+        moved_two=moved["two_nodes"],
+    )
+
+
+def _needed(paper: "Paper", group: str) -> float:
+    return median([one.needed for one in paper.charged if one.group == group])
+
+
+def costs_table(every: Sequence["Charged"]) -> str:
+    head = ("engine", "setting", "minibatch", "sync + balancer", "published", "ours", "points")
+    return table((*head, "would need", "the others need", "ours with that", "points", "sign"), map(cost_row, every))
+
+
+def cost_row(one: "Charged") -> tuple[str, ...]:
+    c = one.cell
+    assert c.place is not None
+    went = "right" if (one.ours - 1) * (c.published - 1) > 0 else "WRONG"
+    before = (number(c.published, c.kind), number(c.ours, c.kind), points(c))
+    after = (f"{one.needed:+.2f} s", f"{one.seconds:.2f} s", f"{one.ours:.2f}", f"{one.points:+.1f}", went)
+    return (one.group, c.name, str(c.place.minibatch), c.pair, *before, *after)
+
+
+def hybrid_words(paper: "Paper") -> str:
+    ran = [
+        h for h in paper.hybrids if not h.place.longest and not (h.place.devices > 16 and h.place.max_tokens < 65536)
+    ]
+    return HYBRID.format(most=max(max(h.times.values()) for h in ran))
+
+
+def hybrid_table(paper: "Paper") -> str:
+    head = ("model", "devices", "trace", "longest sample", "minibatch", "on-demand + lb-micro", "on-demand + lb-mini")
+    return table(head, map(hybrid_row, paper.hybrids))
+
+
+def hybrid_row(one: "Hybrid") -> tuple[str, ...]:
+    place = one.place
+    longest = f"{place.longest:,}, shrunk" if place.longest else f"{place.max_tokens:,}"
+    times = (f"{value:.2f}" for value in one.times.values())
+    return place.model, f"{place.devices} {place.gpu}", place.trace, longest, str(place.minibatch), *times
+
+
 def variants_table(points: Sequence["Cell"], variants: Sequence["Variant"]) -> str:
-    golden = [c for c in points if c.place is not None and c.place.gpu == "a100"]  # those that variants are made of
+    names = {c.name for variant in variants for c in variant.cells}
+    golden = [c for c in points if c.name in names]
     head = ("changed", *(f"{c.pair}, {c.kind}, minibatch {c.place.minibatch}" for c in golden if c.place))
     rows = [("published", *(number(c.published, c.kind) for c in golden))]
     rows += [("nothing: ours", *(number(c.ours, c.kind) for c in golden))]
@@ -118,65 +208,3 @@ def why(paper: "Paper") -> str:
     equal = [line.rows["lb-micro", "on-demand"].speedup or 0.0 for line in paper.lines if line.group == "RL"]
     longer, other = (c.published / c.ours for c in (quick, slow))
     return WHY.format(longer=longer, other=other, equal=max(equal))
-
-
-INTRO = """# Published figures beside ours
-
-Written by `make reproduce-paper` (`python docs/studies/reproduce_paper.py`) on {day}, in two minutes on two
-cores without a GPU; its figures are the same on any machine. Everything under "ours" is simulated: {draws} minibatches
-of each setting, seed 0. Settings, published figures and their sources stand in [paper.toml](paper.toml). Nothing was
-fitted to them.
-
-The settings are those of ODC ([arXiv 2601.19362](https://arxiv.org/abs/2601.19362)): 1.5B and 7B on 8 A100, 14B on 16,
-32B on 32, in nodes of 8 with 800 Gb/s each. The paper's own tables were not at hand: what stands here as published is
-its abstract and what others quote of it. Every other cell of those tables is unknown to us, and ours stands alone in
-the last table. Whoever has the paper can add cells to paper.toml, and this page says how far off they are.
-
-- Lengths are the [shapes](model/statistics.md#named-shapes) of the three datasets, not their data.
-- 1.5B and 7B take the seconds of the published A100 fit, which holds the transfers inside a node; 14B, 32B and every
-  MI300X take the catalog's.
-- Inside a node one-sided transfers take as long as collectives, between nodes as long as a card's line rate does, 4.4
-  times a collective's; ranges in brackets are 3 and 4 times, the ends of what the paper reports. Each device has an
-  eighth of its node's network to itself: no link is shared, so the analytic executor gives what `des` gives, and
-  `des` was needed for none of them.
-- Speedups are over collective + `lb-micro`, of the training step alone.
-
-## One figure at a time
-"""
-NOTES = """`off` is ours over published, minus one, also for idle. "Largest of" is an "up to" of the text, held against
-the largest of our settings of that group.
-"""
-STATED = """That on-demand gains nothing at one sample per device is said of the evaluation as a whole. It is no test of
-the model inside a node, where nothing can be gained; between nodes slower transfers could lose something.
-"""
-VARIANTS = """The figures of the paper's own A100 settings again, each time with one input exchanged for another that
-could be defended as well. None was chosen by its result.
-"""
-WHY = """## Why figures are missed
-
-As far as there is evidence. Nothing below was put into the numbers above.
-
-- **Golden setting.** The table above shows what lengths, limit and seconds can do to it, one at a time. None reaches
-  1.34 for `lb-mini`. The setting sits on a cliff: a limit a tenth higher costs as much as the whole miss ([the
-  log](log.md#the-setting-of-the-paper-sits-on-a-cliff)), and how far the real lengths fill a microbatch is not
-  published.
-- **Idle at minibatch 1.** The paper's is its packer's estimate, and the packer's costs have no constant: the same run
-  in such costs has the figure in the row "without its constant". Ours counts the constant as compute, and so do
-  those that have the shorter samples: less of the time is idle.
-- **The port at minibatch 1.** On-demand lost there. In our seconds it has no fixed cost per minibatch, so it cannot
-  lose inside a node. `tests/odcsim/test_golden.py` shows that one stated cost of 0.35 s gives the shape of all five
-  figures.
-- **The port's seconds.** What an MI300X reaches is in the catalog as it was chosen by hand, so that these seconds and
-  the speedups beside them come out: they are no test of it. On two nodes on-demand still took {longer:.2f} times as
-  long as here, collectives {other:.2f} times. So something in the port's transfers between nodes is not in ours, and
-  their rival also differs: it runs the samples of `lb-mini`, made equal in microbatches.
-- **RL.** Ours is larger than anything published. The paper trained in a loop that gives every device equally many
-  samples, as `lb-micro` does, and with that ours is {equal:.2f} at most. Siblings of one prompt, which are alike, are
-  not in our lengths; and the paper's RL ends at 14B.
-"""
-LINES = """## All settings, ours
-
-Where the tables above have no published figure for a setting, none is known to us. Speedups over collective +
-`lb-micro`; `transfers exposed` is the share of device time that waits for bytes, under collective + `lb-micro` and
-under on-demand + `lb-mini`. RL on several nodes is where it matters most: samples are short, and compute hides less.
-"""
