@@ -48,7 +48,7 @@ def test_many_samples_of_a_device_are_searched_as_well_by_fewer_minibatches(monk
 
 def test_the_chosen_limit_says_what_a_longer_search_by_hand_says():
     """By the longest sample as the limit, the same question is answered with yes."""
-    spec, asked = "lognormal:median=1500,sigma=0.9,max=8192", {**H100, "minibatches": 24}
+    spec, asked = "lognormal:median=1500,sigma=0.9,max=8192", {**H100, "devices": 8, "minibatches": 24}
     answers = [answer.answer(compare(ask(spec, "qwen3-8b", **asked, max_tokens=at))) for at in (None, 24_576, 0)]
     assert [reply.pays for reply in answers] == [False, False, True]
     assert answers[0].chosen.makespan_seconds <= 1.01 * answers[1].chosen.makespan_seconds
