@@ -13,7 +13,7 @@ from odcsim.cluster import Cluster
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, ProfileBelow, Timing, stretched
-from odcsim.program import Program
+from odcsim.program import SETTLES, Program
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Schedule
 
@@ -277,7 +277,7 @@ class Cost:
             "bring root": self._between(gathered * root, one_sided),
             "optimizer": self._constant("optimizer", self.profile.optimizer) * self._states,
             "publish": self._constant("publish", self.profile.publish),
-            "meeting to settle": self._settled(meeting, one_sided),
+            SETTLES: self._settled(meeting, one_sided),
             "meeting": meeting,
         }
 

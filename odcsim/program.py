@@ -28,6 +28,7 @@ SHARDINGS = ("full", "hybrid")
 EXCHANGES = ("end", "layers", "ahead")
 COMPUTE, COMM, GATHER, PUSH, NODES = "compute", "comm", "gather", "push", "nodes"  # lanes
 ROOT = 0  # unit; layers are 1..L
+SETTLES = "meeting to settle"  # how the first meeting at a minibatch's end is timed
 EVERY = -1  # the microbatch of a step, or of a duration, that belongs to none
 
 
@@ -102,7 +103,9 @@ class Program:
 
     def __str__(self) -> str:
         width = len(str(len(self.steps)))
-        timed = [self.durations[step.duration][0] for step in self.steps]
+        # Files have this text, and older ones time both meetings alike: the steps are the same.
+        names = [self.durations[step.duration][0] for step in self.steps]
+        timed = ["meeting" if name == SETTLES else name for name in names]
         return "\n".join(f"{i:>{width}} {s} [{t}]" for i, (s, t) in enumerate(zip(self.steps, timed, strict=True)))
 
     @property
@@ -343,7 +346,7 @@ def _minibatch_end(writer: _Writer, *, summed: bool, fetched: bool) -> None:
 
     Where nodes fetch them, they learn it twice: when a shard may be fetched by other nodes, and when a node has all.
     """
-    writer.on_compute("meeting", "meeting to settle", EVERY, -1, (writer.push,), meets=True)
+    writer.on_compute("meeting", SETTLES, EVERY, -1, (writer.push,), meets=True)
     exchanged = writer.exchange("push") if summed else writer.summed
     writer.on_compute("optimizer", "optimizer", EVERY, -1, (exchanged,))
     if writer.sync.publishes:

@@ -23,7 +23,7 @@ from odc_engine.devices.workload import Microbatch, Workload
 from odc_engine.memory.finite import Checks
 from odc_engine.places.lanes import Handle
 from odc_engine.record import MinibatchRecorder
-from odcsim.program import COMPUTE, EVERY, NODES, Program, Step, sync_named
+from odcsim.program import COMPUTE, EVERY, NODES, SETTLES, Program, Step, sync_named
 
 
 class Performance:
@@ -54,7 +54,7 @@ class Performance:
             "head": self._head,
             "backward": self._backward,
             "embed backward": self._embed_backward,
-            "meeting to settle": lambda _: self._memory.meet(MAIN),
+            SETTLES: lambda _: self._memory.meet(MAIN),
             "meeting": lambda _: self._memory.meet(MAIN),
             "optimizer": lambda _: update(),
             "publish": lambda _: publish(),

@@ -14,13 +14,12 @@ from odcsim.errors import InputError
 from odcsim.fitting.measurements import KEPT, Compute, Constant, Transfer
 from odcsim.model import Model
 from odcsim.profile import DTYPES
-from odcsim.program import COMPUTE, ROOT
+from odcsim.program import COMPUTE, ROOT, SETTLES
 from odcsim.results.spans import delays, took
 from odcsim.schedule import Schedule
 from odcsim.timeline import Block, Floats, Timeline
 
 BOTH_WAYS = {"embed": "embed", "embed backward": "embed"}  # a profile has one number for the two
-SETTLES = "meeting to settle"  # the first at a minibatch's end
 WITHOUT = BOTH_WAYS | {"forward": "forward" + KEPT, "backward": "backward" + KEPT}  # recompute
 
 
