@@ -22,7 +22,12 @@ def sentence(setting: Setting, *, limited: bool = True) -> str:
     known = recipe_of({name: recipe.value(name) for name in SEARCHED})
     limit = [f"at most {setting.limit:,} tokens in a microbatch"] if limited else []
     words = ", ".join([f"{setting.cost.sharded} sharding", known.told.strip(), *limit])
-    return f"Held fixed: {words}. '{BY}' searches these."
+    return f"Held fixed: {words}. '{BY}' searches these.{given(setting.cost.on_demand_cost)}"
+
+
+def given(seconds: float) -> str:
+    """What on-demand was said to cost: nobody has measured it."""
+    return f" On-demand takes {seconds:g} s more in every minibatch, as was given: not proven." if seconds else ""
 
 
 def left(recipe: Recipe) -> dict[str, Any]:
@@ -30,8 +35,9 @@ def left(recipe: Recipe) -> dict[str, Any]:
     return {**recipe.written(HELD), "searched_by": MORE}
 
 
-def beside(recipe: Recipe, searched: Sequence[str] = SEARCHED) -> str:
+def beside(recipe: Recipe, searched: Sequence[str] = SEARCHED, cost: float = 0.0) -> str:
     """The same in words."""
     unusual = ", ".join(f"{name} {recipe.value(name)}" for name in HELD if name not in recipe.usual)
     words = f"{unusual}, and all else as usual" if unusual else "all else as usual"
-    return f"Searched: sync, balancer, token limit, {', '.join(searched)}. Held fixed: {words}; '{MORE}' tries more."
+    told = f"Searched: sync, balancer, token limit, {', '.join(searched)}. Held fixed: {words}; '{MORE}' tries more."
+    return f"{told}{given(cost)}"

@@ -27,8 +27,6 @@ def asked(setting: "Setting", *, limited: bool = True) -> str:
     nodes = cost.cluster.nodes
     where = f"{cost.cluster.devices} x {cost.profile.gpu}" + (f" in {nodes} nodes" if nodes > 1 else "")
     where += ", hybrid sharding" if cost.recipe.sharding == "hybrid" else ""
-    if cost.on_demand_cost:
-        where += f", on-demand {cost.on_demand_cost:g} s slower in every minibatch (given, not proven)"
     lengths = f"{trace.name} ({trace.in_words}, longest {trace.longest:,} tokens)"
     model, drawn = f"{cost.model.name}{cost.recipe.told}", counted(setting.minibatches, "minibatch")
     by = "" if setting.trainer is None else f" by {setting.trainer}"

@@ -213,7 +213,7 @@ def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     if (trainer := stock.known(advice.wish.question.trainer)) is not None:
         yield stock_words.rules(trainer, advice.wish.question.recipe)
     searched = [name for name in SEARCHED if name != "sharding" or trainer is None or "hybrid" in trainer.knows]
-    yield fixed.beside(advice.wish.question.recipe, searched)
+    yield fixed.beside(advice.wish.question.recipe, searched, advice.wish.question.on_demand_cost)
     yield f"Training steps alone, without loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
     if advice.wish.trace.origin:
         yield f"Lengths: {advice.wish.trace.origin}."

@@ -103,6 +103,7 @@ class Wish:
             "trace_origin": self.trace.origin,
             "model": self.question.model,
             "profile": self.question.profile,
+            "on_demand_cost": self.question.on_demand_cost,
             "gpus": list(self.gpus),
             "devices": list(self.devices),
             **terms,

@@ -287,3 +287,18 @@ def test_parts_of_the_idle_are_parts_of_it_whatever_the_recipe(recipe):
         assert all(-1e-9 <= part <= 1 for part in found.idle_parts.values()), found
         assert sum(found.idle_parts.values()) == pytest.approx(found.idle, abs=1e-9)
         assert 0 <= found.idle <= 1
+
+
+def test_what_on_demand_was_said_to_cost_is_charged_and_called_unproven():
+    asked = {"gpu": "a100", "devices": 2, "minibatch": 2, "minibatches": 4, "max_tokens": 4096}
+    plain, dear = (
+        compare(ask("uniform:min=20,max=900,samples=64", "tiny", **asked, on_demand_cost=cost)) for cost in (0.0, 1.5)
+    )
+    for before, after in zip(plain.rows, dear.rows, strict=True):
+        added = 1.5 * before.minibatches if before.sync == "on-demand" else 0.0
+        assert after.makespan_seconds == pytest.approx(before.makespan_seconds + added)
+    assert any("1.5 s more in every minibatch, as was given: not proven" in line for line in dear.sentences())
+    assert not any("not proven" in line for line in plain.sentences())
+    told = [one.as_json()["inputs"] for one in (plain, dear)]
+    assert [one["on_demand_cost"] for one in told] == [0.0, 1.5]
+    assert told[1]["on_demand_origin"] == f"{told[0]['on_demand_origin']}; and 1.5 s as given, not proven"
