@@ -68,8 +68,9 @@ As far as there is evidence. Nothing below was put into the numbers above.
   1.34 for `lb-mini`. The setting sits on a cliff: a limit a tenth higher costs as much as the whole miss ([the
   log](log.md#the-setting-of-the-paper-sits-on-a-cliff)), and how far the real lengths fill a microbatch is not
   published.
-- **Idle at minibatch 1.** The paper's is its packer's estimate. Ours counts the constant of the fit as idle; without
-  it the same run has the figure in the row "without its constant".
+- **Idle at minibatch 1.** The paper's is its packer's estimate, and the packer's costs have no constant: the same run
+  in such costs has the figure in the row "without its constant". Ours counts the constant as compute, and so do
+  those that have the shorter samples: less of the time is idle.
 - **The port where it lost.** In our seconds on-demand has next to no fixed cost: what the engine of this project takes
   on the host, milliseconds. The port has [seconds of its own](#what-an-engines-own-seconds-would-explain).
 - **The port's seconds.** What an MI300X reaches is in the catalog as it was chosen by hand, so that these seconds and

@@ -89,15 +89,15 @@ def measure_rows(
     `begun`: when each meeting stopped waiting, where that is known. `simulated`: times follow each other as the program
     says, which several clocks do not promise.
     """
-    compute, makespan, *lost = (np.zeros_like(asked[0]) for _ in range(6))
+    compute, took, makespan, *lost = (np.zeros_like(asked[0]) for _ in range(7))
     parts = dict(zip(("wait_inside", "wait_end", "gather", "push"), lost, strict=True))
     times = _Times(asked, had, begun, *(np.empty_like(compute) for _ in range(4)))
     looks = _looks(program)
     for i in order:
         computes, waits, gap, last = looks[i]
         if computes:
-            np.add(compute, had[i], out=compute)
-            np.subtract(compute, asked[i], out=compute)
+            np.subtract(had[i], asked[i], out=took)  # first, so that a step of no length adds nothing
+            np.add(compute, took, out=compute)
         if waits:
             parts[waits] += times.start(i) - asked[i]
         if gap:

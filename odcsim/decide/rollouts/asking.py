@@ -148,7 +148,7 @@ def stepped(
 
 def _of_policy(question: Question) -> Recipe:
     """A loss in chunks is a policy's here, where no profile holds what ran."""
-    chunks = question.recipe.kernels.loss == "chunked" and not question.profile
+    chunks = question.recipe.value("loss") == "chunked" and not question.profile
     return question.recipe.by(loss="policy") if chunks else question.recipe
 
 
