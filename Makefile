@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test slow break trainers site browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published clean
+.PHONY: demo test slow break trainers site browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -69,6 +69,9 @@ validate-gpu: .venv/dev
 
 published: .venv/core
 	$(BIN)/python docs/studies/published.py
+
+coverage: .venv/core
+	$(BIN)/python docs/studies/coverage.py
 
 gpu-kit: .venv/dev
 	$(BIN)/python docs/studies/gpu_kit.py

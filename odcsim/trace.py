@@ -60,6 +60,15 @@ class Trace(Glanced):
         return self.drawn_from or self.size
 
     @property
+    def prompts(self) -> NDArray[np.int64] | None:
+        """Which prompt each sample is of, one in two steps of RL being two; None where no groups are known."""
+        if self.group is None:
+            return None
+        step = np.zeros_like(self.group) if self.step is None else self.step
+        _, prompt = np.unique(np.stack([step, self.group]), axis=1, return_inverse=True)
+        return np.asarray(prompt, np.int64).ravel()
+
+    @property
     def mean(self) -> float:
         """Tokens of a sample, on average."""
         return float(self.lengths.mean() if self.counts is None else self.lengths @ (self.counts / self.size))

@@ -128,7 +128,9 @@ def evaluate(
         usages.append(usage)
     trace = setting.trace
     dealt = [each[trace.starts(each)] for each in ids]  # of bundles, the first sample stands for all
-    common = draws(dealt, [m.weights for m in seen], trace.bundles.size, whole=setting.whole)
+    prompts = trace.prompts
+    kin = None if prompts is None else [prompts[each] for each in dealt]
+    common = draws(dealt, [m.weights for m in seen], trace.bundles.size, kin=kin, whole=setting.whole)
     return Evaluation(setting, tuple(rows), tuple(usages), common, limit)
 
 

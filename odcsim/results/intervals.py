@@ -3,8 +3,11 @@
 A trace is a sample of what will be trained on, and minibatches drawn from it again and again share its samples: a
 hundred passes over 300 samples say little more than one. So a minibatch's variance is split in two: that between
 samples, which repeating the data does not reduce, and that of which samples meet, which it does.
+
+How often intervals hold is measured by `docs/studies/coverage.py`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,11 +17,9 @@ from odcsim.timeline import Floats, Ints
 
 POWERS = (1.0, 2.0, 0.5)  # of a sample's work, whose sums may explain a minibatch's deviation ...
 BENDS = (0.8, 0.95, 0.99)  # ... and sums of what is over these quantiles: there a long sample begins to be waited for
-EACH = 8  # minibatches for each sum, or nothing but chance is explained
-UNKNOWN = 0.5  # the share of the variance that is between samples, where nothing tells
-LENT = 3  # so many minibatches are thought to say that
-FEWER = 0.7  # degrees of freedom of one minibatch: deviations have heavier tails than normal ones
-LEAST = 2.8  # degrees of freedom, where there are more than three minibatches
+EVEN = 0.5  # the share of the variance that is between samples, where nothing tells: the middle of what it may be
+KURTOSIS = 5.0  # of deviations, at least: few minibatches show less than they have
+FARTHEST = 0.03  # as far off as this, at least, may be a minibatch that was not met
 LEVEL = 0.975  # of a speedup: 95 % lie between two such ends
 RUN = 0.95  # of a run's seconds: 90 %
 
@@ -28,27 +29,66 @@ class Draws:
     """What an interval has to know of the minibatches."""
 
     distinct: int  # before their order starts over
-    overlap: float  # share of its samples that a minibatch has in common with another one, on average
+    overlap: float  # share of its samples that a minibatch has in common with another one, or that are like them
     lasting: float  # of the variance between samples, the part that is left in the mean
     sums: Floats  # over the samples' work [minibatch, sum]
     samples: int = 0  # of a minibatch
+    size: int = 1  # of the trace
+    singly: float = 0.0  # what would be left if no sample were like another
 
     def of_all(self, size: int) -> "Draws":
-        """The same where so many samples are all that there is: what has been drawn of them is known."""
-        return replace(self, lasting=max(0.0, self.lasting - self.samples / size))
+        """The same where so many samples are all that there is, of which the trace is a part: what has been drawn of
+        them is known. Likeness still counts for those that are not in the trace."""
+        outside = max(0.0, 1 - self.size / size)
+        common = (self.singly * self.distinct - 1) / max(1, self.distinct - 1)
+        left = max(0.0, self.singly - self.samples / size)
+        return replace(
+            self,
+            lasting=left + outside * (self.lasting - self.singly),
+            overlap=common + outside * (self.overlap - common),
+        )
 
 
-def draws(ids: Sequence[Ints], work: Sequence[Floats], size: int, *, whole: bool = False) -> Draws:
-    """`work` of the samples of each minibatch; `size` of the trace. `whole`: which is all that there is."""
+def draws(
+    ids: Sequence[Ints], work: Sequence[Floats], size: int, *, kin: Sequence[Ints] | None = None, whole: bool = False
+) -> Draws:
+    """`work` of the samples of each minibatch; `size` of the trace. `kin`: which prompt each is of, where samples of
+    one are alike. `whole`: the trace is all that there is."""
     repeats = (n for n, minibatch in enumerate(ids[1:], 1) if np.array_equal(minibatch, ids[0]))
     distinct = next(repeats, len(ids)) if len(ids[0]) < size else len(ids)
-    samples = len(ids[0])
-    _, times = np.unique(np.concatenate(ids[:distinct]), return_counts=True)
-    drawn = distinct * samples
-    shared = float(times @ times) - drawn
-    overlap = shared / (drawn * (distinct - 1)) if distinct > 1 else 0.0
-    found = Draws(distinct, overlap, (shared + drawn) / (drawn * distinct), _sums(np.stack(work[:distinct])), samples)
+    held, loads = np.stack(ids[:distinct]), np.stack(work[:distinct])
+    inside, every = _pairs(held)
+    singly = every / (inside * distinct)
+    if kin is not None:
+        prompts = np.stack(kin[:distinct])
+        like = _likeness(held.ravel(), prompts.ravel(), loads.ravel())
+        inside, every = ((1 - like) * np.array((inside, every)) + like * np.array(_pairs(prompts))).tolist()
+    overlap = (every - inside) / (inside * (distinct - 1)) if distinct > 1 else 0.0
+    found = Draws(distinct, overlap, every / (inside * distinct), _sums(loads), held.shape[1], size, singly)
     return found.of_all(size) if whole else found
+
+
+def _pairs(labels: Ints) -> tuple[float, float]:
+    """How many pairs of draws have the same label [minibatch, draw], each with itself among them: of one minibatch, and
+    of all."""
+    each = labels + (labels.max() + 1) * np.arange(len(labels))[:, None]
+    (_, inside), (_, every) = (np.unique(of, return_counts=True) for of in (each, labels))
+    return float(inside @ inside), float(every @ every)
+
+
+def _likeness(held: Ints, prompts: Ints, work: Floats) -> float:
+    """How alike the work of samples of one prompt is: the intraclass correlation, by an analysis of variance."""
+    _, first = np.unique(held, return_index=True)
+    _, places, sizes = np.unique(prompts[first], return_inverse=True, return_counts=True)
+    own, count, groups = work[first], len(first), len(sizes)
+    if not 1 < groups < count:
+        return 0.0
+    means = np.bincount(places, own) / sizes
+    within = float(((own - means[places]) ** 2).sum()) / (count - groups)
+    between = float((sizes * (means - own.mean()) ** 2).sum()) / (groups - 1)
+    each = (count - float(sizes @ sizes) / count) / (groups - 1)  # samples of a prompt, as unlike sizes count
+    variance = (between - within) / each
+    return float(np.clip(variance / (variance + within), 0, 1)) if variance + within > 0 else 0.0
 
 
 def _sums(work: Floats) -> Floats:
@@ -59,7 +99,7 @@ def _sums(work: Floats) -> Floats:
 
 def apart(minibatches: int) -> Draws:
     """No sample is in two of them."""
-    return Draws(minibatches, 0.0, 1 / minibatches, np.zeros((minibatches, 1)))
+    return Draws(minibatches, 0.0, 1 / minibatches, np.zeros((minibatches, 1)), singly=1 / minibatches)
 
 
 def of_run(seconds: Floats, draws: Draws, low: float, high: float) -> tuple[float, float]:
@@ -78,36 +118,50 @@ def interval(above: Floats, below: Floats, draws: Draws, level: float = LEVEL) -
     ratio, count = float(above.sum() / below.sum()), draws.distinct
     off = (above / above.mean() - below / below.mean())[:count]
     off = off - off.mean()
-    spread = float(off @ off) / max(1, count - 1)
-    if count < 2 or spread < 1e-24 or draws.overlap > 1 - 1e-9:
+    if count < 2 or draws.overlap > 1 - 1e-9:
         return ratio, ratio
-    single = _single(off, draws) * spread / (1 - draws.overlap)  # of the population: samples drawn once each vary less
-    mixed = spread * (1 - _single(off, draws))
-    left = mixed / count + single * draws.lasting
-    alike = (single + mixed) / left if left else np.inf  # so many minibatches without a common sample tell as much
-    low, high = _reach(off, spread, alike, count, level) * np.sqrt(left)
+    share = _single(off, draws)
+    single = share / (1 - draws.overlap)  # of the population: samples drawn once each vary less
+    left = single * draws.lasting + (1 - share) / count
+    if not left:
+        return ratio, ratio
+    alike = (single + 1 - share) / left  # so many minibatches without a common sample tell as much
+    variance = (single + 1 - share) * float(off @ off) / (count - 1)
+    low, high = (_reach(off, edge, variance, alike, level) for edge in (-off.min(), off.max()))
     return ratio * float(np.exp(-low)), ratio * float(np.exp(high))
 
 
 def _single(off: Floats, draws: Draws) -> float:
-    """The share of the deviations' variance that is between samples: explained by sums over the samples."""
-    count = len(off)
-    sums = draws.sums[:, : max(1, count // EACH)]
+    """The share of the deviations' variance that is between samples: explained by sums over the samples. Each sum takes
+    a minibatch from what they tell."""
+    count, total = len(off), float(off @ off)
+    sums = draws.sums[:, : math.isqrt(count)]
     sums = sums - sums.mean(axis=0)
     scale = sums.std(axis=0)
-    base, _ = np.linalg.qr(sums[:, scale > 0] / scale[scale > 0])
+    base = np.linalg.qr(sums[:, scale > 0] / scale[scale > 0])[0]
     free = count - 1 - base.shape[1]
-    if free <= 1 or not base.shape[1]:
-        return UNKNOWN
+    if free <= 1 or not base.shape[1] or not total:
+        return EVEN
     rest = off - base @ (base.T @ off)
-    share = 1 - float(rest @ rest) / free * (count - 1) / float(off @ off)
-    return (count * float(np.clip(share, 0, 1)) + LENT * UNKNOWN) / (count + LENT)
+    share = 1 - float(rest @ rest) / free * (count - 1) / total
+    return float((free * np.clip(share, 0, 1) + base.shape[1] * EVEN) / (free + base.shape[1]))
 
 
-def _reach(off: Floats, spread: float, alike: float, count: int, level: float) -> Floats:
-    """Standard errors to each side: Student's, and farther to the side of a long tail, whose end few draws have met."""
+def _reach(off: Floats, edge: float, variance: float, alike: float, level: float) -> float:
+    """How far the mean may be to one side, if the next minibatch is as far off to that side as the farthest was.
+
+    Student's, and with fewer degrees of freedom the heavier the tails are.
+    """
     from scipy.special import stdtrit
 
-    freedom = min(count - 1, max(LEAST, FEWER * (alike - 1)))
-    tail = float((off**3).mean()) / spread**1.5 / np.sqrt(max(2.0, alike))
-    return np.array([1 + max(0.0, -tail), 1 + max(0.0, tail)]) * float(stdtrit(freedom, level))
+    edge = max(edge, FARTHEST)
+    spread = (variance * (alike - 1) + edge**2 * alike / (alike + 1)) / alike
+    return edge / (alike + 1) + float(stdtrit(_freedom(off, alike), level)) * math.sqrt(spread / (alike + 1))
+
+
+def _freedom(off: Floats, alike: float) -> float:
+    """Degrees that a variance has by the kurtosis of its deviations, which is at most their number: two at least."""
+    squares = off**2
+    kurtosis = float((squares**2).mean() / squares.mean() ** 2) if squares.any() else 0.0
+    found = 2 * alike / (max(kurtosis, KURTOSIS) - 1)
+    return min(len(off) - 1.0, max(2.0, found))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from odcsim.decide import setting_words, stock
@@ -16,12 +17,24 @@ from odcsim.decide.evaluate import least_trusted
 from odcsim.decide.fixed import fixed
 from odcsim.decide.rollouts import pilot
 from odcsim.decide.rollouts.pilot import RolloutBatch
-from odcsim.decide.rollouts.whole import REFERENCE, Around, WholeStep, beside, out, own, steps, takes, verdict
-from odcsim.decide.setting import Setting
+from odcsim.decide.rollouts.whole import (
+    REFERENCE,
+    Around,
+    WholeStep,
+    beside,
+    out,
+    own,
+    sampled,
+    steps,
+    takes,
+    verdict,
+)
+from odcsim.decide.setting import Setting, drawn
 from odcsim.decide.words import RL, checked
 from odcsim.errors import InputError, misspelled
 from odcsim.question import AMOUNT, COUNT, FLAG, Question, Values
 from odcsim.recipe import Recipe
+from odcsim.results.intervals import Draws, draws
 from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted, seconds
 from odcsim.trace import Trace
@@ -142,8 +155,16 @@ def stepped(
         "in_order": True,
     }
     setting = limited(replace(question, trace=pilot.run(recorded, batch, question.seed), **drawn))
-    rows = steps(setting, batch.updates, around, advance=advance)
-    return RolloutSteps(setting, batch, around, tuple(rows), recorded.group is not None)
+    rows, known = steps(setting, batch.updates, around, advance=advance), recorded.group is not None
+    about = _draws(recorded, setting, batch)
+    return RolloutSteps(setting, batch, around, tuple(sampled(row, about) for row in rows), known)
+
+
+def _draws(recorded: Trace, setting: Setting, batch: RolloutBatch) -> Draws:
+    """Prompts are what is drawn: siblings come together, and are alike."""
+    prompts, size = pilot.met(recorded, batch, setting.seed)
+    work = np.concatenate([minibatch.weights for minibatch in drawn(setting)])
+    return draws(list(prompts), list(work.reshape(*prompts.shape, -1).sum(axis=2)), size, whole=setting.whole)
 
 
 def _of_policy(question: Question) -> Recipe:

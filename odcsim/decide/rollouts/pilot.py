@@ -52,11 +52,17 @@ def run(trace: Trace, batch: RolloutBatch, seed: int) -> Trace:
 
 def groups(trace: Trace) -> list[Ints]:
     """The samples of each prompt in each step, as recorded."""
-    step = np.zeros_like(trace.lengths) if trace.step is None else trace.step
-    keys = np.stack([step, np.zeros_like(step) if trace.group is None else trace.group])
-    _, member = np.unique(keys, axis=1, return_inverse=True)
-    order = np.argsort(member.ravel(), kind="stable")
-    return list(np.split(order.astype(np.int64), np.cumsum(np.bincount(member.ravel()))[:-1]))
+    member = np.zeros_like(trace.lengths) if (known := trace.prompts) is None else known
+    order = np.argsort(member, kind="stable")
+    return list(np.split(order.astype(np.int64), np.cumsum(np.bincount(member))[:-1]))
+
+
+def met(trace: Trace, batch: RolloutBatch, seed: int) -> tuple[Ints, int]:
+    """Which of the recorded prompts each step of such a run has [step, prompt], and how many there are; which samples,
+    where no groups are known."""
+    known = trace.prompts
+    size, each = (trace.size, batch.samples) if known is None else (int(known.max()) + 1, batch.prompts)
+    return _passes(size, batch.steps * each, np.random.default_rng(seed)).reshape(batch.steps, each), size
 
 
 def _grouped(trace: Trace, batch: RolloutBatch, rng: np.random.Generator) -> list[Ints]:

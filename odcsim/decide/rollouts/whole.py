@@ -16,6 +16,7 @@ from odcsim.decide.rollouts.deals import APART, Dealer, Updates, dealers
 from odcsim.decide.setting import Setting
 from odcsim.executors.simulation import fidelity
 from odcsim.results import capacity
+from odcsim.results.intervals import Draws, of_run
 from odcsim.schedule import Schedule
 from odcsim.support.numbers import duration
 
@@ -31,6 +32,15 @@ class Around:
     passes: int = 2  # without backward: log-probabilities of the old policy and of the reference
     critic: bool = False
     generation: float = 0.0  # seconds, with all else that does not depend on who trains on what
+
+    @property
+    def trainings(self) -> int:
+        return 2 if self.critic else 1
+
+    @property
+    def lookings(self) -> int:
+        """A critic's values are one pass more."""
+        return self.passes + self.critic
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +58,15 @@ class WholeStep:
     between: tuple[float, float] = (1.0, 1.0)  # ends of the 90 % interval of what is computed, as factors
     rate: float | None = None  # dollars of all devices in a second, where a price is known
     fidelity: str = ""  # of the seconds that are computed
+    each: tuple[float, ...] = ()  # computed seconds of every step
 
     @property
     def trained(self) -> float:
-        return self.training * (2 if self.around.critic else 1)
+        return self.training * self.around.trainings
 
     @property
     def passed(self) -> float:
-        """A critic's values are one pass more."""
-        return self.forward * (self.around.passes + self.around.critic)
+        return self.forward * self.around.lookings
 
     @property
     def seconds(self) -> float:
@@ -108,12 +118,19 @@ def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, update
     measured = measured_of(dealer.name, schedules, how)
     fullest, limit = max(schedule.fullest for schedule in schedules), setting.cost.cluster.memory_bytes or None
     row = costed(how.cost, measured, fullest, setting.trace.longest, limit, setting.price)
-    passes = float(forward(how.cost, way, schedules, updates).mean())
+    passes = forward(how.cost, way, schedules, updates)
     profile, training = how.cost.profile, row.makespan_seconds / count
     memory = row.memory_bytes or 0.0, row.memory_fits, limit
     rate = None if setting.price is None else setting.price * setting.cost.cluster.devices / 3600
     seconds = (profile.low, profile.high), rate, fidelity(how.cost, schedules)
-    return WholeStep(dealer.name, way, training, passes, around, *memory, *seconds)
+    step = WholeStep(dealer.name, way, training, float(passes.mean()), around, *memory, *seconds)
+    trained = measured.usage.makespan.reshape(count, updates).sum(axis=1)
+    return replace(step, each=tuple((trained * around.trainings + passes * around.lookings).tolist()))
+
+
+def sampled(step: WholeStep, draws: Draws) -> WholeStep:
+    """The step with the interval of which prompts were drawn, too."""
+    return replace(step, between=of_run(np.array(step.each), draws, *step.between))
 
 
 def forward(cost: Cost, way: str, schedules: Sequence[Schedule], updates: int) -> NDArray[np.float64]:

@@ -9,7 +9,8 @@ from odcsim.results.intervals import apart, draws, interval, of_run
 from odcsim.trace import Trace
 
 CONTEXT = 65_536
-BAND = (0.90, 0.98)  # of intervals that say 95 %
+BAND = (0.90, 0.995)  # of intervals that say 95 %
+LEAST = 0.85  # of them, whatever the lengths
 POPULATIONS = {
     "log-normal": lambda rng, size: rng.lognormal(7.5, 1.3, size),
     "a few long ones": lambda rng, size: np.where(
@@ -82,6 +83,68 @@ def test_it_covers_the_population_whatever_the_trace(size, minibatches, populati
     assert misses(population, size, minibatches, times=1000 if minibatches == 5 else 300) == []
 
 
+def told_apart_by_few(minibatches: int, times: int) -> float:
+    """How often the interval holds the ratio of two rows that one minibatch in fifty tells apart, by a twentieth."""
+    rng, held = np.random.default_rng(minibatches), 0
+    for _ in range(times):
+        spans = rng.lognormal(0, 0.3, minibatches)
+        low, high = interval(spans, spans / (1 + 0.05 * (rng.random(minibatches) < 0.02)), apart(minibatches))
+        held += low <= 1.001 <= high
+    return held / times
+
+
+@pytest.mark.parametrize("minibatches", [5, 20, 60])
+def test_rows_alike_in_all_that_was_drawn_may_differ_in_what_was_not(minibatches):
+    assert told_apart_by_few(minibatches, 200) >= LEAST
+
+
+def held_of_rollouts(spread: float, times: int, *, in_order: bool) -> dict[str, float]:
+    """How often speedups hold, of 80 prompts with eight rollouts each: log-lengths vary by 0.8, so much of it between
+    prompts."""
+    held: dict[str, int] = {}
+    within = (0.8**2 - spread**2) ** 0.5
+
+    def drawn(rng: np.random.Generator, prompts: int) -> np.ndarray:
+        logs = 8 + spread * rng.standard_normal((prompts, 1)) + within * rng.standard_normal((prompts, 8))
+        return np.clip(np.exp(logs).ravel(), 16, 16_384).astype(np.int64)
+
+    rng = np.random.default_rng(round(100 * spread))
+    many = drawn(rng, 40_000)
+    many = many if in_order else rng.permutation(many)
+    truth = {name: spans.sum() for name, spans in makespans(work(many.reshape(-1, 32)), 8, rng).items()}
+    for seed in range(times):
+        trace = Trace("t", drawn(rng, 80), group=np.repeat(np.arange(80), 8))
+        ids = trace.minibatches(32, 20, seed=seed, in_order=in_order)
+        seconds = [work(trace.lengths[i]) for i in ids]
+        found = makespans(np.array(seconds), 8, rng)
+        about = draws(ids, seconds, trace.size, kin=[trace.prompts[i] for i in ids])
+        for name, spans in found.items():
+            low, high = interval(found["reference"], spans, about)
+            held[name] = held.get(name, 0) + (low <= truth["reference"] / truth[name] <= high)
+    return {name: count / times for name, count in held.items() if name != "reference"}
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("spread", [0.2, 0.75])
+def test_rollouts_of_a_prompt_are_alike_and_tell_less(spread, in_order):
+    assert min(held_of_rollouts(spread, 150, in_order=in_order).values()) >= LEAST
+
+
+def test_likeness_counts_for_what_is_outside_the_trace_alone():
+    """An epoch of the trace has these very samples, so what was drawn of them is known; of a dataset it is a part."""
+    rng = np.random.default_rng(2)
+    trace = Trace("t", np.repeat(rng.lognormal(7, 1, 80), 8).astype(np.int64), group=np.repeat(np.arange(80), 8))
+    ids = trace.minibatches(32, 20)
+    seconds = [work(trace.lengths[i]) for i in ids]
+    found = draws(ids, seconds, 640, kin=[trace.prompts[i] for i in ids])
+    assert found.lasting > 2 * draws(ids, seconds, 640).lasting
+    assert found.of_all(640).lasting == pytest.approx(0)
+    assert found.of_all(10**9).lasting == pytest.approx(found.lasting)
+    assert found.of_all(1280).lasting == pytest.approx(
+        draws(ids, seconds, 640).of_all(1280).lasting + 0.5 * (found.lasting - 1 / 20)
+    )
+
+
 def held_of_epochs(size: int, minibatches: int, times: int) -> float:
     """How often the interval of a run holds what an epoch of the trace comes to, in minibatches drawn anew."""
     rng, held = np.random.default_rng(size + minibatches), 0
@@ -142,9 +205,16 @@ def test_what_is_all_there_is_leaves_less_open(seed):
     assert width(run(640, 200, seed, whole=True)) < 0.7 * width(run(640, 200, seed))
 
 
-def test_a_ratio_that_every_minibatch_has_is_certain():
-    spans = np.random.default_rng(3).uniform(1, 3, 50)
-    assert interval(spans, spans / 2, apart(50)) == pytest.approx((2, 2))
+def test_a_ratio_that_every_minibatch_has_is_known_as_far_as_there_are_others():
+    """The next one may be another, of which more minibatches leave less."""
+    rng, widths = np.random.default_rng(3), []
+    for minibatches in (5, 50, 500):
+        spans = rng.uniform(1, 3, minibatches)
+        low, high = interval(spans, spans / 2, apart(minibatches))
+        assert low < 2 < high
+        widths.append(high - low)
+    assert widths[0] > 5 * widths[1] > 25 * widths[2]
+    assert widths[1] < 0.01
     assert interval(spans[:1], spans[:1] / 3, apart(1)) == pytest.approx((3, 3))
 
 

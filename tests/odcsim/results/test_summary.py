@@ -89,9 +89,9 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
 
 
 def test_the_interval_comes_from_pairs_of_minibatches():
-    """Both rows ran the same samples: where one is always twice as fast, the interval has no width."""
+    """Both rows ran the same samples: where one is always twice as fast, what is left open is other samples."""
     slow = drawn(50, 3)[0]
     makespans = np.array([slow, slow, slow, slow, slow / 2])
     last = summary.compared(rows(makespans), list(makespans), apart(50))[-1]
-    assert last.speedup_low == pytest.approx(2)
-    assert last.speedup_high == pytest.approx(2)
+    assert last.speedup_low == pytest.approx(2, rel=2e-3)
+    assert last.speedup_high == pytest.approx(2, rel=2e-3)

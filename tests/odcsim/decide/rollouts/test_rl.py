@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odcsim import catalog
+from odcsim import profile as profiles
+from odcsim.catalog import fits
 from odcsim.cli import main
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.rollouts import pilot, whole
+from odcsim.decide.rollouts.asking import rl
 from odcsim.decide.rollouts.deals import DEALERS
 from odcsim.decide.rollouts.pilot import RolloutBatch
 from odcsim.decide.rollouts.whole import Around, WholeStep
@@ -208,6 +212,35 @@ def test_what_does_not_fit_is_never_the_answer():
     assert told[0] == "Of those that fit memory, on-demand + lb-mini is the fastest."
     assert told[2] == "Verl's rule does not fit memory here."
     assert whole.verdict([replace(each, memory_fits=False) for each in (few, many)]) == ["Nothing here fits memory."]
+
+
+def rollouts(prompts, rng):
+    """Lengths of which most of what varies is between prompts."""
+    logs = 7 + 0.7 * rng.standard_normal((prompts, 1)) + 0.2 * rng.standard_normal((prompts, 4))
+    return Trace("pilot", np.exp(logs).ravel().astype(np.int64) + 16, group=np.repeat(np.arange(prompts), 4))
+
+
+def stepped(trace, steps, tmp_path):
+    """By a profile whose seconds are certain."""
+    return rl(trace, "qwen2.5-1.5b", profile=str(tmp_path / "p.json"), gpu="h100", devices=4, max_tokens=40_000,
+              prompts=8, rollouts=4, steps=steps)  # fmt: skip
+
+
+def test_the_interval_of_a_step_is_of_which_prompts_were_drawn(tmp_path):
+    """Pilots of 40 prompts, and what steps take of very many."""
+    known = fits.estimate(catalog.model("qwen2.5-1.5b"), catalog.gpu("h100"), 1)
+    profiles.write(replace(known, low=1.0, high=1.0), tmp_path / "p.json")
+    true = {
+        row.dealer + row.way: row.seconds
+        for row in stepped(rollouts(6000, np.random.default_rng(0)), 700, tmp_path).rows
+    }
+    held = []
+    for seed in range(40):
+        for row in stepped(rollouts(40, np.random.default_rng(seed + 1)), 20, tmp_path).rows:
+            low, high = row.ends
+            assert low < row.seconds < high
+            held.append(low <= true[row.dealer + row.way] <= high)
+    assert 0.85 <= np.mean(held) < 1
 
 
 SHARDED = {"full": {"devices": DEVICES}, "hybrid": {"devices": DEVICES, "devices_per_node": 2, "sharding": "hybrid"}}
