@@ -38,6 +38,7 @@ from odcsim.support.held import held
 from odcsim.support.progress import progress
 
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not
+PARTS = {True: 2, False: 1}  # of a round, each a leg of its own
 KEPT_ROUNDS = {True: 1, False: 5}  # of them without recompute
 # Of what stands there for its transfers, or for a ratio, not every packing is needed. No multiple of 3, which is how
 # many packings have as many tokens.
@@ -116,8 +117,14 @@ def together(found: list[Measurements]) -> Measurements:
     """One set of measurements out of several of the same machine. Each one's minibatches are others than the rest's."""
     compute: list[Compute] = []
     for m in found:
-        before = max((row.minibatch for row in compute), default=0)
-        compute += (replace(row, minibatch=row.minibatch + before) if row.minibatch else row for row in m.compute)
+        before, spells = (
+            max((row.minibatch for row in compute), default=0),
+            max((row.spell for row in compute), default=0),
+        )
+        compute += (
+            replace(row, minibatch=row.minibatch + before, spell=max(1, row.spell) + spells) if row.minibatch else row
+            for row in m.compute
+        )
     return replace(
         found[0],
         compute=tuple(compute),
@@ -127,19 +134,39 @@ def together(found: list[Measurements]) -> Measurements:
 
 
 def legs(survey: Survey) -> list[Leg]:
-    """What there is to do, in an order in which the first results say most."""
-    model, first = survey.model, survey.devices[0]
-    usual, *others = by = [replace(survey.recipe, sync=sync) for sync in survey.backend.profiled]
+    """What there is to do. Compute as usual, on which most hangs, comes in spells from the first leg to the last, so
+    that a host whose speed drifts is met in many of its moods."""
+    rest, turns = _others(survey), _turns(survey)
+    gaps = len(turns) - 1
     found = []
+    for number, turn in enumerate(turns):
+        found += [*turn, *rest[len(rest) * number // gaps : len(rest) * (number + 1) // gaps]]
+    return found
+
+
+def _turns(survey: Survey) -> list[list[Leg]]:
+    """Rounds of every packing, in parts; without recompute in turn with the usual, so that drift does both alike."""
+    model, first = survey.model, survey.devices[0]
+    usual = replace(survey.recipe, sync=survey.backend.profiled[0])
+    parts = PARTS[survey.quick]
+    turns: list[list[Leg]] = []
     for number in range(ROUNDS[survey.quick]):
         mixed = calibration.mixed(model, first, survey.most, survey.seed + number)
-        # In turn, so that a host whose speed drifts does so for both.
-        found.append(Leg(f"compute-{number}", mixed, usual, model))
+        for part in range(parts):
+            some = replace(mixed, schedules=mixed.schedules[part::parts]).sealed()
+            turns.append([Leg(f"compute-{len(turns)}", some, usual, model)])
         if number < KEPT_ROUNDS[survey.quick]:
             kept = calibration.mixed(model, first, survey.kept, survey.seed + number)
-            found.append(Leg(f"kept-{number}", kept, replace(usual, recompute="none"), model))
+            turns[-parts].append(Leg(f"kept-{number}", kept, replace(usual, recompute="none"), model))
+    return turns
+
+
+def _others(survey: Survey) -> list[Leg]:
+    """All that is measured beside."""
+    model, first = survey.model, survey.devices[0]
+    usual, *others = by = [replace(survey.recipe, sync=sync) for sync in survey.backend.profiled]
     other = calibration.mixed(model, first, survey.most, survey.seed + ROUNDS[survey.quick], OTHERS[survey.quick])
-    found += [Leg(f"{recipe.sync}-{first}", other, recipe, model) for recipe in others]
+    found = [Leg(f"{recipe.sync}-{first}", other, recipe, model) for recipe in others]
     one = calibration.mixed(model, 1, survey.most, survey.seed, ALONE[survey.quick])
     found.append(Leg("alone", one, usual, model))
     for devices in survey.devices:

@@ -5,12 +5,13 @@ medians for the rest.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
 
 from odcsim.errors import InputError
+from odcsim.fitting.drift import Drift, drift
 from odcsim.fitting.measurements import KEPT, Compute, Measurements
 from odcsim.fitting.parts import PASSES, SQUARED, Part, columns_of, compute, transfers
 from odcsim.fitting.robust import jitter
@@ -20,6 +21,7 @@ from odcsim.profile import Passes, Polynomial, Profile
 from odcsim.recipe import USUAL, Recipe
 
 SHOWN = 12  # unexplained measurements in words
+TWO_SIDED = 0.95, 1.96  # of errors as many are smaller, and of normal ones as many as these standard deviations
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class FitReport:
 
     profile: Profile
     parts: tuple[Part, ...]
+    drift: Drift = field(default_factory=Drift)  # of the machine, while it was measured
 
     @property
     def unexplained(self) -> tuple[str, ...]:
@@ -48,6 +51,9 @@ class FitReport:
         lines = [part.line() for part in self.parts]
         p = self.profile
         lines.append(f"between repeats: {p.jitter:.1%} (0 where nothing was measured twice)")
+        if self.drift.spells:
+            lines.append(f"between {self.drift.spells} spells of measuring the speed drifts by {self.drift.size:.1%}")
+        lines.append(f"90 % interval: {p.low:.2f} to {p.high:.2f} times these seconds")
         if p.swing:
             lines.append(f"a device's speed swings by {p.swing:.1%} in spells of {p.spell:.2g} s")
         lines += [f"device {d} takes {factor:.2f} times as long as all on average" for d, factor in enumerate(p.slow)]
@@ -89,8 +95,11 @@ def examine(
     parts = (*computes.values(), *moved)
     terms = _whole(computes["microbatch"], layers, recipe.recomputes) if whole else _layers(computes)
     constant = computes["microbatch"].coefficients.constant if whole else 0.0
+    drifts = _drift(usual, computes)
     profile = replace(
-        _profile(m, rows, parts, list(computes.values()), terms),
+        _wider(
+            _profile(m, rows, parts, list(computes.values()), terms, _noise(rows) if drifts.spells else 0.0), drifts
+        ),
         recompute=recipe.recomputes or not whole,
         microbatch=constant,
         node_transfers_included=transfers_included,
@@ -100,7 +109,33 @@ def examine(
         spell=swings.spell,
         slow=slow(usual),
     )
-    return FitReport(profile, parts)
+    return FitReport(profile, parts, drifts)
+
+
+def _drift(usual: Sequence[Compute], computes: dict[str, Part]) -> Drift:
+    """Of what every spell has: passes without recompute are measured by themselves."""
+    rows = [row for row in usual if row.kind in computes and not row.kind.endswith(KEPT)]
+    fitted = [_said(computes[row.kind].coefficients, row) for row in rows]
+    return drift([row.spell for row in rows], np.array([row.seconds for row in rows]), np.array(fitted))
+
+
+def _noise(rows: dict[str, list[Compute]]) -> float:
+    """How far off medians of repeats are by chance, at the quantile that errors are taken at: the middle of kinds."""
+    found = []
+    for columns, seconds in map(columns_of, rows.values()):
+        repeats = len(seconds) / len(np.unique(columns, axis=0))
+        found.append(jitter(columns, seconds) * np.sqrt(np.pi / 2 / repeats))
+    return TWO_SIDED[1] * float(np.median(found))
+
+
+def _wider(profile: Profile, drift: Drift) -> Profile:
+    """What the fit leaves open and what the machine's drift does know nothing of each other: their squares add up."""
+    low, high = (float(np.exp(np.hypot(np.log(end), drift.reach))) for end in (profile.low, profile.high))
+    return replace(profile, low=1 / low, high=high)
+
+
+def _said(c: Polynomial, r: Compute) -> float:
+    return c.constant + c.linear * r.tokens + c.quadratic * r.squares + c.sample * r.samples
 
 
 def _profile(
@@ -109,11 +144,14 @@ def _profile(
     parts: Sequence[Part],
     computes: Sequence[Part],
     terms: dict[str, Polynomial],
+    noise: float,
 ) -> Profile:
-    """Coefficients, and what says how far to trust them."""
+    """Coefficients, and what says how far to trust them. `noise`: what errors would be at most if the fit were exact,
+    where the scatter of spells tells what noise does to all of them."""
     errors, every = (np.abs(np.concatenate([p.residuals for p in of])) for of in (computes, parts))
     bad = sum(len(p.unexplained) for p in parts)
-    off = min(float(errors.max() if bad else np.quantile(errors, 0.95)), 0.9)
+    missed = float(np.sqrt(max(0.0, float(np.quantile(errors, TWO_SIDED[0])) ** 2 - noise**2)))
+    off = min(float(errors.max()) if bad else missed, 0.9)
     count = len(m.compute) + len(m.transfers) + len(m.constants)
     source = [f"{count} measurements", f" on {m.hardware}" if m.hardware else "", f", {m.date}" if m.date else ""]
     squared = [of for kind, of in rows.items() if kind in SQUARED]
@@ -155,10 +193,9 @@ def _kept(terms: dict[str, Polynomial]) -> dict[str, Polynomial]:
 def _interference(m: Measurements, computes: dict[str, Part]) -> float:
     """How many times longer compute took beside other devices and transfers than alone; 1 where that is not known."""
     factors = [
-        (c.constant + c.linear * r.tokens + c.quadratic * r.squares + c.sample * r.samples) / r.seconds
+        _said(computes[r.kind].coefficients, r) / r.seconds
         for r in m.compute
         if r.alone and r.kind in SQUARED and r.kind in computes
-        for c in (computes[r.kind].coefficients,)
     ]
     return float(np.median(factors)) if factors else 1.0
 

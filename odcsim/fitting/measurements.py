@@ -36,6 +36,7 @@ class Compute:
     minibatch: int = 0  # of the run that it was read off, from 1; 0: not known, as are device and time
     device: int = 0
     at: float = 0.0  # its middle, in seconds since the minibatch began
+    spell: int = 0  # of measuring that went on without a pause, from 1; 0: not known
 
 
 @dataclass(frozen=True, slots=True)

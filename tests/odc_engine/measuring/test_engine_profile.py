@@ -5,17 +5,18 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, SLOWDOWN, SURVEY, TERMS, TINY, run_on_machine
 
 from odc_engine import backends
 from odc_engine.backends import gpus
 from odc_engine.job import check_job
-from odc_engine.measuring import calibration, profile
+from odc_engine.measuring import beside_catalog, calibration, profile
 from odc_engine.measuring.profile import legs, measured, partial
 from odc_engine.measuring.survey import KEPT, Survey
 from odc_engine.places import green
-from odcsim import catalog
+from odcsim import catalog, timeline
 from odcsim import profile as profiles
 from odcsim.errors import InputError
 from odcsim.fitting import measurements
@@ -70,6 +71,41 @@ def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
     assert machine == [leg.name for leg in legs(replace(SURVEY, quick=quick))]
 
 
+def drifting(rng, size):
+    """The machine, whose speed is another in every run."""
+
+    def run(file, job, output, *, quiet):
+        run_on_machine(file, job, output, quiet=quiet)
+        line, late = timeline.read(output), 1.0 if job.emulate else float(np.exp(size * rng.standard_normal()))
+        blocks = tuple(replace(block, asked=block.asked * late, had=block.had * late) for block in line.blocks)
+        timeline.write(replace(line, blocks=blocks), output)
+        return 0
+
+    return run
+
+
+def test_the_interval_knows_that_the_machine_drifts(monkeypatch, tmp_path):
+    """Of thirty profiles, each beside a spell of another time."""
+    rng, inside, true = np.random.default_rng(0), [], beside_catalog.seconds(MACHINE, TINY, 512)
+    monkeypatch.setattr(profile, "run", drifting(rng, 0.1))
+    for number in range(30):
+        report = measured(replace(SURVEY, devices=(2,), seed=number), tmp_path / "me.json")
+        found = report.profile
+        assert "between 5 spells of measuring the speed drifts by" in "\n".join(report.lines())
+        assert f"90 % interval: {found.low:.2f} to {found.high:.2f} times these seconds" in report.lines()
+        later = true * float(np.exp(0.1 * rng.standard_normal()))
+        inside.append(found.low <= later / beside_catalog.seconds(found, TINY, 512) <= found.high)
+        assert found.high / found.low < 3
+    assert np.mean(inside) >= 0.8
+
+
+def test_what_most_hangs_on_is_measured_from_the_first_leg_to_the_last():
+    names = [leg.name for leg in legs(SURVEY)]
+    places = [number for number, name in enumerate(names) if name.startswith("compute")]
+    assert (places[0], places[-1]) == (0, len(names) - 1)
+    assert min(np.diff(places)) > 1
+
+
 def test_two_runs_do_not_measure_into_one_folder(machine, tmp_path):
     folder = partial(tmp_path / "me.json")
     folder.mkdir()
@@ -98,7 +134,7 @@ def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
     """The fit's own rounds are whole. What is there for a ratio, or for its transfers, is not."""
     runs = {leg.name: sum(sum(s.microbatches) for s in leg.file.schedules) for leg in legs(SURVEY)}
     every = len(calibration.packings(SURVEY.most))
-    assert runs["compute-0"] == runs["compute-1"] == runs["kept-0"] == 2 * every
+    assert runs["compute-0"] + runs["compute-1"] == runs["compute-2"] + runs["compute-3"] == runs["kept-0"] == 2 * every
     assert runs["collective-2"] == 2 * -(-every // 2)
     assert runs["alone"] == -(-every // 4)
 
