@@ -109,6 +109,7 @@ class Truth:
 
     speedups: dict[tuple[str, str], float]
     seconds: dict[tuple[str, str], float]  # of a minibatch
+    kurtosis: float  # of minibatches' deviations, in the middle of rows
 
 
 def truth(found: Comparison) -> Truth:
@@ -116,7 +117,15 @@ def truth(found: Comparison) -> Truth:
     return Truth(
         {pair: row.speedup or 0.0 for pair, row in rows.items()},
         {pair: row.makespan_seconds / row.minibatches for pair, row in rows.items()},
+        _kurtosis(found),
     )
+
+
+def _kurtosis(found: Comparison) -> float:
+    own = found.usage(*PAIRS[0]).makespan
+    others = (usage.makespan for row, usage in zip(found.rows, found.usages, strict=True) if row.pair != PAIRS[0])
+    off = [own / own.mean() - spans / spans.mean() for spans in others]
+    return float(np.median([(of**4).mean() / (of**2).mean() ** 2 for of in off if of.std() > 1e-6] or [0.0]))
 
 
 def judged(held: Held, found: Comparison, known: Truth) -> None:
@@ -197,11 +206,24 @@ def _cell(found: Sequence[tuple[bool, float]]) -> str:
     return f"{np.mean(inside):.0%}, {np.mean(widths):.3f}"
 
 
-def lines(times: int) -> list[list[str]]:
+def truths() -> dict[str, Truth]:
+    """Of each kind of lengths."""
+    rng = np.random.default_rng
+    large = {name: clipped(draw(rng(1), LARGE * DEVICES * EACH)) for name, draw in LENGTHS.items()}
+    return {name: truth(ask(Trace(name, lengths), LARGE, 0)) for name, lengths in large.items()}
+
+
+def tails(known: dict[str, Truth]) -> str:
+    told = ", ".join(f"{name} {one.kurtosis:.1f}" for name, one in known.items() if one.kurtosis)
+    middle = np.median([one.kurtosis for one in known.values() if one.kurtosis])
+    return (
+        f"Kurtosis of the minibatches' deviations, in the middle of rows: {told}; in the middle of these {middle:.1f}."
+    )
+
+
+def lines(times: int, truths: dict[str, Truth]) -> list[list[str]]:
     every = []
-    for name, draw in LENGTHS.items():
-        large = Trace(name, clipped(draw(np.random.default_rng(1), LARGE * DEVICES * EACH)))
-        known = truth(ask(large, LARGE, 0))
+    for name, known in truths.items():
         for size, minibatches in SIZES:
             every.append(line(name, size, minibatches, of_lengths(name, size, minibatches, times, known)))
         print(f"{name} done", file=sys.stderr, flush=True)
@@ -219,7 +241,8 @@ def main() -> None:
     parser.add_argument("-o", dest="page", type=Path, default=PAGE, metavar="PAGE")
     args = parser.parse_args()
     check_writable(args.page)
-    found = table(HEAD, lines(args.times), figures=True)
+    known = truths()
+    found = f"{table(HEAD, lines(args.times, known), figures=True)}\n\n{tails(known)}"
     before, _, rest = args.page.read_text().partition(BEGIN)
     write_text(args.page, f"{before}{BEGIN}\n\n{found}\n\n{END}{rest.partition(END)[2]}")
     print(found)

@@ -147,11 +147,11 @@ def _profile(
     noise: float,
 ) -> Profile:
     """Coefficients, and what says how far to trust them. `noise`: what errors would be at most if the fit were exact,
-    where the scatter of spells tells what noise does to all of them."""
+    where the scatter of spells tells what the machine does to all of them; 0 where it does not."""
     errors, every = (np.abs(np.concatenate([p.residuals for p in of])) for of in (computes, parts))
     bad = sum(len(p.unexplained) for p in parts)
     missed = float(np.sqrt(max(0.0, float(np.quantile(errors, TWO_SIDED[0])) ** 2 - noise**2)))
-    off = min(float(errors.max()) if bad else missed, 0.9)
+    off = min(float(errors.max()) if bad and not noise else missed, 0.9)
     count = len(m.compute) + len(m.transfers) + len(m.constants)
     source = [f"{count} measurements", f" on {m.hardware}" if m.hardware else "", f", {m.date}" if m.date else ""]
     squared = [of for kind, of in rows.items() if kind in SQUARED]
