@@ -157,7 +157,9 @@ class _Layer:
 
     def forward(self) -> Polynomial:
         square, token = self.attention
-        return Polynomial(self.padded + self.out, self.matmul + self.moved + token, square, floor=self.launches)
+        return Polynomial(
+            self.padded + self.out, self.matmul + self.moved + token, square, floor=self.launches + HOOKS[0]
+        )
 
     def backward(self, again: tuple[float, float, float]) -> Polynomial:
         """`again`: the parts of a forward's matmuls, moving and attention that are run once more."""
@@ -166,7 +168,7 @@ class _Layer:
         linear += self.attention_back[1] + attention * self.attention[1]
         square = self.attention_back[0] + attention * self.attention[0]
         constant = (self.weights + matmul) * self.padded + self.gathers * self.out + self.into
-        return Polynomial(constant, linear, square, floor=(2 + max(again)) * self.launches)
+        return Polynomial(constant, linear, square, floor=(2 + max(again)) * self.launches + HOOKS[1])
 
 
 def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -> _Layer:
@@ -190,7 +192,7 @@ def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -
         padded=padded(model) / rate,
         out=(COPIED_OUT + (CAST_WEIGHT if eight else 0.0)) * model.layer_parameters / bandwidth,
         into=COPIED_IN * trained / bandwidth,
-        launches=stack.launches * LAUNCH + HOOKS,
+        launches=stack.launches * LAUNCH,
         gathers=float(chosen.reshard),
     )
 

@@ -61,9 +61,9 @@ LAYER_NORM = 2.0  # a kernel of its own in every stack; models whose MLP has no 
 ACTIVATION = 2.0  # of an MLP without a gate
 # Where a kernel starts every few microseconds at best, whatever it does.
 LAUNCH = 7e-6
-# What FSDP2's hooks around a layer take of the host besides, in each pass: 0.45 to 0.7 ms, of layers of 32 wide in
-# eight tokens on a CPU (torch 2.13, docs/log.md).
-HOOKS = 4.5e-4
+# What FSDP2's hooks around a layer take of the host besides, forward and backward: timed on a CPU, of layers so small
+# that nothing else takes time (`docs/studies/hooks.py`, docs/log.md).
+HOOKS = (3.5e-4, 5.5e-4)
 
 # A loss of PyTorch's own operations, bytes for each logit: the matmul writes it in bf16 (2), a copy in fp32 (6), the
 # log-softmax (12), its gradient (4 for zeros, 12), cast to bf16 (6), read by two matmuls (4), and once more shifted
