@@ -50,7 +50,9 @@ def _verdict(reply: Basis) -> str:
     if (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
         return f"No: on-demand is slower here. Its best row, {name}, is {gain}.{_flipped(reply)}"
     if (best.speedup_low or 0) <= 1:
-        return f"No: on-demand brings nothing here. Its best row, {name}, is {gain}.{_flipped(reply)}"
+        likely = min(best.speedup or 0, reply.over_rival) >= NOTABLE
+        what = "nothing for certain" if likely else "nothing here"
+        return f"No: on-demand brings {what}. Its best row, {name}, is {gain}.{_flipped(reply)}"
     words = f"No: {name} is {gain}, but only {rival}: a better balancer brings as much"
     return f"{words}, and the sync can stay as it is.{_flipped(reply)}"
 

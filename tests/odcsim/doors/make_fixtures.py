@@ -4,6 +4,8 @@ They were made by commit f87f5be. To make them again, of a checkout of it in SOU
 
 PYTHONPATH=SOURCE python tests/odcsim/doors/make_fixtures.py
 
+In `figures.json` and `sweep.csv` estimated seconds and what follows from them were renewed since, by themselves.
+
 `profile.json` is not made here: it is what `odc_engine profile --model tiny --devices 2 --max-tokens 2048 --quick -o
 profile.json` of that commit measured, and no run gives the same seconds twice.
 """

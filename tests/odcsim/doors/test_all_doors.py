@@ -413,6 +413,12 @@ def test_on_demand_leads_wherever_compares_rows_fit(questions):
 # A step of reinforcement learning
 
 
+def of_policy(words: Values, question: Question) -> Values:
+    """A loss in chunks is a policy's in a step of RL, where seconds are estimated."""
+    usual = words.get("loss", "chunked") == "chunked" and not question.profile
+    return {**words, "loss": "policy"} if usual else words
+
+
 def piloted(question: Question) -> tuple[list[Values], str]:
     """Compare's rows of the very minibatches of an RL step, and how it is refused."""
     from odcsim.decide.rollouts import pilot
@@ -426,7 +432,7 @@ def piloted(question: Question) -> tuple[list[Values], str]:
         minibatches=ways_in.STEPS,
         in_order=True,
         **{n: getattr(question, n) for n in "gpu profile devices max_tokens seed devices_per_node cluster".split()},
-        **recipe_fields(question),
+        **of_policy(recipe_fields(question), question),
     )
     among = [*DEALT, ("lb-micro", "on-demand")]
     executor = "des" if question.cluster in DRAWN else "analytic"

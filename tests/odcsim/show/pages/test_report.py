@@ -53,7 +53,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def comparison(setting):
-    return compare(setting, price=2.0, memory_limit=80e9)
+    return compare(replace(setting, minibatches=24), price=2.0, memory_limit=80e9)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_what_was_chosen_is_told_from_what_is_usual(page, comparison):
 
 def test_the_gantt_pair_shows_a_typical_minibatch_of_today_and_of_what_to_run(page, comparison):
     pair = (("lb-micro", "collective"), ("lb-robust", "on-demand"))
-    told = r"minibatch (\d+), whose idle \((\d+)% and (\d+)%\) is nearest to that of all 6 \((\d+)% and (\d+)%\)"
+    told = r"minibatch (\d+), whose idle \((\d+)% and (\d+)%\) is nearest to that of all 24 \((\d+)% and (\d+)%\)"
     number, *shares = map(int, re.search(told, page.text).groups())
     usages = [comparison.usage(*key) for key in pair]
     shown = [100 * metrics.usage(comparison.timeline(*key, number)).idle() for key in pair]
@@ -168,7 +168,7 @@ def test_it_asks_what_somebody_would_and_answers_first(page, comparison):
     chosen = answer.answer(comparison).chosen
     heading, _, rest = page.text.partition("Would on-demand communication pay?")
     assert "How to train r1-distill-qwen-1.5b on 4 x a100" in heading
-    for words in (f"Run {answer_words.named(chosen)}", "at most 65,536 tokens", "6 optimizer steps take", "How sure"):
+    for words in (f"Run {answer_words.named(chosen)}", "at most 65,536 tokens", "24 optimizer steps take", "How sure"):
         assert words in heading
     assert f"{chosen.gpu_hours:.3g} GPU-hours" in heading
     assert f"${chosen.dollars:,.2f}" in heading
