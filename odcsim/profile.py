@@ -100,7 +100,7 @@ class Profile:
     recompute: bool = True
     notes: str = ""  # how the numbers were made, in full
     microbatch: float = 0.0  # constant per microbatch that is the model's own work
-    overhead: float = 0.0  # constant per microbatch that is not: work between layers, or what a fit cannot tell apart
+    overhead: float = 0.0  # constant per microbatch that is not: work between layers, as measured
     optimizer: float = 0.0  # per minibatch, on this device's shard
     publish: float = 0.0  # per minibatch, one-sided syncs only
     copying: float = 0.0  # share of compute that goes to transfers of layers while they are under way

@@ -93,8 +93,16 @@ class Cell:
 
     @property
     def right(self) -> bool:
-        """Whether ours is faster where the published is, and slower where it is slower."""
-        return (self.ours - 1) * (self.published - 1) > 0
+        """Whether both say that it gains, that it loses, or that it does neither."""
+        return way(self.ours) == way(self.published)
+
+
+NOTHING = 0.005  # of a ratio
+
+
+def way(ratio: float) -> int:
+    """Whether it gains, loses, or does neither by half a hundredth."""
+    return (ratio > 1 + NOTHING) - (ratio < 1 - NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Cell:
     @property
     def sign(self) -> bool:
         """Whether both say that it gains, that it loses, or that it does neither."""
-        return uneven_page.way(self.published.ratio) == uneven_page.way(self.ours.ratio)
+        return reproduce_paper.way(self.published.ratio) == reproduce_paper.way(self.ours.ratio)
 
 
 @dataclass(frozen=True, slots=True)

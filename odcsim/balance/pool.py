@@ -23,6 +23,8 @@ def pool(work: Work) -> Deal:
     costs is the queue's microbatches, a constant each: with true costs other balancers are ahead.
     """
     weights, tokens, devices = work.weights, work.tokens, work.devices
+    if weights[0] == weights[-1]:  # all alike: nothing to level, and entries that only come out uneven
+        return Deal(pack_all(hold(longest_first(weights, devices), devices), weights, tokens, work.max_tokens))
     first = max(1, len(weights) - int((weights[::-1].cumsum() <= SHARE * weights.sum()).sum()))
     heavy = weights[:first]
     slots = pack_all(hold(longest_first(heavy, devices), devices), heavy, tokens[:first], work.max_tokens)

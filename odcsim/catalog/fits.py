@@ -44,7 +44,8 @@ def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None,
 def _joined(fit: Profile, guess: Profile) -> Profile:
     """A fit that has the catalogue's seconds where microbatches are emptier than those that it was made from."""
     below = ProfileBelow(guess.forward, guess.backward, guess.head, guess.embed, guess.microbatch, guess.copying)
-    origin = f"{fit.origin}; the catalogue's rates where a microbatch has less than {fit.fewest:,} tokens"
+    less = f"the catalogue's rates below {fit.fewest // 2:,} tokens of a microbatch, and in part up to {fit.fewest:,}"
+    origin = f"{fit.origin}; {less}"
     low, high = min(fit.low, guess.low), max(fit.high, guess.high)
     return replace(fit, below=below, origin=origin, low=low, high=high)
 
@@ -66,10 +67,12 @@ def measured_by(path: str) -> dict[str, Any]:
 
 def own_origin(profile: Profile, given: float = 0.0) -> str:
     """Where on-demand's own seconds of a minibatch, beside bytes, are from. `given`: those that somebody asked for."""
-    if profile.fidelity == "calibrated" and any(t.kind in ("settle", "publish") for t in profile.timings):
+    if any(t.kind in ("settle", "publish") for t in profile.timings):
         known = "measured with the profile"
+    elif profile.factor or profile.fidelity == "catalogue":
+        known = own.ORIGIN
     else:
-        known = own.ORIGIN if profile.publish else "none known"
+        known = "given in the profile" if profile.publish else "none known"
     return f"{known}; and {given:g} s as given, not proven" if given else known
 
 

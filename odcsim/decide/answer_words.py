@@ -266,6 +266,8 @@ def named(row: Row) -> str:
 
 
 def interval(row: Row) -> str:
+    if row.minibatches == 1:
+        return "one minibatch tells no interval"
     return f"95 % interval {row.speedup_low:.2f} to {row.speedup_high:.2f}"
 
 

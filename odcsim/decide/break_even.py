@@ -205,7 +205,10 @@ def _model(asked: Question) -> Curve | None:
 
 def _minibatch(asked: Question) -> Curve:
     here = _usual(asked).minibatch
-    made = [(float(k), f"{k}", lambda k=k: _usual(asked, minibatch=k)) for k in sorted({*MINIBATCH, here})]
+    made = [
+        (float(k), f"{k}", lambda k=k: _usual(asked, minibatch=k, global_batch=None))
+        for k in sorted({*MINIBATCH, here})
+    ]
     return Curve("minibatch", "samples per device", f"{here}", _spots(_lead(asked), made), whole=True)
 
 

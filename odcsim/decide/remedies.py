@@ -19,6 +19,7 @@ FEW = 0.001  # of samples, as the last percentile that 'odcsim trace stats' prin
 RANK = 16  # of adapters: what most people take
 # Where the states go, and how few of them there can be, by what somebody types.
 CHOICES: Mapping[str, Mapping[str, Any]] = {
+    "--loss chunked": {"loss": "chunked"},
     "--offload": {"offload": True},
     "--optimizer 8bit": {"optimizer": "8bit"},
     f"--lora {RANK}": {"lora": RANK},
@@ -78,7 +79,7 @@ def _chosen(setting: Setting, limit: float) -> Iterator[str]:
     recipe, longest = setting.cost.recipe, setting.trace.longest
     layers = {"--recompute full": {"recompute": "full"}} if recipe.recompute != "full" else {}
     for words, choices in {**layers, **CHOICES}.items():
-        other = replace(_leanest(setting).recipe, **choices)
+        other = _leanest(setting).recipe.by(**choices)
         if other != _leanest(setting).recipe:
             yield from _fitting(words, _total(setting.cost, _tokens(setting, longest), longest, other), limit)
 

@@ -19,6 +19,7 @@ POWERS = (1.0, 2.0, 0.5)  # of a sample's work, whose sums may explain a minibat
 BENDS = (0.8, 0.95, 0.99)  # ... and sums of what is over these quantiles: there a long sample begins to be waited for
 EVEN = 0.5  # the share of the variance that is between samples, where nothing tells: the middle of what it may be
 KURTOSIS = 5.0  # of deviations, at least: few minibatches show less than they have
+FAR = 2.0  # times as far off as the farthest that was met is nothing's mean
 FARTHEST = 0.03  # as far off as this, at least, may be a minibatch that was not met
 LEVEL = 0.975  # of a speedup: 95 % lie between two such ends
 RUN = 0.95  # of a run's seconds: 90 %
@@ -127,7 +128,7 @@ def interval(above: Floats, below: Floats, draws: Draws, level: float = LEVEL) -
         return ratio, ratio
     alike = (single + 1 - share) / left  # so many minibatches without a common sample tell as much
     variance = (single + 1 - share) * float(off @ off) / (count - 1)
-    low, high = (_reach(off, edge, variance, alike, level) for edge in (-off.min(), off.max()))
+    low, high = (min(_reach(off, e, variance, alike, level), FAR * max(e, FARTHEST)) for e in (-off.min(), off.max()))
     return ratio * float(np.exp(-low)), ratio * float(np.exp(high))
 
 

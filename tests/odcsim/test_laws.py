@@ -29,7 +29,7 @@ EXACT = 1e-9
 CHOICES = {
     "recompute": ("full", "none", "operators", "layers"),
     "stack": ("tuned", "compiled", "plain"),
-    "loss": ("chunked", "whole"),
+    "loss": ("chunked", "whole", "policy"),
     "optimizer": ("fp32", "bf16", "8bit", "pure"),
     "precision": ("bf16", "fp8"),
     "lora": (0, 16),

@@ -14,7 +14,6 @@ from odcsim.catalog.estimates.spreads import INTERVAL, kinds, together
 from odcsim.catalog.estimates.work import (
     BACKWARD_MOVES,
     CAST_WEIGHT,
-    COPIED_IN,
     COPIED_OUT,
     HOOKS,
     LAUNCH,
@@ -39,6 +38,7 @@ PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
 # With the optimizer's states in the host's memory gradients go there and weights come back, over a link of PCIe 4 and
 # at what a processor's share of its memory gives AdamW: bytes/s of one device.
 HOST_LINK, HOST_MEMORY = 25e9, 20e9
+OFFLOADED_BYTES = 6  # a gradient in fp32 there, a weight in bf16 back
 # Of the matmuls of a forward that recompute by operator runs again: every second one is kept, and attention is.
 SELECTIVE = 0.5
 # What of a forward backward runs again: of its matmuls, of what it moves, of its attention.
@@ -124,7 +124,7 @@ def _step(chosen: Recipe, stack: Stack, trained: float, bandwidth: float) -> flo
     """Seconds of the optimizer on so many parameters."""
     moved = OPTIMIZER_BYTES[chosen.optimizer] * trained
     if chosen.offload:
-        return moved / HOST_MEMORY + PUBLISH_BYTES * trained / HOST_LINK
+        return moved / HOST_MEMORY + OFFLOADED_BYTES * trained / HOST_LINK
     return stack.optimizer * moved / bandwidth
 
 
@@ -134,10 +134,8 @@ def trained_share(model: Model, lora: int) -> float:
 
 
 def adapter_parameters(model: Model, rank: int) -> float:
-    """Of one layer: two matrices of this rank for each of its matmuls, as often as there are such weights."""
-    active = model.experts_active * model.ffn + model.shared_ffn
-    stored = (model.experts * model.ffn + model.shared_ffn) / active if model.experts else 1.0
-    return sum(rank * (m.inner + m.outer) * max(1.0, m.times * stored) for m in matmuls(model))
+    """Of one layer: two matrices of this rank for each of its weights."""
+    return sum(rank * (m.inner + m.outer) * m.weights for m in matmuls(model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,7 @@ def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -
         weights=LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD,
         padded=padded(model) / rate,
         out=(COPIED_OUT + (CAST_WEIGHT if eight else 0.0)) * model.layer_parameters / bandwidth,
-        into=COPIED_IN * trained / bandwidth,
+        into=(BYTES_BF16 + chosen.sent) * trained / bandwidth,
         launches=stack.launches * LAUNCH,
         gathers=float(chosen.reshard),
     )

@@ -5,14 +5,13 @@ loss, with its logits; the backward of the last layer, when all activations are 
 gradients are there; the reduction of what is in no layer; the optimizer's step. Beside it what an allocator loses
 between sizes, and the GPU's context, which no allocator shows.
 
-Assumed: AdamW on fp32 master shards, bf16 compute and gathers, units resharded after their forward. Left out: data
-loading.
+As the recipe says; compute and gathers in bf16. Left out: data loading.
 """
 
 from dataclasses import dataclass, fields
 
 from odcsim.catalog.estimates import activations
-from odcsim.catalog.estimates.compute import adapter_parameters
+from odcsim.catalog.estimates.compute import adapter_parameters, trained_share
 from odcsim.model import BYTES_BF16, BYTES_FP32, Model
 from odcsim.program import sync_named
 from odcsim.recipe import USUAL, Recipe
@@ -87,7 +86,7 @@ def estimate(
     `longest`: of its samples; 0: all of it is one.
     `microbatches`: of a minibatch; 0: several. One alone finds no gradients of any before it.
     """
-    lasting, trained = _lasting(model, devices, recipe, holders), _trained(model, recipe)
+    lasting, trained = _lasting(model, devices, recipe, holders), trained_share(model, recipe.lora)
     share = model.parameters / _holders_of_states(devices, holders, recipe)
     roots = 0.0 if recipe.offload else share * trained * ROOTS[recipe.optimizer]
     before, later = _moments(model, devices, tokens, longest or tokens, recipe)
@@ -107,7 +106,7 @@ def over_full(model: Model, devices: int, recipe: Recipe, holders: int) -> float
 
 def _lasting(model: Model, devices: int, recipe: Recipe, holders: int) -> dict[str, float]:
     """What is there all the time, beside shards of gradients."""
-    share, trained = model.parameters / _holders_of_states(devices, holders, recipe), _trained(model, recipe)
+    share, trained = model.parameters / _holders_of_states(devices, holders, recipe), trained_share(model, recipe.lora)
     sync, here = sync_named(recipe.sync), not recipe.offload
     return {
         "weights": here * share * (_kept_in(recipe) * trained + _frozen_in(recipe) * (1 - trained)),
@@ -145,11 +144,6 @@ def _frozen_in(recipe: Recipe) -> int:
     """Bytes of a frozen weight. Libraries of adapters load it in bf16, and FSDP1 leaves it so; a compiled stack is
     FSDP2's, which gathers in bf16 what lies in fp32, frozen or not (github.com/huggingface/accelerate/issues/3844)."""
     return _kept_in(recipe) if recipe.kernels.stack == "compiled" else BYTES_BF16
-
-
-def _trained(model: Model, recipe: Recipe) -> float:
-    """Trained parameters over all of the model's."""
-    return adapter_parameters(model, recipe.lora) * model.layers / model.parameters if recipe.lora else 1.0
 
 
 Moment = dict[str, float]  # what comes and goes, by its terms
@@ -196,6 +190,6 @@ def _shards(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
     """Of gradients in fp32; on-demand has them in its arena. And everything once more, unsharded, where reduction is
     deferred: FSDP2 accumulates in the dtype that it reduces in."""
     sync = sync_named(recipe.sync)
-    every = _kept_in(recipe) * _trained(model, recipe) * model.parameters
+    every = _kept_in(recipe) * trained_share(model, recipe.lora) * model.parameters
     shard = every / _holders_of_states(devices, holders, recipe) if sync.meets else 0.0
     return shard + (0.0 if sync.push_every_microbatch else every)

@@ -7,7 +7,7 @@ well a small model fills a GPU changes with its size and is not in this: so the 
 from dataclasses import replace
 
 from odcsim.model import Model
-from odcsim.profile import LOCAL, Polynomial, Profile
+from odcsim.profile import SHARDED, Polynomial, Profile
 
 # The published fit of a 1.5B model, scaled to 7B, takes 1.27 to 1.46 times the seconds of the fit published for 7B, for
 # samples of 4K to 64K tokens (a test computes it); larger steps in size are likely to be further off.
@@ -22,8 +22,8 @@ def scaled(profile: Profile, known: Model, wanted: Model) -> Profile:
     head = _ratio(wanted.head_forward(1), known.head_forward(1))
     moved, layers = _ratio(wanted.parameters, known.parameters), wanted.layers / known.layers
     embed, below = wanted.hidden / known.hidden, profile.below
-    # Between steps the engine copies the units of every layer and launches as often as there are layers.
-    by_kind = dict.fromkeys(LOCAL, moved) | {"settle": layers}
+    # Between steps and to settle the engine does as much as there are layers; it publishes and steps parameters.
+    by_kind = dict.fromkeys(SHARDED, moved) | {"overhead": layers, "settle": layers}
     return replace(
         profile,
         model=wanted.name,

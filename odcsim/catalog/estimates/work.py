@@ -14,12 +14,12 @@ BACKWARD_MOVES = 2.0
 # scores in fp32 (cast 3, product 4, cast 3) and added up (2).
 SORTED = 14.0
 # Matmuls in fp8: a forward looks for the largest of its input (2 bytes of each element) and casts it (3); backward
-# casts it again by columns (3), and its gradient both ways (2, 6). A third of these, for each of a layer's three
-# matmuls; and a weight is scaled and cast in each pass.
+# casts it again by columns (3), and its gradient both ways (2, 6). A third of these for each of a layer's three
+# matmuls, half by what it reads and half by what it writes; and a weight is scaled and cast in each pass.
 CAST, CAST_WEIGHT = 16 / 3, 5.0
 # What FSDP2 does beside moving a layer: a gather lands in one buffer and is copied out to its parameters (read and
-# written in bf16); gradients are cast to what they are reduced in, and sorted by rank (read in bf16, written in fp32).
-COPIED_OUT, COPIED_IN = 4.0, 6.0
+# written in bf16). Gradients are cast to what they travel in, and sorted by rank.
+COPIED_OUT = 4.0
 # A tile of a grouped matmul has this many rows; the last one of each expert is half empty.
 TILE = 128
 
@@ -31,6 +31,7 @@ class Matmul:
     inner: float
     outer: float
     times: float = 1.0  # how often per token, averaged over layers
+    weights: float = 1.0  # how many such matrices a layer has, on average
 
     @property
     def flops(self) -> float:
@@ -100,7 +101,7 @@ def matmuls(model: Model) -> tuple[Matmul, ...]:
 
 def cast(model: Model) -> float:
     """Bytes per token that one of a layer's three matmuls moves to be in fp8."""
-    return CAST * sum(m.times * m.inner for m in matmuls(model))
+    return CAST / 2 * sum(m.times * (m.inner + m.outer) for m in matmuls(model))
 
 
 def adapted(model: Model, stack: Stack) -> float:
@@ -114,7 +115,7 @@ def padded(model: Model) -> float:
     if not model.experts:
         return 0.0
     sparse = 1 - model.dense_layers / model.layers
-    each = sum(m.flops for m in _wide(model, model.ffn, 1.0))
+    each = sum(m.flops for m in _wide(model, model.ffn, 1.0, 1.0))
     return sparse * model.experts * each * TILE / 2
 
 
@@ -134,20 +135,21 @@ def _attention(model: Model) -> Iterator[Matmul]:
 
 def _mlp(model: Model) -> Iterator[Matmul]:
     if not model.experts:
-        yield from _wide(model, model.ffn, 1.0)
+        yield from _wide(model, model.ffn, 1.0, 1.0)
         return
     dense = model.dense_layers / model.layers
-    yield from _wide(model, model.ffn, model.experts_active * (1 - dense))
+    yield from _wide(model, model.ffn, model.experts_active * (1 - dense), model.experts * (1 - dense))
     if model.shared_ffn:
-        yield from _wide(model, model.shared_ffn, 1 - dense)
-    yield Matmul(model.hidden, model.experts, 1 - dense)  # the router
+        yield from _wide(model, model.shared_ffn, 1 - dense, 1 - dense)
+    yield Matmul(model.hidden, model.experts, 1 - dense, 1 - dense)  # the router
     if dense:
-        yield from _wide(model, model.dense_ffn, dense)
+        yield from _wide(model, model.dense_ffn, dense, dense)
 
 
-def _wide(model: Model, ffn: int, times: float) -> Iterator[Matmul]:
-    yield Matmul(model.hidden, ffn, times * (1 if model.plain_mlp else 2))
-    yield Matmul(ffn, model.hidden, times)
+def _wide(model: Model, ffn: int, times: float, weights: float) -> Iterator[Matmul]:
+    up = 1 if model.plain_mlp else 2
+    yield Matmul(model.hidden, ffn, times * up, weights * up)
+    yield Matmul(ffn, model.hidden, times, weights)
 
 
 def inner_width(model: Model) -> float:

@@ -40,7 +40,7 @@ def test_it_is_joined_and_says_so():
     short = [Schedule((n, n // 2) * DEVICES, PLAN) for n in (half, half // 2)]
     assert (fidelity(JOINED, SCHEDULES), fidelity(JOINED, short)) == ("published fit", "catalogue")
     assert fidelity(JOINED, [*short, Schedule((half + 1,) * 16, PLAN)]) == "published fit"
-    assert "the catalogue's rates where a microbatch has less than 16,384 tokens" in JOINED.profile.origin
+    assert "the catalogue's rates below 8,192 tokens of a microbatch, and in part up to 16,384" in JOINED.profile.origin
     guess = fits.estimate(JOINED.model, catalog.gpu(GPU), DEVICES)
     assert (JOINED.profile.low, JOINED.profile.high) == (min(0.9, guess.low), max(1.1, guess.high))
 

@@ -11,7 +11,7 @@ from odcsim.catalog.estimates.spreads import STARTS
 from odcsim.catalog.rates import families, family_of, figures, rates, spreads
 
 CONTENT = tomllib.loads(Path(module.__file__).with_name("rates.toml").read_text(encoding="utf-8"))
-KINDS = {"fitted", "measured", "assumed", "datasheet"}
+KINDS = {"fitted", "measured", "chosen", "assumed", "datasheet"}
 
 
 def test_every_gpu_is_in_one_family():

@@ -126,7 +126,8 @@ def test_fp8_makes_the_matmuls_of_layers_as_much_faster_as_it_says_less_their_ca
     model, known = catalog.model(LARGE), rates("hopper")
     bf16, fp8 = (of(LARGE, "h100", precision=p).forward.linear for p in ("bf16", "fp8"))
     work = sum(m.flops * (1 + known.narrow / m.narrowest) for m in matmuls(model))
-    read = 16 / 3 * (model.hidden + 28 * 128 + 2 * model.hidden + model.ffn) / (3.35e12 * known.moved)  # to be cast
+    wide = sum(m.times * (m.inner + m.outer) for m in matmuls(model))
+    read = 8 / 3 * wide / (3.35e12 * known.moved)  # to be cast, and gradients
     assert bf16 - fp8 == pytest.approx(work / (795e12 * known.matmul) * (1 - 1 / known.fp8) - read)
 
 
@@ -158,6 +159,8 @@ def test_a_layer_that_was_gathered_is_copied_out_and_its_gradients_in():
     assert sharded.forward.constant == pytest.approx(4 * model.layer_parameters / bandwidth)
     assert sharded.backward.constant == pytest.approx(10 * model.layer_parameters / bandwidth)
     assert whole.backward.constant == pytest.approx(6 * model.layer_parameters / bandwidth)
+    halved = of(LARGE, reduce="bf16").backward.constant
+    assert halved == pytest.approx((1 - 2 / 10) * of(LARGE).backward.constant)
     assert of(LARGE, lora=8).backward.constant < 4.1 * model.layer_parameters / bandwidth
 
 
@@ -184,6 +187,9 @@ def test_adapters_are_two_matrices_for_each_weight():
     h, f, wide, kv = model.hidden, model.ffn, 12 * 128, 2 * 128
     expected = 8 * ((h + wide + 2 * kv) + (wide + h) + 2 * (h + f) + (f + h))
     assert adapter_parameters(model, 8) == expected
+    mixed = catalog.model("qwen3-30b-a3b")  # 32 heads and 4 for keys of 128; 128 experts of 768
+    attention = (2048 + 4096 + 2 * 512) + (4096 + 2048)
+    assert adapter_parameters(mixed, 1) == attention + 128 * 3 * (2048 + 768) + (2048 + 128)
     assert trained_share(model, 8) == pytest.approx(28 * expected / model.parameters)
     assert trained_share(model, 0) == 1
 
