@@ -34,7 +34,7 @@ def slowed(runs, publisher: str):
 
 
 def test_runs_left_out_are_as_near_as_they_were():
-    """Averaged over sources, so that no source with many runs stands for all. The aim is 8 % and 18 %, and is missed."""
+    """Averaged over sources, so that none stands for all. The aim is 8 % and 18 %, and is missed."""
     *_, median, p90, _, inside, _ = shown("its publisher left out | sources")
     assert float(median.rstrip("%")) <= 11.5
     assert float(p90.rstrip("%")) <= 20
