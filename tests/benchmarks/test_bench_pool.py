@@ -23,7 +23,8 @@ def setting(devices: int = 64, minibatch: int = 8) -> Setting:
     sizes = {"devices": devices, "minibatch": minibatch, "minibatches": MINIBATCHES, "devices_per_node": devices}
     found = ask(LENGTHS, "r1-distill-qwen-7b", gpu="a100", **sizes)
     cost = found.cost
-    quiet = replace(cost, profile=replace(cost.profile, overhead=0.0), cluster=replace(cost.cluster, latency=0.0))
+    fit = replace(cost.profile, overhead=0.0, microbatch=0.0, fewest=0)
+    quiet = replace(cost, profile=fit, cluster=replace(cost.cluster, latency=0.0))
     return replace(found, cost=quiet)
 
 
