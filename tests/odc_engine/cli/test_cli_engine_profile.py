@@ -180,7 +180,7 @@ def test_a_real_call_is_stopped_and_goes_on(tmp_path):
     # What a shell starts in the background ignores interrupts, and so would this test's child.
     heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeding)
-    assert any("compute-0 done, 1 of 7" in line for line in process.stderr)  # after a word on the load, maybe
+    assert any("compute-0 done, 1 of " in line for line in process.stderr)  # after a word on the load, maybe
     time.sleep(1.0)  # into the second leg
     started = devices_of(process.pid)
     process.send_signal(signal.SIGINT)
