@@ -174,7 +174,7 @@ def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -
     work = sum(m.flops * (1 + rates.narrow / m.narrowest) for m in matmuls(model))
     carried = moved(model, stack) + (adapted(model, stack) if chosen.lora else 0.0)
     eight = chosen.kernels.precision == "fp8"
-    faster, casts = _fp8(rates, chosen), cast(model) if eight else 0.0
+    faster, casts = _fp8(gpu, rates, chosen), cast(model) if eight else 0.0
     trained = adapter_parameters(model, chosen.lora) if chosen.lora else model.layer_parameters
     used = kernel(rates, chosen.kernels.attention)
     share = gpu.peak_flops * rates.head_share(model.head_dim)
@@ -195,11 +195,11 @@ def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -
     )
 
 
-def _fp8(rates: Rates, chosen: Recipe) -> float:
+def _fp8(gpu: GPU, rates: Rates, chosen: Recipe) -> float:
     if chosen.kernels.precision == "bf16":
         return 1.0
     if not rates.fp8:
-        raise InputError(f"{rates.family} has no matmuls in fp8", fix="leave --precision at bf16")
+        raise InputError(f"{gpu.name} has no matmuls in fp8", fix="leave --precision at bf16")
     return rates.fp8
 
 
