@@ -63,9 +63,10 @@ class Evaluation:
 
 
 def least_trusted(every: Iterable[str]) -> str:
-    """`extrapolated` where any of them is, else what they are."""
+    """`extrapolated` where any of them is, else what they are: the catalogue's where all are below a fit."""
     known = list(every)
-    return "extrapolated" if "extrapolated" in known else known[0]
+    first = next((one for one in known if one != "catalogue"), "catalogue")
+    return "extrapolated" if "extrapolated" in known else first
 
 
 def _meant(balancer: str, sync: str, known: Sequence[Pair]) -> str:

@@ -13,6 +13,7 @@ from questions import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields
 
 import odcsim
 from odcsim.decide.advice.wish import OF_ROWS
+from odcsim.decide.evaluate import least_trusted
 from odcsim.errors import in_python
 from odcsim.question import TERMS, question_of
 from odcsim.results import columns
@@ -147,8 +148,10 @@ def is_the_sweeps(question: Question) -> Iterator[str]:
         found = asked("sweep", question)["rows"]
         yield contradiction("rows", len(told["rows"]), len(found))
         figures = {name for row in flat(told) for name in row}
-        both = [{name: row.get(name) for name in {*figures, "fidelity", "max_tokens"}} for row in found]
-        known = {"fidelity": told["fidelity"], "max_tokens": told["inputs"]["max_tokens"]}
+        # A line of a sweep is as sure as its own row, a comparison as its least sure one.
+        yield contradiction("fidelity", told["fidelity"], least_trusted(str(row["fidelity"]) for row in found))
+        both = [{name: row.get(name) for name in {*figures, "max_tokens"}} for row in found]
+        known = {"max_tokens": told["inputs"]["max_tokens"]}
         more = {"minibatches": told["inputs"]["minibatches"]}
         yield from same_rows("sweep", [{**row, **known, **more} for row in flat(told)], both)
 
