@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from reproduce_paper import Cell, Hybrid, Line, Paper, Place, Variant
 
 SHARES = (0.03, 0.05, 0.10)
+CELLS = ("setting", "model", "devices", "trace", "minibatch", "sync + balancer", "figure", "published", "ours", "off")
 KINDS = {"gain": "speedup over on-demand + lb-micro"}
 GAINS = (
     ("sorted-slice", "collective"),
@@ -49,21 +50,7 @@ def page(paper: "Paper", day: date) -> str:
 
 
 def cells_table(cells: Iterable["Cell"]) -> str:
-    head = (
-        "setting",
-        "model",
-        "devices",
-        "trace",
-        "minibatch",
-        "sync + balancer",
-        "figure",
-        "published",
-        "ours",
-        "off",
-        "points",
-        "sign",
-        "source",
-    )
+    head = (*CELLS, "points", "sign", "source")
     return table(head, (cell_row(c) for c in cells))
 
 

@@ -6,7 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from page_table import table
-from paper_page import KINDS, number
+from paper_page import CELLS, KINDS, number
 
 if TYPE_CHECKING:
     from reproduce_paper import Cell as Figure
@@ -84,19 +84,7 @@ def misses(cells: Iterable["Cell"]) -> str:
 
 
 def papers_table(papers: Iterable["Figure"]) -> str:
-    head = (
-        "setting",
-        "model",
-        "devices",
-        "trace",
-        "minibatch",
-        "sync + balancer",
-        "figure",
-        "published",
-        "ours",
-        "off",
-    )
-    return table((*head, "sign", "source"), map(paper_row, papers))
+    return table((*CELLS, "sign", "source"), map(paper_row, papers))
 
 
 def paper_row(c: "Figure") -> tuple[str, ...]:
