@@ -1,0 +1,1 @@
+"""What a run that exists loses, why, and what would change it."""

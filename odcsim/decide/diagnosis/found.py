@@ -1,0 +1,109 @@
+"""What is found in a run: where its step goes, who the others wait for, and what other ways to run it would bring."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from odcsim.timeline import Floats
+
+# Where a step goes. The first three are work; the rest is lost.
+PARTS: Mapping[str, str] = {
+    "compute": "compute",
+    "padding": "compute on padding",
+    "transfer": "transfers that nothing hides",
+    "lengths": "waiting: uneven lengths",
+    "device": "waiting: a slow device",
+    "stages": "waiting: uneven stages",
+    "bubble": "waiting: the pipeline fills and drains",
+    "loader": "data loader",
+    "collector": "garbage collection",
+    "launch": "launch gaps of the host",
+    "edges": "start and end",
+    "untold": "waiting of unknown cause",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """One part of the step: its mean over ranks and steps, and a 90 % interval over steps."""
+
+    name: str  # of PARTS
+    seconds: float
+    share: float
+    low: float  # of the share
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class LateMicrobatch:
+    """A microbatch that others waited for."""
+
+    step: int
+    rank: int
+    microbatch: int  # -1: not told apart
+    tokens: int  # 0: not known
+    seconds: float  # of waiting that it caused, of all ranks together
+    why: str  # of PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class RankFound:
+    """One rank: shares of its steps, how many times as long as others it takes for equal work, and what it caused."""
+
+    rank: int
+    compute: float
+    waiting: float
+    pace: float  # 1: as fast as the others
+    caused: float  # seconds of others' waiting in a step, on average
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where the steps of a run went."""
+
+    parts: tuple[StepPart, ...]  # in the order of PARTS; they sum to the step
+    ranks: tuple[RankFound, ...]
+    late: tuple[LateMicrobatch, ...]  # the worst first
+    by_step: Mapping[str, Floats] = field(repr=False)  # seconds of each part in each step
+    cannot: tuple[str, ...] = ()  # what could not be told, in words
+
+    @property
+    def seconds(self) -> float:
+        return sum(part.seconds for part in self.parts)
+
+    def share(self, name: str) -> float:
+        return next(part.share for part in self.parts if part.name == name)
+
+
+EFFORTS = ("a setting", "another sampler", "another engine")  # from least to most
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Another way to run the same samples: how many times as fast, with a 90 % interval."""
+
+    effort: str  # of EFFORTS
+    way: str  # in words: "lb-mini under on-demand"
+    gain: float
+    low: float
+    high: float
+    seconds: float  # of a step
+    balancer: str
+    sync: str
+    max_tokens: int
+    row: Mapping[str, Any]  # of the spine, as 'odcsim compare --json' prints it
+    dollars_a_day: float | None = None  # saved, where a price is known
+    setting: str = ""  # what to set in the trainer, in its words
+    rests: str = ""  # what it rests on, in words
+    fits: bool | None = None  # in memory; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Ways in order of effort; none where nothing is to gain."""
+
+    ways: tuple[Change, ...]
+    replayed: float  # seconds of the step as it ran, simulated, over measured
+    rests: str  # what is known of samples and seconds, in words
+    inputs: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the question that the rows answer
+    cannot: tuple[str, ...] = ()
