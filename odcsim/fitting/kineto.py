@@ -13,27 +13,19 @@ from typing import Any
 import numpy as np
 
 from odcsim.errors import InputError
+from odcsim.fitting.events import ABOUT, MICRO, OPTIMIZER, STEP, numbered, read_batches, timed
 from odcsim.fitting.fit import FitReport, examine
 from odcsim.fitting.logs import read_lengths, split_in_words
-from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer, timed
+from odcsim.fitting.measurements import Compute, Constant, Measurements
+from odcsim.fitting.measurements import timed as sized
+from odcsim.fitting.nccl import TOLD, is_collective, noted, shortest
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
 from odcsim.support import budget
-from odcsim.support.checked import LARGEST
-from odcsim.support.files import reading
-from odcsim.support.streamed import Streamed
-from odcsim.support.whole import text_of
 
-STEP, OPTIMIZER = "ProfilerStep#", "Optimizer.step"
-EVENTS, ABOUT = "traceEvents", "distributedInfo"
 MARKS = ("gpu_user_annotation", "user_annotation")  # the device's own first: the host runs ahead of its kernels
-TOLD = ("Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype")
 SPAN = 1000  # bytes of a kernel, with what is made of it
-COLLECTIVES = {"all": "all-gather", "reduce": "reduce-scatter"}
-BYTES = {"Float": 4, "BFloat16": 2, "Half": 2}
-SHORTEST = 3  # kernels of each size that are taken to have waited least
-MICRO = 1e-6
-LATEST = 1e18  # microseconds: some count from 1970, none from before there was time
+SIZED = ("all-gather", "reduce-scatter")  # what a profile has seconds of by size
 NOTES = (
     "From PyTorch profiler traces: seconds in which kernels ran, without NCCL's and the optimizer's; what the host "
     "leaves between them is not in it. Given to equal layers, {}; the constant counts as compute. Collectives: the "
@@ -54,34 +46,19 @@ class DeviceTrace:
 
 def read_trace(path: Path | str) -> DeviceTrace:
     path = Path(path)
-    missing, expected = "give a trace of torch.profiler", "a Chrome trace in JSON"
-    with reading(path, missing=missing, expected=expected), text_of(path) as text:
-        spans, about = _spans(Streamed(text, str(path)), path)
-        return _device(spans, about, path)
+    spans: list[dict[str, Any]] = []
 
+    def take(events: list[dict[str, Any]]) -> None:
+        spans.extend(_lean(event) for event in events if _wanted(event))
+        budget.check(SPAN * len(spans), f"{len(spans):,} kernels and more", path)
 
-def _spans(text: Streamed, path: Path) -> tuple[list[dict[str, Any]], Any]:
-    """What ran on the device and what marks its steps, of a trace that tells much else; and who the device is."""
-    spans, about, found = [], None, False
-    for key in text.members() if text.peek() == "{" else ():
-        if key == EVENTS and text.peek() == "[":
-            found = True
-            for events in text.array():
-                spans += [_lean(e) for e in events if isinstance(e, dict) and e.get("ph") == "X" and _wanted(e)]
-                budget.check(SPAN * len(spans), f"{len(spans):,} kernels and more", path)
-        elif key == ABOUT:
-            about = text.value()
-        else:
-            text.value()
-    if not found:
-        raise InputError("not a trace", where=str(path), fix="export one with profiler.export_chrome_trace")
-    text.end()
-    return spans, about
+    about = read_batches(path, take)
+    return _device(spans, about.get(ABOUT), path)
 
 
 def _wanted(event: dict[str, Any]) -> bool:
     marks = event.get("cat") in MARKS and str(event.get("name", "")).startswith((STEP, OPTIMIZER))
-    return (marks or event.get("cat") == "kernel") and _timed(event)
+    return (marks or event.get("cat") == "kernel") and timed(event)
 
 
 def _lean(event: dict[str, Any]) -> dict[str, Any]:
@@ -98,14 +75,14 @@ def _device(spans: list[dict[str, Any]], about: Any, path: Path) -> DeviceTrace:
     if not steps:
         raise InputError(f"holds no {STEP} ranges", where=str(path), fix="call profiler.step() after each step")
     optimizer = _ranges(spans, OPTIMIZER)
-    mine = [k for k in kernels if not _collective(k)]
+    mine = [k for k in kernels if not is_collective(str(k.get("name", "")))]
     busy = _union((k["ts"], k["ts"] + k["dur"]) for k in mine)
     busy = [piece for begin, end in busy for piece in _without(begin, end, [o[1:] for o in optimizer])]
     who = [about.get(key) if isinstance(about, dict) else None for key in ("rank", "world_size")]
     return DeviceTrace(
         device=who[0] if type(who[0]) is int else 0,
         devices=who[1] if type(who[1]) is int else 1,
-        steps={_number(name, path): MICRO * _overlap(busy, begin, end) for name, begin, end in steps},
+        steps={numbered(name, path): MICRO * _overlap(busy, begin, end) for name, begin, end in steps},
         transfers=tuple(t for k in kernels if (t := _transfer(k)) is not None),
         optimizer=tuple(MICRO * (end - begin) for _, begin, end in optimizer),
     )
@@ -123,23 +100,26 @@ def fit_traces(
             if key not in held:
                 problem = f"no lengths of step {step} on device {trace.device}"
                 raise InputError(problem, where=str(lengths), fix="give a row for each microbatch of each step traced")
-            if not timed(seconds):
+            if not sized(seconds):
                 ran = f"kernels ran for {seconds:g} s" if seconds else "no kernel ran"
                 raise InputError(f"{ran} in step {step}", where=str(lengths), fix="trace whole steps")
             every = [n for microbatch in held[key] for n in microbatch]
             squares = float(model.squares(np.array(every)).sum())
             rows.append(Compute("microbatch", sum(every), squares, seconds, max(every), len(held[key])))
-    constants = [Constant("optimizer", t.devices, s) for t in traces for s in t.optimizer if timed(s)]
+    constants = [Constant("optimizer", t.devices, s) for t in traces for s in t.optimizer if sized(s)]
     hardware = f"{len(traces)} traces of {max(t.devices for t in traces)} devices"
     notes = NOTES.format(split_in_words(recipe))
     measurements = Measurements(
-        model.name, gpu, tuple(rows), _shortest(traces), tuple(constants), hardware, transport="NCCL", notes=notes
+        model.name,
+        gpu,
+        tuple(rows),
+        shortest([call for trace in traces for call in trace.transfers]),
+        tuple(constants),
+        hardware,
+        transport="NCCL",
+        notes=notes,
     )
     return examine(measurements, model.layers, recipe=recipe)
-
-
-def _timed(event: dict[str, Any]) -> bool:
-    return all(type(event.get(key)) in (int, float) and 0 <= event[key] <= LATEST for key in ("ts", "dur"))
 
 
 def _ranges(spans: list[dict[str, Any]], prefix: str) -> list[tuple[str, float, float]]:
@@ -151,45 +131,11 @@ def _ranges(spans: list[dict[str, Any]], prefix: str) -> list[tuple[str, float, 
     return []
 
 
-def _number(name: str, path: Path) -> int:
-    digits = name.removeprefix(STEP)
-    if not digits.isdecimal() or len(digits) > 12:
-        raise InputError(f"range {name[:40]!r} has no number", where=str(path), fix=f"expected {STEP}12")
-    return int(digits)
-
-
-def _collective(kernel: dict[str, Any]) -> bool:
-    return str(kernel.get("name", "")).lower().startswith(("nccl", "rccl"))
-
-
 def _transfer(kernel: dict[str, Any]) -> tuple[str, int, int, float] | None:
     """An all-gather or reduce-scatter with its size, from what torch notes beside the kernel."""
-    args = kernel["args"] if isinstance(kernel.get("args"), dict) else {}
-    name = str(args.get("Collective name", "")).strip("_").lower()
-    kind = COLLECTIVES.get(name.replace("allgather", "all_gather").split("_")[0])
-    if not _collective(kernel) or kind is None or ("gather" not in name and "scatter" not in name):
-        return None
-    counts = [args.get(key, 0) for key in ("In msg nelems", "Out msg nelems", "Group size")]
-    numbers = [n for n in counts if type(n) is int and n > 0]
-    size = BYTES.get(str(args.get("dtype")))
-    if size is None or len(numbers) < len(counts):
-        return None
-    seconds = MICRO * float(kernel["dur"])
-    return (kind, numbers[2], size * max(numbers[:2]), seconds) if timed(seconds) and max(numbers) < LARGEST else None
-
-
-def _shortest(traces: list[DeviceTrace]) -> tuple[Transfer, ...]:
-    """Of each size the kernels that waited least; nothing of a kind that came in one size only."""
-    groups: dict[tuple[str, int], dict[int, list[float]]] = {}
-    for kind, devices, size, seconds in (t for trace in traces for t in trace.transfers):
-        groups.setdefault((kind, devices), {}).setdefault(size, []).append(seconds)
-    return tuple(
-        Transfer(kind, devices, size, s)
-        for (kind, devices), sizes in sorted(groups.items())
-        if len(sizes) > 1 and sum(min(len(v), SHORTEST) for v in sizes.values()) > 2
-        for size, every in sorted(sizes.items())
-        for s in sorted(every)[:SHORTEST]
-    )
+    call, seconds = noted(kernel.get("args")), MICRO * float(kernel["dur"])
+    known = is_collective(str(kernel.get("name", ""))) and call.kind in SIZED and call.bytes and call.ranks
+    return (call.kind, call.ranks, call.bytes, seconds) if known and sized(seconds) else None
 
 
 def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,0 +1,103 @@
+"""Which calls of several ranks are one meeting, and how far the ranks' clocks are apart: a collective ends at once."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from odcsim.observed.ranks import OwnTrace
+
+TOGETHER = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "barrier")  # nobody leaves before all came
+NEAR = 100.0  # microseconds that clocks may be apart after all
+LIKE = ("told", "kind", "step", "bytes", "ranks")  # what the key of a meeting that order tells begins with
+Key = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Of each rank, which of its calls belongs to which meeting."""
+
+    meetings: Mapping[Key, Mapping[int, int]]  # rank: its call
+    lonely: int = 0  # calls that no other rank's belongs to, though others were seen
+
+
+def matched(traces: Mapping[int, OwnTrace], steps: Sequence[int]) -> Matched:
+    """By group and number in it, where torch notes them; else by kind, size and order in the step, where all ranks
+    have as many."""
+    meetings: dict[Key, dict[int, int]] = defaultdict(dict)
+    counts: dict[Key, dict[int, int]] = defaultdict(dict)
+    for rank, trace in traces.items():
+        for step in trace.steps:
+            for place in step.calls.tolist() if step.number in steps else ():
+                call = trace.calls[place]
+                told = call.sequence >= 0 and call.group
+                key: Key = (call.group, call.sequence) if told else (step.number, call.bytes, call.ranks)
+                key = (bool(told), call.kind, *key)
+                number = counts[key].setdefault(rank, 0)
+                counts[key][rank] += 1
+                meetings[*key, number][rank] = place
+    for key, calls in list(meetings.items()):
+        several = counts[key[:-1]].values()
+        sizes = {traces[r].calls[place].ranks for r, place in calls.items()}
+        if len(calls) > 1 and ((not key[0] and len(set(several)) > 1) or len(calls) > max(sizes) > 0):
+            del meetings[key]
+            meetings |= {(*key, rank): {rank: place} for rank, place in calls.items()}
+    return Matched(meetings)
+
+
+def parted(traces: Mapping[int, OwnTrace], met: Matched, ahead: Mapping[int, float]) -> Matched:
+    """Where a trace has lost some, order misleads: those that one rank left before another came are matched anew, by
+    when they were done."""
+    meetings, lonely = dict[Key, Mapping[int, int]](), dict[Key, list[tuple[float, int, int]]]()
+    for key, calls in met.meetings.items():
+        every = [(traces[r].calls[place], ahead[r]) for r, place in calls.items()]
+        if key[0] or every[0][0].kind not in TOGETHER:
+            meetings[key] = calls
+        elif len(every) == 1 or min(c.done + a for c, a in every) + NEAR < max(c.came + a for c, a in every):
+            ends = [(traces[r].calls[place].done + ahead[r], r, place) for r, place in calls.items()]
+            lonely.setdefault(key[: len(LIKE)], []).extend(ends)
+        else:
+            meetings[key] = calls
+    for like, ends in lonely.items():
+        meetings |= {(*like, "by end", i): calls for i, calls in enumerate(_by_end(sorted(ends)))}
+    alone = sum(len(calls) == 1 for calls in meetings.values()) if len(traces) > 1 else 0
+    return Matched(meetings, alone)
+
+
+def _by_end(ends: Sequence[tuple[float, int, int]]) -> list[dict[int, int]]:
+    found: list[dict[int, int]] = []
+    last = -np.inf
+    for end, rank, place in ends:
+        if end - last > NEAR or rank in found[-1]:
+            found.append({})
+        found[-1][rank] = place
+        last = end
+    return found
+
+
+def offsets(traces: Mapping[int, OwnTrace], met: Matched) -> tuple[dict[int, float], tuple[int, ...]]:
+    """Microseconds to add to each rank's clock, and the ranks that met nobody whose clock is known.
+
+    The median over the meetings that two ranks share, where that is more than half of them differ by: on one machine
+    clocks are the same, and ends are not.
+    """
+    first = min(traces)
+    found = {r: (t.base - traces[first].base) / 1e3 for r, t in traces.items()}
+    known, left = {first}, set(traces) - {first}
+    while left:
+        apart: dict[int, list[float]] = defaultdict(list)
+        for calls in met.meetings.values():
+            done = [traces[r].calls[place].done + found[r] for r, place in calls.items() if r in known]
+            if done:
+                for rank in calls.keys() & left:
+                    apart[rank].append(traces[rank].calls[calls[rank]].done + found[rank] - float(np.mean(done)))
+        if not apart:
+            break
+        rank = max(apart, key=lambda r: len(apart[r]))
+        ahead = float(np.median(apart[rank]))
+        if abs(ahead) > np.median(np.abs(np.array(apart[rank]) - ahead)):
+            found[rank] -= ahead
+        known.add(rank)
+        left.remove(rank)
+    return found, tuple(sorted(left))

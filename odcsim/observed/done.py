@@ -1,0 +1,183 @@
+"""What a rank did, on its own clock: on its GPU, or on its host's processor where a trace has no GPU."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from odcsim.fitting.nccl import BYTES, kind_of
+from odcsim.observed.kernels import RankEvents, SpanRows
+from odcsim.observed.spans import NONE, Spans, in_turn, united, within
+from odcsim.timeline import Floats, Ints
+
+STAGES = ("send-recv", "send", "recv")
+AWAKE = 10_000.0  # microseconds that a thread may take to go on after what it waited for
+
+
+@dataclass(frozen=True, slots=True)
+class CalledOn:
+    """A collective of one rank, in microseconds."""
+
+    kind: str
+    bytes: int
+    ranks: int
+    group: str
+    sequence: int
+    came: float
+    done: float
+    launched: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkDone:
+    """What a rank did, in microseconds. Spans of one kind do not overlap."""
+
+    begin: Floats  # of kernels that compute, or operators
+    end: Floats
+    launched: Floats  # by the host
+    names: Ints
+    calls: tuple[CalledOn, ...]
+    meeting: Spans  # where nothing but a collective may be under way
+    met: Ints  # in `calls`
+    stages: Spans = field(default=NONE)
+    moves: Spans = field(default=NONE)
+    moved: Floats = field(default_factory=lambda: np.zeros(0))  # when each move was launched
+    moved_by: Floats = field(default_factory=lambda: np.zeros(0))  # when it had ended
+    loading: Spans = field(default=NONE)
+    collecting: Spans = field(default=NONE)
+    known: bool = True  # when the host launched each
+
+
+def on_gpu(events: RankEvents) -> WorkDone:
+    begin, end, correlations, names = events.kernels.columns()
+    started = _Launched(events)
+    launched, share = started(correlations, begin)
+    came, done, calling, places = events.collectives.columns()
+    asked, _ = started(calling, came)
+    calls = tuple(
+        CalledOn(kind, n.bytes, n.ranks, n.group, n.sequence, a, b, c)
+        for n, a, b, c in zip(
+            (events.notes[i] for i in places), came.tolist(), done.tolist(), asked.tolist(), strict=True
+        )
+        for kind in (_really(n.kind, events),)
+    )
+    staged = np.array([call.kind in STAGES for call in calls], bool)
+    first, last, met = in_turn(came[~staged], done[~staged])
+    copying, copied_by, which, _ = events.moves.columns()
+    return WorkDone(
+        begin, end, launched, names, calls, (first, last), np.flatnonzero(~staged)[met],
+        stages=united(came[staged], done[staged]), moves=united(copying, copied_by),
+        moved=started(which, copying)[0], moved_by=copied_by,
+        loading=_on(events.loading, events), collecting=_on(events.collecting, events), known=share > 0.5,
+    )  # fmt: skip
+
+
+def _really(kind: str, events: RankEvents) -> str:
+    """NCCL has one kernel for all that goes to one rank: what the host asked for tells them apart."""
+    if kind == "send-recv" and any("all_to_all" in name for name in events.spoken):
+        return "all-to-all"
+    return kind or "collective"
+
+
+class _Launched:
+    """When the host launched what has these numbers; where that is not known, when it began."""
+
+    def __init__(self, events: RankEvents) -> None:
+        self.begin, _, self.numbers, _ = events.launches.columns()
+        order = np.argsort(self.numbers, kind="stable")
+        self.begin, self.numbers = self.begin[order], self.numbers[order]
+
+    def __call__(self, numbers: Ints, began: Floats) -> tuple[Floats, float]:
+        if not len(self.numbers) or not len(numbers):
+            return began, 0.0
+        place = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
+        found = (self.numbers[place] == numbers) & (numbers >= 0)
+        return np.where(found, np.minimum(self.begin[place], began), began), float(found.mean())
+
+
+def on_host(events: RankEvents) -> WorkDone:
+    """Operators of the main thread compute, but for those that call a collective themselves; where it shows no sign
+    of life until a collective is done, it waited."""
+    main = main_thread(events)
+    begin, end, threads, names = events.operators.columns()
+    mine = threads == main
+    asked = np.array([side for call in events.calls for side in call[1:3]])
+    calling = np.sort(asked[::2])
+    nested = np.searchsorted(calling, end, side="left") - np.searchsorted(calling, begin, side="left")
+    loading, collecting = _on(events.loading, events, main), _on(events.collecting, events, main)
+    computing = mine & (names >= 0) & (nested == 0) & (within(begin, loading) < 0)
+    calls = _gloo_calls(events)
+    signs = [begin[mine], end[mine], *events.backward.columns()[:2], asked, *loading, *collecting]
+    busy = united(begin[computing], end[computing])
+    waits = _blocked(np.unique(np.concatenate(signs)), busy, calls, (loading, collecting))
+    staged = np.array([calls[i].kind in STAGES for i in waits[2]], bool)
+    return WorkDone(
+        begin[computing], end[computing], begin[computing], names[computing], calls,
+        (waits[0][~staged], waits[1][~staged]), waits[2][~staged], stages=(waits[0][staged], waits[1][staged]),
+        loading=loading, collecting=collecting,
+    )  # fmt: skip
+
+
+def main_thread(events: RankEvents) -> int:
+    if events.steps:
+        return events.steps[0][3]
+    _, _, threads, names = events.operators.columns()
+    return int(np.bincount(threads[names >= 0]).argmax()) if (names >= 0).any() else 0
+
+
+def _on(rows: SpanRows, events: RankEvents, thread: int | None = None) -> Spans:
+    """Of the main thread: what others load in time, nobody waits for."""
+    begin, end, threads, _ = rows.columns()
+    here = threads == (main_thread(events) if thread is None else thread)
+    return united(begin[here], end[here])
+
+
+def _blocked(
+    signs: Floats, busy: Spans, calls: tuple[CalledOn, ...], awake: tuple[Spans, ...]
+) -> tuple[Floats, Floats, Ints]:
+    """Between two signs of life in which a collective was done, and nothing else went on: until then the thread
+    waited for it."""
+    order = sorted(range(len(calls)), key=lambda i: calls[i].done)
+    done = np.array([calls[i].done for i in order])
+    place = np.searchsorted(signs, done, side="right")
+    kept = (place > 0) & (place < len(signs))
+    for spans in (busy, *awake):
+        kept &= within(done, spans) < 0
+    which, done, place = np.array(order, np.int64)[kept], done[kept], place[kept]
+    if not len(which):
+        return *NONE, which
+    low, high = signs[place - 1], signs[place]
+    last = np.append(low[1:] != low[:-1], True)  # of those that were done in one gap
+    until = np.where(last & (high - done <= AWAKE), high, done)
+    begin, end, places = in_turn(low, until)
+    return begin, end, which[places]
+
+
+def _gloo_calls(events: RankEvents) -> tuple[CalledOn, ...]:
+    """What the rank asked for, with when gloo was done with it: the first of its kind and size that began after."""
+    waiting: _Waiting = defaultdict(list)
+    for name, begin, end, elements, dtype in sorted(events.gloo, key=lambda g: -g[1]):
+        waiting[kind_of(name), elements].append((begin, end, dtype))
+    found = []
+    for name, begin, _, sizes in sorted(events.calls, key=lambda c: c[1]):
+        kind = kind_of(name) if name.startswith("c10d::") else ""
+        ran = _first(waiting, kind, sizes or (0,), begin) if kind else None
+        if ran is not None:
+            size = BYTES.get(ran[2].lower(), 0) * max(sizes, default=0)
+            found.append(CalledOn(kind, size, 0, "", -1, begin, ran[1], begin))
+    return tuple(found)
+
+
+_Waiting = dict[tuple[str, int], list[tuple[float, float, str]]]
+
+
+def _first(waiting: _Waiting, kind: str, sizes: tuple[int, ...], asked: float) -> tuple[float, float, str] | None:
+    best: list[tuple[float, float, str]] | None = None
+    for ran in dict.fromkeys((kind, "all-reduce" if kind == "reduce-scatter" else kind)):  # as gloo does it
+        for size in sizes:
+            queue = waiting.get((ran, size), [])
+            while queue and queue[-1][0] < asked:
+                queue.pop()
+            if queue and (best is None or queue[-1][0] < best[-1][0]):
+                best = queue
+    return best.pop() if best else None

@@ -1,0 +1,159 @@
+"""Traces of torch.profiler, of one, some or all ranks of a run, become a SeenRun."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from odcsim.errors import InputError
+from odcsim.fitting.events import EVENTS, MICRO
+from odcsim.fitting.nccl import shortest
+from odcsim.observed.clocks import Key, Matched, matched, offsets, parted
+from odcsim.observed.ranks import OwnStep, OwnTrace, read_rank
+from odcsim.observed.run import NO, Met, RanStep, SeenRun, Track
+from odcsim.support.whole import text_of
+
+FIRST = 1 << 20  # characters in which a trace names its events
+MOST = 300  # signatures of equal work that are told
+BEGINS = re.compile(rf'\s*{{.*"{EVENTS}"\s*:', re.DOTALL)
+
+
+def holds(path: Path | str) -> bool:
+    """Whether it may be one, by its beginning."""
+    try:
+        with text_of(Path(path)) as text:
+            return BEGINS.match(text.read(FIRST)) is not None
+    except (OSError, ValueError, InputError):
+        return False
+
+
+def read(paths: Sequence[Path | str], *, advance: Callable[[float], None] = lambda _: None) -> SeenRun:
+    """`advance` hears what share of the files is read."""
+    traces: dict[int, OwnTrace] = {}
+    for i, path in enumerate(paths):
+        trace = read_rank(str(path))
+        rank = _rank(trace, paths)
+        _check(rank, trace, traces)
+        traces[rank] = trace
+        advance((i + 1) / len(paths))
+    return _seen(dict(sorted(traces.items())))
+
+
+def _rank(trace: OwnTrace, paths: Sequence[Path | str]) -> int:
+    if trace.rank is None and len(paths) > 1:
+        raise InputError("does not say its rank", where=trace.where, fix="name each file after its rank: rank0.json")
+    return trace.rank or 0
+
+
+def _check(rank: int, trace: OwnTrace, others: Mapping[int, OwnTrace]) -> None:
+    """One run has each rank once."""
+    if rank in others:
+        problem = f"is of rank {rank}, as {others[rank].where} is"
+        raise InputError(problem, where=trace.where, fix="give one trace of each rank of one run")
+    for other in others.values():
+        if trace.world and other.world and trace.world != other.world:
+            problem = f"is of {trace.world} ranks, and {other.where} of {other.world}"
+            raise InputError(problem, where=trace.where, fix="give traces of one run")
+        if trace.gpu != other.gpu:
+            problem = f"holds {'a' if trace.gpu else 'no'} GPU's kernels, unlike {other.where}"
+            raise InputError(problem, where=trace.where, fix="give traces of one run")
+        if not {s.number for s in trace.steps} & {s.number for s in other.steps}:
+            problem = f"has no step in common with {other.where}"
+            raise InputError(problem, where=trace.where, fix="give traces of the same steps of one run")
+
+
+def _seen(traces: dict[int, OwnTrace]) -> SeenRun:
+    numbers = sorted(set.intersection(*({s.number for s in t.steps} for t in traces.values())))
+    world = max(max(t.world for t in traces.values()), max(traces) + 1, len(traces))
+    met = matched(traces, numbers)
+    ahead, apart = offsets(traces, met)
+    met = parted(traces, met, ahead)
+    origin = min(s.pieces.edges[0] + ahead[r] for r, t in traces.items() for s in t.steps if s.number == numbers[0])
+    shifts = {rank: ahead[rank] - origin for rank in traces}
+    steps = tuple(_step(number, traces, met, shifts, world) for number in numbers)
+    tokens = all(m.tokens for step in steps for m in step.microbatches) and any(s.microbatches for s in steps)
+    told = [s.deferred for t in traces.values() for s in t.steps if s.deferred is not None]
+    units = max(t.units for t in traces.values())
+    return SeenRun(
+        source=f"torch.profiler traces of {len(traces)} of {world} ranks",
+        ranks=world,
+        seen=tuple(traces),
+        steps=steps,
+        sync="deferred" if told and all(told) else "collective",
+        layers=units or max(s.gathers for t in traces.values() for s in t.steps),
+        alike=_alike(list(traces.values()), list(traces)),
+        transfers=shortest(
+            [
+                (c.kind, c.ranks or world, c.bytes, (c.done - c.came) * MICRO)
+                for t in traces.values()
+                for c in t.calls
+                if c.bytes and c.done > c.came and c.kind in ("all-gather", "reduce-scatter")
+            ]
+        ),
+        updates=tuple(seconds for t in traces.values() for seconds in t.updates),
+        rests="tokens" if tokens else "seconds",
+        lacks=_lacks(traces, met, apart, world, tokens),
+    )
+
+
+def _step(
+    number: int, traces: Mapping[int, OwnTrace], met: Matched, shifts: Mapping[int, float], world: int
+) -> RanStep:
+    own = {rank: next(s for s in t.steps if s.number == number) for rank, t in traces.items()}
+    wanted = {
+        (rank, place) for rank, step in own.items() for place in {*step.calls.tolist(), *step.pieces.calls.tolist()}
+    }
+    chosen: list[tuple[Key, Mapping[int, int]]] = [
+        (key, calls) for key, calls in met.meetings.items() if any(pair in wanted for pair in calls.items())
+    ]
+    places = {pair: i for i, (_, calls) in enumerate(chosen) for pair in calls.items()}
+    meetings = tuple(_met(calls, traces, shifts, world) for _, calls in chosen)
+    tracks = tuple(_track(rank, step, places, shifts[rank]) for rank, step in own.items())
+    ran = tuple(replace(m, rank=rank) for rank, step in own.items() for m in step.microbatches)
+    seconds = float(np.mean([track.seconds for track in tracks]))
+    return RanStep(number, seconds, ran, tracks, meetings)
+
+
+def _met(calls: Mapping[int, int], traces: Mapping[int, OwnTrace], shifts: Mapping[int, float], world: int) -> Met:
+    every = {rank: traces[rank].calls[place] for rank, place in calls.items()}
+    one = next(iter(every.values()))
+    came = {rank: float(call.came + shifts[rank]) * MICRO for rank, call in every.items()}
+    done = max(float(call.done + shifts[rank]) * MICRO for rank, call in every.items())
+    return Met(one.kind, max(c.bytes for c in every.values()), one.ranks or world, came, done)
+
+
+def _track(rank: int, step: OwnStep, places: Mapping[tuple[int, int], int], shift: float) -> Track:
+    pieces = step.pieces
+    meetings = np.array([places.get((rank, call), NO) for call in pieces.calls.tolist()], np.int64)
+    return Track(rank, pieces.kinds, (pieces.edges + shift) * MICRO, meetings, pieces.microbatches)
+
+
+def _alike(traces: Sequence[OwnTrace], ranks: Sequence[int]) -> dict[str, dict[int, float]]:
+    """Of what all ranks ran, that with the most seconds."""
+    if len(traces) < 2:
+        return {}
+    common = set.intersection(*(set(t.alike) for t in traces))
+    most = sorted(common, key=lambda name: (-sum(t.alike[name][1] for t in traces), name))[:MOST]
+    return {name: {r: t.alike[name][0] for r, t in zip(ranks, traces, strict=True)} for name in most}
+
+
+def _lacks(
+    traces: Mapping[int, OwnTrace], met: Matched, apart: Sequence[int], world: int, tokens: bool
+) -> tuple[str, ...]:
+    steps = [s for t in traces.values() for s in t.steps]
+    said = []
+    if len(traces) < world:
+        said.append(f"{len(traces)} of {world} ranks were seen: when the others came to a meeting is not told")
+    if not tokens:
+        said.append("what microbatches held is not told: profile with record_shapes=True, or give their lengths")
+    elif max(s.samples for s in steps) > 1:
+        said.append("padding is not told: tokens are those of the shapes of what was looked up")
+    if not any(t.host for t in traces.values()):
+        said.append("what the host did is not told: profile with ProfilerActivity.CPU, too")
+    if met.lonely:
+        said.append(f"{met.lonely} calls of collectives could not be matched with other ranks'")
+    if apart:
+        said.append(f"no meeting tells the clock of ranks {', '.join(map(str, apart))}")
+    return tuple(said)

@@ -1,0 +1,186 @@
+"""One file becomes one rank: its steps in pieces, its calls and its microbatches, on its own clock."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from odcsim.errors import InputError
+from odcsim.fitting.events import ABOUT, MICRO
+from odcsim.observed.done import CalledOn, WorkDone, on_gpu, on_host
+from odcsim.observed.kernels import BASE, RankEvents, read_events
+from odcsim.observed.pieces import Pieces, cut
+from odcsim.observed.run import Doing, RanMicrobatch
+from odcsim.observed.spans import Spans, united, within
+from odcsim.observed.windows import MicrobatchWindow, Window, microbatches, steps
+from odcsim.timeline import Floats, Ints
+
+MOST = 2000  # signatures of equal work that a rank tells of
+NAMED = re.compile(r"rank[_-]?(\d{1,6})(?!\d)|(?:^|[_.-])(\d{1,6})(?=[._])", re.IGNORECASE)
+LEAST = 1000  # of all seconds, so many parts, for a signature to be told
+SIZED = re.compile(r"\[\d")
+GRADIENTS = ("reduce-scatter", "all-reduce")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnStep:
+    """A step of one rank. Microbatches do not know its rank yet."""
+
+    number: int
+    pieces: Pieces
+    calls: Ints  # that it came to in this step
+    microbatches: tuple[RanMicrobatch, ...]
+    samples: int  # the most that a microbatch holds; 0: not known
+    deferred: bool | None  # whether gradients left with the last microbatch alone; None: not told
+    gathers: int  # of one size before the first backward
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnTrace:
+    """What one file tells."""
+
+    where: str
+    rank: int | None
+    world: int  # 0: not known
+    gpu: bool
+    base: int  # nanoseconds that its clock begins late
+    calls: tuple[CalledOn, ...]
+    steps: tuple[OwnStep, ...]
+    alike: dict[str, tuple[float, float]]  # median seconds of each signature, and all of its seconds
+    updates: tuple[float, ...]
+    units: int  # that are gathered by name
+    host: bool  # whether it tells what the host did
+
+
+def read_rank(path: str) -> OwnTrace:
+    events = read_events(path)
+    gpu = len(events.kernels) + len(events.collectives) > 0
+    did = on_gpu(events) if gpu else on_host(events)
+    windows = steps(events, did)
+    if not windows:
+        raise InputError(
+            "holds no work of a GPU or a processor", where=path, fix="profile with ProfilerActivity.CPU and CUDA"
+        )
+    rank, world = _who(events)
+    return OwnTrace(
+        path, rank, world, gpu, base if type(base := events.about.get(BASE)) is int and 0 <= base < 2**62 else 0,
+        did.calls, tuple(_step(events, did, window) for window in windows), _alike(events, did, windows),
+        _updates(events, did), len(events.units), len(events.operators) > 0,
+    )  # fmt: skip
+
+
+def _who(events: RankEvents) -> tuple[int | None, int]:
+    """As the trace says it; else by the file's name; else by the number of the device."""
+    about = events.about.get(ABOUT)
+    said = [about.get(key) if type(about) is dict else None for key in ("rank", "world_size")]
+    rank, world = (n if type(n) is int and 0 <= n < 2**31 else None for n in said)
+    if rank is None and (named := NAMED.search(Path(events.path).name)):
+        rank = int(named[1] or named[2])
+    if rank is None and events.pids:
+        rank = min(events.pids)
+    return rank, world or 0
+
+
+def _step(events: RankEvents, did: WorkDone, window: Window) -> OwnStep:
+    marks = microbatches(events, did, window)
+    owners = within(np.array([c.launched for c in did.calls]), _hosts(marks))
+    begin, end, numbers = _on_device(did, marks, owners)
+    goings = [
+        (Doing.COMPUTE, united(did.begin, did.end)), (Doing.TRANSFER, did.moves), (Doing.STAGE, did.stages),
+        (Doing.LOADER, did.loading), (Doing.COLLECTOR, did.collecting),
+    ]  # fmt: skip
+    pieces = cut(*window.device, goings, did.meeting, did.met, (begin, end), numbers)
+    came = np.array([c.came for c in did.calls])
+    return OwnStep(
+        window.number, pieces, np.flatnonzero((came >= window.device[0]) & (came < window.device[1])),
+        _ran(pieces, marks), max((m.samples for m in marks), default=0),
+        _deferred(did.calls, owners, len(marks)), _gathers(did.calls, owners, marks),
+    )  # fmt: skip
+
+
+def _hosts(marks: Sequence[MicrobatchWindow]) -> Spans:
+    return np.array([m.begin for m in marks]), np.array([m.end for m in marks])
+
+
+def _on_device(did: WorkDone, marks: Sequence[MicrobatchWindow], owners: Ints) -> tuple[Floats, Floats, Ints]:
+    """From the first that was launched in a microbatch to the last; one ends where the next begins."""
+    whose = np.append(within(did.launched, _hosts(marks)), owners)
+    begin = np.append(did.begin, [c.came for c in did.calls])
+    end = np.append(did.end, [c.done for c in did.calls])
+    first, last = np.full(len(marks), np.inf), np.full(len(marks), -np.inf)
+    mine = whose >= 0
+    np.minimum.at(first, whose[mine], begin[mine])
+    np.maximum.at(last, whose[mine], end[mine])
+    numbers = np.flatnonzero(first < last)
+    first, last = first[numbers], last[numbers]
+    last = np.minimum(last, np.append(first[1:], np.inf))
+    kept = first < last
+    return first[kept], last[kept], numbers[kept]
+
+
+def _ran(pieces: Pieces, marks: Sequence[MicrobatchWindow]) -> tuple[RanMicrobatch, ...]:
+    seconds = np.diff(pieces.edges) * MICRO
+    computing = pieces.kinds == Doing.COMPUTE
+    found = []
+    for i, mark in enumerate(marks):
+        mine = pieces.microbatches == i
+        wall, computed = float(seconds[mine].sum()), float(seconds[mine & computing].sum())
+        found.append(RanMicrobatch(0, i, computed, wall, (), mark.computed, mark.computed))
+    return tuple(found)
+
+
+def _deferred(calls: Sequence[CalledOn], owners: Ints, count: int) -> bool | None:
+    """By reduce-scatters; by all-reduces where there is none."""
+    for kind in GRADIENTS:
+        left = {int(owner) for call, owner in zip(calls, owners, strict=True) if call.kind == kind and owner >= 0}
+        if left:
+            return left == {count - 1} if count > 1 else None
+    return None
+
+
+def _gathers(calls: Sequence[CalledOn], owners: Ints, marks: Sequence[MicrobatchWindow]) -> int:
+    """All-gathers of the size that most have, before a microbatch's first backward."""
+    if not marks:
+        return 0
+    sizes = Counter(
+        call.bytes
+        for call, owner in zip(calls, owners, strict=True)
+        if owner == 0 and call.kind == "all-gather" and call.launched < marks[0].turned
+    )
+    return max(sizes.values(), default=0)
+
+
+def _alike(events: RankEvents, did: WorkDone, windows: Sequence[Window]) -> dict[str, tuple[float, float]]:
+    """Median seconds of the kernels, or operators, of each signature that says how much work it is."""
+    inside = (
+        within(did.begin, (np.array([w.device[0] for w in windows]), np.array([w.device[1] for w in windows]))) >= 0
+    )
+    names, seconds = did.names[inside], (did.end - did.begin)[inside] * MICRO
+    every = np.bincount(names, seconds, minlength=len(events.names.known))
+    chosen = np.argsort(-every, kind="stable")[:MOST]
+    order = np.argsort(names, kind="stable")
+    names, seconds = names[order], seconds[order]
+    words = list(events.names.known)
+    found = {}
+    for number in chosen[every[chosen] > every.sum() / LEAST]:
+        if not SIZED.search(words[number]):
+            continue
+        mine = seconds[slice(*np.searchsorted(names, (number, number + 1)))]
+        found[words[number]] = float(np.median(mine)), float(every[number])
+    return found
+
+
+def _updates(events: RankEvents, did: WorkDone) -> tuple[float, ...]:
+    """Seconds of optimizer steps: on the device, where it has any."""
+    if events.device_updates or not len(events.kernels):
+        spans = events.device_updates or events.updates
+        return tuple((end - begin) * MICRO for begin, end in spans)
+    found = []
+    for begin, end in events.updates:
+        mine = (did.launched >= begin) & (did.launched < end)
+        if mine.any():
+            found.append(float(did.end[mine].max() - did.begin[mine].min()) * MICRO)
+    return tuple(found)

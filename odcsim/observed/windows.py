@@ -1,0 +1,163 @@
+"""Steps and microbatches: where they begin and end for the host that launches, and so for the device that follows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from odcsim.fitting.events import numbered
+from odcsim.observed.done import WorkDone
+from odcsim.observed.kernels import OUTERMOST, Embedded, RankEvents
+from odcsim.observed.spans import Spans, united
+from odcsim.timeline import Floats
+
+BACKWARD = ("embedding_backward", "embedding_dense_backward", "embeddingbackward")  # the last kernel of a backward
+FORWARD = 8  # operators between two backwards that make a forward
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A step, in microseconds: for the host, and for the device."""
+
+    number: int
+    host: tuple[float, float]
+    device: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchWindow:
+    """When the host launched it, and what it looked up; 0 tokens: not known."""
+
+    begin: float
+    turned: float  # when its first backward began
+    end: float
+    computed: int = 0
+    samples: int = 0
+
+
+def steps(events: RankEvents, did: WorkDone) -> tuple[Window, ...]:
+    """By the profiler's own ranges; else cut by the optimizer's; else the whole trace is one."""
+    ranges = _ranges(events, did)
+    launched, ended = _ends(did)
+    if not ranges:
+        return ()
+
+    def over(moment: float) -> float:
+        """When the device has done what was launched before."""
+        place = int(np.searchsorted(launched, moment, side="left"))
+        return max(moment, float(ended[place - 1])) if place else moment
+
+    begins = [over(begin) for _, begin, _ in ranges]
+    windows = []
+    for i, (number, begin, end) in enumerate(ranges):
+        follows = i + 1 < len(ranges) and ranges[i + 1][0] == number + 1
+        last = begins[i + 1] if follows else min(over(end), begins[i + 1] if i + 1 < len(ranges) else np.inf)
+        if begins[i] < last:
+            windows.append(Window(number, (begin, ranges[i + 1][1] if follows else end), (begins[i], float(last))))
+    return tuple(windows)
+
+
+def _ranges(events: RankEvents, did: WorkDone) -> list[tuple[int, float, float]]:
+    marked = events.steps if events.steps and (did.known or not events.device_steps) else events.device_steps
+    spans: dict[int, tuple[float, float]] = {}
+    for name, begin, end, _ in marked:  # of several streams, each has its own
+        low, high = spans.get(number := numbered(name, events.path), (begin, end))
+        spans[number] = min(low, begin), max(high, end)
+    if spans:
+        return sorted(((n, *span) for n, span in spans.items()), key=lambda s: s[1])
+    sides = did.begin, did.end, *did.meeting
+    if not any(map(len, sides)):
+        return []
+    low, high = min(s.min() for s in sides if len(s)), max(s.max() for s in sides if len(s))
+    cuts = [cut for cut in _cuts(events) if low < cut < high]
+    ends = cuts or [high]
+    return [(i, float(begin), float(end)) for i, (begin, end) in enumerate(zip([low, *ends], ends, strict=False))]
+
+
+def _cuts(events: RankEvents) -> list[float]:
+    """Where an optimizer's step ends, and a backward follows before the next one begins."""
+    updates = sorted(events.updates or events.device_updates)
+    backward = events.backward.columns()[0]
+    cuts = []
+    for i, (_, end) in enumerate(updates):
+        following = updates[i + 1][0] if i + 1 < len(updates) else np.inf
+        between = np.searchsorted(backward, following) - np.searchsorted(backward, end)
+        if between or not len(backward) or following == np.inf:
+            cuts.append(end)
+    return cuts
+
+
+def _ends(did: WorkDone) -> tuple[Floats, Floats]:
+    """When things were launched, and by when all that was launched until then has ended."""
+    launched = np.concatenate((did.launched, [c.launched for c in did.calls], did.moved))
+    ended = np.concatenate((did.end, [c.done for c in did.calls], did.moved_by))
+    order = np.argsort(launched, kind="stable")
+    return launched[order], np.maximum.accumulate(ended[order])
+
+
+def microbatches(events: RankEvents, did: WorkDone, window: Window) -> tuple[MicrobatchWindow, ...]:
+    """Of a step. By the roots' annotations; else by what is looked up; else where a forward begins after a backward."""
+    low, high = window.host
+    updates = [begin for begin, _ in events.updates if low <= begin < high]
+    high = min(updates, default=high)
+    backward, over = united(*events.backward.columns()[:2])
+    here = slice(*np.searchsorted(backward, (low, high)))
+    begins = _begins(events, did, (low, high), (backward[here], over[here]))
+    found = []
+    for begin, end in zip(begins, [*begins[1:], high], strict=True):
+        inside = slice(*np.searchsorted(backward, (begin, end)))
+        ended = float(over[inside][-1]) if inside.stop > inside.start else end
+        first = float(backward[inside][0]) if inside.stop > inside.start else end
+        held = _held(events.embedded, begin, first)
+        found.append(MicrobatchWindow(begin, first, min(ended, end), *held))
+    return tuple(found)
+
+
+def _begins(events: RankEvents, did: WorkDone, step: tuple[float, float], backward: Spans) -> list[float]:
+    low, high = step
+    for name in OUTERMOST:
+        if roots := [b for b in _outermost(events.roots.get(name, ())) if low <= b < high]:
+            return _anew(roots, backward[0])
+    if looked := [e.at for e in events.embedded if low <= e.at < high]:
+        return _anew(looked, backward[0])
+    if len(backward[0]):
+        return _after_backwards(events, step, backward)
+    names = [i for name, i in events.names.known.items() if any(b in name.lower() for b in BACKWARD)]
+    last = np.flatnonzero(np.isin(did.names, names) & (did.launched >= low) & (did.launched < high))
+    later = did.launched[last[last + 1 < len(did.launched)] + 1].tolist()
+    return [low, *(b for b in later if low < b < high)][: max(1, len(last))]
+
+
+def _outermost(spans: Sequence[tuple[float, float]]) -> list[float]:
+    begins, last = [], -np.inf
+    for begin, end in sorted(spans):
+        if begin >= last:
+            begins.append(begin)
+        last = max(last, end)
+    return begins
+
+
+def _anew(begins: Sequence[float], backward: Floats) -> list[float]:
+    """Those that come after a backward, and the first."""
+    if not len(backward):
+        return list(begins)
+    passed = np.searchsorted(backward, begins)
+    return [b for i, b in enumerate(begins) if i == 0 or passed[i] > passed[i - 1]]
+
+
+def _after_backwards(events: RankEvents, step: tuple[float, float], backward: Spans) -> list[float]:
+    at, _, _, names = events.operators.columns()
+    at = at[names >= 0]
+    gaps = np.searchsorted(at, backward[0][1:]) - np.searchsorted(at, backward[1][:-1])
+    return [step[0], *backward[1][:-1][gaps >= FORWARD].tolist()]
+
+
+def _held(embedded: Sequence[Embedded], begin: float, end: float) -> tuple[int, int]:
+    """Tokens and samples that the last look-up of the forward in the largest table had: those before it may be of
+    another model's forward, and smaller tables hold places and kinds."""
+    looked = [e for e in embedded if begin <= e.at < end]
+    if not looked:
+        return 0, 0
+    rows = max(e.rows for e in looked)
+    last = [e for e in looked if e.rows == rows][-1]
+    return last.samples * last.tokens, last.samples
