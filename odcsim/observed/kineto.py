@@ -108,6 +108,7 @@ def _step(
     chosen: list[tuple[Key, Mapping[int, int]]] = [
         (key, calls) for key, calls in met.meetings.items() if any(pair in wanted for pair in calls.items())
     ]
+    chosen.sort(key=lambda one: min(traces[r].calls[place].done + shifts[r] for r, place in one[1].items()))
     places = {pair: i for i, (_, calls) in enumerate(chosen) for pair in calls.items()}
     meetings = tuple(_met(calls, traces, shifts, world) for _, calls in chosen)
     tracks = tuple(_track(rank, step, places, shifts[rank]) for rank, step in own.items())
@@ -152,6 +153,8 @@ def _lacks(
         said.append("padding is not told: tokens are those of the shapes of what was looked up")
     if not any(t.host for t in traces.values()):
         said.append("what the host did is not told: profile with ProfilerActivity.CPU, too")
+    elif not any(t.collects for t in traces.values()):
+        said.append("garbage collection is not told from a late host: profile with with_stack=True")
     if met.lonely:
         said.append(f"{met.lonely} calls of collectives could not be matched with other ranks'")
     if apart:

@@ -53,6 +53,7 @@ class OwnTrace:
     updates: tuple[float, ...]
     units: int  # that are gathered by name
     host: bool  # whether it tells what the host did
+    collects: bool  # and where Python collected garbage
 
 
 def read_rank(path: str) -> OwnTrace:
@@ -69,6 +70,7 @@ def read_rank(path: str) -> OwnTrace:
         path, rank, world, gpu, base if type(base := events.about.get(BASE)) is int and 0 <= base < 2**62 else 0,
         did.calls, tuple(_step(events, did, window) for window in windows), _alike(events, did, windows),
         _updates(events, did), len(events.units), len(events.operators) > 0,
+        events.stacks or len(events.collecting) > 0,
     )  # fmt: skip
 
 

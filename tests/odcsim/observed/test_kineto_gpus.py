@@ -1,0 +1,125 @@
+"""Traces of GPUs become what their ranks did, to the microsecond."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odcsim.observed import kineto
+from odcsim.observed.run import NO, Doing
+from traces import LAYER, UPDATE, MadeStep, made, trace, write
+
+MICRO = 1e-6
+
+
+@st.composite
+def steps(draw):
+    """One to three steps of one to four ranks, which all run as many microbatches of as many units."""
+    ranks, count, units = draw(st.integers(1, 4)), draw(st.integers(1, 3)), 2 * draw(st.integers(1, 2))
+    length = st.integers(10, 300)
+    own = st.builds(
+        MadeStep,
+        st.lists(st.lists(length, min_size=units, max_size=units), min_size=count, max_size=count),
+        st.lists(st.integers(1, 4000), min_size=count, max_size=count),
+        loading=st.integers(0, 500), collecting=st.integers(0, 200),
+        late=st.integers(0, 200), moving=st.integers(0, 50),
+    )  # fmt: skip
+    return draw(st.lists(st.lists(own, min_size=ranks, max_size=ranks), min_size=1, max_size=3))
+
+
+def seen(run, folder, skews=None):
+    return kineto.read(write(run, folder, skews or [0.0] * len(run.ranks)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("traces")
+
+
+def painted(track):
+    """The kind of every microsecond."""
+    edges = np.round((track.edges - track.edges[0]) / MICRO).astype(int)
+    return np.repeat(track.kinds, np.diff(edges)).tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=steps(), ahead=st.integers(0, 60), told=st.booleans(), skew=st.lists(st.integers(0, 10**9), min_size=4))
+def test_what_ranks_did_is_given_back(folder, steps, ahead, told, skew):
+    run = made(steps, ahead=ahead, told=told)
+    found = seen(run, folder, [float(s) for s in skew[: len(run.ranks)]])
+    assert [step.number for step in found.steps] == [5 + i for i in range(len(steps))]
+    for i, step in enumerate(found.steps):
+        assert step.seconds == pytest.approx(np.mean([track.seconds for track in step.tracks]))
+        for track in step.tracks:
+            assert painted(track) == run.kinds(track.rank, i)
+            assert (np.diff(track.edges) > 0).all()
+            assert ((track.meetings != NO) == (track.kinds == Doing.MEETING)).all()
+            mine = [m for m in step.microbatches if m.rank == track.rank]
+            assert [m.number for m in mine] == list(range(len(steps[i][track.rank].tokens)))
+            assert [m.tokens for m in mine] == [m.computed for m in mine] == list(steps[i][track.rank].tokens)
+            assert [m.seconds / MICRO for m in mine] == pytest.approx(run.ranks[track.rank].computed[i], abs=1e-2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=steps(), told=st.booleans(), skew=st.lists(st.integers(0, 10**10), min_size=4))
+def test_clocks_are_aligned_by_the_ends_of_meetings(folder, steps, told, skew):
+    run = made(steps, told=told)
+    found = seen(run, folder, [float(s) for s in skew[: len(run.ranks)]])
+    for rank in found.seen:
+        met = [m for step in found.steps for m in step.meetings]
+        came = np.array([m.came[rank] for m in met]) / MICRO
+        true = np.array(run.ranks[rank].came)
+        assert len(met) == len(true)
+        assert all(set(m.came) == set(found.seen) and m.ranks == len(run.ranks) for m in met)
+        first = met[0].done / MICRO - run.ranks[0].done[0]
+        assert sorted(came - first) == pytest.approx(sorted(true), abs=1)
+        assert all(m.bytes == (2 * LAYER if told else 0) for m in met)
+
+
+def even(units=4, count=2, seconds=100, tokens=64):
+    return MadeStep([[seconds] * units] * count, [tokens] * count)
+
+
+def test_a_slow_device_takes_longer_for_equal_work(folder):
+    slow = MadeStep([[130] * 4] * 2, [64] * 2)
+    found = seen(made([[even(), slow], [even(), slow]]), folder)
+    assert {name.split()[0] for name in found.alike} == {"gemm"}
+    assert all(seconds == pytest.approx({0: 1e-4, 1: 1.3e-4}) for seconds in found.alike.values())
+
+
+def test_gradients_that_leave_with_the_last_microbatch_are_deferred(folder):
+    assert seen(made([[even(), even()]]), folder).sync == "collective"
+    assert seen(made([[even(), even()]], deferred=True), folder).sync == "deferred"
+    assert seen(made([[even(count=1), even(count=1)]], deferred=True), folder).sync == "collective"
+
+
+def test_what_else_a_trace_tells(folder):
+    found = seen(made([[even(), even()]]), folder)
+    assert found.updates == pytest.approx([UPDATE * MICRO] * 2)
+    assert (found.ranks, found.seen, found.rests, found.layers) == (2, (0, 1), "tokens", 2)
+    assert found.source == "torch.profiler traces of 2 of 2 ranks"
+    assert [lack.split(":")[0] for lack in found.lacks] == ["garbage collection is not told from a late host"]
+    collected = replace(even(), collecting=5)
+    assert seen(made([[collected, collected]]), folder).lacks == ()
+
+
+def test_some_ranks_of_many(folder):
+    run = made([[even(), even(), even()]])
+    (folder / "some.json.gz").write_bytes(gzip.compress(json.dumps(trace(run, 1, world=64)).encode()))
+    found = kineto.read([folder / "some.json.gz"])
+    assert (found.ranks, found.seen, found.alike) == (64, (1,), {})
+    assert "1 of 64 ranks were seen" in found.lacks[0]
+    assert all(set(m.came) == {1} for m in found.steps[0].meetings)
+
+
+def test_a_rank_is_known_by_its_file_where_the_trace_does_not_say_it(folder):
+    run = made([[even(), even()]])
+    for name in ("run_rank_7.json", "rank7.pt.trace.json", "host_7.1732.json", "7.json"):
+        content = trace(run, 0)
+        del content["distributedInfo"]
+        (folder / name).write_text(json.dumps(content))
+        assert kineto.read([folder / name]).seen == (7,)
