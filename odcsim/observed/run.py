@@ -100,6 +100,7 @@ class SeenRun:
     stages: Mapping[int, int] = field(
         default_factory=dict
     )  # the pipeline's stage of each rank, where there are several
+    replicas: Mapping[int, int] = field(default_factory=dict)  # whose samples each rank runs, where stages share them
     alike: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # seconds of equal work by rank: kernels of
     # one name and grid, or operations of one shape, with the median of each rank: they tell how fast its device is
     transfers: tuple[Transfer, ...] = ()  # seen to move so many bytes, the shortest of each size

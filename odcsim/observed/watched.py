@@ -1,0 +1,215 @@
+"""What `odc_engine.watch` wrote while a run trained: JSON lines, a file for each rank, a line for each optimizer step.
+
+The run may still be going on: a last line that is half written is left out, and so is a step that not all ranks have.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from odcsim.errors import InputError
+from odcsim.observed.operations import track_of
+from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
+from odcsim.support.checked import Given
+from odcsim.support.files import reading
+from odcsim.support.whole import LINES, read_text
+
+FORMAT, VERSION = "odcsim watch", 1
+EXPECTED = "a rank's file of odc_engine.watch"
+LONGEST = 2**31 - 1  # tokens of a sample, as in schedules
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedMicrobatch:
+    """`begin` is since the step's; `waited` is None where the watcher could not tell."""
+
+    begin: float
+    seconds: float
+    lengths: tuple[int, ...]
+    computed: int
+    waited: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedStep:
+    """One rank's."""
+
+    begin: float  # since 1970
+    seconds: float
+    loader: float
+    collector: float
+    microbatches: tuple[WatchedMicrobatch, ...]
+
+    @property
+    def told(self) -> bool:
+        """Whether compute is told apart from waiting."""
+        return all(m.waited is not None for m in self.microbatches)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedRank:
+    """One file."""
+
+    rank: int
+    ranks: int
+    trainer: str
+    steps: dict[int, WatchedStep]
+
+
+def read(paths: Sequence[Path]) -> SeenRun:
+    files = read_ranks(paths)
+    numbers = common_steps(files, paths)
+    offsets = _offsets(files, numbers)
+    missing = sorted(set(range(files[0].ranks)) - {file.rank for file in files})
+    lacks = [f"files of ranks {', '.join(map(str, missing[:8]))}{', ...' if missing[8:] else ''}"] if missing else []
+    told = all(file.steps[number].told for file in files for number in numbers)
+    if not told:
+        lacks.append("compute apart from waiting, which follows from lengths alone")
+    return SeenRun(
+        f"watched steps of {len(files)} ranks",
+        ranks=files[0].ranks,
+        seen=tuple(file.rank for file in files),
+        steps=tuple(
+            _step(number, [(file.rank, file.steps[number], offsets[file.rank]) for file in files], told)
+            for number in numbers
+        ),
+        trainer=files[0].trainer,
+        rests="lengths",
+        lacks=tuple(lacks),
+    )
+
+
+def read_ranks(paths: Sequence[Path]) -> list[WatchedRank]:
+    """In the order of ranks, all of one run."""
+    files: dict[int, WatchedRank] = {}
+    for path in paths:
+        file = read_rank(path)
+        if file.rank in files:
+            raise InputError(f"rank {file.rank} a second time", where=str(path), fix="give one file for each rank")
+        files[file.rank] = file
+        first = next(iter(files.values()))
+        if (file.ranks, file.trainer) != (first.ranks, first.trainer):
+            problem = f"is of a run of {file.ranks} ranks, {paths[0]} of one of {first.ranks}"
+            raise InputError(problem, where=str(path), fix="give the files of one run")
+    return [files[rank] for rank in sorted(files)]
+
+
+def common_steps(files: Sequence[WatchedRank], paths: Sequence[Path]) -> list[int]:
+    numbers = set(files[0].steps).intersection(*(file.steps for file in files))
+    if not numbers:
+        raise InputError("no step that all ranks have", where=str(paths[0]), fix="give the files of one run")
+    return sorted(numbers)
+
+
+def read_rank(path: Path) -> WatchedRank:
+    with reading(path, missing="give what odc_engine.watch wrote", expected=EXPECTED):
+        text = read_text(path, LINES, "utf-8-sig")
+    lines = text.split("\n")
+    about = _line(lines[0], f"{path}:1")
+    if about.key("format").value != FORMAT or about.key("version").value != VERSION:
+        raise InputError(f"is not {EXPECTED}, version {VERSION}", where=f"{path}:1", fix="watch the run again")
+    ranks = about.key("ranks").whole(1)
+    steps = {}
+    for place, line in enumerate(lines[1:], 2):
+        if not line.strip():
+            continue
+        try:
+            given = _line(line, f"{path}:{place}")
+        except InputError:
+            if place == len(lines):  # nobody has ended it yet
+                break
+            raise
+        steps[given.key("step").whole(0)] = _read_step(given)
+    return WatchedRank(about.key("rank").whole(0, ranks - 1), ranks, about.key("trainer", "").text(), steps)
+
+
+def _line(text: str, where: str) -> Given:
+    try:
+        given = Given("", json.loads(text), where)
+    except (ValueError, RecursionError):
+        raise InputError("is no JSON", where=where, fix=f"expected {EXPECTED}") from None
+    given.mapping()
+    return given
+
+
+def _read_step(given: Given) -> WatchedStep:
+    return WatchedStep(
+        float(given.key("begin").number()),
+        float(given.key("seconds").number()),
+        float(given.key("loader", 0.0).number()),
+        float(given.key("collector", 0.0).number()),
+        tuple(_read_microbatch(item) for item in given.key("microbatches").items()),
+    )
+
+
+def _read_microbatch(given: Given) -> WatchedMicrobatch:
+    waited = given.key("waited")
+    return WatchedMicrobatch(
+        float(given.key("begin").number()),
+        seconds := float(given.key("seconds").number()),
+        given.key("lengths").wholes(1, LONGEST),
+        given.key("computed", 0).whole(0),
+        None if waited.value is None else min(float(waited.number()), seconds),
+    )
+
+
+def _offsets(files: Sequence[WatchedRank], numbers: Sequence[int]) -> dict[int, float]:
+    """By how much each rank's clock is ahead of the first one's: steps end together, in the middle of all steps."""
+    ends = np.array([[f.steps[n].begin + f.steps[n].seconds for n in numbers] for f in files])
+    ahead = np.median(ends - ends[0], axis=1)
+    return {file.rank: float(seconds) for file, seconds in zip(files, ahead, strict=True)}
+
+
+def _step(number: int, ranks: Sequence[tuple[int, WatchedStep, float]], told: bool) -> RanStep:
+    """With pieces and meetings where compute is told apart from waiting."""
+    microbatches = tuple(
+        RanMicrobatch(
+            rank, i, m.seconds - m.waited if m.waited is not None else 0.0, m.seconds, m.lengths, computed=m.computed
+        )
+        for rank, step, _ in ranks
+        for i, m in enumerate(step.microbatches)
+    )
+    if not told:
+        return RanStep(number, max(step.seconds for _, step, _ in ranks), microbatches)
+    zero = min(step.begin - offset for _, step, offset in ranks)
+    starts = {rank: step.begin - offset - zero for rank, step, offset in ranks}
+    end = max(starts[rank] + step.seconds for rank, step, _ in ranks)
+    steps = {rank: step for rank, step, _ in ranks}
+    tracks = tuple(_track(rank, step, starts[rank], end) for rank, step in steps.items())
+    count = max(len(step.microbatches) for step in steps.values())
+    return RanStep(number, end, microbatches, tracks, tuple(_met(i, steps, starts) for i in range(count)))
+
+
+def _track(rank: int, step: WatchedStep, start: float, end: float) -> Track:
+    """Waiting is put behind what was computed, and the loader, then the collector, where no microbatch ran."""
+    rows: list[tuple[float, float, Doing, int]] = []
+    free, at = [], 0.0
+    for i, m in enumerate(step.microbatches):
+        begin, until = max(at, m.begin), max(at, m.begin + m.seconds)
+        free.append((at, begin))
+        came = max(begin, until - (m.waited or 0.0))
+        rows += [(begin, came, Doing.COMPUTE, i), (came, until, Doing.MEETING, i)]
+        at = until
+    free.append((at, max(at, step.seconds)))
+    for kind, seconds in ((Doing.LOADER, step.loader), (Doing.COLLECTOR, step.collector)):
+        for place, (low, high) in enumerate(free):
+            taken = min(seconds, high - low)
+            rows.append((low, low + taken, kind, NO))
+            free[place], seconds = (low + taken, high), seconds - taken
+    begins, ends, kinds, of = (np.array(column) for column in zip(*rows, strict=True))
+    meetings = np.where(kinds == Doing.MEETING, of, NO)
+    return track_of(rank, start + begins, start + ends, kinds, meetings, of, (0.0, end))
+
+
+def _met(number: int, steps: dict[int, WatchedStep], starts: dict[int, float]) -> Met:
+    """Of the ranks that have so many microbatches: all that they waited for while they ran this one."""
+    came, done = {}, 0.0
+    for rank, step in steps.items():
+        if number < len(step.microbatches):
+            m = step.microbatches[number]
+            until = starts[rank] + m.begin + m.seconds
+            came[rank], done = until - (m.waited or 0.0), max(done, until)
+    return Met("all-gather", 0, len(came), came, done)

@@ -1,0 +1,69 @@
+"""Lengths from a file beside a run's go to its microbatches by rank, step and number, or are refused."""
+
+from dataclasses import replace
+
+import pytest
+from watches import ran, step, wrote
+
+from odcsim.errors import InputError
+from odcsim.observed.held import LENGTHS, joined, of_table, of_watched
+from odcsim.observed.run import RanMicrobatch, RanStep, SeenRun
+from odcsim.observed.watched import read_ranks
+
+
+def run(ranks=(0, 1), microbatches=2):
+    ran = tuple(RanMicrobatch(rank, i, 1.0) for rank in ranks for i in reversed(range(microbatches)))
+    return SeenRun("made", max(ranks) + 1, tuple(ranks), (RanStep(3, 2.0, ran),), rests="seconds", lacks=(LENGTHS, "x"))
+
+
+def table(folder, rows, names="device,step,lengths"):
+    path = folder / "lengths.csv"
+    path.write_text("\n".join([names, *rows]) + "\n")
+    return path
+
+
+def found(run):
+    return {(m.rank, m.number): m.lengths for step in run.steps for m in step.microbatches}
+
+
+def test_rows_go_to_microbatches_in_their_order(tmp_path):
+    path = table(tmp_path, ["1,3,7", "0,3,5;6", "0,3,9", "1,3,8", "0,4,1"])
+    known = joined(run(), of_table(path, False), str(path))
+    assert found(known) == {(0, 0): (5, 6), (0, 1): (9,), (1, 0): (7,), (1, 1): (8,)}
+    assert (known.rests, known.lacks) == ("lengths", ("x",))
+    assert [m.seconds for m in known.steps[0].microbatches] == [1.0] * 4
+
+
+def test_a_lone_rank_needs_no_device(tmp_path):
+    path = table(tmp_path, ["3,5", "3,6"], "step,lengths")
+    assert found(joined(run((5,)), of_table(path, True), str(path))) == {(5, 0): (5,), (5, 1): (6,)}
+
+
+def test_microbatches_that_no_trace_told_apart_come_from_the_lengths(tmp_path):
+    path = table(tmp_path, ["0,3,5", "0,3,6"])
+    bare = run((0,))
+    bare = replace(bare, steps=(replace(bare.steps[0], microbatches=()),))
+    assert found(joined(bare, of_table(path, True), str(path))) == {(0, 0): (5,), (0, 1): (6,)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        (["0,3,5", "0,3,6", "1,3,7"], "1 microbatches in step 3 on rank 1, where 2 ran"),
+        (["0,3,5", "0,3,6"], "no lengths of step 3 on rank 1"),
+        (["0,2,5", "0,2,6", "1,2,7", "1,2,8"], "no lengths of step 3 on rank 0"),
+    ],
+)
+def test_counts_that_do_not_agree_are_refused_with_their_place(tmp_path, rows, line):
+    path = table(tmp_path, rows)
+    with pytest.raises(InputError, match=line) as refused:
+        joined(run(), of_table(path, False), str(path))
+    assert str(path) in str(refused.value)
+    assert "give a row for each microbatch" in str(refused.value)
+
+
+def test_what_the_watcher_saw_has_padding_too(tmp_path):
+    rows = [step(3, [ran(0, 1, [5], computed=8), ran(1, 1, [6, 2], computed=16)])]
+    known = joined(run(), of_watched(read_ranks(wrote(tmp_path, [rows, rows]))), "here")
+    assert found(known)[1, 1] == (6, 2)
+    assert [m.computed for m in known.steps[0].microbatches] == [8, 16, 8, 16]

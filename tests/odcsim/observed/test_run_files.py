@@ -1,0 +1,152 @@
+"""Which reader a file gets is told by what is in it, whatever it is called."""
+
+import gzip
+import json
+import shutil
+
+import pipelines
+import pytest
+from watches import ran, step, wrote
+
+from odcsim import schedule
+from odcsim.errors import InputError
+from odcsim.observed import files
+from odcsim.observed.files import kind_of, read, sources_of
+
+pytest.importorskip("pyarrow")
+TRACE = {"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 2}]}
+STEPS = {"log_history": [{"step": 1, "train_runtime": 1.0}]}
+SECONDS = "step,seconds,tokens\n1,2.5,100\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """One of each kind, under names that tell nothing."""
+    pipelines.write(tmp_path / "a", pipelines.made(steps=1).rows())
+    (tmp_path / "b").write_text(json.dumps(TRACE))
+    (tmp_path / "c").write_bytes(gzip.compress(json.dumps(TRACE, indent=1).encode()))
+    (tmp_path / "d.json").write_text(json.dumps(STEPS))
+    (tmp_path / "e").write_text(SECONDS)
+    (tmp_path / "one").mkdir()
+    (path,) = wrote(tmp_path / "one", [[step(0, [ran(0, 1, [5])])]])
+    path.rename(tmp_path / "f")
+    (tmp_path / "one").rmdir()
+    header = schedule.Header("lb-mini", "m", "w", 8, 1)
+    schedule.write(schedule.ScheduleFile(header, (schedule.Schedule((5,), (((0,),),)),)), tmp_path / "g")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        ("a", files.OPERATIONS),
+        ("b", files.TRACES),
+        ("bc", files.TRACES),
+        ("bcf", files.TRACES),  # whose lengths the watcher has
+        (["d.json"], files.STEPS),
+        ("e", files.STEPS),
+        ("f", files.WATCHED),
+    ],
+)
+def test_content_tells_what_files_are(folder, names, kind):
+    assert kind_of([str(folder / name) for name in names]) == kind
+
+
+@pytest.mark.parametrize("names", ["ab", "ef", "ea", "af"])
+def test_two_kinds_at_once_are_refused_by_name(folder, names):
+    first, second = (str(folder / name) for name in names)
+    with pytest.raises(InputError, match="name the files of one of them") as refused:
+        kind_of([first, second])
+    assert first in str(refused.value)
+    assert second in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"", "is empty"),
+        (b"\x00\x01\x02\xff\xfe", "tells of no run"),
+        (b'{"job_meta": {"trial_name": "SE"}}', "tells of no run"),
+        (b"PK\x03\x04 and no more", "not a timeline"),
+        (b"PAR1 and no more", "cannot be read"),
+        (gzip.compress(json.dumps(TRACE).encode() * 100)[:60], "cannot be unpacked"),
+        (b'{"format": "odcsim watch"}\n', "version 1"),
+    ],
+)
+def test_what_is_empty_foreign_or_cut_short_is_one_line(tmp_path, content, line):
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=line) as refused:
+        read([str(path)])
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert refused.value.fix
+
+
+def test_a_missing_file_an_empty_folder_and_a_lone_schedule_are_refused(folder):
+    (folder / "none").mkdir()
+    for path, line in (("zz", "no such file"), ("none", "nothing that tells of a run"), ("g", "no timeline of it")):
+        with pytest.raises(InputError, match=line):
+            read([str(folder / path)])
+    with pytest.raises(InputError, match="no path"):
+        read([])
+
+
+def test_a_folder_has_its_files_and_those_one_below(tmp_path):
+    for name in ("here", "here/below", "here/below/deep"):
+        (tmp_path / name).mkdir()
+    rows = [[step(0, [ran(0, 1, [5])])] for _ in range(3)]
+    first, second, third = wrote(tmp_path, rows)
+    shutil.move(first, tmp_path / "here")
+    shutil.move(second, tmp_path / "here/below")
+    shutil.move(third, tmp_path / "here/below/deep")
+    (tmp_path / "here/notes.md").write_text("a run\n")
+    (tmp_path / "here/.hidden").write_text("x")
+    run = read([str(tmp_path / "here")])
+    assert run.seen == (0, 1)
+    assert run.lacks == ("files of ranks 2", "what is in notes.md, which was not read")
+
+
+def test_logs_of_steps_in_a_folder_give_way_to_what_tells_more(folder):
+    (folder / "run").mkdir()
+    shutil.copy(folder / "d.json", folder / "run")
+    shutil.copy(folder / "e", folder / "run/README")
+    assert sources_of([str(folder / "run")]).paths == (folder / "run/d.json",)
+    shutil.copy(folder / "a", folder / "run")
+    sources = sources_of([str(folder / "run")])
+    assert (sources.kind, {path.name for path in sources.left}) == (files.OPERATIONS, {"README", "d.json"})
+
+
+def test_a_log_of_steps_is_not_read_as_ranks(folder):
+    with pytest.raises(InputError, match="a log of steps, which has no ranks"):
+        read([str(folder / "e")])
+
+
+def test_two_files_of_what_is_one_are_refused(folder):
+    shutil.copy(folder / "a", folder / "again")
+    with pytest.raises(InputError, match="give one at a time"):
+        read([str(folder / "a"), str(folder / "again")])
+
+
+def test_lengths_are_a_table_or_what_the_watcher_wrote(folder, tmp_path):
+    path = str(folder / "a")
+    ranks = pipelines.made(steps=1)
+    table = tmp_path / "lengths.csv"
+    rows = [f"{ranks.rank(replica, stage)},0,{m + 1}" for replica in range(8) for stage in (0, 1) for m in range(6)]
+    table.write_text("\n".join(["device,step,lengths", *rows]))
+    run = read([path], lengths=str(table))
+    assert {m.lengths for m in run.steps[0].microbatches if m.number == 3} == {(4,)}
+    assert run.rests == "lengths"
+    with pytest.raises(InputError, match="1 microbatches in step 0 on rank 0, where 6 ran"):
+        read([path], lengths=str(folder / "f"))
+
+
+def test_a_timeline_needs_the_schedule_that_it_ran(timeline, schedules, tmp_path):
+    from odcsim import timeline as timelines
+
+    ran, plan = tmp_path / "ran", tmp_path / "plan"
+    timelines.write(timeline, ran)
+    with pytest.raises(InputError, match=f"of digest {schedules.header.digest}; give it beside"):
+        read([str(ran)])
+    schedule.write(schedules, plan)
+    assert kind_of([str(plan), str(ran)]) == kind_of([str(tmp_path)]) == files.TIMELINE
