@@ -131,7 +131,7 @@ def _span(event: dict[str, Any], path: Path) -> tuple[float, float]:
     if timed(event):
         begin = float(event["ts"])
         return begin, begin + float(event["dur"])
-    told = ", ".join(f"{clock} {str(event.get(clock))[:40]}" for clock in ("ts", "dur"))
+    told = ", ".join(f"{clock} {event.get(clock)!r:.40}" for clock in ("ts", "dur"))
     problem = f"event {str(event.get('name'))[:60]!r} has {told}"
     raise InputError(problem, where=str(path), fix="expected microseconds from 0: record the trace again")
 

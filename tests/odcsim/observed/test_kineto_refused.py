@@ -1,0 +1,136 @@
+"""What is no trace, or not all of one, or not of one run, is refused in a line."""
+
+import gzip
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import mutated
+
+from odcsim.errors import InputError
+from odcsim.observed import kineto
+from odcsim.observed.run import SeenRun
+from traces import MadeStep, made, trace
+
+STEP = MadeStep([[20, 20]], [8], loading=3, collecting=4)
+RUN = made([[STEP, STEP]])
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+PERFETTO = b"\x0a\x9c\x01\x0a\x06\x08\x01\x12\x02\xff\xfe\x80\x81\x52\x10"
+
+
+def refused(paths):
+    with pytest.raises(InputError) as caught:
+        kineto.read(paths)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def whole():
+    return json.dumps(trace(RUN, 0)).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "not a trace"),
+        (PNG, "cannot be read"),
+        (PERFETTO, "cannot be read"),
+        (b'{"model": "llama", "steps": [1, 2]}', "not a trace"),
+        (b"[1, 2]", "not a trace"),
+        (b'{"traceEvents": []}', "holds no work of a GPU or a processor"),
+        (b'{"traceEvents": ' + b"[" * 3_000_000, "is not valid JSON"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "args": ' + b'{"a":' * 2_000_000, "is not valid JSON"),
+    ],
+)
+def test_what_is_no_trace(tmp_path, content, problem):
+    (tmp_path / "t.json").write_bytes(content)
+    assert problem in refused([tmp_path / "t.json"])
+    assert kineto.holds(tmp_path / "t.json") == (b"traceEvents" in content)
+
+
+def test_a_trace_that_is_cut(tmp_path, whole):
+    (tmp_path / "t.json").write_bytes(whole[: len(whole) // 2])
+    assert "is not valid JSON" in refused([tmp_path / "t.json"])
+    packed = gzip.compress(whole)
+    (tmp_path / "t.json.gz").write_bytes(packed[: len(packed) // 2])
+    assert "cannot be unpacked" in refused([tmp_path / "t.json.gz"])
+    assert "no such file" in refused([tmp_path / "none.json"])
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "5", None, True, 1e30])
+@pytest.mark.parametrize("clock", ["ts", "dur"])
+def test_times_that_are_none(tmp_path, clock, value):
+    content = trace(RUN, 0)
+    kernel = next(e for e in content["traceEvents"] if e["cat"] == "kernel")
+    kernel[clock] = value
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    assert f"{clock} {value!r}" in refused([tmp_path / "t.json"])
+
+
+def test_files_that_are_not_of_one_run(tmp_path):
+    def file(name, content):
+        (tmp_path / name).write_text(json.dumps(content))
+        return tmp_path / name
+
+    zero, one = file("a.json", trace(RUN, 0)), file("b.json", trace(RUN, 1))
+    assert f"{zero}: is of rank 0, as {zero} is" in refused([zero, zero])
+    assert "is of 8 ranks, and" in refused([zero, file("c.json", trace(RUN, 1, world=8))])
+    later = made([[STEP, STEP]] * 2)
+    for event in (events := trace(later, 1))["traceEvents"]:
+        event["name"] = event["name"].replace("Step#", "Step#9")
+    assert "has no step in common with" in refused([zero, file("d.json", events)])
+    host = trace(RUN, 1)
+    host["traceEvents"] = [e for e in host["traceEvents"] if e["cat"] in ("cpu_op", "user_annotation")]
+    assert "holds no GPU's kernels, unlike" in refused([zero, file("e.json", host)])
+    nameless = [{**trace(RUN, 0), "distributedInfo": None, "traceEvents": host["traceEvents"]} for _ in range(2)]
+    assert "does not say its rank" in refused([file("f.json", nameless[0]), file("g.json", nameless[1])])
+    assert kineto.read([zero, one]).seen == (0, 1)
+
+
+def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
+    """One rank lost its first collectives, and torch notes nothing beside any."""
+    run = made([[replace(STEP, loading=500), STEP]] * 2, told=False)
+    paths = []
+    for rank in (0, 1):
+        content = trace(run, rank)
+        gone = [e for e in content["traceEvents"] if "nccl" in e["name"]][: 2 * rank]
+        content["traceEvents"] = [e for e in content["traceEvents"] if e not in gone]
+        paths.append(tmp_path / f"{rank}.json")
+        paths[-1].write_text(json.dumps(content))
+    found = kineto.read(paths)
+    met = [m for step in found.steps for m in step.meetings]
+    assert {len(m.came) for m in met} == {1, 2}
+    assert all(m.done + 1e-4 >= came for m in met for came in m.came.values())
+    assert "2 calls of collectives could not be matched" in found.lacks[-1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), rank=st.integers(0, 1))
+def test_changed_traces_are_refused_or_read(tmp_path_factory, data, rank):
+    folder = tmp_path_factory.getbasetemp()
+    paths = [folder / "rank0.json", folder / "rank1.json"]
+    contents = [trace(RUN, 0), trace(RUN, 1)]
+    contents[rank] = data.draw(mutated(contents[rank]))
+    for path, content in zip(paths, contents, strict=True):
+        path.write_text(json.dumps(content))
+    try:
+        found = kineto.read(paths)
+    except InputError as error:
+        line = str(error)
+    else:
+        _check(found)
+        return
+    assert "\n" not in line
+
+
+def _check(found):
+    assert isinstance(found, SeenRun)
+    for step in found.steps:
+        for track in step.tracks:
+            assert len(track.kinds) == len(track.edges) - 1 == len(track.meetings) == len(track.microbatches)
+            assert (track.edges[1:] > track.edges[:-1]).all()
+            assert (track.meetings < len(step.meetings)).all()
