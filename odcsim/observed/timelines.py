@@ -125,7 +125,7 @@ def _met(program: Program) -> list[int]:
     return [i for i, step in enumerate(program.steps) if step.meets]
 
 
-class _Cut(NamedTuple):
+class _Pieces(NamedTuple):
     """Pieces of several minibatches at once, many of no length."""
 
     edges: Floats  # [piece + 1, minibatch, device]
@@ -144,12 +144,12 @@ class _Cut(NamedTuple):
         return Track(device, kinds[new], ends, meetings[new], numbers[new])
 
 
-def _cut(block: Block, part: slice, ends: Floats) -> _Cut:
+def _cut(block: Block, part: slice, ends: Floats) -> _Pieces:
     """The compute lane from the minibatch's begin to its end, without a hole."""
     program, asked, had = block.program, block.asked[:, part], block.had[:, part]
     counts = block.counts[part]
-    cutter = _Cutter(np.zeros(counts.shape))
-    lane = _Lane(program, asked, had, counts, {i: number for number, i in enumerate(_met(program))})
+    pieces = _Cutting(np.zeros(counts.shape))
+    moving = _Gaps(program, asked, had, counts, {i: number for number, i in enumerate(_met(program))})
     before = np.zeros(counts.shape, dtype=bool)  # has begun to work
     waiting: list[int] = []  # what a step that some did not run would have waited for, the next one has
     for i, gap in enumerate(gaps(program)):
@@ -158,17 +158,17 @@ def _cut(block: Block, part: slice, ends: Floats) -> _Cut:
             continue
         runs = step.microbatch < counts
         waiting += [t for t in gap.transfers if t not in waiting]
-        end = np.where(runs, np.maximum(asked[i], cutter.now), cutter.now)
-        lane.split(cutter, waiting, end, np.where(before, Doing.HOST, Doing.EDGE), step.microbatch)
-        own = lane.number.get(i, NO)
-        cutter.add(np.where(runs, np.maximum(had[i], end), end), _DOES[step.kind], own, step.microbatch)
+        end = np.where(runs, np.maximum(asked[i], pieces.now), pieces.now)
+        moving.split(pieces, waiting, end, np.where(before, Doing.HOST, Doing.EDGE), step.microbatch)
+        own = moving.number.get(i, NO)
+        pieces.add(np.where(runs, np.maximum(had[i], end), end), _DOES[step.kind], own, step.microbatch)
         before |= runs
         waiting = [] if runs.all() else [t for t in waiting if program.steps[t].microbatch != step.microbatch]
-    cutter.add(np.maximum(ends[:, None], cutter.now), Doing.EDGE, NO, NO)
-    return cutter.whole()
+    pieces.add(np.maximum(ends[:, None], pieces.now), Doing.EDGE, NO, NO)
+    return pieces.whole()
 
 
-class _Cutter:
+class _Cutting:
     """Appends pieces, each from where the one before it ended."""
 
     def __init__(self, begin: Moments) -> None:
@@ -184,32 +184,32 @@ class _Cutter:
         self.meetings.append(np.broadcast_to(np.asarray(meeting, dtype=np.int64), end.shape))
         self.microbatches.append(microbatch)
 
-    def whole(self) -> _Cut:
+    def whole(self) -> _Pieces:
         pieces = np.array(self.microbatches, dtype=np.int64)
-        return _Cut(np.stack(self.edges), np.stack(self.kinds), np.stack(self.meetings), pieces)
+        return _Pieces(np.stack(self.edges), np.stack(self.kinds), np.stack(self.meetings), pieces)
 
 
-class _Lane(NamedTuple):
+class _Gaps(NamedTuple):
     program: Program
     asked: Floats
     had: Floats
     counts: Ints
     number: dict[int, int]  # of each step that is a meeting
 
-    def split(self, cutter: _Cutter, transfers: list[int], end: Moments, idle: Ints, microbatch: int) -> None:
+    def split(self, pieces: _Cutting, transfers: list[int], end: Moments, idle: Ints, microbatch: int) -> None:
         """The gap up to `end`: what moves has it first, gathers before pushes, then waiting, then nothing."""
-        start = cutter.now
+        start = pieces.now
         if not (end > start).any():
             return
         spans = sorted(self._spans(transfers, start, end), key=lambda span: -span[0])
         bounds = np.sort(np.stack([end, *(times for span in spans for times in span[1:3])]), axis=0)
         for until in bounds:
-            middle = (cutter.now + until) / 2
+            middle = (pieces.now + until) / 2
             kind, meeting = idle, np.full(end.shape, NO)
             for _, low, high, does, number in spans:  # the last that covers it is the first in rank
                 covers = (low <= middle) & (middle <= high)
                 kind, meeting = np.where(covers, does, kind), np.where(covers, number, meeting)
-            cutter.add(until, kind, meeting, microbatch)
+            pieces.add(until, kind, meeting, microbatch)
 
     def _spans(
         self, transfers: list[int], start: Moments, end: Moments
