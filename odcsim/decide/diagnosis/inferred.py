@@ -1,0 +1,131 @@
+"""Tracks of steps of which nothing but microbatches is known: what a rank computed, and what it waited for.
+
+Where ranks meet inside a microbatch, all take as long as the slowest. What each would have taken is fitted to the
+slowest of each, or known where whoever wrote the file could tell waiting apart.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from odcsim.decide.diagnosis.computed import ComputedTable
+from odcsim.decide.diagnosis.paces import Paces, paces_of
+from odcsim.observed.run import NO, Doing, Met, RanStep, SeenRun, Track
+from odcsim.program import sync_named
+from odcsim.timeline import Floats
+
+ROUNDS = 5  # of telling which is the slowest
+
+
+def tracked(run: SeenRun, table: ComputedTable) -> tuple[SeenRun, Floats]:
+    """The run with tracks in all steps that have microbatches, and the compute of every microbatch of the table."""
+    computes = _computes(run, table)
+    together = sync_named(run.sync).meets
+    steps = []
+    for place, step in enumerate(run.steps):
+        if not step.tracks and step.microbatches:
+            here = np.flatnonzero(table.steps == place)
+            walls = np.maximum(table.walls[here], computes[here])
+            rows = list(zip(table.ranks[here].tolist(), table.numbers[here].tolist(), strict=True))
+            own, wall = (dict(zip(rows, of.tolist(), strict=True)) for of in (computes[here], walls))
+            step = (_meeting if together else _alone)(step, own, wall, run.ranks)
+        steps.append(step)
+    return replace(run, steps=tuple(steps)), computes
+
+
+def _computes(run: SeenRun, table: ComputedTable) -> Floats:
+    """Told by the file, or what a rank takes for so much where it is the slowest; never more than its wall."""
+    if (table.seconds > 0).all():
+        return table.seconds
+    ranks = tuple(sorted({*run.seen, *table.ranks.tolist()}))
+    walls = np.where(table.seconds > 0, table.seconds, table.walls)
+    found = _slowest(run, ranks, table, walls)
+    if found is None or found.usual is None:
+        return walls
+    slow = np.array([found.times[rank] for rank in table.ranks.tolist()])
+    guess: Floats = np.where(table.seconds > 0, table.seconds, np.minimum(found.usual * slow, walls))
+    return guess
+
+
+def _slowest(run: SeenRun, ranks: tuple[int, ...], table: ComputedTable, walls: Floats) -> Paces | None:
+    """Fitted to who seems to be the slowest of each meeting, and again with who is by that fit."""
+    places = np.stack([table.steps, table.numbers * sync_named(run.sync).meets], axis=1)
+    _, groups = np.unique(places, axis=0, return_inverse=True)
+    groups, found = groups.ravel(), None
+    guess: Floats = table.tokens + table.squares / max(float(np.sqrt(table.squares.max(initial=0.0))), 1.0)
+    chosen = np.zeros(len(walls), dtype=bool)
+    for _ in range(ROUNDS):
+        order = np.lexsort((guess, groups))
+        last = np.zeros(len(walls), dtype=bool)
+        last[order[np.append(groups[order][1:] != groups[order][:-1], True)]] = True
+        if (last == chosen).all():
+            break
+        chosen = last
+        found = paces_of(table, ranks, run.alike, np.where(chosen | (table.seconds > 0), walls, 0.0))
+        if found.usual is None:
+            break
+        guess = found.usual * np.array([found.times[rank] for rank in table.ranks.tolist()])
+    return found
+
+
+_Seconds = Mapping[tuple[int, int], float]  # by rank and microbatch
+
+
+def _meeting(step: RanStep, own: _Seconds, wall: _Seconds, ranks: int) -> RanStep:
+    """All meet in every microbatch."""
+    came: dict[int, dict[int, float]] = {}
+    tracks, ends = [], dict[int, float]()
+    for rank, numbers in _of_ranks(own):
+        pieces = _InferredTrack()
+        for number in numbers:
+            begin = pieces.edges[-1]
+            pieces.add(begin + own[rank, number], Doing.COMPUTE, NO, number)
+            came.setdefault(number, {})[rank] = pieces.edges[-1]
+            pieces.add(begin + wall[rank, number], Doing.MEETING, number, number)
+            ends[number] = max(ends.get(number, 0.0), pieces.edges[-1])
+        pieces.add(max(step.seconds, pieces.edges[-1]), Doing.EDGE, NO, NO)
+        tracks.append(pieces.track(rank))
+    met = tuple(
+        Met("microbatch", 0, ranks, came.get(n, {}), ends.get(n, 0.0)) for n in range(max(came, default=-1) + 1)
+    )
+    return replace(step, tracks=tuple(tracks), meetings=met)
+
+
+def _alone(step: RanStep, own: _Seconds, wall: _Seconds, ranks: int) -> RanStep:
+    """Nobody waits before the step's end."""
+    rows = {}
+    for rank, numbers in _of_ranks(own):
+        pieces = rows[rank] = _InferredTrack()
+        for number in numbers:
+            begin = pieces.edges[-1]
+            pieces.add(begin + own[rank, number], Doing.COMPUTE, NO, number)
+            pieces.add(begin + wall[rank, number], Doing.TRANSFER, NO, number)
+    came = {rank: pieces.edges[-1] for rank, pieces in rows.items()}
+    last = max(came.values())
+    for pieces in rows.values():
+        pieces.add(last, Doing.MEETING, 0, NO)
+        pieces.add(max(step.seconds, last), Doing.EDGE, NO, NO)
+    met = Met("step", 0, ranks, came, last if len(came) == ranks else max(step.seconds, last))
+    return replace(step, tracks=tuple(pieces.track(rank) for rank, pieces in rows.items()), meetings=(met,))
+
+
+def _of_ranks(own: _Seconds) -> Iterator[tuple[int, list[int]]]:
+    for rank in sorted({rank for rank, _ in own}):
+        yield rank, sorted(number for one, number in own if one == rank)
+
+
+class _InferredTrack:
+    """Pieces of one rank, each from where the one before it ended."""
+
+    def __init__(self) -> None:
+        self.edges = [0.0]
+        self.does: list[tuple[int, int, int]] = []
+
+    def add(self, end: float, kind: Doing, meeting: int, microbatch: int) -> None:
+        self.edges.append(max(end, self.edges[-1]))
+        self.does.append((kind, meeting, microbatch))
+
+    def track(self, rank: int) -> Track:
+        kinds, meetings, numbers = np.array(self.does, dtype=np.int64).reshape(-1, 3).T
+        return Track(rank, kinds, np.array(self.edges), meetings, numbers)

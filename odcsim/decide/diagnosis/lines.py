@@ -1,0 +1,187 @@
+"""A rank's pieces through all steps as one line, so that what it did in any window can be looked up.
+
+Of a piece in a meeting the seconds until the last rank came are waiting, and those after it a transfer. Where only some
+of the ranks that met were seen, the last may be one that was not: what comes before the shortest transfer of its like
+is untold.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from odcsim.observed.run import NO, Doing, Met, RanStep, Track
+from odcsim.timeline import Floats, Ints
+
+# What a moment of a line is. Compute is told apart by why it takes so long: what there was to do, a device that is not
+# as fast as the others, or neither.
+EVEN, PACE, CHANCE, TRANSFER, LOADER, COLLECTOR, HOST, EDGE, UNTOLD, WAIT = STATES = range(10)
+_STATE = {
+    Doing.COMPUTE: EVEN,
+    Doing.MEETING: UNTOLD,  # in a meeting that nobody knows
+    Doing.TRANSFER: TRANSFER,
+    Doing.STAGE: UNTOLD,
+    Doing.LOADER: LOADER,
+    Doing.COLLECTOR: COLLECTOR,
+    Doing.HOST: HOST,
+    Doing.EDGE: EDGE,
+}
+_STATE_OF = np.array([_STATE[kind] for kind in Doing])
+NEAR = 1e-9  # of the times: rounding
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMeetings:
+    """SeenMeetings of several steps in one row."""
+
+    last: Ints  # the rank that came last, of those that were seen
+    came: Floats = field(repr=False)  # when it did
+    begun: Floats = field(repr=False)  # when bytes began to move: later, where somebody who was not seen came later
+    first: Ints = field(repr=False)  # of each step
+
+
+@dataclass(frozen=True, slots=True)
+class RankLine:
+    """One rank: what it was at every moment."""
+
+    rank: int
+    edges: Floats = field(repr=False)
+    sums: Floats = field(repr=False)  # [state, edge]: seconds up to there
+    states: Ints = field(repr=False)  # of pieces; compute is EVEN
+    rows: Ints = field(repr=False)  # of the table of microbatches, or NO
+    steps: Ints = field(repr=False)  # places in SeenRun.steps; NO: between two steps
+    last: Ints = field(repr=False)  # of pieces that wait, whom they wait for
+
+    @property
+    def seconds(self) -> Floats:
+        """[state, piece]"""
+        return np.diff(self.sums, axis=1)
+
+    def at(self, times: Floats) -> Floats:
+        """Sums at any times [state, time]."""
+        places = np.clip(np.searchsorted(self.edges, times, "right") - 1, 0, max(len(self.states) - 1, 0))
+        if not len(self.states):
+            return np.zeros((len(STATES), len(times)))
+        long = self.edges[places + 1] - self.edges[places]
+        inside = np.clip(times - self.edges[places], 0.0, long)
+        part = np.divide(inside, long, out=np.zeros_like(inside), where=long > 0)
+        found: Floats = self.sums[:, places] + part * (self.sums[:, places + 1] - self.sums[:, places])
+        return found
+
+
+def meetings_of(steps: Sequence[RanStep], shortest: dict[tuple[str, int, int], float]) -> SeenMeetings:
+    every = [met for step in steps for met in step.meetings]
+    counts = [len(step.meetings) for step in steps]
+    last = np.array([max(met.came, key=met.came.__getitem__, default=NO) for met in every], dtype=np.int64)
+    came = np.array([max(met.came.values(), default=-np.inf) for met in every], dtype=np.float64)
+    begun = np.array([_begun(met, shortest) for met in every], dtype=np.float64)
+    first = np.cumsum(counts, dtype=np.int64) - np.array(counts, dtype=np.int64)
+    return SeenMeetings(last, came, begun, first)
+
+
+def shortest_of(steps: Iterable[RanStep]) -> dict[tuple[str, int, int], float]:
+    """Of meetings alike the shortest transfer: nobody was waited for in it."""
+    found: dict[tuple[str, int, int], float] = {}
+    for step in steps:
+        for met in step.meetings:
+            took = max(met.done - max(met.came.values(), default=met.done), 0.0)
+            found[met.alike] = min(found.get(met.alike, np.inf), took)
+    return found
+
+
+def _begun(met: Met, shortest: dict[tuple[str, int, int], float]) -> float:
+    last = max(met.came.values(), default=-np.inf)
+    return last if len(met.came) >= met.ranks else max(last, met.done - shortest[met.alike])
+
+
+def stretches(steps: Sequence[RanStep]) -> list[tuple[int, int]]:
+    """Steps that follow each other on every rank, as the first of them and the one behind the last."""
+    firsts, ends = [0], dict[int, float]()
+    for place, step in enumerate(steps):
+        if any(_before(track, ends.get(track.rank)) for track in step.tracks):
+            firsts.append(place)
+            ends = {}
+        ends |= {track.rank: float(track.edges[-1]) for track in step.tracks}
+    return list(zip(firsts, [*firsts[1:], len(steps)], strict=True))
+
+
+def _before(track: Track, end: float | None) -> bool:
+    begin = float(track.edges[0])
+    return end is not None and begin < end - NEAR * max(abs(begin), abs(end))
+
+
+def line_of(
+    rank: int,
+    tracks: Sequence[tuple[int, Track]],
+    met: SeenMeetings,
+    first: int,
+    known: frozenset[int],
+    rows: dict[tuple[int, int], Ints],
+    split: Floats,
+) -> RankLine:
+    """`tracks`: with the place of their step, of which `first` is the first in `met`. `rows`: of the table of
+    microbatches, by step and rank. `split`: [EVEN to CHANCE, row], the last row that of no microbatch."""
+    pieces = [_pieces(place, track, met.first[place - first], rows.get((place, rank))) for place, track in tracks]
+    starts, ends, kinds, meetings, numbers, places = (np.concatenate(of) for of in zip(*_bridged(pieces), strict=True))
+    edges = np.maximum.accumulate(np.append(starts, ends[-1:]))
+    starts, ends = edges[:-1], edges[1:]
+    until, begun, whom = ends.copy(), ends.copy(), np.full(len(ends), NO)
+    inside = np.flatnonzero((kinds == Doing.MEETING) & (meetings >= 0))
+    of = meetings[inside]
+    whom[inside] = met.last[of]
+    own = (met.last[of] == rank) | (met.last[of] == NO)
+    until[inside] = np.where(own, starts[inside], np.clip(met.came[of], starts[inside], ends[inside]))
+    begun[inside] = np.clip(met.begun[of], until[inside], ends[inside])
+    begun[inside[met.last[of] == NO]] = ends[inside[met.last[of] == NO]]
+    told = np.isin(whom, list(known))
+    states = np.stack([_STATE_OF[kinds]] * 3, axis=1)
+    states[inside, 0], states[inside, 1], states[inside, 2] = np.where(told[inside], WAIT, UNTOLD), UNTOLD, TRANSFER
+    return _summed(rank, starts, np.stack([until, begun, ends], axis=1), states, numbers, places, whom, split)
+
+
+def _summed(
+    rank: int, starts: Floats, cuts: Floats, states: Ints, numbers: Ints, places: Ints, whom: Ints, split: Floats
+) -> RankLine:
+    """Each piece in up to three, those of no length left out."""
+    bounds = np.concatenate([starts[:, None], cuts], axis=1)
+    seconds = np.diff(bounds, axis=1)
+    long = seconds > 0
+    each = np.nonzero(long)[0]
+    state, took = states[long], seconds[long]
+    edges = np.append(bounds[:, :3][long], bounds[-1:, 3])
+    sums = np.zeros((len(STATES), len(took) + 1))
+    for one in STATES[TRANSFER:]:
+        sums[one, 1:] = np.cumsum(np.where(state == one, took, 0.0))
+    computes = np.where(state == EVEN, took, 0.0)
+    for one in (EVEN, PACE, CHANCE):
+        sums[one, 1:] = np.cumsum(computes * split[one, numbers[each]])
+    return RankLine(rank, edges, sums, state, numbers[each], places[each], whom[each])
+
+
+_Columns = tuple[Floats, Floats, Ints, Ints, Ints, Ints]
+
+
+def _pieces(place: int, track: Track, first: int, rows: Ints | None) -> _Columns:
+    meetings = np.where(track.meetings >= 0, track.meetings + first, NO)
+    numbers = np.full(len(track.kinds), NO)
+    if rows is not None:
+        inside = (track.microbatches >= 0) & (track.microbatches < len(rows))
+        numbers[inside] = rows[track.microbatches[inside]]
+    steps = np.full(len(track.kinds), place)
+    return track.edges[:-1], track.edges[1:], np.asarray(track.kinds), meetings, numbers, steps
+
+
+def _bridged(pieces: Sequence[_Columns]) -> list[_Columns]:
+    """With what lies between two steps, which is of neither."""
+    found: list[_Columns] = []
+    end = None
+    for one in pieces:
+        if not len(one[0]):
+            continue
+        if end is not None and one[0][0] > end:
+            no = np.array([NO])
+            found.append((np.array([end]), one[0][:1], np.array([Doing.EDGE]), no, no, no))
+        found.append(one)
+        end = one[1][-1]
+    nothing = np.empty(0, dtype=np.int64)
+    return found or [(np.empty(0), np.empty(0), nothing, nothing, nothing, nothing)]

@@ -1,0 +1,182 @@
+"""Where the steps of a run went: every rank's own pieces, and its waits by what the rank did that came last."""
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+
+import numpy as np
+
+from odcsim.decide.diagnosis.computed import ComputedTable, table_of
+from odcsim.decide.diagnosis.found import Breakdown, LateMicrobatch, RankFound, StepPart
+from odcsim.decide.diagnosis.inferred import tracked
+from odcsim.decide.diagnosis.lines import CHANCE, UNTOLD, WAIT, RankLine, line_of, meetings_of, shortest_of, stretches
+from odcsim.decide.diagnosis.paces import PERSISTS, Paces, paces_of
+from odcsim.decide.diagnosis.shares import step_parts
+from odcsim.decide.diagnosis.waits import CAUSE, NAMES, SeenWaits, waits_of
+from odcsim.observed.run import NO, RanStep, SeenRun, Track
+from odcsim.timeline import Floats, Ints
+
+MOST_LATE = 20  # microbatches that are named
+SAID = 0.01  # of the step: of less than this nothing is said
+COMPUTE, PADDING = NAMES.index("compute"), NAMES.index("padding")
+_OWN = (COMPUTE, COMPUTE, COMPUTE, *(NAMES.index(name) for name in CAUSE[3:]))  # what a state of one's own is
+
+
+def broken_down(run: SeenRun) -> Breakdown:
+    """The parts of the step, the ranks, and the microbatches that others waited for."""
+    if len(set(run.stages.values())) > 1:
+        found: Breakdown = import_module("odcsim.decide.diagnosis.pipeline").broken_pipeline(run)
+        return found
+    table = table_of(run.steps)
+    run, computes = tracked(run, table)
+    ranks = tuple(sorted({*run.seen, *(track.rank for step in run.steps for track in step.tracks)}))
+    paces = paces_of(table, tuple(sorted({*ranks, *table.ranks.tolist()})), run.alike, computes)
+    sums = _StepSums(ranks, len(run.steps))
+    shortest = shortest_of(run.steps)
+    split, rows = _split(table, computes, paces), _rows(table)
+    for first, behind in stretches(run.steps):
+        if not any(step.tracks for step in run.steps[first:behind]):
+            continue
+        lines = _lines(run.steps[first:behind], first, shortest, rows, split, paces)
+        waits = waits_of(lines, computes)
+        for line in lines.values():
+            sums.add(line, table)
+        sums.wait(waits)
+    return _breakdown(run, table, paces, sums)
+
+
+def _rows(table: ComputedTable) -> dict[tuple[int, int], Ints]:
+    """Of each step and rank the rows of its microbatches, by their numbers."""
+    found: dict[tuple[int, int], Ints] = {}
+    places = np.stack([table.steps, table.ranks], axis=1)
+    every, groups = np.unique(places, axis=0, return_inverse=True)
+    order = np.argsort(groups.ravel(), kind="stable")
+    bounds = np.searchsorted(groups.ravel()[order], np.arange(len(every) + 1))
+    for (step, rank), low, high in zip(every.tolist(), bounds[:-1], bounds[1:], strict=True):
+        own = order[low:high]
+        numbers = np.full(int(table.numbers[own].max()) + 1, NO)
+        numbers[table.numbers[own]] = own
+        found[step, rank] = numbers
+    return found
+
+
+def _split(table: ComputedTable, computes: Floats, paces: Paces) -> Floats:
+    """Shares of each microbatch's compute: at the usual pace, what its device's pace adds, and what neither tells.
+
+    Where lengths are not known, whatever the pace leaves is of the work.
+    """
+    times = np.array([paces.times[rank] for rank in table.ranks.tolist()] + [1.0])
+    split = np.stack([1 / times, 1 - 1 / times, np.zeros(len(times))])
+    if paces.usual is not None and table.lengths_known:
+        own = computes > 0
+        even = np.divide(paces.usual, computes, out=np.ones_like(computes), where=own)
+        split[:, :-1][:, own] = np.stack([even, even * (times[:-1] - 1), 1 - even * times[:-1]])[:, own]
+    return split
+
+
+def _lines(
+    steps: Sequence[RanStep],
+    first: int,
+    shortest: dict[tuple[str, int, int], float],
+    rows: dict[tuple[int, int], Ints],
+    split: Floats,
+    paces: Paces,
+) -> dict[int, RankLine]:
+    met = meetings_of(steps, shortest)
+    of_rank: dict[int, list[tuple[int, Track]]] = {}
+    for place, step in enumerate(steps, first):
+        for track in step.tracks:
+            of_rank.setdefault(track.rank, []).append((place, track))
+    known = frozenset(of_rank)
+    lines = {}
+    for rank, tracks in of_rank.items():
+        split[:, -1] = 1 / paces.times[rank], 1 - 1 / paces.times[rank], 0.0
+        lines[rank] = line_of(rank, tracks, met, first, known, rows, split)
+    return lines
+
+
+class _StepSums:
+    """Seconds of every part in every step, of every rank, and of what every microbatch was waited for."""
+
+    def __init__(self, ranks: Sequence[int], steps: int) -> None:
+        self.ranks = ranks
+        self.parts = np.zeros((len(NAMES), steps))
+        self.of_rank = np.zeros((len(NAMES), len(ranks)))
+        self.waited, self.caused = np.zeros(len(ranks)), np.zeros(len(ranks))
+        self.late: dict[tuple[int, int, int], Floats] = {}  # step, rank, row: seconds by part
+
+    def add(self, line: RankLine, table: ComputedTable) -> None:
+        """A rank's own pieces, without its waits."""
+        inside = line.steps != NO
+        where, took = line.steps[inside], line.seconds[:, inside]
+        padding = took[: CHANCE + 1].sum(axis=0) * np.append(table.padding, 0.0)[line.rows[inside]]
+        place = self.ranks.index(line.rank)
+        for part, seconds in [*zip(_OWN, took[:WAIT], strict=True), (COMPUTE, -padding), (PADDING, padding)]:
+            self.parts[part] += np.bincount(where, seconds, self.parts.shape[1])
+            self.of_rank[part, place] += seconds.sum()
+        self.waited[place] += took[[UNTOLD, WAIT]].sum()
+
+    def wait(self, waits: SeenWaits) -> None:
+        owners = np.searchsorted(self.ranks, waits.ranks)
+        for part, seconds in enumerate(waits.parts):
+            self.parts[part] += np.bincount(waits.steps, seconds, self.parts.shape[1])
+            self.of_rank[part] += np.bincount(owners, seconds, len(self.ranks))
+        self.caused += np.bincount(np.searchsorted(self.ranks, waits.blamed), waits.seconds, len(self.ranks))
+        keys = np.stack([waits.blamed_steps, waits.blamed, waits.rows], axis=1)
+        every, groups = np.unique(keys, axis=0, return_inverse=True)
+        by = np.zeros((len(every), len(NAMES)))
+        np.add.at(by, groups.ravel(), waits.parts.T)
+        for (step, rank, row), seconds in zip(every.tolist(), by, strict=True):
+            self.late[step, rank, row] = self.late.get((step, rank, row), np.zeros(len(NAMES))) + seconds
+
+
+def _breakdown(run: SeenRun, table: ComputedTable, paces: Paces, sums: _StepSums) -> Breakdown:
+    seconds = np.maximum(sums.parts, 0.0) / [max(len(step.tracks), 1) for step in run.steps]
+    for place, step in enumerate(run.steps):
+        if not step.tracks:  # nothing is known of it
+            seconds[NAMES.index("untold"), place] = step.seconds
+    by_step = dict(zip(NAMES, seconds, strict=True))
+    parts = step_parts(by_step)
+    cannot = tuple(_cannot(run, table, paces, parts))
+    return Breakdown(parts, tuple(_ranks(run, paces, sums)), tuple(_late(run, table, sums)), by_step, cannot)
+
+
+def _ranks(run: SeenRun, paces: Paces, sums: _StepSums) -> Iterator[RankFound]:
+    whole = sums.of_rank.sum(axis=0)
+    for place, rank in enumerate(sums.ranks):
+        of = float(whole[place]) or 1.0
+        compute = float(sums.of_rank[[COMPUTE, PADDING], place].sum()) / of
+        caused = float(sums.caused[place]) / max(len(run.steps), 1)
+        yield RankFound(rank, compute, float(sums.waited[place]) / of, paces.times[rank], caused)
+
+
+def _late(run: SeenRun, table: ComputedTable, sums: _StepSums) -> Iterator[LateMicrobatch]:
+    worst = sorted(sums.late.items(), key=lambda of: -of[1].sum())[:MOST_LATE]
+    for (step, rank, row), seconds in worst:
+        held = table.held[(table.steps == step) & (table.ranks == rank)].sum() if row == NO else table.held[row]
+        number = NO if row == NO else int(table.numbers[row])
+        why = NAMES[int(np.argmax(seconds))]
+        yield LateMicrobatch(run.steps[step].number, rank, number, int(held), float(seconds.sum()), why)
+
+
+def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[StepPart]) -> Iterator[str]:
+    share = {part.name: part.share for part in parts}
+    missing = sorted({*range(run.ranks)} - {*run.seen})
+    if missing and share["untold"] >= SAID:
+        yield f"who was waited for in {share['untold']:.0%} of the step: that needs the files of {_named(missing)}"
+    if share["lengths"] + share["device"] >= SAID:
+        if paces.told == PERSISTS and paces.uneven:
+            yield "whether a rank is slow or always has the longest samples: lengths of its microbatches would tell"
+        elif not paces.told:
+            yield "whether a rank is slow: nothing says what equal work takes"
+    if paces.usual is not None and table.lengths_known and not missing and share["untold"] >= SAID:
+        yield (
+            f"why {share['untold']:.0%} of the step waits for compute that took longer than its lengths say, "
+            "on no rank throughout"
+        )
+    if len(run.steps) == 1:
+        yield "how much it differs between steps: there is one step, so shares have no interval"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    listed = ", ".join(map(str, ranks[:8]))
+    return f"rank{'s' * (len(ranks) > 1)} {listed}{', ...' * (len(ranks) > 8)}"

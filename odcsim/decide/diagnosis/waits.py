@@ -1,0 +1,123 @@
+"""Why ranks waited: what the last to come did instead, since whoever waits for it last waited before.
+
+Over any window the seconds of a line's states come to the window's length. So what a rank waits is by how much the
+last to come was longer in some states, less what it was shorter in others, and the wait is shared over those in which
+it was longer. Where it had waited itself, its own waits' causes are those of this one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from odcsim.decide.diagnosis.found import PARTS
+from odcsim.decide.diagnosis.lines import EDGE, STATES, UNTOLD, WAIT, RankLine
+from odcsim.observed.run import NO
+from odcsim.timeline import Floats, Ints
+
+NAMES = tuple(PARTS)
+# What a state is called where others wait for it.
+CAUSE = ("lengths", "device", "untold", "transfer", "loader", "collector", "launch", "edges", "untold")
+_TO_PARTS = np.zeros((len(NAMES), WAIT))
+for _state, _name in enumerate(CAUSE):
+    _TO_PARTS[NAMES.index(_name), _state] = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeenWaits:
+    """Every wait of a stretch of steps, in order of when it ended."""
+
+    ranks: Ints
+    steps: Ints
+    blamed: Ints  # the rank that came last, or whom that one had waited for
+    rows: Ints  # its microbatch in the table, or NO: not told apart
+    blamed_steps: Ints
+    seconds: Floats
+    ends: Floats = field(repr=False)
+    parts: Floats = field(repr=False)  # [part, wait]: seconds
+
+
+def waits_of(lines: Mapping[int, RankLine], computed: Floats) -> SeenWaits:
+    """`computed`: seconds of every microbatch of the table."""
+    found = [_of_line(line) for line in lines.values()]
+    ranks, steps, last, begins, since, ends = (np.concatenate(of) for of in zip(*found, strict=True))
+    order = np.argsort(ends, kind="stable")
+    ranks, steps, last, begins, since, ends = (of[order] for of in (ranks, steps, last, begins, since, ends))
+    more = np.zeros((len(STATES), len(ends)))
+    rows, blamed_steps = np.full(len(ends), NO), steps.copy()
+    for rank in np.unique(last):
+        here = np.flatnonzero(last == rank)
+        line = lines[int(rank)]
+        more[:, here] += line.at(ends[here]) - line.at(since[here])
+        more[EDGE, here] += np.maximum(ends[here] - since[here] - more[:, here].sum(axis=0), 0.0)
+        rows[here], blamed_steps[here] = _late(line, since[here], ends[here], steps[here], computed)
+    for rank in np.unique(ranks):
+        here = np.flatnonzero(ranks == rank)
+        line = lines[int(rank)]
+        more[:, here] -= line.at(begins[here]) - line.at(since[here])
+    seconds = ends - begins
+    shares = _shared(np.maximum(more, 0.0), seconds)
+    parts = _TO_PARTS @ shares[:WAIT]
+    chained = np.flatnonzero(shares[WAIT] > 0)
+    waits = SeenWaits(ranks, steps, last, rows, blamed_steps, seconds, ends, parts)
+    _follow(waits, chained, shares[WAIT], since)
+    return waits
+
+
+def _of_line(line: RankLine) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
+    """Of each wait the rank, its step, the last to come, when it began, the window's begin, and when it ended."""
+    places = np.flatnonzero((line.states == WAIT) & (line.last != NO))
+    ended = np.flatnonzero((line.states == WAIT) | ((line.states == UNTOLD) & (line.last != NO)))
+    before = np.searchsorted(ended, places) - 1
+    since = np.full(len(places), line.edges[0] if len(line.edges) else 0.0)
+    since[before >= 0] = line.edges[ended[before[before >= 0]] + 1]
+    ranks = np.full(len(places), line.rank)
+    return ranks, line.steps[places], line.last[places], line.edges[places], since, line.edges[places + 1]
+
+
+def _shared(more: Floats, seconds: Floats) -> Floats:
+    """Seconds of each wait over states, in proportion."""
+    total = more.sum(axis=0)
+    more[UNTOLD, total <= 0] = 1.0
+    shares: Floats = more / np.where(total <= 0, 1.0, total) * seconds
+    return shares
+
+
+def _late(line: RankLine, since: Floats, until: Floats, steps: Ints, computed: Floats) -> tuple[Ints, Ints]:
+    """The microbatch that took most of a window, if it is more than half of what was computed there, and its step."""
+    own = np.flatnonzero(line.rows != NO)
+    if not len(own):
+        return np.full(len(since), NO), steps
+    # The pieces of microbatches that begin before the window ends, and end after it begins.
+    first = np.searchsorted(line.edges[1:][own], since, "right")
+    behind = np.searchsorted(line.edges[:-1][own], until, "left")
+    rows = line.rows[own]
+    found, where = np.full(len(since), NO), steps.copy()
+    some = behind > first
+    one = some & (rows[np.minimum(first, len(own) - 1)] == rows[behind - 1])
+    found[one] = rows[behind[one] - 1]
+    for place in np.flatnonzero(some & ~one):
+        ran = np.unique(rows[first[place] : behind[place]])
+        most = ran[np.argmax(computed[ran])]
+        found[place] = most if 2 * computed[most] > computed[ran].sum() else NO
+    where[some] = line.steps[own[behind[some] - 1]]
+    return found, where
+
+
+def _follow(waits: SeenWaits, chained: Ints, seconds: Floats, since: Floats) -> None:
+    """Give what the last to come had waited itself the causes of those waits. SeenWaits are in order of their ends."""
+    of_rank = {int(rank): np.flatnonzero(waits.ranks == rank) for rank in np.unique([*waits.ranks, *waits.blamed])}
+    untold = NAMES.index("untold")
+    for place in chained.tolist():
+        rank = int(waits.blamed[place])
+        own = of_rank[rank][: np.searchsorted(of_rank[rank], place)]
+        own = own[np.searchsorted(waits.ends[own], since[place], "right") :]
+        mix = waits.parts[:, own].sum(axis=1)
+        if not mix.sum():
+            waits.parts[untold, place] += seconds[place]
+            continue
+        waits.parts[:, place] += seconds[place] * mix / mix.sum()
+        if 2 * seconds[place] > waits.seconds[place]:
+            longest = own[np.argmax(waits.seconds[own])]
+            waits.blamed[place], waits.rows[place] = waits.blamed[longest], waits.rows[longest]
+            waits.blamed_steps[place] = waits.blamed_steps[longest]
