@@ -56,7 +56,8 @@ def waits_of(lines: Mapping[int, RankLine], computed: Floats) -> SeenWaits:
         line = lines[int(rank)]
         more[:, here] -= line.at(begins[here]) - line.at(since[here])
     seconds = ends - begins
-    shares = _shared(np.maximum(more, 0.0), seconds)
+    groups, since = _in_a_row(ranks, last, rows, steps, since)
+    shares = _shared(more, seconds, groups)
     parts = _TO_PARTS @ shares[:WAIT]
     chained = np.flatnonzero(shares[WAIT] > 0)
     waits = SeenWaits(ranks, steps, last, rows, blamed_steps, seconds, ends, parts)
@@ -75,11 +76,27 @@ def _of_line(line: RankLine) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
     return ranks, line.steps[places], line.last[places], line.edges[places], since, line.edges[places + 1]
 
 
-def _shared(more: Floats, seconds: Floats) -> Floats:
-    """Seconds of each wait over states, in proportion."""
-    total = more.sum(axis=0)
-    more[UNTOLD, total <= 0] = 1.0
-    shares: Floats = more / np.where(total <= 0, 1.0, total) * seconds
+def _in_a_row(ranks: Ints, last: Ints, rows: Ints, steps: Ints, since: Floats) -> tuple[Ints, Floats]:
+    """Waits of a rank for one microbatch, none for another between them, and when the window of all of them begins.
+
+    Ranks run ahead of each other by as many layers as transfers are asked for early, which is longer in a backward than
+    in a forward: within a microbatch that comes to nothing.
+    """
+    order = np.argsort(ranks, kind="stable")
+    keys = np.stack([ranks, last, rows, steps])[:, order]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    groups = np.empty(len(order), dtype=np.int64)
+    groups[order] = np.cumsum(new) - 1
+    return groups, since[order[new]][groups]
+
+
+def _shared(more: Floats, seconds: Floats, groups: Ints) -> Floats:
+    """Seconds of each wait over states, in proportion to what its group's last rank was longer in."""
+    longer = np.maximum([np.bincount(groups, of) for of in more], 0.0)
+    total = longer.sum(axis=0)
+    longer[UNTOLD, total <= 0] = 1.0
+    shares: Floats = (longer / np.where(total <= 0, 1.0, total))[:, groups] * seconds
     return shares
 
 
@@ -107,17 +124,16 @@ def _late(line: RankLine, since: Floats, until: Floats, steps: Ints, computed: F
 def _follow(waits: SeenWaits, chained: Ints, seconds: Floats, since: Floats) -> None:
     """Give what the last to come had waited itself the causes of those waits. SeenWaits are in order of their ends."""
     of_rank = {int(rank): np.flatnonzero(waits.ranks == rank) for rank in np.unique([*waits.ranks, *waits.blamed])}
-    untold = NAMES.index("untold")
+    nobody = np.array([name == "untold" for name in NAMES], dtype=np.float64)
     for place in chained.tolist():
         rank = int(waits.blamed[place])
         own = of_rank[rank][: np.searchsorted(of_rank[rank], place)]
         own = own[np.searchsorted(waits.ends[own], since[place], "right") :]
         mix = waits.parts[:, own].sum(axis=1)
-        if not mix.sum():
-            waits.parts[untold, place] += seconds[place]
-            continue
+        if not mix.sum():  # they are still to come
+            mix = waits.parts[:, place] if waits.parts[:, place].sum() else nobody
         waits.parts[:, place] += seconds[place] * mix / mix.sum()
-        if 2 * seconds[place] > waits.seconds[place]:
+        if len(own) and 2 * seconds[place] > waits.seconds[place]:
             longest = own[np.argmax(waits.seconds[own])]
             waits.blamed[place], waits.rows[place] = waits.blamed[longest], waits.rows[longest]
             waits.blamed_steps[place] = waits.blamed_steps[longest]
