@@ -141,6 +141,14 @@ class Trace(Glanced):
             )
         return _recorded(self, samples, count) if in_order else _shuffled(self.size, samples, count, seed)
 
+    @property
+    def steps(self) -> list[NDArray[np.int64]]:
+        """The samples of each recorded step, in order: all of them, however many one has."""
+        if self.step is None:
+            raise InputError(f"'{self.name}' has no steps", fix="give a step for each sample")
+        borders = np.flatnonzero(np.diff(self.step)) + 1
+        return [ids.astype(np.int64) for ids in np.split(np.arange(self.size), borders)]
+
 
 def _firsts(bundle: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.append(0, np.flatnonzero(np.diff(bundle)) + 1)

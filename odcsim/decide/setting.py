@@ -40,6 +40,7 @@ class Setting(Glanced, Terms):
     model_asked: str = ""  # as somebody named it
     each: int = 0  # samples of a microbatch, of who counts them and not their tokens
     global_batch: int = 0  # samples of all devices together, where those were asked for
+    stepped: bool = False  # a minibatch is what one recorded step held, of a run that exists
     limits_tried: int = 0  # of which the limit was chosen; 0: somebody gave it, or it is the longest sample
 
     @property
@@ -77,6 +78,8 @@ class Setting(Glanced, Terms):
     def draw(self) -> list[NDArray[np.int64]]:
         """The sample ids of every minibatch: the same for every balancer."""
         self.check()
+        if self.stepped:
+            return self.trace.steps[: self.minibatches]
         samples = self.minibatch * self.cost.cluster.devices
         return self.trace.minibatches(samples, self.minibatches, seed=self.seed, in_order=self.in_order)
 
@@ -95,10 +98,10 @@ def cost_of(
     shape = catalog.model(model)
     hardware = catalog.gpu(gpu) if gpu else None
     fit = fits.choose(shape, hardware, devices, profile, recipe)
-    return Cost(shape, fit, _cluster(hardware, fit, devices, devices_per_node, cluster), recipe)
+    return Cost(shape, fit, cluster_for(hardware, fit, devices, devices_per_node, cluster), recipe)
 
 
-def _cluster(gpu: GPU | None, fit: Profile, devices: int, devices_per_node: int | None, path: str | None) -> Cluster:
+def cluster_for(gpu: GPU | None, fit: Profile, devices: int, devices_per_node: int | None, path: str | None) -> Cluster:
     """The GPU's usual cluster, or one node of the machine that the profile measured transfers on."""
     moved = devices == 1 or any(t.kind in TRANSFERS for t in fit.timings)
     if (

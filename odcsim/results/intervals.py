@@ -54,7 +54,10 @@ def draws(
     ids: Sequence[Ints], work: Sequence[Floats], size: int, *, kin: Sequence[Ints] | None = None, whole: bool = False
 ) -> Draws:
     """`work` of the samples of each minibatch; `size` of the trace. `kin`: which prompt each is of, where samples of
-    one are alike. `whole`: the trace is all that there is."""
+    one are alike. `whole`: the trace is all that there is. Minibatches of unlike sizes were recorded: each sample
+    is in one of them."""
+    if len({len(minibatch) for minibatch in ids}) > 1:
+        return apart(len(ids))
     repeats = (n for n, minibatch in enumerate(ids[1:], 1) if np.array_equal(minibatch, ids[0]))
     distinct = next(repeats, len(ids)) if len(ids[0]) < size else len(ids)
     held, loads = np.stack(ids[:distinct]), np.stack(work[:distinct])

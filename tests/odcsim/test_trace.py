@@ -128,3 +128,10 @@ def test_arrays_of_a_trace_cannot_be_written_but_the_callers_still_can():
 def test_minibatches_start_at_one(samples, count):
     with pytest.raises(InputError, match="both start at 1"):
         trace([1]).minibatches(samples, count)
+
+
+def test_steps_hold_all_their_samples_however_many():
+    trace = Trace("t", np.array([5, 6, 7, 8, 9]), step=np.array([3, 3, 4, 4, 4]))
+    assert [ids.tolist() for ids in trace.steps] == [[0, 1], [2, 3, 4]]
+    with pytest.raises(InputError, match="has no steps"):
+        _ = Trace("t", np.array([5])).steps

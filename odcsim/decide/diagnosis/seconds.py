@@ -1,0 +1,229 @@
+"""The seconds of a run that exists as a profile, so that other ways are priced by what this one took."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from odcsim.catalog.estimates import own
+from odcsim.cost import GATHER_BYTES
+from odcsim.decide.diagnosis.ran import RanDeals, computed
+from odcsim.errors import InputError
+from odcsim.fitting import parts
+from odcsim.fitting.fit import examine
+from odcsim.fitting.measurements import Compute, Measurements, Transfer, timed
+from odcsim.fitting.parts import WRONG
+from odcsim.model import Model
+from odcsim.observed.run import SeenRun
+from odcsim.profile import Polynomial, Profile, Timing
+from odcsim.recipe import Recipe
+from odcsim.timeline import Floats
+
+GATHERS, PUSHES, SUMS = "all-gather", "reduce-scatter", "all-reduce"
+FLOORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # of microbatches, up to which launching may be all
+ABOVE = 1.1  # times that, from which on a microbatch tells what its tokens take
+FEW = 8  # of those, at least
+BETTER = 0.7  # times as far off: so much better a fit has to be that has a floor
+ALONE = {GATHERS: "gather", PUSHES: "push"}  # the one-sided transfer that does the same
+
+
+@dataclass(frozen=True, slots=True)
+class RanSeconds:
+    """The profile, and in words what it rests on and what it does not tell."""
+
+    profile: Profile
+    rests: str
+    cannot: tuple[str, ...] = ()
+
+
+def plain(run: SeenRun) -> Model:
+    """What a run shows of its model: so many layers, of as many parameters as are gathered at once. It has no work of
+    its own: all seconds are the profile's."""
+    sizes = _sizes(run, GATHERS)
+    layer = sizes.most_common(1)[0][0] if sizes else 0
+    root = max((size for size in sizes if size != layer), default=0)
+    least = Model("what ran", run.layers or 1, 1, 0, 0, 0, 0, 1, True)
+    outside = max(0, round(root / GATHER_BYTES) - least.root_parameters)
+    return replace(least, vectors=round(layer / GATHER_BYTES), outside=outside)
+
+
+def measured(
+    run: SeenRun,
+    deals: RanDeals,
+    model: Model,
+    recipe: Recipe,
+    paces: Mapping[int, float],
+    gpu: str,
+    slower: float = 1.0,
+    holders: int = 0,
+) -> RanSeconds:
+    """`slower`: how many times as long as a collective a one-sided transfer takes. `holders`: devices that hold a unit
+    together, where those are not all."""
+    waited = not any(mb.seconds for step in deals.held for device in step for mb in device)
+    fitted, told, cannot = (
+        _whole(deals, model, recipe, gpu) if deals.whole else _fitted(deals, model, recipe, paces, gpu)
+    )
+    moved, said = ((), "nothing is known of transfers apart") if waited else _timings(run, deals, model, recipe, slower)
+    moved = tuple(replace(timing, devices=holders or run.ranks) for timing in moved)
+    profile = replace(
+        fitted,
+        fidelity="calibrated",
+        origin=f"{told}, {said}; {own.ORIGIN}",
+        timings=(*moved, *_constants(run)),
+        publish=own.seconds(model),
+        node_transfers_included=not moved,
+    )
+    if not moved:
+        zeros = tuple(Timing(kind, run.ranks) for kind in (*ALONE, *ALONE.values()))
+        profile = replace(profile, timings=(*zeros, *profile.timings))
+    return RanSeconds(profile, f"{told}; {said}", cannot)
+
+
+def _constants(run: SeenRun) -> tuple[Timing, ...]:
+    every = [seconds for seconds in run.updates if timed(seconds)]
+    return (Timing("optimizer", run.ranks, float(np.median(every))),) if every else ()
+
+
+def _whole(deals: RanDeals, model: Model, recipe: Recipe, gpu: str) -> tuple[Profile, str, tuple[str, ...]]:
+    return _by_tokens(deals.unit, model, recipe, gpu, deals), "the seconds of each microbatch as they were measured", ()
+
+
+def _fitted(
+    deals: RanDeals, model: Model, recipe: Recipe, paces: Mapping[int, float], gpu: str
+) -> tuple[Profile, str, tuple[str, ...]]:
+    """Seconds by tokens and squares of lengths, or by tokens alone where too little is known."""
+    rows = list(_rows(deals, model, paces))
+    if not rows:
+        raise InputError("no seconds of any microbatch are known", fix="give traces, or what the watcher writes")
+    how = f"{len(rows):,} microbatches"
+    measurements = Measurements(model.name, gpu, tuple(rows))
+    try:
+        profile = examine(measurements, model.layers, recipe=recipe).profile
+    except InputError:
+        each = sum(row.seconds for row in rows) / sum(row.tokens for row in rows)
+        cannot = "how seconds grow with squares of lengths: these microbatches are too few or too alike"
+        return _by_tokens(each, model, recipe, gpu, deals), f"{how}, by their tokens alone", (cannot,)
+    every = [profile, *_floored(measurements, model, recipe)]
+    best = min(every, key=lambda one: float(_off(one, rows, model).mean()) * (BETTER if one is profile else 1))
+    missed = int((_off(best, rows, model) > WRONG).sum())
+    doubts = (f"{missed} of {how} took other seconds than their tokens and squares say",) if missed else ()
+    least = "" if best is profile else ", and never less than launching takes"
+    return best, f"{how}, by tokens and squares of lengths{least}", doubts
+
+
+def _floored(measurements: Measurements, model: Model, recipe: Recipe) -> Iterator[Profile]:
+    """Fits to what takes longer than something does that small microbatches take whatever they hold."""
+    took = np.array([row.seconds for row in measurements.compute])
+    for floor in np.unique(np.quantile(took, FLOORS)).tolist():
+        rows = tuple(row for row in measurements.compute if row.seconds > ABOVE * floor)
+        if len(rows) < FEW:
+            continue
+        try:
+            found = examine(replace(measurements, compute=rows), model.layers, recipe=recipe).profile
+        except InputError:
+            continue
+        least = max(0.0, floor - found.microbatch) / model.layers
+        both = found.forward.linear + found.backward.linear
+        share = found.forward.linear / both if both else 0.25
+        forward, backward = (
+            replace(of, floor=part * least) for of, part in ((found.forward, share), (found.backward, 1 - share))
+        )
+        yield replace(found, forward=forward, backward=backward)
+
+
+def _off(profile: Profile, rows: Sequence[Compute], model: Model) -> Floats:
+    """How far each microbatch is off what the profile says, as a logarithm."""
+    held = [np.array([getattr(row, name) for row in rows], float) for name in ("tokens", "squares", "samples")]
+    layer = profile.forward.seconds(*held) + profile.backward.seconds(*held)
+    took = np.array([row.seconds for row in rows])
+    off: Floats = np.abs(np.log((profile.microbatch + model.layers * layer) / took))
+    return off
+
+
+def _by_tokens(each: float, model: Model, recipe: Recipe, gpu: str, deals: RanDeals) -> Profile:
+    """So many seconds for a token, all of them in the layers: a backward takes twice its forward, and what it computes
+    again."""
+    passes, layer = (4 if recipe.recomputes else 3), each / model.layers
+    return Profile(
+        model=model.name,
+        gpu=gpu,
+        fidelity="calibrated",
+        origin="",
+        forward=Polynomial(linear=layer / passes),
+        backward=Polynomial(linear=layer * (passes - 1) / passes),
+        head=Polynomial(),
+        recompute=recipe.recomputes,
+        longest=deals.trace.longest,
+        most_tokens=deals.limit,
+    )
+
+
+def _rows(deals: RanDeals, model: Model, paces: Mapping[int, float]) -> Iterator[Compute]:
+    """Of every microbatch. Where seconds hold waiting, of the heaviest in each round alone, which waited least."""
+    for step in deals.held:
+        every = [(mb, np.array(computed(mb))) for device in step for mb in device if mb.lengths]
+        found = [(mb, int(n.sum()), float(model.squares(n).sum()), int(n.max())) for mb, n in every]
+        if not any(mb.seconds for mb, *_ in found):
+            rounds = {mb.number for mb, *_ in found}
+            of = ([one for one in found if one[0].number == number] for number in rounds)
+            found = [max(some, key=lambda one: (one[2], one[1])) for some in of]
+        for mb, tokens, squares, longest in found:
+            seconds = (mb.seconds or mb.wall) / paces.get(mb.rank, 1.0)
+            if timed(seconds):
+                yield Compute("microbatch", tokens, squares, seconds, longest)
+
+
+def _sizes(run: SeenRun, kind: str) -> Counter[int]:
+    """How often so many bytes were moved at once."""
+    met = Counter(met.bytes for step in run.steps for met in step.meetings if met.kind == kind and met.bytes)
+    return met or Counter({t.bytes: 1 for t in run.transfers if t.kind == kind})
+
+
+def _timings(
+    run: SeenRun, deals: RanDeals, model: Model, recipe: Recipe, slower: float
+) -> tuple[tuple[Timing, ...], str]:
+    """Of collectives as they were seen, and of one-sided transfers as if they took as long."""
+    asked = {GATHERS: GATHER_BYTES * model.layer_parameters, PUSHES: recipe.sent * model.layer_parameters}
+    seen = {kind: found for kind in ALONE if (found := _line(kind, run)) is not None}
+    if not seen:
+        return _summed(run, deals, model)
+    lines = []
+    for kind, alone in ALONE.items():
+        line, sizes = seen.get(kind, Timing(kind, run.ranks)), _sizes(run, kind)
+        size = sizes.most_common(1)[0][0] if sizes else asked[kind]
+        each = line.per_byte * (size / asked[kind] if asked[kind] else 1.0)  # as many seconds for a layer as were seen
+        lines.append(Timing(kind, run.ranks, line.constant, each))
+        lines.append(Timing(alone, run.ranks, line.constant, slower * each))
+    more = f", {slower:g} times as long where they leave a node" if slower != 1 else ""
+    return tuple(lines), f"transfers as they were seen; on-demand's are taken to take as long as collectives{more}"
+
+
+def _line(kind: str, run: SeenRun) -> Timing | None:
+    """Seconds by bytes; in proportion to them where one size alone was seen."""
+    rows = tuple(Transfer(kind, run.ranks, t.bytes, t.seconds) for t in run.transfers if t.kind == kind)
+    if not rows:
+        return None
+    try:
+        return parts.transfers(Measurements("", "", (), rows))[0][0]
+    except InputError:
+        return Timing(kind, run.ranks, 0.0, sum(t.seconds for t in rows) / max(1, sum(t.bytes for t in rows)))
+
+
+def _summed(run: SeenRun, deals: RanDeals, model: Model) -> tuple[tuple[Timing, ...], str]:
+    """Of a model that every device holds whole, and whose gradients all get summed."""
+    took = [
+        sum(
+            max(0.0, met.done - max(met.came.values()))
+            for met in run.steps[i].meetings
+            if met.kind == SUMS and met.came
+        )
+        for i in deals.places
+    ]
+    if not any(took):
+        return (), "transfers are in the seconds of microbatches"
+    rounds = 1 if run.sync == "deferred" else max(1.0, float(np.mean([max(map(len, step)) for step in deals.held])))
+    each = float(np.median(took)) / rounds / (model.layers + 1)
+    lines = tuple(Timing(kind, run.ranks, each) for kind in (PUSHES, ALONE[PUSHES]))
+    none = tuple(Timing(kind, run.ranks) for kind in (GATHERS, ALONE[GATHERS]))
+    return (*lines, *none), "all-reduces as they were seen; on-demand's pushes are taken to take as long"

@@ -1,0 +1,196 @@
+"""Other ways to run what a run held, each evaluated: settings first, then samplers, then another engine."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from odcsim.cluster import Cluster
+from odcsim.decide import limit, stock
+from odcsim.decide.diagnosis.found import EFFORTS
+from odcsim.decide.diagnosis.replay import SLOW, Replay
+from odcsim.decide.evaluate import Evaluation, Pair, evaluate
+from odcsim.errors import InputError
+from odcsim.flat import flattened
+from odcsim.profile import TRANSFERS
+from odcsim.program import sync_named
+from odcsim.results.intervals import RUN, interval
+from odcsim.schedule import Schedule
+from odcsim.timeline import Floats
+
+SETTING, SAMPLER, ENGINE = EFFORTS
+SAMPLERS = ("sorted-slice", "lb-micro")
+FREE = ("lb-mini", "lb-tight")
+ON_DEMAND = "on-demand"
+MET = ("collective", "deferred")
+CLEARLY = 1.01  # times the gain, below which there is no reason to change more
+ANEW = 32  # minibatches, at least, of what a trainer makes of the same samples
+WORTH = 0.01  # of the step, from which on a loss of the host's is worth a line
+HOST = {"loader": "a data loader that keeps up", "collector": "garbage collected between steps, or seldom"}
+
+
+@dataclass(frozen=True, slots=True)
+class TriedWay:
+    """A way, and what came of it."""
+
+    effort: str
+    way: str
+    evaluation: Evaluation = field(repr=False)
+    gain: tuple[float, float, float]  # with its interval
+    rests: str = ""
+
+    @property
+    def pair(self) -> Pair:
+        return self.evaluation.rows[0].pair
+
+
+def tried(replay: Replay) -> Iterator[TriedWay]:
+    """All that may be worth it, in order of effort."""
+    yield from _repaired(replay)
+    yield from _own_deal(replay)
+    yield from _stock(replay)
+    yield from _dealt_anew(replay)
+
+
+def _repaired(replay: Replay) -> Iterator[TriedWay]:
+    """What is slow beside the samples, mended: a bound."""
+    cost, ran = replay.setting.cost, replay.ran
+    bound = "that it can be mended whole"
+    if cost.cluster.slow:
+        ranks = ", ".join(str(device) for device, pace in cost.cluster.slow if pace > SLOW)
+        even = replace(replay.setting, cost=replace(cost, cluster=replace(cost.cluster, slow=())))
+        found = replay.priced(replay.deals.padded, even)
+        several = "ranks" if "," in ranks else "rank"
+        way = f"{several} {ranks} as fast as the others"
+        yield TriedWay(SETTING, way, found, _of(replay, found), bound)
+    for part, way in HOST.items():
+        lost = replay.found.by_step.get(part)
+        if lost is not None and replay.found.share(part) > WORTH:
+            other = ran - np.asarray(lost, float)[list(replay.deals.places)]
+            yield TriedWay(SETTING, way, replay.evaluation, replay.gain(other, replay.evaluation), bound)
+
+
+def _own_deal(replay: Replay) -> Iterator[TriedWay]:
+    """The run's own deal otherwise: without padding, in fuller microbatches, sharded inside nodes."""
+    deals, setting = replay.deals, replay.setting
+    if deals.pads:
+        found = replay.priced(deals.bare)
+        rests = "kernels that take samples of several lengths in one row"
+        yield TriedWay(SETTING, "the same microbatches without padding", found, _of(replay, found), rests)
+    larger = max(limits(replay))
+    if larger > deals.limit and not setting.trainer:
+        meets = sync_named(replay.run.sync).meets
+        found = replay.priced(
+            [_fuller(s, larger, meets=meets) for s in deals.bare], replace(setting, max_tokens=larger)
+        )
+        way = f"up to {larger:,} tokens in a microbatch{' without padding' if deals.pads else ''}"
+        yield TriedWay(SETTING, way, found, _of(replay, found))
+    if _between(replay):
+        known = tuple(t for t in setting.cost.profile.timings if t.kind not in TRANSFERS)
+        cost = replace(setting.cost.by(sharding="hybrid"), profile=replace(setting.cost.profile, timings=known))
+        found = replay.priced(deals.padded, replace(setting, cost=cost))
+        rests = "rates of the cluster in the place of transfers as they were seen"
+        yield TriedWay(SETTING, "hybrid sharding: every node holds all parameters", found, _of(replay, found), rests)
+
+
+def _between(replay: Replay) -> bool:
+    """Whether transfers between nodes could stay inside them."""
+    cluster: Cluster = replay.setting.cost.cluster
+    full = replay.setting.cost.sharded == "full" and cluster.nodes > 1
+    return full and cluster.devices % cluster.devices_per_node == 0 and replay.found.share("transfer") > WORTH
+
+
+def _fuller(schedule: Schedule, most: int, *, meets: bool) -> Schedule:
+    """Each device's samples in their order, in as few microbatches as hold them."""
+    devices = [_filled([i for mb in device for i in mb], schedule.lengths, most) for device in schedule.devices]
+    count = max(map(len, devices)) if meets else 0
+    return schedule.dealt(flattened([[*of, *([()] * (count - len(of)))] for of in devices]))
+
+
+def _filled(samples: Sequence[int], lengths: Sequence[int], most: int) -> list[tuple[int, ...]]:
+    found, held = list[tuple[int, ...]](), most
+    for i in samples:
+        if held + lengths[i] > most:
+            found.append(())
+            held = 0
+        found[-1] += (i,)
+        held += lengths[i]
+    return found
+
+
+def _stock(replay: Replay) -> Iterator[TriedWay]:
+    """What the trainer runs by itself, of batches drawn anew from the same samples."""
+    trainer = stock.known(replay.setting.trainer)
+    if trainer is None or replay.deals.whole:
+        return
+    steps = len(replay.deals.places)
+    asked = 0 if replay.fits and not replay.asked_limit else limits(replay)[0]
+    again = steps * -(-ANEW // steps)
+    anew = replace(replay.setting, stepped=False, in_order=False, minibatches=again, max_tokens=asked)
+    try:
+        every = stock.chosen(anew, trainer)
+    except InputError:
+        return
+    for way, sync in every:
+        found = evaluate(way.setting, [(way.rule.balancer, sync)])
+        yield TriedWay(
+            SETTING, f"{trainer.name}: {way.rule.says}, {sync}", found, _unlike(replay, found), "batches drawn anew"
+        )
+
+
+def _unlike(replay: Replay, found: Evaluation) -> tuple[float, float, float]:
+    """Of other minibatches: for as many tokens. The deviations of both add up."""
+    row, ran, took = found.rows[0], replay.ran, found.usages[0].makespan
+    tokens = float(replay.setting.trace.lengths.sum())
+    times = tokens / (row.tokens_per_second * row.makespan_seconds) * float(took.sum())
+    gain = float(ran.sum()) / (times + float(replay.beside.sum()))
+    ends = [
+        interval(of, np.full(len(of), of.mean()), draws, RUN)
+        for of, draws in ((ran, replay.evaluation.draws), (took, found.draws))
+    ]
+    low, high = (float(np.hypot(*(np.log(end[side]) for end in ends))) for side in (0, 1))
+    return gain, gain * float(np.exp(-low)), gain * float(np.exp(high))
+
+
+def _dealt_anew(replay: Replay) -> Iterator[TriedWay]:
+    """The best where a sampler deals each step's samples, and under on-demand. Gradients leave when they did, unless
+    another moment brings clearly more."""
+    ran = replay.run.sync
+    if not sync_named(ran).meets:
+        yield _best(replay, SAMPLER, [(name, ran) for name in FREE])
+        return
+    mine, *others = (
+        _best(replay, SAMPLER, [(name, sync) for name in SAMPLERS])
+        for sync in sorted(MET, key=lambda sync: sync != ran)
+    )
+    yield mine
+    yield from (other for other in others if other.gain[0] > CLEARLY * mine.gain[0])
+    yield _best(replay, ENGINE, [(name, ON_DEMAND) for name in FREE])
+
+
+def limits(replay: Replay) -> tuple[int, ...]:
+    """Of a microbatch: what was asked, or what ran, and what is fastest of what fits, where memory is known."""
+    setting, ran = replay.setting, replay.deals.limit
+    if replay.asked_limit and not replay.deals.whole:
+        return (replay.asked_limit,)
+    if replay.deals.whole or not replay.fits:
+        return (ran,)
+    return tuple(sorted({ran, limit.chosen(setting).limit}))
+
+
+def _best(replay: Replay, effort: str, pairs: Sequence[Pair]) -> TriedWay:
+    """Of these at each limit, of what fits."""
+    every = []
+    for tokens in limits(replay):
+        found = evaluate(replace(replay.setting, max_tokens=tokens), pairs)
+        for row, usage in zip(found.rows, found.usages, strict=True):
+            one = replace(found, rows=(row,), usages=(usage,))
+            full = f", {tokens:,} tokens in a microbatch" if tokens != replay.deals.limit else ""
+            every.append(TriedWay(effort, f"{row.balancer} under {row.sync}{full}", one, _of(replay, one)))
+    fitting = [one for one in every if one.evaluation.rows[0].memory_fits is not False] or every
+    return max(fitting, key=lambda one: one.gain[0])
+
+
+def _of(replay: Replay, found: Evaluation) -> tuple[float, float, float]:
+    other: Floats = found.usages[0].makespan + replay.beside
+    return replay.gain(other, found)

@@ -1,0 +1,217 @@
+"""What is promised to a run whose truth is known is what the other schedule really takes there."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ran_runs import ASKED, found_of, run_of, setting_of, slowed, truly
+
+from odcsim.cli import main
+from odcsim.decide.diagnosis.changes import answer, changes
+from odcsim.decide.diagnosis.found import EFFORTS
+from odcsim.decide.evaluate import evaluate
+from odcsim.neighbours.asking import flags
+from odcsim.observed.run import SeenRun
+
+CLOSE = 0.03
+LENGTHS = ("lognormal:median=2000,sigma=1.1,max=16384", "lognormal:median=5000,sigma=0.5,max=16384", "longalign")
+
+
+def told(setting, sync="collective", balancer="native", rests="lengths", asked=(), **of):
+    run = run_of(setting, sync, balancer, rests=rests)
+    return run, changes(run, found_of(run), dict(asked) | of)
+
+
+def true_gain(run, setting, way):
+    seconds = truly(setting, way.balancer, way.sync, way.max_tokens)
+    return sum(step.seconds for step in run.steps) / float(seconds.sum())
+
+
+runs = {
+    "trace": st.sampled_from(LENGTHS),
+    "devices": st.sampled_from((2, 4, 8)),
+    "minibatch": st.integers(2, 8),
+    "seed": st.integers(0, 99),
+}
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.fixed_dictionaries(runs), st.sampled_from(("collective", "deferred")), st.booleans())
+def test_what_is_promised_of_another_deal_is_what_it_takes(drawn, sync, named):
+    setting = setting_of(**drawn, truncate=16384)
+    run, found = told(setting, sync, asked=ASKED if named else {})
+    assert found.replayed == pytest.approx(1, abs=CLOSE)
+    for way in found.ways:
+        if way.effort != EFFORTS[0]:
+            assert way.gain == pytest.approx(true_gain(run, setting, way), rel=CLOSE)
+        assert 1 < way.low <= way.gain <= way.high
+        assert way.seconds == pytest.approx(np.mean([step.seconds for step in run.steps]) / way.gain)
+    assert [EFFORTS.index(way.effort) for way in found.ways] == sorted(EFFORTS.index(way.effort) for way in found.ways)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.fixed_dictionaries(runs), st.sampled_from(("tokens", "seconds")))
+def test_microbatches_that_are_moved_whole_promise_no_more_than_their_samples_do(drawn, rests):
+    setting = setting_of(**drawn, truncate=16384)
+    _, whole = told(setting, rests=rests)
+    _, free = told(setting)
+    assert whole.replayed == pytest.approx(1, abs=CLOSE)
+    assert max(way.gain for way in whole.ways) <= max(way.gain for way in free.ways) * (1 + CLOSE)
+    assert "moved whole" in whole.rests
+
+
+def test_an_even_run_has_nothing_to_gain():
+    _, found = told(setting_of("uniform:min=3990,max=4000", max_tokens=4000))
+    assert found.ways == ()
+    assert found.replayed == pytest.approx(1, abs=CLOSE)
+
+
+def test_what_is_run_as_well_as_can_be_has_nothing_to_gain_from_a_sampler():
+    _, found = told(setting_of(), balancer="sorted-slice")
+    assert [way for way in found.ways if way.effort == EFFORTS[1]] == []
+
+
+def test_the_same_run_has_the_same_answer():
+    setting = setting_of(minibatches=4)
+    assert told(setting)[1].ways == told(setting)[1].ways
+
+
+def test_a_slow_rank_is_in_both_and_mending_it_is_a_way():
+    setting = setting_of()
+    slow = slowed(setting, 3, 1.4)
+    run = run_of(slow)
+    found = changes(run, found_of(run, {3: 1.4}), {})
+    assert found.replayed == pytest.approx(1, abs=CLOSE)
+    [mended] = [way for way in found.ways if "rank 3" in way.way]
+    assert mended.gain == pytest.approx(
+        sum(s.seconds for s in run.steps) / truly(setting, "native", "collective").sum(), rel=CLOSE
+    )
+    for way in found.ways:
+        if way.effort != EFFORTS[0]:
+            assert way.gain == pytest.approx(true_gain(run, slow, way), rel=CLOSE)
+
+
+def test_what_the_host_loses_is_lost_whatever_is_dealt():
+    setting = setting_of()
+    run = run_of(setting, beside=0.5)
+    found = changes(run, found_of(run, loader=np.full(len(run.steps), 0.5)), {})
+    assert found.replayed == pytest.approx(1, abs=CLOSE)
+    loader, *others = sorted(found.ways, key=lambda way: "loader" not in way.way)
+    steps = sum(step.seconds for step in run.steps)
+    assert loader.gain == pytest.approx(steps / (steps - 0.5 * len(run.steps)), rel=CLOSE)
+    for way in others:
+        seconds = truly(setting, way.balancer, way.sync, way.max_tokens) + 0.5
+        assert way.gain == pytest.approx(steps / seconds.sum(), rel=CLOSE)
+
+
+def test_padding_is_a_setting_that_can_go():
+    setting = replace(setting_of(max_tokens=40000), each=2)
+    run = run_of(setting, balancer="padded", pads=True)
+    found = changes(run, found_of(run), {})
+    [bare] = [way for way in found.ways if "without padding" in way.way]
+    assert bare.gain == pytest.approx(true_gain(run, setting, replace(bare, balancer="batches")), rel=CLOSE)
+    assert bare.effort == EFFORTS[0]
+
+
+def test_steps_of_unlike_numbers_of_samples_are_each_dealt_with_their_own():
+    few, many = (run_of(setting_of(minibatch=n, seed=n)) for n in (3, 7))
+    steps = tuple(replace(step, number=i) for i, step in enumerate((*few.steps[:6], *many.steps[:6])))
+    found = changes(run := replace(few, steps=steps), found_of(run), {})
+    assert found.replayed == pytest.approx(1, abs=CLOSE)
+    assert found.ways
+    assert all(way.row["minibatches"] == 12 for way in found.ways)
+
+
+def test_a_row_is_what_the_evaluation_says():
+    """Of the same samples and seconds, asked again."""
+    from odcsim.decide.diagnosis.replay import replay
+
+    setting = setting_of()
+    run = run_of(setting)
+    found = changes(run, found_of(run), ASKED)
+    again = replay(run, found_of(run), ASKED).setting
+    for way in found.ways:
+        if way.effort != EFFORTS[0]:
+            [row] = evaluate(replace(again, max_tokens=way.max_tokens), [(way.balancer, way.sync)]).rows
+            assert way.row == {"max_tokens": way.max_tokens} | row.as_json()
+
+
+def test_ranks_that_nobody_saw_are_like_those_that_were_seen():
+    run = run_of(setting_of(minibatches=20))
+    some = tuple(
+        replace(step, microbatches=tuple(mb for mb in step.microbatches if mb.rank in (0, 5))) for step in run.steps
+    )
+    found = changes(part := replace(run, steps=some, seen=(0, 5)), found_of(part), {})
+    whole = changes(run, found_of(run), {})
+    best, true = (max(way.gain for way in of.ways) for of in (found, whole))
+    assert best == pytest.approx(true, rel=0.2)
+    assert any("6 ranks" in words for words in found.cannot)
+
+
+def test_what_one_share_of_one_step_cannot_tell_is_said():
+    run = run_of(setting_of(minibatches=1))
+    [step] = run.steps
+    alone = replace(step, microbatches=tuple(mb for mb in step.microbatches if mb.rank == 0))
+    found = changes(part := replace(run, steps=(alone,), seen=(0,)), found_of(part), {})
+    assert found.ways == ()
+    assert "1 of the shares of a step" in found.cannot[0]
+
+
+def test_what_replays_badly_is_said_and_its_interval_is_wider():
+    run = run_of(setting_of())
+    longer = replace(run, steps=tuple(replace(step, seconds=1.5 * step.seconds) for step in run.steps))
+    good, bad = (changes(of, found_of(of), {}) for of in (run, longer))
+    assert bad.replayed == pytest.approx(good.replayed / 1.5)
+    assert any("simulated" in words for words in bad.cannot)
+    assert not any("simulated" in words for words in good.cannot)
+    assert all(one.low < other.low for one, other in zip(bad.ways, good.ways, strict=True))
+
+
+def test_dollars_are_those_of_the_devices_that_are_spared():
+    _, found = told(setting_of(), price=2.5)
+    for way in found.ways:
+        assert way.dollars_a_day == pytest.approx(8 * 24 * 2.5 * (1 - 1 / way.gain))
+    assert all(way.dollars_a_day is None for way in told(setting_of())[1].ways)
+
+
+def test_memory_that_nobody_knows_is_not_told():
+    _, found = told(setting_of())
+    assert {way.fits for way in found.ways} == {None}
+    assert {way.row["memory_bytes"] for way in found.ways} == {None}
+    _, known = told(setting_of(), asked=ASKED)
+    assert {way.fits for way in known.ways} == {True}
+
+
+@pytest.fixture(scope="module")
+def padded():
+    setting = replace(setting_of(max_tokens=40000), each=2)
+    run = run_of(setting, balancer="padded", pads=True)
+    return run, changes(run, found_of(run), ASKED | {"trainer": "trl"})
+
+
+def test_a_trainers_own_ways_are_in_its_own_words(padded):
+    _, found = padded
+    own = [way for way in found.ways if way.effort == EFFORTS[0] and way.setting]
+    assert any("--packing true" in way.setting for way in own)
+    assert all("--per_device_train_batch_size" in way.setting for way in own)
+
+
+def test_flags_reads_the_rows(padded, tmp_path, capsys):
+    _, found = padded
+    told = answer(found.inputs, [way.row for way in found.ways])
+    path = tmp_path / "answer.json"
+    path.write_text(json.dumps(told), encoding="utf-8")
+    for number, way in enumerate(found.ways, 1):
+        if way.setting:
+            main(["flags", "trl", str(path), "--row", str(number)])
+            assert way.setting in capsys.readouterr().out
+            assert flags("trl", told, row=number).settings
+    assert {way.sync for way in found.ways if way.setting} >= {"on-demand"}
+
+
+def test_one_device_has_nobody_to_wait_for():
+    run = SeenRun("a run", 1, (0,), ())
+    assert changes(run, found_of(replace(run_of(setting_of(minibatches=2)), seen=(0,))), {}).ways == ()
