@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from odcsim import catalog, profile
 from odcsim.decide import calibrate
 from odcsim.decide.asking import asked, setting_of
-from odcsim.decide.calibrate import Simulated
+from odcsim.decide.calibrate import Calibration, Simulated
 from odcsim.decide.words import FIT, checked
 from odcsim.errors import InputError
 from odcsim.fitting import fit as fits
@@ -174,6 +174,15 @@ def _is_given(given: Mapping[str, Any], name: str) -> bool:
 
 
 def _calibrated(given: Mapping[str, Any], sources: Sequence[str], rate: float | None) -> Fitted:
+    found, log = calibrated(given, sources, rate)
+    made = found.profile(Path(sources[0]).name if log else "")
+    return Fitted(made, (*_read(log), *calibrate.sentences(found), *_taken(given)))
+
+
+def calibrated(
+    given: Mapping[str, Any], sources: Sequence[str], rate: float | None = None
+) -> tuple[Calibration, StepLog | None]:
+    """The run that was told of, at the pace of a log or of a number; and the log."""
     for name in ("trace", "model", "gpu", "devices"):
         if given.get(name) is None or not _some(given[name]):
             fix = "give the flags of the run that was measured, as 'odcsim compare' takes them"
@@ -181,11 +190,8 @@ def _calibrated(given: Mapping[str, Any], sources: Sequence[str], rate: float | 
     log = read_steps(list(sources), given["devices"]) if sources else None
     simulated = _simulated(given, log)
     if log is None:
-        found = calibrate.by_rate(simulated, rate or 0.0)
-    else:
-        found = calibrate.by_steps(simulated, log.steps, updates=log.by.updates)
-    made = found.profile(Path(sources[0]).name if log else "")
-    return Fitted(made, (*_read(log), *calibrate.sentences(found), *_taken(given)))
+        return calibrate.by_rate(simulated, rate or 0.0), None
+    return calibrate.by_steps(simulated, log.steps, updates=log.by.updates), log
 
 
 def _some(value: Any) -> bool:

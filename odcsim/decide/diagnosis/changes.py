@@ -1,24 +1,17 @@
 """What other ways to run the same samples would bring to a run that exists: gains, in order of effort."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from odcsim.decide.comparison import inputs
-from odcsim.decide.diagnosis.found import EFFORTS, Breakdown, Change, Changes
+from odcsim.decide.diagnosis.found import Breakdown, Changes
 from odcsim.decide.diagnosis.replay import OFF, Replay, replay
+from odcsim.decide.diagnosis.told import change, worth
 from odcsim.decide.diagnosis.tried import ON_DEMAND, TriedWay, tried
 from odcsim.errors import InputError
 from odcsim.neighbours import TRAINERS
-from odcsim.neighbours.asking import flags
-from odcsim.neighbours.written import written
 from odcsim.observed.run import SeenRun
 from odcsim.support.numbers import counted
-
-WORTH = 1.03  # times as fast: what brings less is not worth changing
-MOST = 2  # ways of an effort
-UNSIZED = dict.fromkeys(
-    ("memory_bytes", "memory_fits", "memory_limit", "memory_terms", "tflops_per_device", "mfu", "hfu")
-)
 
 
 def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes:
@@ -33,58 +26,11 @@ def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes
         if error.where != run.source:
             raise
         return Changes((), 0.0, "", cannot=(f"what other ways would bring: {error.problem}",))
-    ways = tuple(_change(known, one) for one in _worth(tried(known)))
-    return Changes(ways, known.replayed, _rests(known), inputs(known.setting), tuple(_cannot(known)))
-
-
-def _worth(every: Iterable[TriedWay]) -> Iterator[TriedWay]:
-    """Of each effort the best, where they bring something that chance does not, and fit."""
-    there = [one for one in every if one.gain[0] >= WORTH and one.gain[1] > 1]
-    there = [one for one in there if one.evaluation.rows[0].memory_fits is not False]
-    for effort in EFFORTS:
-        best = sorted((one for one in there if one.effort == effort), key=lambda one: -one.gain[0])[:MOST]
-        yield from sorted(best, key=lambda one: one.gain[0])
-
-
-def _change(known: Replay, one: TriedWay) -> Change:
-    [row], setting = one.evaluation.rows, one.evaluation.setting
-    told = {"max_tokens": setting.limit, **row.as_json(), **({} if known.sized else UNSIZED)}
-    gain, low, high = one.gain
-    price, step = known.setting.price, float(known.measured.mean())
-    return Change(
-        effort=one.effort,
-        way=one.way,
-        gain=gain,
-        low=low,
-        high=high,
-        seconds=step / gain,
-        balancer=row.balancer,
-        sync=row.sync,
-        max_tokens=setting.limit,
-        row=told,
-        dollars_a_day=None if price is None else known.run.ranks * 24 * price * (1 - 1 / gain),
-        setting=_setting(known, told),
-        rests=_rested(known, one),
-        fits=row.memory_fits if known.sized else None,
+    step = float(known.measured.mean())
+    ways = tuple(
+        change(one, known.setting, step, _rested(known, one), sized=known.sized) for one in worth(tried(known))
     )
-
-
-def _setting(known: Replay, row: Mapping[str, Any]) -> str:
-    """In the trainer's own words, where it runs that row."""
-    name = known.setting.trainer
-    if name not in TRAINERS:
-        return ""
-    try:
-        return "\n".join(
-            written(flags(name, answer(inputs(known.setting), [row]), row=1).settings, TRAINERS[name].form)
-        )
-    except InputError:
-        return ""
-
-
-def answer(inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """As `odcsim compare --json` prints it, which `odcsim flags` reads."""
-    return {"schema": 1, "inputs": dict(inputs), "rows": [dict(row) for row in rows]}
+    return Changes(ways, known.replayed, _rests(known), inputs(known.setting), tuple(_cannot(known)))
 
 
 def _rested(known: Replay, one: TriedWay) -> str:

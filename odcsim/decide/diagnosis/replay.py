@@ -123,7 +123,8 @@ def _cost(
     slower = usual.one_sided_slowdown if usual is not None and usual.nodes > 1 else 1.0
     recipe = question.recipe.by(sync=run.sync)
     holders = usual.devices_per_node if usual is not None and usual.nodes > 1 and recipe.sharding == "hybrid" else 0
-    of = seconds.measured(run, deals, model, recipe, paces, gpu.name if gpu else model.name, slower, holders)
+    name, rates = (gpu.name, bool(question.model)) if gpu else (model.name, False)
+    of = seconds.measured(run, deals, model, recipe, paces, name, slower, holders, rates=rates)
     cluster = usual or cluster_for(None, of.profile, run.ranks, None, question.cluster)
     known = replace(cluster, slow=tuple(sorted(paces.items())))
     if not question.model:

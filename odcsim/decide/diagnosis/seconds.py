@@ -57,24 +57,28 @@ def measured(
     gpu: str,
     slower: float = 1.0,
     holders: int = 0,
+    *,
+    rates: bool = False,
 ) -> RanSeconds:
     """`slower`: how many times as long as a collective a one-sided transfer takes. `holders`: devices that hold a unit
-    together, where those are not all."""
+    together, where those are not all. `rates`: the cluster's are known, for transfers that compute does not hold."""
     waited = not any(mb.seconds for step in deals.held for device in step for mb in device)
     fitted, told, cannot = (
         _whole(deals, model, recipe, gpu) if deals.whole else _fitted(deals, model, recipe, paces, gpu)
     )
     moved, said = ((), "nothing is known of transfers apart") if waited else _timings(run, deals, model, recipe, slower)
     moved = tuple(replace(timing, devices=holders or run.ranks) for timing in moved)
+    by_rates = not moved and not waited and rates and any(step.tracks for step in run.steps)
+    said = "transfers by the rates of the GPUs that were asked for" if by_rates else said
     profile = replace(
         fitted,
         fidelity="calibrated",
         origin=f"{told}, {said}; {own.ORIGIN}",
         timings=(*moved, *_constants(run)),
         publish=own.seconds(model),
-        node_transfers_included=not moved,
+        node_transfers_included=not moved and not by_rates,
     )
-    if not moved:
+    if not moved and not by_rates:
         zeros = tuple(Timing(kind, run.ranks) for kind in (*ALONE, *ALONE.values()))
         profile = replace(profile, timings=(*zeros, *profile.timings))
     return RanSeconds(profile, f"{told}; {said}", cannot)
@@ -185,7 +189,7 @@ def _timings(
 ) -> tuple[tuple[Timing, ...], str]:
     """Of collectives as they were seen, and of one-sided transfers as if they took as long."""
     asked = {GATHERS: GATHER_BYTES * model.layer_parameters, PUSHES: recipe.sent * model.layer_parameters}
-    seen = {kind: found for kind in ALONE if (found := _line(kind, run)) is not None}
+    seen = {kind: found for kind in ALONE if (found := _line(kind, run, asked[kind])) is not None}
     if not seen:
         return _summed(run, deals, model)
     lines = []
@@ -199,15 +203,27 @@ def _timings(
     return tuple(lines), f"transfers as they were seen; on-demand's are taken to take as long as collectives{more}"
 
 
-def _line(kind: str, run: SeenRun) -> Timing | None:
-    """Seconds by bytes; in proportion to them where one size alone was seen."""
-    rows = tuple(Transfer(kind, run.ranks, t.bytes, t.seconds) for t in run.transfers if t.kind == kind)
+def _line(kind: str, run: SeenRun, asked: float) -> Timing | None:
+    """Seconds by bytes; in proportion to them where one size alone was seen. `asked`: bytes of a layer, which is taken
+    for what was moved where a run does not say how much."""
+    seen = [t for t in run.transfers if t.kind == kind] or list(_met(kind, run, asked))
+    rows = tuple(Transfer(kind, run.ranks, t.bytes, t.seconds) for t in seen if timed(t.seconds))
     if not rows:
         return None
     try:
         return parts.transfers(Measurements("", "", (), rows))[0][0]
     except InputError:
-        return Timing(kind, run.ranks, 0.0, sum(t.seconds for t in rows) / max(1, sum(t.bytes for t in rows)))
+        size, took = sum(t.bytes for t in rows), sum(t.seconds for t in rows)
+        return Timing(kind, run.ranks, 0.0, took / size) if size else Timing(kind, run.ranks, took / len(rows))
+
+
+def _met(kind: str, run: SeenRun, asked: float) -> Iterator[Transfer]:
+    """What meetings took once the last had come, of each size the middle one."""
+    took: dict[int, list[float]] = {}
+    for met in (met for step in run.steps for met in step.meetings if met.kind == kind):
+        if len(met.came) == run.ranks:
+            took.setdefault(met.bytes or round(asked), []).append(met.done - max(met.came.values()))
+    yield from (Transfer(kind, run.ranks, size, float(np.median(every))) for size, every in sorted(took.items()))
 
 
 def _summed(run: SeenRun, deals: RanDeals, model: Model) -> tuple[tuple[Timing, ...], str]:

@@ -10,8 +10,10 @@ from odcsim.decide import limit, stock
 from odcsim.decide.diagnosis.found import EFFORTS
 from odcsim.decide.diagnosis.replay import SLOW, Replay
 from odcsim.decide.evaluate import Evaluation, Pair, evaluate
+from odcsim.decide.stock import Stock
 from odcsim.errors import InputError
 from odcsim.flat import flattened
+from odcsim.neighbours.neighbour import Neighbour
 from odcsim.profile import TRANSFERS
 from odcsim.program import sync_named
 from odcsim.results.intervals import RUN, interval
@@ -133,20 +135,27 @@ def _stock(replay: Replay) -> Iterator[TriedWay]:
         return
     for way, sync in every:
         found = evaluate(way.setting, [(way.rule.balancer, sync)])
-        yield TriedWay(
-            SETTING, f"{trainer.name}: {way.rule.says}, {sync}", found, _unlike(replay, found), "batches drawn anew"
-        )
+        gain = unlike(replay.evaluation, replay.ran, found, float(replay.beside.sum()))
+        yield TriedWay(SETTING, own_way(way, sync, trainer), found, gain, "batches drawn anew")
 
 
-def _unlike(replay: Replay, found: Evaluation) -> tuple[float, float, float]:
-    """Of other minibatches: for as many tokens. The deviations of both add up."""
-    row, ran, took = found.rows[0], replay.ran, found.usages[0].makespan
-    tokens = float(replay.setting.trace.lengths.sum())
-    times = tokens / (row.tokens_per_second * row.makespan_seconds) * float(took.sum())
-    gain = float(ran.sum()) / (times + float(replay.beside.sum()))
+def own_way(way: Stock, sync: str, trainer: Neighbour) -> str:
+    """A trainer's, in words."""
+    each = f", {way.setting.each} at once" if way.setting.each else f", of up to {way.setting.limit:,} tokens"
+    met = ", gradients sent after each" if sync == "collective" and way.accumulates else ""
+    return f"{trainer.name}: {way.rule.says}{each}{met}"
+
+
+def unlike(ran: Evaluation, took: Floats, found: Evaluation, beside: float = 0.0) -> tuple[float, float, float]:
+    """The gain of other minibatches over those that ran and took so long: for as many tokens, with its interval. The
+    deviations of both add up. `beside`: seconds of all steps that no schedule changes."""
+    [row], [usage], [was] = found.rows, found.usages, ran.rows
+    tokens = was.tokens_per_second * was.makespan_seconds
+    times = tokens / (row.tokens_per_second * row.makespan_seconds) * float(usage.makespan.sum())
+    gain = float(took.sum()) / (times + beside)
     ends = [
         interval(of, np.full(len(of), of.mean()), draws, RUN)
-        for of, draws in ((ran, replay.evaluation.draws), (took, found.draws))
+        for of, draws in ((took, ran.draws), (usage.makespan, found.draws))
     ]
     low, high = (float(np.hypot(*(np.log(end[side]) for end in ends))) for side in (0, 1))
     return gain, gain * float(np.exp(-low)), gain * float(np.exp(high))

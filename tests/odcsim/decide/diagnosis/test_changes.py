@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from ran_runs import ASKED, found_of, run_of, setting_of, slowed, truly
 
 from odcsim.cli import main
-from odcsim.decide.diagnosis.changes import answer, changes
+from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import EFFORTS
+from odcsim.decide.diagnosis.told import answer
 from odcsim.decide.evaluate import evaluate
 from odcsim.neighbours.asking import flags
 from odcsim.observed.run import SeenRun
