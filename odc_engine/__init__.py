@@ -11,28 +11,34 @@ if TYPE_CHECKING:
     from odc_engine.packed import Packed, loss_tokens, pack, sample_mean, token_mean
     from odc_engine.runs.check import check
     from odc_engine.sampler import BalancedBatches, agree
+    from odc_engine.watching.callback import watch
+    from odc_engine.watching.watcher import Watcher
 
 _HOME = {
     "BalancedBatches": "sampler",
     "OnDemand": "fsdp",
     "Packed": "packed",
+    "Watcher": "watching.watcher",
     "agree": "sampler",
     "check": "runs.check",
     "loss_tokens": "packed",
     "pack": "packed",
     "sample_mean": "packed",
     "token_mean": "packed",
+    "watch": "watching.callback",
 }
 __all__ = [
     "BalancedBatches",
     "OnDemand",
     "Packed",
+    "Watcher",
     "agree",
     "check",
     "loss_tokens",
     "pack",
     "sample_mean",
     "token_mean",
+    "watch",
 ]
 
 

@@ -18,7 +18,7 @@ PUBLIC = {
         speedups sweep""",
     "odcsim.reading": "draw load",
     "odcsim.timeline": "About Block Timeline read write",
-    "odc_engine": "BalancedBatches OnDemand Packed agree check loss_tokens pack sample_mean token_mean",
+    "odc_engine": "BalancedBatches OnDemand Packed Watcher agree check loss_tokens pack sample_mean token_mean watch",
     "odc_engine.fsdp": "OnDemand",
     "odc_engine.packed": "NO_TARGET Packed loss_tokens pack sample_mean token_mean",
     "odc_engine.runs.check": "check",
@@ -26,6 +26,8 @@ PUBLIC = {
     "odc_engine.trainers.titan": "BalancedTexts TitanMixin",
     "odc_engine.trainers.verl": "VerlMixin",
     "odc_engine.sampler": "BalancedBatches Share agree",
+    "odc_engine.watching.callback": "watch",
+    "odc_engine.watching.watcher": "Watcher",
 }
 NAMES = {module: set(names.split()) for module, names in PUBLIC.items()}
 

@@ -1,0 +1,136 @@
+"""A callback for the Trainer of transformers and those of TRL. It looks on, and changes nothing.
+
+    trainer.add_callback(odc_engine.watch("runs/watched"))
+
+A microbatch is from the model's forward pass to the end of its backward pass. What a batch holds is read off what the
+model is given.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from odc_engine.watching.batches import holding
+from odc_engine.watching.watcher import Watcher
+
+__all__ = ["watch"]
+
+
+def watch(folder: Path | str, *, every: int = 20) -> "WatchCallback":
+    """Lengths and seconds of every rank's microbatches into `folder`; rank 0 says a line every so many steps."""
+    return WatchCallback(folder, every)
+
+
+class WatchCallback:
+    """Hears all that a Trainer tells a callback; of most it makes nothing."""
+
+    def __init__(self, folder: Path | str, every: int = 20) -> None:
+        self._folder, self._every = folder, every
+        self._watcher: Watcher | None = None
+        self._hooks: list[Any] = []
+        self._since = 0.0
+        self._in_step = False
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Transformers is not asked for the names of its events, so that nothing here needs it."""
+        if name.startswith("on_"):
+            return lambda *_, **__: None
+        raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **_: Any) -> None:
+        del state, control
+        self._stop()
+        trainer = "trl" if type(args).__module__.startswith("trl.") else "transformers"
+        self._watcher = Watcher(self._folder, every=self._every, trainer=trainer)
+        self._hooks = [
+            model.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True),
+            model.register_forward_hook(self._leave),
+        ]
+        self._load()
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """The step's batches are there."""
+        if self._watcher:
+            self._watcher.note_loader(time.perf_counter() - self._since)
+            self._in_step = True
+
+    def on_substep_end(self, *_: Any, **__: Any) -> None:
+        if self._watcher:
+            self._watcher.end_microbatch()
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self.on_substep_end()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        del args, control
+        if self._watcher:
+            self._watcher.step(state.global_step)
+            self._load()
+
+    def on_log(self, *_: Any, **__: Any) -> None:
+        """Whatever a Trainer does between steps is over: from here on it loads."""
+        if self._watcher and not self._in_step:
+            self._load()
+
+    on_evaluate = on_save = on_epoch_begin = on_log
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self._stop()
+
+    def _load(self) -> None:
+        assert self._watcher is not None
+        self._in_step = False
+        self._watcher.drop_step()
+        self._watcher.begin_step()
+        self._since = time.perf_counter()
+
+    def _stop(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if self._watcher:
+            self._watcher.close()
+            self._watcher = None
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _enter(self, model: nn.Module, args: tuple[Any, ...], batch: Mapping[str, Any]) -> None:
+        """A pass forward that is asked for nothing, as of a reference, is none of a microbatch's."""
+        if self._watcher and self._in_step and model.training and torch.is_grad_enabled():
+            named = {"input_ids": args[0]} if args and isinstance(args[0], Tensor) else {}
+            go = self._watcher.widen_microbatch if self._watcher.in_microbatch else self._watcher.begin_microbatch
+            go(holding({**named, **batch}))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _leave(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        del model, args
+        if self._watcher and self._watcher.in_microbatch:
+            for tensor in _tensors(output):
+                cast(Any, tensor).register_hook(self._backward)
+                return
+
+    def _backward(self, gradient: Tensor) -> None:
+        """A backward pass begins; when it ends the microbatch does."""
+        del gradient
+        Variable._execution_engine.queue_callback(self._end)
+
+    def _end(self) -> None:
+        if self._watcher:
+            self._watcher.end_microbatch()
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """Of what a model gives, those that a backward pass may begin at; the loss first."""
+    if isinstance(output, Tensor):
+        if output.requires_grad:
+            yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from _tensors(value)
+    elif isinstance(output, list | tuple):
+        for value in output:
+            yield from _tensors(value)

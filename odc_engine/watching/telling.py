@@ -1,0 +1,116 @@
+"""A line on the last steps, from all ranks' files in the folder. Nobody meets for it, so nothing can hang."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from odc_engine.watching.lines import file_of
+
+EVEN = 50_000  # tokens from which on attention takes more than all else, as odcsim's costs have it
+ALIKE = 0.2  # seconds of one microbatch on all ranks: nearer than that, and they met in it
+TOLD = 0.02  # a share of waiting from which on it has a reason
+Line = Mapping[str, Any]
+
+
+class Teller:
+    """Reads what all ranks wrote since the last time. Files of ranks on other disks are not there, and it says so."""
+
+    def __init__(self, folder: Path, ranks: int, say: Callable[[str], None]) -> None:
+        self._folder, self._ranks, self._say = folder, ranks, say
+        self._read = dict.fromkeys(range(ranks), 0)
+        self._steps: dict[int, dict[int, Line]] = {rank: {} for rank in range(ranks)}
+
+    def tell(self, number: int) -> None:
+        for rank in self._read:
+            self._catch_up(rank)
+        there = {rank: steps for rank, steps in self._steps.items() if steps}
+        common = sorted(set.intersection(*map(set, there.values()))) if there else []
+        window = {rank: [steps[n] for n in common] for rank, steps in there.items()}
+        for steps in self._steps.values():
+            for n in common:
+                steps.pop(n, None)
+        if common:
+            self._say(f"odc_engine.watch: step {number}: {in_words(window, self._ranks)}")
+
+    def _catch_up(self, rank: int) -> None:
+        try:
+            with (self._folder / file_of(rank)).open("rb") as file:
+                file.seek(self._read[rank])
+                new = file.read()
+        except OSError:
+            return
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read[rank] += len(whole)
+        for line in whole.splitlines():
+            told = json.loads(line)
+            if "step" in told:
+                self._steps[rank][told["step"]] = told
+
+
+def in_words(window: Mapping[int, Sequence[Line]], ranks: int) -> str:
+    """Of steps that all ranks here ran."""
+    seen = "" if len(window) == ranks else f" (of {len(window)} of {ranks} ranks)"
+    every = [line for lines in window.values() for line in lines]
+    loader = f"{_percent(sum(line['loader'] for line in every) / sum(line['seconds'] for line in every))} loader"
+    if len(window) == 1 and not all("waited" in m for line in every for m in _of(line)):
+        return f"{loader}, and what a rank alone waits for is not told{seen}"
+    waiting = _waiting(window, measured=True)
+    return f"{_percent(waiting)} waiting{_reason(window, waiting)}, {loader}{seen}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _of(line: Line) -> Sequence[Line]:
+    found: Sequence[Line] = line["microbatches"]
+    return found
+
+
+def cost(microbatch: Line) -> float:
+    """What it takes, in tokens, as odcsim's balancers take it where nothing is measured."""
+    lengths = microbatch["lengths"]
+    padded = max(microbatch["computed"] - sum(lengths), 0)
+    return float(sum(n + n * n / EVEN for n in lengths) + padded)
+
+
+def _waiting(window: Mapping[int, Sequence[Line]], *, measured: bool) -> float:
+    """Inside microbatches as measured, else as costs say; behind them, what a rank spends more than the quickest."""
+    inside = total = behind = 0.0
+    for lines in zip(*window.values(), strict=True):
+        tails = [line["seconds"] - line["loader"] - sum(m["seconds"] for m in _of(line)) for line in lines]
+        behind += sum(tails) - len(tails) * min(tails)
+        total += sum(line["seconds"] for line in lines)
+        for line in lines:
+            for k, own in enumerate(_of(line)):
+                rivals = [_of(other)[k] for other in lines if len(_of(other)) > k]
+                inside += _waited(own, rivals) if measured and "waited" in own else _by_cost(own, rivals, len(lines))
+    return (inside + behind) / total if total else 0.0
+
+
+def _waited(own: Line, rivals: Sequence[Line]) -> float:
+    """Who came last waited for nobody, and for bytes as long as all others."""
+    return float(own["waited"] - (min(m.get("waited", 0.0) for m in rivals) if len(rivals) > 1 else 0.0))
+
+
+def _by_cost(own: Line, rivals: Sequence[Line], ranks: int) -> float:
+    """All take as long as the longest where they meet in a microbatch, which their seconds show."""
+    seconds = [m["seconds"] for m in rivals]
+    if len(rivals) < ranks or max(seconds) - min(seconds) > ALIKE * max(seconds):
+        return 0.0
+    return float(own["seconds"] * (1 - cost(own) / (max(map(cost, rivals)) or 1.0)))
+
+
+def _reason(window: Mapping[int, Sequence[Line]], waiting: float) -> str:
+    """Who had the longest where lengths explain at least half of it, else who waited least."""
+    if waiting < TOLD or len(window) == 1:
+        return ""
+    if _waiting(window, measured=False) < waiting / 2:
+        least = min(window, key=lambda rank: sum(m.get("waited", 0.0) for line in window[rank] for m in _of(line)))
+        return f": rank {least} waited least"
+    every = [(cost(m), rank) for rank, lines in window.items() for line in lines for m in _of(line)]
+    count = max(len(next(iter(window.values()))), min(4, len(every)))
+    rank, had = Counter(rank for _, rank in sorted(every, reverse=True)[:count]).most_common(1)[0]
+    return f": rank {rank} had {had} of the {count} longest microbatches"

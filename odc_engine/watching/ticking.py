@@ -1,0 +1,91 @@
+"""Times of what a device does, taken without waiting for it."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+_cuda: Any = torch.cuda  # its stubs lack types
+QUEUE = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds on a core, and in line for one
+
+
+class Ticking(Protocol):
+    device: str
+
+    def mark(self) -> Any:
+        """Now, or when the device comes here."""
+
+    def ready(self, mark: Any) -> bool:
+        """Whether the device has come there."""
+
+    def seconds(self, begin: Any, end: Any) -> float: ...
+
+    def waited(self, begin: Any, end: Any) -> float | None:
+        """How long of that nothing was done; None: not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadMark:
+    now: float
+    busy: float  # seconds that this thread had a core, or stood in line for one
+
+
+class ThreadTicking:
+    """A processor's. Who waits for others sleeps: neither on a core nor in line for one.
+
+    With more threads than cores a thread also sleeps for the others of its own operator, so nothing is told then.
+    """
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self._told = QUEUE.exists() and torch.get_num_threads() * _processes() <= (os.cpu_count() or 1)
+
+    def mark(self) -> ThreadMark:
+        line = int(QUEUE.read_text().split()[1]) * 1e-9 if self._told else 0.0
+        return ThreadMark(time.perf_counter(), time.thread_time() + line)
+
+    def ready(self, mark: ThreadMark) -> bool:  # noqa: ARG002
+        return True
+
+    def seconds(self, begin: ThreadMark, end: ThreadMark) -> float:
+        return end.now - begin.now
+
+    def waited(self, begin: ThreadMark, end: ThreadMark) -> float | None:
+        return max(0.0, end.now - begin.now - (end.busy - begin.busy)) if self._told else None
+
+
+def _processes() -> int:
+    """Of this run, on this machine."""
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        return int(os.environ["LOCAL_WORLD_SIZE"])
+    there = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if there else 1
+
+
+class StreamTicking:
+    """A GPU's: events in its stream. Waiting for others is a kernel there like any other, and not told."""
+
+    device = "cuda"
+
+    def mark(self) -> Any:
+        event = _cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def ready(self, mark: Any) -> bool:
+        return bool(mark.query())
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    def waited(self, begin: Any, end: Any) -> None:  # noqa: ARG002
+        return None
+
+
+def ticking() -> Ticking:
+    """Of what this process trains on."""
+    return StreamTicking() if _cuda.is_available() and _cuda.is_initialized() else ThreadTicking()
