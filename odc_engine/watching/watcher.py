@@ -71,7 +71,11 @@ class Watcher:
         """Around a forward and a backward pass. `computed`: tokens with padding, where there is some."""
         held = tuple(int(n) for n in lengths)
         self.begin_microbatch(lambda: (held, computed or sum(held)))
-        yield
+        try:
+            yield
+        except BaseException:
+            self.drop_microbatch()
+            raise
         self.end_microbatch()
 
     def loaded(self, loader: Iterable[Item]) -> Iterator[Item]:
@@ -131,6 +135,13 @@ class Watcher:
         """Of the one that is open, if one is."""
         if self._step and self._step.spans and self._step.spans[-1].end is None:
             self._step.spans[-1].end = self._ticks.mark()
+
+    def drop_microbatch(self) -> None:
+        """The open one has failed, and is none."""
+        if self.in_microbatch and self._step:
+            self._step.spans.pop()
+        if self._step and not self._step.spans:
+            self.drop_step()
 
     @property
     def in_microbatch(self) -> bool:

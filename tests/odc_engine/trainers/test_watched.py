@@ -1,0 +1,179 @@
+"""A Trainer that is watched learns what it learns unwatched, to the last bit, and its files say what it ran."""
+
+import itertools
+import json
+
+import pytest
+from tiny_trainers import Texts, arguments, both, collate, in_order, llama, outcome, words
+from transformers import Trainer
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+import odc_engine
+from odc_engine.trainers import BalancedMixin, OnDemandMixin
+
+pytestmark = pytest.mark.slow
+
+KINDS = {
+    "stock": in_order(Trainer),
+    "balanced": type("Balanced", (BalancedMixin, in_order(Trainer)), {"max_tokens": 64}),
+    "on-demand": type("OnDemand", (OnDemandMixin, in_order(Trainer)), {"max_tokens": 64}),
+}
+PLAIN = {"fsdp": False, "fsdp_config": None}
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
+DATA = {"train_dataset": Texts(24), "eval_dataset": Texts(9), "data_collator": collate}
+
+
+def steps_of(folder, rank):
+    return [json.loads(line) for line in (folder / f"watch-rank{rank}.jsonl").read_text().splitlines()]
+
+
+def told(rank, folder, changed):
+    """Arguments of a trainer over FSDP2, or over DDP."""
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+
+    own = arguments(rank, folder, **changed)
+    if changed.get("fsdp") is False:
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_CPU
+    return own
+
+
+def trained(kind, rank, folder, watched, changed):
+    trainer = KINDS[kind](model=llama(), args=told(rank, folder / "out", changed), **DATA)
+    if watched:
+        trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
+    trainer.train()
+    return outcome(trainer)
+
+
+def both_ways(rank, folder, kind, changed):
+    return [trained(kind, rank, folder, watched, changed) for watched in (False, True)]
+
+
+def alike(unwatched, watched, exactly=True):
+    within = 0.0 if exactly else 1e-5
+    assert unwatched.furthest(watched) <= within
+    for name in ("loss", "grad_norm", "eval_loss"):
+        assert watched.column(name) == (
+            unwatched.column(name) if exactly else pytest.approx(unwatched.column(name), rel=1e-5)
+        )
+
+
+MODES = {
+    "FSDP2": ("stock", EVALUATED),
+    "DDP": ("stock", PLAIN | EVALUATED),
+    "checkpointed": ("stock", {"gradient_checkpointing": True}),
+    "balanced": ("balanced", EVALUATED),
+    "balanced over DDP": ("balanced", PLAIN),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_losses_and_weights_are_those_of_the_same_run_unwatched(pools, tmp_path, mode):
+    kind, changed = MODES[mode]
+    for found in both(pools, both_ways, tmp_path, kind, changed):
+        alike(*found)
+    held = [
+        n
+        for rank in range(2)
+        for step in steps_of(tmp_path / "watched", rank)[1:4]
+        for m in step["microbatches"]
+        for n in m["lengths"]
+    ]
+    assert sorted(held) == sorted(len(Texts(24)[i]["input_ids"]) for i in range(24))  # an epoch is three steps
+
+
+def test_on_demand_is_watched_too(pools, tmp_path):
+    """Gradients are added up as they come, so that two runs are no more alike than that."""
+    for found in both(pools, both_ways, tmp_path, "on-demand", EVALUATED):
+        alike(*found, exactly=False)
+    every = [steps_of(tmp_path / "watched", rank)[1:] for rank in range(2)]
+    assert [len(steps) for steps in every] == [6, 6]
+    for lines in zip(*every, strict=True):
+        assert sum(len(m["lengths"]) for line in lines for m in line["microbatches"]) == 8
+        assert all(m["computed"] <= 64 for line in lines for m in line["microbatches"])
+
+
+def resumed(rank, folder, _):
+    for steps in (2, 4):
+        own = told(rank, folder / "out", PLAIN | {"max_steps": steps, "save_strategy": "steps", "save_steps": 2})
+        trainer = KINDS["stock"](model=llama(), args=own, **DATA)
+        trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
+        trainer.train(resume_from_checkpoint=steps == 4)
+
+
+def test_a_run_that_is_resumed_gets_a_folder_of_its_own_and_counts_on(pools, tmp_path):
+    both(pools, resumed, tmp_path, None)
+    for folder, numbers in (("watched", [1, 2]), ("watched-2", [3, 4])):
+        for rank in range(2):
+            about, *steps = steps_of(tmp_path / folder, rank)
+            assert (about["rank"], about["ranks"], about["trainer"]) == (rank, 2, "transformers")
+            assert [step["step"] for step in steps] == numbers
+
+
+def steps_are_whole(folder):
+    for rank in range(2):
+        for step in steps_of(folder, rank)[1:]:
+            spans = [(m["begin"], m["begin"] + m["seconds"]) for m in step["microbatches"]]
+            edges = [step["loader"], *(edge for span in spans for edge in span), step["seconds"]]
+            assert edges == pytest.approx(sorted(edges), abs=1e-5)
+            assert all(0 <= m.get("waited", 0) <= m["seconds"] + 1e-5 for m in step["microbatches"])
+
+
+def test_evaluations_are_in_no_step(pools, tmp_path):
+    both(pools, both_ways, tmp_path, "stock", EVALUATED)
+    steps_are_whole(tmp_path / "watched")
+    for rank in range(2):
+        steps = steps_of(tmp_path / "watched", rank)[1:]
+        assert [len(step["microbatches"]) for step in steps] == [2] * 6
+        for one, other in itertools.pairwise(steps):
+            assert other["begin"] >= one["begin"] + one["seconds"] - 1e-3
+
+
+def finetuned(rank, folder, changed):
+    found = []
+    for watched in (False, True):
+        usual = {"bf16": False, "max_length": None, "dataset_kwargs": {"skip_prepare_dataset": True}}
+        own = arguments(rank, folder / "out", SFTConfig, **usual | changed)
+        from datasets import Dataset
+
+        texts = Dataset.from_list([Texts(24)[i] for i in range(24)])
+        trainer = SFTTrainer(model=llama(), args=own, train_dataset=texts, processing_class=words())
+        if watched:
+            trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
+        trainer.train()
+        found.append(outcome(trainer))
+    return found
+
+
+@pytest.mark.parametrize("padding_free", [False, True], ids=["padded", "without padding"])
+def test_sft_of_trl_packed_or_padded(pools, tmp_path, padding_free):
+    for found in both(pools, finetuned, tmp_path, {"padding_free": padding_free}):
+        alike(*found)
+    steps_are_whole(tmp_path / "watched")
+    about, *steps = steps_of(tmp_path / "watched", 0)
+    assert about["trainer"] == "trl"
+    every = [m for step in steps for m in step["microbatches"]]
+    assert {len(m["lengths"]) for m in every} == {2}
+    assert any(m["computed"] > sum(m["lengths"]) for m in every) == (not padding_free)
+
+
+def preferred(rank, folder, _):
+    from datasets import Dataset
+
+    rows = [{"prompt": "1 2 3", "chosen": "4 " * (2 + i % 5), "rejected": "5 " * (3 + i % 7)} for i in range(24)]
+    own = arguments(rank, folder / "out", DPOConfig, bf16=False, max_steps=2)
+    trainer = DPOTrainer(
+        model=llama(), ref_model=llama(), args=own, train_dataset=Dataset.from_list(rows), processing_class=words()
+    )
+    trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
+    trainer.train()
+
+
+def test_a_pass_forward_without_a_trace_is_none_of_a_microbatch(pools, tmp_path):
+    """A preference is two texts in one microbatch; the reference model reads both, and learns nothing."""
+    both(pools, preferred, tmp_path, None)
+    steps_are_whole(tmp_path / "watched")
+    for rank in range(2):
+        steps = steps_of(tmp_path / "watched", rank)[1:]
+        assert [[len(m["lengths"]) for m in step["microbatches"]] for step in steps] == [[4, 4], [4, 4]]

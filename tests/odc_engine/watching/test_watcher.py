@@ -1,0 +1,153 @@
+"""A loop of somebody's own that is watched: what stands in its files, and that nothing of anybody's is lost."""
+
+import gc
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from scripts import ROOT
+
+import odc_engine
+from odc_engine.watching import watcher as module
+from odcsim.errors import InputError
+
+
+def lines_of(folder, rank=0):
+    text = (folder / f"watch-rank{rank}.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def looped(folder, steps=2, **how):
+    watcher = odc_engine.Watcher(folder, **how)
+    for step in range(steps):
+        for lengths in ([5, 7], [2 + step]):
+            with watcher.microbatch(lengths):
+                torch.ones(3, requires_grad=True).sum().backward()
+        watcher.step()
+    watcher.close()
+
+
+def test_a_line_for_the_run_and_one_for_each_step(tmp_path):
+    looped(tmp_path / "watched")
+    about, *steps = lines_of(tmp_path / "watched")
+    assert {name: about[name] for name in ("format", "version", "rank", "ranks", "trainer", "device")} == {
+        "format": "odcsim watch",
+        "version": 1,
+        "rank": 0,
+        "ranks": 1,
+        "trainer": "own loop",
+        "device": "cpu",
+    }
+    assert [step["step"] for step in steps] == [1, 2]
+    assert [[m["lengths"] for m in step["microbatches"]] for step in steps] == [[[5, 7], [2]], [[5, 7], [3]]]
+    for step in steps:
+        spans = [(m["begin"], m["begin"] + m["seconds"]) for m in step["microbatches"]]
+        edges = [0.0, *(edge for span in spans for edge in span), step["seconds"]]
+        assert edges == pytest.approx(sorted(edges), abs=2e-6)
+        assert all(0 <= m.get("waited", 0) <= m["seconds"] for m in step["microbatches"])
+
+
+def test_what_lies_between_steps_is_not_counted_and_a_loader_is_where_it_is_asked_for(tmp_path):
+    watcher = odc_engine.Watcher(tmp_path / "watched")
+
+    def slowly():
+        for _ in range(2):
+            time.sleep(0.05)
+            yield [4]
+
+    for lengths in watcher.loaded(slowly()):
+        with watcher.microbatch(lengths, computed=8):
+            pass
+        watcher.step()
+        time.sleep(0.2)  # an evaluation
+    watcher.close()
+    _, *steps = lines_of(tmp_path / "watched")
+    assert len(steps) == 2
+    assert all(0.05 <= step["loader"] <= step["seconds"] < 0.2 for step in steps)
+    assert steps[0]["microbatches"][0]["computed"] == 8
+
+
+def test_seconds_of_garbage_collection_are_the_steps(tmp_path):
+    watcher = odc_engine.Watcher(tmp_path / "watched")
+    kept = [[i] for i in range(200_000)]
+    for collect in (gc.collect, lambda: None):
+        with watcher.microbatch([1]):
+            collect()
+        watcher.step()
+    heard = len(gc.callbacks)
+    watcher.close()
+    first, second = lines_of(tmp_path / "watched")[1:]
+    assert len(gc.callbacks) == heard - 1
+    assert first["collector"] > second["collector"]
+    assert len(kept)
+
+
+@pytest.mark.skipif(not module.ticking()._told, reason="this system does not say how long a thread waits for a core")
+def test_who_sleeps_waits_and_who_computes_does_not(tmp_path):
+    watcher = odc_engine.Watcher(tmp_path / "watched")
+
+    def compute():
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            pass
+
+    for does in (lambda: time.sleep(0.1), compute):
+        with watcher.microbatch([1]):
+            does()
+    watcher.step()
+    watcher.close()
+    slept, computed = lines_of(tmp_path / "watched")[1]["microbatches"]
+    assert slept["waited"] > 0.09
+    assert computed["waited"] < 0.05
+
+
+def test_another_run_gets_a_folder_of_its_own_and_says_so(tmp_path, capsys):
+    folder = tmp_path / "watched"
+    looped(folder)
+    first = (folder / "watch-rank0.jsonl").read_bytes()
+    looped(folder)
+    assert (folder / "watch-rank0.jsonl").read_bytes() == first
+    assert len(lines_of(tmp_path / "watched-2")) == 3
+    assert f"into {folder}-2, since {folder} has another run's" in capsys.readouterr().err
+
+
+def test_a_file_in_the_folders_place_is_refused_in_a_line(tmp_path):
+    (tmp_path / "watched").write_text("mine")
+    with pytest.raises(InputError, match="is no folder"):
+        looped(tmp_path / "watched")
+    assert (tmp_path / "watched").read_text() == "mine"
+
+
+KILLED = """
+import os, sys, odc_engine
+watcher = odc_engine.Watcher(sys.argv[1])
+for step in range(3):
+    with watcher.microbatch([step + 1]):
+        pass
+    watcher.step()
+with watcher.microbatch([9]):
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_run_that_is_killed_leaves_whole_lines(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "watched")], cwd=ROOT, capture_output=True, check=False
+    )
+    assert done.returncode == -9, done.stderr
+    assert [line["microbatches"][0]["lengths"] for line in lines_of(tmp_path / "watched")[1:]] == [[1], [2], [3]]
+
+
+def test_a_step_without_microbatches_and_one_that_failed_are_no_steps(tmp_path):
+    watcher = odc_engine.Watcher(tmp_path / "watched")
+    watcher.step()
+    with pytest.raises(ValueError, match="mine"), watcher.microbatch([1]):
+        raise ValueError("mine")
+    with watcher.microbatch([2]):
+        pass
+    watcher.step()
+    watcher.close()
+    assert [[m["lengths"] for m in line["microbatches"]] for line in lines_of(tmp_path / "watched")[1:]] == [[[2]]]
