@@ -12,7 +12,7 @@ from odcsim import catalog, profile
 from odcsim.decide import calibrate
 from odcsim.decide.asking import asked, setting_of
 from odcsim.decide.calibrate import Calibration, Simulated
-from odcsim.decide.words import FIT, checked
+from odcsim.decide.words import FIT, checked, paths_of
 from odcsim.errors import InputError
 from odcsim.fitting import fit as fits
 from odcsim.fitting import kineto, logs, measurements, step_files
@@ -68,7 +68,7 @@ def fit(
     measurements (JSON); or from `measured_tokens_per_second` alone. For a log of steps and for that number: the `trace`
     that was trained on, the `sync` and `balancer` that ran, and as `words` all else that `odcsim.ask` would be told of
     the run. `output`: the file to write, which others take as `profile`."""
-    every = _paths(sources)
+    every = paths_of("sources", sources)
     own = {"trace": trace, "sync": sync, "balancer": balancer}
     given = FIT.words(words, OWN) | {name: value for name, value in own.items() if value is not None}
     rate = measured_tokens_per_second
@@ -85,13 +85,6 @@ def fit(
 
 
 fit.__signature__ = FIT.signature(fit)  # type: ignore[attr-defined]
-
-
-def _paths(sources: Any) -> list[str]:
-    every = [sources] if isinstance(sources, str | os.PathLike) or not hasattr(sources, "__iter__") else list(sources)
-    if odd := [one for one in every if not isinstance(one, str | os.PathLike)]:
-        raise InputError(f"sources holds {odd[0]!r:.40}", fix="give the path of a file, or several")
-    return [os.fspath(one) for one in every]
 
 
 def fitted(

@@ -1,6 +1,7 @@
 """Which words of a question a command and its function in Python take: flags and arguments follow from one list."""
 
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +56,14 @@ def checked(name: str, value: Any, values: Values, such: str = "") -> Any:
     return value
 
 
+def paths_of(name: str, given: Any) -> list[str]:
+    """Of one file, or of several."""
+    every = [given] if isinstance(given, str | os.PathLike) or not hasattr(given, "__iter__") else list(given)
+    if odd := [one for one in every if not isinstance(one, str | os.PathLike)]:
+        raise InputError(f"{name} holds {odd[0]!r:.40}", fix="give the path of a file, or several")
+    return [os.fspath(one) for one in every]
+
+
 ASK = Taken("ask", recipe=tuple(name for name, choice in CHOICES.items() if choice.flag))
 # What is searched or asked for in several values; and what holds of rows that are compared alone.
 ADVISE = Taken(
@@ -67,5 +76,18 @@ ADVISE = Taken(
 BREAK_EVEN = Taken("break_even", (*OF_ROWS, "minibatches", "split_overhead"))
 RAN = tuple(name for name in OF_ROWS if name != "trainer")
 FIT = Taken("fit", (*RAN, "profile", "trace", "split_overhead"))  # what was measured does not have these
+# Of a run that was seen; the lengths, devices and batch of a log of steps, which does not say them.
+DIAGNOSE = Taken(
+    "diagnose",
+    (
+        *(name for name in RAN if name != "price"),
+        "trace",
+        "profile",
+        "split_overhead",
+        "minibatches",
+        "seed",
+        "in_order",
+    ),
+)
 # Prompts, rollouts and steps say these.
 RL = Taken("rl", (*IDLE, "minibatch", "global_batch", "minibatches", "in_order", "split_overhead"))

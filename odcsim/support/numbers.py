@@ -29,6 +29,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
+def brief(seconds: float) -> str:
+    """A time however short it is: 12 min, 42 s, 812 ms, 0.35 ms."""
+    return duration(seconds) if seconds >= 0.9995 or seconds == 0 else f"{1e3 * seconds:.3g} ms"
+
+
 def counted(count: int, noun: str) -> str:
     """1 update, 4 updates, 2 microbatches."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"

@@ -1,0 +1,104 @@
+"""A diagnosis as a page: the answer, pictures of the step, its ranks and its worst step, and what would change it."""
+
+from pathlib import Path
+
+import odcsim
+from odcsim import plots
+from odcsim.decide.diagnosis import columns, words
+from odcsim.decide.diagnosis.asking import Diagnosis
+from odcsim.observed.run import RanStep
+from odcsim.plots import diagnosis as drawn
+from odcsim.plots.ran_step import ran_step
+from odcsim.show.pages import page
+from odcsim.support.files import write_text
+
+TITLE = "Where do the steps of this run go?"
+
+
+def write_diagnosis(told: Diagnosis, path: Path | str) -> None:
+    run, found, changes = told.run, told.found, told.changes
+    body = [
+        page.heading(TITLE, 1),
+        page.paragraph(words.seen(run), "asked"),
+        page.answer([words.answer(run, found, changes)], yes=told.best is not None),
+        page.key_figures(_figures(told)),
+        page.heading("Where a step goes"),
+        plots.embed(drawn.step(found), "step"),
+        page.table(*columns.parts(found), name="Parts of the step"),
+        *_changes(told),
+        *_ranks(told),
+        *_late(told),
+        *_rest(told),
+        f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>",
+    ]
+    write_text(Path(path), page.document(TITLE, body, script=plots.script()))
+
+
+def _figures(told: Diagnosis) -> list[tuple[str, str]]:
+    found, best = told.found, told.best
+    figures = [
+        (columns.unit(found.seconds)(found.seconds), "a step takes"),
+        (words.percent(words.waiting(found)), "of it is waiting"),
+    ]
+    if best is None:
+        return figures
+    figures.append((f"{best.gain:.2f} x", f"as fast: {best.way}, {best.low:.2f} to {best.high:.2f}"))
+    if best.dollars_a_day is not None:
+        figures.append((words.dollars(best.dollars_a_day), "saved a day"))
+    return figures
+
+
+def _changes(told: Diagnosis) -> list[str]:
+    looked = [page.paragraph(text) for text in words.remedies(told.run, told.found)]
+    inside = [*(_ways(told) if told.changes.ways else []), *looked]
+    return [page.heading("What would change it"), *inside] if inside else []
+
+
+def _ways(told: Diagnosis) -> list[str]:
+    ways = told.changes.ways
+    head, rows = columns.ways(told.changes)
+    numbered = [(f"{number} {row[0]}", *row[1:]) for number, row in enumerate(rows, 1)]
+    kinds = ["best" if one is told.best else "" for one in ways]
+    sets = [f"{number}: set {one.setting}" for number, one in enumerate(ways, 1) if one.setting]
+    resting = [f"{number}: rests on {one.rests}" for number, one in enumerate(ways, 1) if one.rests]
+    return [
+        plots.embed(drawn.gains(ways), "gains"),
+        page.table(head, numbered, kinds, name="Ways, least effort first"),
+        *(page.paragraph(f"{text}.") for text in sets),
+        *(page.paragraph(f"{text}.", "note") for text in resting),
+        *(page.paragraph(text, "note") for text in words.rests(told.changes)),
+    ]
+
+
+def _ranks(told: Diagnosis) -> list[str]:
+    found, step = told.found, worst_step(told)
+    head, rows = columns.ranks(found)
+    if not rows and step is None:
+        return []
+    shown = sorted(columns.worst(found)[: drawn.MOST], key=lambda one: one.rank)
+    more = f" ({len(rows)} of {len(found.ranks)}, the worst first)" if len(rows) < len(found.ranks) else ""
+    return [
+        page.heading("Who waits for whom"),
+        *([plots.embed(ran_step(step, len(step.tracks)), "worst")] if step else []),
+        *([plots.embed(drawn.ranks(shown, len(found.ranks)), "ranks")] if rows else []),
+        *([page.table(head, rows, name=f"Ranks{more}")] if rows else []),
+    ]
+
+
+def _late(told: Diagnosis) -> list[str]:
+    head, rows = columns.late(told.found)
+    return [page.heading("Worst microbatches"), page.table(head, rows, name="Worst microbatches")] if rows else []
+
+
+def _rest(told: Diagnosis) -> list[str]:
+    lines = words.untold(told.run, told.found, told.changes)
+    return [page.heading("What cannot be told"), *map(page.paragraph, lines)] if lines else []
+
+
+def worst_step(told: Diagnosis) -> RanStep | None:
+    """The one of which most is waiting, where it is known what ranks did in it."""
+    steps = [(at, step) for at, step in enumerate(told.run.steps) if step.tracks]
+    if not steps:
+        return None
+    parts = [of for name, of in told.found.by_step.items() if name not in words.WORK]
+    return max(steps, key=lambda one: sum(float(of[one[0]]) for of in parts) / one[1].seconds)[1]
