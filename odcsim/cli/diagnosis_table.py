@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from odcsim.decide.diagnosis.found import Changes
 
 LINE, INDENT = 80, "    "
-PARTS, RANKS, LATE = (-42, 10, 10, 17), (4, 10, 10, 18, 22), (6, 6, 12, 10, 15, 0)
+PARTS, RANKS, LATE = (-42, 10, 10, 17), (4, 10, 10, 18, 16), (4, 6, 12, 10, 16, 0)
 WAYS = (6, 15, 10, 13)
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+WHOLE = 100  # pieces of work of which shares are told
 QUIET = 60  # seconds without a line, where pieces have no names
 
 
@@ -13,6 +14,21 @@ def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
     """Gives a function to call for each of `total` pieces of work that is done, with its name where it has one."""
     with _bar(what, total) if sys.stderr.isatty() else _lines(what, total) as done:
         yield lambda name="": done(name)
+
+
+@contextmanager
+def shares(what: str) -> Iterator[Callable[[float], None]]:
+    """Gives a function to call with the share of the work that is done."""
+    told = 0
+    with progress(what, WHOLE) as advance:
+
+        def done(share: float) -> None:
+            nonlocal told
+            while told < min(WHOLE, int(share * WHOLE)):
+                told += 1
+                advance()
+
+        yield done
 
 
 @contextmanager

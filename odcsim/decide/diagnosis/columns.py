@@ -25,7 +25,7 @@ def parts(found: Breakdown) -> Table:
 
 def ranks(found: Breakdown, most: int = RANKS) -> Table:
     """The worst first; none where they do not differ."""
-    head = ("rank", "compute", "waiting", "equal work takes", "others waited for it")
+    head = ("rank", "compute", "waiting", "equal work takes", "waiting caused")
     if not differ(found.ranks):
         return head, []
     told = unit(found.seconds)
@@ -49,7 +49,7 @@ def differ(every: Sequence[RankFound]) -> bool:
 
 
 def late(found: Breakdown, most: int = LATE) -> Table:
-    head = ("step", "rank", "microbatch", "tokens", "others waited", "why")
+    head = ("step", "rank", "microbatch", "tokens", "waiting caused", "why")
     told = unit(found.seconds)
     return head, [_late(one, told) for one in found.late[:most]]
 

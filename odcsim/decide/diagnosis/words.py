@@ -128,6 +128,8 @@ def _waiting(run: SeenRun, found: Breakdown) -> str:
     causes = [f"{percent(part.share)} {_because(run, found, part)}" for part in named]
     rest = total - sum(part.share for part in named)
     causes += [f"{percent(rest)} for the rest"] if named and rest >= 0.005 else []
+    if len(causes) == 1:
+        return f", of which {percent(total)} is waiting {_because(run, found, named[0])}"
     return f", of which {percent(total)} is waiting" + (f": {', '.join(causes)}" if causes else "")
 
 
