@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from odcsim.decide.asking import ask
     from odcsim.decide.break_even_asked import BreakEven, break_even
     from odcsim.decide.comparison import Comparison, compare
+    from odcsim.decide.diagnosis.asking import Diagnosis, diagnose
     from odcsim.decide.fitted import Fitted, fit
     from odcsim.decide.rollouts.asking import RolloutSteps, rl
     from odcsim.decide.setting import Setting, plan
@@ -36,6 +37,7 @@ _HOME = {
     "Advice": "decide.advice.offers",
     "BreakEven": "decide.break_even_asked",
     "Comparison": "decide.comparison",
+    "Diagnosis": "decide.diagnosis.asking",
     "Fitted": "decide.fitted",
     "InputError": "errors",
     "PlanCheck": "checking.asking",
@@ -50,6 +52,7 @@ _HOME = {
     "break_even": "decide.break_even_asked",
     "check": "checking.asking",
     "compare": "decide.comparison",
+    "diagnose": "decide.diagnosis.asking",
     "fit": "decide.fitted",
     "flags": "neighbours.asking",
     "load": "reading",
@@ -64,6 +67,7 @@ __all__ = [
     "Advice",
     "BreakEven",
     "Comparison",
+    "Diagnosis",
     "Fitted",
     "InputError",
     "PlanCheck",
@@ -78,6 +82,7 @@ __all__ = [
     "break_even",
     "check",
     "compare",
+    "diagnose",
     "fit",
     "flags",
     "load",

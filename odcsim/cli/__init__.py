@@ -21,6 +21,7 @@ COMMANDS = (
     "simulate",
     "report",
     "trace_json",
+    "diagnose",
     "fit",
     "validate",
     "flags",

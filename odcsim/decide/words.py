@@ -79,15 +79,8 @@ FIT = Taken("fit", (*RAN, "profile", "trace", "split_overhead"))  # what was mea
 # Of a run that was seen; the lengths, devices and batch of a log of steps, which does not say them.
 DIAGNOSE = Taken(
     "diagnose",
-    (
-        *(name for name in RAN if name != "price"),
-        "trace",
-        "profile",
-        "split_overhead",
-        "minibatches",
-        "seed",
-        "in_order",
-    ),
+    (*(name for name in RAN if name != "price"), *"trace profile split_overhead minibatches seed in_order".split()),
+    usual={"devices": None},
 )
 # Prompts, rollouts and steps say these.
 RL = Taken("rl", (*IDLE, "minibatch", "global_batch", "minibatches", "in_order", "split_overhead"))

@@ -9,9 +9,9 @@ from sources import ENGINE, ODCSIM
 OURS = {**ODCSIM, **ENGINE}
 
 PUBLIC = {
-    "odcsim": """Advice BreakEven Comparison Fitted InputError PlanCheck RolloutSteps Setting Simulation SweepRows Trace
-        TrainerFlags advise ask break_even check compare fit flags load plan rl simulate sweep sweep_max_tokens
-        write_report""",
+    "odcsim": """Advice BreakEven Comparison Diagnosis Fitted InputError PlanCheck RolloutSteps Setting Simulation
+        SweepRows Trace TrainerFlags advise ask break_even check compare diagnose fit flags load plan rl simulate sweep
+        sweep_max_tokens write_report""",
     "odcsim.balance": "ALL FIELD NAMES POOL SPLIT Assignment LearnedCosts Plan balance plan pooled runs_with",
     "odcsim.catalog": "Figure Source gpu gpu_figures gpu_names gpu_title model model_names model_source",
     "odcsim.plots": """NAMES agreement bandwidth convergence embed gantt idle lengths notebook pair script slide

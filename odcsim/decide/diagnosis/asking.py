@@ -1,14 +1,27 @@
 """What a run that exists loses and why, for who asks by paths: of a command line, or in Python."""
 
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from odcsim.decide.diagnosis import columns, words
+from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import PARTS, Breakdown, Change, Changes, StepPart
+from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.decide.words import DIAGNOSE, paths_of
+from odcsim.errors import InputError
+from odcsim.observed import files
 from odcsim.observed.run import SeenRun
+from odcsim.question import FIELDS, LENGTHS
 from odcsim.support.glance import Glance, Glanced
+from odcsim.trace import Trace
 
 SCHEMA = 1
+OWN = ("sources", "lengths", "trace")
+OF_LOGS = ("trace", *(name for name in LENGTHS if name != "trace"), "devices", "minibatch", "global_batch")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -75,3 +88,42 @@ def _part(part: StepPart) -> dict[str, Any]:
 def _way(number: int, change: Change) -> dict[str, Any]:
     """Its row is that of its number among `rows`, which `odcsim flags --row` takes."""
     return {"row": number, **{name: value for name, value in asdict(change).items() if name != "row"}}
+
+
+def diagnose(
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    lengths: str | os.PathLike[str] | None = None,
+    trace: Trace | str | os.PathLike[str] | ArrayLike | None = None,
+    **words: Any,
+) -> Diagnosis:
+    """What a run loses and why, of what it wrote down: `sources` are a folder, or files. `lengths`: a file that says
+    what microbatches held, where those do not. `words`: what else is known of the run, as `model`, `gpu`, `trainer` and
+    `price`; of a log of steps also the `trace` that was trained on, `devices` and the batch."""
+    given = DIAGNOSE.words(words, OWN) | {"trace": trace}
+    return diagnosed(given, paths_of("sources", sources), None if lengths is None else os.fspath(lengths))
+
+
+diagnose.__signature__ = DIAGNOSE.signature(diagnose)  # type: ignore[attr-defined]
+
+
+def diagnosed(
+    given: Mapping[str, Any],
+    sources: Sequence[str],
+    lengths: str | None = None,
+    *,
+    advance: Callable[[float], None] = lambda _: None,
+) -> Diagnosis:
+    """`given`: what was said of the run. `advance` is called with the share of what is to be read that is done."""
+    if not sources:
+        raise InputError("nothing to diagnose", fix="give traces, a log of steps, or the folder that has them")
+    known = {name: value for name, value in given.items() if value is not None}
+    if files.kind_of(sources) == files.STEPS:
+        fix = "give traces, or the watcher's files"
+        raise InputError("is a log of steps, which has no ranks", where=sources[0], fix=fix)
+    if said := [name for name in OF_LOGS if name in known and (name == "trace" or known[name] != FIELDS[name].usual)]:
+        fix = "leave it out: it is of logs of steps, and these say it themselves"
+        raise InputError(f"--{said[0].replace('_', '-')} given for {sources[0]}", fix=fix)
+    run = files.read(sources, lengths=lengths, advance=advance)
+    found = broken_down(run)
+    return Diagnosis(run, found, changes(run, found, known), tuple(sources), lengths)

@@ -13,13 +13,14 @@ def shown(capsys, monkeypatch, *words):
     return capsys.readouterr().out
 
 
-def test_the_short_help_of_compare_is_one_screen(capsys, monkeypatch):
-    lines = shown(capsys, monkeypatch, "compare", "--help").splitlines()
+@pytest.mark.parametrize("command", ["compare", "diagnose"])
+def test_the_short_help_is_one_screen(command, capsys, monkeypatch):
+    lines = shown(capsys, monkeypatch, command, "--help").splitlines()
     assert len(lines) <= 40
     assert all(len(line) <= 80 for line in lines)
 
 
-@pytest.mark.parametrize("command", ["compare", "advise", "break-even", "rl", "balance"])
+@pytest.mark.parametrize("command", ["compare", "advise", "break-even", "rl", "balance", "diagnose"])
 def test_every_option_is_in_the_whole_help(command, capsys, monkeypatch):
     told = shown(capsys, monkeypatch, command, "--help-all")
     [commands] = [action.choices for action in build_parser()._actions if hasattr(action, "_choices_actions")]
