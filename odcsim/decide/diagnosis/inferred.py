@@ -38,6 +38,8 @@ def _computes(run: SeenRun, table: ComputedTable) -> Floats:
     """Told by the file, or what a rank takes for so much where it is the slowest; never more than its wall."""
     if (table.seconds > 0).all():
         return table.seconds
+    if not sync_named(run.sync).meets:
+        return np.where(table.seconds > 0, table.seconds, table.walls)
     ranks = tuple(sorted({*run.seen, *table.ranks.tolist()}))
     walls = np.where(table.seconds > 0, table.seconds, table.walls)
     found = _slowest(run, ranks, table, walls)

@@ -13,6 +13,7 @@ from odcsim.decide.diagnosis.paces import PERSISTS, Paces, paces_of
 from odcsim.decide.diagnosis.shares import step_parts
 from odcsim.decide.diagnosis.waits import CAUSE, NAMES, SeenWaits, waits_of
 from odcsim.observed.run import NO, RanStep, SeenRun, Track
+from odcsim.program import sync_named
 from odcsim.timeline import Floats, Ints
 
 MOST_LATE = 20  # microbatches that are named
@@ -173,6 +174,11 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
             f"why {share['untold']:.0%} of the step waits for compute that took longer than its lengths say, "
             "on no rank throughout"
         )
+    if sync_named(run.sync).meets and not (table.seconds > 0).all():  # waiting is inferred
+        if paces.usual is None:
+            yield "how long ranks waited inside microbatches: neither what they hold nor what they computed is known"
+        else:
+            yield "a device that is slow while all hold the same: waiting is inferred from what microbatches hold"
     if len(run.steps) == 1:
         yield "how much it differs between steps: there is one step, so shares have no interval"
 

@@ -43,6 +43,7 @@ def waits_of(lines: Mapping[int, RankLine], computed: Floats) -> SeenWaits:
     ranks, steps, last, begins, since, ends = (np.concatenate(of) for of in zip(*found, strict=True))
     order = np.argsort(ends, kind="stable")
     ranks, steps, last, begins, since, ends = (of[order] for of in (ranks, steps, last, begins, since, ends))
+    since = np.minimum(np.maximum(since, _met(ranks, last, ends)), begins)
     more = np.zeros((len(STATES), len(ends)))
     rows, blamed_steps = np.full(len(ends), NO), steps.copy()
     for rank in np.unique(last):
@@ -74,6 +75,18 @@ def _of_line(line: RankLine) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
     since[before >= 0] = line.edges[ended[before[before >= 0]] + 1]
     ranks = np.full(len(places), line.rank)
     return ranks, line.steps[places], line.last[places], line.edges[places], since, line.edges[places + 1]
+
+
+def _met(ranks: Ints, last: Ints, ends: Floats) -> Floats:
+    """When the last to come to each wait had waited for this rank before: there the two were at one place, too."""
+    if not len(ends):
+        return ends
+    size, places = int(max(ranks.max(), last.max())) + 1, np.arange(len(ends))
+    waited = np.sort((ranks * size + last) * len(ends) + places)  # who for whom, and when
+    asked = last * size + ranks
+    found = waited[np.maximum(np.searchsorted(waited, asked * len(ends) + places) - 1, 0)]
+    before = (found // len(ends) == asked) & (found % len(ends) < places)
+    return np.where(before, ends[found % len(ends)], -np.inf)
 
 
 def _in_a_row(ranks: Ints, last: Ints, rows: Ints, steps: Ints, since: Floats) -> tuple[Ints, Floats]:
