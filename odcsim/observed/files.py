@@ -3,13 +3,12 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 
 from odcsim import schedule, timeline
 from odcsim.errors import InputError
 from odcsim.fitting.step_files import holds_steps
-from odcsim.observed import held, stragglers, watched
+from odcsim.observed import held, kineto, stragglers, timelines, watched
 from odcsim.observed.run import SeenRun
 from odcsim.support.files import reading
 from odcsim.support.whole import text_of
@@ -101,8 +100,7 @@ def sources_of(paths: Sequence[str]) -> Sources:
 
 def _read(sources: Sources, advance: Callable[[float], None]) -> SeenRun:
     if sources.kind == TRACES:
-        run: SeenRun = import_module("odcsim.observed.kineto").read_traces([*map(str, sources.paths)], advance)
-        return run
+        return kineto.read(sources.paths, advance=advance)
     if sources.kind == WATCHED:
         return watched.read(sources.paths)
     _check_one(sources.paths, sources.kind)
@@ -118,8 +116,7 @@ def _timeline(path: Path, schedules: Sequence[Path]) -> SeenRun:
     if not matching:
         problem = f"needs the schedule file that it ran, of digest {ran.about.digest}"
         raise InputError(problem, where=str(path), fix="give it beside the timeline")
-    run: SeenRun = import_module("odcsim.observed.timelines").run_of(ran, matching[0])
-    return run
+    return timelines.run_of(ran, matching[0])
 
 
 def _check_one(paths: Sequence[Path], kind: str) -> None:

@@ -125,7 +125,7 @@ def _met(program: Program) -> list[int]:
     return [i for i, step in enumerate(program.steps) if step.meets]
 
 
-class _Pieces(NamedTuple):
+class _Cut(NamedTuple):
     """Pieces of several minibatches at once, many of no length."""
 
     edges: Floats  # [piece + 1, minibatch, device]
@@ -144,7 +144,7 @@ class _Pieces(NamedTuple):
         return Track(device, kinds[new], ends, meetings[new], numbers[new])
 
 
-def _cut(block: Block, part: slice, ends: Floats) -> _Pieces:
+def _cut(block: Block, part: slice, ends: Floats) -> _Cut:
     """The compute lane from the minibatch's begin to its end, without a hole."""
     program, asked, had = block.program, block.asked[:, part], block.had[:, part]
     counts = block.counts[part]
@@ -184,9 +184,9 @@ class _Cutting:
         self.meetings.append(np.broadcast_to(np.asarray(meeting, dtype=np.int64), end.shape))
         self.microbatches.append(microbatch)
 
-    def whole(self) -> _Pieces:
+    def whole(self) -> _Cut:
         pieces = np.array(self.microbatches, dtype=np.int64)
-        return _Pieces(np.stack(self.edges), np.stack(self.kinds), np.stack(self.meetings), pieces)
+        return _Cut(np.stack(self.edges), np.stack(self.kinds), np.stack(self.meetings), pieces)
 
 
 class _Gaps(NamedTuple):

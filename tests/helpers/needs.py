@@ -30,7 +30,7 @@ NEEDS = {
         "odc_engine/trainers/test_seen_answers.py",
         "odc_engine/trainers/test_trl_trainers.py",
         "odc_engine/trainers/test_vision.py",
-        "odc_engine/trainers/test_watched.py",
+        "odc_engine/trainers/test_watched_trainers.py",
         "odcsim/checking/test_check_trl.py",
         "odcsim/neighbours/test_as_priced.py",
     ],
