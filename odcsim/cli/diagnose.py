@@ -5,7 +5,8 @@ from typing import Any
 
 from odcsim.cli import options
 from odcsim.decide.words import DIAGNOSE
-from odcsim.question import FIELDS, QUESTION
+from odcsim.program import SYNCS
+from odcsim.question import FIELDS, QUESTION, STEP
 from odcsim.recipe_flags import chosen
 
 EXAMPLE = "odcsim diagnose traces/ --model qwen3-8b --gpu h100 --trainer trl --price 2.5"
@@ -29,9 +30,11 @@ def add(commands: Any) -> None:
     groups[QUESTION].add_argument(
         "--trace", metavar="TRACE", help="of a log of steps: the lengths that were trained on"
     )
+    groups[STEP].add_argument("--sync", choices=SYNCS, default=argparse.SUPPRESS, help="of a log: that ran")
+    groups[STEP].add_argument("--balancer", metavar="B", help="of a log: that dealt the samples")
     parser.add_argument("--json", action="store_true", help="print all that was found, and a row for each way, as JSON")
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures, too")
-    parser.hide({"truncate", "minibatch"})
+    parser.hide({"truncate", "minibatch", "sync", "balancer"})
     parser.set_defaults(run=_run)
 
 
@@ -39,7 +42,9 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.diagnosis.asking import diagnosed
     from odcsim.support.progress import shares
 
-    given = {name: getattr(args, name) for name in FIELDS if getattr(args, name, None) is not None} | chosen(args)
+    given = {
+        name: getattr(args, name) for name in (*FIELDS, "balancer") if getattr(args, name, None) is not None
+    } | chosen(args)
     with shares("reading") as advance:
         found = diagnosed(given, args.sources, args.lengths, advance=advance)
     if args.html is not None:

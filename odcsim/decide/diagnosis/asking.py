@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from odcsim.decide.diagnosis import columns, words
 from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import PARTS, Breakdown, Change, Changes, StepPart
+from odcsim.decide.diagnosis.logged import logged
 from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.decide.words import DIAGNOSE, paths_of
 from odcsim.errors import InputError
@@ -20,8 +21,16 @@ from odcsim.support.glance import Glance, Glanced
 from odcsim.trace import Trace
 
 SCHEMA = 1
-OWN = ("sources", "lengths", "trace")
-OF_LOGS = ("trace", *(name for name in LENGTHS if name != "trace"), "devices", "minibatch", "global_batch")
+OWN = ("sources", "lengths", "trace", "sync", "balancer")
+OF_LOGS = (
+    "trace",
+    "sync",
+    "balancer",
+    *(name for name in LENGTHS if name != "trace"),
+    "devices",
+    "minibatch",
+    "global_batch",
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -95,12 +104,15 @@ def diagnose(
     *,
     lengths: str | os.PathLike[str] | None = None,
     trace: Trace | str | os.PathLike[str] | ArrayLike | None = None,
+    sync: str | None = None,
+    balancer: str | None = None,
     **words: Any,
 ) -> Diagnosis:
     """What a run loses and why, of what it wrote down: `sources` are a folder, or files. `lengths`: a file that says
     what microbatches held, where those do not. `words`: what else is known of the run, as `model`, `gpu`, `trainer` and
-    `price`; of a log of steps also the `trace` that was trained on, `devices` and the batch."""
-    given = DIAGNOSE.words(words, OWN) | {"trace": trace}
+    `price`; of a log of steps also the `trace` that was trained on, the `sync` and `balancer` that ran, `devices` and
+    the batch."""
+    given = DIAGNOSE.words(words, OWN) | {"trace": trace, "sync": sync, "balancer": balancer}
     return diagnosed(given, paths_of("sources", sources), None if lengths is None else os.fspath(lengths))
 
 
@@ -119,9 +131,11 @@ def diagnosed(
         raise InputError("nothing to diagnose", fix="give traces, a log of steps, or the folder that has them")
     known = {name: value for name, value in given.items() if value is not None}
     if files.kind_of(sources) == files.STEPS:
-        fix = "give traces, or the watcher's files"
-        raise InputError("is a log of steps, which has no ranks", where=sources[0], fix=fix)
-    if said := [name for name in OF_LOGS if name in known and (name == "trace" or known[name] != FIELDS[name].usual)]:
+        if lengths is not None:
+            fix = "give the lengths that were trained on as --trace"
+            raise InputError("--lengths given for a log of steps", where=sources[0], fix=fix)
+        return Diagnosis(*logged(sources, known), tuple(sources))
+    if said := [name for name in OF_LOGS if name in known and (name in OWN or known[name] != FIELDS[name].usual)]:
         fix = "leave it out: it is of logs of steps, and these say it themselves"
         raise InputError(f"--{said[0].replace('_', '-')} given for {sources[0]}", fix=fix)
     run = files.read(sources, lengths=lengths, advance=advance)

@@ -70,8 +70,10 @@ def waiting(found: Breakdown) -> float:
 
 def seen(run: SeenRun) -> str:
     """What was read."""
+    if not run.seen:
+        return f"Read: {run.source}."
     steps = counted(len(run.steps), "step")
-    ranks = "" if len(run.seen) in (0, run.ranks) else f", {len(run.seen)} of {run.ranks} ranks"
+    ranks = "" if len(run.seen) == run.ranks else f", {len(run.seen)} of {run.ranks} ranks"
     known = {"lengths": "lengths", "tokens": "tokens", "seconds": "seconds alone"}[run.rests]
     return f"Read: {run.source}{ranks}, {steps}; microbatches are known by {known}."
 

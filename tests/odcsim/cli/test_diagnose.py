@@ -11,7 +11,8 @@ from odcsim.cli import main
 
 FIXTURES = Path(__file__).parents[1] / "doors" / "fixtures"
 RUN = ("timeline-lb-micro-collective.npz", "schedules-lb-micro.jsonl")
-LOG = ["--model", "qwen2.5-1.5b", "--gpu", "a100", "--devices", "4", "--minibatch", "2", "--trace", "lengths.csv"]
+OF_LOG = {"trace": "lengths.csv", "model": "qwen2.5-1.5b", "gpu": "a100", "devices": 4, "minibatch": 2}
+LOGGED = "".join(f"{step},{2 + step % 5 / 10},{9_900 + 300 * (step % 5)}\n" for step in range(1, 30))
 
 
 NOTHING = (b"", b"{", b"\x00\xff" * 40, b'{"traceEvents": []}', b"[]", b'{"format": "odcsim watch"}')
@@ -21,10 +22,15 @@ HERE = pytest.mark.usefixtures("folder")
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """With the run of a schedule, a log of steps and lengths."""
-    for name in (*RUN, "steps.csv", "lengths.csv"):
+    for name in (*RUN, "lengths.csv"):
         shutil.copy(FIXTURES / name, tmp_path / name)
+    (tmp_path / "log.csv").write_text(f"step,seconds,tokens\n{LOGGED}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def flags(words):
+    return [word for name, value in words.items() for word in (f"--{name}", str(value))]
 
 
 def printed(capsys, *words):
@@ -43,13 +49,24 @@ def refused(capsys, *words):
 @HERE
 def test_python_says_what_the_command_says(capsys):
     words = {"model": "r1-distill-qwen-1.5b", "gpu": "a100", "price": 1.3, "trainer": "trl"}
-    flags = [word for name, value in words.items() for word in (f"--{name}", str(value))]
-    told = json.loads(printed(capsys, *RUN, *flags, "--json"))
+    told = json.loads(printed(capsys, *RUN, *flags(words), "--json"))
     found = odcsim.diagnose(RUN, **words)
     assert json.loads(json.dumps(found.as_json())) == told
-    lines = printed(capsys, *RUN, *flags).splitlines()
+    lines = printed(capsys, *RUN, *flags(words)).splitlines()
     assert [line for line in found.sentences()[:2] if line not in lines] == []
     assert repr(found).startswith("<Diagnosis: a simulated run")
+
+
+@HERE
+@pytest.mark.parametrize(
+    "words", [{}, {"trainer": "trl", "price": 2.0}, {"sync": "deferred", "balancer": "sorted-slice"}]
+)
+def test_a_log_of_steps_needs_the_flags_of_its_run(capsys, words):
+    told = json.loads(printed(capsys, "log.csv", *flags(OF_LOG | words), "--json"))
+    assert json.loads(json.dumps(odcsim.diagnose("log.csv", **OF_LOG | words).as_json())) == told
+    assert told["run"]["seen"] == []
+    assert sum(part["seconds"] for part in told["parts"]) == pytest.approx(told["seconds"])
+    assert any("simulated" in line for line in told["cannot"])
 
 
 def test_a_folder_is_as_good_as_its_files(folder, capsys):
@@ -104,7 +121,13 @@ def test_a_page_is_written_and_nothing_of_the_users(folder, capsys):
         ([*RUN, "--trace", "longalign"], "--trace given for"),
         ([*RUN, "--model", "qwen9"], "unknown model 'qwen9'"),
         ([*RUN, "--trainer", "trel"], "unknown trainer 'trel'"),
-        (["steps.csv", "lengths.csv"], ""),
+        ([*RUN, "--sync", "deferred"], "--sync given for"),
+        (
+            ["log.csv"],
+            "log.csv: a log of steps, which does not say what a step held; add --trace, --model, --gpu, --devices",
+        ),
+        (["log.csv", "--lengths", "lengths.csv"], "log.csv: --lengths given for a log of steps"),
+        ([*RUN, "log.csv"], "a timeline (timeline-lb-micro-collective.npz) and a log of steps (log.csv)"),
     ],
 )
 @HERE
