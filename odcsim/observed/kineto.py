@@ -1,6 +1,5 @@
 """Traces of torch.profiler, of one, some or all ranks of a run, become a SeenRun."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,28 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.fitting.events import EVENTS, MICRO
+from odcsim.fitting.events import MICRO
 from odcsim.fitting.nccl import shortest
 from odcsim.observed.clocks import Key, Matched, matched, offsets, parted
 from odcsim.observed.ranks import OwnStep, OwnTrace, read_rank
 from odcsim.observed.run import NO, Met, RanStep, SeenRun, Track
-from odcsim.support.whole import text_of
 
-FIRST = 1 << 20  # characters in which a trace names its events
-MOST = 300  # signatures of equal work that are told
-BEGINS = re.compile(rf'\s*{{.*"{EVENTS}"\s*:', re.DOTALL)
+MOST, SHARE = 300, 0.8  # signatures of equal work that are told: those that take most of all its seconds
 
 
-def holds(path: Path | str) -> bool:
-    """Whether it may be one, by its beginning."""
-    try:
-        with text_of(Path(path)) as text:
-            return BEGINS.match(text.read(FIRST)) is not None
-    except (OSError, ValueError, InputError):
-        return False
-
-
-def read(paths: Sequence[Path | str], *, advance: Callable[[float], None] = lambda _: None) -> SeenRun:
+def read_traces(paths: Sequence[Path | str], advance: Callable[[float], None] = lambda _: None) -> SeenRun:
     """`advance` hears what share of the files is read."""
     traces: dict[int, OwnTrace] = {}
     for i, path in enumerate(paths):
@@ -77,7 +64,7 @@ def _seen(traces: dict[int, OwnTrace]) -> SeenRun:
     told = [s.deferred for t in traces.values() for s in t.steps if s.deferred is not None]
     units = max(t.units for t in traces.values())
     return SeenRun(
-        source=f"torch.profiler traces of {len(traces)} of {world} ranks",
+        source=f"torch.profiler traces of {len(traces)} rank{'s' if len(traces) > 1 else ''}",
         ranks=world,
         seen=tuple(traces),
         steps=steps,
@@ -136,27 +123,30 @@ def _alike(traces: Sequence[OwnTrace], ranks: Sequence[int]) -> dict[str, dict[i
     if len(traces) < 2:
         return {}
     common = set.intersection(*(set(t.alike) for t in traces))
-    most = sorted(common, key=lambda name: (-sum(t.alike[name][1] for t in traces), name))[:MOST]
+    seconds = {name: sum(t.alike[name][1] for t in traces) for name in common}
+    most = sorted(common, key=lambda name: (-seconds[name], name))[:MOST]
+    sums = np.cumsum([seconds[name] for name in most])
+    most = most[: int(np.searchsorted(sums, SHARE * sums[-1])) + 1] if most else []
     return {name: {r: t.alike[name][0] for r, t in zip(ranks, traces, strict=True)} for name in most}
 
 
 def _lacks(
     traces: Mapping[int, OwnTrace], met: Matched, apart: Sequence[int], world: int, tokens: bool
 ) -> tuple[str, ...]:
-    steps = [s for t in traces.values() for s in t.steps]
+    """Each of these is not told."""
     said = []
     if len(traces) < world:
-        said.append(f"{len(traces)} of {world} ranks were seen: when the others came to a meeting is not told")
+        said.append(f"when the {world - len(traces)} ranks that were not seen came to a meeting")
     if not tokens:
-        said.append("what microbatches held is not told: profile with record_shapes=True, or give their lengths")
-    elif max(s.samples for s in steps) > 1:
-        said.append("padding is not told: tokens are those of the shapes of what was looked up")
+        said.append("what microbatches held: profile with record_shapes=True, or give their lengths")
+    elif max(s.samples for t in traces.values() for s in t.steps) > 1:
+        said.append("padding: tokens are those of the shapes of what was looked up")
     if not any(t.host for t in traces.values()):
-        said.append("what the host did is not told: profile with ProfilerActivity.CPU, too")
+        said.append("what the host did: profile with ProfilerActivity.CPU, too")
     elif not any(t.collects for t in traces.values()):
-        said.append("garbage collection is not told from a late host: profile with with_stack=True")
+        said.append("garbage collection apart from a late host: profile with with_stack=True")
     if met.lonely:
-        said.append(f"{met.lonely} calls of collectives could not be matched with other ranks'")
+        said.append(f"with whom ranks met in {met.lonely} calls of collectives, which match no other rank's")
     if apart:
-        said.append(f"no meeting tells the clock of ranks {', '.join(map(str, apart))}")
+        said.append(f"how the clocks of ranks {', '.join(map(str, apart))} stand to the others', whom they never meet")
     return tuple(said)

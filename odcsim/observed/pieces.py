@@ -11,7 +11,7 @@ from odcsim.timeline import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class CutStep:
     """As in Track, on the rank's own clock; meetings are the rank's own calls."""
 
     kinds: Ints
@@ -28,7 +28,7 @@ def cut(
     met: Ints,
     microbatches: Spans,
     numbers: Ints,
-) -> Pieces:
+) -> CutStep:
     """Where several go on at once, the first of Doing counts. `met`: the call of each span of `meeting`; `numbers`:
     the microbatch of each of `microbatches`."""
     parts = [(kind, clipped(spans, low, high)) for kind, spans in goings]
@@ -45,7 +45,7 @@ def cut(
     owner = within(middles, microbatches)
     owners = np.where(owner >= 0, numbers[owner], NO) if len(numbers) else owner
     fresh = np.append(True, np.any(np.diff((kinds, calls, owners), axis=1) != 0, axis=0))
-    return Pieces(kinds[fresh], np.append(edges[:-1][fresh], high), calls[fresh], owners[fresh])
+    return CutStep(kinds[fresh], np.append(edges[:-1][fresh], high), calls[fresh], owners[fresh])
 
 
 def _mark_edges(kinds: Ints) -> None:

@@ -12,7 +12,7 @@ from odcsim.errors import InputError
 from odcsim.fitting.events import ABOUT, MICRO
 from odcsim.observed.done import CalledOn, WorkDone, on_gpu, on_host
 from odcsim.observed.kernels import BASE, RankEvents, read_events
-from odcsim.observed.pieces import Pieces, cut
+from odcsim.observed.pieces import CutStep, cut
 from odcsim.observed.run import Doing, RanMicrobatch
 from odcsim.observed.spans import Spans, united, within
 from odcsim.observed.windows import MicrobatchWindow, Window, microbatches, steps
@@ -21,6 +21,7 @@ from odcsim.timeline import Floats, Ints
 MOST = 2000  # signatures of equal work that a rank tells of
 NAMED = re.compile(r"rank[_-]?(\d{1,6})(?!\d)|(?:^|[_.-])(\d{1,6})(?=[._])", re.IGNORECASE)
 LEAST = 1000  # of all seconds, so many parts, for a signature to be told
+MOVES = re.compile(r"::_?(foreach_)?(copy|clone|chunk_cat|cat|fill|zero|split|all_gather_copy)")
 SIZED = re.compile(r"\[\d")
 GRADIENTS = ("reduce-scatter", "all-reduce")
 
@@ -30,7 +31,7 @@ class OwnStep:
     """A step of one rank. Microbatches do not know its rank yet."""
 
     number: int
-    pieces: Pieces
+    pieces: CutStep
     calls: Ints  # that it came to in this step
     microbatches: tuple[RanMicrobatch, ...]
     samples: int  # the most that a microbatch holds; 0: not known
@@ -123,7 +124,7 @@ def _on_device(did: WorkDone, marks: Sequence[MicrobatchWindow], owners: Ints) -
     return first[kept], last[kept], numbers[kept]
 
 
-def _ran(pieces: Pieces, marks: Sequence[MicrobatchWindow]) -> tuple[RanMicrobatch, ...]:
+def _ran(pieces: CutStep, marks: Sequence[MicrobatchWindow]) -> tuple[RanMicrobatch, ...]:
     seconds = np.diff(pieces.edges) * MICRO
     computing = pieces.kinds == Doing.COMPUTE
     found = []
@@ -156,16 +157,19 @@ def _gathers(calls: Sequence[CalledOn], owners: Ints, marks: Sequence[Microbatch
 
 
 def _alike(events: RankEvents, did: WorkDone, windows: Sequence[Window]) -> dict[str, tuple[float, float]]:
-    """Median seconds of the kernels, or operators, of each signature that says how much work it is."""
-    inside = (
-        within(did.begin, (np.array([w.device[0] for w in windows]), np.array([w.device[1] for w in windows]))) >= 0
-    )
+    """Median seconds of the kernels, or operators in no other, of each signature that says how much work it
+    is. A processor's moves of memory tell of its pages, and of who else moves some."""
+    begins, ends = (np.array([w.device[side] for w in windows]) for side in (0, 1))
+    inside = within(did.begin, (begins, ends)) >= 0
+    words = list(events.names.known)
+    if not len(events.kernels):
+        inside[1:] &= did.begin[1:] >= np.maximum.accumulate(did.end)[:-1]
+        inside &= ~np.isin(did.names, [number for number, word in enumerate(words) if MOVES.search(word)])
     names, seconds = did.names[inside], (did.end - did.begin)[inside] * MICRO
     every = np.bincount(names, seconds, minlength=len(events.names.known))
     chosen = np.argsort(-every, kind="stable")[:MOST]
     order = np.argsort(names, kind="stable")
     names, seconds = names[order], seconds[order]
-    words = list(events.names.known)
     found = {}
     for number in chosen[every[chosen] > every.sum() / LEAST]:
         if not SIZED.search(words[number]):

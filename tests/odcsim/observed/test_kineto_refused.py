@@ -23,7 +23,7 @@ PERFETTO = b"\x0a\x9c\x01\x0a\x06\x08\x01\x12\x02\xff\xfe\x80\x81\x52\x10"
 
 def refused(paths):
     with pytest.raises(InputError) as caught:
-        kineto.read(paths)
+        kineto.read_traces(paths)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -49,7 +49,6 @@ def whole():
 def test_what_is_no_trace(tmp_path, content, problem):
     (tmp_path / "t.json").write_bytes(content)
     assert problem in refused([tmp_path / "t.json"])
-    assert kineto.holds(tmp_path / "t.json") == (b"traceEvents" in content)
 
 
 def test_a_trace_that_is_cut(tmp_path, whole):
@@ -88,7 +87,7 @@ def test_files_that_are_not_of_one_run(tmp_path):
     assert "holds no GPU's kernels, unlike" in refused([zero, file("e.json", host)])
     nameless = [{**trace(RUN, 0), "distributedInfo": None, "traceEvents": host["traceEvents"]} for _ in range(2)]
     assert "does not say its rank" in refused([file("f.json", nameless[0]), file("g.json", nameless[1])])
-    assert kineto.read([zero, one]).seen == (0, 1)
+    assert kineto.read_traces([zero, one]).seen == (0, 1)
 
 
 def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
@@ -101,11 +100,11 @@ def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
         content["traceEvents"] = [e for e in content["traceEvents"] if e not in gone]
         paths.append(tmp_path / f"{rank}.json")
         paths[-1].write_text(json.dumps(content))
-    found = kineto.read(paths)
+    found = kineto.read_traces(paths)
     met = [m for step in found.steps for m in step.meetings]
     assert {len(m.came) for m in met} == {1, 2}
     assert all(m.done + 1e-4 >= came for m in met for came in m.came.values())
-    assert "2 calls of collectives could not be matched" in found.lacks[-1]
+    assert "with whom ranks met in 2 calls" in found.lacks[-1]
 
 
 @settings(max_examples=150, deadline=None)
@@ -118,7 +117,7 @@ def test_changed_traces_are_refused_or_read(tmp_path_factory, data, rank):
     for path, content in zip(paths, contents, strict=True):
         path.write_text(json.dumps(content))
     try:
-        found = kineto.read(paths)
+        found = kineto.read_traces(paths)
     except InputError as error:
         line = str(error)
     else:
