@@ -26,6 +26,7 @@ class CalledOn:
     came: float
     done: float
     launched: float
+    returned: float = 0.0  # on a processor, which moves some of the bytes before
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,11 +106,12 @@ def on_host(events: RankEvents) -> WorkDone:
     calling = np.sort(asked[::2])
     nested = np.searchsorted(calling, end, side="left") - np.searchsorted(calling, begin, side="left")
     loading, collecting = _on(events.loading, events, main), _on(events.collecting, events, main)
-    computing = mine & (names >= 0) & (nested == 0) & (within(begin, loading) < 0)
     calls = _gloo_calls(events)
+    inside = united(np.array([c.came for c in calls]), np.array([c.returned for c in calls]))
+    computing = mine & (names >= 0) & (nested == 0) & (within(begin, loading) < 0) & (within(begin, inside) < 0)
     signs = [begin[mine], end[mine], *events.backward.columns()[:2], asked, *loading, *collecting]
     busy = united(begin[computing], end[computing])
-    waits = _blocked(np.unique(np.concatenate(signs)), busy, calls, (loading, collecting))
+    waits = _with_calls(_blocked(np.unique(np.concatenate(signs)), busy, calls, (loading, collecting)), calls)
     staged = np.array([calls[i].kind in STAGES for i in waits[2]], bool)
     return WorkDone(
         begin[computing], end[computing], begin[computing], names[computing], calls,
@@ -132,9 +134,10 @@ def _on(rows: SpanRows, events: RankEvents, thread: int | None = None) -> Spans:
     return united(begin[here], end[here])
 
 
-def _blocked(
-    signs: Floats, busy: Spans, calls: tuple[CalledOn, ...], awake: tuple[Spans, ...]
-) -> tuple[Floats, Floats, Ints]:
+_Waits = tuple[Floats, Floats, Ints]  # which call
+
+
+def _blocked(signs: Floats, busy: Spans, calls: tuple[CalledOn, ...], awake: tuple[Spans, ...]) -> _Waits:
     """Between two signs of life in which a collective was done, and nothing else went on: until then the thread
     waited for it."""
     order = sorted(range(len(calls)), key=lambda i: calls[i].done)
@@ -153,18 +156,28 @@ def _blocked(
     return begin, end, which[places]
 
 
+def _with_calls(waits: _Waits, calls: tuple[CalledOn, ...]) -> _Waits:
+    """And what the rank did of a collective when it called it."""
+    begin = np.append(waits[0], [c.came for c in calls])
+    end = np.append(waits[1], [min(c.returned, c.done) for c in calls])
+    which = np.append(waits[2], np.arange(len(calls)))
+    order = np.argsort(begin, kind="stable")
+    begin, end, places = in_turn(begin[order], end[order])
+    return begin, end, which[order][places]
+
+
 def _gloo_calls(events: RankEvents) -> tuple[CalledOn, ...]:
     """What the rank asked for, with when gloo was done with it: the first of its kind and size that began after."""
     waiting: _Waiting = defaultdict(list)
     for name, begin, end, elements, dtype in sorted(events.gloo, key=lambda g: -g[1]):
         waiting[kind_of(name), elements].append((begin, end, dtype))
     found = []
-    for name, begin, _, sizes in sorted(events.calls, key=lambda c: c[1]):
+    for name, begin, end, sizes in sorted(events.calls, key=lambda c: c[1]):
         kind = kind_of(name) if name.startswith("c10d::") else ""
         ran = _first(waiting, kind, sizes or (0,), begin) if kind else None
         if ran is not None:
             size = BYTES.get(ran[2].lower(), 0) * max(sizes, default=0)
-            found.append(CalledOn(kind, size, 0, "", -1, begin, ran[1], begin))
+            found.append(CalledOn(kind, size, 0, "", -1, begin, ran[1], begin, end))
     return tuple(found)
 
 

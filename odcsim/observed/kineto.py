@@ -16,7 +16,7 @@ from odcsim.observed.run import NO, Met, RanStep, SeenRun, Track
 MOST, SHARE = 300, 0.8  # signatures of equal work that are told: those that take most of all its seconds
 
 
-def read_traces(paths: Sequence[Path | str], advance: Callable[[float], None] = lambda _: None) -> SeenRun:
+def read(paths: Sequence[Path | str], *, advance: Callable[[float], None] = lambda _: None) -> SeenRun:
     """`advance` hears what share of the files is read."""
     traces: dict[int, OwnTrace] = {}
     for i, path in enumerate(paths):

@@ -17,7 +17,7 @@ import sys, time
 from pathlib import Path
 from odcsim.observed import kineto
 began = time.perf_counter()
-run = kineto.read_traces(sys.argv[1:])
+run = kineto.read(sys.argv[1:])
 seconds = time.perf_counter() - began
 peak = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1e6
 pieces = sum(len(track.kinds) for step in run.steps for track in step.tracks)

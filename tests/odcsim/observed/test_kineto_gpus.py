@@ -32,7 +32,7 @@ def steps(draw):
 
 
 def seen(run, folder, skews=None):
-    return kineto.read_traces(write(run, folder, skews or [0.0] * len(run.ranks)))
+    return kineto.read(write(run, folder, skews or [0.0] * len(run.ranks)))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_what_else_a_trace_tells(folder):
 def test_some_ranks_of_many(folder):
     run = made([[even(), even(), even()]])
     (folder / "some.json.gz").write_bytes(gzip.compress(json.dumps(trace(run, 1, world=64)).encode()))
-    found = kineto.read_traces([folder / "some.json.gz"])
+    found = kineto.read([folder / "some.json.gz"])
     assert (found.ranks, found.seen, found.alike) == (64, (1,), {})
     assert "when the 63 ranks that were not seen" in found.lacks[0]
     assert all(set(m.came) == {1} for m in found.steps[0].meetings)
@@ -122,4 +122,4 @@ def test_a_rank_is_known_by_its_file_where_the_trace_does_not_say_it(folder):
         content = trace(run, 0)
         del content["distributedInfo"]
         (folder / name).write_text(json.dumps(content))
-        assert kineto.read_traces([folder / name]).seen == (7,)
+        assert kineto.read([folder / name]).seen == (7,)

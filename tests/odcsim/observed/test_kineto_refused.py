@@ -23,7 +23,7 @@ PERFETTO = b"\x0a\x9c\x01\x0a\x06\x08\x01\x12\x02\xff\xfe\x80\x81\x52\x10"
 
 def refused(paths):
     with pytest.raises(InputError) as caught:
-        kineto.read_traces(paths)
+        kineto.read(paths)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -87,7 +87,7 @@ def test_files_that_are_not_of_one_run(tmp_path):
     assert "holds no GPU's kernels, unlike" in refused([zero, file("e.json", host)])
     nameless = [{**trace(RUN, 0), "distributedInfo": None, "traceEvents": host["traceEvents"]} for _ in range(2)]
     assert "does not say its rank" in refused([file("f.json", nameless[0]), file("g.json", nameless[1])])
-    assert kineto.read_traces([zero, one]).seen == (0, 1)
+    assert kineto.read([zero, one]).seen == (0, 1)
 
 
 def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
@@ -100,7 +100,7 @@ def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
         content["traceEvents"] = [e for e in content["traceEvents"] if e not in gone]
         paths.append(tmp_path / f"{rank}.json")
         paths[-1].write_text(json.dumps(content))
-    found = kineto.read_traces(paths)
+    found = kineto.read(paths)
     met = [m for step in found.steps for m in step.meetings]
     assert {len(m.came) for m in met} == {1, 2}
     assert all(m.done + 1e-4 >= came for m in met for came in m.came.values())
@@ -117,7 +117,7 @@ def test_changed_traces_are_refused_or_read(tmp_path_factory, data, rank):
     for path, content in zip(paths, contents, strict=True):
         path.write_text(json.dumps(content))
     try:
-        found = kineto.read_traces(paths)
+        found = kineto.read(paths)
     except InputError as error:
         line = str(error)
     else:
