@@ -125,7 +125,7 @@ def _met(program: Program) -> list[int]:
     return [i for i, step in enumerate(program.steps) if step.meets]
 
 
-class _CutBlock(NamedTuple):
+class _CutTracks(NamedTuple):
     """Pieces of several minibatches at once, many of no length."""
 
     edges: Floats  # [piece + 1, minibatch, device]
@@ -144,11 +144,11 @@ class _CutBlock(NamedTuple):
         return Track(device, kinds[new], ends, meetings[new], numbers[new])
 
 
-def _cut(block: Block, part: slice, ends: Floats) -> _CutBlock:
+def _cut(block: Block, part: slice, ends: Floats) -> _CutTracks:
     """The compute lane from the minibatch's begin to its end, without a hole."""
     program, asked, had = block.program, block.asked[:, part], block.had[:, part]
     counts = block.counts[part]
-    pieces = _CutBlockting(np.zeros(counts.shape))
+    pieces = _Cutting(np.zeros(counts.shape))
     moving = _Gaps(program, asked, had, counts, {i: number for number, i in enumerate(_met(program))})
     before = np.zeros(counts.shape, dtype=bool)  # has begun to work
     waiting: list[int] = []  # what a step that some did not run would have waited for, the next one has
@@ -168,7 +168,7 @@ def _cut(block: Block, part: slice, ends: Floats) -> _CutBlock:
     return pieces.whole()
 
 
-class _CutBlockting:
+class _Cutting:
     """Appends pieces, each from where the one before it ended."""
 
     def __init__(self, begin: Moments) -> None:
@@ -184,9 +184,9 @@ class _CutBlockting:
         self.meetings.append(np.broadcast_to(np.asarray(meeting, dtype=np.int64), end.shape))
         self.microbatches.append(microbatch)
 
-    def whole(self) -> _CutBlock:
+    def whole(self) -> _CutTracks:
         pieces = np.array(self.microbatches, dtype=np.int64)
-        return _CutBlock(np.stack(self.edges), np.stack(self.kinds), np.stack(self.meetings), pieces)
+        return _CutTracks(np.stack(self.edges), np.stack(self.kinds), np.stack(self.meetings), pieces)
 
 
 class _Gaps(NamedTuple):
@@ -196,7 +196,7 @@ class _Gaps(NamedTuple):
     counts: Ints
     number: dict[int, int]  # of each step that is a meeting
 
-    def split(self, pieces: _CutBlockting, transfers: list[int], end: Moments, idle: Ints, microbatch: int) -> None:
+    def split(self, pieces: _Cutting, transfers: list[int], end: Moments, idle: Ints, microbatch: int) -> None:
         """The gap up to `end`: what moves has it first, gathers before pushes, then waiting, then nothing."""
         start = pieces.now
         if not (end > start).any():

@@ -18,7 +18,8 @@ CLEAR = math.log(1.03)  # nearer to the others a rank is called alike ...
 CHANCE = 0.01  # ... and so is one that is no further off than some rank is this often where all are alike
 LEAST_ERROR = 0.005  # of one kind of kernel, whose neighbors on a device may differ
 LEAST_STEPS = 4  # below it microbatches are compared one by one
-ROUNDS = 4  # of telling paces and seconds of equal work apart
+ROUNDS = 30  # of telling paces and seconds of equal work apart ...
+SETTLED = 1e-4  # ... unless they change by less than this
 KERNELS, LENGTHS, PERSISTS = "equal kernels", "what microbatches hold", "differences that persist"
 
 
@@ -50,13 +51,27 @@ def paces_of(
     if usual is None:
         times, errors = _clear(ranks, _persisting(ranks, table, seconds))
         return Paces(times, errors, PERSISTS)
+    times, errors = _clear(ranks, _late(ranks, table, seconds, rows, _freed(table, ranks, seconds, rows, usual)))
+    return Paces(times, errors, LENGTHS, _usual(table, seconds, rows, times))
+
+
+def _freed(table: ComputedTable, ranks: tuple[int, ...], seconds: Floats, rows: Rows, usual: Floats) -> Floats:
+    """Seconds of equal work that no rank's pace is in: each has one, clear or not, until none changes any more.
+
+    What a slow rank's microbatches hold could else be taken for the reason why they take long.
+    """
+    factors = dict.fromkeys(ranks, 0.0)
     for _ in range(ROUNDS):
-        before = times
-        times, errors = _clear(ranks, _late(ranks, table, seconds, rows, usual))
-        usual = _usual(table, seconds, rows, times)
-        if usual is None or times == before:
+        late = _medians(ranks, table, np.zeros_like(table.steps), np.log(np.where(rows, seconds, 1.0) / usual), rows)[0]
+        known = np.sort(late[~np.isnan(late)])
+        found = np.nan_to_num(late - known[(len(known) - 1) // 2])
+        changed = max(abs(new - old) for new, old in zip(found, factors.values(), strict=True))
+        factors = dict(zip(ranks, found.tolist(), strict=True))
+        again = _usual(table, seconds, rows, {rank: math.exp(factor) for rank, factor in factors.items()})
+        if changed < SETTLED or again is None:
             break
-    return Paces(times, errors, LENGTHS, usual)
+        usual = again
+    return usual
 
 
 def _usual(table: ComputedTable, seconds: Floats, rows: Rows, times: Mapping[int, float]) -> Floats | None:

@@ -1,0 +1,149 @@
+"""Runs whose causes are known: the cause is named with its size, and no other one is.
+
+What a cause cost is what running again without it says.
+"""
+
+from collections import Counter
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from seen_runs import Known, drawn, run_of_known, step_seconds
+
+from odcsim.decide.diagnosis.found import PARTS
+from odcsim.decide.diagnosis.parts import broken_down
+
+CAUSES = ("lengths", "device", "loader", "collector", "launch", "transfer")
+OWN = {"lengths": "lengths", "device": "pace", "loader": "loader", "collector": "collector", "launch": "host"}
+TOLD = ("lengths", "kernels", "nothing")
+WAITING = ("lengths", "device", "loader", "collector", "launch", "stages", "bubble", "untold")
+POINTS = 0.02
+
+
+def seconds(known: Known) -> float:
+    return step_seconds(run_of_known(known))
+
+
+def lost(known: Known, cause: str) -> float:
+    """What a run without the cause saves. Of a slow device others lose what it takes longer; it computes."""
+    ranks = len(known.pace)
+    share = (ranks - 1) / ranks if cause == "device" else 1.0
+    return share * (seconds(known) - seconds(known.without(cause)))
+
+
+@pytest.mark.parametrize("told", TOLD)
+def test_of_runs_with_one_cause_none_is_taken_for_another(told):
+    """The table of wrong causes: 42 runs for each of what may be known, seven kinds, none among them."""
+    named: Counter[tuple[str, str]] = Counter()
+    for number in range(42):
+        cause = [*CAUSES, ""][number % 7]
+        rng = np.random.default_rng(number)
+        known = drawn(rng, {cause} - {""}, ranks=int(rng.integers(2, 9)))
+        found = broken_down(run_of_known(known, told=told))
+        largest = max(PARTS, key=lambda name: found.share(name) * (name not in ("compute", "padding")))
+        named[cause, largest if found.share(largest) >= 0.01 else ""] += 1
+        others = {name: found.share(name) for name in WAITING if name != cause}
+        assert all(share < 0.01 for share in others.values()), (number, cause, others)
+        if cause:
+            before = 0.0 if cause != "transfer" else found.share("transfer") - lost(known, cause) / seconds(known)
+            assert found.share(cause) - before == pytest.approx(lost(known, cause) / seconds(known), abs=POINTS)
+    assert {pair: count for pair, count in named.items() if pair[0] != pair[1]} == {}
+    assert sum(named.values()) == 42
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_several_causes_each_has_between_what_it_adds_to_none_and_what_it_adds_to_all_others(seed):
+    """Who waits for two at once waits for the longer one, so what a cause costs hangs on which others there are."""
+    rng = np.random.default_rng(seed)
+    causes = CAUSES if seed % 2 else rng.choice(CAUSES, size=rng.integers(2, 5), replace=False).tolist()
+    known = replace(drawn(rng, set(causes), ranks=int(rng.integers(2, 9))), jitter=None)
+    none = known
+    for cause in causes:
+        none = none.without(cause)
+    for told in ("lengths", "kernels"):
+        found = broken_down(run_of_known(known, told=told))
+        for cause in causes:
+            name = OWN.get(cause, "bytes")
+            alone = replace(none, **{name: getattr(known, name)})
+            low, high = sorted((lost(alone, cause), lost(known, cause)))
+            assert low / seconds(known) - POINTS <= found.share(cause) <= high / seconds(known) + POINTS
+        assert sum(found.share(name) for name in WAITING if name not in causes) < 0.01
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_rank_that_has_all_causes_is_named_for_each(seed):
+    """Then they add up, so that leaving one out says exactly what it cost."""
+    rng = np.random.default_rng(seed)
+    steps, ranks, worst = 12, 4, int(rng.integers(4))
+    lengths = rng.integers(4000, 6000, (steps, ranks, 3))
+    lengths[:, worst] = rng.integers(4000, 14000, (steps, 3))
+    only = np.zeros((steps, ranks))
+    only[:, worst] = 1.0
+    pace = np.ones(ranks)
+    pace[worst] = 1.3
+    known = Known(lengths, pace, 0.05 * only, 0.03 * only, 0.003 * only)
+    found = broken_down(run_of_known(known))
+    [rank] = [rank for rank in found.ranks if rank.pace > 1]
+    assert rank.rank == worst
+    assert rank.pace == pytest.approx(1.3, abs=0.01)
+    for cause in ("loader", "collector"):
+        assert found.share(cause) == pytest.approx(lost(known, cause) / seconds(known), abs=1e-3)
+    alike = known.without("device")
+    expected = lost(known, "device") + seconds(alike) - seconds(alike.without("lengths"))
+    both = found.share("lengths") + found.share("device")
+    assert both == pytest.approx(expected / seconds(known), abs=POINTS)
+    waited = {r.rank: r.caused for r in found.ranks}
+    assert sum(of for r, of in waited.items() if r != worst) < 0.01 * waited[worst]
+    assert all(late.rank == worst for late in found.late)
+
+
+def test_where_nothing_is_lost_every_part_but_compute_is_nothing():
+    known = Known(np.full((8, 4, 3), 6000), np.ones(4), *(np.zeros((8, 4)) for _ in range(3)), bytes=0.0)
+    found = broken_down(run_of_known(known))
+    assert found.share("compute") == pytest.approx(1.0)
+    assert found.cannot == ()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seen", [(1,), (0, 3), (0, 1, 2, 4)])
+def test_of_some_ranks_what_they_waited_for_others_is_untold_and_the_rest_as_before(seed, seen):
+    rng = np.random.default_rng(seed)
+    known = drawn(rng, {"lengths", "loader", "transfer"} if seed % 2 else {"lengths", "device"}, ranks=5)
+    every, some = broken_down(run_of_known(known)), broken_down(run_of_known(known, seen=seen))
+    before = {rank.rank: rank for rank in every.ranks}
+    assert [rank.rank for rank in some.ranks] == [*seen]
+    for rank in some.ranks:
+        assert rank.waiting == pytest.approx(before[rank.rank].waiting, abs=0.01)
+        assert rank.compute == pytest.approx(before[rank.rank].compute, abs=0.01)
+    assert some.share("transfer") == pytest.approx(every.share("transfer"), abs=0.01)
+    assert some.share("untold") > every.share("untold")
+    missing = [rank for rank in range(5) if rank not in seen]
+    listed = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+    assert any(f"needs the files of {listed}" in line for line in some.cannot)
+    if len(seen) == 1:
+        assert some.share("lengths") == some.share("device") == 0.0
+
+
+def test_what_is_known_covers_every_cause_that_is_drawn():
+    assert {field.name for field in fields(Known)} >= {*OWN.values(), "bytes"}
+
+
+def test_the_interval_over_steps_holds_the_share_of_a_longer_run():
+    """Of 90 % intervals from 10 steps each, about nine in ten hold what 400 steps come to."""
+    known = drawn(np.random.default_rng(5), {"lengths"}, ranks=4, steps=400)
+    truth, inside = broken_down(run_of_known(known)).share("lengths"), 0
+    run = run_of_known(known)
+    for first in range(0, 400, 10):
+        part = next(
+            p for p in broken_down(replace(run, steps=run.steps[first : first + 10])).parts if p.name == "lengths"
+        )
+        assert part.low < part.share < part.high
+        inside += part.low <= truth <= part.high
+    assert 0.8 * 40 <= inside <= 40
+
+
+def test_one_step_has_no_interval_and_says_so():
+    known = drawn(np.random.default_rng(0), {"lengths"}, ranks=3, steps=1)
+    found = broken_down(run_of_known(known))
+    assert all(part.low == part.share == part.high for part in found.parts)
+    assert any("one step" in line for line in found.cannot)
