@@ -49,8 +49,9 @@ def paces_of(
     times, errors = dict.fromkeys(ranks, 1.0), dict.fromkeys(ranks, 0.0)
     usual = _usual(table, seconds, rows, times)
     if usual is None:
-        times, errors = _clear(ranks, _persisting(ranks, table, seconds))
-        return Paces(times, errors, PERSISTS)
+        late = _persisting(ranks, table, seconds)
+        times, errors = _clear(ranks, late)
+        return Paces(times, errors, PERSISTS if len(late) else "")
     times, errors = _clear(ranks, _late(ranks, table, seconds, rows, _freed(table, ranks, seconds, rows, usual)))
     return Paces(times, errors, LENGTHS, _usual(table, seconds, rows, times))
 

@@ -4,7 +4,7 @@ What a cause cost is what running again without it says.
 """
 
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -122,10 +122,6 @@ def test_of_some_ranks_what_they_waited_for_others_is_untold_and_the_rest_as_bef
     assert any(f"needs the files of {listed}" in line for line in some.cannot)
     if len(seen) == 1:
         assert some.share("lengths") == some.share("device") == 0.0
-
-
-def test_what_is_known_covers_every_cause_that_is_drawn():
-    assert {field.name for field in fields(Known)} >= {*OWN.values(), "bytes"}
 
 
 def test_the_interval_over_steps_holds_the_share_of_a_longer_run():

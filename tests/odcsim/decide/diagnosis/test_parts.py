@@ -82,3 +82,160 @@ def test_parts_sum_to_the_step_and_none_is_below_nothing(run):
             assert sum(seconds[place] for seconds in found.by_step.values()) == pytest.approx(whole, abs=1e-9)
     shares = sum(part.share for part in found.parts)
     assert shares == pytest.approx(1.0 if found.seconds else 0.0)
+
+
+def track(rank, *pieces):
+    """Of pieces (kind, until, meeting, microbatch) from 0."""
+    kinds, ends, met, numbers = zip(*((*piece, *(NO, NO)[len(piece) - 2 :]) for piece in pieces), strict=True)
+    whole = (np.array(of, dtype=np.int64) for of in (kinds, met, numbers))
+    kinds, met, numbers = whole
+    return Track(rank, kinds, np.array([0.0, *ends]), met, numbers)
+
+
+def met(*came, done=None, ranks=None, kind="all-gather"):
+    there = {rank: moment for rank, moment in enumerate(came) if moment is not None}
+    return Met(kind, 0, ranks or len(there), there, done if done is not None else max(there.values()))
+
+
+def run_of(*steps, **known):
+    ranks = known.pop("ranks", max(track.rank for step in steps for track in step.tracks) + 1)
+    seen = tuple(sorted({track.rank for step in steps for track in step.tracks}))
+    return SeenRun("a test", ranks, seen, tuple(steps), **known)
+
+
+def shares(found):
+    return {part.name: round(part.seconds, 9) for part in found.parts if part.seconds > 1e-12}
+
+
+C, M, T, H, L, G, E, S = (
+    Doing.COMPUTE, Doing.MEETING, Doing.TRANSFER, Doing.HOST, Doing.LOADER, Doing.COLLECTOR, Doing.EDGE, Doing.STAGE,
+)  # fmt: skip
+
+
+def test_a_wait_is_by_what_the_last_did_longer():
+    """Rank 0 comes at 2, rank 1 at 8: 3 seconds more of compute, 2 of the loader and 1 of its host."""
+    quick = track(0, (C, 2.0, NO, 0), (M, 9.0, 0))
+    late = track(1, (L, 2.0), (C, 7.0, NO, 0), (H, 8.0), (M, 9.0, 0))
+    found = broken_down(run_of(RanStep(0, 9.0, (), (quick, late), (met(2.0, 8.0, done=9.0),))))
+    assert shares(found) == {"compute": 3.5, "transfer": 1.0, "lengths": 1.5, "loader": 2.0, "launch": 1.0}
+    assert [rank.caused for rank in found.ranks] == [0.0, 6.0]
+    assert [rank.waiting for rank in found.ranks] == pytest.approx([6 / 9, 0.0])
+    assert [rank.compute for rank in found.ranks] == pytest.approx([2 / 9, 5 / 9])
+
+
+def test_what_the_last_did_less_of_shortens_the_wait_in_proportion():
+    """4 seconds more of compute and 2 of the collector, 3 less of the loader: a wait of 3."""
+    quick = track(0, (L, 3.0), (C, 4.0), (M, 7.0, 0))
+    late = track(1, (G, 2.0), (C, 7.0))
+    found = broken_down(run_of(RanStep(0, 7.0, (), (quick, late), (met(4.0, 7.0),))))
+    assert shares(found) == {"compute": 3.0, "loader": 1.5, "lengths": 1.0, "collector": 1.5}
+
+
+def test_who_waited_itself_passes_its_causes_on():
+    """Rank 2's loader holds rank 1 up in a meeting of the two, and rank 1 then rank 0 in one of its own."""
+    tracks = (
+        track(0, (C, 1.0), (M, 6.0, 1)),
+        track(1, (C, 1.0), (M, 5.0, 0), (C, 6.0)),
+        track(2, (L, 4.0), (C, 5.0), (C, 6.0)),
+    )
+    meetings = met(None, 1.0, 5.0), met(1.0, 6.0)
+    found = broken_down(run_of(RanStep(0, 6.0, (), tracks, meetings)))
+    assert shares(found) == pytest.approx({"compute": 5 / 3, "lengths": 1 / 3, "loader": (4 + 4 + 4) / 3})
+    assert found.ranks[2].caused == pytest.approx(9.0)  # of which 4 as rank 1's wait
+    assert [(late.rank, late.why) for late in found.late] == [(2, "loader")]
+
+
+def test_of_a_slow_device_the_seconds_beyond_the_usual_pace_are_its_device_s():
+    """For equal kernels it takes twice as long: of 8 seconds 4 are work, and the quick rank's own work is 3."""
+    quick = track(0, (C, 3.0), (M, 8.0, 0))
+    step = RanStep(0, 8.0, (), (quick, track(1, (C, 8.0))), (met(3.0, 8.0),))
+    found = broken_down(run_of(step, alike={"gemm": {0: 1.0, 1: 2.0}}))
+    assert [rank.pace for rank in found.ranks] == pytest.approx([1.0, 2.0])
+    assert shares(found) == pytest.approx({"compute": 5.5, "lengths": 0.5, "device": 2.0})
+
+
+def test_padding_is_the_share_of_compute_that_holds_nobody():
+    ran = RanMicrobatch(0, 0, 6.0, lengths=(300, 100), computed=600)
+    found = broken_down(run_of(RanStep(0, 7.0, (ran,), (track(0, (C, 6.0, NO, 0), (T, 7.0)),))))
+    assert shares(found) == pytest.approx({"compute": 4.0, "padding": 2.0, "transfer": 1.0})
+
+
+def test_the_microbatch_that_most_of_a_wait_is_for_is_named_with_all_its_meetings():
+    ran = [RanMicrobatch(1, m, s, lengths=(n,)) for m, (s, n) in enumerate([(1.0, 10), (5.0, 900), (1.0, 20)])]
+    ran += [RanMicrobatch(0, m, 1.0, lengths=(10,)) for m in range(3)]
+    late = track(1, (C, 1.0, NO, 0), (C, 4.0, NO, 1), (C, 6.0, NO, 1), (C, 7.0, NO, 2))
+    quick = track(0, (C, 1.0, NO, 0), (C, 1.6, NO, 1), (M, 4.0, 0, 1), (C, 4.4, NO, 1), (M, 6.0, 1, 1), (C, 7.0, NO, 2))
+    step = RanStep(4, 7.0, tuple(ran), (quick, late), (met(1.6, 4.0), met(4.4, 6.0)))
+    found = broken_down(run_of(step))
+    assert [(of.step, of.rank, of.microbatch, of.tokens) for of in found.late] == [(4, 1, 1, 900)]
+    assert found.late[0].seconds == pytest.approx(4.0)
+    end = track(0, (C, 1.0, NO, 0), (C, 2.0, NO, 1), (C, 3.0, NO, 2), (M, 7.0, 0))
+    alone = broken_down(run_of(RanStep(4, 7.0, tuple(ran), (end, late), (met(3.0, 7.0),)), sync="on-demand"))
+    assert [(of.rank, of.microbatch, of.tokens) for of in alone.late] == [(1, 1, 900)]
+
+
+def test_where_no_microbatch_took_most_the_rank_s_whole_step_is_named():
+    ran = [RanMicrobatch(1, m, 2.0, lengths=(100,)) for m in range(3)]
+    late = track(1, *((C, 2.0 + 2 * m, NO, m) for m in range(3)))
+    step = RanStep(0, 6.0, tuple(ran), (track(0, (C, 1.0), (M, 6.0, 0)), late), (met(1.0, 6.0),))
+    assert [(of.rank, of.microbatch, of.tokens) for of in broken_down(run_of(step)).late] == [(1, -1, 300)]
+
+
+def test_no_more_than_the_worst_microbatches_are_named_and_the_worst_first():
+    steps = []
+    for number in range(30):
+        wait = 1.0 + (7 * number) % 30
+        ran = (RanMicrobatch(1, 0, 1.0 + wait, lengths=(number + 1,)), RanMicrobatch(0, 0, 1.0, lengths=(1,)))
+        tracks = track(0, (C, 1.0, NO, 0), (M, 1.0 + wait, 0)), track(1, (C, 1.0 + wait, NO, 0))
+        steps.append(RanStep(number, 1.0 + wait, ran, tracks, (met(1.0, 1.0 + wait),)))
+    late = broken_down(run_of(*steps)).late
+    assert [round(of.seconds) for of in late] == [*range(30, 10, -1)]
+
+
+def test_a_collective_of_which_one_rank_is_seen_is_bytes_for_as_long_as_the_shortest_of_its_like():
+    step = RanStep(
+        0,
+        10.0,
+        (),
+        (track(0, (C, 1.0), (M, 4.0, 0), (C, 5.0), (M, 6.0, 1), (C, 7.0), (M, 9.0, 2), (L, 10.0)),),
+        (met(1.0, done=4.0, ranks=2), met(5.0, done=6.0, ranks=2), met(7.0, done=9.0, ranks=2, kind="all-reduce")),
+    )
+    found = broken_down(run_of(step, ranks=2))
+    assert shares(found) == {"compute": 3.0, "transfer": 1.0 + 1.0 + 2.0, "untold": 2.0, "loader": 1.0}
+    assert any("needs the files of rank 1" in line for line in found.cannot)
+
+
+def test_what_nobody_says_the_cause_of_is_untold():
+    pieces = (C, 1.0), (M, 2.0, NO), (S, 4.0), (E, 5.0)
+    found = broken_down(run_of(RanStep(0, 5.0, (), (track(0, *pieces),))))
+    assert shares(found) == {"compute": 1.0, "edges": 1.0, "untold": 3.0}
+
+
+def test_steps_that_begin_a_little_later_on_one_rank_are_as_those_that_do_not():
+    """Rank 1 is in its loader over the step's end on rank 0: the wait at the next meeting is the loader's."""
+    steps = (
+        RanStep(0, 3.0, (), (track(0, (C, 2.0)), track(1, (C, 2.0), (L, 3.0)))),
+        RanStep(
+            1,
+            4.0,
+            (),
+            (
+                Track(0, np.array([C, M]), np.array([2.0, 3.0, 6.0]), np.array([NO, 0]), np.array([NO, NO])),
+                Track(1, np.array([L, C]), np.array([3.0, 5.0, 6.0]), np.array([NO, NO]), np.array([NO, NO])),
+            ),
+            (met(3.0, 6.0),),
+        ),
+    )
+    found = broken_down(run_of(*steps))
+    assert found.by_step["loader"] == pytest.approx([0.5, 1.0 + 1.5])
+    assert found.by_step["edges"] == pytest.approx([0.0, 0.0])
+
+
+def test_a_step_of_which_nothing_is_known_is_untold():
+    found = broken_down(SeenRun("a test", 2, (0, 1), (RanStep(0, 3.0, ()), RanStep(1, 0.0, ()))))
+    assert shares(found) == {"untold": 1.5}
+
+
+def test_nothing_says_whether_a_rank_is_slow_and_that_is_said():
+    step = RanStep(0, 8.0, (), (track(0, (C, 3.0), (M, 8.0, 0)), track(1, (C, 8.0))), (met(3.0, 8.0),))
+    assert any(line.startswith("whether a rank is slow") for line in broken_down(run_of(step)).cannot)
