@@ -1,6 +1,7 @@
 """What other ways to run the same samples would bring to a run that exists: gains, in order of effort."""
 
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 from odcsim.decide.comparison import inputs
@@ -17,7 +18,8 @@ from odcsim.support.numbers import counted
 def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes:
     """`asked`: the words of a question but its lengths and devices, which the run has."""
     if len(set(run.stages.values())) > 1:
-        return Changes((), 0.0, "", cannot=("what other ways would bring to stages of a pipeline",))
+        found_there: Changes = import_module("odcsim.decide.diagnosis.pipeline_changes").pipeline_changes(run, found)
+        return found_there
     if run.ranks < 2:
         return Changes((), 0.0, "", cannot=("one device waits for nobody: nothing is to deal",))
     try:
@@ -34,14 +36,15 @@ def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes
 
 
 def _rested(known: Replay, one: TriedWay) -> str:
-    added = one.rests
-    if one.evaluation.rows[0].sync == ON_DEMAND != known.run.sync:
+    added, sync = [one.rests] if one.rests else [], one.evaluation.rows[0].sync
+    if sync == ON_DEMAND != known.run.sync:
         own = known.setting.cost.profile.publish
-        added = (
+        added.append(
             f"on-demand's transfers as long as collectives of their size, and {1e3 * own:.1f} ms of its own in a step"
         )
-    memory = "" if known.fits else "memory is not known"
-    return "; ".join(words for words in (added, memory) if words)
+    if sync != known.run.sync and not known.fits:
+        added.append(f"what {sync} needs of memory is not known")
+    return "; ".join(added)
 
 
 def _rests(known: Replay) -> str:

@@ -26,6 +26,7 @@ from odcsim.decide.diagnosis.tried import (
     SAMPLERS,
     SETTING,
     TriedWay,
+    of_rules,
     own_way,
     unlike,
 )
@@ -110,7 +111,7 @@ def _padding(ran: Evaluation) -> Floats:
 def _changes(ran: Evaluation, base: Setting, found: Calibration) -> Changes:
     """On the samples that the flags say, at the pace of the log."""
     step = float(found.ratio * found.simulated.slope.seconds + found.beside)
-    every = [*_own(ran, base), *_dealt(ran, base)]
+    every = [*of_rules(_own(ran, base)), *_dealt(ran, base)]
     rests = "lengths as the flags say them, at the pace of the log"
     ways = tuple(change(one, base, step, one.rests) for one in worth(every))
     replayed = float(ran.usages[0].makespan.mean() / step)

@@ -94,7 +94,7 @@ def _filled(run: SeenRun, places: Sequence[int], seed: int) -> list[list[Held]]:
     pool = [held for step in own for held in step.values()]
     unseen = [rank for rank in range(run.ranks) if rank not in run.seen]
     if unseen and len(pool) < POOL:
-        problem = f"{len(pool)} of the shares of a step were seen, of {run.ranks} ranks"
+        problem = f"what {len(pool)} of {len(own) * run.ranks} ranks and steps held was seen"
         raise InputError(problem, where=run.source, fix="give more steps, or more ranks' files")
     rng = np.random.default_rng(seed)
     drawn = [{rank: pool[rng.integers(len(pool))] for rank in unseen} for _ in own]

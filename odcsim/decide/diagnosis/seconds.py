@@ -24,6 +24,7 @@ GATHERS, PUSHES, SUMS = "all-gather", "reduce-scatter", "all-reduce"
 FLOORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # of microbatches, up to which launching may be all
 ABOVE = 1.1  # times that, from which on a microbatch tells what its tokens take
 FEW = 8  # of those, at least
+MOST = 1500  # microbatches that are fitted, evenly over the run: more tell no more, and a fit compares each with each
 BETTER = 0.7  # times as far off: so much better a fit has to be that has a floor
 ALONE = {GATHERS: "gather", PUSHES: "push"}  # the one-sided transfer that does the same
 
@@ -69,6 +70,8 @@ def measured(
     moved, said = ((), "nothing is known of transfers apart") if waited else _timings(run, deals, model, recipe, slower)
     moved = tuple(replace(timing, devices=holders or run.ranks) for timing in moved)
     by_rates = not moved and not waited and rates and any(step.tracks for step in run.steps)
+    if not moved and any(step.tracks for step in run.steps):
+        said = "transfers are not known apart, and taken to be hidden"
     said = "transfers by the rates of the GPUs that were asked for" if by_rates else said
     profile = replace(
         fitted,
@@ -100,10 +103,11 @@ def _fitted(
     rows = list(_rows(deals, model, paces))
     if not rows:
         raise InputError("no seconds of any microbatch are known", fix="give traces, or what the watcher writes")
+    rows = rows[:: -(-len(rows) // MOST)]
     how = f"{len(rows):,} microbatches"
     measurements = Measurements(model.name, gpu, tuple(rows))
     try:
-        profile = examine(measurements, model.layers, recipe=recipe).profile
+        profile = _in_layers(examine(measurements, model.layers, recipe=recipe).profile, model)
     except InputError:
         each = sum(row.seconds for row in rows) / sum(row.tokens for row in rows)
         cannot = "how seconds grow with squares of lengths: these microbatches are too few or too alike"
@@ -127,13 +131,19 @@ def _floored(measurements: Measurements, model: Model, recipe: Recipe) -> Iterat
             found = examine(replace(measurements, compute=rows), model.layers, recipe=recipe).profile
         except InputError:
             continue
-        least = max(0.0, floor - found.microbatch) / model.layers
-        both = found.forward.linear + found.backward.linear
-        share = found.forward.linear / both if both else 0.25
-        forward, backward = (
-            replace(of, floor=part * least) for of, part in ((found.forward, share), (found.backward, 1 - share))
-        )
-        yield replace(found, forward=forward, backward=backward)
+        yield _in_layers(found, model, floor)
+
+
+def _in_layers(profile: Profile, model: Model, floor: float = 0.0) -> Profile:
+    """With what a microbatch takes whatever it holds in the layers, whose transfers run beside it. `floor`: seconds
+    that it takes at least."""
+    both = profile.forward.linear + profile.backward.linear
+    share = profile.forward.linear / both if both else 0.25
+    forward, backward = (
+        replace(of, constant=part * profile.microbatch / model.layers, floor=part * floor / model.layers)
+        for of, part in ((profile.forward, share), (profile.backward, 1 - share))
+    )
+    return replace(profile, microbatch=0.0, forward=forward, backward=backward)
 
 
 def _off(profile: Profile, rows: Sequence[Compute], model: Model) -> Floats:
@@ -141,7 +151,7 @@ def _off(profile: Profile, rows: Sequence[Compute], model: Model) -> Floats:
     held = [np.array([getattr(row, name) for row in rows], float) for name in ("tokens", "squares", "samples")]
     layer = profile.forward.seconds(*held) + profile.backward.seconds(*held)
     took = np.array([row.seconds for row in rows])
-    off: Floats = np.abs(np.log((profile.microbatch + model.layers * layer) / took))
+    off: Floats = np.abs(np.log(model.layers * layer / took))
     return off
 
 
@@ -218,12 +228,12 @@ def _line(kind: str, run: SeenRun, asked: float) -> Timing | None:
 
 
 def _met(kind: str, run: SeenRun, asked: float) -> Iterator[Transfer]:
-    """What meetings took once the last had come, of each size the middle one."""
+    """What meetings took once the last had come, of each size the usual one."""
     took: dict[int, list[float]] = {}
-    for met in (met for step in run.steps for met in step.meetings if met.kind == kind):
-        if len(met.came) == run.ranks:
-            took.setdefault(met.bytes or round(asked), []).append(met.done - max(met.came.values()))
-    yield from (Transfer(kind, run.ranks, size, float(np.median(every))) for size, every in sorted(took.items()))
+    for met in (met for step in run.steps for met in step.meetings if met.kind == kind and met.came):
+        took.setdefault(met.bytes or round(asked), []).append(met.done - max(met.came.values()))
+    usual = np.median if len(run.seen) == run.ranks else np.min  # in the others there is waiting for who was not seen
+    yield from (Transfer(kind, run.ranks, size, float(usual(every))) for size, every in sorted(took.items()))
 
 
 def _summed(run: SeenRun, deals: RanDeals, model: Model) -> tuple[tuple[Timing, ...], str]:

@@ -1,6 +1,6 @@
 """Other ways to run what a run held, each evaluated: settings first, then samplers, then another engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,10 +25,14 @@ SAMPLERS = ("sorted-slice", "lb-micro")
 FREE = ("lb-mini", "lb-tight")
 ON_DEMAND = "on-demand"
 MET = ("collective", "deferred")
-CLEARLY = 1.01  # times the gain, below which there is no reason to change more
+CLEARLY = 1.03  # times the gain, below which there is no reason to change more
 ANEW = 32  # minibatches, at least, of what a trainer makes of the same samples
 WORTH = 0.01  # of the step, from which on a loss of the host's is worth a line
-HOST = {"loader": "a data loader that keeps up", "collector": "garbage collected between steps, or seldom"}
+HOST = {
+    "loader": "a data loader that keeps up, at best",
+    "collector": "no garbage collected inside steps, at best",
+    "launch": "a host that launches ahead of its device, at best",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ def _stock(replay: Replay) -> Iterator[TriedWay]:
     trainer = stock.known(replay.setting.trainer)
     if trainer is None or replay.deals.whole:
         return
-    steps = len(replay.deals.places)
+    steps, beside = len(replay.deals.places), float(replay.beside.sum())
     asked = 0 if replay.fits and not replay.asked_limit else limits(replay)[0]
     again = steps * -(-ANEW // steps)
     anew = replace(replay.setting, stepped=False, in_order=False, minibatches=again, max_tokens=asked)
@@ -133,10 +137,21 @@ def _stock(replay: Replay) -> Iterator[TriedWay]:
         every = stock.chosen(anew, trainer)
     except InputError:
         return
-    for way, sync in every:
-        found = evaluate(way.setting, [(way.rule.balancer, sync)])
-        gain = unlike(replay.evaluation, replay.ran, found, float(replay.beside.sum()))
-        yield TriedWay(SETTING, own_way(way, sync, trainer), found, gain, "batches drawn anew")
+    found = [(way, sync, evaluate(way.setting, [(way.rule.balancer, sync)])) for way, sync in every]
+    gains = [unlike(replay.evaluation, replay.ran, one, beside) for *_, one in found]
+    yield from of_rules(
+        TriedWay(SETTING, own_way(way, sync, trainer), one, gain, "batches drawn anew")
+        for (way, sync, one), gain in zip(found, gains, strict=True)
+    )
+
+
+def of_rules(every: Iterable[TriedWay]) -> Iterator[TriedWay]:
+    """The faster sync of each rule of a trainer."""
+    best: dict[str, TriedWay] = {}
+    for one in every:
+        rule = one.evaluation.rows[0].balancer
+        best[rule] = max(best.get(rule, one), one, key=lambda one: one.gain[0])
+    yield from best.values()
 
 
 def own_way(way: Stock, sync: str, trainer: Neighbour) -> str:

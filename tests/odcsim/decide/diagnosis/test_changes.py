@@ -2,20 +2,30 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ran_runs import ASKED, found_of, run_of, setting_of, slowed, truly
+from scripts import ROOT
 
 from odcsim.cli import main
 from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import EFFORTS
+from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.decide.diagnosis.ran import dealt
+from odcsim.decide.diagnosis.seconds import measured, plain
 from odcsim.decide.diagnosis.told import answer
-from odcsim.decide.evaluate import evaluate
+from odcsim.decide.diagnosis.tried import _fuller
+from odcsim.decide.evaluate import evaluate, simulated
+from odcsim.decide.setting import assign, drawn, plan
+from odcsim.executors import simulation
 from odcsim.neighbours.asking import flags
-from odcsim.observed.run import SeenRun
+from odcsim.observed import files, timelines
+from odcsim.observed.run import Met, SeenRun
+from odcsim.recipe import Recipe
 
 CLOSE = 0.03
 LENGTHS = ("lognormal:median=2000,sigma=1.1,max=16384", "lognormal:median=5000,sigma=0.5,max=16384", "longalign")
@@ -158,7 +168,7 @@ def test_what_one_share_of_one_step_cannot_tell_is_said():
     alone = replace(step, microbatches=tuple(mb for mb in step.microbatches if mb.rank == 0))
     found = changes(part := replace(run, steps=(alone,), seen=(0,)), found_of(part), {})
     assert found.ways == ()
-    assert "1 of the shares of a step" in found.cannot[0]
+    assert "what 1 of 8 ranks and steps held" in found.cannot[0]
 
 
 def test_what_replays_badly_is_said_and_its_interval_is_wider():
@@ -216,3 +226,119 @@ def test_flags_reads_the_rows(padded, tmp_path, capsys):
 def test_one_device_has_nobody_to_wait_for():
     run = SeenRun("a run", 1, (0,), ())
     assert changes(run, found_of(replace(run_of(setting_of(minibatches=2)), seen=(0,))), {}).ways == ()
+
+
+FIXTURES = ROOT / "tests/odcsim/observed/fixtures"
+CAUSES = json.loads((FIXTURES / "truth.json").read_text(encoding="utf-8"))["runs"]
+MENDED = {"loader": "data loader", "collector": "garbage", "device": "rank 1"}
+
+
+@cache
+def recorded(cause):
+    run = files.read([str(path) for path in sorted(FIXTURES.glob(f"{cause}-rank*.json.gz"))])
+    return changes(run, broken_down(run), {})
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_recorded_runs_replay(cause):
+    assert recorded(cause).replayed == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("cause", MENDED)
+def test_what_mending_promises_is_what_the_run_without_the_cause_took(cause):
+    """The same job was recorded with nothing injected."""
+    [way] = [way for way in recorded(cause).ways if MENDED[cause] in way.way]
+    assert way.seconds == pytest.approx(CAUSES["none"]["step"], rel=0.05)
+    assert way.gain == max(way.gain for way in recorded(cause).ways)
+
+
+def test_a_run_with_nothing_injected_has_nothing_to_gain():
+    assert recorded("none").ways == ()
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    "way", [("native", "collective"), ("lb-micro", "deferred"), ("native", "on-demand")], ids=" ".join
+)
+def test_a_simulated_timeline_is_promised_what_is_true(way, named):
+    balancer, sync = way
+    setting = setting_of()
+    file = plan(setting, balancer)
+    run = timelines.run_of(simulation.simulate(file, simulated(setting, sync)), file)
+    found = changes(run, broken_down(run), ASKED if named else {})
+    assert found.replayed == pytest.approx(1, abs=CLOSE)
+    assert found.ways
+    for one in found.ways:
+        if one.effort != EFFORTS[0]:
+            assert one.gain == pytest.approx(true_gain(run, setting, one), rel=CLOSE)
+
+
+def test_fuller_microbatches_take_what_they_really_take():
+    setting = setting_of()
+    run, found = told(setting, asked=ASKED)
+    [fuller] = [way for way in found.ways if way.effort == EFFORTS[0]]
+    bare = assign(setting, "native", drawn(setting)).schedules
+    way = simulated(setting, "collective")
+    seconds = simulation.usage([_fuller(one, fuller.max_tokens, meets=True) for one in bare], way).makespan
+    assert fuller.max_tokens > setting.limit
+    assert fuller.gain == pytest.approx(sum(step.seconds for step in run.steps) / seconds.sum(), rel=CLOSE)
+
+
+def test_a_limit_that_is_asked_for_is_the_limit():
+    _, found = told(setting_of(), asked=ASKED, max_tokens=20000)
+    assert {way.max_tokens for way in found.ways if way.effort != EFFORTS[0]} == {20000}
+
+
+def test_seconds_that_hold_waiting_are_those_of_the_heaviest():
+    """All ranks wait for it in each round: what it takes, and its transfers, is what the watcher sees of all."""
+    setting = setting_of(max_tokens=16384)
+    run = run_of(setting)
+    steps = []
+    for step in run.steps:
+        walls = np.zeros(max(mb.number for mb in step.microbatches) + 1)
+        for mb in step.microbatches:
+            walls[mb.number] = max(walls[mb.number], mb.seconds)
+        held = tuple(replace(mb, seconds=0.0, wall=float(walls[mb.number])) for mb in step.microbatches)
+        steps.append(replace(step, microbatches=held))
+    found = changes(run := replace(run, steps=tuple(steps), transfers=()), found_of(run), {})
+    assert found.replayed == pytest.approx(1, abs=0.1)
+    for way in found.ways:
+        assert way.gain == pytest.approx(true_gain(run, setting, way), rel=0.1)
+
+
+def test_lengths_that_are_all_alike_tell_no_squares_and_that_is_said():
+    run = run_of(setting_of("uniform:min=4000,max=4000", max_tokens=4000))
+    found = changes(run, found_of(run), {})
+    assert any("squares" in words for words in found.cannot)
+    assert found.replayed == pytest.approx(1, abs=CLOSE)
+
+
+def test_hybrid_sharding_is_a_setting_where_transfers_leave_a_node(tmp_path):
+    path = tmp_path / "slow.toml"
+    path.write_text("nic_gbit_s = 25", encoding="utf-8")
+    setting = setting_of(
+        "uniform:min=200,max=400", devices=16, devices_per_node=8, minibatch=8, max_tokens=400, cluster=str(path)
+    )
+    run = run_of(setting)
+    spent = 0.5 * np.array([step.seconds for step in run.steps])
+    asked = ASKED | {"devices_per_node": 8, "cluster": str(path)}
+    found = changes(run, found_of(run, transfer=spent), asked)
+    [hybrid] = [way for way in found.ways if "hybrid" in way.way]
+    inside = replace(setting, cost=setting.cost.by(sharding="hybrid"))
+    true = sum(step.seconds for step in run.steps) / truly(inside, "native", "collective").sum()
+    assert hybrid.row["sharding"] == "hybrid"
+    assert hybrid.gain == pytest.approx(true, rel=0.05)
+    assert not [way for way in changes(run, found_of(run), asked).ways if "hybrid" in way.way]
+
+
+def test_gradients_that_are_summed_are_moved_as_they_were_seen():
+    """A model that every rank holds whole: nothing is gathered."""
+    run = run_of(setting_of(minibatches=4))
+    came = dict.fromkeys(range(8), 0.0)
+    met = tuple(Met("all-reduce", 10**8, 8, came, 0.01) for _ in range(6))
+    whole = replace(run, transfers=(), steps=tuple(replace(step, meetings=met) for step in run.steps))
+    deals = dealt(whole, {})
+    profile = measured(whole, deals, plain(whole), Recipe(sync="collective"), {}, "h100").profile
+    layers, rounds = whole.layers + 1, len(deals.held[0][0])
+    assert profile.timing("reduce-scatter", 8).constant * layers * rounds == pytest.approx(0.06)
+    assert profile.timing("all-gather", 8).constant == profile.timing("all-gather", 8).per_byte == 0
