@@ -4,9 +4,9 @@
     python docs/studies/causes.py --live 30 [--seed 1] [--ranks 2]          # runs with drawn causes, each diagnosed
 
 What is true is computed from what was put in and what each rank measured by itself (causes_run.py): the share of the
-step that ranks were idle, and for each cause by how much the step would be shorter without it, by replaying the
-meetings. The cause is the one that costs most; none where that is less than a twentieth of the step. The table's page
-is docs/model/diagnosis.md.
+step that ranks were idle, and for each cause how much less they would be without it, by replaying the meetings. The
+cause is the one that costs most; none where that is less than a twentieth of the step. The table's page is
+docs/model/diagnosis.md.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Truth:
     cause: str  # of PART's values; "" where none costs a twentieth
     idle: float
     step: float  # seconds
-    lost: Mapping[str, float]  # seconds of the step that would not be there without it
+    lost: Mapping[str, float]  # seconds of a step in which ranks would not be idle without it, in the mean
 
 
 def truth_of(records: Sequence[Steps], injected: Injected) -> Truth:
@@ -70,7 +70,7 @@ def _moving(ranks: Steps) -> float:
 
 
 def _replayed(records: Sequence[Steps], injected: Injected, without: str = "") -> float:
-    """Seconds of a step of ranks that meet behind each layer's pass, from what was put in alone."""
+    """Idle seconds of a step of ranks that meet behind each layer's pass, from what was put in alone."""
     worked = np.array([[s["worked"] for s in steps] for steps in records])  # [rank, step, microbatch]
     held = np.array([[s["lengths"] for s in steps] for steps in records], dtype=float)
     paces = worked.sum(axis=(1, 2)) / held.sum(axis=(1, 2))
@@ -83,9 +83,10 @@ def _replayed(records: Sequence[Steps], injected: Injected, without: str = "") -
         late += injected.loader
     if without != "collector":
         late[:, :, 1] += [[s["collector"] for s in steps] for steps in records]
-    behind = np.multiply.outer(np.array(WINDOWS), held * paces[:, None, None])
+    busy = held * paces[:, None, None]
+    behind = np.multiply.outer(np.array(WINDOWS), busy)
     behind[0] += late
-    return float(behind.max(axis=1).sum(axis=(0, 2)).mean())
+    return float(behind.max(axis=1).sum(axis=(0, 2)).mean() - busy.sum(axis=2).mean())
 
 
 def records_of(folder: Path, ranks: int) -> list[Steps]:
