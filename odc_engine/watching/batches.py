@@ -50,8 +50,9 @@ def _held(kept: Mapping[str, Any], rows: int, width: int) -> tuple[tuple[int, ..
     mask, positions = (_flat_rows(kept.get(name), rows, width) for name in ("attention_mask", "position_ids"))
     if mask is None and (labelled := _flat_rows(kept.get("labels"), rows, width)) is not None and positions is None:
         return _labelled(labelled != IGNORED), rows * width
-    real = torch.ones(rows, width, dtype=torch.bool) if mask is None else mask != 0
-    return _segments(real, positions), rows * width
+    if positions is None:
+        return ((width,) * rows if mask is None else _counted(mask != 0)), rows * width
+    return _segments(torch.ones(rows, width, dtype=torch.bool) if mask is None else mask != 0, positions), rows * width
 
 
 def _flat(told: Any) -> list[int]:
@@ -73,11 +74,14 @@ def _labelled(labelled: Tensor) -> tuple[int, ...]:
     return tuple(n for n in places.where(labelled, 0).amax(dim=1).tolist() if n)
 
 
-def _segments(real: Tensor, positions: Tensor | None) -> tuple[int, ...]:
+def _counted(real: Tensor) -> tuple[int, ...]:
+    return tuple(n for n in real.sum(dim=1).tolist() if n)
+
+
+def _segments(real: Tensor, positions: Tensor) -> tuple[int, ...]:
     """Tokens of each sample: a row's, or, where positions begin anew inside it, those from there on."""
     starts = torch.zeros_like(real)
     starts[:, 0] = True
-    if positions is not None:
-        starts[:, 1:] = (positions[:, 1:] <= positions[:, :-1]) & real[:, 1:] & real[:, :-1]
+    starts[:, 1:] = (positions[:, 1:] <= positions[:, :-1]) & real[:, 1:] & real[:, :-1]
     number = starts.flatten().cumsum(0) - 1
     return tuple(n for n in torch.bincount(number[real.flatten()]).tolist() if n)

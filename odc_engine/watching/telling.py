@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from odc_engine.watching.lines import file_of
 
 EVEN = 50_000  # tokens from which on attention takes more than all else, as odcsim's costs have it
 ALIKE = 0.2  # seconds of one microbatch on all ranks: nearer than that, and they met in it
+MOST, FEWEST = 256, 3  # steps of ranks that are looked at, so that many ranks take no longer; and of each rank
 TOLD = 0.02  # a share of waiting from which on it has a reason
 Line = Mapping[str, Any]
 
@@ -22,7 +24,7 @@ class Teller:
         self._read = dict.fromkeys(range(ranks), 0)
         self._steps: dict[int, dict[int, Line]] = {rank: {} for rank in range(ranks)}
 
-    def tell(self, number: int) -> None:
+    def tell(self) -> None:
         for rank in self._read:
             self._catch_up(rank)
         there = {rank: steps for rank, steps in self._steps.items() if steps}
@@ -32,7 +34,8 @@ class Teller:
             for n in common:
                 steps.pop(n, None)
         if common:
-            self._say(f"odc_engine.watch: step {number}: {in_words(window, self._ranks)}")
+            named = f"steps {common[0]} to {common[-1]}" if len(common) > 1 else f"step {common[0]}"
+            self._say(f"odc_engine.watch: {named}: {in_words(window, self._ranks)}")
 
     def _catch_up(self, rank: int) -> None:
         try:
@@ -43,7 +46,7 @@ class Teller:
             return
         whole = new[: new.rfind(b"\n") + 1]
         self._read[rank] += len(whole)
-        for line in whole.splitlines():
+        for line in whole.splitlines()[-max(FEWEST, MOST // self._ranks) :]:
             told = json.loads(line)
             if "step" in told:
                 self._steps[rank][told["step"]] = told
@@ -78,29 +81,30 @@ def cost(microbatch: Line) -> float:
 
 def _waiting(window: Mapping[int, Sequence[Line]], *, measured: bool) -> float:
     """Inside microbatches as measured, else as costs say; behind them, what a rank spends more than the quickest."""
-    inside = total = behind = 0.0
+    waited = total = 0.0
     for lines in zip(*window.values(), strict=True):
         tails = [line["seconds"] - line["loader"] - sum(m["seconds"] for m in _of(line)) for line in lines]
-        behind += sum(tails) - len(tails) * min(tails)
+        waited += sum(tails) - len(tails) * min(tails)
         total += sum(line["seconds"] for line in lines)
-        for line in lines:
-            for k, own in enumerate(_of(line)):
-                rivals = [_of(other)[k] for other in lines if len(_of(other)) > k]
-                inside += _waited(own, rivals) if measured and "waited" in own else _by_cost(own, rivals, len(lines))
-    return (inside + behind) / total if total else 0.0
+        for rivals in zip_longest(*map(_of, lines)):
+            every = [m for m in rivals if m is not None]
+            known = measured and all("waited" in m for m in every)
+            waited += _measured(every) if known else _by_cost(every, len(lines))
+    return waited / total if total else 0.0
 
 
-def _waited(own: Line, rivals: Sequence[Line]) -> float:
+def _measured(rivals: Sequence[Line]) -> float:
     """Who came last waited for nobody, and for bytes as long as all others."""
-    return float(own["waited"] - (min(m.get("waited", 0.0) for m in rivals) if len(rivals) > 1 else 0.0))
+    waited = [m["waited"] for m in rivals]
+    return float(sum(waited) - (len(waited) * min(waited) if len(waited) > 1 else 0.0))
 
 
-def _by_cost(own: Line, rivals: Sequence[Line], ranks: int) -> float:
+def _by_cost(rivals: Sequence[Line], ranks: int) -> float:
     """All take as long as the longest where they meet in a microbatch, which their seconds show."""
-    seconds = [m["seconds"] for m in rivals]
+    seconds, costs = [m["seconds"] for m in rivals], [cost(m) for m in rivals]
     if len(rivals) < ranks or max(seconds) - min(seconds) > ALIKE * max(seconds):
         return 0.0
-    return float(own["seconds"] * (1 - cost(own) / (max(map(cost, rivals)) or 1.0)))
+    return float(sum(s * (1 - own / (max(costs) or 1.0)) for s, own in zip(seconds, costs, strict=True)))
 
 
 def _reason(window: Mapping[int, Sequence[Line]], waiting: float) -> str:

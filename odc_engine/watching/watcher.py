@@ -106,7 +106,7 @@ class Watcher:
         self._step = None
         self._write()
         if self._teller and self._every and self._number % self._every == 0:
-            self._teller.tell(self._number)
+            self._teller.tell()
 
     def begin_step(self) -> None:
         if self._step is None:

@@ -72,15 +72,25 @@ def test_files_are_read_on_from_where_they_ended_and_half_a_line_waits(tmp_path)
     teller = Teller(tmp_path, 2, said.append)
     with files[1].open("a") as out:
         out.write(half := json.dumps(lines[1][2])[:40])
-    teller.tell(2)
+    teller.tell()
     with files[1].open("a") as out:
         out.write(json.dumps(lines[1][2])[len(half) :] + "\n")
     with files[0].open("a") as out:
         out.write(json.dumps(lines[0][2]) + "\n")
-    teller.tell(3)
-    teller.tell(4)  # nothing new
+    teller.tell()
+    teller.tell()  # nothing new
     assert [line.split(": rank")[0] for line in said] == [
+        "odc_engine.watch: steps 0 to 1: 38 % waiting",
         "odc_engine.watch: step 2: 38 % waiting",
-        "odc_engine.watch: step 3: 38 % waiting",
     ]
     assert [line.split(" had ")[1].split(" of ")[0] for line in said] == ["2", "1"]
+
+
+def test_of_many_ranks_the_last_steps_are_looked_at(tmp_path):
+    said = []
+    for rank in range(128):
+        file = tmp_path / f"watch-rank{rank}.jsonl"
+        lines = [step(n, [ran([1000 if n == 9 else 1], 1.0, waited=0.0 if rank == 3 else 0.5)]) for n in range(10)]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Teller(tmp_path, 128, said.append).tell()
+    assert said == ["odc_engine.watch: steps 7 to 9: 50 % waiting: rank 3 waited least, 0 % loader"]
