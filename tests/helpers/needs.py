@@ -4,7 +4,9 @@ NEEDS = {
     "torch": [
         "odc_engine",
         "docs/test_[cprtv]*.py",
+        "benchmarks/test_bench_causes.py",
         "benchmarks/test_bench_engine.py",
+        "odcsim/observed/test_causes.py",
     ],
     "triton": ["odc_engine/kernels"],
     "nvshmem": ["odc_engine/backends/test_nvshmem.py"],

@@ -10,8 +10,6 @@ from odcsim.decide.diagnosis.found import PARTS
 from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.observed.files import read
 
-pytest.importorskip("torch")  # the program that made them needs it
-
 HOME = ROOT / "tests/odcsim/observed/fixtures"
 RUNS = json.loads((HOME / "truth.json").read_text(encoding="utf-8"))["runs"]
 
