@@ -22,7 +22,9 @@ def add(commands: Any) -> None:
         "some or all ranks, files of odc_engine.watch, timelines of odc_engine, Parquet of StragglerAnalysis, and logs "
         "of steps with the flags of their run.",
     )
-    parser.add_argument("sources", nargs="+", metavar="DIR|FILE", help="what the run wrote down: a folder, or files")
+    parser.add_argument(
+        "sources", nargs="+", metavar="DIR|FILE", help="what the run wrote down; try 'slow-step', which ships"
+    )
     groups = options.add_question(parser, without=DIAGNOSE.without, needed=(), **DIAGNOSE.usual)
     groups[QUESTION].add_argument(
         "--lengths", metavar="FILE", help="CSV with device, step and lengths of each microbatch, or the watcher's files"

@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from odcsim.decide.diagnosis.found import PARTS, Breakdown, Change, RankFound
+from odcsim.decide.diagnosis.found import PARTS, Breakdown, Changes, RankFound
 from odcsim.plots.style import BLUE, COLOURS, GREY, HATCHED, INK, SKY, figure
 
 MOST = 32  # ranks that are drawn
@@ -30,7 +30,7 @@ LOOKS: dict[str, tuple[str, str]] = {
 }
 
 
-def step(found: Breakdown) -> go.Figure:
+def parts(found: Breakdown) -> go.Figure:
     """One bar of the parts, which sum to the step."""
     lost = sum(part.share for part in found.parts[3:])
     drawn = figure(
@@ -54,8 +54,9 @@ def step(found: Breakdown) -> go.Figure:
     return drawn.update_layout(barmode="stack").update_xaxes(range=[0, 100.3], dtick=20)
 
 
-def ranks(every: Sequence[RankFound], of: int) -> go.Figure:
-    """A bar for each of these, of `of` that were seen: compute, waiting, all else."""
+def ranks(found: Breakdown) -> go.Figure:
+    """A bar for each rank, of many for those that the others waited for most: compute, waiting, all else."""
+    of, every = len(found.ranks), _worst(found.ranks)
     names = [f"rank {one.rank}" for one in every]
     drawn = figure(
         "How ranks differ",
@@ -83,8 +84,9 @@ def ranks(every: Sequence[RankFound], of: int) -> go.Figure:
     return drawn.update_xaxes(range=[0, 100.3], dtick=20)
 
 
-def gains(ways: Sequence[Change]) -> go.Figure:
+def gains(changes: Changes) -> go.Figure:
     """Bars from 1, each with its interval, the least effort on top."""
+    ways = changes.ways
     names = [f"{number}" for number in range(1, len(ways) + 1)]
     told = [f"{number} {escape(one.way)}" for number, one in zip(names, ways, strict=True)]
     drawn = figure(
@@ -124,6 +126,11 @@ def fill(part: str) -> dict[str, Any]:
         return {"color": colour, "line": {"width": 0}}
     pattern = {"shape": hatch, "fgcolor": colour, "bgcolor": "rgba(0,0,0,0)", "size": 6, "solidity": 0.35}
     return {"color": colour, "pattern": pattern, "line": {"width": 0.6, "color": colour}}
+
+
+def _worst(every: Sequence[RankFound]) -> list[RankFound]:
+    kept = sorted(every, key=lambda one: (-one.caused, -one.pace, one.rank))[:MOST]
+    return sorted(kept, key=lambda one: one.rank)
 
 
 def _chosen(drawn: int, of: int) -> str:

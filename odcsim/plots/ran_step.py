@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from odcsim.observed.run import Doing, RanStep, Track
+from odcsim.decide.diagnosis.computed import table_of
+from odcsim.decide.diagnosis.found import Breakdown
+from odcsim.decide.diagnosis.inferred import tracked
+from odcsim.decide.diagnosis.words import WORK
+from odcsim.errors import InputError
+from odcsim.observed.run import Doing, RanStep, SeenRun, Track
 from odcsim.plots.diagnosis import FRAME, MOST, ROW, fill
 from odcsim.plots.style import layout
 
@@ -45,8 +50,26 @@ class Stretch:
     end: float
 
 
-def ran_step(step: RanStep, of: int) -> go.Figure:
-    """Of `of` ranks that were seen."""
+def worst_step(run: SeenRun, found: Breakdown) -> go.Figure:
+    """Of the step of which most is waiting; where nobody told compute from waiting, by what is inferred of it."""
+    step = worst(run, found)
+    if step is None:
+        fix = "profiler traces, timelines and the watcher's files have it"
+        raise InputError("what ranks did within a step is not known", where=run.source, fix=fix)
+    return ran_step(step)
+
+
+def worst(run: SeenRun, found: Breakdown) -> RanStep | None:
+    if not any(step.tracks or step.microbatches for step in run.steps):
+        return None
+    run, _ = tracked(run, table_of(run.steps))
+    lost = [seconds for name, seconds in found.by_step.items() if name not in WORK]
+    shares = [sum(float(of[at]) for of in lost) / step.seconds for at, step in enumerate(run.steps) if step.tracks]
+    return [step for step in run.steps if step.tracks][int(np.argmax(shares))] if shares else None
+
+
+def ran_step(step: RanStep) -> go.Figure:
+    of = len(step.tracks)
     tracks = chosen(step.tracks)
     begin = min(float(track.edges[0]) for track in tracks)
     slots = min(SLOTS[1], max(SLOTS[0], PIECES // len(tracks)))

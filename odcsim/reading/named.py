@@ -1,4 +1,4 @@
-"""The traces that ship with odcsim: one JSON file each in `traces/`, a table with its origin beside it."""
+"""The traces that ship with odcsim: one JSON file each in `traces/`, a table with its origin beside it. And a run."""
 
 import json
 from dataclasses import dataclass
@@ -33,6 +33,12 @@ def names() -> list[str]:
 def find(text: str) -> str | None:
     """The named trace meant by `text`, whatever its case."""
     return next((name for name in names() if name == text.lower()), None)
+
+
+def run(text: str) -> Path | None:
+    """The folder of a watched run that ships, whatever its case."""
+    every = {path.parent.name: path.parent for path in folder().glob("*/watch-rank0.jsonl")}
+    return every.get(text.lower())
 
 
 def about(name: str) -> Origin:

@@ -14,8 +14,8 @@ PUBLIC = {
         sweep_max_tokens write_report""",
     "odcsim.balance": "ALL FIELD NAMES POOL SPLIT Assignment LearnedCosts Plan balance plan pooled runs_with",
     "odcsim.catalog": "Figure Source gpu gpu_figures gpu_names gpu_title model model_names model_source",
-    "odcsim.plots": """NAMES agreement bandwidth convergence embed gantt idle lengths notebook pair script slide
-        speedups sweep""",
+    "odcsim.plots": """NAMES agreement bandwidth convergence embed gains gantt idle lengths notebook pair parts ranks
+        script slide speedups sweep worst_step""",
     "odcsim.reading": "draw load",
     "odcsim.timeline": "About Block Timeline read write",
     "odc_engine": "BalancedBatches OnDemand Packed Watcher agree check loss_tokens pack sample_mean token_mean watch",

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -17,6 +18,7 @@ from odcsim.errors import InputError
 from odcsim.observed import files
 from odcsim.observed.run import SeenRun
 from odcsim.question import FIELDS, LENGTHS
+from odcsim.reading import named
 from odcsim.support.glance import Glance, Glanced
 from odcsim.trace import Trace
 
@@ -130,14 +132,21 @@ def diagnosed(
     if not sources:
         raise InputError("nothing to diagnose", fix="give traces, a log of steps, or the folder that has them")
     known = {name: value for name, value in given.items() if value is not None}
-    if files.kind_of(sources) == files.STEPS:
+    paths = [_found(source) for source in sources]
+    if files.kind_of(paths) == files.STEPS:
         if lengths is not None:
             fix = "give the lengths that were trained on as --trace"
             raise InputError("--lengths given for a log of steps", where=sources[0], fix=fix)
-        return Diagnosis(*logged(sources, known), tuple(sources))
+        return Diagnosis(*logged(paths, known), tuple(sources))
     if said := [name for name in OF_LOGS if name in known and (name in OWN or known[name] != FIELDS[name].usual)]:
         fix = "leave it out: it is of logs of steps, and these say it themselves"
         raise InputError(f"--{said[0].replace('_', '-')} given for {sources[0]}", fix=fix)
-    run = files.read(sources, lengths=lengths, advance=advance)
+    run = files.read(paths, lengths=lengths, advance=advance)
     found = broken_down(run)
     return Diagnosis(run, found, changes(run, found, known), tuple(sources), lengths)
+
+
+def _found(source: str) -> str:
+    """A path, or that of a run that ships, where nothing here has its name."""
+    shipped = None if Path(source).exists() else named.run(source)
+    return source if shipped is None else str(shipped)

@@ -6,9 +6,7 @@ import odcsim
 from odcsim import plots
 from odcsim.decide.diagnosis import columns, words
 from odcsim.decide.diagnosis.asking import Diagnosis
-from odcsim.observed.run import RanStep
-from odcsim.plots import diagnosis as drawn
-from odcsim.plots.ran_step import ran_step
+from odcsim.plots.ran_step import ran_step, worst
 from odcsim.show.pages import page
 from odcsim.support.files import write_text
 
@@ -23,7 +21,7 @@ def write_diagnosis(told: Diagnosis, path: Path | str) -> None:
         page.answer([words.answer(run, found, changes)], yes=told.best is not None),
         page.key_figures(_figures(told)),
         page.heading("Where a step goes"),
-        plots.embed(drawn.step(found), "step"),
+        plots.embed(plots.parts(found), "step"),
         page.table(*columns.parts(found), name="Parts of the step"),
         *_changes(told),
         *_ranks(told),
@@ -62,7 +60,7 @@ def _ways(told: Diagnosis) -> list[str]:
     sets = [f"{number}: set {one.setting}" for number, one in enumerate(ways, 1) if one.setting]
     resting = [f"{number}: rests on {one.rests}" for number, one in enumerate(ways, 1) if one.rests]
     return [
-        plots.embed(drawn.gains(ways), "gains"),
+        plots.embed(plots.gains(told.changes), "gains"),
         page.table(head, numbered, kinds, name="Ways, least effort first"),
         *(page.paragraph(f"{text}.") for text in sets),
         *(page.paragraph(f"{text}.", "note") for text in resting),
@@ -71,16 +69,15 @@ def _ways(told: Diagnosis) -> list[str]:
 
 
 def _ranks(told: Diagnosis) -> list[str]:
-    found, step = told.found, worst_step(told)
+    found, step = told.found, worst(told.run, told.found)
     head, rows = columns.ranks(found)
     if not rows and step is None:
         return []
-    shown = sorted(columns.worst(found)[: drawn.MOST], key=lambda one: one.rank)
     more = f" ({len(rows)} of {len(found.ranks)}, the worst first)" if len(rows) < len(found.ranks) else ""
     return [
         page.heading("Who waits for whom"),
-        *([plots.embed(ran_step(step, len(step.tracks)), "worst")] if step else []),
-        *([plots.embed(drawn.ranks(shown, len(found.ranks)), "ranks")] if rows else []),
+        *([plots.embed(ran_step(step), "worst")] if step else []),
+        *([plots.embed(plots.ranks(found), "ranks")] if rows else []),
         *([page.table(head, rows, name=f"Ranks{more}")] if rows else []),
     ]
 
@@ -93,12 +90,3 @@ def _late(told: Diagnosis) -> list[str]:
 def _rest(told: Diagnosis) -> list[str]:
     lines = words.untold(told.run, told.found, told.changes)
     return [page.heading("What cannot be told"), *map(page.paragraph, lines)] if lines else []
-
-
-def worst_step(told: Diagnosis) -> RanStep | None:
-    """The one of which most is waiting, where it is known what ranks did in it."""
-    steps = [(at, step) for at, step in enumerate(told.run.steps) if step.tracks]
-    if not steps:
-        return None
-    parts = [of for name, of in told.found.by_step.items() if name not in words.WORK]
-    return max(steps, key=lambda one: sum(float(of[one[0]]) for of in parts) / one[1].seconds)[1]

@@ -102,6 +102,18 @@ def test_flags_takes_its_rows(folder, capsys):
         assert way["setting"].split() == " ".join(lines).split()
 
 
+@HERE
+def test_a_run_ships_by_its_name(capsys):
+    """Four ranks of uneven lengths: that is what it says, from any folder."""
+    told = json.loads(printed(capsys, "slow-step", "--json"))
+    assert (told["inputs"]["sources"], told["run"]["ranks"]) == (["slow-step"], 4)
+    waiting = {part["name"]: part["share"] for part in told["parts"] if part["name"] not in ("compute", "transfer")}
+    assert max(waiting, key=waiting.get) == "lengths"
+    assert told["ways"][-1]["gain"] > 1.5
+    Path("slow-step").mkdir()
+    assert "slow-step: nothing that tells of a run" in refused(capsys, "slow-step")
+
+
 def test_a_page_is_written_and_nothing_of_the_users(folder, capsys):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert "page with pictures: page.html" in printed(capsys, *RUN, "--html", "page.html")

@@ -45,7 +45,7 @@ def test_a_step_of_many_ranks_is_a_few_hundred_bars():
     tracks = tuple(
         made(list(zip(rng.integers(0, 8, 5000).tolist(), rng.random(5000), strict=True))) for _ in range(128)
     )
-    figure = ran_step(RanStep(3, 1.0, (), tracks), 128)
+    figure = ran_step(RanStep(3, 1.0, (), tracks))
     assert sum(len(bars.y) for bars in figure.data) <= max(PIECES, 24 * MOST)
     assert f"{MOST} of 128 ranks are drawn" in figure.layout.title.subtitle.text
 
@@ -59,14 +59,14 @@ def test_of_many_ranks_both_ends_are_drawn():
 
 def test_the_bars_of_a_rank_are_its_shares():
     told = of_ranks(4)
-    figure = drawn.ranks(told.found.ranks, 4)
+    figure = drawn.ranks(told.found)
     assert {bars.name: [*bars.x] for bars in figure.data}["waiting"] == [40, 40, 40, 0]
     assert all(sum(bars.x[n] for bars in figure.data) == 100 for n in range(4))
 
 
 def test_the_bar_of_the_step_is_its_parts():
     told = of_ranks(4)
-    figure = drawn.step(told.found)
+    figure = drawn.parts(told.found)
     assert abs(sum(bars.x[0] for bars in figure.data) - 100) < 1
     assert figure.layout.title.text == "37 % of a step is waiting"
     assert seen().steps[0].tracks[0].seconds == 9.07

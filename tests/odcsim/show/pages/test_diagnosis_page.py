@@ -7,8 +7,10 @@ from html import unescape
 import pytest
 from diagnosed import SHARES, diagnosis
 
+import odcsim
+from odcsim import plots
 from odcsim.decide.diagnosis.found import PARTS
-from odcsim.show.pages.diagnosis_page import worst_step, write_diagnosis
+from odcsim.show.pages.diagnosis_page import write_diagnosis
 
 
 def shown(told, path):
@@ -44,4 +46,12 @@ def test_without_ways_or_tracks_there_are_no_pictures_of_them(tmp_path):
 def test_the_step_that_is_drawn_is_the_one_of_which_most_is_waiting(worst):
     told = diagnosis()
     by_step = {name: [9.0 if at == worst and name == "lengths" else 0.1 for at in range(12)] for name in PARTS}
-    assert worst_step(replace(told, found=replace(told.found, by_step=by_step))).number == worst
+    figure = plots.worst_step(told.run, replace(told.found, by_step=by_step))
+    assert figure.layout.title.text == f"Step {worst}, in which most was waiting"
+
+
+def test_a_step_of_which_nothing_is_known_is_not_drawn():
+    told = diagnosis()
+    bare = replace(told.run, steps=tuple(replace(step, tracks=()) for step in told.run.steps))
+    with pytest.raises(odcsim.InputError, match="what ranks did within a step is not known"):
+        plots.worst_step(bare, told.found)
