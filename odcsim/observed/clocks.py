@@ -1,4 +1,4 @@
-"""Which calls of several ranks are one meeting, and how far the ranks' clocks are apart: a collective ends at once."""
+"""Which calls of several ranks are one meeting, and how far their clocks are apart: collectives end for all at once."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from odcsim.observed.ranks import OwnTrace
+from odcsim.timeline import Floats
 
 TOGETHER = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "barrier")  # nobody leaves before all came
 NEAR = 100.0  # microseconds that clocks may be apart after all
@@ -77,27 +78,49 @@ def _by_end(ends: Sequence[tuple[float, int, int]]) -> list[dict[int, int]]:
 
 
 def offsets(traces: Mapping[int, OwnTrace], met: Matched) -> tuple[dict[int, float], tuple[int, ...]]:
-    """Microseconds to add to each rank's clock, and the ranks that met nobody whose clock is known.
-
-    The median over the meetings that two ranks share, where that is more than half of them differ by: on one machine
-    clocks are the same, and ends are not.
-    """
+    """Microseconds to add to each rank's clock, and the ranks that met nobody whose clock is known."""
     first = min(traces)
     found = {r: (t.base - traces[first].base) / 1e3 for r, t in traces.items()}
     known, left = {first}, set(traces) - {first}
     while left:
-        apart: dict[int, list[float]] = defaultdict(list)
-        for calls in met.meetings.values():
-            done = [traces[r].calls[place].done + found[r] for r, place in calls.items() if r in known]
-            if done:
-                for rank in calls.keys() & left:
-                    apart[rank].append(traces[rank].calls[calls[rank]].done + found[rank] - float(np.mean(done)))
-        if not apart:
+        shared = {rank: _shared(rank, known, traces, met, found) for rank in left}
+        rank = max(sorted(left), key=lambda r: len(shared[r]))
+        if not shared[rank]:
             break
-        rank = max(apart, key=lambda r: len(apart[r]))
-        ahead = float(np.median(apart[rank]))
-        if abs(ahead) > np.median(np.abs(np.array(apart[rank]) - ahead)):
-            found[rank] -= ahead
+        machines = {traces[r].machine for r in known}
+        found[rank] += _offset(
+            np.array(shared[rank]), len(traces[rank].machine) > 0 and traces[rank].machine in machines
+        )
         known.add(rank)
         left.remove(rank)
     return found, tuple(sorted(left))
+
+
+def _shared(
+    rank: int, known: set[int], traces: Mapping[int, OwnTrace], met: Matched, ahead: Mapping[int, float]
+) -> list[tuple[float, float, float]]:
+    """Of each meeting with those whose clocks are known: by how much they ended later than the rank, and the least and
+    the most that its clock may be moved so that nobody left before all came."""
+    found = []
+    for calls in met.meetings.values():
+        if rank in calls:
+            own, shift = traces[rank].calls[calls[rank]], ahead[rank]
+            others = [(traces[r].calls[place], ahead[r]) for r, place in calls.items() if r in known]
+            if others:
+                later = float(np.mean([call.done + a for call, a in others])) - own.done - shift
+                least = max(call.came + a for call, a in others) - own.done - shift
+                most = min(call.done + a for call, a in others) - own.came - shift
+                found.append((later, least, most) if own.kind in TOGETHER else (later, -np.inf, np.inf))
+    return found
+
+
+def _offset(shared: Floats, together: bool) -> float:
+    """The median of how far ends are apart, where that is more than half of them differ by, and as far as may be. On
+    one machine clocks are the same, unless somebody would then leave before all came."""
+    later, least, most = shared[:, 0], shared[:, 1].max(), shared[:, 2].min()
+    if together and least <= NEAR and most >= -NEAR:
+        return 0.0
+    middle = float(np.median(later))
+    if abs(middle) <= np.median(np.abs(later - middle)):
+        middle = 0.0
+    return min(max(middle, float(least)), float(most)) if least <= most else middle

@@ -47,6 +47,7 @@ class WorkDone:
     loading: Spans = field(default=NONE)
     collecting: Spans = field(default=NONE)
     known: bool = True  # when the host launched each
+    behind: bool = True  # whether it is a device that follows its host
 
 
 def on_gpu(events: RankEvents) -> WorkDone:
@@ -116,7 +117,7 @@ def on_host(events: RankEvents) -> WorkDone:
     return WorkDone(
         begin[computing], end[computing], begin[computing], names[computing], calls,
         (waits[0][~staged], waits[1][~staged]), waits[2][~staged], stages=(waits[0][staged], waits[1][staged]),
-        loading=loading, collecting=collecting,
+        loading=loading, collecting=collecting, behind=False,
     )  # fmt: skip
 
 

@@ -124,6 +124,7 @@ def read_events(path: Path | str) -> RankEvents:
         budget.check(ROW * len(found), f"{len(found):,} events", path)
 
     found.about = read_batches(found.path, take, WHOLE)
+    found.embedded.sort(key=lambda looked: looked.at)
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.fitting.events import ABOUT, MICRO
 from odcsim.observed.done import CalledOn, WorkDone, on_gpu, on_host
-from odcsim.observed.kernels import BASE, RankEvents, read_events
+from odcsim.observed.kernels import BASE, HOST_NAME, RankEvents, read_events
 from odcsim.observed.pieces import CutStep, cut
 from odcsim.observed.run import Doing, RanMicrobatch
 from odcsim.observed.spans import Spans, united, within
@@ -48,6 +48,7 @@ class OwnTrace:
     world: int  # 0: not known
     gpu: bool
     base: int  # nanoseconds that its clock begins late
+    machine: str  # its host's name; empty: not told
     calls: tuple[CalledOn, ...]
     steps: tuple[OwnStep, ...]
     alike: dict[str, tuple[float, float]]  # median seconds of each signature, and all of its seconds
@@ -67,12 +68,22 @@ def read_rank(path: str) -> OwnTrace:
             "holds no work of a GPU or a processor", where=path, fix="profile with ProfilerActivity.CPU and CUDA"
         )
     rank, world = _who(events)
+    base, machine = (events.about.get(key) for key in (BASE, HOST_NAME))
     return OwnTrace(
-        path, rank, world, gpu, base if type(base := events.about.get(BASE)) is int and 0 <= base < 2**62 else 0,
-        did.calls, tuple(_step(events, did, window) for window in windows), _alike(events, did, windows),
-        _updates(events, did), len(events.units), len(events.operators) > 0,
-        events.stacks or len(events.collecting) > 0,
-    )  # fmt: skip
+        where=path,
+        rank=rank,
+        world=world,
+        gpu=gpu,
+        base=base if type(base) is int and 0 <= base < 2**62 else 0,
+        machine=machine if type(machine) is str else "",
+        calls=did.calls,
+        steps=tuple(_step(events, did, window) for window in windows),
+        alike=_alike(events, did, windows),
+        updates=_updates(events, did),
+        units=len(events.units),
+        host=len(events.operators) > 0,
+        collects=events.stacks or len(events.collecting) > 0,
+    )
 
 
 def _who(events: RankEvents) -> tuple[int | None, int]:

@@ -44,7 +44,7 @@ def steps(events: RankEvents, did: WorkDone) -> tuple[Window, ...]:
 
     def over(moment: float) -> float:
         """When the device has done what was launched before."""
-        place = int(np.searchsorted(launched, moment, side="left"))
+        place = int(np.searchsorted(launched, moment, side="left")) if did.behind else 0
         return max(moment, float(ended[place - 1])) if place else moment
 
     begins = [over(begin) for _, begin, _ in ranges]
@@ -68,7 +68,9 @@ def _ranges(events: RankEvents, did: WorkDone) -> list[tuple[int, float, float]]
     sides = did.begin, did.end, *did.meeting
     if not any(map(len, sides)):
         return []
-    low, high = min(s.min() for s in sides if len(s)), max(s.max() for s in sides if len(s))
+    marks = [e.at for e in events.embedded] + [b for roots in events.roots.values() for b, _ in roots]
+    starts = (*sides, did.launched, did.loading[0], np.array(marks))
+    low, high = min(s.min() for s in starts if len(s)), max(s.max() for s in sides if len(s))
     cuts = [cut for cut in _cuts(events) if low < cut < high]
     ends = cuts or [high]
     return [(i, float(begin), float(end)) for i, (begin, end) in enumerate(zip([low, *ends], ends, strict=False))]

@@ -80,6 +80,26 @@ def test_clocks_are_aligned_by_the_ends_of_meetings(folder, steps, told, skew):
         assert all(m.bytes == (2 * LAYER if told else 0) for m in met)
 
 
+def named(run, folder, skew, *, late=0):
+    """Of one machine, whose second rank's collectives end later, by half as much every other time."""
+    paths = []
+    for rank in (0, 1):
+        content = {**trace(run, rank, skew=rank * skew), "host_name": "one"}
+        for i, event in enumerate(e for e in content["traceEvents"] if "nccl" in e["name"]):
+            event["dur"] += rank * late / (1 + i % 2)
+        paths.append(folder / f"{rank}.json")
+        paths[-1].write_text(json.dumps(content))
+    return kineto.read(paths)
+
+
+def test_on_one_machine_clocks_are_the_same_unless_somebody_would_leave_before_all_came(folder):
+    run = made([[even(), even()]])
+    shift = [step.tracks[1].edges[0] - step.tracks[0].edges[0] for step in named(run, folder, 0, late=40).steps]
+    assert shift == pytest.approx([0.0], abs=1e-9)
+    found = named(run, folder, 3000)
+    assert found.steps[0].tracks[1].edges[0] == pytest.approx(found.steps[0].tracks[0].edges[0], abs=1e-9)
+
+
 def even(units=4, count=2, seconds=100, tokens=64):
     return MadeStep([[seconds] * units] * count, [tokens] * count)
 

@@ -1,0 +1,143 @@
+"""Traces without a GPU: the work is what the main thread does; where it shows no sign of life, it waits for gloo."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs import torchrun
+from scripts import ROOT
+
+from odcsim.observed import kineto
+from odcsim.observed.run import NO, Doing
+
+FIXTURES = Path(__file__).parent / "fixtures"
+TRUTH = json.loads((FIXTURES / "truth.json").read_text())["runs"]
+REAL = ROOT.parent / "shared/traces"
+MAIN, LOOP = 1, 2
+
+
+def event(name, begin, end, cat="cpu_op", tid=MAIN, dims=None):
+    args = {"Input Dims": dims, "Input type": ["float"]} if dims else {}
+    return {"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": tid, "ts": begin, "dur": end - begin, "args": args}
+
+
+def mark(name, begin, end, tid=MAIN, dims=None):
+    return event(name, begin, end, "user_annotation", tid, dims)
+
+
+def track(folder, *events):
+    """Kinds of the only step, with where they begin and end in microseconds."""
+    content = {"traceEvents": [mark("ProfilerStep#3", 0, 1000), *events], "distributedInfo": {"rank": 0}}
+    (folder / "a.json").write_text(json.dumps(content))
+    (step,) = kineto.read([folder / "a.json"]).steps
+    (one,) = step.tracks
+    edges = np.round((one.edges - one.edges[0]) * 1e6).astype(int).tolist()
+    return list(zip(map(Doing, one.kinds), edges, edges[1:], strict=False)), step.meetings
+
+
+GATHER = event("c10d::_allgather_base_", 110, 120, dims=[[64], [32]])
+RAN = mark("gloo:all_gather", 115, 190, LOOP, [[32]])
+
+
+def test_a_thread_without_a_sign_of_life_waits_for_what_is_done_then(tmp_path):
+    found, meetings = track(tmp_path, event("aten::mm", 0, 100), GATHER, RAN, event("aten::mm", 200, 900))
+    assert found == [
+        (Doing.COMPUTE, 0, 100),
+        (Doing.HOST, 100, 110),
+        (Doing.MEETING, 110, 200),  # with its call, and until it is awake again
+        (Doing.COMPUTE, 200, 900),
+        (Doing.EDGE, 900, 1000),
+    ]
+    assert [(m.kind, m.bytes, m.done) for m in meetings] == [("all-gather", 4 * 64, pytest.approx(190e-6))]
+    assert meetings[0].came == {0: pytest.approx(110e-6)}
+
+
+def test_a_collective_under_work_is_waited_for_by_nobody(tmp_path):
+    found, _ = track(tmp_path, event("aten::mm", 0, 100), GATHER, RAN, event("aten::mm", 130, 900))
+    assert (Doing.HOST, 120, 130) in found
+    assert (Doing.COMPUTE, 130, 900) in found
+
+
+def test_what_comes_long_after_is_the_host_s(tmp_path):
+    sleep = 120_000
+    late = [mark("ProfilerStep#3", 0, sleep), event("aten::mm", sleep - 100, sleep - 50)]
+    content = {"traceEvents": [event("aten::mm", 0, 100), GATHER, RAN, *late]}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    (one,) = kineto.read([tmp_path / "a.json"]).steps[0].tracks
+    seconds = {kind: np.diff(one.edges)[one.kinds == kind].sum() * 1e6 for kind in Doing}
+    assert seconds[Doing.MEETING] == pytest.approx(80)
+    assert seconds[Doing.HOST] == pytest.approx(sleep - 100 - 190 + 10)
+
+
+def test_an_operator_that_calls_a_collective_is_not_all_work(tmp_path):
+    """As the norm of a DTensor, which is reduced over ranks."""
+    outer = event("aten::linalg_vector_norm", 100, 210, dims=[[8]])
+    found, _ = track(tmp_path, event("aten::mm", 0, 100), outer, GATHER, RAN, event("aten::mm", 210, 900))
+    assert (Doing.MEETING, 110, 210) in [f for f in found if f[0] == Doing.MEETING] or found[2][0] == Doing.MEETING
+    assert sum(end - begin for kind, begin, end in found if kind == Doing.COMPUTE) == 100 + 690
+
+
+def test_operators_of_the_loader_and_of_other_threads_are_no_work(tmp_path):
+    loader = mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 50)
+    found, _ = track(tmp_path, loader, event("aten::randint", 10, 40), event("aten::div_", 60, 80, tid=LOOP),
+                     mark("gc", 80, 95), event("aten::mm", 100, 1000))  # fmt: skip
+    assert found == [
+        (Doing.LOADER, 0, 50), (Doing.EDGE, 50, 80), (Doing.COLLECTOR, 80, 95), (Doing.EDGE, 95, 100),
+        (Doing.COMPUTE, 100, 1000),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TRUTH)
+def test_recorded_runs_did_what_each_rank_measured_by_itself(case):
+    run, truth = kineto.read([FIXTURES / f"{case}-rank{rank}.json.gz" for rank in (0, 1)]), TRUTH[case]
+    assert np.mean([step.seconds for step in run.steps]) == pytest.approx(truth["step"], rel=0.01)
+    for rank, measured in enumerate(truth["ranks"]):
+        share = {
+            kind: np.mean([np.diff(s.tracks[rank].edges)[s.tracks[rank].kinds == kind].sum() for s in run.steps])
+            / truth["step"]
+            for kind in Doing
+        }
+        assert share[Doing.LOADER] == pytest.approx(measured["loader"] / truth["step"], abs=0.005)
+        assert share[Doing.COLLECTOR] == pytest.approx(measured["collector"] / truth["step"], abs=0.005)
+        assert share[Doing.MEETING] == pytest.approx(measured["blocked"] / truth["step"], abs=0.01)
+        assert share[Doing.COMPUTE] > measured["compute"] / truth["step"] - 0.005  # and copies of FSDP's
+    slow = truth["injected"]["device"]
+    for seconds in run.alike.values():
+        assert max(seconds.values()) / min(seconds.values()) == pytest.approx(slow, rel=0.05)
+    assert run.alike
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrap", "layers"), [("fsdp2", 3), ("ddp", 0)])
+def test_a_live_run_over_gloo(tmp_path, wrap, layers):
+    script = ROOT / "tests/helpers/profiled.py"
+    done = torchrun(tmp_path, "--nproc-per-node", "2", str(script), wrap, str(tmp_path), warnings="default")
+    assert done.returncode == 0, done.stderr
+    run = kineto.read([tmp_path / "rank0.json", tmp_path / "rank1.json"])
+    assert (run.ranks, run.seen, run.sync, run.layers, run.rests) == (2, (0, 1), "collective", layers, "tokens")
+    assert [step.number for step in run.steps] == [2, 3, 4]
+    kept = [json.loads((tmp_path / f"kept{rank}.json").read_text()) for rank in (0, 1)]
+    for i, step in enumerate(run.steps):
+        for rank in (0, 1):
+            assert [m.tokens for m in step.microbatches if m.rank == rank] == kept[rank][i]
+        assert all(len(met.came) == 2 and met.done > max(met.came.values()) for met in step.meetings)
+        for one in step.tracks:
+            assert (np.diff(one.edges) > 0).all()
+            assert ((one.meetings != NO) == (one.kinds == Doing.MEETING)).all()
+            assert (one.kinds == Doing.MEETING).any()
+    ends = [track.edges[-1] for step in run.steps for track in step.tracks]
+    begins = [track.edges[0] for step in run.steps[1:] for track in step.tracks]
+    assert ends[:4] == pytest.approx(begins)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="real traces lie beside the checkout")
+def test_two_real_ranks_of_128():
+    run = kineto.read(sorted(REAL.glob("hta-sampled-rank-*.json.gz")))
+    assert (run.ranks, run.seen, [step.number for step in run.steps]) == (128, (0, 1), [551, 552])
+    assert [step.seconds for step in run.steps] == pytest.approx([0.6077, 0.6268], abs=1e-4)
+    both = [met for step in run.steps for met in step.meetings if len(met.came) == 2]
+    assert len(both) >= 6
+    assert all(met.done >= max(met.came.values()) for met in both)
+    (alone,) = kineto.read([REAL / "hta-rank-non-gpu.json.gz"]).steps
+    assert alone.tracks[0].seconds == pytest.approx(0.075473)

@@ -1,0 +1,132 @@
+"""Where steps and microbatches begin, by whatever a trace has that tells it."""
+
+import json
+
+import pytest
+
+from odcsim.observed import kineto
+from traces import MadeStep, made, trace
+
+STEP = MadeStep([[100] * 4] * 3, [64, 32, 16], loading=30)
+RUN = made([[STEP, STEP]] * 2, ahead=20)
+ROOT, LOOKED_UP = "FSDP::root_pre_forward", "aten::embedding"
+
+
+def seen(tmp_path, events):
+    (tmp_path / "rank0.json").write_text(json.dumps({**trace(RUN, 0), "traceEvents": events}))
+    return kineto.read([tmp_path / "rank0.json"])
+
+
+def renamed(name, nested=0):
+    """Another trainer's annotation of the forward, with as many of its modules inside."""
+    events = []
+    for event in trace(RUN, 0)["traceEvents"]:
+        if event["name"] == ROOT:
+            events += [{**event, "name": name, "ts": event["ts"] + i / 8, "dur": 2 - i / 4} for i in range(nested + 1)]
+        else:
+            events.append(event)
+    return events
+
+
+def without(*names):
+    return [e for e in trace(RUN, 0)["traceEvents"] if not any(name in e["name"] for name in names)]
+
+
+@pytest.mark.parametrize(
+    ("name", "nested"),
+    [
+        ("FSDP::root_pre_forward", 0),
+        ("FullyShardedDataParallel.forward", 3),
+        ("DistributedDataParallel.forward", 0),
+        ("DeepSpeedEngine.forward", 0),
+    ],
+)
+def test_microbatches_begin_with_the_root_s_forward(tmp_path, name, nested):
+    for step in seen(tmp_path, renamed(name, nested)).steps:
+        assert [m.tokens for m in step.microbatches] == [64, 32, 16]
+        assert [m.seconds for m in step.microbatches] == pytest.approx([4e-4] * 3)
+
+
+def test_a_forward_of_another_model_begins_no_microbatch(tmp_path):
+    """A reference model's forward, without a backward, and on other samples."""
+    events = renamed(ROOT)
+    for event in list(events):
+        if event["name"] in (ROOT, LOOKED_UP):
+            args = {**event["args"], "Input Dims": [[1000, 16], [2, 999]]}
+            events.append({**event, "ts": event["ts"] - 1.5, "dur": 0.5, "args": args})
+    for step in seen(tmp_path, events).steps:
+        assert [m.tokens for m in step.microbatches] == [64, 32, 16]
+
+
+def test_places_are_looked_up_in_a_smaller_table(tmp_path):
+    events = renamed(ROOT)
+    for event in list(events):
+        if event["name"] == LOOKED_UP:
+            events.append({**event, "ts": event["ts"] + 0.5, "args": {"Input Dims": [[512, 16], [1, 7]]}})
+    assert [m.tokens for m in seen(tmp_path, events).steps[0].microbatches] == [64, 32, 16]
+
+
+def test_microbatches_begin_with_what_is_looked_up(tmp_path):
+    for step in seen(tmp_path, without(ROOT)).steps:
+        assert [m.tokens for m in step.microbatches] == [64, 32, 16]
+
+
+def test_microbatches_begin_with_a_forward_after_a_backward(tmp_path):
+    events = without(ROOT, LOOKED_UP)
+    for event in trace(RUN, 0)["traceEvents"]:
+        if event["name"] == LOOKED_UP:
+            operators = [{**event, "name": "aten::add", "ts": event["ts"] + i / 16, "dur": 0.01} for i in range(9)]
+            events += [{**one, "args": {}} for one in operators]
+    found = seen(tmp_path, events)
+    assert found.rests == "seconds"
+    assert any("what microbatches held" in lack for lack in found.lacks)
+    for step in found.steps:
+        assert [m.seconds for m in step.microbatches] == pytest.approx([4e-4] * 3)
+        assert [m.tokens for m in step.microbatches] == [0] * 3
+
+
+def test_microbatches_end_with_the_embedding_s_gradient(tmp_path):
+    """Where a trace has nothing of the host but its launches."""
+    events, units = without(ROOT, LOOKED_UP, "autograd"), 0
+    for event in events:
+        units += event["name"] == "gemm"
+        if event["name"] == "gemm" and units % 4 == 0:
+            event["name"] = "void (anonymous namespace)::embedding_backward_feature_kernel<float>"
+    for step in seen(tmp_path, events).steps:
+        assert [m.seconds for m in step.microbatches] == pytest.approx([4e-4] * 3, rel=0.1)
+
+
+def test_without_any_mark_a_step_is_one_microbatch(tmp_path):
+    for step in seen(tmp_path, without(ROOT, LOOKED_UP, "autograd")).steps:
+        assert [m.seconds for m in step.microbatches] == pytest.approx([12e-4])
+
+
+def test_without_the_profiler_s_steps_the_optimizer_s_cut(tmp_path):
+    found = seen(tmp_path, without("ProfilerStep"))
+    assert [step.number for step in found.steps] == [0, 1]
+    assert [len(step.microbatches) for step in found.steps] == [3, 3]
+    true = RUN.ranks[0].windows
+    assert found.steps[1].tracks[0].edges[-1] * 1e6 == pytest.approx(true[1][1] - true[0][0])
+
+
+def test_two_optimizers_of_one_step_cut_once(tmp_path):
+    events = without("ProfilerStep")
+    events += [{**e, "ts": e["ts"] + 1, "dur": e["dur"] - 2} for e in events if e["name"].startswith("Optimizer")]
+    assert len(seen(tmp_path, events).steps) == 2
+
+
+def test_without_either_the_whole_trace_is_a_step(tmp_path):
+    (step,) = seen(tmp_path, without("ProfilerStep", "Optimizer")).steps
+    assert len(step.microbatches) == 6
+
+
+def test_steps_are_the_device_s_where_launches_are_not_told(tmp_path):
+    """The host runs ahead, and its own ranges would have other kernels in them."""
+    events = [e for e in without(ROOT, LOOKED_UP, "autograd") if e["cat"] != "cuda_runtime"]
+    for number, (begin, end) in enumerate(RUN.ranks[0].windows):
+        args = {"cat": "gpu_user_annotation", "pid": 0, "tid": 7, "args": {}}
+        events.append({"ph": "X", "name": f"ProfilerStep#{number + 5}", "ts": begin, "dur": end - begin, **args})
+    for event in events:
+        event["ts"] += 700 if event["cat"] == "user_annotation" else 1000
+    found = seen(tmp_path, events)
+    assert [step.seconds * 1e6 for step in found.steps] == pytest.approx([b - a for a, b in RUN.ranks[0].windows])
