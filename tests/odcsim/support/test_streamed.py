@@ -1,5 +1,6 @@
 """A JSON array in batches: what json makes of the whole text, however it is cut, or an error."""
 
+import gc
 import io
 import json
 
@@ -61,3 +62,22 @@ def test_a_value_that_is_too_long_is_refused(monkeypatch):
     monkeypatch.setenv(budget.VARIABLE, "256MB")
     with pytest.raises(InputError, match=r"here: holds a JSON value of more than 8,000,000 characters.*set ODCSIM_MAX"):
         items('["' + "x" * 20_000_000)
+
+
+@pytest.mark.parametrize("text", ['[{"a": [1]}, {"b": {}}]', '[{"a": 1}, {"b": ]'])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_whoever_collects_garbage_does_so_afterwards(monkeypatch, text, enabled):
+    """And nobody does while items are parsed."""
+    loads, collecting, before = json.loads, [], gc.isenabled()
+    monkeypatch.setattr(streamed.json, "loads", lambda text: collecting.append(gc.isenabled()) or loads(text))
+    (gc.enable if enabled else gc.disable)()
+    try:
+        items(text)
+    except InputError:
+        assert text.endswith(": ]")
+    finally:
+        after = gc.isenabled()
+        (gc.enable if before else gc.disable)()
+    assert after == enabled
+    assert collecting
+    assert not any(collecting)
