@@ -52,12 +52,13 @@ def read(path: Path, advance: Callable[[float], None] = lambda _: None) -> SeenR
         advance(len(steps) / len(whole))
     spread = math.gcd(*stages) if len(stages) > 1 else 1
     lacks = ["lengths of samples", "bytes of collectives"]
-    lacks += [f"{spread - 1} of {spread} ranks that run the same microbatches"] if spread > 1 else []
+    unseen = (spread - 1) * len(stages)
+    lacks += [f"{unseen} ranks that run the same microbatches as those that were seen"] if unseen else []
     left = len(every) - len(whole)
     lacks += [f"{left} steps of which ranks are missing"] if left else []
     updates = rows.names.index(UPDATE) if UPDATE in rows.names else -1
     return SeenRun(
-        f"StragglerAnalysis' operations of {len(stages)} ranks",
+        "operations as StragglerAnalysis has them",
         ranks=spread * len(stages),
         seen=tuple(stages),
         steps=tuple(steps),

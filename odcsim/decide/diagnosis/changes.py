@@ -1,11 +1,11 @@
 """What other ways to run the same samples would bring to a run that exists: gains, in order of effort."""
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import Any
 
 from odcsim.decide.comparison import inputs
 from odcsim.decide.diagnosis.found import Breakdown, Changes
+from odcsim.decide.diagnosis.pipeline_changes import pipeline_changes
 from odcsim.decide.diagnosis.replay import OFF, Replay, replay
 from odcsim.decide.diagnosis.told import change, worth
 from odcsim.decide.diagnosis.tried import ON_DEMAND, TriedWay, tried
@@ -18,8 +18,7 @@ from odcsim.support.numbers import counted
 def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes:
     """`asked`: the words of a question but its lengths and devices, which the run has."""
     if len(set(run.stages.values())) > 1:
-        found_there: Changes = import_module("odcsim.decide.diagnosis.pipeline_changes").pipeline_changes(run, found)
-        return found_there
+        return pipeline_changes(run, found)
     if run.ranks < 2:
         return Changes((), 0.0, "", cannot=("one device waits for nobody: nothing is to deal",))
     try:

@@ -1,7 +1,6 @@
 """Where the steps of a run went: every rank's own pieces, and its waits by what the rank did that came last."""
 
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from odcsim.decide.diagnosis.found import Breakdown, LateMicrobatch, RankFound, 
 from odcsim.decide.diagnosis.inferred import tracked
 from odcsim.decide.diagnosis.lines import CHANCE, UNTOLD, WAIT, RankLine, line_of, meetings_of, shortest_of, stretches
 from odcsim.decide.diagnosis.paces import PERSISTS, Paces, paces_of
+from odcsim.decide.diagnosis.pipeline import broken_pipeline
 from odcsim.decide.diagnosis.shares import step_parts
 from odcsim.decide.diagnosis.waits import CAUSE, NAMES, SeenWaits, waits_of
 from odcsim.observed.run import NO, RanStep, SeenRun, Track
@@ -25,8 +25,7 @@ _OWN = (COMPUTE, COMPUTE, COMPUTE, *(NAMES.index(name) for name in CAUSE[3:]))  
 def broken_down(run: SeenRun) -> Breakdown:
     """The parts of the step, the ranks, and the microbatches that others waited for."""
     if len(set(run.stages.values())) > 1:
-        found: Breakdown = import_module("odcsim.decide.diagnosis.pipeline").broken_pipeline(run)
-        return found
+        return broken_pipeline(run)
     table = table_of(run.steps)
     run, computes = tracked(run, table)
     ranks = tuple(sorted({*run.seen, *(track.rank for step in run.steps for track in step.tracks)}))

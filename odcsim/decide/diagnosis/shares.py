@@ -22,11 +22,11 @@ def _part(name: str, seconds: Floats, whole: Floats) -> StepPart:
     if not len(whole) or not whole.sum():
         return StepPart(name, 0.0, 0.0, 0.0, 0.0)
     share = float(seconds.sum() / whole.sum())
-    off = _off(seconds - share * whole) / float(whole.mean())
+    off = mean_off(seconds - share * whole) / float(whole.mean())
     return StepPart(name, float(seconds.mean()), share, max(0.0, share - off), min(1.0, share + off))
 
 
-def _off(left: Floats) -> float:
+def mean_off(left: Floats) -> float:
     """How far a mean may be off."""
     if (n := len(left)) < 2:
         return 0.0

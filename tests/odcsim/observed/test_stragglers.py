@@ -74,7 +74,7 @@ def test_ranks_meet_those_of_their_stage_their_pipeline_and_all(run):
 
 def test_half_of_the_ranks_were_left_out_and_it_says_so(run):
     assert run.ranks == 2 * len(run.seen)
-    assert "1 of 2 ranks that run the same microbatches" in run.lacks
+    assert "16 ranks that run the same microbatches as those that were seen" in run.lacks
 
 
 def test_a_meeting_that_nobody_wrote_down_is_no_lateness_of_the_host(tmp_path):
@@ -143,5 +143,5 @@ def test_other_parquet_and_a_file_that_is_cut_short_are_refused(tmp_path):
 def test_a_real_file_is_read_whole():
     run = read(REAL)
     assert (len(run.steps), len(run.seen), run.ranks) == (43, 64, 128)
-    assert np.mean([step.seconds for step in run.steps]) == pytest.approx(9.067, abs=0.005)
+    assert np.mean([step.seconds for step in run.steps]) == pytest.approx(9.113, abs=0.001)
     assert all(len(step.microbatches) == 512 for step in run.steps)

@@ -1,0 +1,250 @@
+"""A pipeline's step is replayed from its operations, and what it waits for is named by its cause."""
+
+import numpy as np
+import pipelines
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripts import ROOT
+
+from odcsim.decide.diagnosis.changes import changes
+from odcsim.decide.diagnosis.found import PARTS
+from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.decide.diagnosis.pipeline_causes import causes_of
+from odcsim.decide.diagnosis.pipeline_changes import _dealt, _layered, pipeline_changes
+from odcsim.decide.diagnosis.pipeline_grid import _giver, grid_of
+from odcsim.errors import InputError
+from odcsim.observed.stragglers import read
+
+pytest.importorskip("pyarrow")
+REAL = ROOT.parent / "shared/traces/straggler-trace-SE.parquet"
+CAUSES = ("lengths", "device", "stages", "loader", "collector", "launch", "untold")
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pipelines") / "a.parquet"
+    return lambda laid: read(pipelines.write(path, laid.rows()))
+
+
+def shares(run):
+    return {part.name: part.share for part in broken_down(run).parts}
+
+
+def named(run, least=0.03):
+    found = shares(run)
+    return {name for name in CAUSES if found[name] >= least}
+
+
+LAID = st.builds(
+    pipelines.made,
+    st.integers(0, 100),
+    uneven=st.sampled_from([0.0, 0.2, 0.6]),
+    slow=st.sampled_from([None, ((3, 1), 1.3), ((0, 0), 1.5)]),
+    stages=st.sampled_from([(1.0, 1.0), (1.0, 1.4), (1.0, 1.2, 0.8), (1.0, 1.0, 1.0, 1.0)]),
+    noise=st.sampled_from([0.0, 0.05]),
+    late=st.sampled_from([0.0, 0.004]),
+    steps=st.integers(1, 3),
+    microbatches=st.integers(1, 6),
+)
+
+
+@settings(max_examples=25)
+@given(laid=LAID)
+def test_replayed_from_its_passes_a_step_takes_as_long_as_it_did_and_parts_sum_to_it(seen, laid):
+    run = seen(laid)
+    grid = grid_of(run)
+    np.testing.assert_allclose(grid.replay(grid.seconds), grid.measured, rtol=1e-9)
+    found = broken_down(run)
+    np.testing.assert_allclose(sum(found.by_step[name] for name in PARTS), grid.measured, rtol=1e-9)
+    assert sum(part.share for part in found.parts) == pytest.approx(1)
+    causes = causes_of(grid)
+    np.testing.assert_allclose(causes.seconds(lengths=True, device=True, stages=True, rest=True), grid.seconds)
+
+
+@pytest.mark.parametrize(
+    ("injected", "causes"),
+    [
+        ({}, set()),
+        ({"uneven": 0.4}, {"lengths"}),
+        ({"slow": ((3, 1), 1.3)}, {"device"}),
+        ({"slow": ((5, 0), 1.3)}, {"device"}),
+        ({"stages": (1.0, 1.5)}, {"stages"}),
+        ({"stages": (1.0, 1.0, 1.5)}, {"stages"}),
+        ({"late": 0.03}, {"launch"}),
+        ({"uneven": 0.4, "stages": (1.0, 1.8)}, {"lengths", "stages"}),
+        ({"uneven": 0.3, "slow": ((3, 1), 1.5), "stages": (1.0, 1.5)}, {"lengths", "device", "stages"}),
+        ({"uneven": 0.3, "noise": 0.02}, {"lengths"}),
+        ({"noise": 0.3}, {"untold"}),
+    ],
+)
+def test_what_was_injected_is_named_and_nothing_else(seen, injected, causes):
+    assert named(seen(pipelines.made(steps=6, **injected))) == causes
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_slow_device_is_named_with_its_rank_beside_uneven_lengths(seen, stage):
+    laid = pipelines.made(steps=6, uneven=0.3, slow=((3, stage), 1.3))
+    run = seen(laid)
+    found = broken_down(run)
+    slow = laid.rank(3, stage)
+    paces = {one.rank: one.pace for one in found.ranks}
+    assert paces.pop(slow) == pytest.approx(1.3, abs=0.02)
+    assert set(paces.values()) == {1.0}
+    assert max(found.ranks, key=lambda one: one.caused).rank == slow
+    assert {one.rank for one in found.late if one.why == "device"} <= {slow}
+    assert {one.microbatch for one in found.late if one.why == "device"} <= {-1}
+
+
+def test_an_even_pipeline_waits_but_to_fill_and_drain(seen):
+    laid = pipelines.made(stages=(1.0, 1.0, 1.0))
+    found = shares(seen(laid))
+    step = broken_down(seen(laid)).seconds
+    assert found["bubble"] * step == pytest.approx(2 * 0.3, rel=0.15)  # of each of two stages a forward and a backward
+    assert found["compute"] * step == pytest.approx(6 * 0.3 + pipelines.UPDATE)
+
+
+def test_the_microbatch_that_others_waited_for_is_named(seen):
+    laid = pipelines.made(steps=3)
+    laid.forward[1, 4, :, 2] *= 6
+    laid.backward[1, 4, :, 2] *= 6
+    worst = broken_down(seen(laid)).late[0]
+    assert (worst.step, worst.microbatch, worst.why) == (1, 2, "lengths")
+    assert worst.rank in (laid.rank(4, 0), laid.rank(4, 1))
+    assert worst.seconds > 10
+
+
+def test_longer_samples_of_one_data_parallel_rank_are_told_from_a_slow_device_by_nobody(seen):
+    laid = pipelines.made(steps=6, uneven=0.1)
+    laid.forward[:, 2] *= 1.4
+    laid.backward[:, 2] *= 1.4
+    found = broken_down(seen(laid))
+    both = f"{laid.rank(2, 0)}, {laid.rank(2, 1)}"
+    assert [text for text in found.cannot if f"ranks {both} have longer samples or are slow" in text]
+    assert {one.pace for one in found.ranks} == {1.0}
+
+
+def test_one_step_has_no_interval(seen):
+    found = broken_down(seen(pipelines.made(steps=1, uneven=0.4)))
+    assert all(part.low == pytest.approx(part.share) == part.high for part in found.parts)
+    assert any("there is one step" in text for text in found.cannot)
+
+
+def relaid(run, laid, seconds):
+    """Seconds of the steps, laid out anew with these of passes."""
+    grid = grid_of(run)
+    forward, backward = np.zeros((2, *laid.shape))
+    forward[grid.steps, grid.replicas, :, grid.numbers] = seconds[:, :, 0]
+    backward[grid.steps, grid.replicas, :, grid.numbers] = seconds[:, :, 1]
+    return pipelines.Laid(forward, backward, laid.late)
+
+
+@pytest.mark.parametrize("stages", [(1.0, 1.5), (0.8, 1.5, 0.8)])
+def test_what_a_change_promises_is_what_a_run_with_it_takes(seen, stages):
+    laid = pipelines.made(steps=5, uneven=0.4, slow=((1, 1), 1.2), stages=stages)
+    run = seen(laid)
+    found, causes = broken_down(run), causes_of(grid_of(run))
+    ways = {one.way: one for one in changes(run, found, {}).ways}
+    grid = causes.grid
+    tried = {
+        "layers moved until all stages take as long": _layered(causes, grid.seconds),
+        "the same microbatches dealt anew over data-parallel ranks, by their seconds": _dealt(causes),
+    }
+    for way, seconds in tried.items():
+        took = np.mean([step.seconds for step in seen(relaid(run, laid, seconds)).steps])
+        assert ways[way].seconds == pytest.approx(took, rel=1e-6)
+        assert ways[way].low < ways[way].gain < ways[way].high
+        assert ways[way].gain == pytest.approx(found.seconds / took, rel=1e-6)
+
+
+def test_microbatches_dealt_anew_are_the_same_ones(seen):
+    run = seen(pipelines.made(steps=3, uneven=0.4))
+    causes = causes_of(grid_of(run))
+    dealt, grid = _dealt(causes), causes.grid
+    for step in range(3):
+        before, after = (np.sort(each[grid.steps == step], axis=0) for each in (grid.seconds, dealt))
+        np.testing.assert_allclose(before, after)
+    assert pipeline_changes(run, broken_down(run)).ways[-1].gain > 1.05
+
+
+def test_where_all_is_even_there_is_nothing_to_gain(seen):
+    run = seen(pipelines.made())
+    found = pipeline_changes(run, broken_down(run))
+    assert (found.ways, found.cannot) == ((), ())
+    assert found.replayed == pytest.approx(1)
+
+
+@given(stages=st.integers(1, 5), chunks=st.integers(1, 3))
+def test_from_the_last_backward_givers_lead_through_all_chunks_to_the_first_forward(stages, chunks):
+    at, path = (0, 2 * chunks - 1), []
+    while at is not None:
+        path.append(at)
+        last = at == (stages - 1, chunks)  # which takes what its own forward left
+        at = (stages - 1, chunks - 1) if last else _giver(*at, stages, 2 * chunks)
+    assert len(set(path)) == len(path) == 2 * stages * chunks
+    assert path[-1] == (0, 0)
+
+
+def test_stages_that_are_missing_or_run_other_passes_are_refused(seen):
+    rows = pipelines.made(steps=1, stages=(1.0, 1.0, 1.0)).rows()
+    with pytest.raises(InputError, match="give the ranks of all stages"):
+        broken_down(seen(Rows([row for row in rows if row[1] != 1])))
+    with pytest.raises(InputError, match="do not run the same passes"):
+        broken_down(seen(Rows([row for row in rows if row[1] or row[4] != "backward-compute" or row[8] != 3])))
+
+
+class Rows(list):
+    def rows(self):
+        return self
+
+
+@pytest.fixture(scope="module")
+def real():
+    if not REAL.exists():
+        pytest.skip("real traces lie beside the checkout")
+    return read(REAL)
+
+
+def test_a_real_job_has_uneven_lengths_and_uneven_stages(real):
+    found = shares(real)
+    assert named(real, 0.01) == {"lengths", "stages"}
+    assert found["lengths"] > 0.2
+    assert found["stages"] > 0.04
+
+
+def test_a_real_job_is_replayed_as_its_own_analysis_has_it(real):
+    """What it would take with all operations alike is in straggler-result-SE.json: 5.897 s of 9.067."""
+    grid = grid_of(real)
+    assert grid.replay(grid.seconds).sum() == pytest.approx(grid.measured.sum(), rel=1e-3)
+    causes = causes_of(grid)
+    even = causes.seconds(lengths=False, device=False, stages=False, rest=False)
+    assert float(grid.replay(even).mean()) == pytest.approx(6.04, abs=0.02)
+    assert sum(broken_down(real).by_step["bubble"]) / len(grid.measured) == pytest.approx(0.62, abs=0.02)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_real_job_with_a_slow_worker_names_it(real, seen, stage):
+    laid = copied(real)
+    laid.forward[:, 9, stage] *= 1.3
+    laid.backward[:, 9, stage] *= 1.3
+    found = broken_down(seen(laid))
+    paces = {one.rank: one.pace for one in found.ranks}
+    assert paces.pop(laid.rank(9, stage)) == pytest.approx(1.3, abs=0.03)
+    assert set(paces.values()) == {1.0}
+    assert found.share("device") > 0.02
+    assert found.share("lengths") > 0.15
+
+
+def test_a_real_job_whose_lengths_are_made_even_has_uneven_stages_alone(real, seen):
+    laid = copied(real)
+    even = [
+        np.broadcast_to(each.mean(axis=(0, 1, 3), keepdims=True), laid.shape) for each in (laid.forward, laid.backward)
+    ]
+    assert named(seen(pipelines.Laid(*even)), 0.01) == {"stages"}
+
+
+def copied(run):
+    grid = grid_of(run)
+    shape = (len(grid.measured), *grid.ranks.shape, 1 + int(grid.numbers.max()))
+    empty = pipelines.Laid(*np.zeros((2, *shape)))
+    return relaid(run, empty, grid.seconds)
