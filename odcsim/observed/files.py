@@ -57,7 +57,7 @@ def read(
     if lengths is not None:
         run = held.joined(run, _lengths(Path(lengths), run), lengths)
     elif sources.watched:
-        run = held.joined(run, held.of_watched(watched.read_ranks(sources.watched)), str(sources.watched[0].parent))
+        run = _beside(run, sources.watched)
     if sources.left:
         names = ", ".join(path.name for path in sources.left[:3])
         more = f" and {len(sources.left) - 3} more" if len(sources.left) > 3 else ""
@@ -117,6 +117,14 @@ def _timeline(path: Path, schedules: Sequence[Path]) -> SeenRun:
         problem = f"needs the schedule file that it ran, of digest {ran.about.digest}"
         raise InputError(problem, where=str(path), fix="give it beside the timeline")
     return timelines.run_of(ran, matching[0])
+
+
+def _beside(run: SeenRun, paths: Sequence[Path]) -> SeenRun:
+    """With lengths from what lies beside it, where it is of the same steps: nobody asked for it."""
+    try:
+        return held.joined(run, held.of_watched(watched.read_ranks(paths)), str(paths[0].parent))
+    except InputError as error:
+        return replace(run, lacks=(*run.lacks, f"what the files of odc_engine.watch tell: {error.problem}"))
 
 
 def _check_one(paths: Sequence[Path], kind: str) -> None:

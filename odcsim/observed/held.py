@@ -9,7 +9,7 @@ from odcsim.fitting.logs import read_lengths
 from odcsim.observed.run import RanMicrobatch, RanStep, SeenRun
 from odcsim.observed.watched import WatchedRank
 
-LENGTHS = "lengths of samples"  # as `lacks` of a run names them
+LACKED = ("lengths of samples", "what microbatches held")  # as what a run lacks begins, where these are told
 FIX = "give a row for each microbatch of each step that was traced"
 Held = Mapping[tuple[int, int], list[tuple[tuple[int, ...], int]]]  # lengths and computed tokens by rank and step
 
@@ -28,10 +28,11 @@ def of_watched(files: list[WatchedRank]) -> Held:
 
 
 def joined(run: SeenRun, held: Held, where: str) -> SeenRun:
-    """The run with these lengths. A run of several microbatches that no file told apart has them told by it."""
+    """The run with these lengths. Where a rank's microbatches were not told apart, they are as many as are held."""
     alone = len(run.seen) == 1 and run.seen[0] not in {rank for rank, _ in held}
     steps = tuple(_joined(run, step, held, 0 if alone else None, where) for step in run.steps)
-    return replace(run, steps=steps, rests="lengths", lacks=tuple(text for text in run.lacks if text != LENGTHS))
+    lacks = tuple(text for text in run.lacks if not text.startswith(LACKED))
+    return replace(run, steps=steps, rests="lengths", lacks=lacks)
 
 
 def _joined(run: SeenRun, step: RanStep, held: Held, device: int | None, where: str) -> RanStep:

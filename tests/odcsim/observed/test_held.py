@@ -6,14 +6,14 @@ import pytest
 from watches import ran, step, wrote
 
 from odcsim.errors import InputError
-from odcsim.observed.held import LENGTHS, joined, of_table, of_watched
+from odcsim.observed.held import LACKED, joined, of_table, of_watched
 from odcsim.observed.run import RanMicrobatch, RanStep, SeenRun
 from odcsim.observed.watched import read_ranks
 
 
 def run(ranks=(0, 1), microbatches=2):
     ran = tuple(RanMicrobatch(rank, i, 1.0) for rank in ranks for i in reversed(range(microbatches)))
-    return SeenRun("made", max(ranks) + 1, tuple(ranks), (RanStep(3, 2.0, ran),), rests="seconds", lacks=(LENGTHS, "x"))
+    return SeenRun("made", max(ranks) + 1, tuple(ranks), (RanStep(3, 2.0, ran),), rests="seconds", lacks=(*LACKED, "x"))
 
 
 def table(folder, rows, names="device,step,lengths"):

@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+from pathlib import Path
 
 import pipelines
 import pytest
@@ -14,6 +15,7 @@ from odcsim.observed import files
 from odcsim.observed.files import kind_of, read, sources_of
 
 pytest.importorskip("pyarrow")
+FIXTURES = Path(__file__).with_name("fixtures")
 TRACE = {"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 2}]}
 STEPS = {"log_history": [{"step": 1, "train_runtime": 1.0}]}
 SECONDS = "step,seconds,tokens\n1,2.5,100\n"
@@ -150,3 +152,45 @@ def test_a_timeline_needs_the_schedule_that_it_ran(timeline, schedules, tmp_path
         read([str(ran)])
     schedule.write(schedules, plan)
     assert kind_of([str(plan), str(ran)]) == kind_of([str(tmp_path)]) == files.TIMELINE
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """A run whose traces tell no lengths, and its lengths by rank and step."""
+    for rank in (0, 1):
+        shutil.copy(FIXTURES / f"lengths-rank{rank}.json.gz", tmp_path)
+    ranks = json.loads((FIXTURES / "truth.json").read_text())["runs"]["lengths"]["ranks"]
+    steps = [step.number for step in read([str(tmp_path)]).steps]
+    every = {(rank, n): held for rank, of in enumerate(ranks) for n, held in zip(steps, of["lengths"], strict=True)}
+    return tmp_path, every
+
+
+def test_traces_get_their_lengths_from_a_table(traced, tmp_path_factory):
+    folder, every = traced
+    table = tmp_path_factory.mktemp("beside") / "lengths.csv"
+    rows = [f"{rank},{n},{length}" for (rank, n), held in every.items() for length in held]
+    table.write_text("\n".join(["device,step,lengths", *rows]))
+    run = read([str(folder)], lengths=str(table))
+    assert {(m.rank, s.number, m.number): m.lengths for s in run.steps for m in s.microbatches} == {
+        (rank, n, i): (length,) for (rank, n), held in every.items() for i, length in enumerate(held)
+    }
+    assert read([str(folder)]).rests == "seconds"
+    assert run.rests == "lengths"
+    assert not any("what microbatches held" in text for text in run.lacks)
+    table.write_text("\n".join(["device,step,lengths", *rows[:-1]]))
+    with pytest.raises(InputError, match=r"lengths.csv: 2 microbatches in step 4 on rank 1, where 3 ran"):
+        read([str(folder)], lengths=str(table))
+
+
+def test_traces_get_their_lengths_from_the_watcher_beside_them_where_steps_are_the_same(traced):
+    folder, every = traced
+    ranks = [
+        [step(n, [ran(i, 1, [length]) for i, length in enumerate(held)]) for (r, n), held in every.items() if r == rank]
+        for rank in (0, 1)
+    ]
+    wrote(folder, ranks)
+    assert read([str(folder)]).rests == "lengths"
+    wrote(folder, [rows[1:] for rows in ranks])
+    run = read([str(folder)])
+    assert run.rests == "seconds"
+    assert "what the files of odc_engine.watch tell: no lengths of step 2 on rank 0" in run.lacks
