@@ -164,33 +164,37 @@ def _offsets(files: Sequence[WatchedRank], numbers: Sequence[int]) -> dict[int, 
 
 
 def _step(number: int, ranks: Sequence[tuple[int, WatchedStep, float]], told: bool) -> RanStep:
-    """With pieces and meetings where compute is told apart from waiting."""
+    """`told`: whether compute is told apart from waiting; else a microbatch is one piece, in no meeting."""
     microbatches = tuple(
         RanMicrobatch(
-            rank, i, m.seconds - m.waited if m.waited is not None else 0.0, m.seconds, m.lengths, computed=m.computed
+            rank,
+            i,
+            m.seconds - m.waited if told and m.waited is not None else 0.0,
+            m.seconds,
+            m.lengths,
+            computed=m.computed,
         )
         for rank, step, _ in ranks
         for i, m in enumerate(step.microbatches)
     )
-    if not told:
-        return RanStep(number, max(step.seconds for _, step, _ in ranks), microbatches)
     zero = min(step.begin - offset for _, step, offset in ranks)
     starts = {rank: step.begin - offset - zero for rank, step, offset in ranks}
     end = max(starts[rank] + step.seconds for rank, step, _ in ranks)
     steps = {rank: step for rank, step, _ in ranks}
-    tracks = tuple(_track(rank, step, starts[rank], end) for rank, step in steps.items())
+    tracks = tuple(_track(rank, step, starts[rank], end, told) for rank, step in steps.items())
     count = max(len(step.microbatches) for step in steps.values())
-    return RanStep(number, end, microbatches, tracks, tuple(_met(i, steps, starts) for i in range(count)))
+    meetings = tuple(_met(i, steps, starts) for i in range(count)) if told else ()
+    return RanStep(number, end, microbatches, tracks, meetings)
 
 
-def _track(rank: int, step: WatchedStep, start: float, end: float) -> Track:
+def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool) -> Track:
     """Waiting is put behind what was computed, and the loader, then the collector, where no microbatch ran."""
     rows: list[tuple[float, float, Doing, int]] = []
     free, at = [], 0.0
     for i, m in enumerate(step.microbatches):
         begin, until = max(at, m.begin), max(at, m.begin + m.seconds)
         free.append((at, begin))
-        came = max(begin, until - (m.waited or 0.0))
+        came = max(begin, until - (m.waited or 0.0)) if told else begin
         rows += [(begin, came, Doing.COMPUTE, i), (came, until, Doing.MEETING, i)]
         at = until
     free.append((at, max(at, step.seconds)))
@@ -200,7 +204,7 @@ def _track(rank: int, step: WatchedStep, start: float, end: float) -> Track:
             rows.append((low, low + taken, kind, NO))
             free[place], seconds = (low + taken, high), seconds - taken
     begins, ends, kinds, of = (np.array(column) for column in zip(*rows, strict=True))
-    meetings = np.where(kinds == Doing.MEETING, of, NO)
+    meetings = np.where((kinds == Doing.MEETING) & told, of, NO)
     return track_of(rank, start + begins, start + ends, kinds, meetings, of, (0.0, end))
 
 

@@ -30,6 +30,10 @@ def tracked(run: SeenRun, table: ComputedTable) -> tuple[SeenRun, Floats]:
             rows = list(zip(table.ranks[here].tolist(), table.numbers[here].tolist(), strict=True))
             own, wall = (dict(zip(rows, of.tolist(), strict=True)) for of in (computes[here], walls))
             step = (_meeting if together else _alone)(step, own, wall, run.ranks)
+        elif together and not step.meetings and not all(m.seconds for m in step.microbatches):
+            here = np.flatnonzero(table.steps == place)
+            rows = list(zip(table.ranks[here].tolist(), table.numbers[here].tolist(), strict=True))
+            step = _parted(step, dict(zip(rows, computes[here].tolist(), strict=True)), run.ranks)
         steps.append(step)
     return replace(run, steps=tuple(steps)), computes
 
@@ -88,10 +92,32 @@ def _meeting(step: RanStep, own: _Seconds, wall: _Seconds, ranks: int) -> RanSte
             ends[number] = max(ends.get(number, 0.0), pieces.edges[-1])
         pieces.add(max(step.seconds, pieces.edges[-1]), Doing.EDGE, NO, NO)
         tracks.append(pieces.track(rank))
-    met = tuple(
+    return replace(step, tracks=tuple(tracks), meetings=_met(came, ends, ranks))
+
+
+def _parted(step: RanStep, own: _Seconds, ranks: int) -> RanStep:
+    """Pieces in which a microbatch's compute is not told apart from its meeting are cut in two."""
+    came: dict[int, dict[int, float]] = {}
+    tracks, ends = [], dict[int, float]()
+    for track in step.tracks:
+        pieces = _InferredTrack(float(track.edges[0]))
+        for kind, number, end in zip(track.kinds, track.microbatches.tolist(), track.edges[1:].tolist(), strict=True):
+            if kind == Doing.MEETING and number != NO:
+                pieces.add(min(end, pieces.edges[-1] + own.get((track.rank, number), 0.0)), Doing.COMPUTE, NO, number)
+                came.setdefault(number, {})[track.rank] = pieces.edges[-1]
+                pieces.add(end, Doing.MEETING, number, number)
+                ends[number] = max(ends.get(number, end), end)
+            else:
+                pieces.add(end, Doing(kind), NO, number)
+        tracks.append(pieces.track(track.rank))
+    return replace(step, tracks=tuple(tracks), meetings=_met(came, ends, ranks))
+
+
+def _met(came: Mapping[int, Mapping[int, float]], ends: Mapping[int, float], ranks: int) -> tuple[Met, ...]:
+    """One meeting for each number of a microbatch."""
+    return tuple(
         Met("microbatch", 0, ranks, came.get(n, {}), ends.get(n, 0.0)) for n in range(max(came, default=-1) + 1)
     )
-    return replace(step, tracks=tuple(tracks), meetings=met)
 
 
 def _alone(step: RanStep, own: _Seconds, wall: _Seconds, ranks: int) -> RanStep:
@@ -120,8 +146,8 @@ def _of_ranks(own: _Seconds) -> Iterator[tuple[int, list[int]]]:
 class _InferredTrack:
     """Pieces of one rank, each from where the one before it ended."""
 
-    def __init__(self) -> None:
-        self.edges = [0.0]
+    def __init__(self, begin: float = 0.0) -> None:
+        self.edges = [begin]
         self.does: list[tuple[int, int, int]] = []
 
     def add(self, end: float, kind: Doing, meeting: int, microbatch: int) -> None:

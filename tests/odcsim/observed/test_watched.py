@@ -53,7 +53,8 @@ def test_microbatches_have_their_lengths_and_seconds(tmp_path):
 def test_where_waiting_is_not_told_it_is_not_made_up(tmp_path):
     run = read(wrote(tmp_path, [[step(0, [ran(0, 1.5, [5], None)])]]))
     (one,) = run.steps[0].microbatches
-    assert (one.seconds, one.wall, run.steps[0].tracks) == (0.0, 1.5, ())
+    assert (one.seconds, one.wall, run.steps[0].meetings) == (0.0, 1.5, ())
+    assert sums(run.steps[0].tracks[0])[Doing.COMPUTE] == 0
     assert "compute apart from waiting, which follows from lengths alone" in run.lacks
 
 
