@@ -1,15 +1,17 @@
 """A rank's pieces through all steps as one line, so that what it did in any window can be looked up.
 
-Of a piece in a meeting the seconds until the last rank came are waiting, and those after it a transfer. Where only some
-of the ranks that met were seen, the last may be one that was not: what comes before the shortest transfer of its like
-is untold.
+Of a piece in a meeting the seconds until the last rank came are waiting, and those after it a transfer, unless the last
+rank hides them behind its compute: had it been as quick as those that came before it, it would have come earlier by as
+much. Where only some of the ranks that met were seen, the last may be one that was not: what comes before the shortest
+transfer of its like is untold.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from odcsim.decide.diagnosis.computed import Rows
 from odcsim.observed.run import NO, Doing, Met, RanStep, Track
 from odcsim.timeline import Floats, Ints
 
@@ -28,6 +30,7 @@ _STATE = {
 }
 _STATE_OF = np.array([_STATE[kind] for kind in Doing])
 NEAR = 1e-9  # of the times: rounding
+Work = tuple[Floats, Floats]  # moments, and how much a rank has computed up to each
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class SeenMeetings:
     last: Ints  # the rank that came last, of those that were seen
     came: Floats = field(repr=False)  # when it did
     begun: Floats = field(repr=False)  # when bytes began to move: later, where somebody who was not seen came later
+    whole: Rows = field(repr=False)  # all that met were seen
     first: Ints = field(repr=False)  # of each step
 
 
@@ -76,7 +80,8 @@ def meetings_of(steps: Sequence[RanStep], shortest: dict[tuple[str, int, int], f
     came = np.array([max(met.came.values(), default=-np.inf) for met in every], dtype=np.float64)
     begun = np.array([_begun(met, shortest) for met in every], dtype=np.float64)
     first = np.cumsum(counts, dtype=np.int64) - np.array(counts, dtype=np.int64)
-    return SeenMeetings(last, came, begun, first)
+    whole = np.array([len(met.came) >= met.ranks for met in every], dtype=np.bool_)
+    return SeenMeetings(last, came, begun, whole, first)
 
 
 def shortest_of(steps: Iterable[RanStep]) -> dict[tuple[str, int, int], float]:
@@ -115,12 +120,12 @@ def line_of(
     tracks: Sequence[tuple[int, Track]],
     met: SeenMeetings,
     first: int,
-    known: frozenset[int],
+    work: Mapping[int, Work],
     rows: dict[tuple[int, int], Ints],
     split: Floats,
 ) -> RankLine:
-    """`tracks`: with the place of their step, of which `first` is the first in `met`. `rows`: of the table of
-    microbatches, by step and rank. `split`: [EVEN to CHANCE, row], the last row that of no microbatch."""
+    """`tracks`: with the place of their step, of which `first` is the first in `met`. `work`: of every rank. `rows`: of
+    the table of microbatches, by step and rank. `split`: [EVEN to CHANCE, row], the last row that of no microbatch."""
     pieces = [_pieces(place, track, met.first[place - first], rows.get((place, rank))) for place, track in tracks]
     starts, ends, kinds, meetings, numbers, places = (np.concatenate(of) for of in zip(*_bridged(pieces), strict=True))
     edges = np.maximum.accumulate(np.append(starts, ends[-1:]))
@@ -130,13 +135,37 @@ def line_of(
     of = meetings[inside]
     whom[inside] = met.last[of]
     own = (met.last[of] == rank) | (met.last[of] == NO)
-    until[inside] = np.where(own, starts[inside], np.clip(met.came[of], starts[inside], ends[inside]))
+    came = np.clip(met.came[of], starts[inside], ends[inside])
+    hidden = _hidden(met.last[of], came, ends[inside], work) * met.whole[of]
+    until[inside] = np.where(own, starts[inside], np.minimum(came + hidden, ends[inside]))
     begun[inside] = np.clip(met.begun[of], until[inside], ends[inside])
     begun[inside[met.last[of] == NO]] = ends[inside[met.last[of] == NO]]
-    told = np.isin(whom, list(known))
+    told = np.isin(whom, list(work))
     states = np.stack([_STATE_OF[kinds]] * 3, axis=1)
     states[inside, 0], states[inside, 1], states[inside, 2] = np.where(told[inside], WAIT, UNTOLD), UNTOLD, TRANSFER
     return _summed(rank, starts, np.stack([until, begun, ends], axis=1), states, numbers, places, whom, split)
+
+
+def work_of(tracks: Iterable[Track]) -> Work:
+    """When a rank computes, in any of its steps."""
+    edges, sums, total = [np.zeros(0)], [np.zeros(0)], 0.0
+    for track in tracks:
+        computed = np.append(0.0, np.cumsum(np.diff(track.edges) * (track.kinds == Doing.COMPUTE)))
+        edges.append(track.edges)
+        sums.append(total + computed)
+        total += float(computed[-1])
+    return np.maximum.accumulate(np.concatenate(edges)), np.concatenate(sums)
+
+
+def _hidden(last: Ints, since: Floats, until: Floats, work: Mapping[int, Work]) -> Floats:
+    """Seconds for which the last to come computed: bytes that it hides are none that the others wait for, but it."""
+    found = np.zeros(len(last))
+    for rank in np.unique(last):
+        if int(rank) in work:
+            here = last == rank
+            low, high = (np.interp(times[here], *work[int(rank)]) for times in (since, until))
+            found[here] = high - low
+    return found
 
 
 def _summed(

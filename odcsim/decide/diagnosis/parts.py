@@ -7,7 +7,17 @@ import numpy as np
 from odcsim.decide.diagnosis.computed import ComputedTable, table_of
 from odcsim.decide.diagnosis.found import Breakdown, LateMicrobatch, RankFound, StepPart
 from odcsim.decide.diagnosis.inferred import tracked
-from odcsim.decide.diagnosis.lines import CHANCE, UNTOLD, WAIT, RankLine, line_of, meetings_of, shortest_of, stretches
+from odcsim.decide.diagnosis.lines import (
+    CHANCE,
+    UNTOLD,
+    WAIT,
+    RankLine,
+    line_of,
+    meetings_of,
+    shortest_of,
+    stretches,
+    work_of,
+)
 from odcsim.decide.diagnosis.paces import PERSISTS, Paces, paces_of
 from odcsim.decide.diagnosis.pipeline import broken_pipeline
 from odcsim.decide.diagnosis.shares import step_parts
@@ -86,11 +96,11 @@ def _lines(
     for place, step in enumerate(steps, first):
         for track in step.tracks:
             of_rank.setdefault(track.rank, []).append((place, track))
-    known = frozenset(of_rank)
+    work = {rank: work_of(track for _, track in tracks) for rank, tracks in of_rank.items()}
     lines = {}
     for rank, tracks in of_rank.items():
         split[:, -1] = 1 / paces.times[rank], 1 - 1 / paces.times[rank], 0.0
-        lines[rank] = line_of(rank, tracks, met, first, known, rows, split)
+        lines[rank] = line_of(rank, tracks, met, first, work, rows, split)
     return lines
 
 

@@ -239,3 +239,21 @@ def test_a_step_of_which_nothing_is_known_is_untold():
 def test_nothing_says_whether_a_rank_is_slow_and_that_is_said():
     step = RanStep(0, 8.0, (), (track(0, (C, 3.0), (M, 8.0, 0)), track(1, (C, 8.0))), (met(3.0, 8.0),))
     assert any(line.startswith("whether a rank is slow") for line in broken_down(run_of(step)).cannot)
+
+
+def test_a_wait_s_window_begins_where_the_last_had_waited_for_whom_it_holds_up_now():
+    """Rank 0's loader holds rank 1 up, then rank 1's compute rank 0: the loader is not to blame for the second."""
+    tracks = (
+        track(0, (L, 4.0), (C, 5.0), (C, 6.0), (M, 9.0, 1)),
+        track(1, (C, 1.0), (M, 5.0, 0), (C, 9.0)),
+    )
+    found = broken_down(run_of(RanStep(0, 9.0, (), tracks, (met(5.0, 1.0), met(6.0, 9.0)))))
+    assert shares(found) == {"compute": (2 + 5) / 2, "loader": (4 + 4) / 2, "lengths": 3 / 2}
+
+
+def test_bytes_that_the_last_hides_are_waited_for_because_of_it():
+    """Rank 1 asks a layer ahead and computes while bytes move; rank 0 has nothing else to do."""
+    tracks = track(0, (C, 1.0), (M, 4.0, 0), (M, 4.5, 1), (C, 5.0)), track(1, (C, 4.0), (M, 4.5, 1), (C, 5.0))
+    step = RanStep(0, 5.0, (), tracks, (met(1.0, 2.0, done=4.0), met(4.0, 4.0, done=4.5)))
+    found = broken_down(run_of(step))
+    assert shares(found) == {"compute": (1.5 + 4.5) / 2, "lengths": 3 / 2, "transfer": 0.5}

@@ -1,0 +1,157 @@
+"""Simulated runs: the cause that a cluster or its samples have is named, as large as the simulation says without it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from odcsim import catalog
+from odcsim.balance import balance
+from odcsim.cluster import Cluster, cluster_of, read_cluster
+from odcsim.cost import Cost
+from odcsim.decide.diagnosis.found import Breakdown
+from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.executors.simulation import Simulation, simulate
+from odcsim.observed.timelines import run_of
+from odcsim.profile import Polynomial, Profile
+from odcsim.results.metrics import usage
+from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.timeline import Timeline
+
+MODEL = catalog.model("qwen2.5-0.5b")
+PROFILE = Profile(
+    model=MODEL.name, gpu="a100", fidelity="calibrated", origin="a test",
+    forward=Polynomial(1e-5, 1e-7, 2e-12), backward=Polynomial(2e-5, 2e-7, 4e-12), head=Polynomial(0.0, 4e-7),
+    embed=Polynomial(0.0, 5e-8), overhead=1e-4, optimizer=2e-3, publish=1e-4,
+)  # fmt: skip
+PLAIN = cluster_of(catalog.gpu("a100"), 4)
+SYNCS = ("collective", "deferred", "on-demand")
+CAUSES = {
+    "lengths": "",
+    "device": "[slow]\n2 = 1.25\n",
+    "transfer": "link_share = 0.1\n",
+    "untold": "jitter = 0.05\n",
+    "": "",
+}
+WAITING = ("lengths", "device", "loader", "collector", "launch", "stages", "bubble", "untold", "edges")
+POINTS = 0.02
+
+
+def samples(kind: str, seed: int = 0) -> ScheduleFile:
+    """Twelve minibatches of four devices and three samples each: alike, or not."""
+    rng = np.random.default_rng(seed)
+    schedules = []
+    for _ in range(12):
+        lengths = (
+            np.full(12, 24000) if kind == "even" else np.clip(rng.lognormal(9.6, 0.8, 12), 1000, 60000).astype(int)
+        )
+        devices = balance("native", lengths, lengths.astype(float), 4, 60000)
+        schedules.append(Schedule(tuple(lengths.tolist()), devices))
+    return ScheduleFile(Header("native", MODEL.name, "a test", 60000, 4), tuple(schedules)).sealed()
+
+
+def ran(sync: str, file: ScheduleFile, cluster: Cluster = PLAIN) -> Timeline:
+    return simulate(file, Simulation(Cost(MODEL, PROFILE, cluster), sync, "des"))
+
+
+def found(sync: str, file: ScheduleFile, cluster: Cluster = PLAIN) -> Breakdown:
+    return broken_down(run_of(ran(sync, file, cluster), file))
+
+
+def step(sync: str, file: ScheduleFile, cluster: Cluster = PLAIN) -> float:
+    return float(usage(ran(sync, file, cluster)).makespan.mean())
+
+
+@pytest.fixture
+def clusters(tmp_path):
+    def read(*causes: str) -> Cluster:
+        keys = sorted((CAUSES[cause] for cause in causes), key=lambda text: text.startswith("["))
+        path = tmp_path / "cluster.toml"
+        path.write_text("".join(keys), encoding="utf-8")
+        return read_cluster(path, PLAIN)
+
+    return read
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_parts_are_what_usage_says_of_the_timeline(sync, clusters):
+    """But for bytes that move while nobody but the last to come is at work: usage calls them a gather or a push, and
+    they wait for who came last."""
+    file, cluster = samples("uneven"), clusters("device", "untold")
+    used, told = usage(ran(sync, file, cluster)), found(sync, file, cluster)
+    parts = used.idle_parts()
+    assert told.seconds == pytest.approx(used.makespan.mean())
+    waited = sum(told.share(name) for name in ("lengths", "device", "untold"))
+    assert waited == pytest.approx(parts["wait_inside"] + parts["wait_end"], abs=POINTS)
+    assert told.share("transfer") == pytest.approx(parts["gather"] + parts["push"], abs=POINTS)
+    assert told.share("compute") == pytest.approx(1 - used.idle(), abs=0.005)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("cause", CAUSES)
+def test_one_cause_is_named_and_no_other(sync, cause, clusters):
+    file = samples("uneven" if cause == "lengths" else "even")
+    told, used = found(sync, file, clusters(cause)), usage(ran(sync, file, clusters(cause)))
+    parts = used.idle_parts()
+    if cause == "transfer":
+        assert told.share("transfer") == pytest.approx(parts["gather"] + parts["push"], abs=POINTS)
+        assert told.share("transfer") > 0.02
+    elif cause:
+        assert told.share(cause) == pytest.approx(parts["wait_inside"] + parts["wait_end"], abs=POINTS)
+        assert told.share(cause) > 0.003
+    assert all(told.share(name) < 0.01 for name in WAITING if name != cause)
+    assert [rank.rank for rank in told.ranks if rank.pace != 1.0] == ([2] if cause == "device" else [])
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_a_slow_device_costs_what_the_simulation_saves_without_it(sync, clusters):
+    """The slow one itself computes meanwhile: three of four wait for it."""
+    file = samples("even")
+    slow, plain = step(sync, file, clusters("device")), step(sync, file)
+    assert found(sync, file, clusters("device")).share("device") == pytest.approx(0.75 * (1 - plain / slow), abs=POINTS)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_uneven_lengths_cost_what_the_simulation_saves_where_every_microbatch_holds_the_mean(sync):
+    """By a profile without squares, so that a mean takes as long as what it is the mean of."""
+    linear = replace(PROFILE, forward=Polynomial(0.0, 1e-7), backward=Polynomial(0.0, 2e-7), head=Polynomial(0.0, 4e-7))
+    cost, file = Cost(MODEL, linear, PLAIN), samples("uneven")
+    mean = [round(sum(s.lengths) / len(s.lengths)) for s in file.schedules]
+    even = replace(
+        file,
+        schedules=tuple(
+            replace(s, lengths=(length,) * len(s.lengths), devices=tuple(((i,), (i + 4,), (i + 8,)) for i in range(4)))
+            for s, length in zip(file.schedules, mean, strict=True)
+        ),
+    ).sealed()
+    uneven = simulate(file, Simulation(cost, sync, "des"))
+    saved = 1 - usage(simulate(even, Simulation(cost, sync, "des"))).makespan.sum() / usage(uneven).makespan.sum()
+    assert broken_down(run_of(uneven, file)).share("lengths") == pytest.approx(saved, abs=POINTS)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_a_slow_link_costs_what_the_simulation_saves_without_it(sync, clusters):
+    file = samples("even")
+    slow, plain = step(sync, file, clusters("transfer")), step(sync, file)
+    before = found(sync, file).share("transfer") * plain / slow
+    saved = 1 - plain / slow
+    assert found(sync, file, clusters("transfer")).share("transfer") - before == pytest.approx(saved, abs=POINTS)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_all_causes_together_are_named_each(sync, clusters):
+    """Who waits for a slow device and for long samples waits once: what a cause adds lies between what it adds to none
+    and what it adds to all others."""
+    file, both = samples("uneven"), clusters("device", "transfer")
+    told, whole = found(sync, file, both), step(sync, file, both)
+    without = {"device": clusters("transfer"), "transfer": clusters("device")}
+    for cause, share in (("device", 0.75), ("transfer", 1.0)):
+        others = found(sync, file, without[cause])
+        saved = whole - others.seconds
+        added = step(sync, file, clusters(cause)) - step(sync, file)
+        low, high = sorted((share * saved / whole, share * added / whole))
+        before = others.share(cause) * others.seconds / whole
+        assert low - POINTS <= told.share(cause) - before <= high + POINTS
+    assert told.share("lengths") > 0.1
+    assert [rank.rank for rank in told.ranks if rank.pace != 1.0] == [2]
+    assert told.ranks[2].pace == pytest.approx(1.25, abs=0.01)
