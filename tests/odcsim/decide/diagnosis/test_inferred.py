@@ -1,0 +1,103 @@
+"""Steps of which nothing but microbatches is known come to what their tracks would say."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.observed.run import RanMicrobatch, RanStep, SeenRun
+
+
+def seconds_of(lengths):
+    return 0.05 + 1e-5 * sum(lengths) + 2e-10 * sum(n * n for n in lengths)
+
+
+def watched(sync, *, pace=(1.0, 1.0, 1.0), seed=0, told=False, steps=20, noise=0.005, even=False):
+    """A run, and the shares that its ranks computed and waited: under collectives all take as long as the slowest."""
+    rng = np.random.default_rng(seed)
+    ranks, computed, whole, found = len(pace), 0.0, 0.0, []
+    for number in range(steps):
+        draw = (lambda: (5000,)) if even else lambda: tuple(rng.integers(100, 9000, rng.integers(1, 4)).tolist())
+        held = [[draw() for _ in range(3)] for _ in range(ranks)]
+        own = np.array([[seconds_of(of) * pace[r] * rng.lognormal(0, noise) for of in held[r]] for r in range(ranks)])
+        walls = np.broadcast_to(own.max(axis=0), own.shape) if sync == "collective" else own
+        took = float(walls.sum(axis=1).max())
+        rows = [
+            RanMicrobatch(r, m, float(own[r, m]) if told else 0.0, float(walls[r, m]), held[r][m])
+            for r in range(ranks)
+            for m in range(3)
+        ]
+        found.append(RanStep(number, took, tuple(rows)))
+        computed, whole = computed + float(own.sum()), whole + took * ranks
+    return SeenRun("a test", ranks, tuple(range(ranks)), tuple(found), sync), 1 - computed / whole
+
+
+@pytest.mark.parametrize("sync", ["collective", "on-demand"])
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_waiting_is_found_from_what_microbatches_hold(sync, told, seed):
+    run, waited = watched(sync, seed=seed, told=told)
+    found = broken_down(run)
+    assert found.share("lengths") == pytest.approx(waited, abs=0.02)
+    assert sum(part.share for part in found.parts if part.name not in ("compute", "lengths")) < 0.02
+    assert all(rank.pace == 1.0 for rank in found.ranks)
+
+
+@pytest.mark.parametrize("sync", ["collective", "on-demand"])
+@pytest.mark.parametrize("told", [False, True])
+def test_a_slow_rank_is_told_from_those_with_longer_samples(sync, told):
+    run, waited = watched(sync, pace=(1.0, 1.0, 1.4), told=told)
+    found = broken_down(run)
+    assert found.ranks[2].pace == pytest.approx(1.4, rel=0.03)
+    assert found.share("lengths") + found.share("device") == pytest.approx(waited, abs=0.02)
+    assert found.share("device") > 0.05
+    assert found.ranks[2].caused > max(found.ranks[0].caused, found.ranks[1].caused)
+
+
+def test_the_slowest_of_each_meeting_is_the_one_that_is_named():
+    run, _ = watched("collective")
+    for late in broken_down(run).late:
+        held = {
+            one.rank: seconds_of(one.lengths)
+            for one in run.steps[late.step].microbatches
+            if one.number == late.microbatch
+        }
+        assert late.rank == max(held, key=held.get)
+
+
+def test_what_is_between_microbatches_is_of_the_edges():
+    run, _ = watched("collective")
+    longer = replace(run, steps=tuple(replace(step, seconds=step.seconds + 0.5) for step in run.steps))
+    assert broken_down(longer).by_step["edges"] == pytest.approx([0.5] * 20)
+
+
+def test_a_rank_that_runs_fewer_microbatches_waits_at_the_end():
+    rows = [RanMicrobatch(0, m, 0.0, 1.0, (100,)) for m in range(3)] + [RanMicrobatch(1, 0, 0.0, 1.0, (100,))]
+    found = broken_down(SeenRun("a test", 2, (0, 1), (RanStep(0, 3.0, tuple(rows)),), "on-demand"))
+    assert found.by_step["compute"] == pytest.approx([2.0])
+    assert found.by_step["lengths"] == pytest.approx([1.0])
+
+
+def test_that_a_slow_device_does_not_show_where_all_hold_the_same_is_said():
+    run, _ = watched("collective", pace=(1.0, 1.0, 1.4), even=True)
+    assert any("waiting is inferred from what microbatches hold" in line for line in broken_down(run).cannot)
+    assert not any("inferred" in line for line in broken_down(watched("collective", told=True)[0]).cannot)
+
+
+def test_where_nothing_is_known_of_microbatches_but_their_walls_all_of_it_is_compute_and_that_is_said():
+    run, _ = watched("collective")
+    bare = replace(
+        run,
+        steps=tuple(replace(s, microbatches=tuple(replace(m, lengths=()) for m in s.microbatches)) for s in run.steps),
+    )
+    found = broken_down(bare)
+    assert found.share("compute") == pytest.approx(1.0)
+    assert any(line.startswith("how long ranks waited inside microbatches") for line in found.cannot)
+
+
+def test_compute_that_is_told_apart_is_taken_as_it_is_whatever_lengths_say():
+    run, waited = watched("collective", told=True, noise=0.3)
+    found = broken_down(run)
+    assert found.share("compute") == pytest.approx(1 - waited, abs=1e-9)
+    assert found.share("untold") > 0.05
