@@ -17,14 +17,14 @@ from odcsim.decide.diagnosis.found import EFFORTS
 from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.decide.diagnosis.ran import dealt
 from odcsim.decide.diagnosis.seconds import measured, plain
-from odcsim.decide.diagnosis.told import answer
-from odcsim.decide.diagnosis.tried import _fuller
+from odcsim.decide.diagnosis.told import answer, worth
+from odcsim.decide.diagnosis.tried import TriedWay, _fuller
 from odcsim.decide.evaluate import evaluate, simulated
 from odcsim.decide.setting import assign, drawn, plan
 from odcsim.executors import simulation
 from odcsim.neighbours.asking import flags
 from odcsim.observed import files, timelines
-from odcsim.observed.run import Met, SeenRun
+from odcsim.observed.run import Met
 from odcsim.recipe import Recipe
 
 CLOSE = 0.03
@@ -86,8 +86,20 @@ def test_what_is_run_as_well_as_can_be_has_nothing_to_gain_from_a_sampler():
 
 
 def test_the_same_run_has_the_same_answer():
-    setting = setting_of(minibatches=4)
-    assert told(setting)[1].ways == told(setting)[1].ways
+    """What ranks held that nobody saw is drawn."""
+    run = run_of(setting_of(minibatches=6))
+    some = replace(run, seen=tuple(range(5)))
+    first, again = (changes(some, found_of(some), {"seed": 3}) for _ in range(2))
+    assert first.ways
+    assert first.ways == again.ways
+
+
+def test_a_way_is_worth_it_by_a_margin_and_beyond_chance():
+    setting = setting_of(minibatches=2)
+    row = evaluate(setting, [("native", "collective")])
+    gains = ((1.02, 1.01, 1.03), (1.2, 0.9, 1.5), (1.04, 1.01, 1.07), (1.3, 1.2, 1.4))
+    every = [TriedWay(EFFORTS[1], str(gain), row, gain) for gain in gains]
+    assert [one.gain for one in worth(every)] == [gains[2], gains[3]]
 
 
 def test_a_slow_rank_is_in_both_and_mending_it_is_a_way():
@@ -224,8 +236,10 @@ def test_flags_reads_the_rows(padded, tmp_path, capsys):
 
 
 def test_one_device_has_nobody_to_wait_for():
-    run = SeenRun("a run", 1, (0,), ())
-    assert changes(run, found_of(replace(run_of(setting_of(minibatches=2)), seen=(0,))), {}).ways == ()
+    run = run_of(setting_of(devices=1))
+    found = changes(run, found_of(run), {})
+    assert found.ways == ()
+    assert "waits for nobody" in found.cannot[0]
 
 
 FIXTURES = ROOT / "tests/odcsim/observed/fixtures"
