@@ -29,7 +29,8 @@ def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes
         return Changes((), 0.0, "", cannot=(f"what other ways would bring: {error.problem}",))
     step = float(known.measured.mean())
     ways = tuple(
-        change(one, known.setting, step, _rested(known, one), sized=known.sized) for one in worth(tried(known))
+        change(one, known.setting, step, _rested(known, one), sized=known.sized, whole=known.deals.whole)
+        for one in worth(tried(known))
     )
     return Changes(ways, known.replayed, _rests(known), inputs(known.setting), tuple(_cannot(known)))
 
@@ -66,5 +67,5 @@ def _cannot(known: Replay) -> Iterator[str]:
         yield f"what {counted(known.deals.unseen, 'rank')} held that nobody saw: taken to be like what others held"
     if known.sized and not known.fits and known.evaluation.rows[0].memory_limit is not None:
         yield "memory: by its estimate what ran does not fit"
-    if known.deals.whole and known.setting.trainer in TRAINERS:
-        yield f"what {known.setting.trainer}'s own settings bring: they need lengths"
+    if known.deals.whole and known.trainer in TRAINERS:
+        yield f"what {known.trainer}'s own settings bring: they need lengths"

@@ -90,7 +90,7 @@ class Change:
     seconds: float  # of a step
     balancer: str
     sync: str
-    max_tokens: int
+    max_tokens: int  # of a microbatch; 0: those that ran are moved whole
     row: Mapping[str, Any]  # of the spine, as 'odcsim compare --json' prints it
     dollars_a_day: float | None = None  # saved, where a price is known
     setting: str = ""  # what to set in the trainer, in its words

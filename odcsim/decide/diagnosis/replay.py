@@ -46,6 +46,7 @@ class Replay:
     evaluation: Evaluation = field(repr=False)
     sized: bool  # the model is known, and with it what memory is for
     asked_limit: int = 0  # of a microbatch; 0: nobody asked for one
+    trainer: str | None = None  # whose run it is, as somebody said
 
     @property
     def ran(self) -> Floats:
@@ -86,6 +87,7 @@ def replay(run: SeenRun, found: Breakdown, words: Mapping[str, Any]) -> Replay:
     model = catalog.model(question.model) if question.model else seconds.plain(run)
     known = _cost(run, deals, question, model, paces)
     terms = {name: getattr(question, name) for name in TERMS} | {"in_order": True, "minibatches": len(deals.places)}
+    terms |= {"trainer": None} if deals.whole else {}  # its settings would say tokens, which are made of seconds
     share = max(1, round(deals.trace.size / len(deals.places) / run.ranks))
     setting = Setting(
         deals.trace, known[0], share, deals.limit, model_asked=question.model, stepped=True, **terms

@@ -28,8 +28,11 @@ def worth(every: Iterable[TriedWay]) -> Iterator[TriedWay]:
         yield from sorted(best, key=lambda one: one.gain[0])
 
 
-def change(one: TriedWay, asked: Setting, step: float, rests: str, *, sized: bool = True) -> Change:
-    """`asked`: the question whose inputs the row has; `step`: its seconds as it ran. `sized`: memory is known."""
+def change(
+    one: TriedWay, asked: Setting, step: float, rests: str, *, sized: bool = True, whole: bool = False
+) -> Change:
+    """`asked`: the question whose inputs the row has; `step`: its seconds as it ran. `sized`: memory is known;
+    `whole`: microbatches are moved whole."""
     [row], setting = one.evaluation.rows, one.evaluation.setting
     told = {"max_tokens": setting.limit, **row.as_json(), **({} if sized else UNSIZED)}
     gain, low, high = one.gain
@@ -43,7 +46,7 @@ def change(one: TriedWay, asked: Setting, step: float, rests: str, *, sized: boo
         seconds=step / gain,
         balancer=row.balancer,
         sync=row.sync,
-        max_tokens=setting.limit,
+        max_tokens=0 if whole else setting.limit,
         row=told,
         dollars_a_day=None if price is None else devices * 24 * price * (1 - 1 / gain),
         setting=_setting(asked, told),

@@ -21,6 +21,7 @@ from odcsim.decide.diagnosis.told import answer, worth
 from odcsim.decide.diagnosis.tried import TriedWay, _fuller
 from odcsim.decide.evaluate import evaluate, simulated
 from odcsim.decide.setting import assign, drawn, plan
+from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.neighbours.asking import flags
 from odcsim.observed import files, timelines
@@ -34,6 +35,13 @@ LENGTHS = ("lognormal:median=2000,sigma=1.1,max=16384", "lognormal:median=5000,s
 def told(setting, sync="collective", balancer="native", rests="lengths", asked=(), **of):
     run = run_of(setting, sync, balancer, rests=rests)
     return run, changes(run, found_of(run), dict(asked) | of)
+
+
+def seen_by(run, ranks):
+    """No more of the run than these ranks' files tell."""
+    kept = ([mb for mb in step.microbatches if mb.rank in ranks] for step in run.steps)
+    steps = tuple(replace(step, microbatches=tuple(held)) for step, held in zip(run.steps, kept, strict=True))
+    return replace(run, seen=tuple(ranks), steps=steps)
 
 
 def true_gain(run, setting, way):
@@ -74,6 +82,16 @@ def test_microbatches_that_are_moved_whole_promise_no_more_than_their_samples_do
     assert "moved whole" in whole.rests
 
 
+def test_settings_are_not_told_of_microbatches_that_nobody_looked_into():
+    """Their tokens are made of seconds."""
+    _, found = told(setting_of(), rests="seconds", asked=ASKED | {"trainer": "trl"})
+    assert {(way.max_tokens, way.setting) for way in found.ways} == {(0, "")}
+    assert any("trl's own settings" in words for words in found.cannot)
+    engine = answer(found.inputs, [way.row for way in found.ways])
+    with pytest.raises(InputError, match="as it was priced"):
+        flags("trl", engine, row=len(found.ways))
+
+
 def test_an_even_run_has_nothing_to_gain():
     _, found = told(setting_of("uniform:min=3990,max=4000", max_tokens=4000))
     assert found.ways == ()
@@ -88,7 +106,7 @@ def test_what_is_run_as_well_as_can_be_has_nothing_to_gain_from_a_sampler():
 def test_the_same_run_has_the_same_answer():
     """What ranks held that nobody saw is drawn."""
     run = run_of(setting_of(minibatches=6))
-    some = replace(run, seen=tuple(range(5)))
+    some = seen_by(run, range(5))
     first, again = (changes(some, found_of(some), {"seed": 3}) for _ in range(2))
     assert first.ways
     assert first.ways == again.ways
@@ -98,8 +116,12 @@ def test_a_way_is_worth_it_by_a_margin_and_beyond_chance():
     setting = setting_of(minibatches=2)
     row = evaluate(setting, [("native", "collective")])
     gains = ((1.02, 1.01, 1.03), (1.2, 0.9, 1.5), (1.04, 1.01, 1.07), (1.3, 1.2, 1.4))
-    every = [TriedWay(EFFORTS[1], str(gain), row, gain) for gain in gains]
-    assert [one.gain for one in worth(every)] == [gains[2], gains[3]]
+    every = [TriedWay(effort, "a way", row, gain) for effort in EFFORTS for gain in gains[:3]]
+    assert [one.gain for one in worth([*every, TriedWay(EFFORTS[1], "another", row, gains[3])])] == [
+        gains[2],
+        *gains[2:],
+        gains[2],
+    ]
 
 
 def test_a_slow_rank_is_in_both_and_mending_it_is_a_way():
@@ -164,10 +186,8 @@ def test_a_row_is_what_the_evaluation_says():
 
 def test_ranks_that_nobody_saw_are_like_those_that_were_seen():
     run = run_of(setting_of(minibatches=20))
-    some = tuple(
-        replace(step, microbatches=tuple(mb for mb in step.microbatches if mb.rank in (0, 5))) for step in run.steps
-    )
-    found = changes(part := replace(run, steps=some, seen=(0, 5)), found_of(part), {})
+    part = seen_by(run, (0, 5))
+    found = changes(part, found_of(part), {})
     whole = changes(run, found_of(run), {})
     best, true = (max(way.gain for way in of.ways) for of in (found, whole))
     assert best == pytest.approx(true, rel=0.2)
@@ -176,9 +196,8 @@ def test_ranks_that_nobody_saw_are_like_those_that_were_seen():
 
 def test_what_one_share_of_one_step_cannot_tell_is_said():
     run = run_of(setting_of(minibatches=1))
-    [step] = run.steps
-    alone = replace(step, microbatches=tuple(mb for mb in step.microbatches if mb.rank == 0))
-    found = changes(part := replace(run, steps=(alone,), seen=(0,)), found_of(part), {})
+    part = seen_by(run, (0,))
+    found = changes(part, found_of(part), {})
     assert found.ways == ()
     assert "what 1 of 8 ranks and steps held" in found.cannot[0]
 
