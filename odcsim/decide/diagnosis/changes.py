@@ -54,7 +54,10 @@ def _rests(known: Replay) -> str:
     samples = f"the lengths of {held}" if not deals.whole else (
         f"{held}, moved whole since what is in them is not known: at least so much"
     )  # fmt: skip
-    return f"{samples}; {known.seconds.rests}"
+    hidden = (
+        "" if known.setting.cost.recipe.prefetch == "fsdp2" else "; transfers that compute does not hide, as it ran"
+    )
+    return f"{samples}; {known.seconds.rests}{hidden}"
 
 
 def _cannot(known: Replay) -> Iterator[str]:

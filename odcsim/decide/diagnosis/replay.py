@@ -29,6 +29,7 @@ from odcsim.timeline import Floats
 AS_IT_RAN = "native"  # what a row of the run's own deal is called: samples as they came
 BESIDE = ("loader", "collector", "launch", "edges")  # parts of a step that stay whatever is dealt
 SLOW = 1.02  # times as long as others, from which on a rank is slow
+HIDDEN = 0.03  # of the step, by which a replay has to be off before it is taken to prefetch nothing
 OFF = 0.1  # of the measured step, beyond which a replay is hardly that run
 
 
@@ -96,19 +97,19 @@ def replay(run: SeenRun, found: Breakdown, words: Mapping[str, Any]) -> Replay:
     if not deals.unseen:
         beside = beside + _part(found, "untold", deals)
     measured = np.array([run.steps[i].seconds for i in deals.places])
-    evaluation = _evaluated(setting, deals.padded, run.sync)
+    setting, evaluation = _prefetched(setting, deals, run.sync, measured - beside)
+    limit, trainer = question.max_tokens or 0, question.trainer
     return Replay(
-        run,
-        found,
-        deals,
-        known[1],
-        setting,
-        measured,
-        beside,
-        evaluation,
-        bool(question.model),
-        question.max_tokens or 0,
+        run, found, deals, known[1], setting, measured, beside, evaluation, bool(question.model), limit, trainer
     )
+
+
+def _prefetched(setting: Setting, deals: RanDeals, sync: str, measured: Floats) -> tuple[Setting, Evaluation]:
+    """Transfers beside compute, as FSDP2 has them; or each before its compute, where steps took so much longer."""
+    every = [replace(setting, cost=setting.cost.by(prefetch=prefetch)) for prefetch in ("fsdp2", "none")]
+    usual, none = ((one, _evaluated(one, deals.padded, sync)) for one in every)
+    off, least = (abs(float(of.usages[0].makespan.sum() / measured.sum()) - 1) for _, of in (usual, none))
+    return none if off > HIDDEN and least < off / 2 else usual
 
 
 def _part(found: Breakdown, name: str, deals: RanDeals) -> Floats:

@@ -15,7 +15,7 @@ from odcsim.fitting.fit import examine
 from odcsim.fitting.measurements import Compute, Measurements, Transfer, timed
 from odcsim.fitting.parts import WRONG
 from odcsim.model import Model
-from odcsim.observed.run import SeenRun
+from odcsim.observed.run import RanStep, SeenRun
 from odcsim.profile import Polynomial, Profile, Timing
 from odcsim.recipe import Recipe
 from odcsim.timeline import Floats
@@ -199,7 +199,7 @@ def _timings(
 ) -> tuple[tuple[Timing, ...], str]:
     """Of collectives as they were seen, and of one-sided transfers as if they took as long."""
     asked = {GATHERS: GATHER_BYTES * model.layer_parameters, PUSHES: recipe.sent * model.layer_parameters}
-    seen = {kind: found for kind in ALONE if (found := _line(kind, run, asked[kind])) is not None}
+    seen = {kind: found for kind in ALONE if (found := _line(kind, run, deals, model, recipe)) is not None}
     if not seen:
         return _summed(run, deals, model)
     lines = []
@@ -213,39 +213,54 @@ def _timings(
     return tuple(lines), f"transfers as they were seen; on-demand's are taken to take as long as collectives{more}"
 
 
-def _line(kind: str, run: SeenRun, asked: float) -> Timing | None:
-    """Seconds by bytes; in proportion to them where one size alone was seen. `asked`: bytes of a layer, which is taken
-    for what was moved where a run does not say how much."""
-    seen = [t for t in run.transfers if t.kind == kind] or list(_met(kind, run, asked))
+def _line(kind: str, run: SeenRun, deals: RanDeals, model: Model, recipe: Recipe) -> Timing | None:
+    """Seconds by bytes; in proportion to them where one size alone was seen."""
+    seen = [t for t in run.transfers if t.kind == kind] or list(_met(kind, run))
     rows = tuple(Transfer(kind, run.ranks, t.bytes, t.seconds) for t in seen if timed(t.seconds))
     if not rows:
-        return None
+        return _shared_out(kind, run, deals, model, recipe)
     try:
         return parts.transfers(Measurements("", "", (), rows))[0][0]
     except InputError:
-        size, took = sum(t.bytes for t in rows), sum(t.seconds for t in rows)
-        return Timing(kind, run.ranks, 0.0, took / size) if size else Timing(kind, run.ranks, took / len(rows))
+        return Timing(kind, run.ranks, 0.0, sum(t.seconds for t in rows) / sum(t.bytes for t in rows))
 
 
-def _met(kind: str, run: SeenRun, asked: float) -> Iterator[Transfer]:
+def _met(kind: str, run: SeenRun) -> Iterator[Transfer]:
     """What meetings took once the last had come, of each size the usual one."""
     took: dict[int, list[float]] = {}
-    for met in (met for step in run.steps for met in step.meetings if met.kind == kind and met.came):
-        took.setdefault(met.bytes or round(asked), []).append(met.done - max(met.came.values()))
+    for met in (met for step in run.steps for met in step.meetings if met.kind == kind and met.came and met.bytes):
+        took.setdefault(met.bytes, []).append(met.done - max(met.came.values()))
     usual = np.median if len(run.seen) == run.ranks else np.min  # in the others there is waiting for who was not seen
     yield from (Transfer(kind, run.ranks, size, float(usual(every))) for size, every in sorted(took.items()))
 
 
+def _shared_out(kind: str, run: SeenRun, deals: RanDeals, model: Model, recipe: Recipe) -> Timing | None:
+    """Where a run does not say how much was moved: what its steps spent on it, shared out by what a step of the model
+    moves."""
+    spent = [_spent(kind, run.steps[i]) for i in deals.places] if len(run.seen) == run.ranks else []
+    if not any(spent):
+        return None
+    rounds = sum(max(map(len, step)) for step in deals.held)
+    units, roots = rounds * model.layers, rounds
+    if kind == GATHERS:
+        units *= 1 + recipe.reshard
+    elif run.sync == "deferred":
+        units, roots = len(deals.places) * model.layers, len(deals.places)
+    size = GATHER_BYTES if kind == GATHERS else recipe.sent
+    moved = size * (units * model.layer_parameters + roots * model.root_parameters)
+    if not model.layer_parameters:
+        return Timing(kind, run.ranks, sum(spent) / (units + roots))
+    return Timing(kind, run.ranks, 0.0, sum(spent) / moved)
+
+
+def _spent(kind: str, step: RanStep) -> float:
+    """Seconds of its meetings once the last had come."""
+    return sum(max(0.0, met.done - max(met.came.values())) for met in step.meetings if met.kind == kind and met.came)
+
+
 def _summed(run: SeenRun, deals: RanDeals, model: Model) -> tuple[tuple[Timing, ...], str]:
     """Of a model that every device holds whole, and whose gradients all get summed."""
-    took = [
-        sum(
-            max(0.0, met.done - max(met.came.values()))
-            for met in run.steps[i].meetings
-            if met.kind == SUMS and met.came
-        )
-        for i in deals.places
-    ]
+    took = [_spent(SUMS, run.steps[i]) for i in deals.places]
     if not any(took):
         return (), "transfers are in the seconds of microbatches"
     rounds = 1 if run.sync == "deferred" else max(1.0, float(np.mean([max(map(len, step)) for step in deals.held])))
