@@ -4,7 +4,7 @@
 
 The program of docs/hugging-face.md with a wider model and samples of unlike lengths, on two processes without GPUs:
 stock and watched by `odc_engine.watch`, diagnosed by `odcsim diagnose`, then with the mixin that balances and the one
-that is on demand. Stock runs and changed ones take turns, so that a busy machine slows all alike. Needs the `[trainers]` extra.
+that is on demand. Stock runs and changed ones take turns, so that a busy machine slows all alike. Needs `[trainers]`.
 """
 
 import argparse

@@ -46,7 +46,7 @@ def test_the_cause_that_was_put_in_is_the_one_named(found, name):
     assert named(found[name]) == truth_of(name).cause
 
 
-@pytest.mark.parametrize("name", EXCEPT_NETWORK)
+@pytest.mark.parametrize("name", RUNS)
 def test_idle_is_within_two_points_of_what_ranks_measured(found, name):
     assert Judged(name, truth_of(name), "", idle_of(found[name])).near
 
@@ -59,7 +59,6 @@ def test_each_cause_that_was_put_in_costs_about_what_it_costs_in_truth(found, na
         assert found[name].share(part) == pytest.approx(truth.lost[part] / truth.step, abs=0.04)
 
 
-@MOVING
 def test_the_rank_that_is_slow_is_told_from_those_with_longer_samples(found):
     assert [rank.pace for rank in found["device"].ranks] == pytest.approx([1, 1.5], abs=0.05)
     assert [rank.pace for rank in found["all"].ranks] == pytest.approx([1, 1.3], abs=0.05)
