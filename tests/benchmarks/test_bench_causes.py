@@ -1,6 +1,8 @@
 """Runs of stock FSDP2 with causes of waiting drawn and put in, each diagnosed and held against what ranks measured.
 
-pytest tests/benchmarks/test_bench_causes.py --benchmark-only -o addopts="" -s
+    pytest tests/benchmarks/test_bench_causes.py --benchmark-only -o addopts="" -s
+
+Compute sleeps, so that a busy machine hardly matters.
 """
 
 import argparse
