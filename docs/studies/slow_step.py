@@ -1,13 +1,14 @@
 """Make the example of docs/howto/slow-step.md: a run whose ranks wait, as odc_engine.Watcher saw it.
 
     python docs/studies/slow_step.py traces/slow-step
+    python docs/studies/slow_step.py docs/images/slow-step.png    (draws its worst step, which needs a Chromium)
 
 Each rank is a process that gathers every layer over gloo, as FSDP does. Compute is sleep, seconds by tokens and squares
 of lengths, so that ranks do not disturb each other on a machine with few cores. Samples are ShareGPT's, in the order of
 the draw, two in a microbatch.
 """
 
-import sys
+import argparse
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -15,9 +16,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from draw import save
 
 import odcsim
 from odc_engine import Watcher
+from odcsim import plots
 
 RANKS, STEPS, MICROBATCHES, SAMPLES, LAYERS = 4, 12, 4, 2, 2
 LONGEST = 8192
@@ -47,7 +50,7 @@ def train(rank: int, folder: str, lengths: list[int]) -> None:
     dist.destroy_process_group()
 
 
-def main(folder: str) -> None:
+def run(folder: str) -> None:
     Path(folder).mkdir(parents=True, exist_ok=True)
     trace = odcsim.load("sharegpt", truncate=LONGEST)
     lengths = [int(n) for n in odcsim.reading.draw(trace, RANKS * STEPS * MICROBATCHES * SAMPLES, seed=3)]
@@ -55,5 +58,17 @@ def main(folder: str) -> None:
     Path(folder, ".store").unlink(missing_ok=True)
 
 
+def draw(picture: str) -> None:
+    told = odcsim.diagnose("slow-step")
+    save(plots.worst_step(told.run, told.found), Path(picture))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("written", help="a folder for the ranks' files, or a PNG")
+    written = parser.parse_args().written
+    (draw if written.endswith(".png") else run)(written)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -56,7 +56,7 @@ def _ways(changes: "Changes") -> Iterator[str]:
     yield from _row("way, least effort first", head[2:])
     for one, cells in zip(changes.ways, rows, strict=True):
         yield from _row(f"{cells[1]}: {cells[0]}", cells[2:])
-        told = [f"set {one.setting}" if one.setting else "", f"rests on {one.rests}" if one.rests else ""]
+        told = [f"set {one.setting}" if one.setting else "", f"rests on: {one.rests}" if one.rests else ""]
         for text in filter(None, told):
             yield from wrap(text, LINE, initial_indent=INDENT, subsequent_indent=f"{INDENT}  ", break_on_hyphens=False)
 

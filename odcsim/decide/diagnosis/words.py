@@ -84,7 +84,7 @@ def way(change: Change) -> str:
     fits = "" if change.fits is not False else "; it does not fit memory"
     figures = f"{change.gain:.2f} times as fast ({change.low:.2f} to {change.high:.2f}), {brief(change.seconds)} a step"
     setting = f". Set {change.setting}" if change.setting else ""
-    resting = f". It rests on {change.rests}" if change.rests else ""
+    resting = f". It rests on: {change.rests}" if change.rests else ""
     return f"{_begun(change.effort)}: {change.way}: {figures}{paid}{fits}{setting}{resting}"
 
 

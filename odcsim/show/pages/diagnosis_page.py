@@ -58,7 +58,7 @@ def _ways(told: Diagnosis) -> list[str]:
     numbered = [(f"{number} {row[0]}", *row[1:]) for number, row in enumerate(rows, 1)]
     kinds = ["best" if one is told.best else "" for one in ways]
     sets = [f"{number}: set {one.setting}" for number, one in enumerate(ways, 1) if one.setting]
-    resting = [f"{number}: rests on {one.rests}" for number, one in enumerate(ways, 1) if one.rests]
+    resting = [f"{number}: rests on: {one.rests}" for number, one in enumerate(ways, 1) if one.rests]
     return [
         plots.embed(plots.gains(told.changes), "gains"),
         page.table(head, numbered, kinds, name="Ways, least effort first"),
