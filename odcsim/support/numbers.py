@@ -3,7 +3,7 @@
 import argparse
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 # As SI has it, so that nobody has to guess what a number comes to: 16k is 16,000 of anything, 16Ki is 16,384.
@@ -29,9 +29,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
-def brief(seconds: float) -> str:
-    """A time however short it is: 12 min, 42 s, 812 ms, 0.35 ms."""
-    return duration(seconds) if seconds >= 0.9995 or seconds == 0 else f"{1e3 * seconds:.3g} ms"
+def unit(whole: float) -> Callable[[float], str]:
+    """How to write seconds beside those of a whole: in its unit, with its decimals."""
+    times, name = (1.0, "s") if whole >= 1 else (1e3, "ms")
+    decimals = max(0, 3 - len(f"{times * whole:.0f}"))
+    return lambda seconds: f"{times * seconds:,.{decimals}f} {name}"
 
 
 def counted(count: int, noun: str) -> str:

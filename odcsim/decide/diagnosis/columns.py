@@ -4,19 +4,21 @@ from collections.abc import Callable, Sequence
 
 from odcsim.decide.diagnosis.found import PARTS, Breakdown, Changes, LateMicrobatch, RankFound
 from odcsim.decide.diagnosis.words import SLOW, dollars
+from odcsim.support.numbers import unit
 
 Table = tuple[Sequence[str], list[tuple[str, ...]]]  # heads, and a row of cells for each
 
 RANKS, LATE = 8, 5  # that are shown
 SHOWN = 0.0005  # of a step: smaller parts are left out
+FELT = 0.01  # of a step: microbatches that caused less are left out
 APART = 0.02  # of a step, by which ranks differ
 
 
 def parts(found: Breakdown) -> Table:
     """Every part that there is, and the step that they sum to."""
-    told = unit(found.seconds)
+    told, several = unit(found.seconds), any(len(seconds) > 1 for seconds in found.by_step.values())
     rows = [
-        (PARTS[part.name], told(part.seconds), _share(part.share), between(part.low, part.high))
+        (PARTS[part.name], told(part.seconds), _share(part.share), between(part.low, part.high) if several else "-")
         for part in found.parts
         if part.share >= SHOWN
     ]
@@ -51,7 +53,8 @@ def differ(every: Sequence[RankFound]) -> bool:
 def late(found: Breakdown, most: int = LATE) -> Table:
     head = ("step", "rank", "microbatch", "tokens", "waiting caused", "why")
     told = unit(found.seconds)
-    return head, [_late(one, told) for one in found.late[:most]]
+    some = [one for one in found.late[:most] if one.seconds >= FELT * found.seconds]
+    return head, [_late(one, told) for one in some]
 
 
 def _late(one: LateMicrobatch, told: Callable[[float], str]) -> tuple[str, ...]:
@@ -80,13 +83,6 @@ def ways(changes: Changes) -> Table:
 
 def _paid(amount: float | None) -> str:
     return "-" if amount is None else dollars(amount)
-
-
-def unit(whole: float) -> Callable[[float], str]:
-    """How to write seconds beside those of a whole: in its unit, with its decimals."""
-    times, name = (1.0, "s") if whole >= 1 else (1e3, "ms")
-    decimals = max(0, 2 - len(f"{times * whole:.0f}") + 1)
-    return lambda seconds: f"{times * seconds:,.{decimals}f} {name}"
 
 
 def between(low: float, high: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.diagnosis.found import Breakdown, Change, Changes, LateMicrobatch, StepPart
 from odcsim.observed.run import SeenRun
-from odcsim.support.numbers import brief, counted
+from odcsim.support.numbers import counted, unit
 
 WORK = ("compute", "padding", "transfer")
 LITTLE = 0.03  # of a step: what would not be missed
@@ -30,7 +30,7 @@ def answer(run: SeenRun, found: Breakdown, changes: Changes) -> str:
     """The first thing to know."""
     best = fastest(changes)
     if best is None and lost(found) < LITTLE:
-        return f"Nothing to gain: {_worked(found)} of a step's {brief(found.seconds)} {_is(found)}."
+        return f"Nothing to gain: {_worked(found)} of a step's {unit(found.seconds)(found.seconds)} {_is(found)}."
     told = [f"{_step(run, found)}{_waiting(run, found)}.", *_beside(found)]
     if best is not None:
         told.append(f"It could be {best.gain:.2f} times as fast: {best.way}.")
@@ -73,7 +73,7 @@ def seen(run: SeenRun) -> str:
     if not run.seen:
         return f"Read: {run.source}."
     steps = counted(len(run.steps), "step")
-    ranks = "" if len(run.seen) == run.ranks else f", {len(run.seen)} of {run.ranks} ranks"
+    ranks = "" if len(run.seen) == run.ranks else f", of {run.ranks} in the run"
     known = {"lengths": "lengths", "tokens": "tokens", "seconds": "seconds alone"}[run.rests]
     return f"Read: {run.source}{ranks}, {steps}; microbatches are known by {known}."
 
@@ -82,7 +82,8 @@ def way(change: Change) -> str:
     """One way in a sentence."""
     paid = f", {dollars(change.dollars_a_day)} a day saved" if change.dollars_a_day is not None else ""
     fits = "" if change.fits is not False else "; it does not fit memory"
-    figures = f"{change.gain:.2f} times as fast ({change.low:.2f} to {change.high:.2f}), {brief(change.seconds)} a step"
+    step = unit(change.seconds)(change.seconds)
+    figures = f"{change.gain:.2f} times as fast ({change.low:.2f} to {change.high:.2f}), {step} a step"
     setting = f". Set {change.setting}" if change.setting else ""
     resting = f". It rests on: {change.rests}" if change.rests else ""
     return f"{_begun(change.effort)}: {change.way}: {figures}{paid}{fits}{setting}{resting}"
@@ -90,7 +91,7 @@ def way(change: Change) -> str:
 
 def remedies(run: SeenRun, found: Breakdown) -> list[str]:
     """What to look at for causes that no other way to run the samples takes away, the largest first."""
-    known = [part for part in found.parts if part.name in REMEDIES and part.share >= NAMED]
+    known = [part for part in found.parts if part.name in REMEDIES and part.share >= LITTLE]
     return [f"{_begun(_cause(run, found, part))}: {REMEDIES[part.name]}." for part in _largest(known)]
 
 
@@ -108,7 +109,7 @@ def untold(run: SeenRun, found: Breakdown, changes: Changes) -> list[str]:
 
 def _step(run: SeenRun, found: Breakdown) -> str:
     of = f" of rank {run.seen[0]}" if len(run.seen) == 1 and run.ranks > 1 else ""
-    return f"A step{of} takes {brief(found.seconds)}"
+    return f"A step{of} takes {unit(found.seconds)(found.seconds)}"
 
 
 def _worked(found: Breakdown) -> str:

@@ -9,6 +9,7 @@ from odcsim.decide.diagnosis.asking import Diagnosis
 from odcsim.plots.ran_step import ran_step, worst
 from odcsim.show.pages import page
 from odcsim.support.files import write_text
+from odcsim.support.numbers import unit
 
 TITLE = "Where do the steps of this run go?"
 
@@ -35,7 +36,7 @@ def write_diagnosis(told: Diagnosis, path: Path | str) -> None:
 def _figures(told: Diagnosis) -> list[tuple[str, str]]:
     found, best = told.found, told.best
     figures = [
-        (columns.unit(found.seconds)(found.seconds), "a step takes"),
+        (unit(found.seconds)(found.seconds), "a step takes"),
         (words.percent(words.waiting(found)), "of it is waiting"),
     ]
     if best is None:

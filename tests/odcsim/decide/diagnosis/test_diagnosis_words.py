@@ -91,7 +91,7 @@ def test_one_rank_alone_is_said_to_be_one():
     told = diagnosis()
     alone = replace(told, run=replace(told.run, seen=(3,)))
     assert alone.sentences()[0].startswith("A step of rank 3 takes 9.07 s")
-    assert "1 of 8 ranks" in alone.sentences()[1]
+    assert "of 8 in the run" in alone.sentences()[1]
 
 
 @pytest.mark.parametrize("cause", ["device", "stages", "bubble", "loader", "collector", "launch"])
@@ -133,6 +133,11 @@ def test_the_parts_of_the_table_are_those_of_the_step():
     assert [row[0] for row in rows] == [*(PARTS[name] for name in PARTS if name in SHARES), "the step"]
     assert sum(float(row[1].removesuffix(" s")) for row in rows[:-1]) == pytest.approx(9.07, abs=0.03)
     assert rows[-1][1:3] == ("9.07 s", "100 %")
+
+
+def test_one_step_alone_has_no_interval():
+    found = breakdown(SHARES, steps=1)
+    assert {row[3] for row in columns.parts(found)[1][:-1]} == {"-"}
 
 
 def test_json_has_a_row_for_each_way_by_its_number():
