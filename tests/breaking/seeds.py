@@ -15,6 +15,9 @@ import numpy as np
 import swelling
 
 from odcsim.cli import main
+from odcsim.reading import named
+
+RECORDED = Path(__file__).parents[1] / "odcsim" / "observed" / "fixtures"
 
 SETTING = "--model tiny --gpu a100 --devices 2 --minibatch 2".split()
 SPECS = (
@@ -81,6 +84,7 @@ def write(folder: Path) -> None:
     _lengths(folder)
     _shapes(folder)
     _logs(folder)
+    _runs(folder)
     swelling.write(SWELLING, folder)
     (folder / "compared.json").write_text(_compared(folder))
     _made(["sweep", f"{folder}/grid.toml", "--jobs", "1", "-o", f"{folder}/swept.csv"])
@@ -198,6 +202,27 @@ def _logs(folder: Path) -> None:
     (folder / "trace.json.gz").write_bytes(gzip.compress(trace.encode()))
 
 
+def _runs(folder: Path) -> None:
+    """What a run wrote down while it trained: two ranks, as torch.profiler, the watcher and StragglerAnalysis tell."""
+    import pyarrow
+    from pyarrow import parquet
+
+    for rank in range(2):
+        name = f"lengths-rank{rank}.json.gz"
+        (folder / f"ran-{rank}.json").write_bytes(gzip.decompress((RECORDED / name).read_bytes()))
+        watched = (named.folder() / "slow-step" / f"watch-rank{rank}.jsonl").read_text()
+        (folder / f"watch-rank{rank}.jsonl").write_text("".join(watched.splitlines(keepends=True)[:5]))
+    rows = [
+        (dp, 0, dp, step, name, step + at / 10, 0.1, 0, microbatch)
+        for dp in range(2)
+        for step in range(3)
+        for at, (name, microbatch) in enumerate([("forward-compute", 0), ("backward-compute", 0), ("optimizer", -1)])
+    ]
+    names = "dp_rank stage rank step optype start_ts duration seq_id mb_id".split()
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    parquet.write_table(pyarrow.table(columns), folder / "operations.parquet")
+
+
 def _steps(held: list) -> str:
     return "\n".join(f"{step},0,{';'.join(map(str, n))}" for step, n in enumerate(held[:10])) + "\n"
 
@@ -217,6 +242,7 @@ _READ = [
 ]  # fmt: skip
 _FIT = "--model tiny --gpu a100 -o OUT.json"
 _RUN = "--trace a.csv --model tiny --gpu a100 --devices 2 --minibatch 2 --minibatches 2 -o OUT.json"
+_LOGGED = "--trace a.csv --model tiny --gpu a100 --devices 2 --minibatch 2"
 _SIMULATE = "--sync on-demand --gpu a100"
 _BALANCE = f"{' '.join(SETTING)} --minibatches 1 --balancer lb-mini"
 # A command line, what is changed of it, and how often it is as likely as others.
@@ -259,6 +285,13 @@ _LINES = [
     (f"compare a.csv {' '.join(SETTING)} --minibatches 1 --profile IN --html OUT.html", ["profile.json"], 1),
     (f"compare a.csv {' '.join(SETTING)} --minibatches 1 --json --cluster IN", ["cluster.toml"], 1),
     (f"fit IN {_RUN}", ["trainer_state.json", "steps.jsonl", "steps.csv"], 2),
+    ("diagnose IN --html OUT.html", ["ran-0.json", "watch-rank0.jsonl", "operations.parquet", "trace.json.gz"], 2),
+    ("diagnose IN ran-1.json --json", ["ran-0.json"], 2),
+    ("diagnose IN watch-rank1.jsonl --model tiny --gpu a100", ["watch-rank0.jsonl"], 3),
+    ("diagnose IN lb-mini.jsonl", ["lb-mini.npz"], 2),
+    ("diagnose pool.npz IN --trainer trl --price 2", ["pool.jsonl"], 2),
+    ("diagnose ran-0.json ran-1.json --lengths IN", ["watch-rank0.jsonl", "lengths-of-steps.csv"], 2),
+    (f"diagnose IN {_LOGGED}", ["trainer_state.json", "steps.jsonl", "steps.csv"], 1),
 ]
 _ARGUMENTS = [
     ("trace info IN", SPECS),
