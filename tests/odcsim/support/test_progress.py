@@ -2,6 +2,7 @@
 
 import io
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -59,3 +60,19 @@ def test_a_terminal_has_one_bar_and_stdout_nothing(names, monkeypatch, capsys):
     assert ("b done" in shown) == (names[1] == "b")
     assert shown.rpartition("2/2")[2].count("\x1b[2K") == 1  # and in the end the bar is gone
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("told", [(0.125, 0.25, 1.0), (0.5, 0.25, 1.0), (1.0, 1.5)])
+def test_shares_of_work_are_pieces_of_a_hundred(told, monkeypatch):
+    pieces = []
+    monkeypatch.setattr(progress, "_lines", lambda what, total: _counting(what, total, pieces))
+    with progress.shares("reading") as done:
+        for share in told:
+            done(share)
+            assert len(pieces) == min(100, int(100 * max(told[: told.index(share) + 1])))
+
+
+@contextmanager
+def _counting(what, total, pieces):
+    assert (what, total) == ("reading", 100)
+    yield pieces.append
