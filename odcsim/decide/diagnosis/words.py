@@ -195,11 +195,13 @@ def _slow(found: Breakdown) -> str:
 
 
 def _slower_stage(run: SeenRun, found: Breakdown) -> str:
-    caused: Counter[int] = Counter()
-    for one in found.late:
-        if one.why == "stages" and one.rank in run.stages:
-            caused[run.stages[one.rank]] += 1
-    return f"stage {caused.most_common(1)[0][0]} takes longer" if caused else "a stage takes longer"
+    """That whose ranks compute most of the time."""
+    compute: dict[int, list[float]] = {}
+    for one in found.ranks:
+        if one.rank in run.stages:
+            compute.setdefault(run.stages[one.rank], []).append(one.compute)
+    shares = {stage: sum(of) / len(of) for stage, of in compute.items()}
+    return f"stage {max(shares, key=lambda stage: shares[stage])} takes longer" if shares else "a stage takes longer"
 
 
 def _beside(found: Breakdown) -> Iterator[str]:

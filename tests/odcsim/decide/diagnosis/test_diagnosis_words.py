@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from odcsim.cli import diagnosis_table
 from odcsim.decide.diagnosis import columns, words
-from odcsim.decide.diagnosis.found import PARTS, Changes, LateMicrobatch, RankFound
+from odcsim.decide.diagnosis.found import PARTS, Changes, RankFound
 
 NOTHING = Changes((), 1.0, "")
 SHARE = st.floats(0, 1)
@@ -109,10 +109,11 @@ def test_a_slow_device_is_named_with_how_slow_it_is():
     )
 
 
-def test_a_slow_stage_is_named_by_whom_the_others_waited_for():
-    told = diagnosis(late=tuple(LateMicrobatch(k, 2 + k % 2, 0, 0, 1.0, "stages") for k in range(4)))
+def test_a_slow_stage_is_named_by_what_its_ranks_compute():
+    told = diagnosis(ranks=tuple(RankFound(r, 0.7 if r in (2, 3) else 0.5, 0.2, 1.0, 0.0) for r in range(8)))
     run = replace(told.run, stages={r: r // 2 for r in range(8)})
     assert "9 % since stage 1 takes longer" in words.answer(run, told.found, told.changes)
+    assert "9 % since a stage takes longer" in words.answer(told.run, told.found, told.changes)
 
 
 def test_of_many_ranks_the_worst_are_shown_and_the_rest_counted():
