@@ -8,12 +8,17 @@ import contextlib
 import gzip
 import io
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1] / "helpers"))
+
 import swelling
 
+import traces
 from odcsim.cli import main
 from odcsim.reading import named
 
@@ -200,6 +205,8 @@ def _logs(folder: Path) -> None:
     seconds = "".join(f"{i},{0.5 + i % 3 / 10},{3000 + i}\n" for i in range(20))
     (folder / "steps.csv").write_text("step,run - seconds,tokens\n" + seconds)
     (folder / "trace.json.gz").write_bytes(gzip.compress(trace.encode()))
+    step = traces.MadeStep([[30, 40]] * 2, [8, 4], loading=5, collecting=5)
+    traces.write(traces.made([[step, step]] * 2), folder, [0.0, 5e6])
 
 
 def _runs(folder: Path) -> None:
@@ -276,6 +283,8 @@ _LINES = [
     ("fit IN -o OUT.json", ["measurements.json"], 5),
     (f"fit IN --lengths lengths-of-steps.csv {_FIT}", ["trace.json", "trace.json.gz"], 2),
     (f"fit trace.json --lengths IN {_FIT}", ["lengths-of-steps.csv"], 1),
+    ("diagnose IN rank1.json", ["rank0.json"], 3),
+    ("diagnose IN --json", ["rank0.json", "trace.json.gz"], 1),
     ("catalog show IN", ["config.json", "mixture.json", "gpu.toml"], 1),
     ("catalog show IN --json", ["config.json", "mixture.json", "gpu.toml"], 1),
     (f"simulate lb-mini.jsonl {_SIMULATE} --cluster IN -o OUT.npz", ["cluster.toml"], 3),

@@ -3,6 +3,7 @@
 import gzip
 import json
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from odcsim.observed import kineto
 from odcsim.observed.run import NO, Doing
-from traces import LAYER, UPDATE, MadeStep, made, trace, write
+from traces import BYTES, LAYER, UPDATE, MadeStep, made, trace, write
 
 MICRO = 1e-6
 
@@ -143,3 +144,63 @@ def test_a_rank_is_known_by_its_file_where_the_trace_does_not_say_it(folder):
         del content["distributedInfo"]
         (folder / name).write_text(json.dumps(content))
         assert kineto.read([folder / name]).seen == (7,)
+
+
+def changed(folder, run, change):
+    """Of both ranks, with each event of a collective changed."""
+    paths = []
+    for rank in (0, 1):
+        content = trace(run, rank)
+        for event in content["traceEvents"]:
+            if "nccl" in event["name"]:
+                change(event)
+        paths.append(folder / f"{rank}.json")
+        paths[-1].write_text(json.dumps(content))
+    return kineto.read(paths)
+
+
+def test_rccl_has_one_kernel_for_all(folder):
+    def change(event):
+        event["name"] = "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"
+
+    run = made([[even(), even()]])
+    assert {m.kind for m in changed(folder, run, change).steps[0].meetings} == {"all-gather", "reduce-scatter"}
+    untold = changed(folder, made([[even(), even()]], told=False), change).steps[0]
+    assert {(m.kind, len(m.came)) for m in untold.meetings} == {("collective", 2)}
+
+
+def test_sends_are_of_stages_unless_the_host_asked_for_all_to_all(folder):
+    def change(event):
+        event["name"] = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+    run = made([[even(), even()]], told=False)
+    (track, _) = changed(folder, run, change).steps[0].tracks
+    assert {Doing.STAGE} == set(track.kinds.tolist()) & {Doing.STAGE, Doing.MEETING}
+    for rank in run.ranks:
+        asked = {"cat": "user_annotation", "name": "nccl:all_to_all", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+        rank.events.append({"ph": "X", "args": {}, **asked})
+    step = changed(folder, run, lambda event: change(event) if "DevKernel" in event["name"] else None).steps[0]
+    assert {Doing.MEETING} == set(step.tracks[0].kinds.tolist()) & {Doing.STAGE, Doing.MEETING}
+    assert {m.kind for m in step.meetings} == {"all-to-all"}
+
+
+def test_groups_of_some_ranks_do_not_meet_each_other(folder):
+    """Two groups of one name, of one rank each: torch says how many meet."""
+
+    def change(event):
+        event["args"]["Group size"] = 1
+
+    found = changed(folder, made([[even(), even()]]), change)
+    assert all(len(m.came) == 1 == m.ranks for m in found.steps[0].meetings)
+
+
+def test_transfers_are_the_shortest_of_each_size(folder):
+    sizes = Random(0)
+
+    def change(event):
+        event["args"]["Out msg nelems"] = LAYER * sizes.randint(1, 3)
+
+    found = changed(folder, made([[even(), even()]] * 2), change)
+    assert {t.kind for t in found.transfers} == {"all-gather", "reduce-scatter"}
+    assert {t.bytes for t in found.transfers} == {2 * LAYER, 4 * LAYER, 6 * LAYER}
+    assert all(t.devices == 2 and t.seconds == pytest.approx(BYTES * MICRO) for t in found.transfers)
