@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,6 +20,7 @@ class Matched:
     """Of each rank, which of its calls belongs to which meeting."""
 
     meetings: Mapping[Key, Mapping[int, int]]  # rank: its call
+    of: Mapping[tuple[int, int], Key] = field(default_factory=dict)  # of a rank and its call
     lonely: int = 0  # calls that no other rank's belongs to, though others were seen
 
 
@@ -63,7 +64,7 @@ def parted(traces: Mapping[int, OwnTrace], met: Matched, ahead: Mapping[int, flo
     for like, ends in lonely.items():
         meetings |= {(*like, "by end", i): calls for i, calls in enumerate(_by_end(sorted(ends)))}
     alone = sum(len(calls) == 1 for calls in meetings.values()) if len(traces) > 1 else 0
-    return Matched(meetings, alone)
+    return Matched(meetings, {pair: key for key, calls in meetings.items() for pair in calls.items()}, alone)
 
 
 def _by_end(ends: Sequence[tuple[float, int, int]]) -> list[dict[int, int]]:
@@ -82,35 +83,33 @@ def offsets(traces: Mapping[int, OwnTrace], met: Matched) -> tuple[dict[int, flo
     first = min(traces)
     found = {r: (t.base - traces[first].base) / 1e3 for r, t in traces.items()}
     known, left = {first}, set(traces) - {first}
-    while left:
-        shared = {rank: _shared(rank, known, traces, met, found) for rank in left}
-        rank = max(sorted(left), key=lambda r: len(shared[r]))
-        if not shared[rank]:
-            break
+    while left and (shared := _shared(traces, met, found, known, left)):
         machines = {traces[r].machine for r in known}
-        found[rank] += _offset(
-            np.array(shared[rank]), len(traces[rank].machine) > 0 and traces[rank].machine in machines
-        )
-        known.add(rank)
-        left.remove(rank)
+        for rank, meetings in shared.items():
+            machine = traces[rank].machine
+            found[rank] += _offset(np.array(meetings), machine in machines and machine != "")
+        known |= shared.keys()
+        left -= shared.keys()
     return found, tuple(sorted(left))
 
 
 def _shared(
-    rank: int, known: set[int], traces: Mapping[int, OwnTrace], met: Matched, ahead: Mapping[int, float]
-) -> list[tuple[float, float, float]]:
+    traces: Mapping[int, OwnTrace], met: Matched, ahead: Mapping[int, float], known: set[int], left: set[int]
+) -> dict[int, list[tuple[float, float, float]]]:
     """Of each meeting with those whose clocks are known: by how much they ended later than the rank, and the least and
     the most that its clock may be moved so that nobody left before all came."""
-    found = []
+    found: dict[int, list[tuple[float, float, float]]] = {}
     for calls in met.meetings.values():
-        if rank in calls:
+        others = [(traces[r].calls[place], ahead[r]) for r, place in calls.items() if r in known]
+        if not others or len(others) == len(calls):
+            continue
+        done = [call.done + a for call, a in others]
+        mean, soonest, last = sum(done) / len(done), min(done), max(call.came + a for call, a in others)
+        for rank in calls.keys() & left:
             own, shift = traces[rank].calls[calls[rank]], ahead[rank]
-            others = [(traces[r].calls[place], ahead[r]) for r, place in calls.items() if r in known]
-            if others:
-                later = float(np.mean([call.done + a for call, a in others])) - own.done - shift
-                least = max(call.came + a for call, a in others) - own.done - shift
-                most = min(call.done + a for call, a in others) - own.came - shift
-                found.append((later, least, most) if own.kind in TOGETHER else (later, -np.inf, np.inf))
+            least, most = last - own.done - shift, soonest - own.came - shift
+            bounds = (least, most) if own.kind in TOGETHER else (-np.inf, np.inf)
+            found.setdefault(rank, []).append((mean - own.done - shift, *bounds))
     return found
 
 

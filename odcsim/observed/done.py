@@ -70,7 +70,7 @@ def on_gpu(events: RankEvents) -> WorkDone:
         begin, end, launched, names, calls, (first, last), np.flatnonzero(~staged)[met],
         stages=united(came[staged], done[staged]), moves=united(copying, copied_by),
         moved=started(which, copying)[0], moved_by=copied_by,
-        loading=_on(events.loading, events), collecting=_on(events.collecting, events), known=share > 0.5,
+        loading=_of(events.loading, main_thread(events)), collecting=_of(events.collecting), known=share > 0.5,
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def on_host(events: RankEvents) -> WorkDone:
     asked = np.array([side for call in events.calls for side in call[1:3]])
     calling = np.sort(asked[::2])
     nested = np.searchsorted(calling, end, side="left") - np.searchsorted(calling, begin, side="left")
-    loading, collecting = _on(events.loading, events, main), _on(events.collecting, events, main)
+    loading, collecting = _of(events.loading, main), _of(events.collecting)
     calls = _gloo_calls(events)
     inside = united(np.array([c.came for c in calls]), np.array([c.returned for c in calls]))
     computing = mine & (names >= 0) & (nested == 0) & (within(begin, loading) < 0) & (within(begin, inside) < 0)
@@ -128,10 +128,10 @@ def main_thread(events: RankEvents) -> int:
     return int(np.bincount(threads[names >= 0]).argmax()) if (names >= 0).any() else 0
 
 
-def _on(rows: SpanRows, events: RankEvents, thread: int | None = None) -> Spans:
-    """Of the main thread: what others load in time, nobody waits for."""
+def _of(rows: SpanRows, thread: int | None = None) -> Spans:
+    """Of one thread or of all: what others load in time nobody waits for, and where one collects all stand still."""
     begin, end, threads, _ = rows.columns()
-    here = threads == (main_thread(events) if thread is None else thread)
+    here = threads == thread if thread is not None else np.full(len(begin), True)
     return united(begin[here], end[here])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.fitting.events import MICRO
 from odcsim.fitting.nccl import shortest
-from odcsim.observed.clocks import Key, Matched, matched, offsets, parted
+from odcsim.observed.clocks import Matched, matched, offsets, parted
 from odcsim.observed.ranks import OwnStep, OwnTrace, read_rank
 from odcsim.observed.run import NO, Met, RanStep, SeenRun, Track
 
@@ -89,15 +89,11 @@ def _step(
     number: int, traces: Mapping[int, OwnTrace], met: Matched, shifts: Mapping[int, float], world: int
 ) -> RanStep:
     own = {rank: next(s for s in t.steps if s.number == number) for rank, t in traces.items()}
-    wanted = {
-        (rank, place) for rank, step in own.items() for place in {*step.calls.tolist(), *step.pieces.calls.tolist()}
-    }
-    chosen: list[tuple[Key, Mapping[int, int]]] = [
-        (key, calls) for key, calls in met.meetings.items() if any(pair in wanted for pair in calls.items())
-    ]
-    chosen.sort(key=lambda one: min(traces[r].calls[place].done + shifts[r] for r, place in one[1].items()))
-    places = {pair: i for i, (_, calls) in enumerate(chosen) for pair in calls.items()}
-    meetings = tuple(_met(calls, traces, shifts, world) for _, calls in chosen)
+    wanted = {(rank, place) for rank, s in own.items() for place in {*s.calls.tolist(), *s.pieces.calls.tolist()}}
+    chosen = [met.meetings[key] for key in {met.of[pair] for pair in wanted if pair in met.of}]
+    chosen.sort(key=lambda calls: (min(_done(traces, shifts, *pair) for pair in calls.items()), *sorted(calls.items())))
+    places = {pair: i for i, calls in enumerate(chosen) for pair in calls.items()}
+    meetings = tuple(_met(calls, traces, shifts, world) for calls in chosen)
     tracks = tuple(_track(rank, step, places, shifts[rank]) for rank, step in own.items())
     ran = tuple(replace(m, rank=rank) for rank, step in own.items() for m in step.microbatches)
     seconds = float(np.mean([track.seconds for track in tracks]))
@@ -108,8 +104,12 @@ def _met(calls: Mapping[int, int], traces: Mapping[int, OwnTrace], shifts: Mappi
     every = {rank: traces[rank].calls[place] for rank, place in calls.items()}
     one = next(iter(every.values()))
     came = {rank: float(call.came + shifts[rank]) * MICRO for rank, call in every.items()}
-    done = max(float(call.done + shifts[rank]) * MICRO for rank, call in every.items())
+    done = max(_done(traces, shifts, *pair) for pair in calls.items())
     return Met(one.kind, max(c.bytes for c in every.values()), one.ranks or world, came, done)
+
+
+def _done(traces: Mapping[int, OwnTrace], shifts: Mapping[int, float], rank: int, place: int) -> float:
+    return float(traces[rank].calls[place].done + shifts[rank]) * MICRO
 
 
 def _track(rank: int, step: OwnStep, places: Mapping[tuple[int, int], int], shift: float) -> Track:

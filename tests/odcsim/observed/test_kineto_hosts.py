@@ -88,6 +88,21 @@ def test_operators_of_the_loader_and_of_other_threads_are_no_work(tmp_path):
     ]  # fmt: skip
 
 
+def test_python_s_own_functions_tell_of_the_loader_and_of_garbage(tmp_path):
+    """Where stacks were recorded; garbage is collected by whatever thread, and all others stand still."""
+    loader = "torch/utils/data/dataloader.py(700): __next__"
+    found, _ = track(
+        tmp_path, event("aten::mm", 0, 100),
+        event(loader, 100, 200, "python_function"), event("Python GC", 220, 300, "python_function", LOOP),
+        event("<built-in function collect>", 290, 310, "python_function"), event("collect.py(3): go", 310, 330,
+        "python_function"), event(loader, 330, 350, "python_function", LOOP), event("aten::mm", 400, 1000),
+    )  # fmt: skip
+    assert found == [
+        (Doing.COMPUTE, 0, 100), (Doing.LOADER, 100, 200), (Doing.HOST, 200, 220), (Doing.COLLECTOR, 220, 310),
+        (Doing.HOST, 310, 400), (Doing.COMPUTE, 400, 1000),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("case", TRUTH)
 def test_recorded_runs_did_what_each_rank_measured_by_itself(case):
     run, truth = kineto.read([FIXTURES / f"{case}-rank{rank}.json.gz" for rank in (0, 1)]), TRUTH[case]
