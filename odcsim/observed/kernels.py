@@ -3,7 +3,6 @@
 Of an event a row of numbers is kept, so that a trace of a few hundred megabytes takes a few tens.
 """
 
-import math
 import re
 from array import array
 from collections.abc import Callable
@@ -16,12 +15,12 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.fitting.events import ABOUT, OPTIMIZER, STEP, read_batches, timed
 from odcsim.fitting.nccl import NotedCall, is_collective, noted
+from odcsim.observed.shapes import MANY, Embedded, each, elements, is_shape, looked_up
 from odcsim.support import budget
 from odcsim.timeline import Floats, Ints
 
 BASE, HOST_NAME = "baseTimeNanoseconds", "host_name"
 WHOLE = (ABOUT, BASE, HOST_NAME)
-MANY = 2**62
 ROW = 64  # bytes of an event that is kept
 LOADS = re.compile(r"dataloader|load_batch|get_batch|data_load|next_batch|wait_for_batch", re.IGNORECASE)
 COLLECTS = re.compile(r"\bgc\b|garbage|built-in function collect|gc\.py\(\d+\): collect", re.IGNORECASE)
@@ -29,6 +28,7 @@ ROOTS = ("FSDP::root_pre_forward", "FullyShardedDataParallel.forward", "Distribu
 OUTERMOST = (*ROOTS, "DeepSpeedEngine.forward")
 UNIT = re.compile(r"FSDP::all_gather \((.{1,200})\)")
 NESTING = "autograd::engine::evaluate_function"
+FED = "aten::linear"
 EMBEDDINGS = ("aten::embedding", "aten::embedding_bag")
 
 
@@ -66,16 +66,6 @@ class Names:
         return self.known.setdefault(name, len(self.known))
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
-    """A look-up of tokens: when, in a table of how many rows, how many samples of how many tokens."""
-
-    at: float
-    rows: int
-    samples: int
-    tokens: int
-
-
 @dataclass(slots=True, eq=False)
 class RankEvents:
     """What a trace holds, in microseconds."""
@@ -100,6 +90,7 @@ class RankEvents:
     roots: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     units: set[str] = field(default_factory=set)
     embedded: list[Embedded] = field(default_factory=list)
+    fed: SpanRows = field(default_factory=SpanRows)  # samples and tokens that a linear layer was given
     gloo: list[tuple[str, float, float, int, str]] = field(default_factory=list)  # name, begin, end, elements, of what
     calls: list[tuple[str, float, float, tuple[int, ...]]] = field(default_factory=list)  # of c10d, with elements
     spoken: set[str] = field(default_factory=set)  # what NCCL was asked for, as the host says it
@@ -196,7 +187,7 @@ def _marks(found: RankEvents) -> _Taker:
             args = _args(event)
             types = args.get("Input type")
             dtype = str(types[0])[:20] if type(types) is list and types else ""
-            found.gloo.append((name, begin, end, _elements(args.get("Input Dims")), dtype))
+            found.gloo.append((name, begin, end, elements(args.get("Input Dims")), dtype))
             return
         thread = _thread(event, found)
         if name.startswith(STEP):
@@ -239,9 +230,11 @@ def _operators(found: RankEvents) -> _Taker:
         if name.startswith(NESTING):
             found.backward.add(begin, end, thread)
         elif name.startswith(("c10d::", "_c10d_functional::")):
-            found.calls.append((name, begin, end, _each(dims)))
+            found.calls.append((name, begin, end, each(dims)))
         elif "::" in name and name != "record_param_comms":
-            if name in EMBEDDINGS and (looked := _looked_up(begin, dims)) is not None:
+            if name == FED and type(dims) is list and dims and is_shape(dims[0]) and len(dims[0]) == 3:
+                found.fed.add(begin, end, *dims[0][:2])
+            if name in EMBEDDINGS and (looked := looked_up(begin, dims)) is not None:
                 found.embedded.append(looked)
             found.operators.add(begin, end, thread, number(f"{name} {dims}"))
             return
@@ -275,29 +268,3 @@ _TAKERS: dict[str, Callable[[RankEvents], _Taker]] = {
     "cpu_op": _operators,
     "python_function": _functions,
 }
-
-
-def _looked_up(at: float, dims: Any) -> Embedded | None:
-    """Of the shapes of an embedding's table and of what is looked up in it."""
-    if type(dims) is not list or len(dims) < 2 or not all(_shape(shape) for shape in dims[:2]):
-        return None
-    *samples, tokens = dims[1]
-    return Embedded(at, dims[0][0], min(math.prod(samples), MANY), tokens)
-
-
-def _shape(dims: Any) -> bool:
-    return type(dims) is list and 0 < len(dims) < 9 and all(type(n) is int and 0 < n < 2**40 for n in dims)
-
-
-def _each(dims: Any) -> tuple[int, ...]:
-    """Elements of each argument that has any."""
-    return tuple(n for one in dims[:9] if (n := _elements([one]))) if type(dims) is list else ()
-
-
-def _elements(dims: Any, deep: int = 3) -> int:
-    """Of one argument or of a list of tensors."""
-    if type(dims) is not list or not deep:
-        return 0
-    if _shape(dims):
-        return min(math.prod(dims), MANY)
-    return min(sum(_elements(one, deep - 1) for one in dims[:10_000]), MANY)

@@ -7,9 +7,10 @@ import numpy as np
 
 from odcsim.fitting.events import numbered
 from odcsim.observed.done import WorkDone
-from odcsim.observed.kernels import OUTERMOST, Embedded, RankEvents
+from odcsim.observed.kernels import OUTERMOST, RankEvents
+from odcsim.observed.shapes import Embedded
 from odcsim.observed.spans import Spans, united
-from odcsim.timeline import Floats
+from odcsim.timeline import Floats, Ints
 
 BACKWARD = ("embedding_backward", "embedding_dense_backward", "embeddingbackward")  # the last kernel of a backward
 FORWARD = 8  # operators between two backwards that make a forward
@@ -105,12 +106,13 @@ def microbatches(events: RankEvents, did: WorkDone, window: Window) -> tuple[Mic
     backward, over = united(*events.backward.columns()[:2])
     here = slice(*np.searchsorted(backward, (low, high)))
     begins = _begins(events, did, (low, high), (backward[here], over[here]))
+    fed = events.fed.columns()
     found = []
     for begin, end in zip(begins, [*begins[1:], high], strict=True):
         inside = slice(*np.searchsorted(backward, (begin, end)))
         ended = float(over[inside][-1]) if inside.stop > inside.start else end
         first = float(backward[inside][0]) if inside.stop > inside.start else end
-        held = _held(events.embedded, begin, first)
+        held = _held(events.embedded, begin, first) or _fed(fed, begin, first)
         found.append(MicrobatchWindow(begin, first, min(ended, end), *held))
     return tuple(found)
 
@@ -154,12 +156,20 @@ def _after_backwards(events: RankEvents, step: tuple[float, float], backward: Sp
     return [step[0], *backward[1][:-1][gaps >= FORWARD].tolist()]
 
 
-def _held(embedded: Sequence[Embedded], begin: float, end: float) -> tuple[int, int]:
+def _held(embedded: Sequence[Embedded], begin: float, end: float) -> tuple[int, int] | None:
     """Tokens and samples that the last look-up of the forward in the largest table had: those before it may be of
     another model's forward, and smaller tables hold places and kinds."""
     looked = [e for e in embedded if begin <= e.at < end]
     if not looked:
-        return 0, 0
+        return None
     rows = max(e.rows for e in looked)
     last = [e for e in looked if e.rows == rows][-1]
     return last.samples * last.tokens, last.samples
+
+
+def _fed(fed: tuple[Floats, Floats, Ints, Ints], begin: float, end: float) -> tuple[int, int]:
+    """Of a model that looks nothing up: what its largest linear layer was given; (0, 0) where there is none."""
+    at, _, samples, tokens = fed
+    here = slice(*np.searchsorted(at, (begin, end)))
+    held = samples[here].astype(float) * tokens[here]
+    return (int(held.max()), int(samples[here][held.argmax()])) if len(held) else (0, 0)

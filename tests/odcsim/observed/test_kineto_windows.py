@@ -71,6 +71,17 @@ def test_microbatches_begin_with_what_is_looked_up(tmp_path):
         assert [m.tokens for m in step.microbatches] == [64, 32, 16]
 
 
+def test_a_model_that_looks_nothing_up_is_fed_embeddings(tmp_path):
+    events = renamed(ROOT)
+    for event in events:
+        if event["name"] == LOOKED_UP:
+            ((_, (samples, tokens)), event["name"]) = event["args"]["Input Dims"][:2], "aten::linear"
+            event["args"] = {"Input Dims": [[samples, tokens, 16], [48, 16], []]}
+    found = seen(tmp_path, events)
+    assert found.rests == "tokens"
+    assert [m.tokens for m in found.steps[0].microbatches] == [64, 32, 16]
+
+
 def test_microbatches_begin_with_a_forward_after_a_backward(tmp_path):
     events = without(ROOT, LOOKED_UP)
     for event in trace(RUN, 0)["traceEvents"]:
