@@ -1,5 +1,6 @@
 """One step of Megatron's operations: what each rank did, where ranks met, and the microbatches of its pipeline."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -35,6 +36,20 @@ def kind_of(name: str, where: str) -> Doing:
             return kind
     known = ", ".join((*COMPUTES, "backward-send", "grads-reduce-scatter", UPDATE))
     raise InputError(f"an operation is {name[:40]!r}", where=where, fix=f"expected Megatron's: {known}, ...")
+
+
+def is_whole(rows: Operations, replicas: Mapping[int, int]) -> bool:
+    """Whether all ranks are in a step, and those of one replica have as many passes of the same microbatches."""
+    passes = rows.only(np.isin(rows.names, COMPUTES)[rows.codes] & (rows.end > rows.begin))
+    ran: dict[int, Counter[tuple[int, int]]] = {rank: Counter() for rank in replicas}
+    columns = (passes.ranks, passes.codes, passes.microbatches)
+    for rank, code, microbatch in zip(*(column.tolist() for column in columns), strict=True):
+        ran[rank][code, microbatch] += 1
+    first: dict[int, Counter[tuple[int, int]]] = {}
+    alike = all(first.setdefault(replicas[rank], every) == every for rank, every in ran.items())
+    both = all(len(every) == len(COMPUTES) * len({m for _, m in every}) for every in first.values())
+    counts = {count for every in first.values() for count in every.values()}
+    return alike and both and len(counts) == 1 and len(np.unique(rows.ranks)) == len(replicas)
 
 
 def step_of(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.observed.megatron import COMPUTES, UPDATE, kind_of, step_of
+from odcsim.observed.megatron import COMPUTES, UPDATE, is_whole, kind_of, step_of
 from odcsim.observed.operations import Operations
 from odcsim.observed.run import SeenRun
 from odcsim.reading.arrays import decoded
@@ -43,9 +43,10 @@ def read(path: Path, advance: Callable[[float], None] = lambda _: None) -> SeenR
     if missing := [name for name in COMPUTES if name not in rows.names]:
         raise InputError(f"holds no {' and no '.join(missing)}", where=str(path), fix="record whole steps")
     every = list(rows.by("steps"))
-    whole = [(number, step) for number, step in every if len(np.unique(step.ranks)) == len(stages)]
+    whole = [(number, step) for number, step in every if is_whole(step, replicas)]
     if not whole:
-        raise InputError("no step of it has all ranks", where=str(path), fix="record whole steps of all ranks")
+        problem = "no step of it has all ranks, with all passes of their microbatches"
+        raise InputError(problem, where=str(path), fix="record whole steps of all ranks")
     steps = []
     for number, step in whole:
         steps.append(step_of(number, step, kinds[step.codes], stages, replicas))
@@ -55,7 +56,7 @@ def read(path: Path, advance: Callable[[float], None] = lambda _: None) -> SeenR
     unseen = (spread - 1) * len(stages)
     lacks += [f"{unseen} ranks that run the same microbatches as those that were seen"] if unseen else []
     left = len(every) - len(whole)
-    lacks += [f"{left} steps of which ranks are missing"] if left else []
+    lacks += [f"{left} steps of which ranks or passes are missing"] if left else []
     updates = rows.names.index(UPDATE) if UPDATE in rows.names else -1
     return SeenRun(
         "operations as StragglerAnalysis has them",

@@ -97,11 +97,23 @@ def test_a_meeting_that_nobody_wrote_down_is_no_lateness_of_the_host(tmp_path):
         assert max(late) < 0.01
 
 
-def test_steps_of_which_ranks_are_missing_are_left_out(tmp_path):
-    rows = [row for row in pipelines.made().rows() if row[3] != 2 or row[2] != 4]
-    run = read(pipelines.write(tmp_path / "a.parquet", rows))
+@pytest.mark.parametrize(
+    "missing",
+    [
+        lambda row: row[2] == 4,
+        lambda row: row[2] == 4 and row[4] == "backward-compute" and row[8] == 3,
+        lambda row: row[2] in (4, 20) and row[4] == "forward-compute" and row[8] == 3,
+    ],
+)
+def test_steps_of_which_ranks_or_passes_are_missing_are_left_out(tmp_path, missing):
+    every = pipelines.made().rows()
+    run = read(pipelines.write(tmp_path / "a.parquet", [row for row in every if row[3] != 2 or not missing(row)]))
     assert [step.number for step in run.steps] == [0, 1, 3]
-    assert "1 steps of which ranks are missing" in run.lacks
+    assert "1 steps of which ranks or passes are missing" in run.lacks
+    rest = [row for row in every if not missing(row) or (row[3], row[2]) == (9, 4)]
+    if len({row[2] for row in rest}) == len({row[2] for row in every}):
+        with pytest.raises(InputError, match="no step of it has all ranks, with all passes"):
+            read(pipelines.write(tmp_path / "a.parquet", rest))
 
 
 def changed(rows, place, value):
