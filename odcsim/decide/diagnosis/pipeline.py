@@ -106,21 +106,24 @@ def _of_columns(columns: PipelineColumns, passes: Floats, gaps: Gaps, tails: Gap
 
 
 def _ranks(causes: PassCauses) -> Iterator[RankFound]:
-    """What a rank caused: so much longer all steps are than with usual passes on it."""
+    """What a rank caused: how much shorter steps are with usual passes on it, and how much longer with its own among
+    usual ones, in the mean."""
     grid = causes.grid
     compute, waiting, caused = np.zeros((3, *grid.ranks.shape))
-    ends = grid.replay(grid.seconds)
-    others = _next(grid)
+    ends, others = grid.replay(grid.seconds), _next(grid)
+    usual = np.broadcast_to(causes.usual, grid.seconds.shape)
+    even = grid.replay(usual)
     for columns, (gaps, tails) in zip(grid.columns, grid.parts(), strict=True):
         own = _of_columns(columns, grid.seconds, gaps, tails)
         np.add.at(compute, columns.replicas, own["compute"].T)
         np.add.at(waiting, columns.replicas, (grid.measured[columns.steps] - sum(own.values())).T)
         for stage in range(grid.ranks.shape[1]):
-            usual = grid.seconds.copy()
-            usual[:, stage] = causes.usual[stage]
-            done = arrivals(columns, usual, gaps, tails).max(axis=0)
-            left = np.maximum(done, others[columns.steps, columns.replicas])
-            np.add.at(caused[:, stage], columns.replicas, np.maximum(0.0, ends[columns.steps] - left))
+            without, alone = grid.seconds.copy(), usual.copy()
+            without[:, stage], alone[:, stage] = usual[:, stage], grid.seconds[:, stage]
+            done, late = (arrivals(columns, each, gaps, tails).max(axis=0) for each in (without, alone))
+            less = ends[columns.steps] - np.maximum(done, others[columns.steps, columns.replicas])
+            more = late - even[columns.steps]
+            np.add.at(caused[:, stage], columns.replicas, (np.maximum(less, 0.0) + np.maximum(more, 0.0)) / 2)
     steps, whole = len(grid.measured), float(grid.measured.sum())
     for place, rank in np.ndenumerate(grid.ranks):
         yield RankFound(

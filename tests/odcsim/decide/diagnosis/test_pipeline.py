@@ -98,6 +98,16 @@ def test_a_slow_device_is_named_with_its_rank_beside_uneven_lengths(seen, stage)
     assert {one.microbatch for one in found.late if one.why == "device"} <= {-1}
 
 
+def test_a_slow_device_is_named_where_it_is_never_the_last(seen):
+    """Beside data-parallel ranks that differ by more than its pace it comes last in few steps."""
+    laid = pipelines.made(steps=4, replicas=40, uneven=0.6, slow=((7, 1), 1.2))
+    found = broken_down(seen(laid))
+    (slow,) = (one for one in found.ranks if one.pace > 1)
+    assert slow.rank == laid.rank(7, 1)
+    assert slow.caused > 0
+    assert found.share("device") > 0.005
+
+
 def test_an_even_pipeline_waits_but_to_fill_and_drain(seen):
     laid = pipelines.made(stages=(1.0, 1.0, 1.0))
     found = shares(seen(laid))
