@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from odcsim.decide.diagnosis.computed import ComputedTable
+from odcsim.decide.diagnosis.computed import ComputedTable, Rows
 from odcsim.decide.diagnosis.paces import Paces, paces_of
 from odcsim.observed.run import NO, Doing, Met, RanStep, SeenRun, Track
 from odcsim.program import sync_named
@@ -39,26 +39,28 @@ def tracked(run: SeenRun, table: ComputedTable) -> tuple[SeenRun, Floats]:
 
 
 def _computes(run: SeenRun, table: ComputedTable) -> Floats:
-    """Told by the file, or what a rank takes for so much where it is the slowest; never more than its wall."""
+    """Told by the file; else of the slowest all of its wall, and of the others what they would take for so much, but no
+    more than that. Who is the slowest is not known where somebody was not seen."""
     if (table.seconds > 0).all():
         return table.seconds
     if not sync_named(run.sync).meets:
         return np.where(table.seconds > 0, table.seconds, table.walls)
     ranks = tuple(sorted({*run.seen, *table.ranks.tolist()}))
     walls = np.where(table.seconds > 0, table.seconds, table.walls)
-    found = _slowest(run, ranks, table, walls)
-    if found is None or found.usual is None:
+    found, slowest = _slowest(run, ranks, table, walls)
+    if found.usual is None:
         return walls
     slow = np.array([found.times[rank] for rank in table.ranks.tolist()])
-    guess: Floats = np.where(table.seconds > 0, table.seconds, np.minimum(found.usual * slow, walls))
+    whole = (table.seconds > 0) | (slowest & (len(run.seen) >= run.ranks))
+    guess: Floats = np.where(whole, walls, np.minimum(found.usual * slow, walls))
     return guess
 
 
-def _slowest(run: SeenRun, ranks: tuple[int, ...], table: ComputedTable, walls: Floats) -> Paces | None:
-    """Fitted to who seems to be the slowest of each meeting, and again with who is by that fit."""
+def _slowest(run: SeenRun, ranks: tuple[int, ...], table: ComputedTable, walls: Floats) -> tuple[Paces, Rows]:
+    """Fitted to who seems to be the slowest of each meeting, and again with who is by that fit; and who that is."""
     places = np.stack([table.steps, table.numbers * sync_named(run.sync).meets], axis=1)
     _, groups = np.unique(places, axis=0, return_inverse=True)
-    groups, found = groups.ravel(), None
+    groups, found = groups.ravel(), Paces({}, {})
     guess: Floats = table.tokens + table.squares / max(float(np.sqrt(table.squares.max(initial=0.0))), 1.0)
     chosen = np.zeros(len(walls), dtype=bool)
     for _ in range(ROUNDS):
@@ -72,7 +74,7 @@ def _slowest(run: SeenRun, ranks: tuple[int, ...], table: ComputedTable, walls: 
         if found.usual is None:
             break
         guess = found.usual * np.array([found.times[rank] for rank in table.ranks.tolist()])
-    return found
+    return found, chosen
 
 
 _Seconds = Mapping[tuple[int, int], float]  # by rank and microbatch
