@@ -102,7 +102,8 @@ def _fitted(
     """Seconds by tokens and squares of lengths, or by tokens alone where too little is known."""
     rows = list(_rows(deals, model, paces))
     if not rows:
-        raise InputError("no seconds of any microbatch are known", fix="give traces, or what the watcher writes")
+        fix = "give traces, or what the watcher writes"
+        raise InputError("no seconds of any microbatch are known", where=deals.trace.name, fix=fix)
     rows = rows[:: -(-len(rows) // MOST)]
     how = f"{len(rows):,} microbatches"
     measurements = Measurements(model.name, gpu, tuple(rows))
