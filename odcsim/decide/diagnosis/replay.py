@@ -29,6 +29,7 @@ from odcsim.timeline import Floats
 AS_IT_RAN = "native"  # what a row of the run's own deal is called: samples as they came
 BESIDE = ("loader", "collector", "launch", "edges")  # parts of a step that stay whatever is dealt
 SLOW = 1.02  # times as long as others, from which on a rank is slow
+MENDED = 0.9  # of a step, at most
 HIDDEN = 0.03  # of the step, by which a replay has to be off before it is taken to prefetch nothing
 OFF = 0.1  # of the measured step, beyond which a replay is hardly that run
 
@@ -74,9 +75,16 @@ class Replay:
         gain = float(ran.sum() / other.sum())
         low, high = interval(ran, other, evaluation.draws, RUN)
         if abs(self.replayed - 1) > OFF:  # the seconds saved may be as many as simulated, or as large a share
-            saved = min(float(ran.sum() - other.sum()), 0.9 * step)
+            saved = min(float(ran.sum() - other.sum()), MENDED * step)
             absolute = step / (step - saved)
             low, high = min(low, absolute), max(high, absolute)
+        return gain, min(low, gain), max(high, gain)
+
+    def mended(self, lost: Floats) -> tuple[float, float, float]:
+        """Of steps that lose so much less, which needs no simulation."""
+        left = self.measured - np.minimum(lost, MENDED * self.measured)
+        gain = float(self.measured.sum() / left.sum())
+        low, high = interval(self.measured, left, self.evaluation.draws, RUN)
         return gain, min(low, gain), max(high, gain)
 
 

@@ -60,7 +60,7 @@ def tried(replay: Replay) -> Iterator[TriedWay]:
 
 def _repaired(replay: Replay) -> Iterator[TriedWay]:
     """What is slow beside the samples, mended: a bound."""
-    cost, ran = replay.setting.cost, replay.ran
+    cost = replay.setting.cost
     bound = "that it can be mended whole"
     if cost.cluster.slow:
         ranks = ", ".join(str(device) for device, pace in cost.cluster.slow if pace > SLOW)
@@ -72,8 +72,8 @@ def _repaired(replay: Replay) -> Iterator[TriedWay]:
     for part, way in HOST.items():
         lost = replay.found.by_step.get(part)
         if lost is not None and replay.found.share(part) > WORTH:
-            other = ran - np.asarray(lost, float)[list(replay.deals.places)]
-            yield TriedWay(SETTING, way, replay.evaluation, replay.gain(other, replay.evaluation), bound)
+            gain = replay.mended(np.asarray(lost, float)[list(replay.deals.places)])
+            yield TriedWay(SETTING, way, replay.evaluation, gain, bound)
 
 
 def _own_deal(replay: Replay) -> Iterator[TriedWay]:
