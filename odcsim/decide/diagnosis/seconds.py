@@ -67,10 +67,10 @@ def measured(
     fitted, told, cannot = (
         _whole(deals, model, recipe, gpu) if deals.whole else _fitted(deals, model, recipe, paces, gpu)
     )
-    moved, said = ((), "nothing is known of transfers apart") if waited else _timings(run, deals, model, recipe, slower)
+    moved, said = ((), "transfers are in their seconds") if waited else _timings(run, deals, model, recipe, slower)
     moved = tuple(replace(timing, devices=holders or run.ranks) for timing in moved)
     by_rates = not moved and not waited and rates and any(step.tracks for step in run.steps)
-    if not moved and any(step.tracks for step in run.steps):
+    if not moved and not waited and any(step.tracks for step in run.steps):
         said = "transfers are not known apart, and taken to be hidden"
     said = "transfers by the rates of the GPUs that were asked for" if by_rates else said
     profile = replace(
