@@ -1,12 +1,12 @@
 """Causes of waiting that are put into runs of stock FSDP2, and what `odcsim diagnose` makes of their traces.
 
     python docs/studies/causes.py --record tests/odcsim/observed/fixtures    # a run of each cause, as small files
-    python docs/studies/causes.py --live 30 [--seed 1] [--ranks 2]          # runs with drawn causes, each diagnosed
+    python docs/studies/causes.py --live 30 [--seed 1] [--ranks 2] [--page]    # runs with drawn causes, each diagnosed
 
 What is true is computed from what was put in and what each rank measured by itself (causes_run.py): the share of the
 step that ranks were idle, and for each cause how much less they would be without it, by replaying the meetings. The
-cause is the one that costs most; none where that is less than a twentieth of the step. The table's page is
-docs/model/diagnosis.md.
+cause is the one that costs most; none where that is less than a twentieth of the step. The table stands
+in docs/validation.md.
 """
 
 import argparse
@@ -34,6 +34,17 @@ CASES = {
     "all": Injected(lengths=0.4, device=1.3, network=6, loader=0.06, collector=0.2),
 }
 PART = {"lengths": "lengths", "device": "device", "network": "transfer", "loader": "loader", "collector": "collector"}
+WORDS = {
+    "none": "nothing",
+    "lengths": "uneven lengths",
+    "device": "a slow rank",
+    "network": "a slow network",
+    "loader": "a slow loader",
+    "collector": "garbage collection",
+    "all": "all at once",
+}
+PAGE = Path(__file__).parents[1] / "validation.md"
+BEGIN, END = "<!-- causes -->", "<!-- end of causes -->"
 NAMED = 0.05  # of the step, from which on there is a cause
 WINDOWS = [1 / (3 * LAYERS)] * LAYERS + [2 / (3 * LAYERS)] * LAYERS  # of a microbatch's compute, between two meetings
 SHORT = 10.0  # microseconds of an operator inside another one that a fixture leaves out
@@ -217,10 +228,38 @@ def lived(asked: argparse.Namespace) -> list[Judged]:
     for number in range(asked.live):
         every.append(judged(number, asked))
         print(every[-1], flush=True)
-    print(
-        f"{sum(one.right for one in every)} of {len(every)} causes right, {sum(one.near for one in every)} idle shares"
-    )
+    print(told(every))
     return every
+
+
+def told(every: Sequence[Judged]) -> str:
+    right, near = sum(one.right for one in every), sum(one.near for one in every)
+    return f"{right} of {len(every)} causes are named rightly, {near} idle shares are within 2 points"
+
+
+def table(every: Sequence[Judged], asked: argparse.Namespace) -> str:
+    """For the page: a line for each cause that was put in."""
+    words = f"--live {asked.live} --seed {asked.seed} --ranks {asked.ranks} --steps {asked.steps}"
+    lines = [
+        f"`python docs/studies/causes.py {words}`, {time.strftime('%Y-%m-%d')}, {_processor()}, CPU, gloo:",
+        f"{told(every)}.",
+        "",
+        "| put in | runs | cause named rightly | idle within 2 points | idle, true | off by at most |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in CASES:
+        if ran := [one for one in every if one.injected == name]:
+            idle = [one.truth.idle for one in ran]
+            off = max(abs(one.idle - one.truth.idle) for one in ran)
+            counts = f"{len(ran)} | {sum(one.right for one in ran)} | {sum(one.near for one in ran)}"
+            shares = f"{100 * min(idle):.0f} to {100 * max(idle):.0f} %"
+            lines.append(f"| {WORDS[name]} | {counts} | {shares} | {100 * off:.1f} points |")
+    return "\n".join(lines)
+
+
+def page(every: Sequence[Judged], asked: argparse.Namespace) -> None:
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(every, asked)}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
 
 
 def main() -> None:
@@ -229,12 +268,15 @@ def main() -> None:
     parser.add_argument("--live", type=int, default=0, metavar="N", help="runs")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--page", action="store_true", help="put the table of --live into docs/validation.md")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     if asked.record:
         recorded(Path(asked.record))
     if asked.live:
-        lived(asked)
+        every = lived(asked)
+        if asked.page:
+            page(every, asked)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ def trained(kind: str, folder: str, asked: argparse.Namespace) -> None:
     trainer = base(model=model, args=own, train_dataset=Dataset.from_dict({"input_ids": tokens}), data_collator=collate)
     trainer.add_callback(odc_engine.watch(folder, every=asked.steps + WARM))
     trainer.train()
-    torch.distributed.destroy_process_group()
+    torch.distributed.barrier()
+    sys.stderr.flush()
+    os._exit(0)  # all is written; gloo's threads do not always end when they are asked to
 
 
 def run(kind: str, folder: Path, asked: argparse.Namespace) -> str:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from causes import CASES, Judged, Truth, idle_of, named
+from causes_engine import CASES as ENGINE_CASES
 from scripts import ROOT
 
 from odcsim.decide.diagnosis.found import PARTS
@@ -63,3 +64,32 @@ def test_the_rank_that_is_slow_is_told_from_those_with_longer_samples(found):
     assert [rank.pace for rank in found["device"].ranks] == pytest.approx([1, 1.5], abs=0.05)
     assert [rank.pace for rank in found["all"].ranks] == pytest.approx([1, 1.3], abs=0.05)
     assert [rank.pace for rank in found["lengths"].ranks] == [1, 1]
+
+
+ENGINE = json.loads((HOME / "engine/truth.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """The engine's own timelines, under collective and on-demand: docs/studies/causes_engine.py made them."""
+    return {
+        name: broken_down(read([str(HOME / f"engine/{name}{end}") for end in (".npz", ".jsonl")])) for name in ENGINE
+    }
+
+
+def test_the_engine_s_runs_are_those_of_the_program():
+    assert list(ENGINE) == list(ENGINE_CASES)
+    assert {case["cause"] for case in ENGINE.values()} == {"", "lengths", "device"}
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_an_engine_s_step_is_what_the_schedule_makes_it(engine, name):
+    """Idle, and what ranks waited for, within four points of what the schedule computes: a timeline counts some
+    milliseconds of the engine's own as compute."""
+    true, found = ENGINE[name], engine[name]
+    assert sum(part.share for part in found.parts) == pytest.approx(1)
+    assert found.seconds == pytest.approx(true["step"], rel=0.01)
+    assert idle_of(found) == pytest.approx(true["idle"], abs=0.04)
+    for part in ("lengths", "device", "stages", "loader", "collector"):
+        waited = true["waited"] / true["step"] if part == true["cause"] else 0.0
+        assert found.share(part) == pytest.approx(waited, abs=0.04)
