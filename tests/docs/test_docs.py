@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import scripts
+from diagnosed import diagnosis
 from scripts import ROOT
 
 import odcsim
@@ -191,6 +192,21 @@ def test_the_design_lists_every_key_of_a_row():
         }
         <= listed
     )
+
+
+def keys_of(content) -> set[str]:
+    """Of objects in objects, but for what others list: inputs, rows as comparisons have them, and ranks by number."""
+    if isinstance(content, list):
+        return {key for one in content for key in keys_of(one)}
+    if not isinstance(content, dict):
+        return set()
+    inside = [of for key, of in content.items() if key not in ("inputs", "rows", "stages")]
+    return set(content) | keys_of(inside)
+
+
+def test_the_design_lists_every_key_of_a_diagnosis():
+    told = text("docs/design.md").partition("`odcsim diagnose --json`")[2].partition("| key of a row")[0]
+    assert keys_of(diagnosis().as_json()) - set(re.findall(r"`(\w+)`", told)) == set()
 
 
 def test_the_design_lists_every_command():
