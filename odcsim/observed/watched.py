@@ -19,6 +19,7 @@ from odcsim.support.whole import LINES, read_text
 
 FORMAT, VERSION = "odcsim watch", 1
 EXPECTED = "a rank's file of odc_engine.watch"
+SHORTEST = 1e-9  # seconds of a step
 LONGEST = 2**31 - 1  # tokens of a sample, as in schedules
 
 
@@ -138,7 +139,7 @@ def _line(text: str, where: str) -> Given:
 def _read_step(given: Given) -> WatchedStep:
     return WatchedStep(
         float(given.key("begin").number()),
-        float(given.key("seconds").number()),
+        float(given.key("seconds").number(SHORTEST)),
         float(given.key("loader", 0.0).number()),
         float(given.key("collector", 0.0).number()),
         tuple(_read_microbatch(item) for item in given.key("microbatches").items()),

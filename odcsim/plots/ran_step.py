@@ -64,8 +64,9 @@ def worst(run: SeenRun, found: Breakdown) -> RanStep | None:
         return None
     run, _ = tracked(run, table_of(run.steps))
     lost = [seconds for name, seconds in found.by_step.items() if name not in WORK]
-    shares = [sum(float(of[at]) for of in lost) / step.seconds for at, step in enumerate(run.steps) if step.tracks]
-    return [step for step in run.steps if step.tracks][int(np.argmax(shares))] if shares else None
+    drawn = [(at, step) for at, step in enumerate(run.steps) if step.tracks and step.seconds > 0]
+    shares = [sum(float(of[at]) for of in lost) / step.seconds for at, step in drawn]
+    return drawn[int(np.argmax(shares))][1] if drawn else None
 
 
 def ran_step(step: RanStep) -> go.Figure:

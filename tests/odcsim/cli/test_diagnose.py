@@ -154,6 +154,14 @@ def test_a_file_that_is_nothing_is_one_line(folder, capsys, content, name):
     assert name in refused(capsys, name)
 
 
+def test_a_step_that_took_no_time_is_one_line(folder, capsys):
+    about = '{"format": "odcsim watch", "version": 1, "rank": 0, "ranks": 1}'
+    held = '{"lengths": [5], "begin": 0, "seconds": 0, "waited": 0}'
+    step = f'{{"step": 1, "begin": 0, "seconds": 0, "microbatches": [{held}]}}'
+    (folder / "watch-rank0.jsonl").write_text(f"{about}\n{step}\n")
+    assert "watch-rank0.jsonl:2: seconds is 0; expected a number from 1e-09" in refused(capsys, "watch-rank0.jsonl")
+
+
 def test_a_truncated_timeline_is_one_line(folder, capsys):
     whole = (folder / RUN[0]).read_bytes()
     (folder / RUN[0]).write_bytes(whole[: len(whole) // 2])

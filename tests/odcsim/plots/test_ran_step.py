@@ -1,5 +1,6 @@
 """The picture of a step that ran: pieces that cover it, few enough to be drawn, whatever a trace holds."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from odcsim.observed.run import Doing, RanStep
 from odcsim.plots import diagnosis as drawn
-from odcsim.plots.ran_step import MOST, PIECES, chosen, coarse, ran_step
+from odcsim.plots.ran_step import MOST, PIECES, chosen, coarse, ran_step, worst
 
 KINDS = st.lists(st.tuples(st.sampled_from([*map(int, Doing)]), st.floats(1e-6, 10)), min_size=1, max_size=60)
 
@@ -70,3 +71,10 @@ def test_the_bar_of_the_step_is_its_parts():
     assert abs(sum(bars.x[0] for bars in figure.data) - 100) < 1
     assert figure.layout.title.text == "37 % of a step is waiting"
     assert seen().steps[0].tracks[0].seconds == 9.07
+
+
+def test_a_step_that_took_no_time_is_none_to_draw():
+    told = of_ranks(4)
+    none = replace(told.run, steps=tuple(replace(step, seconds=0.0) for step in told.run.steps))
+    assert worst(none, told.found) is None
+    assert worst(told.run, told.found) is not None
