@@ -34,8 +34,8 @@ def answer(run: SeenRun, found: Breakdown, changes: Changes) -> str:
     told = [f"{_step(run, found)}{_waiting(run, found)}.", *_beside(found)]
     if best is not None:
         told.append(f"It could be {best.gain:.2f} times as fast: {best.way}.")
-    elif changes.ways or not changes.cannot:
-        told.append("Nothing to gain from dealing the samples otherwise.")
+    elif changes.replayed:
+        told.append("Nothing to gain for certain from dealing the samples otherwise.")
     return " ".join(told)
 
 
@@ -84,7 +84,7 @@ def way(change: Change) -> str:
     fits = "" if change.fits is not False else "; it does not fit memory"
     step = unit(change.seconds)(change.seconds)
     figures = f"{change.gain:.2f} times as fast ({change.low:.2f} to {change.high:.2f}), {step} a step"
-    setting = f". Set {change.setting}" if change.setting else ""
+    setting = f". Set {' '.join(change.setting.split())}" if change.setting else ""
     resting = f". It rests on: {change.rests}" if change.rests else ""
     return f"{_begun(change.effort)}: {change.way}: {figures}{paid}{fits}{setting}{resting}"
 
@@ -96,10 +96,9 @@ def remedies(run: SeenRun, found: Breakdown) -> list[str]:
 
 
 def rests(changes: Changes) -> list[str]:
-    if not changes.ways:
-        return []
     off = f"; the step as it ran, simulated, takes {changes.replayed:.2f} times as long as measured"
-    return [f"Gains rest on {changes.rests}{off}."] if changes.rests else []
+    what = "Gains rest" if changes.ways else "That no other way brings anything for certain rests"
+    return [f"{what} on {changes.rests}{off}."] if changes.rests else []
 
 
 def untold(run: SeenRun, found: Breakdown, changes: Changes) -> list[str]:

@@ -49,7 +49,8 @@ def _figures(told: Diagnosis) -> list[tuple[str, str]]:
 
 def _changes(told: Diagnosis) -> list[str]:
     looked = [page.paragraph(text) for text in words.remedies(told.run, told.found)]
-    inside = [*(_ways(told) if told.changes.ways else []), *looked]
+    resting = [page.paragraph(text, "note") for text in words.rests(told.changes)]
+    inside = [*(_ways(told) if told.changes.ways else []), *resting, *looked]
     return [page.heading("What would change it"), *inside] if inside else []
 
 
@@ -65,7 +66,6 @@ def _ways(told: Diagnosis) -> list[str]:
         page.table(head, numbered, kinds, name="Ways, least effort first"),
         *(page.paragraph(f"{text}.") for text in sets),
         *(page.paragraph(f"{text}.", "note") for text in resting),
-        *(page.paragraph(text, "note") for text in words.rests(told.changes)),
     ]
 
 

@@ -73,6 +73,11 @@ def test_a_way_that_brings_nothing_for_certain_is_not_named():
     assert diagnosis(ways=(way(1.06),)).best is not None
 
 
+def test_what_to_set_is_one_line():
+    told = diagnosis(ways=(way(1.4, setting="--packing true\n--max_length 8192"),))
+    assert [line for line in told.sentences() if "Set --packing true --max_length 8192." in line]
+
+
 def test_the_way_to_name_is_that_of_least_effort_among_the_fastest():
     first, other = way(1.40, "a setting"), way(1.41, "another engine")
     assert diagnosis(ways=(first, other)).best is first
@@ -81,10 +86,11 @@ def test_the_way_to_name_is_that_of_least_effort_among_the_fastest():
 
 def test_where_changes_cannot_be_told_nothing_is_said_of_them():
     told = diagnosis(ways=())
-    unknown = replace(told, changes=replace(told.changes, cannot=("what other ways bring: give --model",)))
+    why = "what other ways bring: give --model"
+    unknown = replace(told, changes=replace(told.changes, replayed=0.0, rests="", cannot=(why,)))
     assert "Nothing to gain" not in unknown.sentences()[0]
     assert unknown.sentences()[-1] == "Not told: what other ways bring: give --model"
-    assert "Nothing to gain from dealing the samples otherwise." in told.sentences()[0]
+    assert "Nothing to gain for certain from dealing the samples otherwise." in told.sentences()[0]
 
 
 def test_one_rank_alone_is_said_to_be_one():

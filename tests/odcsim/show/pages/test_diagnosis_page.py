@@ -9,6 +9,7 @@ from diagnosed import SHARES, diagnosis
 
 import odcsim
 from odcsim import plots
+from odcsim.decide.diagnosis import words
 from odcsim.decide.diagnosis.found import PARTS
 from odcsim.show.pages.diagnosis_page import write_diagnosis
 
@@ -40,6 +41,7 @@ def test_without_ways_or_tracks_there_are_no_pictures_of_them(tmp_path):
     page = shown(bare, tmp_path / "page.html")
     assert page.count("<figure ") == 1
     assert "Who waits for whom" not in page
+    assert words.rests(bare.changes)[0] in page
 
 
 @pytest.mark.parametrize("worst", [0, 4, 11])
