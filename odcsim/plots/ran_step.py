@@ -18,7 +18,7 @@ from odcsim.plots.diagnosis import FRAME, MOST, ROW, fill
 from odcsim.plots.style import layout
 
 PIECES = 600  # of all ranks together
-SLOTS = (24, 240)  # of a rank: at least, and at most
+SLOTS = (480, 240, 120, 60, 24)  # of a rank: as many as come to few enough pieces, or the last
 NAMES = {
     Doing.COMPUTE: "compute",
     Doing.MEETING: "in a collective: waiting, then bytes",
@@ -73,8 +73,10 @@ def ran_step(step: RanStep) -> go.Figure:
     of = len(step.tracks)
     tracks = chosen(step.tracks)
     begin = min(float(track.edges[0]) for track in tracks)
-    slots = min(SLOTS[1], max(SLOTS[0], PIECES // len(tracks)))
-    rows = [(track.rank, list(coarse(track, begin, slots))) for track in tracks]
+    for slots in SLOTS:
+        rows = [(track.rank, list(coarse(track, begin, slots))) for track in tracks]
+        if sum(len(stretches) for _, stretches in rows) <= PIECES:
+            break
     few = "" if len(tracks) == of else f"; {len(tracks)} of {of} ranks are drawn"
     look = layout(
         f"Step {step.number}, in which most was waiting",

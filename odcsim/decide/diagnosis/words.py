@@ -73,7 +73,7 @@ def seen(run: SeenRun) -> str:
     if not run.seen:
         return f"Read: {run.source}."
     steps = counted(len(run.steps), "step")
-    ranks = "" if len(run.seen) == run.ranks else f", of {run.ranks} in the run"
+    ranks = "" if len(run.seen) == run.ranks else f" ({len(run.seen)} of the run's {run.ranks} ranks)"
     known = {"lengths": "lengths", "tokens": "tokens", "seconds": "seconds alone"}[run.rests]
     return f"Read: {run.source}{ranks}, {steps}; microbatches are known by {known}."
 

@@ -97,7 +97,7 @@ def test_one_rank_alone_is_said_to_be_one():
     told = diagnosis()
     alone = replace(told, run=replace(told.run, seen=(3,)))
     assert alone.sentences()[0].startswith("A step of rank 3 takes 9.07 s")
-    assert "of 8 in the run" in alone.sentences()[1]
+    assert "(1 of the run's 8 ranks), 12 steps" in alone.sentences()[1]
 
 
 @pytest.mark.parametrize("cause", ["device", "stages", "bubble", "loader", "collector", "launch"])
