@@ -12,9 +12,9 @@ def add(commands: Any) -> None:
         "flags",
         fill=_fill,
         help="the flags and config lines of your trainer for a chosen row",
-        description="Print what a row of 'odcsim advise --trainer T --json' or 'odcsim compare --trainer T --json' is "
-        "called there: flags, overrides or YAML, to copy, of what was priced. Rows that the trainer does not run are "
-        "refused. Lines that begin with # say what the others rest on, and what they cannot say.",
+        description="Print what a row of 'odcsim advise --trainer T --json', and so of 'odcsim compare' and 'odcsim "
+        "diagnose', is called there: flags, overrides or YAML, to copy, of what was priced. Rows that the trainer does "
+        "not run are refused. Lines that begin with # say what the others rest on, and what they cannot say.",
     )
 
 

@@ -57,6 +57,7 @@ class Diagnosis(Glanced):
     def as_json(self) -> dict[str, Any]:
         """As `odcsim diagnose --json` prints it."""
         run, found, changes = self.run, self.found, self.changes
+        known = [one for one in changes.ways if one.row]
         return {
             "schema": SCHEMA,
             "inputs": {"sources": list(self.sources), "lengths": self.lengths, **changes.inputs},
@@ -75,10 +76,10 @@ class Diagnosis(Glanced):
             "parts": [_part(part) for part in found.parts],
             "ranks": [asdict(one) for one in columns.worst(found)],
             "late": [asdict(one) for one in found.late],
-            "ways": [_way(number, one) for number, one in enumerate(changes.ways, 1)],
+            "ways": [_way(one, known) for one in changes.ways],
             "rests": changes.rests,
             "replayed": changes.replayed,
-            "rows": [dict(one.row) for one in changes.ways],
+            "rows": [dict(one.row) for one in known],
             "cannot": list(dict.fromkeys((*run.lacks, *found.cannot, *changes.cannot))),
         }
 
@@ -96,8 +97,9 @@ def _part(part: StepPart) -> dict[str, Any]:
     return {"name": part.name, "what": PARTS[part.name], **{k: v for k, v in asdict(part).items() if k != "name"}}
 
 
-def _way(number: int, change: Change) -> dict[str, Any]:
-    """Its row is that of its number among `rows`, which `odcsim flags --row` takes."""
+def _way(change: Change, known: Sequence[Change]) -> dict[str, Any]:
+    """Its row is that of its number among `rows`, which `odcsim flags --row` takes; a mended pipeline has none."""
+    number = next((n for n, one in enumerate(known, 1) if one is change), None)
     return {"row": number, **{name: value for name, value in asdict(change).items() if name != "row"}}
 
 

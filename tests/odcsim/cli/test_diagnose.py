@@ -114,6 +114,12 @@ def test_a_run_ships_by_its_name(capsys):
     assert "slow-step: nothing that tells of a run" in refused(capsys, "slow-step")
 
 
+def test_python_takes_a_diagnosis_for_its_flags():
+    told = odcsim.diagnose("slow-step", trainer="trl", model="qwen2.5-1.5b", gpu="h100")
+    [number] = [n for n, one in enumerate(told.changes.ways, 1) if one.sync == "on-demand"]
+    assert odcsim.flags("trl", told, row=number).settings["--max_length"] == 8192
+
+
 def test_a_page_is_written_and_nothing_of_the_users(folder, capsys):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert "page with pictures: page.html" in printed(capsys, *RUN, "--html", "page.html")

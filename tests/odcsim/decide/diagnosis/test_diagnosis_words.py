@@ -142,6 +142,12 @@ def test_the_parts_of_the_table_are_those_of_the_step():
     assert rows[-1][1:3] == ("9.07 s", "100 %")
 
 
+def test_a_way_without_a_row_has_no_number():
+    content = diagnosis(ways=(way(1.2), way(1.3, row={}), way(1.4))).as_json()
+    assert [one["row"] for one in content["ways"]] == [1, None, 2]
+    assert len(content["rows"]) == 2
+
+
 def test_one_step_alone_has_no_interval():
     found = breakdown(SHARES, steps=1)
     assert {row[3] for row in columns.parts(found)[1][:-1]} == {"-"}
