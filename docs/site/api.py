@@ -21,6 +21,8 @@ MODULES = {
         "odc_engine.trainers",
         "odc_engine.trainers.titan",
         "odc_engine.trainers.verl",
+        "odc_engine.watching.callback",
+        "odc_engine.watching.watcher",
     ),
 }
 ONE_LINE = 90  # characters of a signature, over which each parameter has its own
