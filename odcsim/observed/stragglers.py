@@ -59,7 +59,7 @@ def read(path: Path, advance: Callable[[float], None] = lambda _: None) -> SeenR
     lacks += [f"{left} steps of which ranks or passes are missing"] if left else []
     updates = rows.names.index(UPDATE) if UPDATE in rows.names else -1
     return SeenRun(
-        "operations as StragglerAnalysis has them",
+        f"StragglerAnalysis' operations of {len(stages)} ranks",
         ranks=spread * len(stages),
         seen=tuple(stages),
         steps=tuple(steps),

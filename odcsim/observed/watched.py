@@ -15,6 +15,7 @@ from odcsim.observed.operations import track_of
 from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
 from odcsim.support.checked import Given
 from odcsim.support.files import reading
+from odcsim.support.numbers import counted
 from odcsim.support.whole import LINES, read_text
 
 FORMAT, VERSION = "odcsim watch", 1
@@ -70,7 +71,7 @@ def read(paths: Sequence[Path]) -> SeenRun:
     if not told:
         lacks.append("compute apart from waiting, which follows from lengths alone")
     return SeenRun(
-        f"watched steps of {len(files)} ranks",
+        f"watched steps of {counted(len(files), 'rank')}",
         ranks=files[0].ranks,
         seen=tuple(file.rank for file in files),
         steps=tuple(
