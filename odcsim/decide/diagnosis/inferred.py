@@ -1,11 +1,14 @@
 """Tracks of steps of which nothing but microbatches is known: what a rank computed, and what it waited for.
 
-Where ranks meet inside a microbatch, all take as long as the slowest. What each would have taken is fitted to the
-slowest of each, or known where whoever wrote the file could tell waiting apart.
+Where ranks meet inside a microbatch, none is done with it before the slowest is: the others wait at its end, or at the
+next one's begin. So from when the last rank is done with one to when the last is done with the next it is the slowest
+that computes. What each would have taken is fitted to the slowest of each, or known where whoever wrote the file could
+tell waiting apart.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,57 +23,59 @@ ROUNDS = 5  # of telling which is the slowest
 
 def tracked(run: SeenRun, table: ComputedTable) -> tuple[SeenRun, Floats]:
     """The run with tracks in all steps that have microbatches, and the compute of every microbatch of the table."""
-    computes = _computes(run, table)
     together = sync_named(run.sync).meets
-    steps = []
-    for place, step in enumerate(run.steps):
-        if not step.tracks and step.microbatches:
-            here = np.flatnonzero(table.steps == place)
-            walls = np.maximum(table.walls[here], computes[here])
-            rows = list(zip(table.ranks[here].tolist(), table.numbers[here].tolist(), strict=True))
-            own, wall = (dict(zip(rows, of.tolist(), strict=True)) for of in (computes[here], walls))
-            step = (_meeting if together else _alone)(step, own, wall, run.ranks)
-        elif together and not step.meetings and not all(m.seconds for m in step.microbatches):
-            here = np.flatnonzero(table.steps == place)
-            rows = list(zip(table.ranks[here].tolist(), table.numbers[here].tolist(), strict=True))
-            step = _parted(step, dict(zip(rows, computes[here].tolist(), strict=True)), run.ranks)
-        steps.append(step)
-    return replace(run, steps=tuple(steps)), computes
+    steps = {place: step for place, step in enumerate(run.steps) if _open(step, together)}
+    if not steps:
+        return run, table.seconds
+    computes = np.where(table.seconds > 0, table.seconds, table.walls)
+    rows = list(zip(table.steps.tolist(), table.ranks.tolist(), table.numbers.tolist(), strict=True))
+    if together:
+        steps = {place: step if step.tracks else _undivided(step) for place, step in steps.items()}
+        windows = {place: _windows(step) for place, step in steps.items()}
+        computes = _computes(run, table, np.array([_longest(windows, *row) for row in rows]))
+    own = {row: seconds for row, seconds in zip(rows, computes.tolist(), strict=True) if row[0] in steps}
+    for place, step in steps.items():
+        here = {(rank, number): own[place, rank, number] for at, rank, number in own if at == place}
+        steps[place] = _parted(step, windows[place], here, run.ranks) if together else _alone(step, here, run.ranks)
+    return replace(run, steps=tuple(steps.get(place, step) for place, step in enumerate(run.steps))), computes
 
 
-def _computes(run: SeenRun, table: ComputedTable) -> Floats:
-    """Told by the file; else of the slowest all of its wall, and of the others what they would take for so much, but no
-    more than that. Who is the slowest is not known where somebody was not seen."""
+def _open(step: RanStep, together: bool) -> bool:
+    """Whether compute is still to be told apart from waiting."""
+    divided = step.tracks and (step.meetings or not together or all(m.seconds for m in step.microbatches))
+    return bool(step.microbatches) and not divided
+
+
+def _computes(run: SeenRun, table: ComputedTable, longest: Floats) -> Floats:
+    """Told by the file; else of the slowest as long as it has, and of the others what they would take for so much, but
+    no more than that. Who is the slowest is not known where somebody was not seen."""
+    longest = np.where(table.seconds > 0, table.seconds, np.where(longest > 0, longest, table.walls))
     if (table.seconds > 0).all():
         return table.seconds
-    if not sync_named(run.sync).meets:
-        return np.where(table.seconds > 0, table.seconds, table.walls)
-    ranks = tuple(sorted({*run.seen, *table.ranks.tolist()}))
-    walls = np.where(table.seconds > 0, table.seconds, table.walls)
-    found, slowest = _slowest(run, ranks, table, walls)
+    found, slowest = _slowest(run, table, longest)
     if found.usual is None:
-        return walls
+        return longest
     slow = np.array([found.times[rank] for rank in table.ranks.tolist()])
     whole = (table.seconds > 0) | (slowest & (len(run.seen) >= run.ranks))
-    guess: Floats = np.where(whole, walls, np.minimum(found.usual * slow, walls))
+    guess: Floats = np.where(whole, longest, np.minimum(found.usual * slow, longest))
     return guess
 
 
-def _slowest(run: SeenRun, ranks: tuple[int, ...], table: ComputedTable, walls: Floats) -> tuple[Paces, Rows]:
+def _slowest(run: SeenRun, table: ComputedTable, longest: Floats) -> tuple[Paces, Rows]:
     """Fitted to who seems to be the slowest of each meeting, and again with who is by that fit; and who that is."""
-    places = np.stack([table.steps, table.numbers * sync_named(run.sync).meets], axis=1)
-    _, groups = np.unique(places, axis=0, return_inverse=True)
+    _, groups = np.unique(np.stack([table.steps, table.numbers]), axis=1, return_inverse=True)
+    ranks = tuple(sorted({*run.seen, *table.ranks.tolist()}))
     groups, found = groups.ravel(), Paces({}, {})
     guess: Floats = table.tokens + table.squares / max(float(np.sqrt(table.squares.max(initial=0.0))), 1.0)
-    chosen = np.zeros(len(walls), dtype=bool)
+    chosen = np.zeros(len(longest), dtype=bool)
     for _ in range(ROUNDS):
         order = np.lexsort((guess, groups))
-        last = np.zeros(len(walls), dtype=bool)
+        last = np.zeros(len(longest), dtype=bool)
         last[order[np.append(groups[order][1:] != groups[order][:-1], True)]] = True
         if (last == chosen).all():
             break
         chosen = last
-        found = paces_of(table, ranks, run.alike, np.where(chosen | (table.seconds > 0), walls, 0.0))
+        found = paces_of(table, ranks, run.alike, np.where(chosen | (table.seconds > 0), longest, 0.0))
         if found.usual is None:
             break
         guess = found.usual * np.array([found.times[rank] for rank in table.ranks.tolist()])
@@ -80,39 +85,66 @@ def _slowest(run: SeenRun, ranks: tuple[int, ...], table: ComputedTable, walls: 
 _Seconds = Mapping[tuple[int, int], float]  # by rank and microbatch
 
 
-def _meeting(step: RanStep, own: _Seconds, wall: _Seconds, ranks: int) -> RanStep:
-    """All meet in every microbatch."""
-    came: dict[int, dict[int, float]] = {}
-    tracks, ends = [], dict[int, float]()
-    for rank, numbers in _of_ranks(own):
+class _Windows(NamedTuple):
+    """From when to when ranks had their microbatches, and when the last rank was done with each and the one before."""
+
+    begins: _Seconds
+    ends: Mapping[int, float]
+    before: Mapping[int, float]
+
+
+def _undivided(step: RanStep) -> RanStep:
+    """Its microbatches as they follow each other, each one piece."""
+    walls = {(one.rank, one.number): max(one.wall, one.seconds) for one in step.microbatches}
+    tracks = []
+    for rank, numbers in _of_ranks(walls):
         pieces = _InferredTrack()
         for number in numbers:
-            begin = pieces.edges[-1]
-            pieces.add(begin + own[rank, number], Doing.COMPUTE, NO, number)
-            came.setdefault(number, {})[rank] = pieces.edges[-1]
-            pieces.add(begin + wall[rank, number], Doing.MEETING, number, number)
-            ends[number] = max(ends.get(number, 0.0), pieces.edges[-1])
-        pieces.add(max(step.seconds, pieces.edges[-1]), Doing.EDGE, NO, NO)
+            pieces.add(pieces.edges[-1] + walls[rank, number], Doing.MEETING, NO, number)
+        pieces.add(step.seconds, Doing.EDGE, NO, NO)
         tracks.append(pieces.track(rank))
-    return replace(step, tracks=tuple(tracks), meetings=_met(came, ends, ranks))
+    return replace(step, tracks=tuple(tracks))
 
 
-def _parted(step: RanStep, own: _Seconds, ranks: int) -> RanStep:
-    """Pieces in which a microbatch's compute is not told apart from its meeting are cut in two."""
+def _windows(step: RanStep) -> _Windows:
+    begins, ends = dict[tuple[int, int], float](), dict[int, float]()
+    for track in step.tracks:
+        for place in np.flatnonzero((track.kinds == Doing.MEETING) & (track.microbatches != NO)).tolist():
+            number = int(track.microbatches[place])
+            begins.setdefault((track.rank, number), float(track.edges[place]))
+            ends[number] = max(ends.get(number, -np.inf), float(track.edges[place + 1]))
+    numbers = sorted(ends)
+    upto = np.maximum.accumulate([-np.inf, *(ends[number] for number in numbers)]).tolist()
+    return _Windows(begins, ends, dict(zip(numbers, upto[:-1], strict=True)))
+
+
+def _longest(windows: Mapping[int, _Windows], place: int, rank: int, number: int) -> float:
+    """Seconds for which a rank can have computed a microbatch that others wait for; 0: not known."""
+    of = windows.get(place)
+    if of is None or (rank, number) not in of.begins:
+        return 0.0
+    return of.ends[number] - max(of.begins[rank, number], of.before[number])
+
+
+def _parted(step: RanStep, windows: _Windows, own: _Seconds, ranks: int) -> RanStep:
+    """A piece in which a microbatch's compute is not told apart is cut: what is left of the meeting before, compute,
+    its own meeting."""
     came: dict[int, dict[int, float]] = {}
-    tracks, ends = [], dict[int, float]()
+    tracks, numbers = [], sorted(windows.ends)
+    previous = dict(zip(numbers, [NO, *numbers], strict=False))
     for track in step.tracks:
         pieces = _InferredTrack(float(track.edges[0]))
         for kind, number, end in zip(track.kinds, track.microbatches.tolist(), track.edges[1:].tolist(), strict=True):
             if kind == Doing.MEETING and number != NO:
-                pieces.add(min(end, pieces.edges[-1] + own.get((track.rank, number), 0.0)), Doing.COMPUTE, NO, number)
+                seconds = own.get((track.rank, number), 0.0)
+                pieces.add(min(windows.before[number], end - seconds), Doing.MEETING, previous[number], NO)
+                pieces.add(min(end, pieces.edges[-1] + seconds), Doing.COMPUTE, NO, number)
                 came.setdefault(number, {})[track.rank] = pieces.edges[-1]
                 pieces.add(end, Doing.MEETING, number, number)
-                ends[number] = max(ends.get(number, end), end)
             else:
                 pieces.add(end, Doing(kind), NO, number)
         tracks.append(pieces.track(track.rank))
-    return replace(step, tracks=tuple(tracks), meetings=_met(came, ends, ranks))
+    return replace(step, tracks=tuple(tracks), meetings=_met(came, windows.ends, ranks))
 
 
 def _met(came: Mapping[int, Mapping[int, float]], ends: Mapping[int, float], ranks: int) -> tuple[Met, ...]:
@@ -122,8 +154,9 @@ def _met(came: Mapping[int, Mapping[int, float]], ends: Mapping[int, float], ran
     )
 
 
-def _alone(step: RanStep, own: _Seconds, wall: _Seconds, ranks: int) -> RanStep:
+def _alone(step: RanStep, own: _Seconds, ranks: int) -> RanStep:
     """Nobody waits before the step's end."""
+    wall = {(one.rank, one.number): one.wall for one in step.microbatches}
     rows = {}
     for rank, numbers in _of_ranks(own):
         pieces = rows[rank] = _InferredTrack()

@@ -102,3 +102,25 @@ def test_compute_that_is_told_apart_is_taken_as_it_is_whatever_lengths_say():
     found = broken_down(run)
     assert found.share("compute") == pytest.approx(1 - waited, abs=1e-9)
     assert found.share("untold") > 0.05
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_waiting_that_falls_into_the_next_microbatch_is_waiting(seed):
+    """Ranks that meet before a layer, and not after the last, wait for the slowest when the next microbatch begins:
+    its wall holds that, and the slowest's own does not."""
+    rng, meetings, steps, computed, whole = np.random.default_rng(seed), 4, [], 0.0, 0.0
+    for number in range(20):
+        held = [[tuple(rng.integers(100, 9000, 2).tolist()) for _ in range(3)] for _ in range(3)]
+        own = np.array([[seconds_of(of) for of in row] for row in held])
+        now, walls = np.zeros(3), np.zeros((3, 3))
+        for m in range(3):
+            begin = now.copy()
+            for _ in range(meetings):
+                now = np.full(3, now.max()) + own[:, m] / meetings
+            walls[:, m] = now - begin
+        rows = [RanMicrobatch(r, m, 0.0, float(walls[r, m]), held[r][m]) for r in range(3) for m in range(3)]
+        steps.append(RanStep(number, float(now.max()), tuple(rows)))
+        computed, whole = computed + float(own.sum()), whole + 3 * float(now.max())
+    found = broken_down(SeenRun("a test", 3, (0, 1, 2), tuple(steps)))
+    assert found.share("compute") == pytest.approx(computed / whole, abs=0.01)
+    assert found.share("untold") + found.share("transfer") < 0.01
