@@ -100,7 +100,8 @@ class WatchCallback:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _enter(self, model: nn.Module, args: tuple[Any, ...], batch: Mapping[str, Any]) -> None:
         """A pass forward that is asked for nothing, as of a reference, is none of a microbatch's."""
-        if self._watcher and self._in_step and model.training and torch.is_grad_enabled():
+        del model
+        if self._watcher and self._in_step and torch.is_grad_enabled():
             named = {"input_ids": args[0]} if args and isinstance(args[0], Tensor) else {}
             go = self._watcher.widen_microbatch if self._watcher.in_microbatch else self._watcher.begin_microbatch
             go(holding({**named, **batch}))

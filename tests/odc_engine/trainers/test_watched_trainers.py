@@ -4,6 +4,7 @@ import itertools
 import json
 
 import pytest
+import torch
 from tiny_trainers import Texts, arguments, both, collate, in_order, llama, outcome, words
 from transformers import Trainer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
@@ -158,6 +159,29 @@ def test_sft_of_trl_packed_or_padded(pools, tmp_path, padding_free):
     assert any(m["computed"] > sum(m["lengths"]) for m in every) == (not padding_free)
 
 
+class Referring(in_order(Trainer)):
+    """Asks its own model what it thought before, as trainers with adapters do."""
+
+    def compute_loss(self, model, inputs, **more):
+        with torch.no_grad():
+            model(**inputs)
+        return super().compute_loss(model, inputs, **more)
+
+
+def referring(rank, folder, _):
+    trainer = Referring(model=llama(), args=told(rank, folder / "out", {"max_steps": 3}), **DATA)
+    trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
+    trainer.train()
+
+
+def test_a_pass_forward_without_a_trace_is_none_of_a_microbatch(pools, tmp_path):
+    both(pools, referring, tmp_path, None)
+    steps_are_whole(tmp_path / "watched")
+    for rank in range(2):
+        steps = steps_of(tmp_path / "watched", rank)[1:]
+        assert [[len(m["lengths"]) for m in step["microbatches"]] for step in steps] == [[2, 2]] * 3
+
+
 def preferred(rank, folder, _):
     from datasets import Dataset
 
@@ -170,8 +194,8 @@ def preferred(rank, folder, _):
     trainer.train()
 
 
-def test_a_pass_forward_without_a_trace_is_none_of_a_microbatch(pools, tmp_path):
-    """A preference is two texts in one microbatch; the reference model reads both, and learns nothing."""
+def test_a_preference_is_two_texts_in_one_microbatch(pools, tmp_path):
+    """The reference model reads both, and learns nothing."""
     both(pools, preferred, tmp_path, None)
     steps_are_whole(tmp_path / "watched")
     for rank in range(2):

@@ -38,6 +38,12 @@ def test_positions_that_begin_anew_tell_packed_samples(lengths, pad):
         assert holding({"input_ids": ids, "position_ids": positions})() == (tuple(lengths), sum(lengths))
 
 
+def test_tokens_that_are_masked_inside_a_sample_do_not_end_it():
+    mask = torch.tensor([[1, 1, 0, 1, 1, 0]])
+    batch = {"input_ids": mask, "attention_mask": mask, "position_ids": mask.cumsum(1) - 1}
+    assert holding(batch)() == ((4,), 6)
+
+
 @given(LENGTHS)
 def test_borders_and_told_lengths_count_before_all_else(lengths):
     ids = torch.zeros(1, sum(lengths), dtype=torch.int64)
