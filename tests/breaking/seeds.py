@@ -300,7 +300,7 @@ _LINES = [
     ("diagnose IN lb-mini.jsonl", ["lb-mini.npz"], 2),
     ("diagnose pool.npz IN --trainer trl --price 2", ["pool.jsonl"], 2),
     ("diagnose ran-0.json ran-1.json --lengths IN", ["watch-rank0.jsonl", "lengths-of-steps.csv"], 2),
-    (f"diagnose IN {_LOGGED}", ["trainer_state.json", "steps.jsonl", "steps.csv"], 1),
+    (f"diagnose IN {_LOGGED} --balancer native", ["trainer_state.json", "steps.jsonl", "steps.csv"], 1),
 ]
 _ARGUMENTS = [
     ("trace info IN", SPECS),

@@ -35,6 +35,7 @@ from odcsim.decide.fitted import calibrated
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
 from odcsim.fitting.steps import StepLog
+from odcsim.neighbours.logs import BY_HAND
 from odcsim.observed.run import RanStep, SeenRun
 from odcsim.results.intervals import RUN, interval
 from odcsim.support.numbers import counted
@@ -53,6 +54,9 @@ def logged(sources: Sequence[str], given: Mapping[str, Any]) -> tuple[SeenRun, B
         raise InputError("a log of steps, which does not say what a step held", where=sources[0], fix=fix)
     found, log = calibrated(words, sources)
     assert log is not None
+    if log.by.way is None and not words.keys() & {"trainer", "balancer"}:
+        fix = "add --trainer, or --balancer and --sync: native where nobody balanced"
+        raise InputError("a log of steps, which does not say how samples were dealt", where=sources[0], fix=fix)
     profile = found.profile(Path(sources[0]).name)
     at = found.simulated.setting
     ran = evaluate(replace(at, cost=replace(at.cost, profile=profile)), [found.simulated.way])
@@ -66,7 +70,8 @@ def _run(log: StepLog, ran: Evaluation) -> SeenRun:
     """Of which nobody was seen."""
     balancer, sync = ran.rows[0].pair
     steps = tuple(RanStep(step.step, step.seconds / step.steps, ()) for step in log.steps)
-    source = f"a log of {counted(sum(step.steps for step in log.steps), 'step')} by {log.by.name}"
+    by = "" if log.by is BY_HAND else f" by {log.by.name}"
+    source = f"a log of {counted(sum(step.steps for step in log.steps), 'step')}{by}"
     devices = ran.setting.cost.cluster.devices
     taken = f"what ran: taken to be {balancer} under {sync}"
     return SeenRun(source, devices, (), steps, sync, trainer=log.by.name, lacks=(*log.lacks, taken))

@@ -59,7 +59,8 @@ def test_python_says_what_the_command_says(capsys):
 
 @HERE
 @pytest.mark.parametrize(
-    "words", [{}, {"trainer": "trl", "price": 2.0}, {"sync": "deferred", "balancer": "sorted-slice"}]
+    "words",
+    [{"balancer": "native"}, {"trainer": "trl", "price": 2.0}, {"sync": "deferred", "balancer": "sorted-slice"}],
 )
 def test_a_log_of_steps_needs_the_flags_of_its_run(capsys, words):
     told = json.loads(printed(capsys, "log.csv", *flags(OF_LOG | words), "--json"))

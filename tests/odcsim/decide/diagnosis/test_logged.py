@@ -98,6 +98,14 @@ def test_padding_is_a_part_of_its_own(tmp_path):
     assert sum(part.share for part in found.parts) == pytest.approx(1)
 
 
+def test_who_dealt_the_samples_has_to_be_said(tmp_path):
+    """A step that is slow since nobody balances looks like one whose compute is slow."""
+    path, _ = log_of(tmp_path, true(minibatches=30), ("native", "collective"))
+    with pytest.raises(InputError, match="add --trainer, or --balancer"):
+        logged([path], RUN)
+    assert logged([path], RUN | {"balancer": "native"})[2].ways
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """TRL's batches, of a sample each."""
