@@ -90,7 +90,7 @@ class RankEvents:
     roots: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     units: set[str] = field(default_factory=set)
     embedded: list[Embedded] = field(default_factory=list)
-    fed: SpanRows = field(default_factory=SpanRows)  # samples and tokens that a linear layer was given
+    fed: SpanRows = field(default_factory=SpanRows)  # samples and tokens that a linear layer was given, or 0
     gloo: list[tuple[str, float, float, int, str]] = field(default_factory=list)  # name, begin, end, elements, of what
     calls: list[tuple[str, float, float, tuple[int, ...]]] = field(default_factory=list)  # of c10d, with elements
     spoken: set[str] = field(default_factory=set)  # what NCCL was asked for, as the host says it
@@ -232,8 +232,8 @@ def _operators(found: RankEvents) -> _Taker:
         elif name.startswith(("c10d::", "_c10d_functional::")):
             found.calls.append((name, begin, end, each(dims)))
         elif "::" in name and name != "record_param_comms":
-            if name == FED and type(dims) is list and dims and is_shape(dims[0]) and len(dims[0]) == 3:
-                found.fed.add(begin, end, *dims[0][:2])
+            if name == FED and type(dims) is list and dims and is_shape(dims[0]):
+                found.fed.add(begin, end, *(dims[0][:2] if len(dims[0]) == 3 else (0, 0)))
             if name in EMBEDDINGS and (looked := looked_up(begin, dims)) is not None:
                 found.embedded.append(looked)
             found.operators.add(begin, end, thread, number(f"{name} {dims}"))

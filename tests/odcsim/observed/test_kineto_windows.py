@@ -80,6 +80,9 @@ def test_a_model_that_looks_nothing_up_is_fed_embeddings(tmp_path):
     found = seen(tmp_path, events)
     assert found.rests == "tokens"
     assert [m.tokens for m in found.steps[0].microbatches] == [64, 32, 16]
+    flat = [{**e, "args": {"Input Dims": [[512, 16], [48, 16], []]}} for e in events if e["name"] == "aten::linear"]
+    found = seen(tmp_path, events + flat)  # as many are given what has no samples
+    assert found.rests == "seconds"
 
 
 def test_microbatches_begin_with_a_forward_after_a_backward(tmp_path):
