@@ -41,11 +41,6 @@ class Sources:
     left: tuple[Path, ...] = ()  # of folders: what is none of these
 
 
-def kind_of(paths: Sequence[str]) -> str:
-    """What paths hold, of WORDS. `STEPS` have no ranks, and are none of `read`'s."""
-    return sources_of(paths).kind
-
-
 def read(
     paths: Sequence[str], *, lengths: str | None = None, advance: Callable[[float], None] = lambda _: None
 ) -> SeenRun:
@@ -66,7 +61,8 @@ def read(
 
 
 def sources_of(paths: Sequence[str]) -> Sources:
-    """Files by what is in them; of a folder those that lie in it and one below."""
+    """Files by what is in them; of a folder those that lie in it and one below. `STEPS` have no ranks, and are none of
+    `read`'s."""
     every: dict[str, list[Path]] = {kind: [] for kind in WORDS}
     left, logs = [], []
     for path in map(Path, paths):

@@ -135,11 +135,12 @@ def diagnosed(
         raise InputError("nothing to diagnose", fix="give traces, a log of steps, or the folder that has them")
     known = {name: value for name, value in given.items() if value is not None}
     paths = [_found(source) for source in sources]
-    if files.kind_of(paths) == files.STEPS:
+    told = files.sources_of(paths)
+    if told.kind == files.STEPS:
         if lengths is not None:
             fix = "give the lengths that were trained on as --trace"
             raise InputError("--lengths given for a log of steps", where=sources[0], fix=fix)
-        return Diagnosis(*logged(paths, known), tuple(sources))
+        return Diagnosis(*logged([str(path) for path in told.paths], known), tuple(sources))
     if said := [name for name in OF_LOGS if name in known and (name in OWN or known[name] != FIELDS[name].usual)]:
         fix = "leave it out: it is of logs of steps, and these say it themselves"
         raise InputError(f"--{said[0].replace('_', '-')} given for {sources[0]}", fix=fix)

@@ -12,7 +12,7 @@ from watches import ran, step, wrote
 from odcsim import schedule
 from odcsim.errors import InputError
 from odcsim.observed import files
-from odcsim.observed.files import kind_of, read, sources_of
+from odcsim.observed.files import read, sources_of
 
 pytest.importorskip("pyarrow")
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -51,14 +51,14 @@ def folder(tmp_path):
     ],
 )
 def test_content_tells_what_files_are(folder, names, kind):
-    assert kind_of([str(folder / name) for name in names]) == kind
+    assert sources_of([str(folder / name) for name in names]).kind == kind
 
 
 @pytest.mark.parametrize("names", ["ab", "ef", "ea", "af"])
 def test_two_kinds_at_once_are_refused_by_name(folder, names):
     first, second = (str(folder / name) for name in names)
     with pytest.raises(InputError, match="name the files of one of them") as refused:
-        kind_of([first, second])
+        sources_of([first, second])
     assert first in str(refused.value)
     assert second in str(refused.value)
 
@@ -151,7 +151,7 @@ def test_a_timeline_needs_the_schedule_that_it_ran(timeline, schedules, tmp_path
     with pytest.raises(InputError, match=f"of digest {schedules.header.digest}; give it beside"):
         read([str(ran)])
     schedule.write(schedules, plan)
-    assert kind_of([str(plan), str(ran)]) == kind_of([str(tmp_path)]) == files.TIMELINE
+    assert sources_of([str(plan), str(ran)]).kind == sources_of([str(tmp_path)]).kind == files.TIMELINE
 
 
 @pytest.fixture

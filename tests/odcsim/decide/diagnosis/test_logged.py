@@ -120,3 +120,11 @@ def test_a_trainers_setting_is_a_way_and_flags_knows_it(alone):
     told = answer(changes.inputs, [way.row for way in changes.ways])
     assert flags("trl", told, row=changes.ways.index(packing) + 1).settings["--packing"] is True
     assert packing.dollars_a_day == pytest.approx(4 * 24 * 2.0 * (1 - 1 / packing.gain))
+
+
+def test_a_folder_is_as_good_as_the_log_in_it(tmp_path):
+    way = WAYS[0]
+    path, _ = log_of(tmp_path, true(), way)
+    words = {name: value for name, value in RUN.items() if name != "minibatches"} | {"balancer": way[0], "sync": way[1]}
+    of_file, of_folder = (odcsim.diagnose(source, **words).as_json() for source in (path, tmp_path))
+    assert {**of_folder, "inputs": None} == {**of_file, "inputs": None}
