@@ -250,7 +250,7 @@ def _functions(found: RankEvents) -> _Taker:
         found.stacks, name = True, str(event.get("name", ""))
         if "dataloader.py" in name and "__next__" in name:
             found.loading.add(*_span(event, found.path), _thread(event, found))
-        elif name == "Python GC" or COLLECTS.search(name):
+        elif COLLECTS.search(name):
             found.collecting.add(*_span(event, found.path), _thread(event, found))
 
     return take

@@ -78,6 +78,12 @@ def test_an_operator_that_calls_a_collective_is_not_all_work(tmp_path):
     assert sum(end - begin for kind, begin, end in found if kind == Doing.COMPUTE) == 100 + 690
 
 
+def test_what_a_collective_s_call_moves_is_the_collective_s(tmp_path):
+    moved = event("aten::clone", 112, 118, dims=[[64]])
+    found, _ = track(tmp_path, event("aten::mm", 0, 100), GATHER, moved, RAN, event("aten::mm", 200, 900))
+    assert (Doing.MEETING, 110, 200) in found
+
+
 def test_operators_of_the_loader_and_of_other_threads_are_no_work(tmp_path):
     loader = mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 50)
     found, _ = track(tmp_path, loader, event("aten::randint", 10, 40), event("aten::div_", 60, 80, tid=LOOP),

@@ -107,6 +107,25 @@ def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
     assert "with whom ranks met in 2 calls" in found.lacks[-1]
 
 
+def test_where_both_ranks_lost_calls_ends_tell_which_are_one(tmp_path):
+    """One the first of all gathers, the other the last: each has as many, and order matches none rightly."""
+    run, paths = made([[STEP, STEP]] * 2, told=False), []
+    for rank in (0, 1):
+        content = trace(run, rank)
+        gathers = [e for e in content["traceEvents"] if "AllGather" in e["name"]]
+        content["traceEvents"] = [e for e in content["traceEvents"] if e is not gathers[-rank]]
+        for event in content["traceEvents"]:  # as much in one step, so that order is all there is
+            event["name"] = "ProfilerStep#1" if event["name"] == "ProfilerStep#5" else event["name"]
+        content["traceEvents"] = [e for e in content["traceEvents"] if e["name"] != "ProfilerStep#6"]
+        ranges = next(e for e in content["traceEvents"] if e["name"] == "ProfilerStep#1")
+        ranges["dur"] = 10_000
+        paths.append(tmp_path / f"{rank}.json")
+        paths[-1].write_text(json.dumps({**content, "host_name": "one"}))
+    met = [m for m in kineto.read(paths).steps[0].meetings if m.kind == "all-gather" and len(m.came) == 2]
+    assert len(met) == len([e for e in run.ranks[0].events if "AllGather" in e["name"]]) - 2
+    assert all(m.done > max(m.came.values()) for m in met)
+
+
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), rank=st.integers(0, 1))
 def test_changed_traces_are_refused_or_read(tmp_path_factory, data, rank):
