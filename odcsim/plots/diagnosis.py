@@ -34,7 +34,7 @@ def parts(found: Breakdown) -> go.Figure:
     """One bar of the parts, which sum to the step."""
     lost = sum(part.share for part in found.parts[3:])
     drawn = figure(
-        f"{100 * lost:.0f} % of a step is waiting",
+        f"{100 * lost:.0f} % of a step is idle",
         "mean over ranks and steps; hatched: waiting for others",
         x="share of a step (%)",
         height=FRAME + 100,

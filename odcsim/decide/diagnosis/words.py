@@ -1,4 +1,4 @@
-"""What was found in a run, in sentences: how long a step takes, what of it is waiting and why, what would change it."""
+"""What was found in a run, in sentences: how long a step takes, what of it is idle and why, what would change it."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,16 +22,20 @@ REMEDIES: Mapping[str, str] = {
     "bubble": "more microbatches in a step fill the pipeline better",
     "loader": "more workers (dataloader_num_workers), prefetched batches, samples prepared beforehand",
     "collector": "gc.freeze() after the first step, then gc.disable() and gc.collect() at the same step on every rank",
+    "transfer": "larger microbatches give compute to hide them; across nodes, hybrid sharding and faster links",
     "launch": "larger microbatches, torch.compile or CUDA graphs, and no .item() or print of tensors inside a step",
 }  # fmt: skip
+LEAST = {"transfer": 0.1}  # of a step, from which on there is something to look at, where that is not LITTLE
 
 
 def answer(run: SeenRun, found: Breakdown, changes: Changes) -> str:
     """The first thing to know."""
     best = fastest(changes)
     if best is None and lost(found) < LITTLE:
-        return f"Nothing to gain: {_worked(found)} of a step's {unit(found.seconds)(found.seconds)} {_is(found)}."
-    told = [f"{_step(run, found)}{_waiting(run, found)}.", *_beside(found)]
+        whole = len(run.seen) == run.ranks
+        took = f"{_step(run, found)}, of which {_worked(found)}."
+        return f"Nothing to gain: {took[0].lower()}{took[1:]}" if whole else f"{took} {_unseen(run)}"
+    told = [f"{_step(run, found)}{_idle(run, found)}.", *_beside(found)]
     if best is not None:
         told.append(f"It could be {best.gain:.2f} times as fast: {best.way}.")
     elif changes.replayed:
@@ -64,7 +68,7 @@ def lost(found: Breakdown) -> float:
     return sum(part.share for part in found.parts if part.name not in WORK or part.name == "padding")
 
 
-def waiting(found: Breakdown) -> float:
+def idle(found: Breakdown) -> float:
     return sum(part.share for part in found.parts if part.name not in WORK)
 
 
@@ -91,7 +95,7 @@ def way(change: Change) -> str:
 
 def remedies(run: SeenRun, found: Breakdown) -> list[str]:
     """What to look at for causes that no other way to run the samples takes away, the largest first."""
-    known = [part for part in found.parts if part.name in REMEDIES and part.share >= LITTLE]
+    known = [part for part in found.parts if part.name in REMEDIES and part.share >= LEAST.get(part.name, LITTLE)]
     return [f"{_begun(_cause(run, found, part))}: {REMEDIES[part.name]}." for part in _largest(known)]
 
 
@@ -111,28 +115,30 @@ def _step(run: SeenRun, found: Breakdown) -> str:
     return f"A step{of} takes {unit(found.seconds)(found.seconds)}"
 
 
+def _unseen(run: SeenRun) -> str:
+    who = f"rank {run.seen[0]}" if len(run.seen) == 1 else "these ranks"
+    return f"Whether others wait for {who} needs the files of all ranks."
+
+
 def _worked(found: Breakdown) -> str:
-    return percent(sum(part.share for part in found.parts if part.name in WORK))
-
-
-def _is(found: Breakdown) -> str:
     transfer = found.share("transfer")
-    return "are compute" if transfer < NAMED else f"are compute and transfers ({percent(transfer)})"
+    work = sum(part.share for part in found.parts if part.name in WORK) - transfer
+    return f"{percent(work)} is compute" + (f" and {percent(transfer)} transfers" if transfer >= NAMED else "")
 
 
-def _waiting(run: SeenRun, found: Breakdown) -> str:
-    """How much of it is waiting, by the largest causes."""
+def _idle(run: SeenRun, found: Breakdown) -> str:
+    """How much of it is idle, by the largest causes."""
     every = _largest(part for part in found.parts if part.name not in WORK and part.share > 0)
-    total = waiting(found)
+    total = idle(found)
     if total < NAMED:
-        return f", {_worked(found)} of it {'compute' if found.share('transfer') < NAMED else 'compute and transfers'}"
+        return f", of which {_worked(found)}"
     named = [part for part in every if part.share >= NAMED][:CAUSES]
     causes = [f"{percent(part.share)} {_because(run, found, part)}" for part in named]
     rest = total - sum(part.share for part in named)
-    causes += [f"{percent(rest)} for the rest"] if named and rest >= 0.005 else []
+    causes += [f"{percent(rest)} else"] if named and rest >= 0.005 else []
     if len(causes) == 1:
-        return f", of which {percent(total)} is waiting {_because(run, found, named[0])}"
-    return f", of which {percent(total)} is waiting" + (f": {', '.join(causes)}" if causes else "")
+        return f", of which {percent(total)} is idle {_because(run, found, named[0])}"
+    return f", of which {percent(total)} is idle" + (f": {', '.join(causes)}" if causes else "")
 
 
 def _largest(parts: "Iterator[StepPart] | Sequence[StepPart]") -> list[StepPart]:
@@ -160,6 +166,7 @@ def _cause(run: SeenRun, found: Breakdown, part: StepPart) -> str:
         return _slower_stage(run, found)
     return {
         "bubble": "the pipeline fills and drains",
+        "transfer": "bytes move that nothing hides",
         "launch": "the host launches late",
         "loader": "the data loader is late",
         "collector": "garbage is collected inside the step",

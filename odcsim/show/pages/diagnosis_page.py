@@ -37,7 +37,7 @@ def _figures(told: Diagnosis) -> list[tuple[str, str]]:
     found, best = told.found, told.best
     figures = [
         (unit(found.seconds)(found.seconds), "a step takes"),
-        (words.percent(words.waiting(found)), "of it is waiting"),
+        (words.percent(words.idle(found)), "of it is idle"),
     ]
     if best is None:
         return figures

@@ -69,7 +69,7 @@ def test_the_bar_of_the_step_is_its_parts():
     told = of_ranks(4)
     figure = drawn.parts(told.found)
     assert abs(sum(bars.x[0] for bars in figure.data) - 100) < 1
-    assert figure.layout.title.text == "37 % of a step is waiting"
+    assert figure.layout.title.text == "37 % of a step is idle"
     assert seen().steps[0].tracks[0].seconds == 9.07
 
 

@@ -22,7 +22,7 @@ def lines(told):
 
 def test_the_first_sentence_says_how_long_why_and_what_would_change_it():
     assert words.answer(*_of(diagnosis())) == (
-        "A step takes 9.07 s, of which 37 % is waiting: 22 % since lengths are uneven (rank 5 had 3 of the 4 worst "
+        "A step takes 9.07 s, of which 37 % is idle: 22 % since lengths are uneven (rank 5 had 3 of the 4 worst "
         "microbatches), 9 % since a stage takes longer, 6 % for the data loader. 3 % is compute on padding. It could "
         "be 1.41 times as fast: lb-mini under collective."
     )
@@ -37,11 +37,11 @@ def test_causes_add_up_to_what_is_waiting(some):
     shares = {name: one / sum(some) for name, one in zip(PARTS, some, strict=True)}
     told = words.answer(seen(), breakdown(shares), NOTHING)
     lost = [share for name, share in shares.items() if name not in words.WORK]
-    if match := re.search(r"of which (\d+) % is waiting: ([^.]*)\.", told):
-        parts = [int(n) for n in re.findall(r"(\d+) % (?:since|for|at|of)", match[2])]
+    if match := re.search(r"of which (\d+) % is idle: ([^.]*)\.", told):
+        parts = [int(n) for n in re.findall(r"(\d+) % (?:since|for|at|of|else)", match[2])]
         assert abs(sum(parts) - int(match[1])) <= len(parts)
         assert len(parts) <= words.CAUSES + 1
-    elif "is waiting" in told:  # one cause alone, or none worth a name
+    elif "is idle" in told:  # one cause alone, or none worth a name
         assert max(lost) < words.NAMED or sum(lost) - max(lost) < words.NAMED
     else:
         assert sum(lost) < words.LITTLE
@@ -62,7 +62,9 @@ def test_tables_have_80_columns_whatever_they_hold(some, seconds):
 
 def test_nothing_to_gain_is_said_where_that_is_so():
     told = diagnosis({"compute": 0.97, "transfer": 0.01, "lengths": 0.02}, ())
-    assert words.answer(*_of(told)) == "Nothing to gain: 98 % of a step's 9.07 s are compute and transfers (1 %)."
+    assert words.answer(*_of(told)) == (
+        "Nothing to gain: a step takes 9.07 s, of which 97 % is compute and 1 % transfers."
+    )
 
 
 def test_a_way_that_brings_nothing_for_certain_is_not_named():
@@ -110,9 +112,7 @@ def test_a_cause_that_no_dealing_takes_away_has_its_remedy(cause):
 def test_a_slow_device_is_named_with_how_slow_it_is():
     ranks = tuple(RankFound(r, 0.5, 0.2, 1.3 if r == 6 else 1.0, 0.0) for r in range(8))
     told = diagnosis({"compute": 0.9, "device": 0.1}, (), ranks=ranks)
-    assert (
-        "10 % is waiting since the device of rank 6 is slow (1.30 times as long for equal work)" in told.sentences()[0]
-    )
+    assert "10 % is idle since the device of rank 6 is slow (1.30 times as long for equal work)" in told.sentences()[0]
 
 
 def test_a_slow_stage_is_named_by_what_its_ranks_compute():
@@ -168,3 +168,18 @@ def test_it_is_shown_in_short():
     assert repr(told).startswith("<Diagnosis: torch.profiler traces of 8 ranks: A step takes 9.07 s, of which 37 %")
     assert "\n" not in repr(told)
     assert told._repr_html_().count("<tr>") == 2 + len(SHARES)
+
+
+def test_of_ranks_that_others_may_wait_for_nobody_says_that_there_is_nothing_to_gain():
+    told = diagnosis({"compute": 0.97, "transfer": 0.01, "lengths": 0.02}, ())
+    alone = replace(told.run, seen=(5,))
+    assert words.answer(alone, told.found, told.changes) == (
+        "A step of rank 5 takes 9.07 s, of which 97 % is compute and 1 % transfers. Whether others wait for rank 5 needs "
+        "the files of all ranks."
+    )
+
+
+def test_a_step_that_mostly_moves_bytes_has_something_to_look_at():
+    for share, told in ((0.3, True), (0.05, False)):
+        found = diagnosis({"compute": 1 - share, "transfer": share}, ())
+        assert any("hybrid sharding" in line for line in words.remedies(found.run, found.found)) == told
