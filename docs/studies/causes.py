@@ -216,7 +216,7 @@ def judged(number: int, asked: argparse.Namespace) -> Judged:
 
     name, injected = drawn(number, asked.seed)
     with tempfile.TemporaryDirectory() as folder:
-        run(Asked(injected, folder, ranks=asked.ranks, steps=asked.steps, seed=number, port=29600 + number % 300))
+        run(Asked(injected, folder, ranks=asked.ranks, steps=asked.steps, seed=number))
         found = broken_down(read([str(Path(folder, f"rank{rank}.json")) for rank in range(asked.ranks)]))
         truth = truth_of(records_of(Path(folder), asked.ranks), injected)
     return Judged(name, truth, named(found), idle_of(found))

@@ -51,7 +51,6 @@ class Asked:
     tokens: int = 256  # of a microbatch, in the median
     pace: float = 2e-4  # seconds of a token in a layer's forward pass
     seed: int = 0
-    port: int = 29531
 
 
 @dataclass(slots=True)
@@ -186,8 +185,8 @@ def rank_of(rank: int, asked: Asked) -> None:
     for name in MEETINGS:
         if hasattr(dist, name):
             setattr(dist, name, _noted(getattr(dist, name)))
-    where = f"tcp://127.0.0.1:{asked.port}"
-    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=asked.ranks)
+    store = dist.FileStore(str(Path(asked.folder, "store")), asked.ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=asked.ranks)
     torch.manual_seed(rank)
     injected = asked.injected
     pace = asked.pace * (injected.device if rank == injected.slow else 1.0)
@@ -247,4 +246,5 @@ def _step(
 def run(asked: Asked) -> None:
     """Traces `rank*.json` and records `record-rank*.json` of one run, in its folder."""
     Path(asked.folder).mkdir(parents=True, exist_ok=True)
+    Path(asked.folder, "store").unlink(missing_ok=True)
     mp.spawn(rank_of, args=(asked,), nprocs=asked.ranks)
