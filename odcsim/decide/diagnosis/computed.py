@@ -33,6 +33,22 @@ class ComputedTable:
         """Whether what a microbatch takes can be told from what it holds, long samples told from short ones."""
         return bool(len(self.squares)) and bool((self.squares > 0).all())
 
+    def even(self, ranks: int, each: bool) -> Rows:
+        """Those of rounds in which so many ranks hold the same: of each microbatch by its number, or of whole steps.
+        There lengths keep nobody waiting."""
+        numbers = self.numbers if each else np.zeros_like(self.numbers)
+        _, rounds = np.unique(np.stack([self.steps, numbers]), axis=1, return_inverse=True)
+        own, cells = np.unique(np.stack([rounds.ravel(), self.ranks]), axis=1, return_inverse=True)
+        cells, alike = cells.ravel(), np.bincount(own[0], minlength=1) == ranks
+        for held in (self.tokens, self.squares):
+            sums = np.bincount(cells, held, own.shape[1])
+            low, high = np.full(len(alike), np.inf), np.full(len(alike), -np.inf)
+            np.minimum.at(low, own[0], sums)
+            np.maximum.at(high, own[0], sums)
+            alike &= low == high
+        found: Rows = alike[rounds.ravel()]
+        return found
+
 
 def table_of(steps: Iterable[RanStep]) -> ComputedTable:
     rows = [row for place, step in enumerate(steps) for row in _rows(place, step)]
@@ -72,6 +88,8 @@ def expected(table: ComputedTable, seconds: Floats, rows: Rows) -> Floats | None
     one, tokens, squares = np.ones(len(seconds)), table.tokens, table.squares
     tries = [(one, tokens, squares), (tokens, squares)] if table.lengths_known else []
     tries += [(one, tokens), (tokens,)] if (tokens > 0).all() else []
+    if tries and rows.any() and not np.ptp(tokens) and not np.ptp(squares):
+        return np.full(len(seconds), float(np.median(seconds[rows])))
     for columns in tries:
         stacked = np.stack(columns, axis=1)
         try:

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from odcsim.decide.diagnosis.computed import ComputedTable, table_of
+from odcsim.decide.diagnosis.computed import ComputedTable, Rows, table_of
 from odcsim.decide.diagnosis.found import Breakdown, LateMicrobatch, RankFound, StepPart
 from odcsim.decide.diagnosis.inferred import tracked
 from odcsim.decide.diagnosis.lines import (
     CHANCE,
+    EVEN,
     UNTOLD,
     WAIT,
     RankLine,
@@ -28,6 +29,8 @@ from odcsim.timeline import Floats, Ints
 
 MOST_LATE = 20  # microbatches that are named
 SAID = 0.01  # of the step: of less than this nothing is said
+SCATTER = 0.2  # of seconds of equal work: more is not taken for chance ...
+EXPLAINED = 0.9  # ... where it is more than this of what they differ by
 COMPUTE, PADDING = NAMES.index("compute"), NAMES.index("padding")
 _OWN = (COMPUTE, COMPUTE, COMPUTE, *(NAMES.index(name) for name in CAUSE[3:]))  # what a state of one's own is
 
@@ -42,11 +45,14 @@ def broken_down(run: SeenRun) -> Breakdown:
     paces = paces_of(table, tuple(sorted({*ranks, *table.ranks.tolist()})), run.alike, computes)
     sums = _StepSums(ranks, len(run.steps))
     shortest = shortest_of(run.steps)
-    split, rows = _split(table, computes, paces), _rows(table)
+    alike = table.lengths_known * table.even(run.ranks, sync_named(run.sync).meets)
+    split, rows = _split(table, computes, paces, alike), _rows(table)
     for first, behind in stretches(run.steps):
         if not any(step.tracks for step in run.steps[first:behind]):
             continue
-        lines = _lines(run.steps[first:behind], first, shortest, rows, split, paces)
+        lines = _lines(
+            run.steps[first:behind], first, shortest, rows, split, paces, len(alike) > 0 and bool(alike.all())
+        )
         waits = waits_of(lines, computes)
         for line in lines.values():
             sums.add(line, table)
@@ -69,10 +75,11 @@ def _rows(table: ComputedTable) -> dict[tuple[int, int], Ints]:
     return found
 
 
-def _split(table: ComputedTable, computes: Floats, paces: Paces) -> Floats:
+def _split(table: ComputedTable, computes: Floats, paces: Paces, alike: Rows) -> Floats:
     """Shares of each microbatch's compute: at the usual pace, what its device's pace adds, and what neither tells.
 
-    Where lengths are not known, whatever the pace leaves is of the work.
+    Where lengths are not known, whatever the pace leaves is of the work. Of `alike`, those
+    of which all ranks hold the same, nothing is.
     """
     times = np.array([paces.times[rank] for rank in table.ranks.tolist()] + [1.0])
     split = np.stack([1 / times, 1 - 1 / times, np.zeros(len(times))])
@@ -80,6 +87,8 @@ def _split(table: ComputedTable, computes: Floats, paces: Paces) -> Floats:
         own = computes > 0
         even = np.divide(paces.usual, computes, out=np.ones_like(computes), where=own)
         split[:, :-1][:, own] = np.stack([even, even * (times[:-1] - 1), 1 - even * times[:-1]])[:, own]
+    split[CHANCE, :-1] += np.where(alike, split[EVEN, :-1], 0.0)
+    split[EVEN, :-1][alike] = 0.0
     return split
 
 
@@ -90,7 +99,9 @@ def _lines(
     rows: dict[tuple[int, int], Ints],
     split: Floats,
     paces: Paces,
+    even: bool,
 ) -> dict[int, RankLine]:
+    """`even`: whether all ranks hold the same: nor do they wait for what is computed outside of microbatches."""
     met = meetings_of(steps, shortest)
     of_rank: dict[int, list[tuple[int, Track]]] = {}
     for place, step in enumerate(steps, first):
@@ -99,7 +110,8 @@ def _lines(
     work = {rank: work_of(track for _, track in tracks) for rank, tracks in of_rank.items()}
     lines = {}
     for rank, tracks in of_rank.items():
-        split[:, -1] = 1 / paces.times[rank], 1 - 1 / paces.times[rank], 0.0
+        usual = 1 / paces.times[rank]
+        split[:, -1] = usual * (not even), 1 - usual, usual * even
         lines[rank] = line_of(rank, tracks, met, first, work, rows, split)
     return lines
 
@@ -178,18 +190,33 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
             yield "whether a rank is slow or always has the longest samples: lengths of its microbatches would tell"
         elif not paces.told:
             yield "whether a rank is slow: nothing says what equal work takes"
+    if not _explained(table, paces):
+        yield "why microbatches take as long as they do: these lengths do not explain it; are they of this run?"
+    together = sync_named(run.sync).meets
+    tokens_alone = table.tokens.any() and not table.squares.any()
+    if tokens_alone and table.even(run.ranks, together).all() and share["lengths"] >= SAID:
+        yield "whether microbatches of as many tokens hold longer samples: their lengths would tell"
     if paces.usual is not None and table.lengths_known and not missing and share["untold"] >= SAID:
         yield (
             f"why {share['untold']:.0%} of the step waits for compute that took longer than its lengths say, "
             "on no rank throughout"
         )
-    if sync_named(run.sync).meets and not (table.seconds > 0).all():  # waiting is inferred
+    if together and not (table.seconds > 0).all():  # waiting is inferred
         if paces.usual is None:
             yield "how long ranks waited inside microbatches: neither what they hold nor what they computed is known"
         else:
             yield "a device that is slow while all hold the same: waiting is inferred from what microbatches hold"
     if len(run.steps) == 1:
         yield "how much it differs between steps: there is one step, so shares have no interval"
+
+
+def _explained(table: ComputedTable, paces: Paces) -> bool:
+    """Whether lengths, where they are known, tell at least some of why seconds of microbatches differ."""
+    if paces.usual is None or not table.lengths_known or not (table.seconds > 0).all():
+        return True
+    own = np.log(table.seconds / [paces.times[rank] for rank in table.ranks.tolist()])
+    off = float(np.std(own - np.log(paces.usual)))
+    return off < SCATTER or off < EXPLAINED * float(np.std(own))
 
 
 def _named(ranks: Sequence[int]) -> str:

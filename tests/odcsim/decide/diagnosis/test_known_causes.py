@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from seen_runs import Known, drawn, run_of_known, step_seconds
 
 from odcsim.decide.diagnosis.found import PARTS
@@ -143,3 +145,40 @@ def test_one_step_has_no_interval_and_says_so():
     found = broken_down(run_of_known(known))
     assert all(part.low == part.share == part.high for part in found.parts)
     assert any("one step" in line for line in found.cannot)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 5), st.integers(0, 2**16), st.sampled_from([0.0, 0.05, 0.5]), st.booleans())
+def test_lengths_are_no_cause_where_all_ranks_hold_the_same(ranks, seed, noise, deferred):
+    """Whatever else keeps them waiting, and however long equal work takes: known by lengths, by law."""
+    rng = np.random.default_rng(seed)
+    known = drawn(rng, set(rng.permutation(CAUSES)[:3].tolist()), ranks, steps=5, count=3)
+    lengths = np.repeat(rng.integers(500, 9000, (5, 1, 3)), ranks, axis=1)
+    known = replace(known, lengths=lengths, jitter=np.exp(rng.normal(0, noise, lengths.shape)))
+    run = replace(run_of_known(known), sync="deferred" if deferred else "collective")
+    assert broken_down(run).share("lengths") == 0.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lengths_of_another_run_are_doubted_and_its_own_are_not(seed):
+    rng = np.random.default_rng(seed)
+    known = drawn(rng, {"lengths", "device"}, ranks=4)
+    doubt = "why microbatches take as long as they do: these lengths do not explain it; are they of this run?"
+    run = run_of_known(known)
+    assert doubt not in broken_down(run).cannot
+    for least in (8999, 500):
+        steps = []
+        for step in run.steps:
+            others = rng.integers(least, 9000, len(step.microbatches)).tolist()
+            ran = zip(step.microbatches, others, strict=True)
+            steps.append(replace(step, microbatches=tuple(replace(m, lengths=(other,)) for m, other in ran)))
+        assert doubt in broken_down(replace(run, steps=tuple(steps))).cannot
+
+
+def test_of_as_many_tokens_only_lengths_would_tell():
+    known = drawn(np.random.default_rng(2), {"device"}, ranks=3)
+    known = replace(known, jitter=np.exp(np.random.default_rng(2).normal(0, 0.3, known.lengths.shape)))
+    run = run_of_known(known, told="nothing")
+    steps = [replace(s, microbatches=tuple(replace(m, tokens=512) for m in s.microbatches)) for s in run.steps]
+    said = broken_down(replace(run, steps=tuple(steps), rests="tokens")).cannot
+    assert "whether microbatches of as many tokens hold longer samples: their lengths would tell" in said
