@@ -75,7 +75,7 @@ class Breakdown:
         return next(part.share for part in self.parts if part.name == name)
 
 
-EFFORTS = ("a setting", "another sampler", "another engine")  # from least to most
+EFFORTS = ("a setting", "a repair", "another sampler", "another engine")  # from least to most
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from odcsim.decide.diagnosis.shares import mean_off
 from odcsim.observed.run import SeenRun
 from odcsim.timeline import Floats
 
-SETTING, SAMPLER, _ = EFFORTS
+SETTING, _, SAMPLER, _ = EFFORTS
 WORTH = 1.01  # what a way has to bring
 LAYERS = "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers"  # of megatron-core
 RESTS = "the seconds of the run's own operations, replayed"

@@ -5,7 +5,7 @@ from typing import Any
 
 from odcsim.decide.comparison import inputs
 from odcsim.decide.diagnosis.found import EFFORTS, Change
-from odcsim.decide.diagnosis.tried import TriedWay
+from odcsim.decide.diagnosis.tried import REPAIR, TOGETHER, TriedWay
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
 from odcsim.neighbours import TRAINERS
@@ -20,12 +20,14 @@ UNSIZED = dict.fromkeys(
 
 
 def worth(every: Iterable[TriedWay]) -> Iterator[TriedWay]:
-    """Of each effort the best, where they bring something that chance does not, and fit."""
+    """Of each effort the best, where they bring something that chance does not, and fit. Every repair, the largest
+    first, and last what all bring."""
     there = [one for one in every if one.gain[0] >= WORTH and one.gain[1] > 1]
     there = [one for one in there if one.evaluation.rows[0].memory_fits is not False]
     for effort in EFFORTS:
-        best = sorted((one for one in there if one.effort == effort), key=lambda one: -one.gain[0])[:MOST]
-        yield from sorted(best, key=lambda one: one.gain[0])
+        best = sorted((one for one in there if one.effort == effort), key=lambda one: -one.gain[0])
+        repairs = sorted(best, key=lambda one: one.way == TOGETHER)
+        yield from repairs if effort == REPAIR else best[:MOST][::-1]
 
 
 def change(

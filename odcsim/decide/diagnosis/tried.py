@@ -1,4 +1,4 @@
-"""Other ways to run what a run held, each evaluated: settings first, then samplers, then another engine."""
+"""Other ways to run what a run held, each evaluated: settings, repairs, samplers, and another engine."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,14 +20,17 @@ from odcsim.results.intervals import RUN, interval
 from odcsim.schedule import Schedule
 from odcsim.timeline import Floats
 
-SETTING, SAMPLER, ENGINE = EFFORTS
+SETTING, REPAIR, SAMPLER, ENGINE = EFFORTS
 SAMPLERS = ("sorted-slice", "lb-micro")
 FREE = ("lb-mini", "lb-tight")
 ON_DEMAND = "on-demand"
 MET = ("collective", "deferred")
 CLEARLY = 1.03  # times the gain, below which there is no reason to change more
 ANEW = 32  # minibatches, at least, of what a trainer makes of the same samples
-WORTH = 0.01  # of the step, from which on a loss of the host's is worth a line
+WORTH = 0.01  # of the step, from which on transfers are worth a line
+LOST = 0.03  # of the step, from which on what the host loses is worth a repair
+BOUND = "that it can be mended whole"
+TOGETHER = "all of these repairs together, at best"
 HOST = {
     "loader": "a data loader that keeps up, at best",
     "collector": "no garbage collected inside steps, at best",
@@ -52,28 +55,33 @@ class TriedWay:
 
 def tried(replay: Replay) -> Iterator[TriedWay]:
     """All that may be worth it, in order of effort."""
-    yield from _repaired(replay)
     yield from _own_deal(replay)
     yield from _stock(replay)
+    yield from _repaired(replay)
     yield from _dealt_anew(replay)
 
 
 def _repaired(replay: Replay) -> Iterator[TriedWay]:
-    """What is slow beside the samples, mended: a bound."""
-    cost = replay.setting.cost
-    bound = "that it can be mended whole"
+    """What is slow beside the samples, mended: bounds, each alone and all together."""
+    places, cost = list(replay.deals.places), replay.setting.cost
+    lost = {
+        way: np.asarray(replay.found.by_step[part], float)[places]
+        for part, way in HOST.items()
+        if part in replay.found.by_step and replay.found.share(part) >= LOST
+    }
+    for way, seconds in lost.items():
+        yield TriedWay(REPAIR, way, replay.evaluation, replay.mended(seconds), BOUND)
+    whole = sum(lost.values(), start=np.zeros(len(places)))
     if cost.cluster.slow:
         ranks = ", ".join(str(device) for device, pace in cost.cluster.slow if pace > SLOW)
         even = replace(replay.setting, cost=replace(cost, cluster=replace(cost.cluster, slow=())))
         found = replay.priced(replay.deals.padded, even)
-        several = "ranks" if "," in ranks else "rank"
-        way = f"{several} {ranks} as fast as the others"
-        yield TriedWay(SETTING, way, found, _of(replay, found), bound)
-    for part, way in HOST.items():
-        lost = replay.found.by_step.get(part)
-        if lost is not None and replay.found.share(part) > WORTH:
-            gain = replay.mended(np.asarray(lost, float)[list(replay.deals.places)])
-            yield TriedWay(SETTING, way, replay.evaluation, gain, bound)
+        way = f"{'ranks' if ',' in ranks else 'rank'} {ranks} as fast as the others"
+        yield TriedWay(REPAIR, way, found, _of(replay, found), BOUND)
+        if lost:
+            yield TriedWay(REPAIR, TOGETHER, found, _of(replay, found, whole), BOUND)
+    elif len(lost) > 1:
+        yield TriedWay(REPAIR, TOGETHER, replay.evaluation, replay.mended(whole), BOUND)
 
 
 def _own_deal(replay: Replay) -> Iterator[TriedWay]:
@@ -215,6 +223,7 @@ def _best(replay: Replay, effort: str, pairs: Sequence[Pair]) -> TriedWay:
     return max(fitting, key=lambda one: one.gain[0])
 
 
-def _of(replay: Replay, found: Evaluation) -> tuple[float, float, float]:
-    other: Floats = found.usages[0].makespan + replay.beside
+def _of(replay: Replay, found: Evaluation, less: Floats | float = 0.0) -> tuple[float, float, float]:
+    """`less`: seconds of each step that it spares beside."""
+    other: Floats = found.usages[0].makespan + np.maximum(replay.beside - less, 0.0)
     return replay.gain(other, found)

@@ -64,7 +64,7 @@ def test_what_is_promised_of_another_deal_is_what_it_takes(drawn, sync, named):
     run, found = told(setting, sync, asked=ASKED if named else {})
     assert found.replayed == pytest.approx(1, abs=CLOSE)
     for way in found.ways:
-        if way.effort != EFFORTS[0]:
+        if way.effort not in EFFORTS[:2]:
             assert way.gain == pytest.approx(true_gain(run, setting, way), rel=CLOSE)
         assert 1 < way.low <= way.gain <= way.high
         assert way.seconds == pytest.approx(np.mean([step.seconds for step in run.steps]) / way.gain)
@@ -100,7 +100,7 @@ def test_an_even_run_has_nothing_to_gain():
 
 def test_what_is_run_as_well_as_can_be_has_nothing_to_gain_from_a_sampler():
     _, found = told(setting_of(), balancer="sorted-slice")
-    assert [way for way in found.ways if way.effort == EFFORTS[1]] == []
+    assert [way for way in found.ways if way.effort == EFFORTS[2]] == []
 
 
 def test_the_same_run_has_the_same_answer():
@@ -117,7 +117,8 @@ def test_a_way_is_worth_it_by_a_margin_and_beyond_chance():
     row = evaluate(setting, [("native", "collective")])
     gains = ((1.02, 1.01, 1.03), (1.2, 0.9, 1.5), (1.04, 1.01, 1.07), (1.3, 1.2, 1.4))
     every = [TriedWay(effort, "a way", row, gain) for effort in EFFORTS for gain in gains[:3]]
-    assert [one.gain for one in worth([*every, TriedWay(EFFORTS[1], "another", row, gains[3])])] == [
+    assert [one.gain for one in worth([*every, TriedWay(EFFORTS[2], "another", row, gains[3])])] == [
+        gains[2],
         gains[2],
         *gains[2:],
         gains[2],
@@ -135,7 +136,7 @@ def test_a_slow_rank_is_in_both_and_mending_it_is_a_way():
         sum(s.seconds for s in run.steps) / truly(setting, "native", "collective").sum(), rel=CLOSE
     )
     for way in found.ways:
-        if way.effort != EFFORTS[0]:
+        if way.effort not in EFFORTS[:2]:
             assert way.gain == pytest.approx(true_gain(run, slow, way), rel=CLOSE)
 
 
@@ -179,7 +180,7 @@ def test_a_row_is_what_the_evaluation_says():
     found = changes(run, found_of(run), ASKED)
     again = replay(run, found_of(run), ASKED).setting
     for way in found.ways:
-        if way.effort != EFFORTS[0]:
+        if way.effort not in EFFORTS[:2]:
             [row] = evaluate(replace(again, max_tokens=way.max_tokens), [(way.balancer, way.sync)]).rows
             assert way.row == {"max_tokens": way.max_tokens} | row.as_json()
 
@@ -284,6 +285,17 @@ def test_what_mending_promises_is_what_the_run_without_the_cause_took(cause):
     [way] = [way for way in recorded(cause).ways if MENDED[cause] in way.way]
     assert way.seconds == pytest.approx(CAUSES["none"]["step"], rel=0.05)
     assert way.gain == max(way.gain for way in recorded(cause).ways)
+    assert way.effort == EFFORTS[1]
+
+
+def test_every_cause_that_can_be_mended_has_a_repair_and_so_have_all_of_them():
+    repairs = [way for way in recorded("all").ways if way.effort == EFFORTS[1]]
+    *each, together = repairs
+    assert [sum(words in way.way for way in each) for words in MENDED.values()] == [1, 1, 1]
+    assert [way.gain for way in each] == sorted((way.gain for way in each), reverse=True)
+    assert "together" in together.way
+    saved = sum(1 - 1 / way.gain for way in each)
+    assert 1 - 1 / together.gain == pytest.approx(saved, abs=0.02)
 
 
 def test_a_run_with_nothing_injected_has_nothing_to_gain():
@@ -303,7 +315,7 @@ def test_a_simulated_timeline_is_promised_what_is_true(way, named):
     assert found.replayed == pytest.approx(1, abs=CLOSE)
     assert found.ways
     for one in found.ways:
-        if one.effort != EFFORTS[0]:
+        if one.effort not in EFFORTS[:2]:
             assert one.gain == pytest.approx(true_gain(run, setting, one), rel=CLOSE)
 
 
@@ -320,7 +332,7 @@ def test_fuller_microbatches_take_what_they_really_take():
 
 def test_a_limit_that_is_asked_for_is_the_limit():
     _, found = told(setting_of(), asked=ASKED, max_tokens=20000)
-    assert {way.max_tokens for way in found.ways if way.effort != EFFORTS[0]} == {20000}
+    assert {way.max_tokens for way in found.ways if way.effort not in EFFORTS[:2]} == {20000}
 
 
 def test_seconds_that_hold_waiting_are_those_of_the_heaviest():
