@@ -11,6 +11,7 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.fitting.events import ABOUT, MICRO
 from odcsim.observed.done import CalledOn, WorkDone, on_gpu, on_host
+from odcsim.observed.equal_work import alike
 from odcsim.observed.kernels import BASE, HOST_NAME, RankEvents, read_events
 from odcsim.observed.pieces import CutStep, cut
 from odcsim.observed.run import Doing, RanMicrobatch
@@ -18,11 +19,7 @@ from odcsim.observed.spans import Spans, united, within
 from odcsim.observed.windows import MicrobatchWindow, Window, microbatches, steps
 from odcsim.timeline import Floats, Ints
 
-MOST = 2000  # signatures of equal work that a rank tells of
 NAMED = re.compile(r"rank[_-]?(\d{1,6})(?!\d)|(?:^|[_.-])(\d{1,6})(?=[._])", re.IGNORECASE)
-LEAST = 1000  # of all seconds, so many parts, for a signature to be told
-MOVES = re.compile(r"::_?(foreach_)?(copy|clone|chunk_cat|cat|fill|zero|split|all_gather_copy)")
-SIZED = re.compile(r"\[\d")
 GRADIENTS = ("reduce-scatter", "all-reduce")
 
 
@@ -67,6 +64,9 @@ def read_rank(path: str) -> OwnTrace:
         raise InputError(
             "holds no work of a GPU or a processor", where=path, fix="profile with ProfilerActivity.CPU and CUDA"
         )
+    found = tuple(_step(events, did, window) for window in windows)
+    inside = np.array([w.device[0] for w in windows]), np.array([w.device[1] for w in windows])
+    computed = np.array([m.seconds for step in found for m in step.microbatches])
     rank, world = _who(events)
     base, machine = (events.about.get(key) for key in (BASE, HOST_NAME))
     return OwnTrace(
@@ -77,8 +77,8 @@ def read_rank(path: str) -> OwnTrace:
         base=base if type(base) is int and 0 <= base < 2**62 else 0,
         machine=machine if type(machine) is str else "",
         calls=did.calls,
-        steps=tuple(_step(events, did, window) for window in windows),
-        alike=_alike(events, did, windows),
+        steps=found,
+        alike=alike(events, did, inside, computed),
         updates=_updates(events, did),
         units=len(events.units),
         host=len(events.operators) > 0,
@@ -165,29 +165,6 @@ def _gathers(calls: Sequence[CalledOn], owners: Ints, marks: Sequence[Microbatch
         if owner == 0 and call.kind == "all-gather" and call.launched < marks[0].turned
     )
     return max(sizes.values(), default=0)
-
-
-def _alike(events: RankEvents, did: WorkDone, windows: Sequence[Window]) -> dict[str, tuple[float, float]]:
-    """Median seconds of the kernels, or operators in no other, of each signature that says how much work it
-    is. A processor's moves of memory tell of its pages, and of who else moves some."""
-    begins, ends = (np.array([w.device[side] for w in windows]) for side in (0, 1))
-    inside = within(did.begin, (begins, ends)) >= 0
-    words = list(events.names.known)
-    if not len(events.kernels):
-        inside[1:] &= did.begin[1:] >= np.maximum.accumulate(did.end)[:-1]
-        inside &= ~np.isin(did.names, [number for number, word in enumerate(words) if MOVES.search(word)])
-    names, seconds = did.names[inside], (did.end - did.begin)[inside] * MICRO
-    every = np.bincount(names, seconds, minlength=len(events.names.known))
-    chosen = np.argsort(-every, kind="stable")[:MOST]
-    order = np.argsort(names, kind="stable")
-    names, seconds = names[order], seconds[order]
-    found = {}
-    for number in chosen[every[chosen] > every.sum() / LEAST]:
-        if not SIZED.search(words[number]):
-            continue
-        mine = seconds[slice(*np.searchsorted(names, (number, number + 1)))]
-        found[words[number]] = float(np.median(mine)), float(every[number])
-    return found
 
 
 def _updates(events: RankEvents, did: WorkDone) -> tuple[float, ...]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.observed import kineto
 from odcsim.observed.run import NO, Doing
 from traces import BYTES, LAYER, UPDATE, MadeStep, made, trace, write
@@ -110,6 +111,43 @@ def test_a_slow_device_takes_longer_for_equal_work(folder):
     found = seen(made([[even(), slow], [even(), slow]]), folder)
     assert {name.split()[0] for name in found.alike} == {"gemm"}
     assert all(seconds == pytest.approx({0: 1e-4, 1: 1.3e-4}) for seconds in found.alike.values())
+
+
+def persisting(run, folder, like=lambda e: e["name"] == "gemm"):
+    """The same kernels with a grid of as many blocks as a device has processors."""
+    paths = write(run, folder, [0.0] * len(run.ranks))
+    for path in paths:
+        content = json.loads(path.read_text())
+        for event in filter(like, content["traceEvents"]):
+            event["args"]["grid"] = [132, 1, 1]
+        path.write_text(json.dumps(content))
+    return kineto.read(paths)
+
+
+def test_a_kernel_that_persists_does_not_say_how_much_work_it_is(folder):
+    draws = Random(3)
+    tokens = [[[int(300 * draws.lognormvariate(0, 1)) + 9 for _ in "ab"] for _ in range(4)] for _ in range(4)]
+    drawn = [[MadeStep([[20 + n // 2] * 4 for n in own], own) for own in step] for step in tokens]
+    run = persisting(made(drawn), folder)
+    assert run.alike == {}
+    assert all(rank.pace == 1.0 for rank in broken_down(run).ranks)
+    always_more = [[even(), even(seconds=200, tokens=128)]] * 2
+    assert persisting(made(always_more), folder).alike == {}
+
+
+def test_a_kernel_that_takes_as_long_whatever_its_rank_computes_is_equal_work(folder):
+    """Of one that persists only its steadiness tells."""
+
+    def drawn(first, times):
+        tokens = [first, 20, 40, 60]
+        return MadeStep([[round(times * s) for s in (100, 10 * n, 10 * n, 100)] for n in tokens], tokens)
+
+    def last(event):
+        return event["name"] == "gemm" and event["args"]["grid"][1] in (0, 3)
+
+    found = persisting(made([[drawn(5, 1.0), drawn(9, 1.3)]] * 2), folder, last)
+    kernels = [seconds for name, seconds in found.alike.items() if "[132, 1, 1]" in name]
+    assert kernels == [pytest.approx({0: 1e-4, 1: 1.3e-4})]
 
 
 def test_gradients_that_leave_with_the_last_microbatch_are_deferred(folder):
