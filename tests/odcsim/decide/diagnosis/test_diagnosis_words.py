@@ -174,8 +174,8 @@ def test_of_ranks_that_others_may_wait_for_nobody_says_that_there_is_nothing_to_
     told = diagnosis({"compute": 0.97, "transfer": 0.01, "lengths": 0.02}, ())
     alone = replace(told.run, seen=(5,))
     assert words.answer(alone, told.found, told.changes) == (
-        "A step of rank 5 takes 9.07 s, of which 97 % is compute and 1 % transfers. Whether others wait for rank 5 needs "
-        "the files of all ranks."
+        "A step of rank 5 takes 9.07 s, of which 97 % is compute and 1 % transfers. Whether others wait for rank 5 "
+        "needs the files of all ranks."
     )
 
 

@@ -63,7 +63,7 @@ def runs(draw):
     return SeenRun("a test", ranks, tuple(range(ranks)), every, sync, alike=alike)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(runs())
 def test_parts_sum_to_the_step_and_none_is_below_nothing(run):
     found = broken_down(run)
