@@ -53,9 +53,10 @@ def is_whole(rows: Operations, replicas: Mapping[int, int]) -> bool:
 
 
 def step_of(
-    number: int, rows: Operations, kinds: Ints, stages: Mapping[int, int], replicas: Mapping[int, int]
+    number: int, rows: Operations, kinds: Ints, stages: Mapping[int, int], replicas: Mapping[int, int], alone: bool
 ) -> RanStep:
-    """Rows of one step, in the order of ranks and beginnings; `kinds` of each row."""
+    """Rows of one step, in the order of ranks and beginnings; `kinds` of each row. `alone`: the other stages were not
+    seen, and where nothing is told a rank may as well wait for them."""
     span = float(rows.begin.min()), float(rows.end.max())
     passes = np.isin(rows.names, COMPUTES)[rows.codes]
     of, seconds = np.where(passes, rows.microbatches, NO), rows.end - rows.begin
@@ -72,7 +73,7 @@ def step_of(
         since, until, met = waits.get(rank, (span[0], span[0], NO))
         begin, end = np.r_[rows.begin[mine], since], np.r_[rows.end[mine], until]
         columns = np.r_[kinds[mine], Doing.MEETING], np.r_[places[mine], met], np.r_[of[mine], NO]
-        tracks.append(track_of(rank, begin, end, *columns, span))
+        tracks.append(track_of(rank, begin, end, *columns, span, Doing.STAGE if alone else Doing.HOST))
     return RanStep(number, span[1] - span[0], tuple(ran), tuple(tracks), (*meetings, *unseen))
 
 

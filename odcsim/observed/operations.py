@@ -38,9 +38,16 @@ class Operations:
 
 
 def track_of(
-    rank: int, begin: Floats, end: Floats, kinds: Ints, meetings: Ints, microbatches: Ints, span: tuple[float, float]
+    rank: int,
+    begin: Floats,
+    end: Floats,
+    kinds: Ints,
+    meetings: Ints,
+    microbatches: Ints,
+    span: tuple[float, float],
+    untold: Doing = Doing.HOST,
 ) -> Track:
-    """What a rank did in a step that lasted for `span`. Where nothing is told, the host is late."""
+    """What a rank did in a step that lasted for `span`. Where nothing is told, it did `untold`: the host is late."""
     edges = np.unique(np.r_[begin, end, span])
     owners = np.full(len(edges) - 1, NO)
     low, high = np.searchsorted(edges, begin), np.searchsorted(edges, end)
@@ -48,7 +55,7 @@ def track_of(
         owners[low[i] : high[i]] = i
     new = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
     owners, edges = owners[new], np.r_[edges[new], edges[-1]]
-    found = np.r_[kinds, Doing.HOST][owners]  # the last stands for no owner
+    found = np.r_[kinds, untold][owners]  # the last stands for no owner
     worked = np.flatnonzero(owners != NO)
     if len(worked):
         found[: worked[0]] = found[worked[-1] + 1 :] = Doing.EDGE

@@ -16,12 +16,13 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.observed.megatron import COMPUTES, UPDATE, is_whole, kind_of, step_of
 from odcsim.observed.operations import Operations
-from odcsim.observed.run import SeenRun
+from odcsim.observed.run import Doing, SeenRun
 from odcsim.reading.arrays import decoded
 from odcsim.reading.batches import check_pyarrow, parquet_batches, parquet_file, sound
 from odcsim.reading.memory import PIECE
 from odcsim.support import budget
 from odcsim.support.checked import LARGEST
+from odcsim.support.numbers import counted
 from odcsim.timeline import Floats, Ints
 
 MAGIC = b"PAR1"
@@ -40,6 +41,7 @@ def read(path: Path, advance: Callable[[float], None] = lambda _: None) -> SeenR
     stages, replicas = (_of_ranks(columns, name, path) for name in (STAGE, REPLICA))
     rows = _operations(columns).ordered()
     kinds = np.array([kind_of(name, str(path)) for name in rows.names], dtype=np.int64)
+    alone = len(set(stages.values())) == 1 and (max(stages.values()) > 0 or Doing.STAGE in kinds)
     if missing := [name for name in COMPUTES if name not in rows.names]:
         raise InputError(f"holds no {' and no '.join(missing)}", where=str(path), fix="record whole steps")
     every = list(rows.by("steps"))
@@ -49,22 +51,23 @@ def read(path: Path, advance: Callable[[float], None] = lambda _: None) -> SeenR
         raise InputError(problem, where=str(path), fix="record whole steps of all ranks")
     steps = []
     for number, step in whole:
-        steps.append(step_of(number, step, kinds[step.codes], stages, replicas))
+        steps.append(step_of(number, step, kinds[step.codes], stages, replicas, alone))
         advance(len(steps) / len(whole))
     spread = math.gcd(*stages) if len(stages) > 1 else 1
     lacks = ["lengths of samples", "bytes of collectives"]
     unseen = (spread - 1) * len(stages)
-    lacks += [f"{unseen} ranks that run the same microbatches as those that were seen"] if unseen else []
+    lacks += [f"what ranks of other stages than {min(stages.values())} did, whom these wait for"] if alone else []
+    lacks += [f"{counted(unseen, 'rank')} that run the same microbatches as those that were seen"] if unseen else []
     left = len(every) - len(whole)
-    lacks += [f"{left} steps of which ranks or passes are missing"] if left else []
+    lacks += [f"{counted(left, 'step')} of which ranks or passes are missing"] if left else []
     updates = rows.names.index(UPDATE) if UPDATE in rows.names else -1
     return SeenRun(
-        f"StragglerAnalysis' operations of {len(stages)} ranks",
-        ranks=spread * len(stages),
+        f"StragglerAnalysis' operations of {counted(len(stages), 'rank')}",
+        ranks=max(spread * len(stages), max(stages) + 1),
         seen=tuple(stages),
         steps=tuple(steps),
         sync="deferred",
-        stages=stages if len(set(stages.values())) > 1 else {},
+        stages=stages if alone or len(set(stages.values())) > 1 else {},
         replicas=replicas,
         updates=tuple((rows.end - rows.begin)[rows.codes == updates].tolist()),
         trainer="megatron",

@@ -19,6 +19,8 @@ def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes
     """`asked`: the words of a question but its lengths and devices, which the run has."""
     if len(set(run.stages.values())) > 1:
         return pipeline_changes(run, found)
+    if run.stages:
+        return Changes((), 0.0, "", cannot=("what other ways would bring: of a pipeline one stage alone was seen",))
     if run.ranks < 2:
         return Changes((), 0.0, "", cannot=("one device waits for nobody: nothing is to deal",))
     try:

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripts import ROOT
 
+from odcsim.decide.diagnosis.changes import changes
+from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.errors import InputError
 from odcsim.observed.operations import track_of
 from odcsim.observed.run import NO, Doing
@@ -97,6 +99,19 @@ def test_a_meeting_that_nobody_wrote_down_is_no_lateness_of_the_host(tmp_path):
         assert max(late) < 0.01
 
 
+@pytest.mark.parametrize("stage", [0, 1])
+def test_where_other_stages_were_not_seen_nothing_that_is_not_told_is_the_host_s(tmp_path, stage):
+    rows = [row for row in pipelines.made(uneven=0.5).rows() if row[1] == stage]
+    for seen in (rows, [row for row in rows if row[2] == rows[-1][2]]):
+        run = read(pipelines.write(tmp_path / "a.parquet", seen))
+        assert all(sums(track)[Doing.HOST] == 0 for step in run.steps for track in step.tracks)
+        assert f"what ranks of other stages than {stage} did, whom these wait for" in run.lacks
+        assert run.ranks > max(run.seen)
+        found = broken_down(run)
+        assert found.share("launch") == 0 and found.share("untold") > 0.01
+        assert changes(run, found, {}).ways == ()
+
+
 @pytest.mark.parametrize(
     "missing",
     [
@@ -109,7 +124,7 @@ def test_steps_of_which_ranks_or_passes_are_missing_are_left_out(tmp_path, missi
     every = pipelines.made().rows()
     run = read(pipelines.write(tmp_path / "a.parquet", [row for row in every if row[3] != 2 or not missing(row)]))
     assert [step.number for step in run.steps] == [0, 1, 3]
-    assert "1 steps of which ranks or passes are missing" in run.lacks
+    assert "1 step of which ranks or passes are missing" in run.lacks
     rest = [row for row in every if not missing(row) or (row[3], row[2]) == (9, 4)]
     if len({row[2] for row in rest}) == len({row[2] for row in every}):
         with pytest.raises(InputError, match="no step of it has all ranks, with all passes"):
