@@ -10,6 +10,8 @@ from odcsim.observed.ranks import OwnTrace
 from odcsim.timeline import Floats
 
 TOGETHER = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "barrier")  # nobody leaves before all came
+APART = 1000.0  # microseconds by which somebody left before another came, for it to be no meeting
+FEWEST = 8  # meetings that tell whether ranks are of one run
 NEAR = 100.0  # microseconds that clocks may be apart after all
 LIKE = ("told", "kind", "step", "bytes", "ranks")  # what the key of a meeting that order tells begins with
 Key = tuple[Hashable, ...]
@@ -65,6 +67,27 @@ def parted(traces: Mapping[int, OwnTrace], met: Matched, ahead: Mapping[int, flo
         meetings |= {(*like, "by end", i): calls for i, calls in enumerate(_by_end(sorted(ends)))}
     alone = sum(len(calls) == 1 for calls in meetings.values()) if len(traces) > 1 else 0
     return Matched(meetings, {pair: key for key, calls in meetings.items() for pair in calls.items()}, alone)
+
+
+def strangers(
+    traces: Mapping[int, OwnTrace], met: Matched, ahead: Mapping[int, float], world: int
+) -> tuple[int, int] | None:
+    """Two ranks that are not of one run: of the meetings of all ranks they have less than half in common."""
+    first, *others = traces
+    every, common = dict.fromkeys(traces, 0), dict.fromkeys(traces, 0)
+    for calls in met.meetings.values():
+        of = {rank: traces[rank].calls[place] for rank, place in calls.items()}
+        if any(call.kind not in TOGETHER or (call.ranks or world) < world for call in of.values()):
+            continue
+        for rank, call in of.items():
+            every[rank] += 1
+            pair = [(call, ahead[rank]), (of.get(first, call), ahead[first])]
+            left, came = min(c.done + a for c, a in pair), max(c.came + a for c, a in pair)
+            common[rank] += first in of and came <= left + APART
+    for rank in others:
+        if 2 * common[rank] < (several := min(every[first], every[rank])) and several >= FEWEST:
+            return first, rank
+    return None
 
 
 def _by_end(ends: Sequence[tuple[float, int, int]]) -> list[dict[int, int]]:

@@ -9,9 +9,10 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.fitting.events import MICRO
 from odcsim.fitting.nccl import shortest
-from odcsim.observed.clocks import Matched, matched, offsets, parted
+from odcsim.observed.clocks import Matched, matched, offsets, parted, strangers
 from odcsim.observed.ranks import OwnStep, OwnTrace, read_rank
 from odcsim.observed.run import NO, Met, RanStep, SeenRun, Track
+from odcsim.support.numbers import counted
 
 MOST, SHARE = 300, 0.8  # signatures of equal work that are told: those that take most of all its seconds
 
@@ -57,6 +58,10 @@ def _seen(traces: dict[int, OwnTrace]) -> SeenRun:
     met = matched(traces, numbers)
     ahead, apart = offsets(traces, met)
     met = parted(traces, met, ahead)
+    if (pair := strangers(traces, met, ahead, world)) is not None:
+        one, other = (traces[rank].where for rank in pair)
+        problem = f"its collectives and those of {one} are no meetings"
+        raise InputError(problem, where=other, fix="give traces of the same steps of one run")
     origin = min(s.pieces.edges[0] + ahead[r] for r, t in traces.items() for s in t.steps if s.number == numbers[0])
     shifts = {rank: ahead[rank] - origin for rank in traces}
     steps = tuple(_step(number, traces, met, shifts, world) for number in numbers)
@@ -64,7 +69,7 @@ def _seen(traces: dict[int, OwnTrace]) -> SeenRun:
     told = [s.deferred for t in traces.values() for s in t.steps if s.deferred is not None]
     units = max(t.units for t in traces.values())
     return SeenRun(
-        source=f"torch.profiler traces of {len(traces)} rank{'s' if len(traces) > 1 else ''}",
+        source=f"torch.profiler traces of {counted(len(traces), 'rank')}",
         ranks=world,
         seen=tuple(traces),
         steps=steps,
@@ -136,7 +141,9 @@ def _lacks(
     """Each of these is not told."""
     said = []
     if len(traces) < world:
-        said.append(f"when the {world - len(traces)} ranks that were not seen came to a meeting")
+        unseen = world - len(traces)
+        was = f"{counted(unseen, 'rank')} that {'was' if unseen == 1 else 'were'} not seen"
+        said.append(f"when the {was} came to a meeting")
     if not tokens:
         said.append("what microbatches held: profile with record_shapes=True, or give their lengths")
     elif max(s.samples for t in traces.values() for s in t.steps) > 1:

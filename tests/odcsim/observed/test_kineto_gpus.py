@@ -242,3 +242,9 @@ def test_transfers_are_the_shortest_of_each_size(folder):
     assert {t.kind for t in found.transfers} == {"all-gather", "reduce-scatter"}
     assert {t.bytes for t in found.transfers} == {2 * LAYER, 4 * LAYER, 6 * LAYER}
     assert all(t.devices == 2 and t.seconds == pytest.approx(BYTES * MICRO) for t in found.transfers)
+
+
+@pytest.mark.parametrize(("world", "words"), [(2, "1 rank that was not seen"), (3, "2 ranks that were not seen")])
+def test_one_rank_that_was_not_seen_is_one(tmp_path, world, words):
+    (tmp_path / "rank0.json").write_text(json.dumps(trace(made([[MadeStep([[20, 20]], [8])] * 2]), 0, world=world)))
+    assert f"when the {words} came to a meeting" in kineto.read([tmp_path / "rank0.json"]).lacks

@@ -4,10 +4,12 @@ import gzip
 import json
 import math
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import ROOT
 from strategies import mutated
 
 from odcsim.errors import InputError
@@ -17,6 +19,7 @@ from traces import MadeStep, made, trace
 
 STEP = MadeStep([[20, 20]], [8], loading=3, collecting=4)
 RUN = made([[STEP, STEP]])
+RECORDED = ROOT / "tests/odcsim/observed/fixtures"
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 PERFETTO = b"\x0a\x9c\x01\x0a\x06\x08\x01\x12\x02\xff\xfe\x80\x81\x52\x10"
 
@@ -88,6 +91,27 @@ def test_files_that_are_not_of_one_run(tmp_path):
     nameless = [{**trace(RUN, 0), "distributedInfo": None, "traceEvents": host["traceEvents"]} for _ in range(2)]
     assert "does not say its rank" in refused([file("f.json", nameless[0]), file("g.json", nameless[1])])
     assert kineto.read([zero, one]).seen == (0, 1)
+
+
+@pytest.mark.parametrize(("one", "other"), [*permutations(("lengths", "device", "none", "network"), 2)])
+def test_ranks_of_two_runs_are_refused_by_name(one, other):
+    paths = [f"{RECORDED}/{one}-rank0.json.gz", f"{RECORDED}/{other}-rank1.json.gz"]
+    line = refused(paths)
+    assert "are no meetings; give traces of the same steps of one run" in line
+    assert all(path in line for path in paths)
+    assert kineto.read([paths[0], f"{RECORDED}/{one}-rank1.json.gz"]).seen == (0, 1)
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_clocks_that_no_shift_brings_together_are_those_of_another_run(tmp_path, place):
+    """Torch notes which collectives they are, of as many and alike in both runs."""
+    loads = ((3, 90000, 3, 3, 50000), (3, 3, 70000, 9000, 3))
+    ran = [made([[replace(STEP, loading=us) for us in of]] * 4) for of in loads]
+    paths = [tmp_path / f"rank{rank}.json" for rank in range(4)]
+    for rank, path in enumerate(paths):
+        path.write_text(json.dumps(trace(ran[rank == place], rank)))
+    line = refused(paths)
+    assert f"{paths[place]}: its collectives and those of {paths[0]} are no meetings" in line
 
 
 def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
