@@ -67,6 +67,8 @@ def read(paths: Sequence[Path]) -> SeenRun:
     offsets = _offsets(files, numbers)
     missing = sorted(set(range(files[0].ranks)) - {file.rank for file in files})
     lacks = [f"files of ranks {', '.join(map(str, missing[:8]))}{', ...' if missing[8:] else ''}"] if missing else []
+    left = len(set().union(*(file.steps for file in files))) - len(numbers)
+    lacks += [f"{counted(left, 'step')} that not all ranks have written, left out"] if left else []
     told = all(file.steps[number].told for file in files for number in numbers)
     if not told:
         lacks.append("compute apart from waiting, which follows from lengths alone")

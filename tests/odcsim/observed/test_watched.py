@@ -62,7 +62,18 @@ def test_a_run_that_goes_on_has_the_steps_that_all_ranks_have_ended(tmp_path):
     rows = [step(n, [ran(0, 1, [5])]) for n in range(4)]
     paths = wrote(tmp_path, [rows, rows[:3]])
     paths[1].write_text(paths[1].read_text() + json.dumps(rows[3])[:40])
-    assert [s.number for s in read(paths).steps] == [0, 1, 2]
+    run = read(paths)
+    assert [s.number for s in run.steps] == [0, 1, 2]
+    assert run.lacks == ("1 step that not all ranks have written, left out",)
+
+
+@given(kept=st.integers(1, 11), rank=st.integers(0, 2))
+def test_steps_that_a_file_lost_are_counted(kept, rank, tmp_path_factory):
+    rows = [step(n, [ran(0, 1, [5])]) for n in range(12)]
+    run = read(wrote(tmp_path_factory.mktemp("run"), [rows[:kept] if r == rank else rows for r in range(3)]))
+    assert len(run.steps) == kept
+    lost = 12 - kept
+    assert run.lacks == (f"{lost} step{'s' * (lost > 1)} that not all ranks have written, left out",)
 
 
 def test_a_broken_line_before_the_last_is_named(tmp_path):
