@@ -60,6 +60,8 @@ def in_words(window: Mapping[int, Sequence[Line]], ranks: int) -> str:
     if len(window) == 1 and not all("waited" in m for line in every for m in _of(line)):
         return f"{loader}, and what a rank alone waits for is not told{seen}"
     waiting = _waiting(window, measured=True)
+    if ranks == 1:
+        return f"{_percent(waiting)} blocked, and not by other ranks, {loader}"
     return f"{_percent(waiting)} waiting{_reason(window, waiting)}, {loader}{seen}"
 
 

@@ -77,7 +77,7 @@ def read(paths: Sequence[Path]) -> SeenRun:
         ranks=files[0].ranks,
         seen=tuple(file.rank for file in files),
         steps=tuple(
-            _step(number, [(file.rank, file.steps[number], offsets[file.rank]) for file in files], told)
+            _step(number, [(file.rank, file.steps[number], offsets[file.rank]) for file in files], told, files[0].ranks)
             for number in numbers
         ),
         trainer=files[0].trainer,
@@ -167,8 +167,9 @@ def _offsets(files: Sequence[WatchedRank], numbers: Sequence[int]) -> dict[int, 
     return {file.rank: float(seconds) for file, seconds in zip(files, ahead, strict=True)}
 
 
-def _step(number: int, ranks: Sequence[tuple[int, WatchedStep, float]], told: bool) -> RanStep:
-    """`told`: whether compute is told apart from waiting; else a microbatch is one piece, in no meeting."""
+def _step(number: int, ranks: Sequence[tuple[int, WatchedStep, float]], told: bool, world: int) -> RanStep:
+    """`told`: whether compute is told apart from waiting; else a microbatch is one piece, in no meeting. Nor is one
+    process in any: what blocks it is not known."""
     microbatches = tuple(
         RanMicrobatch(
             rank,
@@ -185,13 +186,14 @@ def _step(number: int, ranks: Sequence[tuple[int, WatchedStep, float]], told: bo
     starts = {rank: step.begin - offset - zero for rank, step, offset in ranks}
     end = max(starts[rank] + step.seconds for rank, step, _ in ranks)
     steps = {rank: step for rank, step, _ in ranks}
-    tracks = tuple(_track(rank, step, starts[rank], end, told) for rank, step in steps.items())
+    meet = told and world > 1
+    tracks = tuple(_track(rank, step, starts[rank], end, told, meet) for rank, step in steps.items())
     count = max(len(step.microbatches) for step in steps.values())
-    meetings = tuple(_met(i, steps, starts) for i in range(count)) if told else ()
+    meetings = tuple(_met(i, steps, starts, world - len(ranks)) for i in range(count)) if meet else ()
     return RanStep(number, end, microbatches, tracks, meetings)
 
 
-def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool) -> Track:
+def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool, meet: bool) -> Track:
     """Waiting is put behind what was computed, and the loader, then the collector, where no microbatch ran."""
     rows: list[tuple[float, float, Doing, int]] = []
     free, at = [], 0.0
@@ -208,16 +210,17 @@ def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool) -
             rows.append((low, low + taken, kind, NO))
             free[place], seconds = (low + taken, high), seconds - taken
     begins, ends, kinds, of = (np.array(column) for column in zip(*rows, strict=True))
-    meetings = np.where((kinds == Doing.MEETING) & told, of, NO)
+    meetings = np.where((kinds == Doing.MEETING) & meet, of, NO)
     return track_of(rank, start + begins, start + ends, kinds, meetings, of, (0.0, end))
 
 
-def _met(number: int, steps: dict[int, WatchedStep], starts: dict[int, float]) -> Met:
-    """Of the ranks that have so many microbatches: all that they waited for while they ran this one."""
+def _met(number: int, steps: dict[int, WatchedStep], starts: dict[int, float], unseen: int) -> Met:
+    """Of the ranks that have so many microbatches, and those that were not seen: all that they waited for while they
+    ran this one."""
     came, done = {}, 0.0
     for rank, step in steps.items():
         if number < len(step.microbatches):
             m = step.microbatches[number]
             until = starts[rank] + m.begin + m.seconds
             came[rank], done = until - (m.waited or 0.0), max(done, until)
-    return Met("all-gather", 0, len(came), came, done)
+    return Met("all-gather", 0, len(came) + unseen, came, done)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from watches import met, wrote
+from watches import met, ran, step, wrote
 
 from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.observed.files import read
@@ -54,3 +54,18 @@ def test_a_slow_rank_is_named_where_waiting_is_told(seen):
     found = seen(lengths, slow=[(2, 1.5)])
     assert found["device"].seconds == pytest.approx(2 * 1.0 * 3 / 4, rel=0.05)
     assert found["lengths"].seconds < 0.01
+
+
+def test_what_blocks_one_process_is_neither_a_transfer_nor_waiting_for_ranks(tmp_path):
+    rows = [step(n, [ran(0, 4.0, [500], 3.0), ran(4.0, 2.0, [500], 0.5)], seconds=6.0) for n in range(6)]
+    found = broken_down(read([*map(str, wrote(tmp_path, [rows]))]))
+    assert found.share("untold") == pytest.approx(3.5 / 6)
+    assert found.share("compute") == pytest.approx(2.5 / 6)
+    assert found.share("transfer") == 0
+
+
+def test_of_one_rank_of_several_transfers_are_the_least_that_it_was_blocked(tmp_path):
+    rows = [[step(n, [ran(0, 4.0, [500], 3.0), ran(4.0, 2.0, [500], 0.5)], seconds=6.0) for n in range(6)]] * 2
+    found = broken_down(read([str(wrote(tmp_path, rows)[0])]))
+    assert found.share("transfer") == pytest.approx(1.0 / 6)
+    assert found.share("untold") == pytest.approx(2.5 / 6)
