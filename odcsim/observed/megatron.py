@@ -92,7 +92,8 @@ def _told(
         came = dict(zip(rows.ranks[members].tolist(), rows.begin[members].tolist(), strict=True))
         places[members] = len(meetings)
         kind = next((kind for kind in COLLECTIVES if kind in name), "all-reduce")
-        meetings.append(Met(kind, 0, len(came), came, float(rows.end[members].max())))
+        ranks = max(len(came), 2 if len(stages) == 1 else 1)  # whoever is alone met somebody
+        meetings.append(Met(kind, 0, ranks, came, float(rows.end[members].max())))
     return meetings, places
 
 

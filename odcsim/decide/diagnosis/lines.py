@@ -29,6 +29,7 @@ _STATE = {
     Doing.EDGE: EDGE,
 }
 _STATE_OF = np.array([_STATE[kind] for kind in Doing])
+MOVED, TWICE = ("all-gather", "reduce-scatter"), 2.0  # kinds that move as much, and how far apart they may be
 NEAR = 1e-9  # of the times: rounding
 Work = tuple[Floats, Floats]  # moments, and how much a rank has computed up to each
 
@@ -85,13 +86,24 @@ def meetings_of(steps: Sequence[RanStep], shortest: dict[tuple[str, int, int], f
 
 
 def shortest_of(steps: Iterable[RanStep]) -> dict[tuple[str, int, int], float]:
-    """Of meetings alike the shortest transfer: nobody was waited for in it."""
+    """Of meetings alike the shortest transfer: nobody was waited for in it. Where somebody always was whom nobody saw,
+    other kinds tell: those that move all bytes or their sums take about as long, at most `TWICE`."""
     found: dict[tuple[str, int, int], float] = {}
     for step in steps:
         for met in step.meetings:
             took = max(met.done - max(met.came.values(), default=met.done), 0.0)
             found[met.alike] = min(found.get(met.alike, np.inf), took)
-    return found
+    return {alike: min(took, _bound(alike, found)) for alike, took in found.items()}
+
+
+def _bound(alike: tuple[str, int, int], shortest: Mapping[tuple[str, int, int], float]) -> float:
+    kind, size, ranks = alike
+    others = [
+        TWICE * took * max(1.0, size / of if of else 1.0)
+        for (other, of, among), took in shortest.items()
+        if {kind, other} <= {*MOVED} and among == ranks and bool(of) == bool(size)
+    ]
+    return min(others, default=np.inf)
 
 
 def _begun(met: Met, shortest: dict[tuple[str, int, int], float]) -> float:

@@ -185,6 +185,11 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
     missing = sorted({*range(run.ranks)} - {*run.seen})
     if missing and share["untold"] >= SAID:
         yield f"who was waited for in {share['untold']:.0%} of the step: that needs the files of {_named(missing)}"
+    if missing and share["transfer"] + share["untold"] >= SAID and sync_named(run.sync).meets:
+        yield (
+            "transfers apart from waiting for ranks that were not seen: as long as the shortest of meetings alike "
+            "counts as a transfer"
+        )
     if share["lengths"] + share["device"] >= SAID:
         if paces.told == PERSISTS and paces.uneven:
             yield "whether a rank is slow or always has the longest samples: lengths of its microbatches would tell"

@@ -66,6 +66,15 @@ def test_the_rank_that_is_slow_is_told_from_those_with_longer_samples(found):
     assert [rank.pace for rank in found["lengths"].ranks] == [1, 1]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", RUNS)
+def test_of_a_rank_alone_no_waiting_is_called_a_transfer_nor_the_host_s(found, name, rank):
+    alone = broken_down(read([str(HOME / f"{name}-rank{rank}.json.gz")]))
+    for part in ("transfer", "launch", "lengths", "device", "stages"):
+        assert alone.share(part) <= found[name].share(part) + 0.01
+    assert any(said.startswith("transfers apart from waiting for ranks that were not seen") for said in alone.cannot)
+
+
 ENGINE = json.loads((HOME / "engine/truth.json").read_text(encoding="utf-8"))
 
 
