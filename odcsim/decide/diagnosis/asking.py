@@ -78,7 +78,7 @@ class Diagnosis(Glanced):
             "late": [asdict(one) for one in found.late],
             "ways": [_way(one, known) for one in changes.ways],
             "rests": changes.rests,
-            "replayed": changes.replayed,
+            "replayed": changes.replayed or None,
             "rows": [dict(one.row) for one in known],
             "cannot": list(dict.fromkeys((*run.lacks, *found.cannot, *changes.cannot))),
         }

@@ -103,7 +103,7 @@ class Changes:
     """Ways in order of effort; none where nothing is to gain."""
 
     ways: tuple[Change, ...]
-    replayed: float  # seconds of the step as it ran, simulated, over measured
+    replayed: float  # seconds of the step as it ran, simulated, over measured; 0: not held against it
     rests: str  # what is known of samples and seconds, in words
     inputs: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the question that the rows answer
     cannot: tuple[str, ...] = ()

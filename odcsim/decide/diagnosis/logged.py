@@ -63,7 +63,18 @@ def logged(sources: Sequence[str], given: Mapping[str, Any]) -> tuple[SeenRun, B
     base = setting_of(asked({name: value for name, value in words.items() if name not in ("balancer", "sync")}))
     base = replace(base, cost=replace(base.cost, profile=profile))
     run = _run(log, ran)
-    return run, _found(ran, _told(found)), _changes(ran, base, found)
+    _check(found, ran, sources[0])
+    step = sum(row.seconds for row in found.kept) / sum(row.steps for row in found.kept)
+    return run, _found(ran, step, _told(found)), _changes(ran, base, step)
+
+
+def _check(found: Calibration, ran: Evaluation, source: str) -> None:
+    """Steps of other batches tell nothing of where those that were logged went. Some trainers count padding."""
+    drawn, bare = found.simulated.slope.tokens, 1 - float(_padding(ran).sum() / ran.usages[0].compute.sum())
+    if found.tokens and not any(found.simulated.is_alike(found.tokens * share) for share in (1.0, bare)):
+        problem = f"steps of {found.tokens:,.0f} tokens, where these flags draw steps of {drawn:,.0f}"
+        fix = "give the batch (--minibatch or --global-batch), --devices and lengths (--trace, --truncate) of the run"
+        raise InputError(problem, where=source, fix=fix)
 
 
 def _run(log: StepLog, ran: Evaluation) -> SeenRun:
@@ -82,19 +93,20 @@ def _told(found: Calibration) -> tuple[str, ...]:
     return (simulated, *(line for line in calibrate.doubtful(found)))
 
 
-def _found(ran: Evaluation, cannot: tuple[str, ...]) -> Breakdown:
-    """The parts of each step that is drawn, as means over devices."""
+def _found(ran: Evaluation, seconds: float, cannot: tuple[str, ...]) -> Breakdown:
+    """The parts of each step that is drawn, as means over devices, where steps take so many seconds in the mean."""
     usage, devices = ran.usages[0], ran.setting.cost.cluster.devices
-    step = usage.makespan
+    times = seconds / float(usage.makespan.mean())
     known = {
         "transfer": (usage.gather + usage.push) / devices,
         "lengths": (usage.wait_inside + usage.wait_end) / devices,
         "edges": usage.other / devices,
         "padding": _padding(ran) / devices,
     }
-    by_step = {name: known.get(name, np.zeros(len(step))) for name in PARTS}
+    by_step = {name: known.get(name, np.zeros(len(usage.makespan))) for name in PARTS}
     by_step["compute"] = usage.compute / devices - by_step["padding"]
-    parts = tuple(_part(name, by_step[name], step, ran) for name in PARTS)
+    by_step = {name: times * of for name, of in by_step.items()}
+    parts = tuple(_part(name, by_step[name], times * usage.makespan, ran) for name in PARTS)
     return Breakdown(parts, (), (), by_step, cannot)
 
 
@@ -113,15 +125,14 @@ def _padding(ran: Evaluation) -> Floats:
     return lost
 
 
-def _changes(ran: Evaluation, base: Setting, found: Calibration) -> Changes:
-    """On the samples that the flags say, at the pace of the log."""
-    step = float(found.ratio * found.simulated.slope.seconds + found.beside)
+def _changes(ran: Evaluation, base: Setting, step: float) -> Changes:
+    """On the samples that the flags say, at the pace of the log. Its steps, simulated, are as long as measured by
+    construction."""
     every = [*of_rules(_own(ran, base)), *_dealt(ran, base)]
     rests = "lengths as the flags say them, at the pace of the log"
     ways = tuple(change(one, base, step, one.rests) for one in worth(every))
-    replayed = float(ran.usages[0].makespan.mean() / step)
     cannot = "which lengths each step held: gains are those of batches drawn from the trace"
-    return Changes(ways, replayed, rests, inputs(base), (cannot,))
+    return Changes(ways, 0.0, rests, inputs(base), (cannot,))
 
 
 def _own(ran: Evaluation, base: Setting) -> Iterator[TriedWay]:

@@ -38,7 +38,7 @@ def answer(run: SeenRun, found: Breakdown, changes: Changes) -> str:
     told = [f"{_step(run, found)}{_idle(run, found)}.", *_beside(found)]
     if best is not None:
         told.append(f"It could be {best.gain:.2f} times as fast: {best.way}.")
-    elif changes.replayed:
+    elif changes.rests:
         told.append("Nothing to gain for certain from dealing the samples otherwise.")
     return " ".join(told)
 
@@ -100,7 +100,8 @@ def remedies(run: SeenRun, found: Breakdown) -> list[str]:
 
 
 def rests(changes: Changes) -> list[str]:
-    off = f"; the step as it ran, simulated, takes {changes.replayed:.2f} times as long as measured"
+    times = changes.replayed
+    off = f"; the step as it ran, simulated, takes {times:.2f} times as long as measured" if times else ""
     what = "Gains rest" if changes.ways else "That no other way brings anything for certain rests"
     return [f"{what} on {changes.rests}{off}."] if changes.rests else []
 

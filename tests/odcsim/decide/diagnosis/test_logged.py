@@ -9,6 +9,7 @@ from odcsim.decide import stock
 from odcsim.decide.diagnosis.found import EFFORTS, PARTS
 from odcsim.decide.diagnosis.logged import logged
 from odcsim.decide.diagnosis.told import answer
+from odcsim.decide.diagnosis.words import rests
 from odcsim.decide.evaluate import evaluate
 from odcsim.errors import InputError
 from odcsim.neighbours.asking import flags
@@ -54,7 +55,26 @@ def test_parts_are_those_of_the_run_and_sum_to_its_step(told):
     assert found.share("transfer") == pytest.approx(true["gather"] + true["push"], abs=0.01)
     for part in found.parts:
         assert part.low <= part.share <= part.high
-    assert changes.replayed == pytest.approx(1, abs=CLOSE)
+    assert changes.replayed == 0
+    assert not any("as long as measured" in words for words in rests(changes))
+
+
+def test_a_step_takes_what_was_logged_whatever_is_drawn(tmp_path):
+    """Of the same run with other draws."""
+    path, usage = log_of(tmp_path, true(minibatches=30, seed=7), ("native", "collective"))
+    run, found, changes = logged([path], RUN | {"balancer": "native"})
+    mean = float(usage.makespan.mean())
+    assert found.seconds == pytest.approx(mean)
+    assert all(way.seconds * way.gain == pytest.approx(mean) for way in changes.ways)
+
+
+def test_steps_of_other_batches_are_refused_by_both_figures(tmp_path):
+    """Of a run whose steps held half as much, nothing is told."""
+    path, _ = log_of(tmp_path, true(minibatches=30), ("native", "collective"))
+    with pytest.raises(
+        InputError, match=r"steps of [\d,]+ tokens, where these flags draw steps of [\d,]+; .*--minibatch"
+    ):
+        logged([path], RUN | {"balancer": "native", "minibatch": 16})
 
 
 def test_gains_are_what_the_other_ways_take(told):
