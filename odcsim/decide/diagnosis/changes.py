@@ -23,6 +23,9 @@ def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes
         return Changes((), 0.0, "", cannot=("what other ways would bring: of a pipeline one stage alone was seen",))
     if run.ranks < 2:
         return Changes((), 0.0, "", cannot=("one device waits for nobody: nothing is to deal",))
+    if len(run.seen) == 1:
+        seen = f"one of the {run.ranks} ranks was seen, and the others may be why it waits: give the files of all"
+        return Changes((), 0.0, "", cannot=(f"what other ways would bring: {seen}",))
     try:
         known = replay(run, found, asked)
     except InputError as error:

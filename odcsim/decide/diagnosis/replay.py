@@ -78,7 +78,14 @@ class Replay:
             saved = min(float(ran.sum() - other.sum()), MENDED * step)
             absolute = step / (step - saved)
             low, high = min(low, absolute), max(high, absolute)
-        return gain, min(low, gain), max(high, gain)
+        most = self.most(evaluation)
+        return min(gain, most), min(low, gain, most), min(max(high, gain), most)
+
+    def most(self, evaluation: Evaluation) -> float:
+        """No step is shorter than its compute, which is as much as was seen but for what the way itself changes."""
+        share = self.found.share("compute") + self.found.share("padding")
+        ran, other = (_compute(of) for of in (self.evaluation, evaluation))
+        return ran / (share * other) if share * other else np.inf
 
     def mended(self, lost: Floats) -> tuple[float, float, float]:
         """Of steps that lose so much less, which needs no simulation."""
@@ -86,6 +93,12 @@ class Replay:
         gain = float(self.measured.sum() / left.sum())
         low, high = interval(self.measured, left, self.evaluation.draws, RUN)
         return gain, min(low, gain), max(high, gain)
+
+
+def _compute(of: Evaluation) -> float:
+    """Seconds for a token."""
+    [row], [usage] = of.rows, of.usages
+    return float(usage.compute.mean()) / (row.tokens_per_second * row.makespan_seconds)
 
 
 def replay(run: SeenRun, found: Breakdown, words: Mapping[str, Any]) -> Replay:

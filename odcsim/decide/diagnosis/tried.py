@@ -146,11 +146,16 @@ def _stock(replay: Replay) -> Iterator[TriedWay]:
     except InputError:
         return
     found = [(way, sync, evaluate(way.setting, [(way.rule.balancer, sync)])) for way, sync in every]
-    gains = [unlike(replay.evaluation, replay.ran, one, beside) for *_, one in found]
+    gains = [_bounded(unlike(replay.evaluation, replay.ran, one, beside), replay.most(one)) for *_, one in found]
     yield from of_rules(
         TriedWay(SETTING, own_way(way, sync, trainer), one, gain, "batches drawn anew")
         for (way, sync, one), gain in zip(found, gains, strict=True)
     )
+
+
+def _bounded(gain: tuple[float, float, float], most: float) -> tuple[float, float, float]:
+    mean, low, high = (min(one, most) for one in gain)
+    return mean, low, high
 
 
 def of_rules(every: Iterable[TriedWay]) -> Iterator[TriedWay]:

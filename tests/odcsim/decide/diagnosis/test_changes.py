@@ -197,10 +197,29 @@ def test_ranks_that_nobody_saw_are_like_those_that_were_seen():
 
 def test_what_one_share_of_one_step_cannot_tell_is_said():
     run = run_of(setting_of(minibatches=1))
-    part = seen_by(run, (0,))
+    part = seen_by(run, (0, 3))
     found = changes(part, found_of(part), {})
     assert found.ways == ()
-    assert "what 1 of 8 ranks and steps held" in found.cannot[0]
+    assert "what 2 of 8 ranks and steps held" in found.cannot[0]
+
+
+def test_of_one_rank_no_other_way_is_told():
+    """However many of its steps were seen: why it waits is in the files of others."""
+    part = seen_by(run_of(setting_of(minibatches=20)), (3,))
+    found = changes(part, found_of(part), ASKED)
+    assert found.ways == ()
+    assert "one of the 8 ranks was seen" in found.cannot[0]
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.sampled_from(LENGTHS), st.integers(0, 99), st.floats(0.5, 1.0))
+def test_nothing_is_faster_than_its_compute(trace, seed, share):
+    """Of steps that are said to be compute for so much: one microbatch on each device, so that no way has fewer."""
+    setting = setting_of(trace, seed=seed, minibatch=4, max_tokens=70000, truncate=16384)
+    run = run_of(setting)
+    seconds = np.array([step.seconds for step in run.steps])
+    for way in changes(run, found_of(run, compute=share * seconds), ASKED).ways:
+        assert way.high <= (1 + CLOSE) / share
 
 
 def test_what_replays_badly_is_said_and_its_interval_is_wider():

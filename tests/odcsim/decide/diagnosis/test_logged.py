@@ -62,7 +62,7 @@ def test_parts_are_those_of_the_run_and_sum_to_its_step(told):
 def test_a_step_takes_what_was_logged_whatever_is_drawn(tmp_path):
     """Of the same run with other draws."""
     path, usage = log_of(tmp_path, true(minibatches=30, seed=7), ("native", "collective"))
-    run, found, changes = logged([path], RUN | {"balancer": "native"})
+    _, found, changes = logged([path], RUN | {"balancer": "native"})
     mean = float(usage.makespan.mean())
     assert found.seconds == pytest.approx(mean)
     assert all(way.seconds * way.gain == pytest.approx(mean) for way in changes.ways)
