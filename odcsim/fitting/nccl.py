@@ -32,6 +32,9 @@ _KINDS = (  # the first that a name holds, in small letters and without what is 
     ("recv", "recv"),
 )
 _NO_LETTER = re.compile(r"[^a-z0-9]")
+_COLLECTIVE = re.compile(
+    r"(?<![a-z])(nccl|rccl|msccl)|(one_shot|two_shot|multimem)_\w{0,40}(reduce|gather)", re.IGNORECASE
+)
 SHORTEST = 3  # of each size that are taken to have waited least
 
 
@@ -47,7 +50,8 @@ class NotedCall:
 
 
 def is_collective(kernel: str) -> bool:
-    return kernel[:4].lower() in ("nccl", "rccl")
+    """NCCL's and RCCL's kernels, Microsoft's, and those of symmetric memory."""
+    return _COLLECTIVE.search(kernel[:400]) is not None
 
 
 def kind_of(name: str) -> str:

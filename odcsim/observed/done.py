@@ -1,6 +1,7 @@
 """What a rank did, on its own clock: on its GPU, or on its host's processor where a trace has no GPU."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,12 +57,11 @@ def on_gpu(events: RankEvents) -> WorkDone:
     launched, share = started(correlations, begin)
     came, done, calling, places = events.collectives.columns()
     asked, _ = started(calling, came)
+    notes = [events.notes[i] for i in places]
+    kinds = _really([n.kind for n in notes], asked, events)
     calls = tuple(
         CalledOn(kind, n.bytes, n.ranks, n.group, n.sequence, a, b, c)
-        for n, a, b, c in zip(
-            (events.notes[i] for i in places), came.tolist(), done.tolist(), asked.tolist(), strict=True
-        )
-        for kind in (_really(n.kind, events),)
+        for kind, n, a, b, c in zip(kinds, notes, came.tolist(), done.tolist(), asked.tolist(), strict=True)
     )
     staged = np.array([call.kind in STAGES for call in calls], bool)
     first, last, met = in_turn(came[~staged], done[~staged])
@@ -74,11 +74,18 @@ def on_gpu(events: RankEvents) -> WorkDone:
     )  # fmt: skip
 
 
-def _really(kind: str, events: RankEvents) -> str:
-    """NCCL has one kernel for all that goes to one rank: what the host asked for tells them apart."""
-    if kind == "send-recv" and any("all_to_all" in name for name in events.spoken):
-        return "all-to-all"
-    return kind or "collective"
+def _really(kinds: Sequence[str], asked: Floats, events: RankEvents) -> list[str]:
+    """NCCL has one kernel for all that goes to one rank, and RCCL one for all: what the host asked for when it launched
+    each tells them apart."""
+    spoken = sorted(events.spoken)
+    begin, end = (np.array([one[side] for one in spoken]) for side in (0, 1))
+    place = np.searchsorted(begin, asked, side="right") - 1
+    found = []
+    for kind, at, launch in zip(kinds, place.tolist(), asked.tolist(), strict=True):
+        if kind in ("send-recv", "") and at >= 0 and launch <= end[at]:
+            kind = kind_of(spoken[at][2]) or kind
+        found.append(kind or "collective")
+    return found
 
 
 class _Launched:

@@ -93,7 +93,7 @@ class RankEvents:
     fed: SpanRows = field(default_factory=SpanRows)  # samples and tokens that a linear layer was given, or 0
     gloo: list[tuple[str, float, float, int, str]] = field(default_factory=list)  # name, begin, end, elements, of what
     calls: list[tuple[str, float, float, tuple[int, ...]]] = field(default_factory=list)  # of c10d, with elements
-    spoken: set[str] = field(default_factory=set)  # what NCCL was asked for, as the host says it
+    spoken: list[tuple[float, float, str]] = field(default_factory=list)  # when NCCL was asked for what, by the host
     pids: set[int] = field(default_factory=set)  # that kernels ran under
     stacks: bool = False
 
@@ -195,7 +195,7 @@ def _marks(found: RankEvents) -> _Taker:
         elif name.startswith(OPTIMIZER):
             found.updates.append((begin, end))
         elif name.startswith("nccl:"):
-            found.spoken.add(name)
+            found.spoken.append((begin, end, name))
         elif LOADS.search(name):
             found.loading.add(begin, end, thread)
         elif COLLECTS.search(name):
