@@ -10,7 +10,7 @@ from odcsim.errors import InputError
 from odcsim.fitting.events import MICRO
 from odcsim.fitting.nccl import shortest
 from odcsim.observed.clocks import Matched, matched, offsets, parted, strangers
-from odcsim.observed.ranks import OwnStep, OwnTrace, read_rank
+from odcsim.observed.ranks import OwnStep, OwnTrace, numbers, read_rank
 from odcsim.observed.run import NO, Met, RanStep, SeenRun, Track
 from odcsim.support.numbers import counted
 
@@ -20,19 +20,20 @@ MOST, SHARE = 300, 0.8  # signatures of equal work that are told: those that tak
 def read(paths: Sequence[Path | str], *, advance: Callable[[float], None] = lambda _: None) -> SeenRun:
     """`advance` hears what share of the files is read."""
     traces: dict[int, OwnTrace] = {}
-    for i, path in enumerate(paths):
-        trace = read_rank(str(path))
-        rank = _rank(trace, paths)
+    names = [str(path) for path in paths]
+    for i, (path, numbered) in enumerate(zip(names, numbers(names), strict=True)):
+        trace = read_rank(path, numbered)
+        rank = _rank(trace)
         _check(rank, trace, traces)
         traces[rank] = trace
         advance((i + 1) / len(paths))
     return _seen(dict(sorted(traces.items())))
 
 
-def _rank(trace: OwnTrace, paths: Sequence[Path | str]) -> int:
-    if trace.rank is None and len(paths) > 1:
+def _rank(trace: OwnTrace) -> int:
+    if trace.rank is None:
         raise InputError("does not say its rank", where=trace.where, fix="name each file after its rank: rank0.json")
-    return trace.rank or 0
+    return trace.rank
 
 
 def _check(rank: int, trace: OwnTrace, others: Mapping[int, OwnTrace]) -> None:

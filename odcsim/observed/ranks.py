@@ -19,7 +19,8 @@ from odcsim.observed.spans import Spans, united, within
 from odcsim.observed.windows import MicrobatchWindow, Window, microbatches, steps
 from odcsim.timeline import Floats, Ints
 
-NAMED = re.compile(r"rank[_-]?(\d{1,6})(?!\d)|(?:^|[_.-])(\d{1,6})(?=[._])", re.IGNORECASE)
+NAMED = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+NUMBER = re.compile(r"(?<![^_.-])(\d{1,6})(?=[._-])")  # that stands alone in a name
 GRADIENTS = ("reduce-scatter", "all-reduce")
 
 
@@ -55,9 +56,24 @@ class OwnTrace:
     collects: bool  # and where Python collected garbage
 
 
-def read_rank(path: str) -> OwnTrace:
+def numbers(paths: Sequence[str]) -> list[int | None]:
+    """What names of several files count from 0; the one of a single file. Else hosts, processes and times are numbers,
+    too."""
+    if len(paths) == 1:
+        return [0]
+    for every in zip(*(NUMBER.findall(Path(path).name) for path in paths), strict=False):
+        if sorted(found := [int(number) for number in every]) == list(range(len(paths))):
+            return list(found)
+    return [None] * len(paths)
+
+
+def read_rank(path: str, numbered: int | None = 0) -> OwnTrace:
+    """`numbered`: which rank it is, where neither the trace nor the word in its name says it."""
     events = read_events(path)
     gpu = len(events.kernels) + len(events.collectives) > 0
+    if not gpu and _needs_gpu(events):
+        problem = "holds collectives of NCCL and nothing that a GPU did"
+        raise InputError(problem, where=path, fix="profile with ProfilerActivity.CUDA, too")
     did = on_gpu(events) if gpu else on_host(events)
     windows = steps(events, did)
     if not windows:
@@ -67,7 +83,7 @@ def read_rank(path: str) -> OwnTrace:
     found = tuple(_step(events, did, window) for window in windows)
     inside = np.array([w.device[0] for w in windows]), np.array([w.device[1] for w in windows])
     computed = np.array([m.seconds for step in found for m in step.microbatches])
-    rank, world = _who(events)
+    rank, world = _who(events, numbered)
     base, machine = (events.about.get(key) for key in (BASE, HOST_NAME))
     return OwnTrace(
         where=path,
@@ -86,15 +102,20 @@ def read_rank(path: str) -> OwnTrace:
     )
 
 
-def _who(events: RankEvents) -> tuple[int | None, int]:
+def _needs_gpu(events: RankEvents) -> bool:
+    about = events.about.get(ABOUT)
+    return bool(events.spoken) or (type(about) is dict and about.get("backend") == "nccl")
+
+
+def _who(events: RankEvents, numbered: int | None) -> tuple[int | None, int]:
     """As the trace says it; else by the file's name; else by the number of the device."""
     about = events.about.get(ABOUT)
     said = [about.get(key) if type(about) is dict else None for key in ("rank", "world_size")]
     rank, world = (n if type(n) is int and 0 <= n < 2**31 else None for n in said)
     if rank is None and (named := NAMED.search(Path(events.path).name)):
-        rank = int(named[1] or named[2])
-    if rank is None and events.pids:
-        rank = min(events.pids)
+        rank = int(named[1])
+    if rank is None:
+        rank = min(events.pids, default=None) if numbered is None else numbered
     return rank, world or 0
 
 

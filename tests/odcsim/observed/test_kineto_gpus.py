@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.errors import InputError
 from odcsim.observed import kineto
 from odcsim.observed.run import NO, Doing
 from traces import BYTES, LAYER, UPDATE, MadeStep, made, trace, write
@@ -175,13 +176,29 @@ def test_some_ranks_of_many(folder):
     assert all(set(m.came) == {1} for m in found.steps[0].meetings)
 
 
-def test_a_rank_is_known_by_its_file_where_the_trace_does_not_say_it(folder):
-    run = made([[even(), even()]])
-    for name in ("run_rank_7.json", "rank7.pt.trace.json", "host_7.1732.json", "7.json"):
-        content = trace(run, 0)
+def nameless(folder, *names):
+    """Traces that do not say their ranks, nor a device that does."""
+    run = made([[even() for _ in names]])
+    for rank, name in enumerate(names):
+        content = trace(run, rank)
         del content["distributedInfo"]
         (folder / name).write_text(json.dumps(content))
-        assert kineto.read([folder / name]).seen == (7,)
+    return kineto.read([folder / name for name in names])
+
+
+def test_a_rank_is_known_by_its_file_where_the_trace_does_not_say_it(tmp_path):
+    for name in ("run_rank_7.json", "rank7.pt.trace.json", "step_100.rank7.json", "2026.11.24.rank-7.json"):
+        assert nameless(tmp_path, name).seen == (7,)
+    for name in ("host_12345.1700000.pt.trace.json", "ip-10-0-0-1_999.17.json", "epoch-3.json", "7.json"):
+        assert (nameless(tmp_path, name).seen, nameless(tmp_path, name).ranks) == ((0,), 1)
+    for names in (
+        ("0.json", "1.json", "2.json"),
+        ("run_44.0.json", "run_44.1.json"),
+        ("step_5_0.json", "step_5_1.json"),
+    ):
+        assert nameless(tmp_path, *names).seen == tuple(range(len(names)))
+    with pytest.raises(InputError, match="is of rank 0, as"):  # as their one device says
+        nameless(tmp_path, "host_12345.1700.json", "host_12346.1701.json")
 
 
 def changed(folder, run, change):

@@ -8,6 +8,7 @@ import pytest
 from jobs import torchrun
 from scripts import ROOT
 
+from odcsim.errors import InputError
 from odcsim.observed import kineto
 from odcsim.observed.run import NO, Doing
 
@@ -160,5 +161,5 @@ def test_two_real_ranks_of_128():
     both = [met for step in run.steps for met in step.meetings if len(met.came) == 2]
     assert len(both) >= 6
     assert all(met.done >= max(met.came.values()) for met in both)
-    (alone,) = kineto.read([REAL / "hta-rank-non-gpu.json.gz"]).steps
-    assert alone.tracks[0].seconds == pytest.approx(0.075473)
+    with pytest.raises(InputError, match="nothing that a GPU did"):
+        kineto.read([REAL / "hta-rank-non-gpu.json.gz"])

@@ -86,6 +86,7 @@ def test_files_that_are_not_of_one_run(tmp_path):
         event["name"] = event["name"].replace("Step#", "Step#9")
     assert "has no step in common with" in refused([zero, file("d.json", events)])
     host = trace(RUN, 1)
+    del host["distributedInfo"]["backend"]
     host["traceEvents"] = [e for e in host["traceEvents"] if e["cat"] in ("cpu_op", "user_annotation")]
     assert "holds no GPU's kernels, unlike" in refused([zero, file("e.json", host)])
     nameless = [{**trace(RUN, 0), "distributedInfo": None, "traceEvents": host["traceEvents"]} for _ in range(2)]
@@ -112,6 +113,22 @@ def test_clocks_that_no_shift_brings_together_are_those_of_another_run(tmp_path,
         path.write_text(json.dumps(trace(ran[rank == place], rank)))
     line = refused(paths)
     assert f"{paths[place]}: its collectives and those of {paths[0]} are no meetings" in line
+
+
+def test_a_trace_of_a_gpu_s_job_that_has_no_event_of_it(tmp_path):
+    content = trace(RUN, 0)
+    content["traceEvents"] = [e for e in content["traceEvents"] if e["cat"] in ("cpu_op", "user_annotation")]
+    (tmp_path / "rank0.json").write_text(json.dumps(content))
+    line = refused([tmp_path / "rank0.json"])
+    assert "holds collectives of NCCL and nothing that a GPU did" in line
+    assert "ProfilerActivity.CUDA" in line
+    del content["distributedInfo"]["backend"]
+    (tmp_path / "rank0.json").write_text(json.dumps(content))
+    assert kineto.read([tmp_path / "rank0.json"]).seen == (0,)
+    said = {"ph": "X", "cat": "user_annotation", "name": "nccl:all_reduce", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    content["traceEvents"].append(said)
+    (tmp_path / "rank0.json").write_text(json.dumps(content))
+    assert "holds collectives of NCCL" in refused([tmp_path / "rank0.json"])
 
 
 def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
