@@ -85,7 +85,7 @@ def _waiting(window: Mapping[int, Sequence[Line]], *, measured: bool) -> float:
     """Inside microbatches as measured, else as costs say; behind them, what a rank spends more than the quickest."""
     waited = total = 0.0
     for lines in zip(*window.values(), strict=True):
-        tails = [line["seconds"] - line["loader"] - sum(m["seconds"] for m in _of(line)) for line in lines]
+        tails = [_tail(line) for line in lines]
         waited += sum(tails) - len(tails) * min(tails)
         total += sum(line["seconds"] for line in lines)
         for rivals in zip_longest(*map(_of, lines)):
@@ -93,6 +93,11 @@ def _waiting(window: Mapping[int, Sequence[Line]], *, measured: bool) -> float:
             known = measured and all("waited" in m for m in every)
             waited += _measured(every) if known else _by_cost(every, len(lines))
     return waited / total if total else 0.0
+
+
+def _tail(line: Line) -> float:
+    """Seconds behind the last microbatch. What lies before and between them is the rank's own."""
+    return max(0.0, line["seconds"] - max((m["begin"] + m["seconds"] for m in _of(line)), default=line["seconds"]))
 
 
 def _measured(rivals: Sequence[Line]) -> float:

@@ -194,7 +194,10 @@ def _step(number: int, ranks: Sequence[tuple[int, WatchedStep, float]], told: bo
 
 
 def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool, meet: bool) -> Track:
-    """Waiting is put behind what was computed, and the loader, then the collector, where no microbatch ran."""
+    """Waiting is put behind what was computed, and the loader, then the collector, where no microbatch ran.
+
+    Of what else lies there, such as texts that are generated, or a microbatch that failed, the file says nothing.
+    """
     rows: list[tuple[float, float, Doing, int]] = []
     free, at = [], 0.0
     for i, m in enumerate(step.microbatches):
@@ -204,6 +207,7 @@ def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool, m
         rows += [(begin, came, Doing.COMPUTE, i), (came, until, Doing.MEETING, i)]
         at = until
     free.append((at, max(at, step.seconds)))
+    rows += [(low, high, Doing.EDGE, NO) for low, high in free]
     for kind, seconds in ((Doing.LOADER, step.loader), (Doing.COLLECTOR, step.collector)):
         for place, (low, high) in enumerate(free):
             taken = min(seconds, high - low)

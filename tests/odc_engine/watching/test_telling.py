@@ -8,7 +8,11 @@ from odc_engine.watching.telling import Teller, cost, in_words
 
 
 def step(number, microbatches, *, tail=0.0, loader=0.0):
-    seconds = sum(m["seconds"] for m in microbatches) + tail + loader
+    """Microbatches follow each other."""
+    at = loader
+    for m in microbatches:
+        m["begin"], at = at, at + m["seconds"]
+    seconds = at + tail
     return {"step": number, "seconds": seconds, "loader": loader, "collector": 0.0, "microbatches": microbatches}
 
 
@@ -52,6 +56,14 @@ def test_who_is_done_early_waits_behind_the_last_microbatch():
     """Devices that meet at the end of a step alone, as on demand."""
     lines = {0: [step(0, [ran([100], 1.0)], tail=3.0)], 1: [step(0, [ran([100], 1.0), ran([300], 3.0)])]}
     assert in_words(lines, 2) == "38 % waiting: rank 1 had 2 of the 3 longest microbatches, 0 % loader"
+
+
+def test_what_ranks_do_before_and_between_microbatches_is_no_waiting():
+    """One generates texts for longer, and skips a microbatch that failed."""
+    lines = {rank: [step(0, [ran([100], 1.0), ran([100], 1.0)])] for rank in range(2)}
+    first, second = lines[1][0]["microbatches"]
+    first["begin"], second["begin"], lines[1][0]["seconds"] = 20.0, 26.0, 27.0
+    assert in_words(lines, 2) == "0 % waiting, 0 % loader"
 
 
 def test_a_rank_alone_says_what_it_can():

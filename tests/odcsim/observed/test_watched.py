@@ -58,6 +58,16 @@ def test_where_waiting_is_not_told_it_is_not_made_up(tmp_path):
     assert "compute apart from waiting, which follows from lengths alone" in run.lacks
 
 
+@pytest.mark.parametrize("waited", [0.5, None])
+def test_what_lies_outside_microbatches_is_the_watchers_own_and_no_launch_is_late(tmp_path, waited):
+    """Texts are generated before the first, and something fails between the two."""
+    rows = [[step(n, [ran(20, 2, [5], waited), ran(25, 2, [5], waited)], seconds=30.0) for n in range(2)]]
+    for each in read(wrote(tmp_path, rows)).steps:
+        for track in each.tracks:
+            found = sums(track)
+            assert (found[Doing.HOST], found[Doing.EDGE]) == (0, pytest.approx(26, abs=1e-5))
+
+
 def test_a_run_that_goes_on_has_the_steps_that_all_ranks_have_ended(tmp_path):
     rows = [step(n, [ran(0, 1, [5])]) for n in range(4)]
     paths = wrote(tmp_path, [rows, rows[:3]])
