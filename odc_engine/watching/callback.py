@@ -47,6 +47,7 @@ class WatchCallback:
         self._stop()
         trainer = "trl" if type(args).__module__.startswith("trl.") else "transformers"
         self._watcher = Watcher(self._folder, every=self._every, trainer=trainer)
+        self._watcher.open()
         self._hooks = [
             model.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True),
             model.register_forward_hook(self._leave),
@@ -104,7 +105,8 @@ class WatchCallback:
         if self._watcher and self._in_step and torch.is_grad_enabled():
             named = {"input_ids": args[0]} if args and isinstance(args[0], Tensor) else {}
             go = self._watcher.widen_microbatch if self._watcher.in_microbatch else self._watcher.begin_microbatch
-            go(holding({**named, **batch}))
+            with self._watcher.safely():
+                go(holding({**named, **batch}))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _leave(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -35,6 +35,7 @@ def opened(folder: Path, rank: int, header: dict[str, Any]) -> tuple[Path, TextI
         try:
             home.mkdir(parents=True, exist_ok=True)
             file = (home / file_of(rank)).open("x", encoding="utf-8")
+            put(file, header)
         except FileExistsError:
             if home.is_dir():
                 continue
@@ -43,7 +44,6 @@ def opened(folder: Path, rank: int, header: dict[str, Any]) -> tuple[Path, TextI
             raise InputError(f"cannot be written: {error.strerror}", where=str(home), fix="name another one") from None
         if number > 1 and rank == 0:
             print(f"odc_engine.watch: into {home}, since {folder} has another run's", file=sys.stderr, flush=True)
-        put(file, header)
         return home, file
     raise InputError("has been watched into too often", where=str(folder), fix="name another one")
 

@@ -47,8 +47,11 @@ class Teller:
         whole = new[: new.rfind(b"\n") + 1]
         self._read[rank] += len(whole)
         for line in whole.splitlines()[-max(FEWEST, MOST // self._ranks) :]:
-            told = json.loads(line)
-            if "step" in told:
+            try:
+                told = json.loads(line)
+            except ValueError:  # a disk that was full, or another's file
+                continue
+            if isinstance(told, dict) and "step" in told:
                 self._steps[rank][told["step"]] = told
 
 
@@ -97,7 +100,8 @@ def _waiting(window: Mapping[int, Sequence[Line]], *, measured: bool) -> float:
 
 def _tail(line: Line) -> float:
     """Seconds behind the last microbatch. What lies before and between them is the rank's own."""
-    return max(0.0, line["seconds"] - max((m["begin"] + m["seconds"] for m in _of(line)), default=line["seconds"]))
+    ended = max((m["begin"] + m["seconds"] for m in _of(line)), default=line["seconds"])
+    return max(0.0, float(line["seconds"] - ended))
 
 
 def _measured(rivals: Sequence[Line]) -> float:

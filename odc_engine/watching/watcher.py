@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -63,8 +63,31 @@ class Watcher:
         self._step: _Open | None = None
         self._left: deque[_Open] = deque()
         self._number = 0
+        self._over = False
         self._collections = _Collections()
         atexit.register(self.close)
+
+    def open(self) -> None:
+        """Begins the file, or refuses. From here on nothing that fails in watching ends the run."""
+        if self._file is None and not self._over:
+            rank, ranks = lines.place()
+            about = lines.header(rank, ranks, self._trainer, self._ticks.device)
+            home, self._file = lines.opened(self._folder, rank, about)
+            if rank == 0 and self._every:
+                self._teller = Teller(home, ranks, lambda words: print(words, file=sys.stderr, flush=True))
+
+    @contextmanager
+    def safely(self) -> Iterator[None]:
+        """What fails in it ends the watching, with a line."""
+        try:
+            yield
+        except Exception as error:
+            self._over, self._step = True, None
+            self._left.clear()
+            with suppress(OSError, ValueError):  # stderr may be closed
+                said = f"{type(error).__name__}: {error}".splitlines()[0]
+                print(f"odc_engine.watch: stops watching: {said}", file=sys.stderr, flush=True)
+            self.close()
 
     @contextmanager
     def microbatch(self, lengths: Sequence[int], computed: int | None = None) -> Iterator[None]:
@@ -100,17 +123,20 @@ class Watcher:
             self._step = None
             return
         self.end_microbatch()
-        step.number, step.last = self._number, self._ticks.mark()
-        step.collector = self._collections.seconds - step.collected
-        self._left.append(step)
-        self._step = None
-        self._write()
-        if self._teller and self._every and self._number % self._every == 0:
-            self._teller.tell()
+        with self.safely():
+            step.number, step.last = self._number, self._ticks.mark()
+            step.collector = self._collections.seconds - step.collected
+            self._left.append(step)
+            self._step = None
+            self._write()
+            if self._teller and self._every and self._number % self._every == 0:
+                self._teller.tell()
 
     def begin_step(self) -> None:
-        if self._step is None:
-            self._step = _Open(time.time(), self._ticks.mark(), self._collections.seconds)
+        if self._step is None and not self._over:
+            self.open()
+            with self.safely():
+                self._step = _Open(time.time(), self._ticks.mark(), self._collections.seconds)
 
     def drop_step(self) -> None:
         """What has begun is none: it is forgotten."""
@@ -122,19 +148,21 @@ class Watcher:
 
     def begin_microbatch(self, holding: Holding) -> None:
         self.begin_step()
-        assert self._step is not None
         self.end_microbatch()
-        self._step.spans.append(_Span([holding], self._ticks.mark()))
+        with self.safely():
+            if self._step:
+                self._step.spans.append(_Span([holding], self._ticks.mark()))
 
     def widen_microbatch(self, holding: Holding) -> None:
         """The open one holds this, too."""
-        assert self._step is not None
-        self._step.spans[-1].holdings.append(holding)
+        if self._step:
+            self._step.spans[-1].holdings.append(holding)
 
     def end_microbatch(self) -> None:
         """Of the one that is open, if one is."""
-        if self._step and self._step.spans and self._step.spans[-1].end is None:
-            self._step.spans[-1].end = self._ticks.mark()
+        with self.safely():
+            if self._step and self._step.spans and self._step.spans[-1].end is None:
+                self._step.spans[-1].end = self._ticks.mark()
 
     def drop_microbatch(self) -> None:
         """The open one has failed, and is none."""
@@ -151,11 +179,13 @@ class Watcher:
         """Writes what is left. At the latest when the program ends."""
         atexit.unregister(self.close)
         self._collections.close()
-        while self._left and self._file and not self._file.closed:
-            self._left[0].last.synchronize()
-            self._write()
+        with self.safely():
+            while self._left and self._file and not self._file.closed:
+                self._left[0].last.synchronize()
+                self._write()
         if self._file:
-            self._file.close()
+            with suppress(OSError):  # of what could not be written it has said so
+                self._file.close()
 
     @property
     def _ticks(self) -> Ticking:
@@ -166,17 +196,8 @@ class Watcher:
     def _write(self) -> None:
         while self._left and self._ticks.ready(self._left[0].last):
             line = self._line(self._left.popleft())
-            if self._file is None:
-                self._open()
             assert self._file is not None
             lines.put(self._file, line)
-
-    def _open(self) -> None:
-        rank, ranks = lines.place()
-        about = lines.header(rank, ranks, self._trainer, self._ticks.device)
-        home, self._file = lines.opened(self._folder, rank, about)
-        if rank == 0 and self._every:
-            self._teller = Teller(home, ranks, lambda words: print(words, file=sys.stderr, flush=True))
 
     def _line(self, step: _Open) -> dict[str, Any]:
         seconds = self._ticks.seconds

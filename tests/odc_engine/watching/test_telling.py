@@ -100,6 +100,15 @@ def test_files_are_read_on_from_where_they_ended_and_half_a_line_waits(tmp_path)
     assert [line.split(" had ")[1].split(" of ")[0] for line in said] == ["2", "1"]
 
 
+def test_a_line_that_a_full_disk_cut_is_left_out(tmp_path):
+    said = []
+    for rank, lines in window([(1000, 4000)] * 2, measured=True).items():
+        first, second = map(json.dumps, lines)
+        (tmp_path / f"watch-rank{rank}.jsonl").write_text(f"{first}\n{second[:30]}\n3\n{second}\n")
+    Teller(tmp_path, 2, said.append).tell()
+    assert said[0].startswith("odc_engine.watch: steps 0 to 1: 38 % waiting")
+
+
 def test_of_many_ranks_the_last_steps_are_looked_at(tmp_path):
     said = []
     for rank in range(128):

@@ -121,6 +121,38 @@ def test_a_file_in_the_folders_place_is_refused_in_a_line(tmp_path):
     assert (tmp_path / "watched").read_text() == "mine"
 
 
+class Full:
+    """A file on a disk that has become full."""
+
+    closed = False
+
+    def write(self, _):
+        raise OSError(28, "No space left on device")
+
+    def close(self):
+        self.write("")
+
+
+def test_a_disk_that_becomes_full_ends_the_watching_in_a_line_and_not_the_run(tmp_path, capsys):
+    watcher = odc_engine.Watcher(tmp_path / "watched")
+    for step in range(4):
+        if step == 1:
+            watcher._file.close()
+            watcher._file = Full()
+        with watcher.microbatch([step + 1]):
+            pass
+        watcher.step()
+    watcher.close()
+    assert capsys.readouterr().err == "odc_engine.watch: stops watching: OSError: [Errno 28] No space left on device\n"
+    assert [line["step"] for line in lines_of(tmp_path / "watched")[1:]] == [1]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_trained(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(InputError, match="cannot be written: Not a directory"):
+        odc_engine.Watcher(tmp_path / "mine" / "watched").open()
+
+
 KILLED = """
 import os, sys, odc_engine
 watcher = odc_engine.Watcher(sys.argv[1])
