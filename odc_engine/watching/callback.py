@@ -7,6 +7,7 @@ model is given.
 """
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from torch.autograd import Variable
 
 from odc_engine.watching.batches import holding
 from odc_engine.watching.watcher import Watcher
+from odcsim.errors import InputError
 
 __all__ = ["watch"]
 
@@ -45,13 +47,17 @@ class WatchCallback:
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **_: Any) -> None:
         del state, control
         self._stop()
+        if former := _WATCHED.get(model):
+            former._stop()  # its run ended by an exception
+        _refuse(args, model)
         trainer = "trl" if type(args).__module__.startswith("trl.") else "transformers"
         self._watcher = Watcher(self._folder, every=self._every, trainer=trainer)
         self._watcher.open()
         self._hooks = [
-            model.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True),
-            model.register_forward_hook(self._leave),
+            model.register_forward_pre_hook(_Hook(self._enter), prepend=True, with_kwargs=True),
+            model.register_forward_hook(_Hook(self._leave)),
         ]
+        _WATCHED[model] = self
         self._load()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -98,7 +104,6 @@ class WatchCallback:
             self._watcher.close()
             self._watcher = None
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _enter(self, model: nn.Module, args: tuple[Any, ...], batch: Mapping[str, Any]) -> None:
         """A pass forward that is asked for nothing, as of a reference, is none of a microbatch's."""
         del model
@@ -108,7 +113,6 @@ class WatchCallback:
             with self._watcher.safely():
                 go(holding({**named, **batch}))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _leave(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         del model, args
         if self._watcher and self._watcher.in_microbatch:
@@ -124,6 +128,34 @@ class WatchCallback:
     def _end(self) -> None:
         if self._watcher:
             self._watcher.end_microbatch()
+
+
+class _Hook:
+    """Of a model that is copied or saved, the copy's does nothing."""
+
+    def __init__(self, does: Callable[..., None] | None = None) -> None:
+        self._does = does
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, *args: Any) -> None:
+        if self._does:
+            self._does(*args)
+
+    def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
+        return _Hook, ()
+
+
+_WATCHED: weakref.WeakKeyDictionary[nn.Module, WatchCallback] = weakref.WeakKeyDictionary()
+
+
+def _refuse(args: Any, model: nn.Module) -> None:
+    """What it cannot tell the time of."""
+    where, fix = "odc_engine.watch", "take the callback away"
+    if (devices := getattr(args, "n_gpu", 1)) > 1:
+        fix = "start one process for each GPU, as torchrun does"
+        raise InputError(f"one process trains on {devices} GPUs (DataParallel)", where=where, fix=fix)
+    if others := sorted({p.device.type for p in model.parameters()} - {"cpu", "cuda", "meta"}):
+        raise InputError(f"the model is on {others[0]}, not on a CPU or CUDA", where=where, fix=fix)
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

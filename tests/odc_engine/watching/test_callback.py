@@ -1,11 +1,16 @@
 """What a Trainer tells the callback, told by hand."""
 
+import copy
+import io
+import json
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import nn
 
 import odc_engine
+from odcsim.errors import InputError
 
 
 class Tiny(nn.Module):
@@ -38,3 +43,48 @@ def test_a_batch_of_an_odd_form_ends_the_watching_and_not_the_run(tmp_path, caps
     watch.on_train_end()
     assert capsys.readouterr().err.startswith("odc_engine.watch: stops watching: ")
     assert len((tmp_path / "watched" / "watch-rank0.jsonl").read_text().splitlines()) == 2
+
+
+def microbatches_of(folder):
+    return [
+        len(json.loads(line)["microbatches"]) for line in (folder / "watch-rank0.jsonl").read_text().splitlines()[1:]
+    ]
+
+
+def saved(model):
+    torch.save(model, file := io.BytesIO())
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, saved])
+def test_a_model_is_copied_and_saved_while_it_is_watched_and_the_copy_is_not(tmp_path, again):
+    model = Tiny()
+    watch = begun(model, tmp_path / "watched")
+    watch.on_step_begin()
+    for one in (again(model), model, again(again(model))):
+        one(torch.ones(1, 3, dtype=torch.int64)).backward()
+    watch.on_step_end(None, SimpleNamespace(global_step=1), None)
+    watch.on_train_end()
+    assert microbatches_of(tmp_path / "watched") == [1]
+
+
+def test_what_a_run_left_that_ended_by_an_exception_is_taken_away(tmp_path):
+    model = Tiny()
+    trained(begun(model, tmp_path / "first"), model)
+    watch = begun(model, tmp_path / "second")
+    assert (len(model._forward_pre_hooks), len(model._forward_hooks)) == (1, 1)
+    trained(watch, model)
+    watch.on_train_end()
+    assert not model._forward_pre_hooks
+    assert not model._forward_hooks
+    assert [microbatches_of(tmp_path / name) for name in ("first", "second")] == [[1], [1]]
+
+
+@pytest.mark.parametrize(("n_gpu", "device", "line"), [(4, "cpu", "4 GPUs .DataParallel"), (1, "xpu", "is on xpu")])
+def test_devices_whose_time_it_cannot_tell_are_refused_in_a_line(tmp_path, n_gpu, device, line):
+    model = type("Far", (Tiny,), {"parameters": lambda _: [SimpleNamespace(device=torch.device(device))]})()
+    with pytest.raises(InputError, match=line):
+        odc_engine.watch(tmp_path / "watched").on_train_begin(SimpleNamespace(n_gpu=n_gpu), None, None, model=model)
+    assert not (tmp_path / "watched").exists()
+    assert not model._forward_pre_hooks
