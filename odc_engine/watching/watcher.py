@@ -45,6 +45,7 @@ class _Open:
     begin: float
     first: Any
     collected: float
+    before: float = 0.0  # seconds of a loader, ahead of `first`
     loader: float = 0.0
     spans: list[_Span] = field(default_factory=list)
     number: int = 0
@@ -63,6 +64,7 @@ class Watcher:
         self._step: _Open | None = None
         self._left: deque[_Open] = deque()
         self._number = 0
+        self._aside = 0.0  # seconds of a loader that the next step begins with
         self._over = False
         self._collections = _Collections()
         atexit.register(self.close)
@@ -105,13 +107,10 @@ class Watcher:
         """What a loader gives, where its seconds shall be counted, too."""
         them = iter(loader)
         while True:
-            self.begin_step()
             since = time.perf_counter()
             try:
                 item = next(them)
             except StopIteration:
-                if self._step and not self._step.spans:
-                    self._step = None
                 return
             self.note_loader(time.perf_counter() - since)
             yield item
@@ -136,15 +135,20 @@ class Watcher:
         if self._step is None and not self._over:
             self.open()
             with self.safely():
-                self._step = _Open(time.time(), self._ticks.mark(), self._collections.seconds)
+                self._step = _Open(time.time() - self._aside, self._ticks.mark(), self._collections.seconds)
+                self._step.before = self._step.loader = self._aside
+                self._aside = 0.0
 
     def drop_step(self) -> None:
         """What has begun is none: it is forgotten."""
-        self._step = None
+        self._step, self._aside = None, 0.0
 
     def note_loader(self, seconds: float) -> None:
+        """Of the step that has begun, else of the next one."""
         if self._step:
             self._step.loader += seconds
+        else:
+            self._aside += seconds
 
     def begin_microbatch(self, holding: Holding) -> None:
         self.begin_step()
@@ -204,7 +208,7 @@ class Watcher:
         return {
             "step": step.number,
             "begin": round(step.begin, 6),
-            "seconds": round(seconds(step.first, step.last), 6),
+            "seconds": round(step.before + seconds(step.first, step.last), 6),
             "loader": round(step.loader, 6),
             "collector": round(step.collector, 6),
             "microbatches": [self._told(step, span) for span in step.spans],
@@ -214,7 +218,7 @@ class Watcher:
         held = [holding() for holding in span.holdings]
         told: dict[str, Any] = {"lengths": [n for lengths, _ in held for n in lengths]}
         told["computed"] = sum(computed for _, computed in held)
-        told["begin"] = round(self._ticks.seconds(step.first, span.begin), 6)
+        told["begin"] = round(step.before + self._ticks.seconds(step.first, span.begin), 6)
         told["seconds"] = round(self._ticks.seconds(span.begin, span.end), 6)
         if (waited := self._ticks.waited(span.begin, span.end)) is not None:
             told["waited"] = round(waited, 6)

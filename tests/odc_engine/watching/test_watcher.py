@@ -4,13 +4,13 @@ import gc
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 from scripts import ROOT
 
 import odc_engine
+from odc_engine.watching import ticking as ticks
 from odc_engine.watching import watcher as module
 from odcsim.errors import InputError
 
@@ -50,24 +50,70 @@ def test_a_line_for_the_run_and_one_for_each_step(tmp_path):
         assert all(0 <= m.get("waited", 0) <= m["seconds"] for m in step["microbatches"])
 
 
-def test_what_lies_between_steps_is_not_counted_and_a_loader_is_where_it_is_asked_for(tmp_path):
+class Clock:
+    """Stands still but where somebody sleeps, and a core is had where somebody works."""
+
+    def __init__(self):
+        self.now, self.worked = 1e9, 0.0
+
+    def time(self):
+        return self.now
+
+    perf_counter = time
+
+    def thread_time(self):
+        return self.worked
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def work(self, seconds):
+        self.now += seconds
+        self.worked += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch, tmp_path):
+    """With nobody in line for a core."""
+    clock = Clock()
+    for where in (module, ticks):
+        monkeypatch.setattr(where, "time", clock)
+    (tmp_path / "schedstat").write_text("0 0 0")
+    monkeypatch.setattr(ticks, "QUEUE", tmp_path / "schedstat")
+    monkeypatch.setattr(ticks, "_processes", lambda: 0)
+    return clock
+
+
+def slowly(clock, items):
+    for item in items:
+        clock.sleep(0.25)
+        yield item
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_what_lies_between_steps_is_not_counted_and_a_loader_is_where_it_is_asked_for(tmp_path, clock, epochs):
+    """Evaluations are ahead of a step, behind it, and between epochs, one of which is left early."""
     watcher = odc_engine.Watcher(tmp_path / "watched")
-
-    def slowly():
-        for _ in range(2):
-            time.sleep(0.05)
-            yield [4]
-
-    for lengths in watcher.loaded(slowly()):
-        with watcher.microbatch(lengths, computed=8):
-            pass
-        watcher.step()
-        time.sleep(0.2)  # an evaluation
+    for _ in range(epochs):
+        for number, lengths in enumerate(watcher.loaded(slowly(clock, [[4], [5], [6]]))):
+            if number == 2:
+                break
+            clock.sleep(7)
+            for _ in range(2):
+                with watcher.microbatch(lengths, computed=8):
+                    clock.work(0.5)
+                clock.sleep(0.125)
+            watcher.step()
+            clock.sleep(7)
+        clock.sleep(7)
     watcher.close()
     _, *steps = lines_of(tmp_path / "watched")
-    assert len(steps) == 2
-    assert all(0.05 <= step["loader"] <= step["seconds"] < 0.2 for step in steps)
-    assert steps[0]["microbatches"][0]["computed"] == 8
+    assert [step["seconds"] - step["loader"] for step in steps] == [1.25] * 2 * epochs
+    assert [step["loader"] for step in steps] == [0.25, 0.25, 0.5, 0.25][: 2 * epochs]  # a batch that nobody trained on
+    for step in steps:
+        assert [m["begin"] - step["loader"] for m in step["microbatches"]] == [0.0, 0.625]
+        assert step["microbatches"][0]["computed"] == 8
+    assert steps[0]["begin"] == 1e9 + 7
 
 
 def test_seconds_of_garbage_collection_are_the_steps(tmp_path):
@@ -85,23 +131,15 @@ def test_seconds_of_garbage_collection_are_the_steps(tmp_path):
     assert len(kept)
 
 
-@pytest.mark.skipif(not module.ticking()._told, reason="this system does not say how long a thread waits for a core")
-def test_who_sleeps_waits_and_who_computes_does_not(tmp_path):
+def test_who_sleeps_waits_and_who_computes_does_not(tmp_path, clock):
     watcher = odc_engine.Watcher(tmp_path / "watched")
-
-    def compute():
-        end = time.thread_time() + 0.1
-        while time.thread_time() < end:
-            pass
-
-    for does in (lambda: time.sleep(0.1), compute):
+    for does in (clock.sleep, clock.work):
         with watcher.microbatch([1]):
-            does()
+            does(0.5)
     watcher.step()
     watcher.close()
     slept, computed = lines_of(tmp_path / "watched")[1]["microbatches"]
-    assert slept["waited"] > 0.09
-    assert computed["waited"] < 0.05
+    assert (slept["waited"], computed["waited"]) == (0.5, 0.0)
 
 
 def test_another_run_gets_a_folder_of_its_own_and_says_so(tmp_path, capsys):
