@@ -1,8 +1,10 @@
 """The watcher's file: a line for the run, then one for each step. A run that is killed leaves whole lines."""
 
+import itertools
 import json
 import os
 import sys
+import uuid
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,9 +15,11 @@ from odcsim.errors import InputError
 
 FORMAT = "odcsim watch"
 VERSION = 1
+MOST = 10_000  # folders of one name
+_OPENED = itertools.count()  # runs that this process has watched
 
 
-def file_of(rank: int) -> str:
+def file_of(rank: int | str) -> str:
     return f"watch-rank{rank}.jsonl"
 
 
@@ -29,23 +33,70 @@ def place() -> tuple[int, int]:
 
 
 def opened(folder: Path, rank: int, header: dict[str, Any]) -> tuple[Path, TextIO]:
-    """A file of its own in `folder`; where an earlier run has left one, in `folder-2`, `folder-3` and so on."""
-    for number in range(1, 10_000):
-        home = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+    """A file of its own in `folder`; where an earlier run has left one, in `folder-2`, `folder-3` and so on.
+
+    Ranks that find each other take the folder and the name of the run that the first of them to come here does.
+    """
+    if agreed := _agreed(folder):
+        home, run = agreed
         try:
-            home.mkdir(parents=True, exist_ok=True)
-            file = (home / file_of(rank)).open("x", encoding="utf-8")
-            put(file, header)
+            return home, _begun(home, rank, header | {"run": run})
         except FileExistsError:
-            if home.is_dir():
-                continue
-            raise InputError("is no folder", where=str(home), fix="name a folder to watch into") from None
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror}", where=str(home), fix="name another one") from None
+            fix = "remove it, or name another folder"
+            raise InputError("has another run's file here", where=str(home / file_of(rank)), fix=fix) from None
+    for number in range(1, MOST):
+        home = _numbered(folder, number)
+        try:
+            file = _begun(home, rank, header | {"run": _named()})
+        except FileExistsError:
+            continue
         if number > 1 and rank == 0:
-            print(f"odc_engine.watch: into {home}, since {folder} has another run's", file=sys.stderr, flush=True)
+            _say_moved(folder, home)
         return home, file
     raise InputError("has been watched into too often", where=str(folder), fix="name another one")
+
+
+def _begun(home: Path, rank: int, header: dict[str, Any]) -> TextIO:
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        file = (home / file_of(rank)).open("x", encoding="utf-8")
+        put(file, header)
+    except FileExistsError:
+        if home.is_dir():
+            raise
+        raise InputError("is no folder", where=str(home), fix="name a folder to watch into") from None
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(home), fix="name another one") from None
+    return file
+
+
+def _agreed(folder: Path) -> tuple[Path, str] | None:
+    """By the store in which ranks find each other: nobody waits for anybody. None where there is no such store."""
+    dist = torch.distributed
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return None
+    numbers = (n for n in range(1, MOST) if not any(_numbered(folder, n).glob(file_of("*"))))
+    home, run = _numbered(folder, next(numbers, MOST)), uuid.uuid4().hex
+    key = f"odc_engine.watch/{next(_OPENED)}"
+    store = dist.distributed_c10d._get_default_store()
+    told: list[str] = json.loads(store.compare_set(key, "", json.dumps([str(home), run])))
+    if told[1] == run and home != folder:
+        _say_moved(folder, home)
+    return Path(told[0]), told[1]
+
+
+def _named() -> str:
+    """A launcher's word for the run, which all of its processes have; else one of this process's own."""
+    words = [os.environ.get(f"TORCHELASTIC_{word}", "") for word in ("RUN_ID", "RESTART_COUNT")]
+    return "-".join(words) if words[0] not in ("", "none") else uuid.uuid4().hex
+
+
+def _numbered(folder: Path, number: int) -> Path:
+    return folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+
+
+def _say_moved(folder: Path, home: Path) -> None:
+    print(f"odc_engine.watch: into {home}, since {folder} has another run's", file=sys.stderr, flush=True)
 
 
 def header(rank: int, ranks: int, trainer: str, device: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from odcsim.support.whole import LINES, read_text
 FORMAT, VERSION = "odcsim watch", 1
 EXPECTED = "a rank's file of odc_engine.watch"
 SHORTEST = 1e-9  # seconds of a step
+CLOCKS = 3600.0  # seconds by which machines' clocks may differ
 LONGEST = 2**31 - 1  # tokens of a sample, as in schedules
 
 
@@ -58,6 +59,7 @@ class WatchedRank:
     rank: int
     ranks: int
     trainer: str
+    run: str  # its name, which all of its ranks have; empty: not told
     steps: dict[int, WatchedStep]
 
 
@@ -98,6 +100,8 @@ def read_ranks(paths: Sequence[Path]) -> list[WatchedRank]:
         if (file.ranks, file.trainer) != (first.ranks, first.trainer):
             problem = f"is of a run of {file.ranks} ranks, {paths[0]} of one of {first.ranks}"
             raise InputError(problem, where=str(path), fix="give the files of one run")
+        if file.run != first.run:
+            raise InputError(f"is of another run than {paths[0]}", where=str(path), fix="give the files of one run")
     return [files[rank] for rank in sorted(files)]
 
 
@@ -105,7 +109,16 @@ def common_steps(files: Sequence[WatchedRank], paths: Sequence[Path]) -> list[in
     numbers = set(files[0].steps).intersection(*(file.steps for file in files))
     if not numbers:
         raise InputError("no step that all ranks have", where=str(paths[0]), fix="give the files of one run")
+    if not any(_overlap([file.steps[number] for file in files]) for number in numbers):
+        problem = "no step that ranks ran at one time: these are files of several runs, or clocks are far apart"
+        raise InputError(problem, where=str(paths[0]), fix="give the files of one run")
     return sorted(numbers)
+
+
+def _overlap(steps: Sequence[WatchedStep]) -> bool:
+    """Whether ranks ran it at one time, by clocks that may be as far apart as it took, or as CLOCKS."""
+    apart = max(step.begin for step in steps) - min(step.begin + step.seconds for step in steps)
+    return apart <= max(CLOCKS, *(step.seconds for step in steps))
 
 
 def read_rank(path: Path) -> WatchedRank:
@@ -127,7 +140,13 @@ def read_rank(path: Path) -> WatchedRank:
                 break
             raise
         steps[given.key("step").whole(0)] = _read_step(given)
-    return WatchedRank(about.key("rank").whole(0, ranks - 1), ranks, about.key("trainer", "").text(), steps)
+    return WatchedRank(
+        about.key("rank").whole(0, ranks - 1),
+        ranks,
+        about.key("trainer", "").text(),
+        about.key("run", "").text(),
+        steps,
+    )
 
 
 def _line(text: str, where: str) -> Given:

@@ -221,3 +221,37 @@ def test_a_step_without_microbatches_and_one_that_failed_are_no_steps(tmp_path):
     watcher.step()
     watcher.close()
     assert [[m["lengths"] for m in line["microbatches"]] for line in lines_of(tmp_path / "watched")[1:]] == [[[2]]]
+
+
+RANKS = """
+import datetime, sys, time, torch.distributed as dist, odc_engine
+folder, store, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+for run in range(2):
+    watcher = odc_engine.Watcher(folder)
+    if rank == run:
+        dist.barrier()  # the other one is first
+    with watcher.microbatch([1]):
+        pass
+    if rank != run:
+        dist.barrier()
+    watcher.step()
+    watcher.close()
+    dist.barrier()
+"""
+
+
+def test_ranks_take_one_folder_and_one_name_whatever_earlier_runs_left(tmp_path):
+    """Of a run of one rank, say, whose folder only one of them would pass by."""
+    folder = tmp_path / "watched"
+    looped(folder)
+    program = [sys.executable, "-c", RANKS, str(folder), str(tmp_path / "store")]
+    ranks = [subprocess.Popen([*program, str(rank)], cwd=ROOT) for rank in range(2)]
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    names = []
+    for number in (2, 3):
+        first, second = (lines_of(tmp_path / f"watched-{number}", rank)[0]["run"] for rank in range(2))
+        assert first == second
+        names.append(first)
+    assert len({*names, lines_of(folder)[0]["run"]}) == 3
+    assert not (folder / "watch-rank1.jsonl").exists()

@@ -134,3 +134,14 @@ def test_files_of_two_runs_or_of_one_rank_twice_are_refused(tmp_path):
         read([first, other])
     with pytest.raises(InputError, match="is of a run of 1 ranks"):
         read([second, other])
+
+
+def test_ranks_whose_files_name_unlike_runs_or_that_ran_days_apart_are_refused(tmp_path):
+    rows = [[step(n, [ran(0, 1, [5])], late=day * 86400.0) for n in range(2)] for day in (0, 1)]
+    with pytest.raises(InputError, match="no step that ranks ran at one time"):
+        read(wrote(tmp_path, rows))
+    paths = wrote(tmp_path, [rows[0], rows[0]])
+    for name, path in zip(("one", "another"), paths, strict=True):
+        path.write_text(path.read_text().replace('"format"', f'"run": "{name}", "format"'))
+    with pytest.raises(InputError, match=r"rank1.jsonl: is of another run than .*rank0.jsonl"):
+        read(paths)
