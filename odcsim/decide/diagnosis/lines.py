@@ -1,8 +1,9 @@
 """A rank's pieces through all steps as one line, so that what it did in any window can be looked up.
 
-Of a piece in a meeting the seconds until the last rank came are waiting, and those after it a transfer, unless the last
-rank hides them behind its compute: had it been as quick as those that came before it, it would have come earlier by as
-much. Where only some of the ranks that met were seen, the last may be one that was not: what comes before the shortest
+A rank in a meeting waits until the last rank comes. From then on bytes move: a transfer. But a rank that came later and
+computes while they move loses nothing by them, and the meeting is where it is since that rank is late. So of its
+compute there as many seconds as it came later are waiting for it, too; ranks that come together wait for bytes alone.
+Where only some of the ranks that met were seen, the last may be one that was not: what comes before the shortest
 transfer of its like is untold.
 """
 
@@ -36,13 +37,14 @@ Work = tuple[Floats, Floats]  # moments, and how much a rank has computed up to 
 
 @dataclass(frozen=True, slots=True)
 class SeenMeetings:
-    """SeenMeetings of several steps in one row."""
+    """The meetings of several steps, one step's after the other's."""
 
     last: Ints  # the rank that came last, of those that were seen
     came: Floats = field(repr=False)  # when it did
     begun: Floats = field(repr=False)  # when bytes began to move: later, where somebody who was not seen came later
     whole: Rows = field(repr=False)  # all that met were seen
     first: Ints = field(repr=False)  # of each step
+    arrived: Mapping[int, Floats] = field(repr=False)  # when each rank came, or not a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,9 @@ def meetings_of(steps: Sequence[RanStep], shortest: dict[tuple[str, int, int], f
     begun = np.array([_begun(met, shortest) for met in every], dtype=np.float64)
     first = np.cumsum(counts, dtype=np.int64) - np.array(counts, dtype=np.int64)
     whole = np.array([len(met.came) >= met.ranks for met in every], dtype=np.bool_)
-    return SeenMeetings(last, came, begun, whole, first)
+    ranks = sorted({rank for met in every for rank in met.came})
+    arrived = {rank: np.array([met.came.get(rank, np.nan) for met in every]) for rank in ranks}
+    return SeenMeetings(last, came, begun, whole, first, arrived)
 
 
 def shortest_of(steps: Iterable[RanStep]) -> dict[tuple[str, int, int], float]:
@@ -148,7 +152,7 @@ def line_of(
     whom[inside] = met.last[of]
     own = (met.last[of] == rank) | (met.last[of] == NO)
     came = np.clip(met.came[of], starts[inside], ends[inside])
-    hidden = _hidden(met.last[of], came, ends[inside], work) * met.whole[of]
+    hidden = _hidden(rank, met, of, came, ends[inside], work) * met.whole[of]
     until[inside] = np.where(own, starts[inside], np.minimum(came + hidden, ends[inside]))
     begun[inside] = np.clip(met.begun[of], until[inside], ends[inside])
     begun[inside[met.last[of] == NO]] = ends[inside[met.last[of] == NO]]
@@ -169,14 +173,17 @@ def work_of(tracks: Iterable[Track]) -> Work:
     return np.maximum.accumulate(np.concatenate(edges)), np.concatenate(sums)
 
 
-def _hidden(last: Ints, since: Floats, until: Floats, work: Mapping[int, Work]) -> Floats:
-    """Seconds for which the last to come computed: bytes that it hides are none that the others wait for, but it."""
-    found = np.zeros(len(last))
-    for rank in np.unique(last):
-        if int(rank) in work:
-            here = last == rank
-            low, high = (np.interp(times[here], *work[int(rank)]) for times in (since, until))
-            found[here] = high - low
+def _hidden(rank: int, met: SeenMeetings, of: Ints, since: Floats, until: Floats, work: Mapping[int, Work]) -> Floats:
+    """Seconds for which a rank that came later than this one computes, but no more than it came later."""
+    found = np.zeros(len(of))
+    if rank not in met.arrived:
+        return found
+    came = met.arrived[rank][of]
+    for other, computed in work.items():
+        late = met.arrived[other][of] - came if other in met.arrived else found
+        here = np.flatnonzero(late > found)
+        low, high = (np.interp(times[here], *computed) for times in (since, until))
+        found[here] = np.maximum(found[here], np.minimum(high - low, late[here]))
     return found
 
 

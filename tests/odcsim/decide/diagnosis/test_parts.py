@@ -251,9 +251,25 @@ def test_a_wait_s_window_begins_where_the_last_had_waited_for_whom_it_holds_up_n
     assert shares(found) == {"compute": (2 + 5) / 2, "loader": (4 + 4) / 2, "lengths": 3 / 2}
 
 
-def test_bytes_that_the_last_hides_are_waited_for_because_of_it():
-    """Rank 1 asks a layer ahead and computes while bytes move; rank 0 has nothing else to do."""
+def test_bytes_that_a_later_rank_hides_are_waited_for_as_long_as_it_came_later():
+    """Rank 1 asks a layer ahead, a second after rank 0, and computes while bytes move for two; rank 0 has nothing else
+    to do: one of the two seconds is rank 1's, as is the one before it came."""
     tracks = track(0, (C, 1.0), (M, 4.0, 0), (M, 4.5, 1), (C, 5.0)), track(1, (C, 4.0), (M, 4.5, 1), (C, 5.0))
     step = RanStep(0, 5.0, (), tracks, (met(1.0, 2.0, done=4.0), met(4.0, 4.0, done=4.5)))
     found = broken_down(run_of(step))
-    assert shares(found) == {"compute": (1.5 + 4.5) / 2, "lengths": 3 / 2, "transfer": 0.5}
+    assert shares(found) == {"compute": (1.5 + 4.5) / 2, "lengths": 2 / 2, "transfer": (1.0 + 2 * 0.5) / 2}
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(0, 2), min_size=3, max_size=3), st.integers(0, 2), st.sampled_from([-1e-6, 1e-6]))
+def test_a_little_later_makes_a_little_difference(came, moved, jitter):
+    """Ranks 1 and 2 hide behind their compute what rank 0 waits for."""
+
+    def waited(*came):
+        done = max(came) + 1.0
+        quick = track(0, (C, came[0]), (M, done, 0), (C, 9.0))
+        tracks = quick, track(1, (C, 9.0)), track(2, (C, came[2]), (H, came[2] + 0.5), (C, 9.0))
+        return broken_down(run_of(RanStep(0, 9.0, (), tracks, (met(*came, done=done),))))
+
+    later = [max(at + jitter * (rank == moved), 0.0) for rank, at in enumerate(came)]
+    assert waited(*came).share("transfer") == pytest.approx(waited(*later).share("transfer"), abs=1e-5)
