@@ -6,19 +6,21 @@ that computes. What each would have taken is fitted to the slowest of each, or k
 tell waiting apart.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from odcsim.decide.diagnosis.computed import ComputedTable, Rows
-from odcsim.decide.diagnosis.paces import Paces, paces_of
+from odcsim.decide.diagnosis.computed import ComputedTable, Rows, expected
+from odcsim.decide.diagnosis.paces import CHANCE, CLEAR, LENGTHS, Paces, paces_of
 from odcsim.observed.run import NO, Doing, Met, RanStep, SeenRun, Track
 from odcsim.program import sync_named
-from odcsim.timeline import Floats
+from odcsim.timeline import Floats, Ints
 
 ROUNDS = 5  # of telling which is the slowest
+SURELY = 0.9  # of meetings: a rank is slow by as much as what others hold says in more than the rest
 
 
 def tracked(run: SeenRun, table: ComputedTable) -> tuple[SeenRun, Floats]:
@@ -79,7 +81,38 @@ def _slowest(run: SeenRun, table: ComputedTable, longest: Floats) -> tuple[Paces
         if found.usual is None:
             break
         guess = found.usual * np.array([found.times[rank] for rank in table.ranks.tolist()])
-    return found, chosen
+    if found.told != LENGTHS or found.usual is None or not (longest > 0).all():
+        return found, chosen
+    return _always(table, ranks, longest, groups, guess, chosen) or (found, chosen)
+
+
+def _always(
+    table: ComputedTable, ranks: tuple[int, ...], longest: Floats, groups: Ints, guess: Floats, chosen: Rows
+) -> tuple[Paces, Rows] | None:
+    """The rank that is the slowest of all meetings, whatever the others hold: seconds follow what it holds, clearly
+    better than what the longest holds. It is slow by as much at least as others would else have been slower."""
+    from scipy.special import bdtr
+
+    wide = np.full((len(ranks), int(groups.max(initial=-1)) + 1), np.nan)
+    whole = np.full(wide.shape[1], np.nan)
+    whole[groups[chosen]] = np.abs(np.log(longest[chosen] / guess[chosen]))
+    found: tuple[float, Paces, Rows] | None = None
+    for place, rank in enumerate(ranks):
+        rows = table.ranks == rank
+        own = expected(table, longest, rows)
+        if own is None or len(ranks) < 2:
+            continue
+        wide[place, groups[rows]] = np.abs(np.log(longest[rows] / own[rows]))
+        better, worse = int((wide[place] < whole - CLEAR).sum()), int((wide[place] > whole + CLEAR).sum())
+        off = float(np.nanmedian(wide[place]))
+        if bdtr(worse, better + worse, 0.5) > CHANCE / len(ranks) or (found and off > found[0]):
+            continue
+        others = np.zeros(wide.shape[1])
+        np.maximum.at(others, groups[~rows], (own / longest)[~rows])
+        slow = max(float(np.quantile(others, SURELY)), 1.0)
+        times = {one: slow if one == rank and slow > math.exp(CLEAR) else 1.0 for one in ranks}
+        found = off, Paces(times, dict.fromkeys(ranks, 0.0), LENGTHS, own / times[rank]), rows
+    return found and found[1:]
 
 
 _Seconds = Mapping[tuple[int, int], float]  # by rank and microbatch

@@ -31,6 +31,8 @@ MOST_LATE = 20  # microbatches that are named
 SAID = 0.01  # of the step: of less than this nothing is said
 SCATTER = 0.2  # of seconds of equal work: more is not taken for chance ...
 EXPLAINED = 0.9  # ... where it is more than this of what they differ by
+NEARLY = 0.9  # of its meetings: a rank that is last in as many is named ...
+UNLIKELY = 0.01  # ... if chance makes it so less often than this
 COMPUTE, PADDING = NAMES.index("compute"), NAMES.index("padding")
 _OWN = (COMPUTE, COMPUTE, COMPUTE, *(NAMES.index(name) for name in CAUSE[3:]))  # what a state of one's own is
 
@@ -180,8 +182,25 @@ def _late(run: SeenRun, table: ComputedTable, sums: _StepSums) -> Iterator[LateM
         yield LateMicrobatch(run.steps[step].number, rank, number, int(held), float(seconds.sum()), why)
 
 
+def _always_last(run: SeenRun) -> str:
+    """The rank that was last in nearly all meetings, in more steps than chance makes it; else nothing."""
+    from scipy.special import bdtrc
+
+    last = np.zeros((len(run.steps), run.ranks), dtype=np.int64)
+    for place, step in enumerate(run.steps):
+        for met in step.meetings:
+            if 1 < met.ranks <= len(met.came):
+                last[place, max(met.came, key=met.came.__getitem__)] += 1
+    rank, met_in = int(np.argmax(last.sum(axis=0))), last.any(axis=1)
+    most, steps = int((last.argmax(axis=1) == rank)[met_in].sum()), int(met_in.sum())
+    count, whole = int(last[:, rank].sum()), int(last.sum())
+    if not most or count < NEARLY * whole or bdtrc(most - 1, steps, 1 / run.ranks) > UNLIKELY / run.ranks:
+        return ""
+    return f"rank {rank} was last in {count} of {whole} meetings"
+
+
 def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[StepPart]) -> Iterator[str]:
-    share = {part.name: part.share for part in parts}
+    share, always = {part.name: part.share for part in parts}, _always_last(run)
     missing = sorted({*range(run.ranks)} - {*run.seen})
     if missing and share["untold"] >= SAID:
         yield f"who was waited for in {share['untold']:.0%} of the step: that needs the files of {_named(missing)}"
@@ -202,11 +221,13 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
     if tokens_alone and table.even(run.ranks, together).all() and share["lengths"] >= SAID:
         yield "whether microbatches of as many tokens hold longer samples: their lengths would tell"
     if paces.usual is not None and table.lengths_known and not missing and share["untold"] >= SAID:
+        where = f"{always}: it is slow, or lengths do not tell all" if always else "on no rank throughout"
         yield (
-            f"why {share['untold']:.0%} of the step waits for compute that took longer than its lengths say, "
-            "on no rank throughout"
+            f"why {share['untold']:.0%} of the step waits for compute that took longer than its lengths say, {where}"
         )
     if together and not (table.seconds > 0).all():  # waiting is inferred
+        if always and share["device"] >= SAID:
+            yield f"whether a rank is slower still than what others hold says: {always}"
         if paces.usual is None:
             yield "how long ranks waited inside microbatches: neither what they hold nor what they computed is known"
         else:

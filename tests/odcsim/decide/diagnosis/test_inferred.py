@@ -1,5 +1,6 @@
 """Steps of which nothing but microbatches is known come to what their tracks would say."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -124,3 +125,39 @@ def test_waiting_that_falls_into_the_next_microbatch_is_waiting(seed):
     found = broken_down(SeenRun("a test", 3, (0, 1, 2), tuple(steps)))
     assert found.share("compute") == pytest.approx(computed / whole, abs=0.01)
     assert found.share("untold") + found.share("transfer") < 0.01
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("noise", [0.0, 0.005])
+def test_a_rank_that_is_always_the_slowest_is_slow_and_how_much_more_so_is_not_told(seed, noise):
+    """Seconds follow what it holds; what the others hold says how slow it is at least."""
+    run, waited = watched("collective", pace=(1.0, 1.0, 1.0, 6.0), seed=seed, noise=noise)
+    found = broken_down(run)
+    assert found.share("lengths") + found.share("device") <= waited + 0.02
+    assert 1.5 < found.ranks[3].pace < 6.1
+    assert [rank.pace for rank in found.ranks[:3]] == [1.0, 1.0, 1.0]
+    assert found.share("device") > 0.2
+    assert any(re.search("rank 3 was last in (5[4-9]|60) of 60 meetings", line) for line in found.cannot)
+    assert not any("on no rank throughout" in line for line in found.cannot)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("noise", [0.005, 0.05])
+def test_no_rank_is_slow_that_is_not(seed, noise):
+    found = broken_down(watched("collective", pace=(1.0,) * 4, seed=seed, noise=noise)[0])
+    assert [rank.pace for rank in found.ranks] == [1.0] * 4
+    assert not any("was last in" in line for line in found.cannot)
+
+
+def test_a_rank_that_is_late_in_every_meeting_is_not_called_late_on_no_rank_throughout():
+    """Its compute is told, and takes longer by another factor each time: as if its lengths did not tell all."""
+    run, _ = watched("collective", told=True)
+    rng, steps = np.random.default_rng(0), []
+    for step in run.steps:
+        own = {(m.rank, m.number): m.seconds * (6 + 6 * rng.random() if m.rank == 2 else 1) for m in step.microbatches}
+        rows = [replace(m, seconds=own[m.rank, m.number], wall=own[2, m.number]) for m in step.microbatches]
+        steps.append(replace(step, microbatches=tuple(rows), seconds=sum(own[2, m] for m in range(3))))
+    found = broken_down(replace(run, steps=tuple(steps)))
+    assert found.share("untold") > 0.01
+    assert any("rank 2 was last in 60 of 60 meetings: it is slow" in line for line in found.cannot)
+    assert not any("on no rank throughout" in line for line in found.cannot)
