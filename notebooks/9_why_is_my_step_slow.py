@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -19,7 +21,9 @@
 
 # %%
 import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import odcsim
 from odcsim import plots
@@ -77,8 +81,12 @@ folder = tempfile.mkdtemp()
 asked = "--model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4 --max-tokens 65536 --minibatches 12"
 
 
-def run(*command):
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+def run(command, *arguments):
+    """A command of this environment, in a folder of its own."""
+    program = Path(sys.executable).parent / command
+    done = subprocess.run([program, *arguments], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
 
 
 def ran(balancer, sync):
