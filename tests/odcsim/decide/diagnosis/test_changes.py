@@ -211,14 +211,17 @@ def test_of_one_rank_no_other_way_is_told():
     assert "one of the 8 ranks was seen" in found.cannot[0]
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(st.sampled_from(LENGTHS), st.integers(0, 99), st.floats(0.5, 1.0))
-def test_nothing_is_faster_than_its_compute(trace, seed, share):
-    """Of steps that are said to be compute for so much: one microbatch on each device, so that no way has fewer."""
-    setting = setting_of(trace, seed=seed, minibatch=4, max_tokens=70000, truncate=16384)
+@pytest.mark.parametrize("share", [0.8, 0.9, 0.99])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_is_faster_than_its_compute(share, seed):
+    """Of steps that are said to be compute for so much. No two samples fit a microbatch, so that no way has fewer."""
+    setting = setting_of("uniform:min=8200,max=16384", seed=seed)
     run = run_of(setting)
     seconds = np.array([step.seconds for step in run.steps])
-    for way in changes(run, found_of(run, compute=share * seconds), ASKED).ways:
+    bounded, free = (changes(run, found_of(run, **of), ASKED | {"max_tokens": 16384}).ways for of in (
+        {"compute": share * seconds}, {}))  # fmt: skip
+    assert max(way.gain for way in free) > 1 / 0.9
+    for way in bounded:
         assert way.high <= (1 + CLOSE) / share
 
 
