@@ -214,13 +214,15 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
             yield "whether a rank is slow or always has the longest samples: lengths of its microbatches would tell"
         elif not paces.told:
             yield "whether a rank is slow: nothing says what equal work takes"
-    if not _explained(table, paces):
+    if run.ranks > 1 and not _explained(table, paces):
         yield "why microbatches take as long as they do: these lengths do not explain it; are they of this run?"
     together = sync_named(run.sync).meets
     tokens_alone = table.tokens.any() and not table.squares.any()
     if tokens_alone and table.even(run.ranks, together).all() and share["lengths"] >= SAID:
         yield "whether microbatches of as many tokens hold longer samples: their lengths would tell"
-    if paces.usual is not None and table.lengths_known and not missing and share["untold"] >= SAID:
+    if run.ranks == 1 and share["untold"] >= SAID:
+        yield f"what one process is blocked by in {share['untold']:.0%} of the step, which is no other rank"
+    elif paces.usual is not None and table.lengths_known and not missing and share["untold"] >= SAID:
         where = f"{always}: it is slow, or lengths do not tell all" if always else "on no rank throughout"
         yield (
             f"why {share['untold']:.0%} of the step waits for compute that took longer than its lengths say, {where}"

@@ -61,6 +61,7 @@ def test_what_blocks_one_process_is_neither_a_transfer_nor_waiting_for_ranks(tmp
     found = broken_down(read([*map(str, wrote(tmp_path, [rows]))]))
     assert found.share("untold") == pytest.approx(3.5 / 6)
     assert found.share("compute") == pytest.approx(2.5 / 6)
+    assert found.cannot == ("what one process is blocked by in 58% of the step, which is no other rank",)
     assert found.share("transfer") == 0
 
 
