@@ -18,9 +18,15 @@ from odcsim.support.numbers import counted
 def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes:
     """`asked`: the words of a question but its lengths and devices, which the run has."""
     if len(set(run.stages.values())) > 1:
-        return pipeline_changes(run, found)
+        if asked.get("trainer") is not None:
+            fix = "leave it out: none of those trainers has stages"
+            raise InputError(f"--trainer {asked['trainer']} given for a pipeline", where=run.source, fix=fix)
+        return pipeline_changes(run, found, asked)
     if run.stages:
         return Changes((), 0.0, "", cannot=("what other ways would bring: of a pipeline one stage alone was seen",))
+    if asked.get("devices") not in (None, run.ranks):
+        given, fix = asked["devices"], "leave it out: a run's own files say it"
+        raise InputError(f"--devices {given} given for a run of {run.ranks} ranks", where=run.source, fix=fix)
     if run.ranks < 2:
         return Changes((), 0.0, "", cannot=("one device waits for nobody: nothing is to deal",))
     if len(run.seen) == 1:

@@ -73,7 +73,7 @@ def ways(changes: Changes) -> Table:
             one.way + ("" if one.fits is not False else " (does not fit memory)"),
             one.effort,
             f"{one.gain:.2f}",
-            f"{one.low:.2f} to {one.high:.2f}",
+            f"{one.low:.2f} to {one.high:.2f}" if one.low < one.high else "-",
             told(one.seconds),
             *((_paid(one.dollars_a_day),) if priced else ()),
         )

@@ -1,6 +1,7 @@
 """What would change the steps of a pipeline, as far as its operations alone tell: they are replayed in another way."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ RESTS = "the seconds of the run's own operations, replayed"
 BOUND = "a bound: whole layers move from stage to stage"
 
 
-def pipeline_changes(run: SeenRun, found: Breakdown) -> Changes:
+def pipeline_changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes:
     """Ways in order of effort, of what was measured alone: no lengths are known, nor what other microbatches take."""
     causes = causes_of(grid_of(run))
     grid = causes.grid
@@ -32,7 +33,7 @@ def pipeline_changes(run: SeenRun, found: Breakdown) -> Changes:
     ]
     step = float(np.mean([found.seconds]))
     ways = [
-        _change(run, effort, way, setting, (base, grid.replay(seconds)), rests, step)
+        _change(run, effort, way, setting, (base, grid.replay(seconds)), rests, step, asked.get("price"))
         for effort, way, setting, seconds, rests in tried
     ]
     replayed = float(base.sum() / grid.measured.sum())
@@ -66,7 +67,14 @@ def _dealt(causes: PassCauses) -> Floats:
 
 
 def _change(
-    run: SeenRun, effort: str, way: str, setting: str, replays: tuple[Floats, Floats], rests: str, step: float
+    run: SeenRun,
+    effort: str,
+    way: str,
+    setting: str,
+    replays: tuple[Floats, Floats],
+    rests: str,
+    step: float,
+    price: float | None,
 ) -> Change:
     before, after = replays
     gain = float(before.sum() / after.sum())
@@ -82,6 +90,7 @@ def _change(
         sync=run.sync,
         max_tokens=0,
         row={},
+        dollars_a_day=None if price is None else run.ranks * 24 * price * (1 - 1 / gain),
         setting=setting,
         rests=rests,
     )

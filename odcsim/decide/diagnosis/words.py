@@ -87,7 +87,8 @@ def way(change: Change) -> str:
     paid = f", {dollars(change.dollars_a_day)} a day saved" if change.dollars_a_day is not None else ""
     fits = "" if change.fits is not False else "; it does not fit memory"
     step = unit(change.seconds)(change.seconds)
-    figures = f"{change.gain:.2f} times as fast ({change.low:.2f} to {change.high:.2f}), {step} a step"
+    interval = f" ({change.low:.2f} to {change.high:.2f})" if change.low < change.high else ""
+    figures = f"{change.gain:.2f} times as fast{interval}, {step} a step"
     setting = f". Set {' '.join(change.setting.split())}" if change.setting else ""
     resting = f". It rests on: {change.rests}" if change.rests else ""
     return f"{_begun(change.effort)}: {change.way}: {figures}{paid}{fits}{setting}{resting}"

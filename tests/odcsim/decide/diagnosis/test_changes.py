@@ -12,6 +12,7 @@ from ran_runs import ASKED, found_of, run_of, setting_of, slowed, truly
 from scripts import ROOT
 
 from odcsim.cli import main
+from odcsim.decide.diagnosis import columns, words
 from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import EFFORTS
 from odcsim.decide.diagnosis.parts import broken_down
@@ -223,6 +224,20 @@ def test_nothing_is_faster_than_its_compute(share, seed):
     assert max(way.gain for way in free) > 1 / 0.9
     for way in bounded:
         assert way.high <= (1 + CLOSE) / share
+
+
+def test_devices_that_a_run_does_not_have_are_refused():
+    run = run_of(setting_of())
+    with pytest.raises(InputError, match="--devices 4 given for a run of 8 ranks"):
+        changes(run, found_of(run), {"devices": 4})
+
+
+def test_what_one_step_tells_has_no_interval():
+    run = run_of(setting_of(minibatches=1))
+    found = changes(run, found_of(run), {})
+    _, rows = columns.ways(found)
+    assert [cells[3] for cells in rows] == ["-"] * len(found.ways) != []
+    assert not any(" to " in words.way(way).split(", ")[0] for way in found.ways)
 
 
 def test_what_replays_badly_is_said_and_its_interval_is_wider():

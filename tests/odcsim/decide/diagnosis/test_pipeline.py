@@ -176,12 +176,16 @@ def test_microbatches_dealt_anew_are_the_same_ones(seen):
     for step in range(3):
         before, after = (np.sort(each[grid.steps == step], axis=0) for each in (grid.seconds, dealt))
         np.testing.assert_allclose(before, after)
-    assert pipeline_changes(run, broken_down(run)).ways[-1].gain > 1.05
+    best = pipeline_changes(run, broken_down(run), {"price": 2.5}).ways[-1]
+    assert best.gain > 1.05
+    assert best.dollars_a_day == pytest.approx(run.ranks * 24 * 2.5 * (1 - 1 / best.gain))
+    with pytest.raises(InputError, match="--trainer trl given for a pipeline"):
+        changes(run, broken_down(run), {"trainer": "trl"})
 
 
 def test_where_all_is_even_there_is_nothing_to_gain(seen):
     run = seen(pipelines.made())
-    found = pipeline_changes(run, broken_down(run))
+    found = pipeline_changes(run, broken_down(run), {"price": 2.5})
     assert (found.ways, found.cannot) == ((), ())
     assert found.replayed == pytest.approx(1)
 
