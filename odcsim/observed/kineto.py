@@ -153,6 +153,10 @@ def _lacks(
         said.append("what the host did: profile with ProfilerActivity.CPU, too")
     elif not any(t.collects for t in traces.values()):
         said.append("garbage collection apart from a late host: profile with with_stack=True")
+    if alone := sum(s.alone for t in traces.values() for s in t.steps):
+        said.append(
+            f"what {alone} forwards without a backward are for (evaluation, another model): they are in no microbatch"
+        )
     if met.lonely:
         said.append(f"with whom ranks met in {met.lonely} calls of collectives, which match no other rank's")
     if apart:

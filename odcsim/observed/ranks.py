@@ -16,7 +16,7 @@ from odcsim.observed.kernels import BASE, HOST_NAME, RankEvents, read_events
 from odcsim.observed.pieces import CutStep, cut
 from odcsim.observed.run import Doing, RanMicrobatch
 from odcsim.observed.spans import Spans, united, within
-from odcsim.observed.windows import MicrobatchWindow, Window, microbatches, steps
+from odcsim.observed.windows import MicrobatchWindow, Window, forwards_alone, microbatches, steps
 from odcsim.timeline import Floats, Ints
 
 NAMED = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -35,6 +35,7 @@ class OwnStep:
     samples: int  # the most that a microbatch holds; 0: not known
     deferred: bool | None  # whether gradients left with the last microbatch alone; None: not told
     gathers: int  # of one size before the first backward
+    alone: int  # forwards without a backward
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,6 +134,7 @@ def _step(events: RankEvents, did: WorkDone, window: Window) -> OwnStep:
         window.number, pieces, np.flatnonzero((came >= window.device[0]) & (came < window.device[1])),
         _ran(pieces, marks), max((m.samples for m in marks), default=0),
         _deferred(did.calls, owners, len(marks)), _gathers(did.calls, owners, marks),
+        forwards_alone(events, did, window),
     )  # fmt: skip
 
 

@@ -120,9 +120,8 @@ def microbatches(events: RankEvents, did: WorkDone, window: Window) -> tuple[Mic
 
 def _begins(events: RankEvents, did: WorkDone, step: tuple[float, float], backward: Spans) -> list[float]:
     low, high = step
-    for name in OUTERMOST:
-        if roots := [b for b in _outermost(events.roots.get(name, ())) if low <= b < high]:
-            return _anew(roots, backward[0])
+    if roots := _roots(events, step):
+        return _anew(roots, backward[0]) if len(did.stages[0]) else _passed_back(roots, backward[0])
     if looked := [e.at for e in events.embedded if low <= e.at < high]:
         return _anew(looked, backward[0])
     if len(backward[0]):
@@ -131,6 +130,26 @@ def _begins(events: RankEvents, did: WorkDone, step: tuple[float, float], backwa
     last = np.flatnonzero(np.isin(did.names, names) & (did.launched >= low) & (did.launched < high))
     later = did.launched[last[last + 1 < len(did.launched)] + 1].tolist()
     return [low, *(b for b in later if low < b < high)][: max(1, len(last))]
+
+
+def forwards_alone(events: RankEvents, did: WorkDone, window: Window) -> int:
+    """How many forwards of a step had no backward before the next one, where others had."""
+    roots = [] if len(did.stages[0]) else _roots(events, window.host)
+    backward = events.backward.columns()[0]
+    return len(roots) - len(_passed_back(roots, backward[: np.searchsorted(backward, window.host[1])]))
+
+
+def _roots(events: RankEvents, step: tuple[float, float]) -> list[float]:
+    for name in OUTERMOST:
+        if roots := [b for b in _outermost(events.roots.get(name, ())) if step[0] <= b < step[1]]:
+            return roots
+    return []
+
+
+def _passed_back(begins: list[float], backward: Floats) -> list[float]:
+    """Those that a backward follows before the next: others evaluate, or are of a model that is not trained."""
+    passed = np.searchsorted(backward, [*begins, np.inf])
+    return [b for i, b in enumerate(begins) if passed[i + 1] > passed[i]] or begins
 
 
 def _outermost(spans: Sequence[tuple[float, float]]) -> list[float]:

@@ -58,6 +58,28 @@ def test_a_forward_of_another_model_begins_no_microbatch(tmp_path):
         assert [m.tokens for m in step.microbatches] == [64, 32, 16]
 
 
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_forward_without_a_backward_is_in_no_microbatch(tmp_path, place):
+    """Of evaluation, in the first step: before a microbatch or after the last."""
+    events = trace(made([[STEP, STEP]] * 2, deferred=True), 0)["traceEvents"]
+    updates = [e["ts"] for e in events if e["name"].startswith("Optimizer.step")]
+    at = sorted([e["ts"] for e in events if e["name"] == ROOT][:3] + updates[:1])[place] - 2
+    moved = [{**e, "ts": e["ts"] + 900 * (e["ts"] > at)} for e in events]
+    for event in moved:
+        event["dur"] += 900 * (event["name"].startswith("ProfilerStep") and event["ts"] <= at)
+    root, looked, launch, kernel = (next(e for e in events if e["name"] == n)
+                                    for n in (ROOT, LOOKED_UP, "cudaLaunchKernel", "gemm"))  # fmt: skip
+    number = {"correlation": 10**6}
+    moved += [{**root, "ts": at + 1}, {**looked, "ts": at + 2}, {**launch, "ts": at + 4, "args": number},
+              {**kernel, "ts": at + 200, "dur": 600, "args": {**kernel["args"], **number}}]  # fmt: skip
+    run = seen(tmp_path, moved)
+    for step in run.steps:
+        assert [m.tokens for m in step.microbatches] == [64, 32, 16]
+        assert [m.seconds for m in step.microbatches] == pytest.approx([4e-4] * 3)
+    assert any("what 1 forwards without a backward are for" in lack for lack in run.lacks)
+    assert not any("without a backward" in lack for lack in seen(tmp_path, events).lacks)
+
+
 def test_places_are_looked_up_in_a_smaller_table(tmp_path):
     events = renamed(ROOT)
     for event in list(events):
