@@ -20,6 +20,7 @@ from odcsim.support.whole import LINES, read_text
 
 FORMAT, VERSION = "odcsim watch", 1
 EXPECTED = "a rank's file of odc_engine.watch"
+APART = 0.1  # of the longest last microbatches, by which others' differ where ranks meet behind them alone
 SHORTEST = 1e-9  # seconds of a step
 CLOCKS = 3600.0  # seconds by which machines' clocks may differ
 LONGEST = 2**31 - 1  # tokens of a sample, as in schedules
@@ -72,14 +73,21 @@ def read(paths: Sequence[Path]) -> SeenRun:
     left = len(set().union(*(file.steps for file in files))) - len(numbers)
     lacks += [f"{counted(left, 'step')} that not all ranks have written, left out"] if left else []
     told = all(file.steps[number].told for file in files for number in numbers)
-    if not told:
+    once = _meets_once([[(file.steps[n], offsets[file.rank]) for file in files] for n in numbers])
+    if not told and not once:
         lacks.append("compute apart from waiting, which follows from lengths alone")
     return SeenRun(
         f"watched steps of {counted(len(files), 'rank')}",
         ranks=files[0].ranks,
         seen=tuple(file.rank for file in files),
         steps=tuple(
-            _step(number, [(file.rank, file.steps[number], offsets[file.rank]) for file in files], told, files[0].ranks)
+            _step(
+                number,
+                [(file.rank, file.steps[number], offsets[file.rank]) for file in files],
+                files[0].ranks,
+                told=told or once,
+                once=once,
+            )
             for number in numbers
         ),
         trainer=files[0].trainer,
@@ -186,14 +194,27 @@ def _offsets(files: Sequence[WatchedRank], numbers: Sequence[int]) -> dict[int, 
     return {file.rank: float(seconds) for file, seconds in zip(files, ahead, strict=True)}
 
 
-def _step(number: int, ranks: Sequence[tuple[int, WatchedStep, float]], told: bool, world: int) -> RanStep:
+def _meets_once(steps: Sequence[Sequence[tuple[WatchedStep, float]]]) -> bool:
+    """Whether ranks' last microbatches take unlike seconds and end apart, as where gradients meet behind them."""
+    apart = longest = 0.0
+    for ranks in steps:
+        ran = [(one.microbatches[-1], one.begin - ahead) for one, ahead in ranks if one.microbatches]
+        walls, ends = [m.seconds for m, _ in ran], [begin + m.begin + m.seconds for m, begin in ran]
+        apart += min(max(of, default=0.0) - min(of, default=0.0) for of in (walls, ends))
+        longest += max(walls, default=0.0)
+    return apart > APART * longest
+
+
+def _step(
+    number: int, ranks: Sequence[tuple[int, WatchedStep, float]], world: int, *, told: bool, once: bool
+) -> RanStep:
     """`told`: whether compute is told apart from waiting; else a microbatch is one piece, in no meeting. Nor is one
-    process in any: what blocks it is not known."""
+    process in any: what blocks it is not known. `once`: ranks meet behind their last microbatches, too."""
     microbatches = tuple(
         RanMicrobatch(
             rank,
             i,
-            m.seconds - m.waited if told and m.waited is not None else 0.0,
+            m.seconds - (m.waited or 0.0) if told else 0.0,
             m.seconds,
             m.lengths,
             computed=m.computed,
@@ -206,14 +227,19 @@ def _step(number: int, ranks: Sequence[tuple[int, WatchedStep, float]], told: bo
     end = max(starts[rank] + step.seconds for rank, step, _ in ranks)
     steps = {rank: step for rank, step, _ in ranks}
     meet = told and world > 1
-    tracks = tuple(_track(rank, step, starts[rank], end, told, meet) for rank, step in steps.items())
-    count = max(len(step.microbatches) for step in steps.values())
-    meetings = tuple(_met(i, steps, starts, world - len(ranks)) for i in range(count)) if meet else ()
+    count, unseen = max(len(step.microbatches) for step in steps.values()), world - len(ranks)
+    meetings = tuple(_met(i, steps, starts, unseen) for i in range(count)) if meet else ()
+    if once:
+        meetings += (_met_behind(steps, starts, unseen),)
+    met = meetings[-1].done if once else 0.0
+    last = count if meet else NO
+    tracks = tuple(_track(rank, step, starts[rank], end, told, last, met) for rank, step in steps.items())
     return RanStep(number, end, microbatches, tracks, meetings)
 
 
-def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool, meet: bool) -> Track:
-    """Waiting is put behind what was computed, and the loader, then the collector, where no microbatch ran.
+def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool, last: int, met: float) -> Track:
+    """Waiting is put behind what was computed, and the loader, then the collector, where no microbatch ran. `last`: the
+    meeting behind all microbatches, which ended at `met`, where there is one; NO: nobody meets.
 
     Of what else lies there, such as texts that are generated, or a microbatch that failed, the file says nothing.
     """
@@ -225,15 +251,16 @@ def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool, m
         came = max(begin, until - (m.waited or 0.0)) if told else begin
         rows += [(begin, came, Doing.COMPUTE, i), (came, until, Doing.MEETING, i)]
         at = until
-    free.append((at, max(at, step.seconds)))
-    rows += [(low, high, Doing.EDGE, NO) for low, high in free]
+    behind = max(at, min(step.seconds, met - start)) if step.microbatches else at
+    free.append((behind, max(behind, step.seconds)))
+    rows += [(at, behind, Doing.MEETING, NO), *((low, high, Doing.EDGE, NO) for low, high in free)]
     for kind, seconds in ((Doing.LOADER, step.loader), (Doing.COLLECTOR, step.collector)):
         for place, (low, high) in enumerate(free):
             taken = min(seconds, high - low)
             rows.append((low, low + taken, kind, NO))
             free[place], seconds = (low + taken, high), seconds - taken
     begins, ends, kinds, of = (np.array(column) for column in zip(*rows, strict=True))
-    meetings = np.where((kinds == Doing.MEETING) & meet, of, NO)
+    meetings = np.where((kinds == Doing.MEETING) & (last != NO), np.where(of == NO, last, of), NO)
     return track_of(rank, start + begins, start + ends, kinds, meetings, of, (0.0, end))
 
 
@@ -247,3 +274,12 @@ def _met(number: int, steps: dict[int, WatchedStep], starts: dict[int, float], u
             until = starts[rank] + m.begin + m.seconds
             came[rank], done = until - (m.waited or 0.0), max(done, until)
     return Met("all-gather", 0, len(came) + unseen, came, done)
+
+
+def _met_behind(steps: dict[int, WatchedStep], starts: dict[int, float], unseen: int) -> Met:
+    """Gradients, once all ranks have run their last microbatches."""
+    came = {}
+    for rank, step in steps.items():
+        ran = max((m.begin + m.seconds for m in step.microbatches), default=0.0)
+        came[rank] = starts[rank] + min(ran, step.seconds)
+    return Met("all-reduce", 0, len(came) + unseen, came, max(came.values()))

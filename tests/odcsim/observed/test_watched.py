@@ -145,3 +145,22 @@ def test_ranks_whose_files_name_unlike_runs_or_that_ran_days_apart_are_refused(t
         path.write_text(path.read_text().replace('"format"', f'"run": "{name}", "format"'))
     with pytest.raises(InputError, match=r"rank1.jsonl: is of another run than .*rank0.jsonl"):
         read(paths)
+
+
+@pytest.mark.parametrize("waited", [0.0, None])
+def test_where_gradients_meet_behind_the_last_microbatch_ranks_wait_there(tmp_path, waited):
+    """As under DDP: who has less is done earlier, and what follows the slowest is the step's end."""
+    rows = [[step(n, [ran(0, 1, [9], waited), ran(1, long[(n + r) % 2], [9], waited)], seconds=3.5) for n in range(4)]
+            for r, long in enumerate([(1.0, 2.0)] * 2)]  # fmt: skip
+    run = read(wrote(tmp_path, rows))
+    assert not run.lacks
+    for number, each in enumerate(run.steps):
+        for track in each.tracks:
+            own = (1.0, 2.0)[(number + track.rank) % 2]
+            kinds = (Doing.COMPUTE, Doing.MEETING, Doing.EDGE)
+            assert [sums(track)[kind] for kind in kinds] == pytest.approx([1 + own, 2 - own, 0.5], abs=1e-5)
+            (place,) = (
+                np.flatnonzero((track.kinds == Doing.MEETING) & (np.diff(track.edges) > 0.1)) if own < 2 else (0,)
+            )
+            assert own == 2 or each.meetings[track.meetings[place]].done == pytest.approx(track.edges[place + 1])
+        assert each.meetings[-1].came == pytest.approx({r: 2 + (number + r) % 2 for r in range(2)}, abs=1e-5)
