@@ -43,7 +43,8 @@ def waits_of(lines: Mapping[int, RankLine], computed: Floats) -> SeenWaits:
     ranks, steps, last, begins, since, ends = (np.concatenate(of) for of in zip(*found, strict=True))
     order = np.argsort(ends, kind="stable")
     ranks, steps, last, begins, since, ends = (of[order] for of in (ranks, steps, last, begins, since, ends))
-    since = np.minimum(np.maximum(since, _met(ranks, last, ends)), begins)
+    begun = np.minimum(_begun(lines, ranks, steps), _begun(lines, last, steps))
+    since = np.minimum(np.maximum(np.maximum(since, begun), _met(ranks, last, ends)), begins)
     more = np.zeros((len(STATES), len(ends)))
     rows, blamed_steps = np.full(len(ends), NO), steps.copy()
     for rank in np.unique(last):
@@ -75,6 +76,17 @@ def _of_line(line: RankLine) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
     since[before >= 0] = line.edges[ended[before[before >= 0]] + 1]
     ranks = np.full(len(places), line.rank)
     return ranks, line.steps[places], line.last[places], line.edges[places], since, line.edges[places + 1]
+
+
+def _begun(lines: Mapping[int, RankLine], ranks: Ints, steps: Ints) -> Floats:
+    """When each of these ranks began the step; before one of two that meet has begun it, neither is late in it."""
+    found = np.full(len(ranks), np.inf)
+    for rank in np.unique(ranks):
+        here, line = np.flatnonzero(ranks == rank), lines[int(rank)]
+        known, first = np.unique(line.steps, return_index=True)
+        places = np.minimum(np.searchsorted(known, steps[here]), len(known) - 1)
+        found[here] = np.where(known[places] == steps[here], line.edges[first[places]], np.inf)
+    return found
 
 
 def _met(ranks: Ints, last: Ints, ends: Floats) -> Floats:
@@ -135,7 +147,7 @@ def _late(line: RankLine, since: Floats, until: Floats, steps: Ints, computed: F
 
 
 def _follow(waits: SeenWaits, chained: Ints, seconds: Floats, since: Floats) -> None:
-    """Give what the last to come had waited itself the causes of those waits. SeenWaits are in order of their ends."""
+    """Give what the last to come had waited itself the causes of those waits. `waits` are in order of their ends."""
     of_rank = {int(rank): np.flatnonzero(waits.ranks == rank) for rank in np.unique([*waits.ranks, *waits.blamed])}
     nobody = np.array([name == "untold" for name in NAMES], dtype=np.float64)
     for place in chained.tolist():

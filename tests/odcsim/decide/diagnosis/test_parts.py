@@ -273,3 +273,24 @@ def test_a_little_later_makes_a_little_difference(came, moved, jitter):
 
     later = [max(at + jitter * (rank == moved), 0.0) for rank, at in enumerate(came)]
     assert waited(*came).share("transfer") == pytest.approx(waited(*later).share("transfer"), abs=1e-5)
+
+
+def test_who_idled_at_the_end_of_a_step_is_not_late_in_the_next_for_it():
+    """Rank 0's loader holds rank 1 up in each step, and rank 0 is done a second before rank 1 with each."""
+
+    def step(number):
+        begin = 5.0 * number
+        ended = np.array([0, 3, 4, 5]) + begin, np.array([0, 1, 4, 5]) + begin
+        own = (L, C, E), (C, M, C)
+        tracks = (Track(r, np.array(own[r]), ended[r], np.array([NO, r - 1, NO]), np.full(3, NO)) for r in range(2))
+        return RanStep(number, 5.0, (), tuple(tracks), (met(begin + 4.0, begin + 1.0),))
+
+    assert shares(broken_down(run_of(*map(step, range(6))))) == {"compute": 1.5, "loader": 3.0, "edges": 0.5}
+
+
+def test_who_begins_a_step_later_than_the_one_that_waits_for_it_is_late_by_that():
+    first = RanStep(0, 2.0, (), (track(0, (C, 2.0)), track(1, (C, 1.0), (E, 2.0))), ())
+    quick = Track(0, np.array([C, M]), np.array([2.0, 3.0, 5.0]), np.array([NO, 0]), np.full(2, NO))
+    late = Track(1, np.array([C]), np.array([4.0, 5.0]), np.array([NO]), np.array([NO]))
+    found = broken_down(run_of(first, RanStep(1, 3.0, (), (quick, late), (met(3.0, 5.0),))))
+    assert found.by_step["edges"][1] == pytest.approx(1.0)
