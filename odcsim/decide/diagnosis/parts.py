@@ -204,6 +204,13 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
     missing = sorted({*range(run.ranks)} - {*run.seen})
     if missing and share["untold"] >= SAID:
         yield f"who was waited for in {share['untold']:.0%} of the step: that needs the files of {_named(missing)}"
+    gaps = [{*run.seen} - {track.rank for track in step.tracks} for step in run.steps if step.tracks]
+    absent, some = sorted({rank for of in gaps for rank in of}), sum(map(bool, gaps))
+    if absent:
+        yield (
+            f"what {_named(absent)} did in {some} of {len(run.steps)} steps: no file shows it; the parts there are "
+            "of the other ranks alone"
+        )
     if missing and share["transfer"] + share["untold"] >= SAID and sync_named(run.sync).meets:
         yield (
             "transfers apart from waiting for ranks that were not seen: as long as the shortest of meetings alike "
@@ -222,7 +229,7 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
         yield "whether microbatches of as many tokens hold longer samples: their lengths would tell"
     if run.ranks == 1 and share["untold"] >= SAID:
         yield f"what one process is blocked by in {share['untold']:.0%} of the step, which is no other rank"
-    elif paces.usual is not None and table.lengths_known and not missing and share["untold"] >= SAID:
+    elif paces.usual is not None and table.lengths_known and not missing and not absent and share["untold"] >= SAID:
         where = f"{always}: it is slow, or lengths do not tell all" if always else "on no rank throughout"
         yield (
             f"why {share['untold']:.0%} of the step waits for compute that took longer than its lengths say, {where}"

@@ -1,5 +1,7 @@
 """Where steps went: the parts sum to the step whatever was seen, and causes that are known are named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -294,3 +296,20 @@ def test_who_begins_a_step_later_than_the_one_that_waits_for_it_is_late_by_that(
     late = Track(1, np.array([C]), np.array([4.0, 5.0]), np.array([NO]), np.array([NO]))
     found = broken_down(run_of(first, RanStep(1, 3.0, (), (quick, late), (met(3.0, 5.0),))))
     assert found.by_step["edges"][1] == pytest.approx(1.0)
+
+
+def test_a_rank_that_no_file_shows_in_some_step_is_named():
+    def step(number, *seen):
+        pieces = ((C, 1.0, NO, 0), (M, 2.0, 0)), ((C, 2.0, NO, 0),)
+        begin, tracks = 2.0 * number, [track(rank, *pieces[rank]) for rank in seen]
+        tracks = tuple(replace(one, edges=one.edges + begin) for one in tracks)
+        there = tuple(RanMicrobatch(r, 0, 1.0 + r, 2.0, (100 + 100 * r + number,)) for r in seen)
+        came = {rank: begin + 1.0 + rank for rank in seen}
+        return RanStep(number, 2.0, there, tracks, (Met("all-reduce", 0, 2, came, begin + 2.0),))
+
+    whole = [step(number, 0, 1) for number in range(6)]
+    assert not any("no file shows it" in line for line in broken_down(run_of(*whole)).cannot)
+    found = broken_down(run_of(*whole[:3], step(3, 0), *whole[4:]))
+    assert found.by_step["untold"][3] > 0
+    assert any(line.startswith("what rank 1 did in 1 of 6 steps") for line in found.cannot)
+    assert not any("on no rank throughout" in line for line in found.cannot)
