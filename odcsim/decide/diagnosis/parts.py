@@ -161,7 +161,7 @@ def _breakdown(run: SeenRun, table: ComputedTable, paces: Paces, sums: _StepSums
     by_step = dict(zip(NAMES, seconds, strict=True))
     parts = step_parts(by_step)
     cannot = tuple(_cannot(run, table, paces, parts))
-    return Breakdown(parts, tuple(_ranks(run, paces, sums)), tuple(_late(run, table, sums)), by_step, cannot)
+    return Breakdown(parts, tuple(_ranks(run, paces, sums)), tuple(_worst(run, table, sums)), by_step, cannot)
 
 
 def _ranks(run: SeenRun, paces: Paces, sums: _StepSums) -> Iterator[RankFound]:
@@ -173,9 +173,9 @@ def _ranks(run: SeenRun, paces: Paces, sums: _StepSums) -> Iterator[RankFound]:
         yield RankFound(rank, compute, float(sums.waited[place]) / of, paces.times[rank], caused)
 
 
-def _late(run: SeenRun, table: ComputedTable, sums: _StepSums) -> Iterator[LateMicrobatch]:
-    worst = sorted(sums.late.items(), key=lambda of: -of[1].sum())[:MOST_LATE]
-    for (step, rank, row), seconds in worst:
+def _worst(run: SeenRun, table: ComputedTable, sums: _StepSums) -> Iterator[LateMicrobatch]:
+    latest = sorted(sums.late.items(), key=lambda of: -of[1].sum())[:MOST_LATE]
+    for (step, rank, row), seconds in latest:
         held = table.held[(table.steps == step) & (table.ranks == rank)].sum() if row == NO else table.held[row]
         number = NO if row == NO else int(table.numbers[row])
         why = NAMES[int(np.argmax(seconds))]

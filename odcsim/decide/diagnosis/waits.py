@@ -52,7 +52,7 @@ def waits_of(lines: Mapping[int, RankLine], computed: Floats) -> SeenWaits:
         line = lines[int(rank)]
         more[:, here] += line.at(ends[here]) - line.at(since[here])
         more[EDGE, here] += np.maximum(ends[here] - since[here] - more[:, here].sum(axis=0), 0.0)
-        rows[here], blamed_steps[here] = _late(line, since[here], ends[here], steps[here], computed)
+        rows[here], blamed_steps[here] = _most_of(line, since[here], ends[here], steps[here], computed)
     for rank in np.unique(ranks):
         here = np.flatnonzero(ranks == rank)
         line = lines[int(rank)]
@@ -125,7 +125,7 @@ def _shared(more: Floats, seconds: Floats, groups: Ints) -> Floats:
     return shares
 
 
-def _late(line: RankLine, since: Floats, until: Floats, steps: Ints, computed: Floats) -> tuple[Ints, Ints]:
+def _most_of(line: RankLine, since: Floats, until: Floats, steps: Ints, computed: Floats) -> tuple[Ints, Ints]:
     """The microbatch that took most of a window, if it is more than half of what was computed there, and its step."""
     own = np.flatnonzero(line.rows != NO)
     if not len(own):
