@@ -32,6 +32,7 @@ _STATE = {
 _STATE_OF = np.array([_STATE[kind] for kind in Doing])
 MOVED, TWICE = ("all-gather", "reduce-scatter"), 2.0  # kinds that move as much, and how far apart they may be
 NEAR = 1e-9  # of the times: rounding
+PIECES = 500_000  # of all ranks, in one stretch of steps
 Work = tuple[Floats, Floats]  # moments, and how much a rank has computed up to each
 
 
@@ -116,13 +117,17 @@ def _begun(met: Met, shortest: dict[tuple[str, int, int], float]) -> float:
 
 
 def stretches(steps: Sequence[RanStep]) -> list[tuple[int, int]]:
-    """Steps that follow each other on every rank, as the first of them and the one behind the last."""
-    firsts, ends = [0], dict[int, float]()
+    """Steps that follow each other on every rank, as the first of them and the one behind the last. No more than fill
+    one's memory, where all ranks are done with a step before any begins the next: nobody waits across that."""
+    firsts, ends, pieces = [0], dict[int, float](), 0
     for place, step in enumerate(steps):
-        if any(_before(track, ends.get(track.rank)) for track in step.tracks):
+        begin = min((float(track.edges[0]) for track in step.tracks), default=-np.inf)
+        apart = pieces >= PIECES and begin >= max(ends.values(), default=np.inf)
+        if apart or any(_before(track, ends.get(track.rank)) for track in step.tracks):
             firsts.append(place)
-            ends = {}
+            ends, pieces = {}, 0
         ends |= {track.rank: float(track.edges[-1]) for track in step.tracks}
+        pieces += sum(len(track.kinds) for track in step.tracks)
     return list(zip(firsts, [*firsts[1:], len(steps)], strict=True))
 
 

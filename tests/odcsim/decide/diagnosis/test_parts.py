@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seen_runs import drawn, run_of_known
 
+from odcsim.decide.diagnosis import lines
 from odcsim.decide.diagnosis.found import PARTS
 from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
@@ -313,3 +315,16 @@ def test_a_rank_that_no_file_shows_in_some_step_is_named():
     assert found.by_step["untold"][3] > 0
     assert any(line.startswith("what rank 1 did in 1 of 6 steps") for line in found.cannot)
     assert not any("on no rank throughout" in line for line in found.cannot)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_that_are_apart_are_broken_down_one_by_one_to_the_same_parts(monkeypatch, seed):
+    run = run_of_known(drawn(np.random.default_rng(seed), {"lengths", "loader", "collector", "transfer"}, 3))
+    whole = broken_down(run)
+    assert lines.stretches(run.steps) == [(0, len(run.steps))]
+    monkeypatch.setattr(lines, "PIECES", 1)
+    assert lines.stretches(run.steps) == [(place, place + 1) for place in range(len(run.steps))]
+    found = broken_down(run)
+    for name, seconds in found.by_step.items():
+        assert seconds == pytest.approx(whole.by_step[name], abs=1e-9)
+    assert [late.rank for late in found.late] == [late.rank for late in whole.late]
