@@ -17,9 +17,11 @@ from odcsim.support.checked import Given
 from odcsim.support.files import reading
 from odcsim.support.numbers import counted
 from odcsim.support.whole import LINES, read_text
+from odcsim.timeline import Floats
 
 FORMAT, VERSION = "odcsim watch", 1
 EXPECTED = "a rank's file of odc_engine.watch"
+FEWEST = 6  # microbatches of all ranks that tell
 APART = 0.1  # of the longest last microbatches, by which others' differ where ranks meet behind them alone
 SHORTEST = 1e-9  # seconds of a step
 CLOCKS = 3600.0  # seconds by which machines' clocks may differ
@@ -195,14 +197,31 @@ def _offsets(files: Sequence[WatchedRank], numbers: Sequence[int]) -> dict[int, 
 
 
 def _meets_once(steps: Sequence[Sequence[tuple[WatchedStep, float]]]) -> bool:
-    """Whether ranks' last microbatches take unlike seconds and end apart, as where gradients meet behind them."""
+    """Whether ranks' last microbatches take unlike seconds and end apart, each as its own lengths say and not as the
+    longest of all ranks' do: where gradients meet behind them."""
     apart = longest = 0.0
     for ranks in steps:
         ran = [(one.microbatches[-1], one.begin - ahead) for one, ahead in ranks if one.microbatches]
         walls, ends = [m.seconds for m, _ in ran], [begin + m.begin + m.seconds for m, begin in ran]
         apart += min(max(of, default=0.0) - min(of, default=0.0) for of in (walls, ends))
         longest += max(walls, default=0.0)
-    return apart > APART * longest
+    return apart > APART * longest and _follow_own(steps)
+
+
+def _follow_own(steps: Sequence[Sequence[tuple[WatchedStep, float]]]) -> bool:
+    """Whether a microbatch's seconds follow what it holds far rather than what the fullest beside it does."""
+    rounds = [some for ranks in steps for some in zip(*(one.microbatches for one, _ in ranks), strict=False)]
+    own = [(1.0, sum(m.lengths), sum(n * n for n in m.lengths)) for some in rounds for m in some]
+    fullest = [max(own[i : i + len(steps[0])]) for i in range(0, len(own), len(steps[0])) for _ in steps[0]]
+    walls = np.array([m.seconds for some in rounds for m in some])
+    missed = [_missed(np.array(held, np.float64), walls) for held in (own, fullest)]
+    return len(walls) > FEWEST and missed[0] < missed[1] / 2
+
+
+def _missed(held: Floats, walls: Floats) -> float:
+    """Sum of squares that a line in tokens and squares of lengths leaves."""
+    found, *_ = np.linalg.lstsq(held / np.maximum(held.max(axis=0), 1.0), walls, rcond=None)
+    return float(((held / np.maximum(held.max(axis=0), 1.0) @ found - walls) ** 2).sum())
 
 
 def _step(

@@ -84,6 +84,8 @@ def _begun(lines: Mapping[int, RankLine], ranks: Ints, steps: Ints) -> Floats:
     for rank in np.unique(ranks):
         here, line = np.flatnonzero(ranks == rank), lines[int(rank)]
         known, first = np.unique(line.steps, return_index=True)
+        if not len(known):  # it did nothing in any
+            continue
         places = np.minimum(np.searchsorted(known, steps[here]), len(known) - 1)
         found[here] = np.where(known[places] == steps[here], line.edges[first[places]], np.inf)
     return found

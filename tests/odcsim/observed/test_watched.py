@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts import ROOT
 from watches import header, ran, step, wrote
 
 from odcsim.errors import InputError
@@ -150,8 +151,8 @@ def test_ranks_whose_files_name_unlike_runs_or_that_ran_days_apart_are_refused(t
 @pytest.mark.parametrize("waited", [0.0, None])
 def test_where_gradients_meet_behind_the_last_microbatch_ranks_wait_there(tmp_path, waited):
     """As under DDP: who has less is done earlier, and what follows the slowest is the step's end."""
-    rows = [[step(n, [ran(0, 1, [9], waited), ran(1, long[(n + r) % 2], [9], waited)], seconds=3.5) for n in range(4)]
-            for r, long in enumerate([(1.0, 2.0)] * 2)]  # fmt: skip
+    rows = [[step(n, [ran(0, 1, [9], waited), ran(1, long, [int(9 * long)], waited)], seconds=3.5)
+             for n, long in enumerate([(1.0, 2.0)[(n + r) % 2] for n in range(4)])] for r in range(2)]  # fmt: skip
     run = read(wrote(tmp_path, rows))
     assert not run.lacks
     for number, each in enumerate(run.steps):
@@ -164,3 +165,10 @@ def test_where_gradients_meet_behind_the_last_microbatch_ranks_wait_there(tmp_pa
             )
             assert own == 2 or each.meetings[track.meetings[place]].done == pytest.approx(track.edges[place + 1])
         assert each.meetings[-1].came == pytest.approx({r: 2 + (number + r) % 2 for r in range(2)}, abs=1e-5)
+
+
+def test_ranks_that_wait_inside_microbatches_do_not_meet_behind_them_alone():
+    """Where each is as long as the longest of all says, though ranks run ahead by a layer and so end apart."""
+    run = read(sorted((ROOT / "traces" / "slow-step").glob("watch-rank*.jsonl")))
+    assert "compute apart from waiting, which follows from lengths alone" in run.lacks
+    assert not any(step.meetings for step in run.steps)
