@@ -64,7 +64,9 @@ def _tokens(setting: Setting, cutoff: int) -> int:
 
 def _fullest(trace: Trace, cutoff: int) -> int:
     """Tokens of what stays together."""
-    return cutoff if trace.bundle is None else replace(trace, lengths=trace.lengths.clip(max=cutoff)).fullest
+    if trace.bundle is None:
+        return cutoff
+    return replace(trace, lengths=trace.lengths.clip(max=cutoff), loss=None).fullest
 
 
 def _smaller(setting: Setting, limit: float) -> Iterator[str]:

@@ -11,6 +11,7 @@ from odcsim import balance
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare, pairs
 from odcsim.decide.evaluate import evaluate
+from odcsim.decide.remedies import remedies
 from odcsim.decide.setting import drawn, plan
 from odcsim.decide.whole_run import steps
 from odcsim.errors import InputError
@@ -108,3 +109,11 @@ def test_none_of_them_is_split_over_devices():
     trace = paired([2] * 24, [10] * 48)
     with pytest.raises(InputError, match="--split-overhead with samples that stay together"):
         compare(ask(trace, "nano", split_overhead=0.1, **WORDS))
+
+
+def test_what_would_fit_is_said_of_pairs_that_do_not():
+    """Of which tokens carry loss, too, in a sample that is far too long."""
+    lengths = np.array([9, 1_000_000_000, 9, 12, 9, 30, 9, 12])
+    trace = Trace("a", lengths, loss=lengths - 9, bundle=np.repeat(np.arange(4), 2))
+    setting = ask(trace, "qwen3-8b", gpu="a100", devices=2, minibatch=1, minibatches=1)
+    assert any("--truncate" in way for way in remedies(setting))
