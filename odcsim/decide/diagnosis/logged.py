@@ -26,6 +26,7 @@ from odcsim.decide.diagnosis.tried import (
     SAMPLERS,
     SETTING,
     TriedWay,
+    named,
     of_rules,
     own_way,
     unlike,
@@ -160,7 +161,7 @@ def _dealt(ran: Evaluation, base: Setting) -> Iterator[TriedWay]:
 def _tried(effort: str, pair: Pair, ran: Evaluation, base: Setting) -> TriedWay:
     assert runs_with(*pair)
     found = evaluate(base, [pair])
-    return TriedWay(effort, f"{pair[0]} under {pair[1]}", found, _gain(ran, found))
+    return TriedWay(effort, named(found, ran), found, _gain(ran, found))
 
 
 def _gain(ran: Evaluation, found: Evaluation) -> tuple[float, float, float]:

@@ -105,7 +105,8 @@ def _fitted(
         fix = "give traces, or what the watcher writes"
         raise InputError("no seconds of any microbatch are known", where=deals.trace.name, fix=fix)
     rows = rows[:: -(-len(rows) // MOST)]
-    how = f"{len(rows):,} microbatches"
+    ran = sum(len(device) for step in deals.held for device in step)
+    how = f"{len(rows):,} microbatches" if len(rows) == ran else f"{len(rows):,} of {ran:,} microbatches"
     measurements = Measurements(model.name, gpu, tuple(rows))
     try:
         profile = _in_layers(examine(measurements, model.layers, recipe=recipe).profile, model)
@@ -116,7 +117,11 @@ def _fitted(
     every = [profile, *_floored(measurements, model, recipe)]
     best = min(every, key=lambda one: float(_off(one, rows, model).mean()) * (BETTER if one is profile else 1))
     missed = int((_off(best, rows, model) > WRONG).sum())
-    doubts = (f"{missed} of {how} took other seconds than their tokens and squares say",) if missed else ()
+    doubts = (
+        (f"{missed} of {len(rows):,} microbatches took other seconds than their tokens and squares say",)
+        if missed
+        else ()
+    )
     least = "" if best is profile else ", and never less than launching takes"
     return best, f"{how}, by tokens and squares of lengths{least}", doubts
 

@@ -26,6 +26,7 @@ FREE = ("lb-mini", "lb-tight")
 ON_DEMAND = "on-demand"
 MET = ("collective", "deferred")
 CLEARLY = 1.03  # times the gain, below which there is no reason to change more
+FEWER = 1.25  # times as many microbatches or as few, from which on a way says so
 ANEW = 32  # minibatches, at least, of what a trainer makes of the same samples
 WORTH = 0.01  # of the step, from which on transfers are worth a line
 LOST = 0.03  # of the step, from which on what the host loses is worth a repair
@@ -222,10 +223,18 @@ def _best(replay: Replay, effort: str, pairs: Sequence[Pair]) -> TriedWay:
         found = evaluate(replace(replay.setting, max_tokens=tokens), pairs)
         for row, usage in zip(found.rows, found.usages, strict=True):
             one = replace(found, rows=(row,), usages=(usage,))
-            full = f", {tokens:,} tokens in a microbatch" if tokens != replay.deals.limit else ""
-            every.append(TriedWay(effort, f"{row.balancer} under {row.sync}{full}", one, _of(replay, one)))
+            every.append(TriedWay(effort, named(one, replay.evaluation), one, _of(replay, one)))
     fitting = [one for one in every if one.evaluation.rows[0].memory_fits is not False] or every
     return max(fitting, key=lambda one: one.gain[0])
+
+
+def named(found: Evaluation, ran: Evaluation) -> str:
+    """A deal under a sync in words, with what it changes beside who has which samples."""
+    [row], [was], limit = found.rows, ran.rows, found.setting.limit
+    full = f", up to {limit:,} tokens in a microbatch" if limit != ran.setting.limit else ""
+    clearly = not 1 / FEWER < row.microbatches / was.microbatches < FEWER
+    count = f", in {row.microbatches:.2g} instead of {was.microbatches:.2g} microbatches a device" if clearly else ""
+    return f"{row.balancer} under {row.sync}{full}{count}"
 
 
 def _of(replay: Replay, found: Evaluation, less: Floats | float = 0.0) -> tuple[float, float, float]:

@@ -425,3 +425,16 @@ def test_gradients_that_are_summed_are_moved_as_they_were_seen():
     layers, rounds = whole.layers + 1, len(deals.held[0][0])
     assert profile.timing("reduce-scatter", 8).constant * layers * rounds == pytest.approx(0.06)
     assert profile.timing("all-gather", 8).constant == profile.timing("all-gather", 8).per_byte == 0
+
+
+def test_a_way_says_what_it_changes_of_microbatches_beside_their_deal():
+    said = []
+    for limit in (16384, 70000):
+        run = run_of(setting := setting_of(LENGTHS[0], minibatch=8, max_tokens=limit))
+        ran = sum(len(step.microbatches) for step in run.steps) / len(run.steps) / run.ranks
+        for way in changes(run, found_of(run), {**ASKED, "max_tokens": 2 * setting.limit}).ways:
+            if way.effort == "a setting":
+                continue
+            said.append("microbatches a device" in way.way)
+            assert said[-1] == (not 0.8 <= way.row["microbatches"] / ran <= 1.25), way
+    assert any(said)
