@@ -328,3 +328,11 @@ def test_steps_that_are_apart_are_broken_down_one_by_one_to_the_same_parts(monke
     for name, seconds in found.by_step.items():
         assert seconds == pytest.approx(whole.by_step[name], abs=1e-9)
     assert [late.rank for late in found.late] == [late.rank for late in whole.late]
+
+
+def test_a_rank_that_did_nothing_in_any_step_can_have_come_last():
+    empty = Track(0, np.array([], int), np.array([0.0]), np.array([], int), np.array([], int))
+    waits = Track(1, np.array([int(Doing.MEETING)]), np.array([0.0, 1.0]), np.array([0]), np.array([NO]))
+    met = Met("all-gather", 0, 2, {0: 1.0, 1: 0.0}, 1.0)
+    found = broken_down(SeenRun("a test", 2, (0, 1), (RanStep(0, 1.0, (), (empty, waits), (met,)),)))
+    assert found.seconds == pytest.approx(0.5)
