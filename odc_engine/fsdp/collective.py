@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.groups import stock_afterwards
+from odc_engine.fsdp.missing_gradients import Late, pack_zeros, spread
+from odc_engine.fsdp.reached_parameters import Used
 from odc_engine.fsdp.replicas import refuse_replicas
 from odc_engine.fsdp.units import Unit, sharded_groups, units_of
-from odc_engine.fsdp.unreached import Late, pack_zeros, spread
-from odc_engine.fsdp.used import Used
 from odc_engine.memory.finite import Checks, Microbatches
 from odc_engine.places.streams import StreamLane
 from odc_engine.record import Recorder, Silence

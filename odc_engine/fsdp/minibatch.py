@@ -8,13 +8,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from odc_engine.fsdp.frozen import Frozen, unfrozen
 from odc_engine.fsdp.groups import after_backward, in_backward, start_anew
-from odc_engine.fsdp.reduction import Settings
-from odc_engine.fsdp.strangers import replaced, strangers
+from odc_engine.fsdp.guards.foreign_parameters import replaced, strangers
+from odc_engine.fsdp.guards.frozen_parameters import Frozen, unfrozen
+from odc_engine.fsdp.guards.settings import Settings
+from odc_engine.fsdp.pending_gradients import Unsettled
+from odc_engine.fsdp.remedies import Ways
 from odc_engine.fsdp.units import Piece, Unit, hook_that_steps, steps_in_backward
-from odc_engine.fsdp.unsettled import Unsettled
-from odc_engine.fsdp.ways import Ways
 from odcsim.errors import InputError
 
 
@@ -31,7 +31,7 @@ class Minibatch:
         self._shards, self._told = ExitStack(), Settings(units)
         self._watched: set[int] = set()  # parameters of which a hook is ours
         self.deferred = False  # gradients of earlier passes have been kept back
-        self.look: Callable[[], None] | None = None  # what settles where somebody reads a gradient (attached.py)
+        self.look: Callable[[], None] | None = None  # what settles where somebody reads a gradient
 
     @property
     def pushed(self) -> bool:

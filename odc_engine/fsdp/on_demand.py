@@ -10,7 +10,7 @@
         optimizer.zero_grad()
         odc.publish()                         # meeting: the new weights are there for everybody
 
-After `odc.attach(optimizer)` its steps settle and publish by themselves (attached.py).
+After `odc.attach(optimizer)` its steps settle and publish by themselves (optimizers/attachment.py).
 
 Gathers pull peers' shards, pushes add to the owner's sum; neither needs the peer to do anything. Gradients are sums,
 not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
@@ -27,23 +27,23 @@ from torch.optim.optimizer import Optimizer
 from odc_engine.backends.base import MAIN, PeerMemory
 from odc_engine.backends.patience import LIMIT, hinting
 from odc_engine.fsdp import agreement
-from odc_engine.fsdp.attached import Attached
 from odc_engine.fsdp.communication import Batch, Communication
-from odc_engine.fsdp.fresh import Fresh
+from odc_engine.fsdp.graph_breaks import uncompiled
 from odc_engine.fsdp.groups import devices_of, stock_afterwards
-from odc_engine.fsdp.halves import halved
+from odc_engine.fsdp.guards.published_weights import Fresh
 from odc_engine.fsdp.minibatch import Minibatch, drop_gradients
+from odc_engine.fsdp.missing_gradients import pack_zeros, spread
+from odc_engine.fsdp.optimizers.attachment import Attached
+from odc_engine.fsdp.optimizers.steps import Steps
 from odc_engine.fsdp.plugs import Gather, Push
-from odc_engine.fsdp.reduction import scale
+from odc_engine.fsdp.reached_parameters import Used
+from odc_engine.fsdp.remedies import ATTACHED, Ways
 from odc_engine.fsdp.replicas import Replicas
-from odc_engine.fsdp.retried import Retried, backward
-from odc_engine.fsdp.steps import Steps
+from odc_engine.fsdp.retry.halving import halved
+from odc_engine.fsdp.retry.retry import Retried, backward
+from odc_engine.fsdp.scaling import scale
 from odc_engine.fsdp.transfers import Transfers, comes_ahead
-from odc_engine.fsdp.uncompiled import uncompiled
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
-from odc_engine.fsdp.unreached import pack_zeros, spread
-from odc_engine.fsdp.used import Used
-from odc_engine.fsdp.ways import ATTACHED, Ways
 from odc_engine.memory.arena import Arena
 from odc_engine.memory.arenas import arena_on, memory_for
 from odc_engine.places.lanes import Handle

@@ -45,7 +45,7 @@ class Gather(_Plug):
 
 
 class Push(_Plug):
-    """Adds the unit's gradients to their owners' sums. What FSDP2 finds in the output stays unread (unsettled.py)."""
+    """Adds the unit's gradients to their owners' sums. What FSDP2 finds in the output stays unread."""
 
     def __call__(
         self,

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from odc_engine.fsdp.groups import Group, Managed, groups_of
-from odc_engine.fsdp.ways import BY_HAND
+from odc_engine.fsdp.remedies import BY_HAND
 from odc_engine.memory.arena import UnitShape
 from odcsim.errors import InputError
 

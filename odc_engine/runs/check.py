@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from odc_engine.errors import EngineError
 from odc_engine.fsdp.groups import Group
 from odc_engine.fsdp.on_demand import OnDemand
-from odc_engine.fsdp.plain import as_computed, plain
-from odc_engine.fsdp.replay import Noted, Recording, refuse_empty, replay
+from odc_engine.runs.replay.plain_copy import as_computed, plain
+from odc_engine.runs.replay.recording import Noted, Recording, refuse_empty, replay
 from odcsim.errors import InputError
 
 __all__ = ["check"]

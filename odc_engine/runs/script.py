@@ -10,8 +10,8 @@ from typing import Any
 import torch.distributed as dist
 
 from odc_engine.fsdp.on_demand import OnDemand
-from odc_engine.fsdp.replay import Recording
 from odc_engine.runs.check import Distances, compared
+from odc_engine.runs.replay.recording import Recording
 from odcsim.errors import InputError
 
 HOW = "torchrun --nproc-per-node 2 --no-python odc_engine verify --script train.py"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from odc_engine.fsdp import OnDemand
-from odc_engine.fsdp.ways import IN_A_TRAINER
+from odc_engine.fsdp.remedies import IN_A_TRAINER
 from odc_engine.trainers import refusals
 from odc_engine.trainers.microbatches import MicrobatchRunner
 from odc_engine.trainers.order import Usual

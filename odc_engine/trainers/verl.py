@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from odc_engine.fsdp import OnDemand
-from odc_engine.fsdp.ways import IN_A_TRAINER
+from odc_engine.fsdp.remedies import IN_A_TRAINER
 from odcsim.errors import InputError
 
 __all__ = ["VerlMixin"]

@@ -70,7 +70,7 @@ def test_every_setter_that_is_used_is_looked_for():
     """What the engine calls on a unit is what doctor looks for, but for the one that it can do without."""
     torch = pytest.importorskip("torch")
     import odc_engine
-    from odc_engine.fsdp.unreached import SETTER
+    from odc_engine.fsdp.missing_gradients import SETTER
 
     text = "".join(
         path.read_text() for path in Path(odc_engine.__file__).parent.glob("**/*.py") if path.stem != "abilities"

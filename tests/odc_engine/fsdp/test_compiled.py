@@ -7,7 +7,7 @@ from users import RATE, by_layers
 from work import Case
 
 from odc_engine.fsdp import OnDemand
-from odc_engine.fsdp.uncompiled import FULL
+from odc_engine.fsdp.graph_breaks import FULL
 
 
 def refused(_rank: int, what: str) -> str:

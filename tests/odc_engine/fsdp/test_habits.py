@@ -8,7 +8,7 @@ from habits import EVERY, sentence
 from scripts import ROOT
 from users import found
 
-from odc_engine.fsdp.ways import ATTACHED, BY_HAND
+from odc_engine.fsdp.remedies import ATTACHED, BY_HAND
 
 PAGE = (ROOT / "docs/habits.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (?!habit|---)(.+?) \| (works|refused: .+) \|$", re.MULTILINE)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from odc_engine.fsdp.plain import plain
-from odc_engine.fsdp.replay import Recording, replay
+from odc_engine.runs.replay.plain_copy import plain
+from odc_engine.runs.replay.recording import Recording, replay
 
 WIDTH, TENSORS = 3, 6
 

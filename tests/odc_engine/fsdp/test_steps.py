@@ -5,8 +5,8 @@ import torch
 from teams import file_of, minibatch
 
 from odc_engine.devices.process import Device
-from odc_engine.fsdp.steps import Steps
-from odc_engine.fsdp.ways import Ways
+from odc_engine.fsdp.optimizers.steps import Steps
+from odc_engine.fsdp.remedies import Ways
 from odc_engine.job import job_of
 
 

@@ -6,7 +6,7 @@ import work
 from jobs import file_of, job_for
 
 from odc_engine.devices.process import Device
-from odc_engine.fsdp.unreached import SETTER
+from odc_engine.fsdp.missing_gradients import SETTER
 from odc_engine.runs import run, start
 from odc_engine.runs.run import assembled
 from odcsim import timeline

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
+from odc_engine.fsdp.remedies import WaysOut
 from odc_engine.fsdp.units import Unit
-from odc_engine.fsdp.ways import WaysOut
 from odcsim.errors import InputError
 
 

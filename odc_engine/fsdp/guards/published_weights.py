@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer
 
-from odc_engine.fsdp.steps import no_rate
+from odc_engine.fsdp.optimizers.steps import no_rate
+from odc_engine.fsdp.remedies import Ways
 from odc_engine.fsdp.units import Unit, pack, refuse_cast
-from odc_engine.fsdp.ways import Ways
 from odcsim.errors import InputError
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from odc_engine.fsdp.minibatch import Minibatch
-from odc_engine.fsdp.replay import random_states
+from odc_engine.fsdp.reached_parameters import Used
+from odc_engine.fsdp.remedies import DROP
+from odc_engine.fsdp.retry.state import State
 from odc_engine.fsdp.transfers import Transfers
 from odc_engine.fsdp.units import Unit
-from odc_engine.fsdp.used import Used
-from odc_engine.fsdp.ways import DROP
 from odcsim.errors import InputError
 
 Batch = TypeVar("Batch")
@@ -66,7 +66,7 @@ class Retried:
         self._muted = muted
         self._pushed.clear()
         self._forwards.clear()
-        given, state = self._transfers.given.copy(), _State(self._model)
+        given, state = self._transfers.given.copy(), State(self._model)
         try:
             return self._attempt(loss, batch)
         except torch.OutOfMemoryError:
@@ -104,7 +104,7 @@ class Retried:
             raise _torn(f"{unit.name} pushes gradients more than once in a microbatch that ran out of memory")
         return unit.index in self._muted
 
-    def _refuse(self, state: "_State", pushed: bool) -> None:
+    def _refuse(self, state: "State", pushed: bool) -> None:
         """Raise where the halves would not bring what is missing."""
         if self._minibatch.deferred:
             raise _torn("out of memory with gradients that earlier microbatches have kept back")
@@ -126,21 +126,6 @@ def backward(total: Tensor) -> Tensor:
     if total.requires_grad:
         total.backward()  # type: ignore[no-untyped-call]
     return total.detach()
-
-
-class _State:
-    """What a pass that fails must have left as it was."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._random = random_states()
-        self._versions = {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
-
-    def drew(self) -> bool:
-        return not all(map(torch.equal, self._random, random_states()))
-
-    def changed_buffer(self, model: nn.Module) -> str | None:
-        now = {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
-        return next((name for name in now if now[name] != self._versions.get(name)), None)
 
 
 def _free() -> None:

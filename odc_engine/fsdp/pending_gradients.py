@@ -1,8 +1,8 @@
 """What stands in `.grad` between a unit's first push and settle(): a gradient that nobody can read yet.
 
 FSDP2 would leave zeros there, which clipping, steps and logs take for gradients. This one has a gradient's shape and
-no data: whoever reads it is told to settle first, or settles by that (attached.py). FSDP2 alone adds to it, and what it
-adds is nothing.
+no data: whoever reads it is told to settle first, or settles by that where an optimizer is attached. FSDP2 alone adds
+to it, and what it adds is nothing.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from odc_engine.fsdp.groups import Managed
-from odc_engine.fsdp.ways import Ways
+from odc_engine.fsdp.remedies import Ways
 from odcsim.errors import InputError
 
 SHAPES = set("size dim numel stride element_size is_floating_point is_complex __get__ __len__ __hash__".split())

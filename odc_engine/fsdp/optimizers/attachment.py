@@ -19,12 +19,12 @@ from typing import Any, Protocol, cast
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from odc_engine.fsdp.first_states import aside_of_first_states
+from odc_engine.fsdp.graph_breaks import uncompiled
 from odc_engine.fsdp.groups import in_backward
 from odc_engine.fsdp.minibatch import Minibatch
-from odc_engine.fsdp.uncompiled import uncompiled
+from odc_engine.fsdp.optimizers.first_states import aside_of_first_states
+from odc_engine.fsdp.pending_gradients import Unsettled
 from odc_engine.fsdp.units import Unit
-from odc_engine.fsdp.unsettled import Unsettled
 from odcsim.errors import InputError
 
 

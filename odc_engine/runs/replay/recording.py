@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.autograd import backward
 from torch.utils._pytree import tree_map_only
 
-from odc_engine.fsdp.outputs import Graph, leaves_of, of_graph
+from odc_engine.fsdp.retry.state import random_states
+from odc_engine.runs.replay.outputs import Graph, leaves_of, of_graph
 from odcsim.errors import InputError
 
 
@@ -77,10 +78,6 @@ def _note(noted: Noted, graph: Graph, place: int, gradient: Tensor) -> None:
         return
     own = _copied(gradient)
     noted.gradients[place] = noted.gradients[place] + own if place in noted.gradients else own
-
-
-def random_states() -> list[Tensor]:
-    return [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])
 
 
 def replay(plain: nn.Module, passes: Sequence[Noted]) -> dict[str, Tensor | None]:

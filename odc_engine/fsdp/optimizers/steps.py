@@ -5,9 +5,9 @@ from contextlib import ExitStack
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from odc_engine.fsdp.uncompiled import uncompiled
+from odc_engine.fsdp.graph_breaks import uncompiled
+from odc_engine.fsdp.remedies import Ways
 from odc_engine.fsdp.units import Unit
-from odc_engine.fsdp.ways import Ways
 from odcsim.errors import InputError
 
 

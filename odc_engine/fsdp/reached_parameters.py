@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from odc_engine.fsdp.uncompiled import uncompiled
+from odc_engine.fsdp.graph_breaks import uncompiled
 from odc_engine.fsdp.units import Unit
 
 

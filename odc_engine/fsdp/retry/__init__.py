@@ -1,0 +1,1 @@
+"""A microbatch that runs out of memory, in halves."""
