@@ -36,23 +36,36 @@ class Equipment:
         return layer
 
 
+def _nothing() -> Tensor:
+    return torch.empty(0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
     """A layer's forward, kept for its backward: input and weights by their names in the layer, and the output."""
 
-    x: Tensor
+    input: Tensor
     weights: Mapping[str, Tensor]
     output: Tensor
 
 
 @dataclass(slots=True, eq=False)
 class Pass:
-    """What a microbatch's later steps need of its earlier ones."""
+    """What a microbatch's later steps need of its earlier ones: one pass forward and backward.
+
+    The activation goes when the head has read it, since a gradient of its size takes its place.
+    """
 
     batch: Packed
     seconds: Seconds | None
-    x: Tensor = field(default_factory=lambda: torch.empty(0))  # on the way forward; then the loss's gradient to it
-    place: Layout | None = None
+    activation: Tensor = field(default_factory=_nothing)  # forward: what the next layer, then the head reads
+    gradient: Tensor = field(default_factory=_nothing)  # backward: the loss's, to what the next layer back has given
+    layout: Layout | None = None
     inputs: dict[int, Tensor] = field(default_factory=dict)  # of each layer, which backward computes anew from there
     kept: dict[int, Kept] = field(default_factory=dict)  # layers, where it does not
     head: dict[str, Tensor] = field(default_factory=dict)  # its gradients, until the embedding's join them
+
+    def last_activation(self) -> Tensor:
+        """For its last reader: nothing else keeps it."""
+        last, self.activation = self.activation, _nothing()
+        return last

@@ -193,47 +193,49 @@ class Performance:
     @torch.no_grad()
     def _embed(self, unit: int) -> None:
         module, now = self.parts.model.embedding, self._pass
-        now.x = functional_call(module, self._lent(module, unit), (now.batch.tokens,))
-        now.place = layout(now.batch.lengths, self.parts.model.shape.head_dim, now.x)
+        now.activation = functional_call(module, self._lent(module, unit), (now.batch.tokens,))
+        now.layout = layout(now.batch.lengths, self.parts.model.shape.head_dim, now.activation)
 
     def _forward(self, unit: int) -> None:
         module, now = self.parts.module(unit), self._pass
-        now.inputs[unit] = now.x
+        now.inputs[unit] = now.activation
         with torch.no_grad():
-            now.x = functional_call(module, self._lent(module, unit), (now.x, now.place))
+            now.activation = functional_call(module, self._lent(module, unit), (now.activation, now.layout))
         if self.program.reshard:
             self._release(unit)
 
     def _forward_kept(self, unit: int) -> None:
         """Keep the graph, which holds the weights: their storage goes meanwhile, as FSDP2's does."""
         module, now = self.parts.module(unit), self._pass
-        x, weights = now.x.requires_grad_(), _leaves(self._lent(module, unit))
-        output = functional_call(module, weights, (x, now.place))
-        now.kept[unit], now.x = Kept(x, weights, output), output.detach()
+        read, weights = now.activation.requires_grad_(), _leaves(self._lent(module, unit))
+        output = functional_call(module, weights, (read, now.layout))
+        now.kept[unit], now.activation = Kept(read, weights, output), output.detach()
         if self.program.reshard:
             self._empty[unit] = self._whole.pop(unit)
             self._empty[unit].untyped_storage().resize_(0)
 
     def _head(self, unit: int) -> None:
         module, now = self.parts.model.head, self._pass
-        x = now.x.requires_grad_()
-        [now.x], gradients = _derived(module, self._lent(module, unit), (x, now.batch, False), [x], None)
+        read = now.last_activation().requires_grad_()
+        [now.gradient], gradients = _derived(module, self._lent(module, unit), (read, now.batch, False), [read], None)
         now.head = self._named(module, gradients)
 
     def _backward(self, unit: int) -> None:
         module, now = self.parts.module(unit), self._pass
         if unit in now.kept:
             layer = now.kept.pop(unit)
-            now.x, *gradients = torch.autograd.grad(layer.output, [layer.x, *layer.weights.values()], now.x)
+            read = [layer.input, *layer.weights.values()]
+            now.gradient, *gradients = torch.autograd.grad(layer.output, read, now.gradient)
         else:
-            x = now.inputs.pop(unit).requires_grad_()
-            [now.x], gradients = _derived(module, self._lent(module, unit), (x, now.place), [x], now.x)
+            again = now.inputs.pop(unit).requires_grad_()
+            lent = self._lent(module, unit)
+            [now.gradient], gradients = _derived(module, lent, (again, now.layout), [again], now.gradient)
         self._release(unit)
         self._add(unit, self.parts.units[unit].flatten(self._named(module, gradients)))
 
     def _embed_backward(self, unit: int) -> None:
         module, now = self.parts.model.embedding, self._pass
-        _, gradients = _derived(module, self._lent(module, unit), (now.batch.tokens,), [], now.x)
+        _, gradients = _derived(module, self._lent(module, unit), (now.batch.tokens,), [], now.gradient)
         self._release(unit)
         every = dict(now.head)
         for name, gradient in self._named(module, gradients).items():
