@@ -1,4 +1,4 @@
-"""A device that is a process: a model under FSDP2, its share of every minibatch, recorded."""
+"""A device that is a process: its share of every minibatch under FSDP2, recorded."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,7 +15,7 @@ from odc_engine.backends.base import MAIN, Collectives, Host
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices import clocks
-from odc_engine.devices.member import Member, Recorded, idle_step
+from odc_engine.devices.run_device import Recorded, RunDevice, idle_step
 from odc_engine.devices.workload import Workload, workload_of
 from odc_engine.fsdp.collective import Collective, all_gather
 from odc_engine.fsdp.communication import Communication
@@ -27,8 +27,8 @@ from odcsim.program import Sync, prefetch_named, sync_named
 from odcsim.schedule import Schedule
 
 
-class Device(Member):
-    """A model, sharded by FSDP2, with its communication replaced, and an optimizer. One per process."""
+class ProcessDevice(RunDevice):
+    """A device that is a process: a model that FSDP2 shards, its communication replaced, and an optimizer."""
 
     def __init__(self, job: Job, rank: int, memory: Host | None = None) -> None:
         self.job, self.rank = job, rank

@@ -1,5 +1,5 @@
-"""What a run asks of one device, be it a process (`process.Device`) or a thread (`thread.Thin`); what both begin with,
-and what they leave."""
+"""What a run asks of one device, which is a process (`process.ProcessDevice`) or a thread (`thread.ThreadDevice`); what
+both begin with, and what they leave."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Recorded:
     taken: tuple[int, ...]  # entries of the shared queue that it ran
 
 
-class Member(ABC):
-    """What a run asks of one device."""
+class RunDevice(ABC):
+    """What a run asks of one device: its share of each minibatch, its times, and a meeting with the others."""
 
     rank: int
 

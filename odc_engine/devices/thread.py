@@ -20,8 +20,8 @@ from odc_engine.backends.threads.memory import ThreadMemory
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices.equipment import Equipment
 from odc_engine.devices.flat import FlatUnit, flat_units
-from odc_engine.devices.member import Member, Recorded, drawn, idle_step
 from odc_engine.devices.perform import Performance
+from odc_engine.devices.run_device import Recorded, RunDevice, drawn, idle_step
 from odc_engine.devices.workload import workload_of
 from odc_engine.job import Job
 from odc_engine.memory.arenas import arena_on
@@ -31,8 +31,11 @@ from odcsim.schedule import Schedule
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class Thin(Member):
-    """A context: whoever leaves it by an error takes the other devices along."""
+class ThreadDevice(RunDevice):
+    """A device that is a thread: flat shards, the program performed step by step, and an optimizer.
+
+    A context: whoever leaves it by an error takes the other devices along.
+    """
 
     def __init__(self, job: Job, memory: ThreadMemory) -> None:
         self.job, self.memory, self.rank = job, memory, memory.rank
@@ -144,7 +147,7 @@ class Thin(Member):
         for lane in self.parts.lanes.values():
             lane.close()
 
-    def __enter__(self) -> "Thin":
+    def __enter__(self) -> "ThreadDevice":
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from odc_engine.devices.member import Member, Recorded, as_block
+from odc_engine.devices.run_device import Recorded, RunDevice, as_block
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
 from odc_engine.runs import watch
@@ -33,7 +33,7 @@ def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> in
     return code
 
 
-def _perform(device: Member, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
+def _perform(device: RunDevice, file: ScheduleFile, job: Job, output: str, quiet: bool) -> None:
     say = (lambda _: None) if quiet else watch.say
     say(f"device {device.rank} pid {os.getpid()}")
     device.warm_up(_warm_up(file.header.devices))

@@ -7,14 +7,14 @@ from typing import Any
 from odc_engine.backends.backend import Processes, Threads
 from odc_engine.backends.base import Host
 from odc_engine.backends.threads.memory import ThreadMemory
-from odc_engine.devices.process import Device
-from odc_engine.devices.thread import Thin
+from odc_engine.devices.process import ProcessDevice
+from odc_engine.devices.thread import ThreadDevice
 from odc_engine.job import Job, check_job
 from odc_engine.runs import launch, launch_threads
 from odc_engine.started import started
 from odcsim.schedule import ScheduleFile
 
-Work = Callable[..., None]  # called with a Member, and with more
+Work = Callable[..., None]  # called with a RunDevice, then with `args`
 
 
 def check(file: ScheduleFile, job: Job) -> None:
@@ -26,7 +26,7 @@ def check(file: ScheduleFile, job: Job) -> None:
 
 
 def on_devices(job: Job, work: Work, *args: Any) -> int:
-    """Call `work(member, *args)` on each device. 0 when all have succeeded, 2 when one had bad input, else 1."""
+    """Call `work(device, *args)` on each device. 0 when all have succeeded, 2 when one had bad input, else 1."""
     backend, limit = job.backend, job.timeout
     if isinstance(backend, Threads):
         places = backend.places(job.use)
@@ -37,9 +37,9 @@ def on_devices(job: Job, work: Work, *args: Any) -> int:
 
 
 def on_process(host: Host, job: Job, work: Work, args: tuple[Any, ...]) -> None:
-    work(Device(job, host.rank, host), *args)
+    work(ProcessDevice(job, host.rank, host), *args)
 
 
 def on_thread(memory: ThreadMemory, job: Job, work: Work, args: tuple[Any, ...]) -> None:
-    with Thin(job, memory) as device:
+    with ThreadDevice(job, memory) as device:
         work(device, *args)

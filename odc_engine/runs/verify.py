@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from odc_engine.devices.member import Member, drawn
+from odc_engine.devices.run_device import RunDevice, drawn
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
 from odc_engine.packed import synthetic
@@ -32,7 +32,7 @@ def verify(file: ScheduleFile, job: Job, as_json: bool) -> int:
     return on_devices(job, _verify, job, as_json)
 
 
-def _verify(device: Member, job: Job, as_json: bool) -> None:
+def _verify(device: RunDevice, job: Job, as_json: bool) -> None:
     worst: dict[str, float] = {}
     for schedule in job.schedules:
         device.gradients(schedule)

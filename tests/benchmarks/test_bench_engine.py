@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from odc_engine.devices.member import as_block
-from odc_engine.devices.process import Device
+from odc_engine.devices.process import ProcessDevice
+from odc_engine.devices.run_device import as_block
 from odc_engine.job import Job, job_of
 from odc_engine.measuring import bandwidth as measure
 from odc_engine.runs import launch
@@ -67,7 +67,7 @@ def job(parts, sync: str) -> Job:
 def both(memory, jobs: dict[str, Job], path: str, rounds: int) -> None:
     """Take turns, so that a busy spell of the machine hits both."""
     measure.pin(memory.rank)
-    devices = {sync: Device(job, memory.rank) for sync, job in jobs.items()}
+    devices = {sync: ProcessDevice(job, memory.rank) for sync, job in jobs.items()}
     seconds: dict[str, list[float]] = {sync: [] for sync in jobs}
     for _ in range(rounds):
         for sync, device in devices.items():

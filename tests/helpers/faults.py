@@ -15,7 +15,7 @@ from jobs import file_of, job_for
 
 from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.shm.memory import SharedMemory
-from odc_engine.devices.process import Device
+from odc_engine.devices.process import ProcessDevice
 from odc_engine.job import Job
 from odc_engine.runs import launch
 
@@ -65,7 +65,7 @@ def _heard(memory: SharedMemory, folder: Path, work: Callable, args: tuple) -> N
 
 def training(memory: SharedMemory, folder: Path, job: Job, place: str, fault: int | str) -> None:
     """One good minibatch, then the fault in the next one."""
-    device = Device(job, memory.rank, memory)
+    device = ProcessDevice(job, memory.rank, memory)
     device.gathered(device.minibatch(0))
     if memory.rank == VICTIM:
         PLACES[place](device, lambda: strike(folder, fault))
@@ -81,18 +81,18 @@ def strike(folder: Path, fault: int | str) -> None:
         time.sleep(0.01)  # the process may run on a little before the signal arrives
 
 
-def in_forward(device: Device, fault: Callable[[], None]) -> None:
+def in_forward(device: ProcessDevice, fault: Callable[[], None]) -> None:
     device.model.layers[1].register_forward_hook(lambda *_: fault())
 
 
-def in_backward(device: Device, fault: Callable[[], None]) -> None:
+def in_backward(device: ProcessDevice, fault: Callable[[], None]) -> None:
     def on_output(_module, _args, output):
         output.register_hook(lambda _: fault())
 
     device.model.layers[0].register_forward_hook(on_output)
 
 
-def holding_a_lock(device: Device, fault: Callable[[], None]) -> None:
+def holding_a_lock(device: ProcessDevice, fault: Callable[[], None]) -> None:
     memory = device.memory
 
     def try_lock(*where, really=memory.try_lock) -> bool:
@@ -104,7 +104,7 @@ def holding_a_lock(device: Device, fault: Callable[[], None]) -> None:
     memory.try_lock = try_lock
 
 
-def holding_the_queue(device: Device, fault: Callable[[], None]) -> None:
+def holding_the_queue(device: ProcessDevice, fault: Callable[[], None]) -> None:
     def take(really=device.memory.peers.take) -> int:
         fault()
         return really()
@@ -112,7 +112,7 @@ def holding_the_queue(device: Device, fault: Callable[[], None]) -> None:
     device.memory.peers.take = take
 
 
-def having_taken(device: Device, fault: Callable[[], None]) -> None:
+def having_taken(device: ProcessDevice, fault: Callable[[], None]) -> None:
     def take(really=device.memory.take) -> int:
         entry = really()
         fault()
@@ -121,19 +121,19 @@ def having_taken(device: Device, fault: Callable[[], None]) -> None:
     device.memory.take = take
 
 
-def before_a_meeting(device: Device, fault: Callable[[], None]) -> None:
+def before_a_meeting(device: ProcessDevice, fault: Callable[[], None]) -> None:
     _in_meeting(device, MAIN, fault, before=True)
 
 
-def after_a_meeting(device: Device, fault: Callable[[], None]) -> None:
+def after_a_meeting(device: ProcessDevice, fault: Callable[[], None]) -> None:
     _in_meeting(device, MAIN, fault, before=False)
 
 
-def before_a_transfer(device: Device, fault: Callable[[], None]) -> None:
+def before_a_transfer(device: ProcessDevice, fault: Callable[[], None]) -> None:
     _in_meeting(device, COMM, fault, before=True)
 
 
-def _in_meeting(device: Device, room: int, fault: Callable[[], None], *, before: bool) -> None:
+def _in_meeting(device: ProcessDevice, room: int, fault: Callable[[], None], *, before: bool) -> None:
     memory, skipped = device.memory, [0]
 
     def meet(where: int, really=memory.meet) -> None:
@@ -149,12 +149,12 @@ def _in_meeting(device: Device, room: int, fault: Callable[[], None], *, before:
     memory.meet = meet
 
 
-def computing(device: Device, fault: Callable[[], None]) -> None:
+def computing(device: ProcessDevice, fault: Callable[[], None]) -> None:
     """While the others compute for so long that they cannot notice."""
     in_forward(device, fault)
 
 
-def not_finite(device: Device, fault: Callable[[], None]) -> None:
+def not_finite(device: ProcessDevice, fault: Callable[[], None]) -> None:
     """In the second microbatch, from layer 1 downwards."""
     calls = [0]
 

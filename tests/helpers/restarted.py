@@ -5,16 +5,16 @@ import signal
 import sys
 
 from odc_engine.cli import main
-from odc_engine.devices.process import Device
+from odc_engine.devices.process import ProcessDevice
 
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
-    really = Device.minibatch
+    really = ProcessDevice.minibatch
 
-    def minibatch(self: Device, number: int):
+    def minibatch(self: ProcessDevice, number: int):
         if number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return really(self, number)
 
-    Device.minibatch = minibatch  # type: ignore[method-assign]
+    ProcessDevice.minibatch = minibatch  # type: ignore[method-assign]
 
 sys.exit(main(sys.argv[1:]))

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from odc_engine.devices.process import Device
-from odc_engine.devices.thread import Thin
+from odc_engine.devices.process import ProcessDevice
+from odc_engine.devices.thread import ThreadDevice
 from odc_engine.job import job_of
 from odc_engine.runs import launch_threads
 from odc_engine.runs.verify import reference_gradients, relative_errors
@@ -35,7 +35,7 @@ def on_threads(job, work, devices=None):
     devices, found = devices or len(job.schedules[0].devices), {}
 
     def perform(memory):
-        with Thin(job, memory) as device:
+        with ThreadDevice(job, memory) as device:
             found[memory.rank] = work(device)
 
     assert launch_threads.run(perform, devices, 20.0) == 0
@@ -65,7 +65,7 @@ def worst(job):
 
 def shm_records(rank, job):
     """What a device of a pool records of every minibatch."""
-    device = Device(job, rank)
+    device = ProcessDevice(job, rank)
     device.warm_up(job.schedules[0])
     found = [device.minibatch(number) for number in range(len(job.schedules))]
     device.meet()

@@ -7,13 +7,13 @@ from sources import ENGINE
 
 # Each verb, the file with the interface, and the interfaces there.
 VERBS = {
-    "meet": {"odc_engine.backends.base": ["Meeting"], "odc_engine.devices.member": ["Member"]},
+    "meet": {"odc_engine.backends.base": ["Meeting"], "odc_engine.devices.run_device": ["RunDevice"]},
     "take": {"odc_engine.backends.base": ["Counting"], "odc_engine.fsdp.communication": ["Communication"]},
     "drain": {"odc_engine.places.lanes": ["Lane"], "odc_engine.fsdp.communication": ["Communication"]},
     "settle": {"odc_engine.fsdp.communication": ["Communication"]},
-    "publish": {"odc_engine.fsdp.communication": ["Communication"], "odc_engine.devices.member": ["Member"]},
+    "publish": {"odc_engine.fsdp.communication": ["Communication"], "odc_engine.devices.run_device": ["RunDevice"]},
     "finish": {"odc_engine.places.place": ["Place"], "odc_engine.backends.base": ["Collectives"]},
-    "gathered": {"odc_engine.devices.member": ["Member"]},
+    "gathered": {"odc_engine.devices.run_device": ["RunDevice"]},
 }
 # What an answering class is made of, with a word alike that nobody else says to it.
 PARTS = {"Peers", "Team", "Library", "Nvshmem", "Arena", "Buffers", "Checks", "Late"}

@@ -5,7 +5,7 @@ import toys
 from jobs import file_of, written
 from teams import job_for, minibatch, on_threads, recorded, shm_records, worst
 
-from odc_engine.devices.member import as_block
+from odc_engine.devices.run_device import as_block
 from odc_engine.job import job_of
 from odc_engine.runs.verify import BOUND
 from odcsim.errors import InputError
@@ -36,13 +36,13 @@ def test_a_new_field_is_asked_for_runs_and_is_written_without_another_edit(tmp_p
     out = toys.run(
         """
 from odc_engine.cli import main
-from odc_engine.devices.thread import Thin
+from odc_engine.devices.thread import ThreadDevice
 from odcsim import timeline
-told, before = [], Thin.minibatch
+told, before = [], ThreadDevice.minibatch
 def minibatch(self, number):
     told.append(self.job.recipe.toy)
     return before(self, number)
-Thin.minibatch = minibatch
+ThreadDevice.minibatch = minibatch
 how = "--sync on-demand --backend threads --emulate-compute --profile profile.json"
 for name, words in (("usual", ""), ("asked", "--toy fancy --accumulate slots")):
     assert not main(f"run schedule.jsonl {how} {words} -o {name}.npz".split())

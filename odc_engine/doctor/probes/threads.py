@@ -123,7 +123,7 @@ def _timed(device: Any) -> Any:
 
 def _disobeyed(job: Job, recorded: list[Any], hearing: Hearing) -> list[str]:
     """Steps that began before what they need was done, or ended before they began."""
-    from odc_engine.devices.member import as_block
+    from odc_engine.devices.run_device import as_block
 
     program = job.program_of(job.schedules[0])
     asked, had = as_block(recorded)

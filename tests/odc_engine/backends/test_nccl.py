@@ -17,8 +17,8 @@ from odc_engine.backends.base import MAIN
 from odc_engine.backends.nccl import device as nccl
 from odc_engine.backends.nccl.device import NcclDevice
 from odc_engine.backends.shm.memory import SharedMemory
-from odc_engine.devices.member import as_block
-from odc_engine.devices.process import Device
+from odc_engine.devices.process import ProcessDevice
+from odc_engine.devices.run_device import as_block
 from odc_engine.errors import BadGradient, EngineError, PeerLost
 from odc_engine.fsdp.collective import Collective
 from odc_engine.measuring import bandwidth as measure
@@ -62,10 +62,10 @@ def trained(rank, job):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nccl, "NcclDevice", OnCpu)
         patch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
-        device = Device(job, rank)
+        device = ProcessDevice(job, rank)
         assert isinstance(device.comm, Collective)
         record = device.minibatch(1)
-        fresh = Device(job, rank)  # weights as they are at first
+        fresh = ProcessDevice(job, rank)  # weights as they are at first
         fresh.gradients(job.schedules[0])
         found = fresh.whole_gradients()
         for each in (device, fresh):

@@ -22,9 +22,9 @@ from odc_engine.backends.threads.memory import Team
 from odc_engine.cli import main
 from odc_engine.decoder.model import Decoder
 from odc_engine.devices.flat import flat_units
-from odc_engine.devices.member import as_block
 from odc_engine.devices.perform import Performance
-from odc_engine.devices.process import Device
+from odc_engine.devices.process import ProcessDevice
+from odc_engine.devices.run_device import as_block
 from odc_engine.memory.arena import CHUNK, Arena, UnitShape
 from odc_engine.runs import launch_threads
 from odc_engine.runs.verify import reference_gradients
@@ -90,7 +90,7 @@ def test_gradients_of_a_tied_embedding_have_both_parts():
 
 def trained_over_shm(rank, job):
     """In a process of its own: the same minibatches with FSDP2."""
-    device = Device(job, rank)
+    device = ProcessDevice(job, rank)
     for number in range(len(job.schedules)):
         device.minibatch(number)
     found = {name: p.full_tensor() for name, p in device.model.named_parameters()}

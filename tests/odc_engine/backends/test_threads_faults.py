@@ -13,7 +13,7 @@ from teams import file_of, job_for, minibatch
 
 from odc_engine.backends.base import COMM, MAIN
 from odc_engine.cli import main
-from odc_engine.devices.thread import Thin
+from odc_engine.devices.thread import ThreadDevice
 from odc_engine.errors import EngineError
 from odc_engine.runs import launch_threads
 from odcsim import schedule
@@ -27,7 +27,7 @@ def fails(where):
     """A minibatch in which device 1 fails: in compute, in a push, or holding a lock."""
 
     def perform(memory, job):
-        with Thin(job, memory) as device:
+        with ThreadDevice(job, memory) as device:
             if memory.rank == 1:
                 WAYS[where](device)
             device.minibatch(0)
@@ -79,7 +79,7 @@ def test_a_device_that_fails_with_an_entry_in_hand_is_named(capfd):
     job = job_for(replace(whole, devices=whole.devices[:-1], queue=whole.devices[-1]))
 
     def perform(memory, job):
-        with Thin(job, memory) as device:
+        with ThreadDevice(job, memory) as device:
             if memory.rank == 1:
                 take = memory.take
                 memory.take = lambda: (take(), raising())

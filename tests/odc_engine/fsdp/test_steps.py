@@ -4,7 +4,7 @@ import pytest
 import torch
 from teams import file_of, minibatch
 
-from odc_engine.devices.process import Device
+from odc_engine.devices.process import ProcessDevice
 from odc_engine.fsdp.optimizers.steps import Steps
 from odc_engine.fsdp.remedies import Ways
 from odc_engine.job import job_of
@@ -23,7 +23,7 @@ def test_a_device_alone_has_no_units_and_its_optimizer_steps():
 
 def run_alone(rank):
     job = job_of(file_of(minibatch((2,))), sync="on-demand")
-    device = Device(job, rank)
+    device = ProcessDevice(job, rank)
     device.warm_up(job.schedules[0])
     had = device.minibatch(0).had
     device.close()

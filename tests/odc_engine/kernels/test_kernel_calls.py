@@ -8,8 +8,8 @@ import torch
 from fake_gpu import fake_gpu
 from teams import job_for, minibatch
 
-from odc_engine.devices import thread as thin
-from odc_engine.devices.thread import Thin
+from odc_engine.devices import thread
+from odc_engine.devices.thread import ThreadDevice
 from odc_engine.kernels import device, transfers
 from odc_engine.kernels.pause import pause
 from odc_engine.memory.gpu import GpuArena
@@ -94,12 +94,12 @@ def test_a_kernel_that_is_being_loaded_is_waited_for():
 @pytest.mark.parametrize(("accumulate", "kernels"), [("locked", {"add"}), ("slots", {"write"})])
 def test_a_run_on_streams_launches_kernels_that_can_be_compiled_each_once(accumulate, kernels, monkeypatch):
     monkeypatch.setattr(streams, "_cuda", fake_cuda.FakeCuda())
-    monkeypatch.setattr(thin, "arena_on", lambda *given: GpuArena(*given))
+    monkeypatch.setattr(thread, "arena_on", lambda *given: GpuArena(*given))
     job = job_for(minibatch((2, 1)), accumulate=accumulate, emulate=True, gpu="a100")
 
     def perform(memory):
-        with Thin(job, memory) as member:
-            member.minibatch(0)
+        with ThreadDevice(job, memory) as device:
+            device.minibatch(0)
 
     with fake_gpu(*KERNELS) as gpu:
         assert launch_threads.run(perform, 2, 20.0, places=fake_cuda.places(2)) == 0

@@ -13,8 +13,8 @@ from strategies import schedules
 
 from odc_engine import backends
 from odc_engine.cli import main
-from odc_engine.devices.member import Recorded
-from odc_engine.devices.process import Device
+from odc_engine.devices.process import ProcessDevice
+from odc_engine.devices.run_device import Recorded
 from odc_engine.devices.workload import workload_of
 from odc_engine.errors import EngineError
 from odc_engine.runs import run
@@ -45,7 +45,7 @@ def gradients(device):
 
 
 def gradients_in_a_process(rank, job):
-    device = Device(job, rank)
+    device = ProcessDevice(job, rank)
     found = gradients(device)
     device.close()
     return [{name: g.numpy() for name, g in each.items()} for each in found] if rank == 0 else None
@@ -95,7 +95,7 @@ def records(device):
 
 
 def records_in_a_process(rank, job):
-    device = Device(job, rank)
+    device = ProcessDevice(job, rank)
     found = records(device)
     device.meet()
     device.close()

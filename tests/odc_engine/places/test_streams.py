@@ -14,8 +14,8 @@ from teams import job_for, minibatch
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.threads.memory import ThreadMemory
 from odc_engine.devices import perform
-from odc_engine.devices.member import as_block
-from odc_engine.devices.thread import Thin
+from odc_engine.devices.run_device import as_block
+from odc_engine.devices.thread import ThreadDevice
 from odc_engine.places import streams
 from odc_engine.places.lanes import DONE
 from odc_engine.places.place import Buffers
@@ -101,11 +101,11 @@ class Log:
         patch.setattr(ThreadMemory, "meet", meet)
         patch.setattr(ThreadMemory, "exchange", exchange)
 
-    def watch(self, thin):
+    def watch(self, watched):
         """Gathers, pushes, exchanges between nodes and publishing of one device."""
-        arena, rank, everybody = thin.parts.arena, thin.rank, range(thin.memory.size)
+        arena, rank, everybody = watched.parts.arena, watched.rank, range(watched.memory.size)
         gather, push, gradients, clear = arena.gather, arena.push, arena.gradients, arena.clear
-        sum_nodes, fetch, lay_out = arena.sum_nodes, arena.fetch, thin._lay_out
+        sum_nodes, fetch, lay_out = arena.sum_nodes, arena.fetch, watched._lay_out
         units, others = range(len(arena.units)), arena._counterparts()
 
         def in_node(what, unit):
@@ -144,7 +144,7 @@ class Log:
             lay_out()
 
         arena.gather, arena.push, arena.gradients, arena.clear = gathered, pushed, summed, cleared
-        arena.sum_nodes, arena.fetch, thin._lay_out = added, fetched, laid_out
+        arena.sum_nodes, arena.fetch, watched._lay_out = added, fetched, laid_out
 
     def races(self):
         """Pairs of accesses to the same memory, one of them a write, of which neither is known to come first."""
@@ -164,7 +164,7 @@ def performed(job, work, log=None):
     devices, found = len(job.schedules[0].devices), {}
 
     def perform_(memory):
-        with Thin(job, memory) as device:
+        with ThreadDevice(job, memory) as device:
             device.meet()
             if log is not None:
                 log.watch(device)

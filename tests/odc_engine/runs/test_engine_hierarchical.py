@@ -17,7 +17,7 @@ from work import Case
 from odc_engine import backends
 from odc_engine.backends.backend import Use
 from odc_engine.backends.base import MAIN
-from odc_engine.devices.member import as_block
+from odc_engine.devices.run_device import as_block
 from odc_engine.errors import PeerLost
 from odc_engine.job import job_of
 from odc_engine.memory.arena import Arena, UnitShape

@@ -17,7 +17,7 @@ from work import Case
 
 from odc_engine import backends
 from odc_engine.backends.threads.memory import Team, ThreadMemory
-from odc_engine.devices.member import as_block
+from odc_engine.devices.run_device import as_block
 from odc_engine.job import job_of
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.runs import run

@@ -5,7 +5,7 @@ import pytest
 import work
 from jobs import file_of, job_for
 
-from odc_engine.devices.process import Device
+from odc_engine.devices.process import ProcessDevice
 from odc_engine.fsdp.missing_gradients import SETTER
 from odc_engine.runs import run, start
 from odc_engine.runs.run import assembled
@@ -27,7 +27,7 @@ RUNS = [
 
 def records(rank, job, hides):
     with work.hidden(hides):
-        device = Device(job, rank)
+        device = ProcessDevice(job, rank)
         try:
             return [device.minibatch(number) for number in range(len(job.schedules))]
         finally:

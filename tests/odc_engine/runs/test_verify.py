@@ -10,7 +10,7 @@ from jobs import file_of, job_for
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from odc_engine.devices.process import Device, _whole
+from odc_engine.devices.process import ProcessDevice, _whole
 from odc_engine.errors import EngineError
 from odc_engine.memory.arena import Arena
 from odc_engine.runs import verify
@@ -24,7 +24,7 @@ def verified(rank, job, sabotage=None):
     """What is printed, and the error if any."""
     with contextlib.redirect_stdout(io.StringIO()) as out, sabotaged(sabotage if rank == 1 else None):
         try:
-            verify._verify(Device(job, rank), job, as_json=True)
+            verify._verify(ProcessDevice(job, rank), job, as_json=True)
         except EngineError as error:
             return out.getvalue(), str(error)
     return out.getvalue(), ""

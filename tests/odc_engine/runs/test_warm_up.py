@@ -5,15 +5,15 @@ import torch
 from jobs import job_for
 from teams import file_of, minibatch, on_threads
 
-from odc_engine.devices.member import idle_step
-from odc_engine.devices.process import Device
+from odc_engine.devices.process import ProcessDevice
+from odc_engine.devices.run_device import idle_step
 from odc_engine.runs.run import _warm_up
 
 FILE = file_of(minibatch([2, 1]), minibatch([1, 2]))
 
 
 def whole(device) -> dict[str, "torch.Tensor"]:
-    if isinstance(device, Device):
+    if isinstance(device, ProcessDevice):
         return {name: p.full_tensor().detach().clone() for name, p in device.model.named_parameters()}
     return {name: weight.clone() for name, weight in device.whole_weights().items()}
 
@@ -31,7 +31,7 @@ def trained(device, warm: bool) -> list[dict]:
 
 
 def on_process(rank, job, warm):
-    device = Device(job, rank)
+    device = ProcessDevice(job, rank)
     try:
         return trained(device, warm)
     finally:
