@@ -69,6 +69,14 @@ def pools():
     live.stop()
 
 
+@pytest.fixture(scope="session")
+def fake_libraries(tmp_path_factory):
+    """`fake_libraries.ask(function, ...)` calls it in a process where NVIDIA's driver is one without a GPU."""
+    import fake_driver
+
+    return fake_driver.built(tmp_path_factory.mktemp("driver"))
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """The machine's cores belong to the devices."""

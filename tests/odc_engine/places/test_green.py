@@ -114,3 +114,33 @@ def test_more_groups_than_fit_are_refused():
         green.partitions(5, 32)
     with pytest.raises(InputError, match="17 devices on 132 SMs"):
         green.share(17)
+
+
+def split(cases):
+    """Groups that the real cuda-bindings get: their SMs and streams, or the refusal."""
+    green.torch.zeros = lambda *_, **__: None
+    green.torch.cuda.ExternalStream = lambda pointer, device: (pointer, device)
+    found = []
+    for count, sms in cases:
+        try:
+            found.append([(part.sms, part.streams) for part in green.partitions(count, sms)])
+        except (InputError, RuntimeError) as error:
+            found.append(str(error))
+    return found
+
+
+def test_bindings_split_a_gpu_once_and_into_groups_apart(fake_libraries):
+    answered = fake_libraries.ask(split, [[4, 32], [5, 32]], sms=132)
+    parts, refused = answered.value
+    assert [sms for sms, _ in parts] == [32] * 4
+    streams = [stream for _, streams in parts for stream, _ in streams]
+    assert len(set(streams)) == 12
+    groups = answered.of("cuGreenCtxCreate")
+    assert [(group["first"], group["sms"]) for group in groups] == [(0, 32), (32, 32), (64, 32), (96, 32)]
+    assert [each["priority"] for each in answered.of("cuGreenCtxStreamCreate")] == [0, -1, -1] * 4
+    assert refused.startswith("5 groups of 32 SMs do not fit into 132 SMs; use at most 4 devices")
+
+
+def test_what_the_driver_refuses_is_told_by_its_name(fake_libraries):
+    [refused] = fake_libraries.ask(split, [[2, 8]], refuse="cuGreenCtxCreate=801").value
+    assert refused == "the driver answers CUDA_ERROR_NOT_SUPPORTED"
