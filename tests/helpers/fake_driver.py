@@ -1,5 +1,5 @@
-"""NVIDIA's driver without a GPU, `fake_driver.c`, under what asks the real one: in processes of their own, which find it
-first. What it was given comes back."""
+"""NVIDIA's driver without a GPU, `fake_driver.c`, under what asks the real one: in processes of their own, which find
+it first. What it was given comes back."""
 
 import json
 import os

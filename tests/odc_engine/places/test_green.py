@@ -141,6 +141,7 @@ def test_bindings_split_a_gpu_once_and_into_groups_apart(fake_libraries):
     assert refused.startswith("5 groups of 32 SMs do not fit into 132 SMs; use at most 4 devices")
 
 
+@pytest.mark.slow
 def test_what_the_driver_refuses_is_told_by_its_name(fake_libraries):
     [refused] = fake_libraries.ask(split, [[2, 8]], refuse="cuGreenCtxCreate=801").value
     assert refused == "the driver answers CUDA_ERROR_NOT_SUPPORTED"
