@@ -1,0 +1,216 @@
+"""Live processes on several machines, started as torchrun starts them, and what becomes of them when a machine fails.
+
+As `pool.Pool`, whose server of forks is theirs too: importing torch for each would take longer than their tests.
+"""
+
+import contextlib
+import multiprocessing as mp
+import os
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from machines import CARD, Machine, Machines
+from pool import PRELOAD, START, TIMEOUT
+
+from odc_engine.doctor.probes.ranks import answers
+
+PORT = 29500  # each machine has all ports to itself
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of one process among all."""
+
+    machine: Machine
+    rank: int
+    size: int
+    local_rank: int
+    here: int
+    master: str
+
+    def environment(self) -> dict[str, str]:
+        """torchrun's, and the card that reaches the others."""
+        own = {"RANK": self.rank, "LOCAL_RANK": self.local_rank, "GROUP_RANK": self.machine.number}
+        all_ = {"WORLD_SIZE": self.size, "LOCAL_WORLD_SIZE": self.here, "MASTER_PORT": PORT}
+        told = {name: str(value) for name, value in (own | all_).items()}
+        return told | {"MASTER_ADDR": self.master, "GLOO_SOCKET_IFNAME": CARD, "OMP_NUM_THREADS": "1"}
+
+
+def places(machines: Sequence[Machine], here: Sequence[int]) -> list[Place]:
+    """So many processes on each machine, ranks in their order."""
+    pairs = [(machine, local, count) for machine, count in zip(machines, here, strict=True) for local in range(count)]
+    master = machines[0].address
+    return [Place(m, rank, len(pairs), local, count, master) for rank, (m, local, count) in enumerate(pairs)]
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a process."""
+
+    code: int | None  # its exit status, minus a signal's number; None: it had not ended
+    words: str  # its last line on stderr
+    seconds: float  # until it had ended, from the fault on
+
+    @property
+    def survived(self) -> bool:
+        """A fault that befell others, and not it."""
+        return self.code is None or self.code >= 0
+
+
+class MachinePool:
+    """`here`: processes on each machine. A failed call ends all of them, and the next one starts new machines."""
+
+    def __init__(self, here: Sequence[int] = (2, 2)) -> None:
+        self.here = tuple(here)
+        self.machines: Machines | None = None
+        self._processes: list[BaseProcess] = []
+        self._pipes: list[Connection] = []
+
+    def run(self, work: Callable[..., Any], *args: Any, timeout: float = TIMEOUT) -> list[Any]:
+        """Call `work(rank, *args)` everywhere. Their results, or the first failure."""
+        if not self._processes:
+            self._start(_serve)
+            answers(self._pipes, START, "device")
+        self._tell(work, args)
+        try:
+            return answers(self._pipes, timeout, "device")
+        except BaseException:
+            self.stop()
+            raise
+
+    def fates(
+        self, work: Callable[..., Any], *args: Any, fault: Callable[[Machines], None], folder: Path, limit: float
+    ) -> list[Fate]:
+        """Call `work(rank, strike, *args)` in processes of its own, which end as programs do. Where a process calls
+        `strike`, the fault happens, and all but it go on; seconds count from there, `limit` at most."""
+        self.stop()
+        try:
+            self._start(_once, folder)
+            self._tell(work, args)
+            struck = self._strike(fault, limit)
+            codes = self._ends(struck + limit)
+            return [
+                Fate(code, _last_line(folder / f"stderr{rank}"), seconds - struck)
+                for rank, (code, seconds) in enumerate(codes)
+            ]
+        finally:
+            self.stop()
+
+    def _strike(self, fault: Callable[[Machines], None], limit: float) -> float:
+        """When it was."""
+        if not wait(self._pipes, START + limit):
+            raise TimeoutError("nobody has come to the place of the fault")
+        assert self.machines is not None
+        fault(self.machines)
+        return time.monotonic()
+
+    def _ends(self, deadline: float) -> list[tuple[int | None, float]]:
+        """How each process has ended, and when."""
+        found: dict[int, float] = {}
+        waiting = {process.sentinel: rank for rank, process in enumerate(self._processes)}
+        while left := {one: rank for one, rank in waiting.items() if rank not in found}:
+            ready = wait(list(left), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            found |= {left[one]: time.monotonic() for one in ready}
+        for rank in found:
+            self._processes[rank].join()
+        codes = [process.exitcode for process in self._processes]
+        return [(code, found.get(rank, deadline)) for rank, code in enumerate(codes)]
+
+    def _tell(self, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        call = pickle.dumps((work, args))
+        for pipe in self._pipes:
+            pipe.send_bytes(call)
+
+    def _start(self, serve: Callable[..., None], *more: Any) -> None:
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        self.machines = Machines(len(self.here))
+        for place in places(self.machines.machines, self.here):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_there, args=(theirs, place, serve, *more), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def stop(self) -> None:
+        if self.machines is not None:
+            self.machines.close()
+            self.machines = None
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._processes.clear()
+        self._pipes.clear()
+
+
+def _there(pipe: Connection, place: Place, serve: Callable[..., None], *more: Any) -> None:
+    place.machine.enter()
+    os.environ.update(place.environment())
+    serve(pipe, place, *more)
+
+
+def _meet_others() -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=2 * TIMEOUT))
+
+
+def _serve(pipe: Connection, place: Place) -> None:
+    _meet_others()
+    pipe.send_bytes(pickle.dumps((True, place.rank)))
+    with contextlib.suppress(EOFError):  # the tests are over
+        while True:
+            pipe.send_bytes(_answer(place.rank, *pickle.loads(pipe.recv_bytes())))
+
+
+def _answer(rank: int, work: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    try:
+        return pickle.dumps((True, work(rank, *args)))
+    except BaseException:
+        return pickle.dumps((False, traceback.format_exc()))
+
+
+def _once(pipe: Connection, place: Place, folder: Path) -> None:
+    """A program that ends when its work does, or by an error."""
+    log = os.open(folder / f"stderr{place.rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    _meet_others()
+    work, args = pickle.loads(pipe.recv_bytes())
+    work(place.rank, lambda: pipe.send_bytes(b"now"), *args)
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return next((line for line in reversed(lines) if line.strip()), "")
+
+
+class MachinePools:
+    """A pool for each number of processes on each machine that tests ask for."""
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[int, ...], MachinePool] = {}
+
+    def __call__(self, *here: int) -> MachinePool:
+        return self._pools.setdefault(here, MachinePool(here))
+
+    def stop(self) -> None:
+        for pool in self._pools.values():
+            pool.stop()
