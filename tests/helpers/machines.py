@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-NETWORK = "10.77.0"
+NETWORK, NAME = "10.77.0", "machine"  # and a number behind it
 CARD = "eth0"  # each machine's, beside lo
 KINDS = ("user", "net", "uts", "ipc", "pid", "mnt")
 PARENT_DEATH_SIGNAL = 1  # of prctl
@@ -38,10 +38,10 @@ set -e
 read pid rest < /proc/self/stat
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /dev/shm
-echo "$2" > /dev/shm/boot
-mount --bind /dev/shm/boot /proc/sys/kernel/random/boot_id
-rm /dev/shm/boot
-hostname "machine$1"
+put() { cat > /dev/shm/own; mount --bind /dev/shm/own "$1"; rm /dev/shm/own; }
+echo "$2" | put /proc/sys/kernel/random/boot_id
+echo "$3" | put /etc/hosts
+hostname "$1"
 ip link set lo up
 echo "$pid"
 exec cat
@@ -97,6 +97,8 @@ class Machines:
     def __init__(self, count: int) -> None:
         self._processes: list[subprocess.Popen[str]] = []
         self.machines: list[Machine] = []
+        lines = ["127.0.0.1 localhost", *(f"{_address(number)} {NAME}{number}" for number in range(count))]
+        self._hosts = "\n".join(lines)
         try:
             self._switch = self._first(SWITCH, [*_user(), "--net"])
             for number in range(count):
@@ -113,12 +115,14 @@ class Machines:
 
     def _machine(self, number: int) -> Machine:
         own = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-        pid = self._first(MACHINE, own, self._in(self._switch, "user"), str(number), str(uuid.uuid4()))
+        pid = self._first(
+            MACHINE, own, self._in(self._switch, "user"), NAME + str(number), str(uuid.uuid4()), self._hosts
+        )
         at_switch = self._in(self._switch, "net")
         cable = ["type", "veth", "peer", "name", CARD, "netns", str(pid)]
         _run([*at_switch, "ip", "link", "add", "name", f"cable{number}", *cable])
         _run([*at_switch, "ip", "link", "set", f"cable{number}", "master", "switch", "up"])
-        address, there = f"{NETWORK}.{number + 1}", self._in(pid, "net")
+        address, there = _address(number), self._in(pid, "net")
         _run([*there, "ip", "address", "add", f"{address}/24", "dev", CARD])
         _run([*there, "ip", "link", "set", CARD, "up"])
         return Machine(number, pid, address)
@@ -166,6 +170,10 @@ class Machines:
             process.communicate()  # the end of its pipe is the end of what is left
         self._processes.clear()
         self.machines.clear()
+
+
+def _address(number: int) -> str:
+    return f"{NETWORK}.{number + 1}"
 
 
 def _user() -> list[str]:
