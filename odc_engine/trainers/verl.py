@@ -99,8 +99,8 @@ def _problems(own: Any) -> Iterator[tuple[str, str]]:
     if own.ulysses_sequence_parallel_size > 1:
         spread = own.ulysses_sequence_parallel_size
         yield f"samples that {spread} devices run together", "leave ulysses_sequence_parallel_size at 1"
-    if own.fsdp_size > 0:
-        yield f"fsdp_size {own.fsdp_size}, which shards over a part of all devices", "leave it at -1"
+    if own.fsdp_size == 1:
+        yield "fsdp_size 1, which leaves each device a whole model", "leave it at -1, or set the devices of a machine"
     if own.param_offload:
         yield "param_offload, which takes weights away that others read", "leave it off; optimizer_offload may be on"
     if str((own.mixed_precision or {}).get("param_dtype", own.dtype)) in ("fp16", "float16"):

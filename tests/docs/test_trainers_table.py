@@ -148,7 +148,7 @@ CASES = {
     ),
     ("verl", "FSDP1"): lambda: engine(strategy="fsdp"),
     ("verl", "sequence parallelism"): lambda: engine(ulysses_sequence_parallel_size=2),
-    ("verl", "a part of all devices, or HSDP"): lambda: engine(fsdp_size=4),
+    ("verl", "replicas of one device each"): lambda: engine(fsdp_size=1),
     ("verl", "`param_offload`"): lambda: engine(param_offload=True),
     ("verl", "fp16"): lambda: engine(mixed_precision={"param_dtype": "fp16"}),
 }

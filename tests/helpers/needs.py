@@ -19,11 +19,12 @@ NEEDS = {
         "odcsim/neighbours/test_flags_parsed.py",
         "odcsim/neighbours/test_three_commands.py",
     ],
-    "torchtitan": ["odc_engine/trainers/test_titan.py"],
+    "torchtitan": ["odc_engine/across/test_titan_across.py", "odc_engine/trainers/test_titan.py"],
     "trl": [
         "benchmarks/test_bench_priced.py",
         "docs/test_trl.py",
         "docs/test_trainer_programs.py",
+        "odc_engine/across/test_trainers_across.py",
         "odc_engine/trainers/test_balanced.py",
         "odc_engine/trainers/test_losses.py",
         "odc_engine/trainers/test_paths.py",
@@ -36,5 +37,9 @@ NEEDS = {
         "odcsim/checking/test_check_trl.py",
         "odcsim/neighbours/test_as_priced.py",
     ],
-    "verl": ["odc_engine/packings/test_trainers_packed.py", "odc_engine/trainers/test_verl.py"],
+    "verl": [
+        "odc_engine/across/test_verl_across.py",
+        "odc_engine/packings/test_trainers_packed.py",
+        "odc_engine/trainers/test_verl.py",
+    ],
 }

@@ -13,7 +13,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-WORDS, DEVICES = 64, 2
+WORDS = 64
 ANSWERS = {
     "get_device_name": lambda *_: "a processor",
     "get_device_properties": lambda *_: SimpleNamespace(total_memory=1 << 34),
@@ -28,12 +28,17 @@ def on_processors(rank: int) -> None:
     """Before torchtitan is imported."""
     import torch._utils
 
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(DEVICES)}
+    for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2}.items():
+        os.environ.setdefault(name, str(value))  # who runs on one of several machines has been told more
     torch._utils._get_available_device_type = lambda: "cpu"
     for name, answer in ANSWERS.items():
         setattr(torch.cpu, name, answer)
     if not hasattr(torch.distributed, "set_timeout"):  # torch 2.13; torchtitan 0.3 calls it after its first step
         torch.distributed.set_timeout = lambda *_: None
+
+
+def devices() -> int:
+    return int(os.environ["WORLD_SIZE"])
 
 
 def texts(count: int) -> list[list[int]]:
@@ -59,11 +64,11 @@ def stock_data(count: int, minibatch: int):
             return texts(count)
 
         def __iter__(self):
-            size, rank = minibatch * DEVICES, self.batches.rank
+            size, rank = minibatch * devices(), self.batches.rank
             for epoch in range(99):
                 order = np.random.default_rng((0, epoch)).permutation(count).tolist()
                 for start in range(0, count, size):
-                    own = order[start : start + size][rank::DEVICES]
+                    own = order[start : start + size][rank :: devices()]
                     for portion in [Portion((i,), 1.0) for i in own] + [Portion((0,), 0.0)] * (minibatch - len(own)):
                         yield self._batch(portion)
 
@@ -80,7 +85,9 @@ def balanced_data(count: int, minibatch: int, **changed):
     return Balanced.Config(**{"minibatch": minibatch, "max_tokens": 64} | changed)
 
 
-def config_of(trainer: type, folder: Path, data, *, chunked: bool, steps: int, minibatch: int, saved: int = 0):
+def config_of(
+    trainer: type, folder: Path, data, *, chunked: bool, steps: int, minibatch: int, saved: int = 0, replicas: int = 1
+):
     from torchtitan.components.checkpoint import CheckpointManager
     from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
     from torchtitan.components.metrics import MetricsProcessor
@@ -104,13 +111,17 @@ def config_of(trainer: type, folder: Path, data, *, chunked: bool, steps: int, m
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=1, decay_ratio=0.0),
         training=TrainingConfig(
             local_batch_size=1,
-            global_batch_size=minibatch * DEVICES,
+            global_batch_size=minibatch * devices(),
             seq_len=64,
             steps=steps,
             mixed_precision_param="float32",
             disable_cuda_graphs=True,
         ),
-        parallelism=ParallelismConfig(data_parallel_shard_degree=DEVICES, spmd_backend="partial_dtensor"),
+        parallelism=ParallelismConfig(
+            data_parallel_replicate_degree=replicas,
+            data_parallel_shard_degree=devices() // replicas,
+            spmd_backend="partial_dtensor",
+        ),
         metrics=MetricsProcessor.Config(log_freq=1),
         checkpoint=CheckpointManager.Config(enable=saved > 0, interval=saved or 500, last_save_model_only=False),
         activation_checkpoint=None,

@@ -67,8 +67,10 @@ def started(rank: int) -> None:
     """This process as accelerate wants to find it, without what an earlier test left behind."""
     from accelerate.state import AcceleratorState, GradientState
 
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "HF_HUB_OFFLINE": "1"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}  # a group is there already
+    told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "HF_HUB_OFFLINE": "1"}
+    told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}  # a group is there already
+    for name, value in told.items():
+        os.environ.setdefault(name, value)  # who runs on one of several machines has been told more
     for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))]:
         del os.environ[name]
     AcceleratorState._reset_state(reset_partial_state=True)
