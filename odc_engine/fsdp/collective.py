@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from odc_engine.fsdp.communication import Communication
 from odc_engine.fsdp.groups import stock_afterwards
 from odc_engine.fsdp.missing_gradients import Late, pack_zeros, spread
-from odc_engine.fsdp.reached_parameters import Used
+from odc_engine.fsdp.reached_parameters import ReachedParameters, watch
 from odc_engine.fsdp.replicas import refuse_replicas
 from odc_engine.fsdp.units import Unit, sharded_groups, units_of
 from odc_engine.memory.finite import Checks, Microbatches
@@ -47,10 +47,9 @@ class Collective(Communication):
             refuse_replicas(groups)
             opened.enter_context(stock_afterwards(groups))
             self.units = units_of(groups)
-            self._used = Used(self.units)
-            opened.callback(self._used.close)
-            self.microbatches = Microbatches(model, len(self.units))
-            opened.callback(self.microbatches.close)
+            self._begin()
+            opened.callback(watch(self.units, lambda: self._reached))
+            opened.callback(model.register_forward_pre_hook(lambda *_: self.microbatches.begin()).remove)
             for unit in self.units:
                 opened.callback(self._plug(unit, registered))
             self._opened = opened.pop_all()
@@ -63,6 +62,10 @@ class Collective(Communication):
         unit.fsdp.set_gradient_divide_factor(1.0)
         # Devices that use different parameters would otherwise reduce different sizes, and gloo ends the process.
         return pack_zeros(unit, meets=True)
+
+    def _begin(self) -> None:
+        """What is kept of a minibatch."""
+        self._reached, self.microbatches = ReachedParameters(self.units), Microbatches(len(self.units))
 
     def drain(self) -> None:
         self._lane.drain()
@@ -83,7 +86,7 @@ class Collective(Communication):
 
     def reduce(self, unit: Unit, output: Tensor, packed: Tensor, by: Callable[..., Any], **how: Any) -> None:
         """Over all devices, whichever parameters each has reached."""
-        reached = self._used.reached(unit.index)
+        reached = self._reached.collect(unit.index)
         if (whole := spread(unit, packed, reached, self.size)) is packed:
             by(output, packed, **how)
             return
@@ -94,7 +97,7 @@ class Collective(Communication):
     def settle(self) -> None:
         """Meet, and drop the zeros that FSDP2 reduced for parameters that nobody used."""
         self.drain()
-        used = self._used.flags()
+        used = self._reached.flags()
         with self.recorder.span("meeting"):
             if self._finish is not None:
                 self._finish()
@@ -108,8 +111,7 @@ class Collective(Communication):
 
     def publish(self) -> None:
         """Drop the gradients. Collectives read shards where they are."""
-        self._used.clear()
-        self.microbatches.clear()
+        self._begin()
         for unit in self.units:
             for piece in unit.pieces:
                 piece.parameter.grad = None

@@ -10,7 +10,7 @@
         optimizer.zero_grad()
         odc.publish()                         # meeting: the new weights are there for everybody
 
-After `odc.attach(optimizer)` its steps settle and publish by themselves (optimizers/attachment.py).
+After `odc.attach(optimizer)` its steps settle and publish by themselves (optimizers).
 
 Gathers pull peers' shards, pushes add to the owner's sum; neither needs the peer to do anything. Gradients are sums,
 not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
@@ -22,28 +22,31 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer
 
 from odc_engine.backends.base import MAIN, PeerMemory
 from odc_engine.backends.patience import LIMIT, hinting
-from odc_engine.fsdp import agreement
+from odc_engine.fsdp import agreement, reached_parameters
 from odc_engine.fsdp.communication import Batch, Communication
 from odc_engine.fsdp.graph_breaks import uncompiled
 from odc_engine.fsdp.groups import devices_of, stock_afterwards
-from odc_engine.fsdp.guards.published_weights import Fresh
-from odc_engine.fsdp.minibatch import Minibatch, drop_gradients
+from odc_engine.fsdp.guards.every import Guards
+from odc_engine.fsdp.loop import Loop
 from odc_engine.fsdp.missing_gradients import pack_zeros, spread
-from odc_engine.fsdp.optimizers.attachment import Attached
+from odc_engine.fsdp.optimizers.attachment import Attachment
 from odc_engine.fsdp.optimizers.steps import Steps
+from odc_engine.fsdp.pending_gradients import drop_gradients
+from odc_engine.fsdp.phase import Phase
 from odc_engine.fsdp.plugs import Gather, Push
-from odc_engine.fsdp.reached_parameters import Used
-from odc_engine.fsdp.remedies import ATTACHED, Ways
+from odc_engine.fsdp.remedies import Remedies
 from odc_engine.fsdp.replicas import Replicas
 from odc_engine.fsdp.retry.halving import halved
-from odc_engine.fsdp.retry.retry import Retried, backward
+from odc_engine.fsdp.retry.retry import Retry, alone
 from odc_engine.fsdp.scaling import scale
 from odc_engine.fsdp.transfers import Transfers, comes_ahead
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
+from odc_engine.fsdp.versions import equal, no_rate, packed
 from odc_engine.memory.arena import Arena
 from odc_engine.memory.arenas import arena_on, memory_for
 from odc_engine.places.lanes import Handle
@@ -97,24 +100,20 @@ class OnDemand(Communication):
             arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
             self._ahead = comes_ahead(far, meets, devices_per_node) and arena.nodes > 1
             how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite, "ahead": self._ahead}
-            how["way_out"] = "" if memory else SKIPS  # who brings the memory is no loop of a user's
-            self._transfers = Transfers(model, arena, self.recorder, **how)
+            self._transfers = Transfers(arena, self.recorder, **how)
             opened.callback(self._transfers.close)
-            self.settled = True  # nothing is gathered or pushed from here to the meeting in publish()
-            self._broken: InputError | None = None  # why all devices have to drop this minibatch
-            self.ways = Ways()
-            self._used, self._fresh = Used(self.units), Fresh(self.units, self.ways)
-            opened.callback(self._used.close)
-            self._steps = Steps(self.units, self._before_step, self._after_step, self.ways)
+            way_out = "" if memory else SKIPS  # who brings the memory is no loop of a user's
+            self._loop = loop = Loop(model, self.units, self._published, way_out=way_out)
+            opened.callback(loop.close)
+            opened.callback(reached_parameters.watch(self.units, lambda: loop.minibatch.reached))
+            self._steps = Steps(loop, self._before_step, self._after_step)
             opened.callback(self._steps.close)
             for unit in self.units:
                 self._plug(unit, opened)
-            self._minibatch = Minibatch(model, self.units, self.ways)
-            opened.callback(self._minibatch.close)
-            self._retried = Retried(model, self.units, self._minibatch, self._transfers, self._used)
-            self._attached = Attached(model, self.units, self._minibatch, self)
-            opened.callback(self._attached.close)
-            hook = uncompiled(lambda *_: self._minibatch.begin())
+            self._guards, self._retry = Guards(loop), Retry(loop)
+            self._attachment = Attachment(loop, self)
+            opened.callback(self._attachment.close)
+            hook = uncompiled(lambda *_: self._before_pass())
             opened.callback(model.register_forward_pre_hook(hook, prepend=True).remove)
             vars(self).update({each.__name__: uncompiled(each) for each in (self.meet_to_settle, self.renew)})
             self.publish()
@@ -123,6 +122,17 @@ class OnDemand(Communication):
     @property
     def arena(self) -> Arena:
         return self._transfers.arena
+
+    @property
+    def settled(self) -> bool:
+        return self._loop.phase is Phase.SETTLED
+
+    def speak(self, remedies: Remedies) -> None:
+        """From now on ways out of a refusal are told in other words."""
+        self._loop.remedies = remedies
+
+    def _published(self, unit: Unit) -> Tensor:
+        return self.arena.weights(self.rank, unit.index)
 
     def _plug(self, unit: Unit, opened: ExitStack) -> None:
         unit.fsdp.set_custom_all_gather(cast(Any, Gather(self, unit)))
@@ -134,55 +144,65 @@ class OnDemand(Communication):
             opened.callback(unit.group.keep_from_replicas())
         opened.callback(unit.group.before_use(lambda: self._before_use(unit)))
 
+    def _before_pass(self) -> None:
+        """A forward pass of the whole model."""
+        self._guards.ask(lambda guard: guard.before_pass())
+        self._loop.minibatch.given.microbatches.begin()
+
     def _before_use(self, unit: Unit) -> None:
         """FSDP2 wants a unit whole. What is so already, from an earlier pass, is not gathered again."""
-        if self._broken:
-            raise self._broken
-        self._fresh.check(unit)
-        if self.settled:
-            raise InputError(
-                f"{unit.phase} of {unit.name} between settle() and publish(), when peers may change their weights",
-                fix=self.ways.now.backward if unit.phase == "backward" else self.ways.now.evaluate,
-            )
-        if unit.group.is_whole and unit.group.phase == "FORWARD":
-            self._fresh.compare_shard(unit, self.arena.weights(self.rank, unit.index))
-        self._minibatch.use(unit)
-        self._retried.use(unit)
+        minibatch = self._loop.minibatch
+        if unit.phase == "backward":
+            minibatch.backward(unit)
+            self._guards.ask(lambda guard: guard.before_backward(unit))
+        else:
+            self._guards.ask(lambda guard: guard.before_forward(unit))
+            minibatch.forward(unit)
+        self._retry.use(unit)
 
     def attach(self, *optimizers: Optimizer) -> None:
         """From now on their steps settle before, where nobody has, and publish after the last of them. Who looks at
         gradients first, to clip them, settles. Loading into the model publishes. `.grad` stays until zero_grad()."""
+        self._loop.refuse_closed()
         if self.size > 1:
-            self._attached.attach(optimizers)
-            self.ways.now = ATTACHED
+            self._attachment.attach(optimizers)
 
     def _before_step(self, optimizer: Optimizer, closure: object) -> None:
-        attached = self._attached.before_step(optimizer, closure)
-        if not attached and not self.settled and self._minibatch.pushed:
-            raise InputError("a step with gradients that are on their way to their owners", fix=self.ways.now.step)
+        attached = self._attachment.before_step(optimizer, closure)
+        if not attached and not self.settled and self._loop.minibatch.pushes:
+            fix = self._loop.remedies.step
+            raise InputError("a step with gradients that are on their way to their owners", fix=fix)
 
     def _after_step(self, optimizer: Optimizer) -> None:
-        empty = self._fresh.step(optimizer, lambda unit: self.arena.weights(self.rank, unit), settled=self.settled)
-        self._attached.after_step(optimizer, empty=empty)
+        """torch.distributed.checkpoint has an optimizer that has no state yet step with nothing, at a rate of nothing:
+        then all weights are what was published."""
+        empty = not self.settled and no_rate(optimizer)
+        unchanged = empty and all(equal(packed(unit, own := self._published(unit)), own) for unit in self.units)
+        self._loop.minibatch.versions.step(optimizer, unchanged=unchanged)
+        self._attachment.after_step(optimizer, empty=empty)
 
     def settle(self) -> None:
-        if self.size > 1 and not (self.settled and self._attached.looked):
+        self._loop.refuse_closed()
+        if self.size > 1 and not (self.settled and self._loop.minibatch.looked):
             self.meet_to_settle(by_a_look=False)
 
     def meet_to_settle(self, *, by_a_look: bool) -> None:
-        arena = self.arena
+        arena, minibatch = self.arena, self._loop.minibatch
         if self.settled:
-            raise InputError("settle() twice for one minibatch", fix=self.ways.now.again)
+            raise InputError("settle() twice for one minibatch", fix=self._loop.remedies.again)
+        problem = self._loop.why or next(self._guards.say(lambda guard: guard.before_settle()), None)
+        if problem is None:
+            self._loop.mend()
         comes_for = agreement.LOOKS if by_a_look else agreement.SETTLES
-        word = agreement.word(comes_for, self._broken or self._problem(), steps=self._fresh.steps)
-        self._transfers.finish_pushes()
-        mine = torch.cat([word, self._used.flags()])
+        word = agreement.word(comes_for, problem, steps=minibatch.versions.steps)
+        self._transfers.finish_pushes(minibatch.given)
+        mine = torch.cat([word, minibatch.reached.flags()])
         arena.notes(self.rank, len(mine)).copy_(mine)
-        with self.recorder.span("meeting"), hinting(self.ways.now.collective):
+        with self.recorder.span("meeting"), hinting(self._loop.remedies.collective):
             arena.meet()
         every = arena.every_note(len(mine))
         self._agree(every)
-        self.settled = True
+        self._loop.enter(Phase.SETTLED)
         self._transfers.between_nodes("push", arena.sum_nodes)
         anybody = iter(self.replicas.every(every[:, len(word) :]).amax(dim=0).tolist())
         for unit in self.units:
@@ -190,35 +210,29 @@ class OnDemand(Communication):
             total = self.replicas.sum(arena.gradients(unit.index))
             set_grads(unit, total, used, self.scales[unit.index])
             unit.fsdp.reshard()  # else model.parameters() are whole ones, without gradients, on who only evaluated
-        self._minibatch.arrive()
-
-    def _problem(self) -> InputError | None:
-        """Why `.grad` would not be what it is taken for."""
-        try:
-            self._fresh.look()
-        except InputError as error:
-            return error
-        return self._retried.broken or self._minibatch.problem()
+        minibatch.pending.arrive()
 
     def _agree(self, words: Tensor) -> None:
         try:
-            agreement.agree(self.replicas.every(words[:, : agreement.SIZE]), self.ways.now.together)
+            agreement.agree(self.replicas.every(words[:, : agreement.SIZE]), self._loop.remedies.together)
         except InputError as error:
-            self._broken = error
+            self._loop.enter(Phase.BROKEN, error)
             self.memory.meet(MAIN)  # all have read it, before anybody says the next thing
             raise
 
     def _drop(self) -> None:
         """All devices leave what they have of this minibatch, and nobody evaluates with old weights any more."""
-        self._transfers.finish_pushes()  # a late one would add to a sum that its owner has cleared already
+        # A late push would add to a sum that its owner has cleared already.
+        self._transfers.finish_pushes(self._loop.minibatch.given)
         word = agreement.word(agreement.DROPS)
         self.arena.notes(self.rank, len(word)).copy_(word)
         self.memory.meet(MAIN)
         self._agree(self.arena.every_note(len(word)))
 
     def take(self) -> int:
+        self._loop.refuse_closed()
         self.replicas.refuse_queue()
-        if self.meets or (self.settled and self.size > 1):
+        if self.meets or self.settled:
             return super().take()
         return self.arena.memory.take()
 
@@ -228,12 +242,11 @@ class OnDemand(Communication):
         batch: Batch,
         halve: Callable[[Batch], tuple[Batch, Batch]] = halved,
     ) -> Tensor:
+        self._loop.refuse_closed()
         if self.meets:
             return super().retry(loss, batch, halve)
         self.replicas.refuse_retry()
-        if self.size == 1:  # its gradients are in `.grad` before anybody could mute them
-            return backward(loss(batch))
-        return self._retried.run(loss, batch, halve)
+        return self._retry.run(loss, batch, halve) if self.size > 1 else alone(loss, batch)
 
     def publish(self) -> None:
         """Lay this device's weights out for peers, drop the gradients, and meet when everybody has."""
@@ -241,24 +254,23 @@ class OnDemand(Communication):
 
     def renew(self, *, keep: bool) -> None:
         """`keep`: `.grad` stays what it is."""
-        arena = self.arena
-        if self.size == 1:
-            self.memory.refill()
-            return
+        arena, loop = self.arena, self._loop
         self._transfers.finish_gathers()
-        if not self.settled:
+        if not self.settled and self.size > 1:
             self._drop()
-        self._minibatch.clear()
+        loop.end()
         if self.rank == 0:
             self.memory.refill()  # all have come to the meeting before, and nobody takes until the one below
         with self.recorder.span("publish"):
             for unit in self.units:
                 self._publish(unit, keep)
-            self._fresh.note()
-            self._steps.note()
-            self._used.clear()
-            self._attached.forget()
-            self._retried.clear()
+            loop.begin()
+            self._guards.begin()
+        if self.size > 1:
+            self._meet_to_publish(arena)
+        loop.enter(Phase.OPEN)
+
+    def _meet_to_publish(self, arena: Arena) -> None:
         if arena.nodes > 1 and not self.meets and not self._ahead:
             with self.recorder.span("meeting"):
                 self.memory.meet(MAIN)  # all shards are laid out, and all sums read
@@ -269,28 +281,27 @@ class OnDemand(Communication):
         self._transfers.begin()
         if isinstance(self.recorder, Silence):  # else it is recorded as of the next minibatch, with the first gather
             self._transfers.bring()
-        self.settled, self._broken = False, None
 
     def _publish(self, unit: Unit, keep: bool) -> None:
         unit.group.finish_gather()
         unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
-        pack(unit, self.arena.weights(self.rank, unit.index))
+        pack(unit, self._published(unit))
         drop_gradients(unit, keep)
+        increment_version([piece.managed.whole for piece in unit.pieces])  # backward over the former ones fails
         if self.arena.nodes == 1:  # else other nodes may still read the sums
             self.arena.clear(unit.index)
 
     def gather(self, unit: Unit, mine: Tensor, out: Tensor) -> Handle:
-        self._fresh.compare(unit, mine, self.arena.weights(self.rank, unit.index))
+        self._guards.ask(lambda guard: guard.before_gather(unit, mine))
         return self._transfers.gather(unit, out)
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
-        if self.settled:
-            raise InputError(f"backward of {unit.name} after settle()", fix=self.ways.now.backward)
-        reached = self._used.reached(unit.index)
-        gradients = spread(unit, gradients, reached, self.size)
-        self._minibatch.push(unit, reached=any(reached))
-        if not self._retried.mutes(unit):
-            self._transfers.push(unit, gradients)
+        self._guards.ask(lambda guard: guard.before_push(unit))
+        minibatch = self._loop.minibatch
+        gradients = spread(unit, gradients, minibatch.reached.collect(unit.index), self.size)
+        minibatch.push(unit, attached=self._loop.look is not None)
+        if not self._retry.mutes(unit):
+            self._transfers.push(unit, gradients, minibatch.given)
 
     def drain(self) -> None:
         self._transfers.wait_for_all()

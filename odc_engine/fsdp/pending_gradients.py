@@ -5,8 +5,8 @@ no data: whoever reads it is told to settle first, or settles by that where an o
 to it, and what it adds is nothing.
 """
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -14,26 +14,39 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from odc_engine.fsdp.groups import Managed
-from odc_engine.fsdp.remedies import Ways
+from odc_engine.fsdp.remedies import Remedies
+from odc_engine.fsdp.units import Unit
 from odcsim.errors import InputError
 
 SHAPES = set("size dim numel stride element_size is_floating_point is_complex __get__ __len__ __hash__".split())
 
 
-class Unsettled(DTensor):
-    """`parameter_name`: whose it is. `closed`: what took it away is gone, and stock FSDP2 must not add to it either."""
+class Reader(Protocol):
+    """Whose loop reads gradients."""
+
+    @property
+    def remedies(self) -> Remedies: ...
+
+    @property
+    def look(self) -> Callable[[], None] | None:
+        """What settles where somebody reads one."""
+
+
+class PendingGradient(DTensor):
+    """`managed`: whose it is. `closed`: what took it away is gone, and stock FSDP2 must not add to it either. `look`:
+    what settles, until the minibatch has ended. `arrived`: what it stood for."""
 
     managed: Managed
-    ways: Ways
+    reader: Reader
     closed: bool
-    look: Callable[[], None] | None  # what settles where somebody reads it
-    arrived: DTensor | None  # what it stood for
+    look: Callable[[], None] | None
+    arrived: DTensor | None
 
     @staticmethod
-    def of(managed: Managed, ways: Ways, look: Callable[[], None] | None = None) -> "Unsettled":
-        sharded = managed.sharded
-        made = cast(Unsettled, cast(Any, DTensor.__new__)(Unsettled, managed.local, sharded._spec, requires_grad=False))
-        made.managed, made.ways, made.closed, made.look, made.arrived = managed, ways, False, look, None
+    def of(managed: Managed, reader: Reader) -> "PendingGradient":
+        new: Any = DTensor.__new__
+        made: PendingGradient = new(PendingGradient, managed.local, managed.sharded._spec, requires_grad=False)
+        made.managed, made.reader, made.closed, made.look, made.arrived = managed, reader, False, reader.look, None
         return made
 
     def arrive(self) -> None:
@@ -56,7 +69,7 @@ class Unsettled(DTensor):
             problem = f"the gradient of {name} was on its way when its OnDemand was closed"
             return InputError(problem, fix="drop it with zero_grad()")
         problem = f"the gradient of {name} is on its way to the devices that own it"
-        return InputError(problem, fix=self.ways.now.look)
+        return InputError(problem, fix=self.reader.remedies.look)
 
     @property  # type: ignore[override]
     def _local_tensor(self) -> "Tensor | _Nothing":
@@ -96,7 +109,7 @@ class Unsettled(DTensor):
 class _Nothing:
     """What FSDP2 finds where it adds a push's result to. Others who look for a tensor there have read the gradient."""
 
-    def __init__(self, gradient: Unsettled) -> None:
+    def __init__(self, gradient: PendingGradient) -> None:
         self._gradient = gradient
 
     def __getattr__(self, name: str) -> Any:
@@ -115,7 +128,7 @@ class _Nothing:
 
 
 def _with_what_arrived(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    return _replacing(Unsettled, Unsettled.read, func, args, kwargs)
+    return _replacing(PendingGradient, PendingGradient.read, func, args, kwargs)
 
 
 def _replacing(
@@ -128,3 +141,65 @@ def _replacing(
     leaves, spec = tree_flatten((args, kwargs or {}))
     args, kwargs = tree_unflatten([by(each) if isinstance(each, kind) else each for each in leaves], spec)
     return func(*args, **kwargs)
+
+
+class PendingGradients:
+    """Those of one minibatch, by units."""
+
+    def __init__(self, units: Sequence[Unit], reader: Reader) -> None:
+        self._units, self._reader = units, reader
+        self._laid: dict[int, list[PendingGradient]] = {}
+
+    def lay(self, unit: Unit) -> None:
+        made = []
+        for piece in unit.trainable:
+            if piece.parameter.grad is None:
+                piece.parameter.grad = gradient = PendingGradient.of(piece.managed, self._reader)
+                made.append(gradient)
+        self._laid.setdefault(unit.index, made)
+
+    def lay_all(self) -> None:
+        """Say of every gradient that it is on its way, also of those that this device has no part in."""
+        for unit in self._units:
+            self.lay(unit)
+            grads = [piece.parameter.grad for piece in unit.trainable]
+            self._laid[unit.index] = [gradient for gradient in grads if isinstance(gradient, PendingGradient)]
+
+    def take_up(self) -> bool:
+        """What was laid, of a minibatch that has not begun. Whether there was anything."""
+        laid = any(self._laid.values())
+        self.release()
+        for unit in self._units:
+            drop_gradients(unit, keep=True)
+        return laid
+
+    def of(self, unit: Unit) -> set[int]:
+        return {id(gradient) for gradient in self._laid.get(unit.index, [])}
+
+    def arrive(self) -> None:
+        for gradients in self._laid.values():
+            for gradient in gradients:
+                if gradient.look is not None:
+                    gradient.arrive()
+
+    def release(self) -> None:
+        """Nobody settles by reading these any more."""
+        for gradients in self._laid.values():
+            for gradient in gradients:
+                gradient.look = None
+        self._laid.clear()
+
+    def close(self, *, pushed: bool) -> None:
+        """`pushed`: sums without them are nobody's gradients."""
+        for gradients in self._laid.values():
+            for gradient in gradients:
+                gradient.closed = True
+                if not pushed and gradient.managed.sharded.grad is gradient:
+                    gradient.managed.sharded.grad = None
+
+
+def drop_gradients(unit: Unit, keep: bool) -> None:
+    """FSDP2 would add to them in backward. `keep`: only those that never came."""
+    for piece in unit.pieces:
+        if not keep or isinstance(piece.parameter.grad, PendingGradient):
+            piece.parameter.grad = None

@@ -1,10 +1,10 @@
 """Ways out of a refusal, in words of whose loop it is: one's own, one whose optimizer is attached, or a trainer's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class WaysOut:
+class Remedies:
     """What to do in place of what was refused."""
 
     look: str  # where gradients are read
@@ -29,7 +29,7 @@ class WaysOut:
 ANEW = "make the optimizer of model.parameters() anew"
 DROP = "drop the minibatch with publish() on all devices"
 
-BY_HAND = WaysOut(
+BY_HAND = Remedies(
     look="call settle() before anybody looks at gradients, clips them or steps",
     step="call settle() first",
     backward="settle when all backward passes are done",
@@ -48,12 +48,12 @@ BY_HAND = WaysOut(
     replace="change its values in place and publish(), or replace it before fully_shard",
     collective="if it waits in a collective for each microbatch, as of metrics, call that once, after settle()",
 )
-ATTACHED = WaysOut(
+ATTACHED = replace(
+    BY_HAND,
     look="look at gradients when backward() has ended",
     step="attach() the optimizer that steps, too",
     backward="look at gradients when all backward passes are done",
     again="call the optimizer's step() next, or zero_grad() to leave it out",
-    drop=DROP,
     leave=f"zero_grad() after step(), which all devices take or none; or {DROP}",
     left="call zero_grad() after each step, of the model where the optimizer has some of the parameters alone",
     add="use it in a forward pass, or add to .grad between the last backward() and step()",
@@ -64,10 +64,9 @@ ATTACHED = WaysOut(
     remake=f"{ANEW}, and attach() it",
     unfreeze="close() this OnDemand, make another and attach() to it where parameters are frozen or unfrozen",
     join="close() this OnDemand, have fully_shard manage the parameter, make another and attach() to it",
-    replace=BY_HAND.replace,
     collective="if it waits in a collective for each microbatch, as of metrics, call that once, after step()",
 )
-IN_A_TRAINER = WaysOut(
+IN_A_TRAINER = Remedies(
     look="look at gradients when all microbatches of the step are through, as in on_pre_optimizer_step",
     step="leave steps to the trainer",
     backward="leave backward passes to the trainer",
@@ -86,10 +85,3 @@ IN_A_TRAINER = WaysOut(
     replace="change its values in place and call the trainer's publish_weights(), or replace it before train()",
     collective="if it waits in a collective for each microbatch, as of metrics, call that once for each step",
 )
-
-
-class Ways:
-    """`now`: of where the user of an OnDemand stands."""
-
-    def __init__(self) -> None:
-        self.now = BY_HAND

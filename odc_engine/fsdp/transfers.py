@@ -1,15 +1,15 @@
 """A device's transfers: gathers and pushes of units, each kind in a lane of its own, recorded."""
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from odc_engine.backends.base import COMM, PeerMemory
+from odc_engine.fsdp.given_pushes import GivenPushes
+from odc_engine.fsdp.phase import closed
 from odc_engine.fsdp.units import Unit
 from odc_engine.memory.arena import Arena
-from odc_engine.memory.finite import Checks, Microbatches
 from odc_engine.places.lanes import DONE, Handle
 from odc_engine.record import Recorder
 from odcsim.errors import InputError, nearest
@@ -19,31 +19,17 @@ from odcsim.recipe import FAR
 
 class Transfers:
     """`meets`: every transfer is a meeting of all devices, one lane for both. `trail`: a compute waits for the push so
-    many positions back. `check_finite`: gradients are looked at before they reach a sum; `way_out` is said of bad ones.
-    `ahead`: units come from other nodes one by one, in a lane of their own."""
+    many positions back. `check_finite`: gradients are looked at before they reach a sum. `ahead`: units come from other
+    nodes one by one, in a lane of their own."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        arena: Arena,
-        recorder: Recorder,
-        *,
-        meets: bool,
-        trail: int,
-        check_finite: bool,
-        ahead: bool,
-        way_out: str,
+        self, arena: Arena, recorder: Recorder, *, meets: bool, trail: int, check_finite: bool, ahead: bool
     ) -> None:
         self._open_arena: Arena | None = arena  # its views would keep the memory
         self._recorder, self._meets, self._trail = recorder, meets, trail
         self._memory: PeerMemory = arena.memory
-        self._check_finite, self._finite = check_finite, Checks(way_out)
-        self._in_flight: list[Handle] = []
-        self.given: Counter[int] = Counter()  # pushes of each unit, of this minibatch
-        self.torn = False  # a push has ended in the middle
+        self._check_finite = check_finite
         with ExitStack() as opened:
-            self._microbatches = Microbatches(model, len(arena.units))
-            opened.callback(self._microbatches.close)
             lane = self._memory.place.lane
             self._gathers = lane("gather")
             opened.callback(self._gathers.close)
@@ -58,7 +44,7 @@ class Transfers:
     @property
     def arena(self) -> Arena:
         if self._open_arena is None:
-            raise InputError("this communication is closed", fix="make a new OnDemand of the model")
+            raise closed()
         return self._open_arena
 
     def gather(self, unit: Unit, out: Tensor) -> Handle:
@@ -88,40 +74,27 @@ class Transfers:
         arena, number = self.arena, self._recorder.given(NODES, unit)
         return lambda: self._move(number, lambda: arena.bring(unit))
 
-    def push(self, unit: Unit, gradients: Tensor) -> None:
+    def push(self, unit: Unit, gradients: Tensor, given: GivenPushes) -> None:
         """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
-        arena, microbatches = self.arena, self._microbatches.of_push(unit.index)
+        arena, microbatches = self.arena, given.microbatches.of_push(unit.index)
         number = self._recorder.given("push", unit.index)
 
         def add() -> None:
             if self._check_finite:
-                self._finite.check(gradients, unit.name, self._memory.rank, microbatches)
-            self.torn = True
-            arena.push(unit.index, gradients)
-            self.torn = False
+                given.finite.check(gradients, unit.name, self._memory.rank, microbatches)
+            with given.adding():
+                arena.push(unit.index, gradients)
 
-        handle = self._pushes.give(lambda: self._move(number, add))
-        self.given[unit.index] += 1
-        self._in_flight.append(handle)
-        while len(self._in_flight) >= self._trail:
-            self._in_flight.pop(0).wait()
+        given.note(unit.index, self._pushes.give(lambda: self._move(number, add)), self._trail)
 
-    def finish_given(self) -> None:
-        """What has been given is with its owners, or its error is raised."""
-        while self._in_flight:
-            self._in_flight.pop(0).wait()
-
-    def finish_pushes(self) -> None:
-        """Nothing of this minibatch's gradients is under way any more, nor remembered of it; and others have what this
-        device brings in for them."""
+    def finish_pushes(self, given: GivenPushes) -> None:
+        """Nothing of a minibatch's gradients is under way any more; and others have what this device brings in for
+        them."""
         if self.bring() and self._nodes is not None:
             self._nodes.drain()
         self._pushes.drain()
-        self._finite.settle()
+        given.finite.settle()
         self.arena.complete()
-        self._in_flight.clear()
-        self.given.clear()
-        self._microbatches.clear()
 
     def finish_gathers(self) -> None:
         self._gathers.drain()

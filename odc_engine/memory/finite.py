@@ -1,31 +1,24 @@
 """Gradients that are not finite, reported with device, microbatch and unit before they reach anybody's sum."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from odc_engine.errors import BadGradient
 
 
 class Microbatches:
-    """Which microbatches a unit's push is of: those whose forward has begun since the one before."""
+    """Which microbatches of a minibatch a unit's push is of: those whose forward has begun since the one before."""
 
-    def __init__(self, model: nn.Module, units: int) -> None:
+    def __init__(self, units: int) -> None:
         self._begun, self._pushed = 0, [0] * units
-        self._hook = model.register_forward_pre_hook(self._begin)
 
-    def _begin(self, *_: object) -> None:
+    def begin(self) -> None:
+        """A forward pass of the whole model does."""
         self._begun += torch.is_grad_enabled()
 
     def of_push(self, unit: int) -> range:
         first, self._pushed[unit] = self._pushed[unit], self._begun
         return range(first, self._begun)
-
-    def clear(self) -> None:
-        """The next minibatch begins."""
-        self._begun, self._pushed = 0, [0] * len(self._pushed)
-
-    def close(self) -> None:
-        self._hook.remove()
 
 
 class Checks:

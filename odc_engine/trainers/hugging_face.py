@@ -42,7 +42,7 @@ class OnDemandMixin(PlannedMixin):
         if self._trainer.args.world_size > 1:
             refusals.check_model(model := self._trainer.model_wrapped)
             self._odc = OnDemand(model, average=True)
-            self._odc.ways.now = IN_A_TRAINER
+            self._odc.speak(IN_A_TRAINER)
             if isinstance(reference := getattr(self, "ref_model", None), FSDPModule):
                 self._others.append(OnDemand(cast(nn.Module, reference), average=True))
 

@@ -44,7 +44,7 @@ class VerlMixin:
         if trained:
             # What is not finite verl skips itself, on all devices.
             self._odc = OnDemand(self._engine.module, average=True, check_finite=False)
-            self._odc.ways.now = IN_A_TRAINER
+            self._odc.speak(IN_A_TRAINER)
 
     def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:
         self._apart = self._odc is not None

@@ -16,22 +16,19 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Protocol, cast
 
-from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from odc_engine.fsdp.graph_breaks import uncompiled
 from odc_engine.fsdp.groups import in_backward
-from odc_engine.fsdp.minibatch import Minibatch
+from odc_engine.fsdp.loop import Loop
 from odc_engine.fsdp.optimizers.first_states import aside_of_first_states
-from odc_engine.fsdp.pending_gradients import Unsettled
-from odc_engine.fsdp.units import Unit
+from odc_engine.fsdp.pending_gradients import PendingGradient
+from odc_engine.fsdp.phase import Phase
 from odcsim.errors import InputError
 
 
 class Meetings(Protocol):
     """What an OnDemand does where all devices meet."""
-
-    settled: bool
 
     def meet_to_settle(self, *, by_a_look: bool) -> None: ...
 
@@ -39,24 +36,21 @@ class Meetings(Protocol):
         """Publish."""
 
 
-class Attached:
-    """The optimizers attached, and where in a minibatch their steps are."""
+class Attachment:
+    """The optimizers attached, and what they have stepped with."""
 
-    def __init__(self, model: nn.Module, units: Sequence[Unit], minibatch: Minibatch, meetings: Meetings) -> None:
-        self._model, self._units, self._minibatch, self._meetings = model, units, minibatch, meetings
+    def __init__(self, loop: Loop, meetings: Meetings) -> None:
+        self._loop, self._meetings = loop, meetings
         self._optimizers: list[Optimizer] = []
-        self._stepped: set[int] = set()
         self._begun: set[int] = set()  # whoever has stepped before, and has the state that it will have
-        self.looked = False  # somebody has settled by reading a gradient
         self._opened, self.closed = ExitStack(), False
 
     def attach(self, optimizers: Sequence[Optimizer]) -> None:
         self._check(optimizers)
         if not self._optimizers:
-            loading = cast(Any, self._model).register_load_state_dict_post_hook(self._loaded)
+            loading = cast(Any, self._loop.model).register_load_state_dict_post_hook(self._loaded)
             self._opened.callback(loading.remove)
             self._opened.callback(aside_of_first_states(self._first_state))
-            self._minibatch.look = self._look
         for optimizer in optimizers:
             self._optimizers.append(optimizer)
             usual = optimizer.zero_grad
@@ -64,9 +58,10 @@ class Attached:
             cover.laid_by = self  # type: ignore[attr-defined]
             optimizer.zero_grad = cover  # type: ignore[method-assign]
             self._opened.callback(_uncover, optimizer)
+        self._loop.attach(self._look)
 
     def _check(self, optimizers: Sequence[Optimizer]) -> None:
-        own = {id(piece.parameter) for unit in self._units for piece in unit.pieces}
+        own = {id(piece.parameter) for unit in self._loop.units for piece in unit.pieces}
         for optimizer in optimizers:
             if not hasattr(optimizer, "param_groups"):
                 problem = f"an optimizer is attached that is none of torch's ({type(optimizer).__name__})"
@@ -82,42 +77,45 @@ class Attached:
             return False
         if closure is not None:
             raise InputError("an attached optimizer is given a closure", fix="call backward before step()")
-        if not self._meetings.settled and (self._minibatch.pushed or not self._has_gradients(optimizer)):
+        if not self._settled and (self._pushed or not self._has_gradients(optimizer)):
             self._meetings.meet_to_settle(by_a_look=False)
         return True
 
     def _has_gradients(self, optimizer: Optimizer) -> bool:
         """Whether it steps with those of the step before, or with what somebody has laid there."""
-        own = {id(piece.parameter) for unit in self._units for piece in unit.trainable}
+        own = {id(piece.parameter) for unit in self._loop.units for piece in unit.trainable}
         every = (p.grad for group in optimizer.param_groups for p in group["params"] if id(p) in own)
-        return any(gradient is not None and not isinstance(gradient, Unsettled) for gradient in every)
+        return any(gradient is not None and not isinstance(gradient, PendingGradient) for gradient in every)
 
     def after_step(self, optimizer: Optimizer, *, empty: bool) -> None:
         """The last of them publishes. `empty`: with nothing, before anything was settled: it ends no minibatch."""
         if any(optimizer is each for each in self._optimizers):
             self._begun.add(id(optimizer))
             if not empty:
-                self._stepped.add(id(optimizer))
-            if empty or len(self._stepped) == len(self._optimizers):
+                self._loop.minibatch.step(optimizer)
+            if empty or len(self._loop.minibatch.stepped) == len(self._optimizers):
                 self._meetings.renew(keep=True)
 
-    def forget(self) -> None:
-        """Weights are published."""
-        self._stepped.clear()
-        self.looked = False
+    @property
+    def _settled(self) -> bool:
+        return self._loop.phase is Phase.SETTLED
+
+    @property
+    def _pushed(self) -> bool:
+        return self._loop.minibatch.pushes > 0
 
     def _loaded(self, *_: object) -> None:
         """Into the whole model. In the middle of a minibatch the step that ends it publishes."""
-        if not self._meetings.settled and not self._minibatch.pushed:
+        if not self._settled and not self._pushed:
             self._meetings.renew(keep=True)
 
     def _first_state(self, optimizer: Optimizer, give: Callable[[], None]) -> None:
         """An optimizer's state is saved or loaded."""
         own = any(optimizer is each for each in self._optimizers) and id(optimizer) not in self._begun
-        laid = own and not self._meetings.settled and not self._minibatch.pushed and self._minibatch.take_up()
+        laid = own and not self._settled and not self._pushed and self._loop.minibatch.pending.take_up()
         give()
         if laid:
-            self._minibatch.lay()
+            self._loop.minibatch.pending.lay_all()
 
     def _zero(self, usual: Callable[..., None], set_to_none: bool = True, **how: Any) -> None:
         if self.closed:  # and beneath another's
@@ -127,16 +125,16 @@ class Attached:
             problem = "zero_grad(set_to_none=False) is not supported after attach(): missing gradients would be zeros"
             raise InputError(problem, fix="zero_grad()")
         usual(set_to_none=True, **how)
-        if self._meetings.settled:  # a minibatch without a step
+        if self._settled:  # a minibatch without a step
             self._meetings.renew(keep=True)
-        if not self._minibatch.pushed:
-            self._minibatch.lay()
+        if not self._pushed:
+            self._loop.minibatch.pending.lay_all()
 
     def _look(self) -> None:
         """Somebody reads a gradient that is on its way. Everybody does, or they disagree where they meet."""
-        if not in_backward() and not self._meetings.settled:
+        if not in_backward() and not self._settled:
             self._meetings.meet_to_settle(by_a_look=True)
-            self.looked = True
+            self._loop.minibatch.look()
 
     def close(self) -> None:
         self.closed = True
@@ -147,7 +145,7 @@ class Attached:
 def _uncover(optimizer: Optimizer) -> None:
     """Take the zero_grad of who has closed off an optimizer, unless somebody else's lies on it."""
     top: Any = optimizer.zero_grad
-    while isinstance(top, partial) and isinstance(at := getattr(top, "laid_by", None), Attached) and at.closed:
+    while isinstance(top, partial) and isinstance(at := getattr(top, "laid_by", None), Attachment) and at.closed:
         top = top.args[0]
     if getattr(top, "__func__", None) is type(optimizer).zero_grad:
         optimizer.__dict__.pop("zero_grad", None)

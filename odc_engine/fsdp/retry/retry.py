@@ -7,53 +7,45 @@ anything else is refused once a gradient is on its way.
 """
 
 import gc
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from odc_engine.fsdp.minibatch import Minibatch
-from odc_engine.fsdp.reached_parameters import Used
-from odc_engine.fsdp.remedies import DROP
+from odc_engine.fsdp.loop import Loop
+from odc_engine.fsdp.retry.attempt import Attempt, backward, torn
 from odc_engine.fsdp.retry.state import State
-from odc_engine.fsdp.transfers import Transfers
 from odc_engine.fsdp.units import Unit
 from odcsim.errors import InputError
 
 Batch = TypeVar("Batch")
 
 
-class Retried:
-    """`broken`: why the minibatch cannot be settled any more."""
+class Retry:
+    """`_attempt`: the one that runs now, if any."""
 
-    def __init__(
-        self, model: nn.Module, units: Sequence[Unit], minibatch: Minibatch, transfers: Transfers, used: Used
-    ) -> None:
-        self._model, self._units, self._minibatch = model, units, minibatch
-        self._transfers, self._used = transfers, used
-        self._muted: frozenset[int] = frozenset()
-        self._pushed: Counter[int] = Counter()  # by the attempt that runs now
-        self._forwards: Counter[int] = Counter()
-        self._running, self._forward = False, False
-        self.broken: InputError | None = None
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._attempt: Attempt | None = None
 
     def run(
         self, loss: Callable[[Batch], Tensor], batch: Batch, halve: Callable[[Batch], tuple[Batch, Batch]]
     ) -> Tensor:
         """Forward and backward of a microbatch. Its loss, detached."""
-        if not all(unit.group.reduces for unit in self._units):
+        if not all(unit.group.reduces for unit in self._loop.units):
             raise InputError("retry() while gradients are kept back", fix="set_requires_gradient_sync(True) before it")
-        self._running, before = True, self._transfers.given.total()
+        given = self._loop.minibatch.given
+        before = given.count.total()
         try:
             return self._run(loss, batch, halve, frozenset())
         except BaseException as error:
-            if self._transfers.torn or self._transfers.given.total() != before:
-                self.broken = error if isinstance(error, InputError) else _torn("a microbatch was left half done")
+            if given.torn or given.count.total() != before:
+                why = error if isinstance(error, InputError) else torn("a microbatch was left half done")
+                self._loop.minibatch.give_up(why)
             raise
         finally:
-            self._running, self._muted = False, frozenset()
+            self._attempt = None
 
     def _run(
         self,
@@ -62,77 +54,51 @@ class Retried:
         halve: Callable[[Batch], tuple[Batch, Batch]],
         muted: frozenset[int],
     ) -> Tensor:
-        """`muted`: units whose gradients of all this batch have gone to their owners."""
-        self._muted = muted
-        self._pushed.clear()
-        self._forwards.clear()
-        given, state = self._transfers.given.copy(), State(self._model)
+        self._attempt = attempt = Attempt(muted)
+        given, state = self._loop.minibatch.given, State(self._loop.model)
+        before = given.count.copy()
         try:
-            return self._attempt(loss, batch)
+            return attempt.run(loss, batch)
         except torch.OutOfMemoryError:
             pass  # out of the handler its frames, and the tensors in them, are free
-        self._transfers.finish_given()
-        new = frozenset(self._transfers.given - given)
-        self._refuse(state, pushed=bool(new))
-        self._minibatch.start_anew()
-        self._used.start_anew()
+        given.wait_for_all()
+        new = frozenset(given.count - before)
+        self._refuse(attempt, state, pushed=bool(new))
+        self._loop.start_anew()
         _free()
         first, second = (self._run(loss, half, halve, muted | new) for half in halve(batch))
         return first + second
 
-    def _attempt(self, loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
-        self._forward = True
-        try:
-            total = loss(batch)
-        finally:
-            self._forward = False
-        return backward(total)
-
     def use(self, unit: Unit) -> None:
         """FSDP2 wants a unit whole. What was gathered ahead for a pass has been counted then."""
-        if self._running and unit.group.phase == "FORWARD" and not unit.group.ahead:
-            self._forwards[unit.index] += 1
+        if self._attempt is not None and unit.group.phase == "FORWARD" and not unit.group.ahead:
+            self._attempt.forward(unit)
 
     def mutes(self, unit: Unit) -> bool:
         """Whether the gradients of a unit are with their owners already."""
-        if not self._running:
-            return False
-        if self._forward:
-            raise InputError("a backward pass inside the loss that retry() is given", fix="leave backward to retry()")
-        self._pushed[unit.index] += 1
-        if unit.index in self._muted and self._pushed[unit.index] > 1:
-            raise _torn(f"{unit.name} pushes gradients more than once in a microbatch that ran out of memory")
-        return unit.index in self._muted
+        return self._attempt is not None and self._attempt.mutes(unit)
 
-    def _refuse(self, state: "State", pushed: bool) -> None:
+    def _refuse(self, attempt: Attempt, state: State, pushed: bool) -> None:
         """Raise where the halves would not bring what is missing."""
-        if self._minibatch.deferred:
-            raise _torn("out of memory with gradients that earlier microbatches have kept back")
-        if (name := state.changed_buffer(self._model)) is not None:
-            raise _torn(f"out of memory in a forward pass that changes buffer {name}, which it would change twice")
-        if self._transfers.torn:
-            raise _torn("out of memory in the middle of a push")
+        if self._loop.minibatch.deferred:
+            raise torn("out of memory with gradients that earlier microbatches have kept back")
+        if (name := state.changed_buffer(self._loop.model)) is not None:
+            raise torn(f"out of memory in a forward pass that changes buffer {name}, which it would change twice")
+        if self._loop.minibatch.given.torn:
+            raise torn("out of memory in the middle of a push")
         if pushed and state.drew():
-            raise _torn("out of memory when a part of its gradients was on the way, and dropout would draw others")
-        for unit in self._units if pushed else ():
-            if max(self._pushed[unit.index], self._forwards[unit.index] / len(unit.group.modules)) > 1:
-                raise _torn(f"{unit.name} is used more than once in a microbatch that ran out of memory")
-
-    def clear(self) -> None:
-        self.broken, self._transfers.torn = None, False
+            raise torn("out of memory when a part of its gradients was on the way, and dropout would draw others")
+        for unit in self._loop.units if pushed else ():
+            if attempt.used_again(unit):
+                raise torn(f"{unit.name} is used more than once in a microbatch that ran out of memory")
 
 
-def backward(total: Tensor) -> Tensor:
-    if total.requires_grad:
-        total.backward()  # type: ignore[no-untyped-call]
-    return total.detach()
+def alone(loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+    """On one device, whose gradients are in `.grad` before anybody could mute them."""
+    return backward(loss(batch))
 
 
 def _free() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _torn(problem: str) -> InputError:
-    return InputError(problem, fix=DROP)

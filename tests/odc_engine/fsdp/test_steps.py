@@ -5,15 +5,16 @@ import torch
 from teams import file_of, minibatch
 
 from odc_engine.devices.process import ProcessDevice
+from odc_engine.fsdp.loop import Loop
 from odc_engine.fsdp.optimizers.steps import Steps
-from odc_engine.fsdp.remedies import Ways
 from odc_engine.job import job_of
 
 
 def test_a_device_alone_has_no_units_and_its_optimizer_steps():
     weight = torch.nn.Parameter(torch.ones(1))
     asked = []
-    steps = Steps((), lambda *_: asked.append("before"), lambda _: asked.append("after"), Ways())
+    loop = Loop(torch.nn.Module(), (), torch.zeros_like)
+    steps = Steps(loop, lambda *_: asked.append("before"), lambda _: asked.append("after"))
     weight.grad = torch.ones(1)
     torch.optim.SGD([weight], lr=0.5).step()
     steps.close()

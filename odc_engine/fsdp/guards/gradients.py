@@ -1,0 +1,43 @@
+"""`.grad`, in which nobody has a part before settle() but pushes."""
+
+from odc_engine.fsdp.guards.guard import Guard, Refusals
+from odc_engine.fsdp.pending_gradients import PendingGradient
+from odc_engine.fsdp.units import Piece, Unit
+from odcsim.errors import InputError
+
+
+class KeptGradients(Guard):
+    """What FSDP2 has kept back is in no sum."""
+
+    def throughout(self, unit: Unit) -> Refusals:
+        for piece in unit.trainable:
+            if piece.managed.kept_back:
+                yield self._kept_back(unit, piece)
+
+    def _kept_back(self, unit: Unit, piece: Piece) -> InputError:
+        problem = f"the gradient of {piece.name} was kept back and never pushed"
+        if not unit.group.reduces:
+            fix = "set_requires_gradient_sync(True) before the last backward pass of a minibatch"
+            return InputError(problem, fix=fix)
+        problem = f"a gradient of {piece.name} came when those of its unit had been pushed"
+        return InputError(problem, fix="call backward(), and leave torch.autocast, after each microbatch")
+
+
+class TouchedGradients(Guard):
+    """Those of the last minibatch are gone before this one has any, and those on their way are left alone."""
+
+    def before_push(self, unit: Unit) -> Refusals:
+        for piece in unit.trainable if self.loop.look is not None else ():
+            if piece.parameter.grad is not None and not isinstance(piece.parameter.grad, PendingGradient):
+                problem = f"the gradient of {piece.name} is still there when the next minibatch has one"
+                yield InputError(problem, fix=self.loop.remedies.left)
+
+    def throughout(self, unit: Unit) -> Refusals:
+        pending = self.loop.minibatch.pending.of(unit)
+        for piece in unit.trainable:
+            gradient = piece.parameter.grad
+            if gradient is None if not pending else id(gradient) in pending:
+                continue
+            done = "dropped" if gradient is None else "set"
+            problem = f"the gradient of {piece.name} was {done} before settle()"
+            yield InputError(problem, fix=self.loop.remedies.leave)

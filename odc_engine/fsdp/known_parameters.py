@@ -1,0 +1,34 @@
+"""Which parameters a model has: loading by assignment puts others in their places."""
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from odc_engine.fsdp.units import Unit
+
+_REPLACED = "odc_replaced"
+
+
+class KnownParameters:
+    """Of all units, as they are when this is made."""
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        pieces = [piece for unit in units for piece in unit.pieces]
+        self._sharded: dict[int, Tensor] = {id(piece.parameter): piece.parameter for piece in pieces}
+        self._whole = {id(piece.managed.whole) for piece in pieces}
+
+    def has_any(self, parameters: Iterable[Tensor]) -> bool:
+        return any(id(each) in self._sharded for each in parameters)
+
+    def has_whole(self, parameter: Tensor) -> bool:
+        """Whether it is one that FSDP2 shows while a unit is whole."""
+        return id(parameter) in self._whole
+
+    def mark_replaced(self, former: "KnownParameters") -> None:
+        for number, parameter in former._sharded.items():
+            if number not in self._sharded:
+                setattr(parameter, _REPLACED, True)
+
+
+def was_replaced(parameter: Tensor) -> bool:
+    return hasattr(parameter, _REPLACED)
