@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from odc_engine.backends.backend import Processes
@@ -84,6 +85,6 @@ class Behind(Processes):
     node: int = 2
     rate: float = 1e8
 
-    def memory(self, host: Host) -> PeerMemory:
+    def memory(self, host: Host, device: torch.device | None = None) -> PeerMemory:  # noqa: ARG002
         assert isinstance(host, SharedMemory)  # it is one machine
         return Cards(host, self.node, self.rate)

@@ -13,6 +13,8 @@ from odcsim.program import SHARDINGS, SYNCS, sync_named
 from odcsim.recipe import USUAL, Recipe
 
 if TYPE_CHECKING:
+    import torch
+
     from odc_engine.backends.base import Collectives, Host, PeerMemory
     from odc_engine.places.place import Place
 
@@ -81,8 +83,9 @@ class Processes(Backend):
     library: str = ""  # whose collectives they are, where it is a rival
 
     @abstractmethod
-    def memory(self, host: "Host") -> "PeerMemory | Collectives":
-        """What a device has of it. `host`: the same devices, which can meet already. All make it together."""
+    def memory(self, host: "Host", device: "torch.device | None" = None) -> "PeerMemory | Collectives":
+        """What a device has of it. `host`: the same devices, which can meet already. `device`: where its parameters
+        are, None before it has any. All make it together."""
 
     def env(self, use: Use) -> dict[str, str]:  # noqa: ARG002
         """More for a process's environment, before it touches CUDA."""

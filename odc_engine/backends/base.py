@@ -104,6 +104,16 @@ class PeerMemory(Counting):
         return self.place.device
 
     @property
+    def why_not_add(self) -> str:
+        """Why devices cannot all add to one sum of each at once and lose nothing, "" where they can: the same words on
+        all. Known before there are arenas, but of a far memory, whose near devices are not."""
+        return ""
+
+    def elsewhere(self, device: int) -> bool:  # noqa: ARG002
+        """Whether a near device's arena lies on another GPU than this one's. Known once there are arenas."""
+        return False
+
+    @property
     def near(self) -> range:
         """Devices whose arenas `view` shows, this one among them. Known once there are arenas."""
         return range(self.size)

@@ -14,8 +14,11 @@ from odc_engine.started import started
 from odcsim.errors import InputError
 
 
-def own(host: Host) -> int:
-    """The number of a device's GPU among this machine's."""
+def own(host: Host, device: torch.device | None = None) -> int:
+    """The number of a device's GPU among those that its process sees: where its parameters are. Without any it is a
+    process of the engine's own, which has the GPU of its rank on this machine."""
+    if device is not None and device.index is not None:
+        return device.index
     place = started()
     return place.local_rank if place else host.rank
 
@@ -84,8 +87,13 @@ def check_sizes(group: dist.ProcessGroup | None, nbytes: int, room: Callable[[in
     agreed(group, lambda: room(nbytes))
 
 
-def check_room(nbytes: int) -> None:
-    free, _ = torch.cuda.mem_get_info()
+def check_room(nbytes: int, device: torch.device) -> None:
+    """What torch's allocator keeps without a user is given back before it is taken for lacking."""
+    free, _ = torch.cuda.mem_get_info(device)
+    if nbytes > free:
+        with torch.cuda.device(device):
+            torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(device)
     if nbytes > free:
         raise InputError(
             f"an arena of {nbytes / 1e9:.1f} GB does not fit into the GPU's {free / 1e9:.1f} GB that are free",

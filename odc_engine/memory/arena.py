@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from odc_engine.backends.base import MAIN, Lockable, PeerMemory
+from odc_engine.backends.links import SLOTS
 from odc_engine.memory.brought import Brought
 from odcsim.errors import InputError
 
@@ -65,6 +66,7 @@ class Arena:
         if memory.size % self.per_node:
             raise InputError(f"nodes of {per_node} for {memory.size} devices", fix="give a divisor of the devices")
         self.nodes = memory.size // self.per_node
+        self._check_adding()
         self._slots = self.per_node if accumulate == "slots" else 1
         self._weights: list[int] = []
         self._grads: list[int] = []
@@ -79,6 +81,7 @@ class Arena:
         self._row = aligned(4 * self.per_node)
         self._spare = self._flags + self._row * len(self.units)
         memory.allocate(self._spare + self._spare_size())
+        self._check_adding()  # a far memory knows only now whom it has addresses of
         self._check_reach()
         self._brought = self._told_by_node()
         # Whose shards are gathered and pushed to by addresses: all, where a node holds a part for each.
@@ -110,6 +113,10 @@ class Arena:
         rows = [self._bytes(device, self._flags, size).view(torch.int32) for device in node]
         tables = [each.view(len(self.units), self._row // 4)[:, : len(node)] for each in rows]
         return Brought(self.memory, tables, node.start)
+
+    def _check_adding(self) -> None:
+        if self.accumulate != "slots" and (why := self.memory.why_not_add):
+            raise InputError(why, fix=SLOTS)
 
     def _check_reach(self) -> None:
         """Raise InputError, on all devices alike, where a transport does not reach what it would have to."""

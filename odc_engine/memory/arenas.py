@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -14,8 +15,8 @@ from odc_engine.memory.far import FarArena
 
 def memory_for(model: nn.Module, timeout: float, group: dist.ProcessGroup | None) -> PeerMemory:
     """Arenas where the parameters are, of the usual backend there. `group`: of these devices, not of all."""
-    device = "cuda" if any(p.is_cuda for p in model.parameters()) else "cpu"
-    memory = backends.usual(device).memory(SharedMemory(group, timeout))
+    device = next((p.device for p in model.parameters() if p.is_cuda), torch.device("cpu"))
+    memory = backends.usual(device.type).memory(SharedMemory(group, timeout), device)
     assert isinstance(memory, PeerMemory)
     return memory
 

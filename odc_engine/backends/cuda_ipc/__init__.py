@@ -7,16 +7,25 @@ from odc_engine.backends.backend import BOTH, Use
 from odc_engine.backends.gpu_row import GpuProcesses
 
 if TYPE_CHECKING:
+    import torch
+
     from odc_engine.backends.base import Host, PeerMemory
 
 
 class _CudaIpc(GpuProcesses):
-    def memory(self, host: "Host") -> "PeerMemory":
+    def memory(self, host: "Host", device: "torch.device | None" = None) -> "PeerMemory":
         from odc_engine.backends.cuda_ipc.memory import CudaMemory
+        from odc_engine.backends.shm.files import agreed
         from odc_engine.backends.shm.memory import SharedMemory
 
         assert isinstance(host, SharedMemory)  # it runs on one machine
-        return CudaMemory(host)
+        return CudaMemory(host, agreed(host.group, lambda: self._checked(host, device)))
+
+    def _checked(self, host: "Host", device: "torch.device | None") -> "torch.device":
+        from odc_engine.backends import gpus
+
+        gpus.refuse_without_gpus(self.name)
+        return self.gpu(host, device)
 
     def needs(self, use: Use) -> None:  # noqa: ARG002
         from odc_engine.backends import gpus

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from odc_engine.backends import links
 from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
 from odc_engine.backends.cuda_ipc.arenas import provided
-from odc_engine.backends.gpus import check_room, check_sizes, refuse_without_gpus
+from odc_engine.backends.gpus import check_room, check_sizes
 from odc_engine.backends.patience import LOOKS, did_not_come
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import PeerLost
@@ -23,18 +24,31 @@ _FLAGS = 4096  # bytes behind the arena in which lanes meet: 32 bits of each dev
 
 
 class CudaMemory(PeerMemory):
-    """`host`: the same devices as processes, for meetings and to name who is gone."""
+    """`host`: the same devices as processes, for meetings and to name who is gone. `device`: where the arena lies. What
+    is present to the caller stays so."""
 
-    def __init__(self, host: SharedMemory) -> None:
-        refuse_without_gpus("cuda_ipc")
+    def __init__(self, host: SharedMemory, device: torch.device) -> None:
         self.host, self.rank, self.size, self.timeout = host, host.rank, host.size, host.timeout
-        self.place = WholeGpu(torch.device("cuda", self.rank % torch.cuda.device_count()))
-        torch.cuda.set_device(self.device)
+        self.place = WholeGpu(device)
+        self._links = links.asked(host.group, device)
+        self._links.refuse_torn()
         self._arenas: list[Tensor] = []
         self._keep: Any = None
 
+    @property
+    def why_not_add(self) -> str:
+        return self._links.why_not_add()
+
+    def elsewhere(self, device: int) -> bool:
+        return self._links.elsewhere(self.rank, device)
+
     def allocate(self, nbytes: int) -> None:
-        check_sizes(self.host.group, nbytes, check_room)
+        check_sizes(self.host.group, nbytes, lambda nbytes: check_room(nbytes, self.device))
+        with torch.cuda.device(self.device):
+            self._allocate(nbytes)
+        self.meet(MAIN)
+
+    def _allocate(self, nbytes: int) -> None:
         group = self.host.group or dist.group.WORLD
         assert group is not None
         self._arenas, self._keep = provided(nbytes + _FLAGS, group, self.device)
@@ -47,7 +61,6 @@ class CudaMemory(PeerMemory):
         room = -(-4 * self.size // transfers.ALIGN) * transfers.ALIGN
         self._flags = [transfers.Shards(table, self.rank, nbytes + room * r, self.size) for r in range(ROOMS)]
         self._arenas = [arena[:nbytes] for arena in self._arenas]
-        self.meet(MAIN)
 
     def view(self, device: int) -> Tensor:
         return self._arenas[device]

@@ -6,6 +6,8 @@ from odc_engine.backends.backend import COLLECTIVES, Use
 from odc_engine.backends.gpu_row import GpuProcesses
 
 if TYPE_CHECKING:
+    import torch
+
     from odc_engine.backends.base import Collectives, Host
 
 
@@ -13,11 +15,11 @@ POLICY, NO_SM = "NCCL_CTA_POLICY", "2"
 
 
 class _Nccl(GpuProcesses):
-    def memory(self, host: "Host") -> "Collectives":
+    def memory(self, host: "Host", device: "torch.device | None" = None) -> "Collectives":
         from odc_engine.backends import gpus
-        from odc_engine.backends.nccl import device
+        from odc_engine.backends.nccl import device as collectives
 
-        return device.NcclDevice(host, gpus.own(host))
+        return collectives.NcclDevice(host, gpus.own(host, device))
 
     def env(self, use: Use) -> dict[str, str]:
         """NCCL gathers by copy engines where it may use no SM, and buffers are registered."""

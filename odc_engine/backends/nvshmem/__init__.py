@@ -8,16 +8,18 @@ from odc_engine.started import started
 from odcsim.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from odc_engine.backends.base import Host, PeerMemory
 
 
 class _NvshmemGpus(GpuProcesses):
-    def memory(self, host: "Host") -> "PeerMemory":
+    def memory(self, host: "Host", device: "torch.device | None" = None) -> "PeerMemory":
         from odc_engine.backends import gpus
         from odc_engine.backends.nvshmem import library
         from odc_engine.backends.nvshmem.memory import NvshmemMemory
 
-        return NvshmemMemory(host, library.Nvshmem(gpus.own(host)))
+        return NvshmemMemory(host, library.Nvshmem(gpus.own(host, device)))
 
     def needs(self, use: Use) -> None:
         from odc_engine.backends.nvshmem import library
@@ -32,12 +34,12 @@ class _NvshmemGpus(GpuProcesses):
 class _NvshmemKernels(_NvshmemGpus):
     """Memory as the other row has it; kernels call NVSHMEM themselves, where else the host calls it for each device."""
 
-    def memory(self, host: "Host") -> "PeerMemory":
+    def memory(self, host: "Host", device: "torch.device | None" = None) -> "PeerMemory":
         from odc_engine.backends import gpus
         from odc_engine.backends.nvshmem import library
         from odc_engine.backends.nvshmem.memory import NvshmemMemory
 
-        return NvshmemMemory(host, library.DeviceNvshmem(gpus.own(host)))
+        return NvshmemMemory(host, library.DeviceNvshmem(gpus.own(host, device)))
 
 
 ROW = _NvshmemGpus(

@@ -116,7 +116,7 @@ class Nvshmem:
         torch.cuda.set_device(self.device)
 
     def room(self, nbytes: int) -> None:
-        check_room(taken(nbytes))
+        check_room(taken(nbytes), self.device)
         check_heap(nbytes)
 
     def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:

@@ -6,11 +6,13 @@ from odc_engine.backends import gloo
 from odc_engine.backends.backend import BOTH, Processes
 
 if TYPE_CHECKING:
+    import torch
+
     from odc_engine.backends.base import Host, PeerMemory
 
 
 class _Shm(Processes):
-    def memory(self, host: "Host") -> "PeerMemory":
+    def memory(self, host: "Host", device: "torch.device | None" = None) -> "PeerMemory":  # noqa: ARG002
         from odc_engine.backends.shm.memory import SharedMemory
 
         assert isinstance(host, SharedMemory)  # it runs on one machine

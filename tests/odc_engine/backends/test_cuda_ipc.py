@@ -8,8 +8,8 @@ import work
 from teams import file_of, minibatch
 from work import Case
 
+from odc_engine.backends import cuda_ipc
 from odc_engine.backends.base import MAIN
-from odc_engine.backends.cuda_ipc.memory import CudaMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.cli import main
 from odc_engine.fsdp import on_demand as fsdp
@@ -18,7 +18,6 @@ from odc_engine.places.place import HOST, Processor
 from odc_engine.places.streams import StreamLane
 from odc_engine.runs.verify import BOUND
 from odcsim import schedule
-from odcsim.errors import InputError
 from odcsim.recipe import ACCUMULATE
 
 needs_triton = pytest.mark.skipif(
@@ -45,9 +44,13 @@ def test_without_a_gpu_it_is_refused_in_a_line(command, tmp_path, capsys):
 
 
 @no_gpu
-def test_as_a_library_it_is_refused_too():
-    with pytest.raises(InputError, match="needs NVIDIA GPUs"):
-        CudaMemory(None)
+def test_as_a_library_it_is_refused_too(pools):
+    for found in pools(2).run(refused_as_a_library):
+        assert found.startswith("backend cuda_ipc needs NVIDIA GPUs")
+
+
+def refused_as_a_library(_):
+    return work.told(lambda: cuda_ipc.ROW.memory(SharedMemory(timeout=30.0), torch.device("cuda", 0)))
 
 
 def on_arena(rank, accumulate):

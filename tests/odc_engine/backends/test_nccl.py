@@ -91,7 +91,8 @@ def moved(_, size):
     """Every way of a GPU's ground, by gloo and in shared memory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nccl, "NcclDevice", OnCpu)
-        patch.setattr("odc_engine.backends.cuda_ipc.memory.CudaMemory", lambda shared: shared)
+        patch.setattr("odc_engine.backends.cuda_ipc.memory.CudaMemory", lambda shared, _: shared)
+        patch.setattr(type(cuda_ipc.ROW), "_checked", lambda *_: torch.device("cpu"))
         patch.setattr(bench, "lasted", lambda move, repeats: (move(), repeats * 1e-3)[1])
         patch.setattr(nccl, "_cuda", SimpleNamespace(set_device=lambda _: None, synchronize=lambda _: None))
         ground = GpuGround(cuda_ipc.ROW, SharedMemory(timeout=30.0))

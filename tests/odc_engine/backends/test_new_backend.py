@@ -71,7 +71,7 @@ class Toy(Processes):
 
     folder: str = ""
 
-    def memory(self, host):
+    def memory(self, host, device=None):  # noqa: ARG002
         Path(self.folder, str(host.rank)).touch()
         return host
 
