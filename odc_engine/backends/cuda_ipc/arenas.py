@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.cuda_ipc import symmetric
+from odcsim.errors import InputError
 
 Result = TypeVar("Result")
 
@@ -23,11 +24,25 @@ def provided(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tup
         every, problem = _tried(group, lambda: symmetric.mapped(mine, group))
         if every is not None:
             return every
+    del mine  # or there would be two of each
     if group.rank() == 0:
         print(f"odc_engine: CUDA IPC handles instead of symmetric memory ({problem})", file=sys.stderr, flush=True)
+    return _by_handles(nbytes, group, device)
+
+
+def _by_handles(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tuple[list[Tensor], Any]:
     from odc_engine.backends.cuda_ipc import legacy_ipc
 
-    return legacy_ipc.arenas(nbytes, group, device)
+    shown, problem = _tried(group, lambda: legacy_ipc.own(nbytes, device))
+    if shown is not None:
+        told = legacy_ipc.told_by_all(shown, group)
+        every, problem = _tried(group, lambda: legacy_ipc.mapped(shown, told, group.rank()))
+        if every is not None:
+            return every
+    raise InputError(
+        f"GPUs do not map each other's memory ({problem})",
+        fix="use NCCL (--backend torch, or FSDP2 as it is), or ask 'odc_engine doctor --gpu-selftest'",
+    )
 
 
 def _tried(group: dist.ProcessGroup, attempt: Callable[[], Result]) -> tuple[Result | None, str]:

@@ -6,8 +6,10 @@ torch's symmetric memory is stood in for as it is in 2.11 and 2.13: its backend 
 import pytest
 import torch
 import torch.distributed as dist
+import work
 
 from odc_engine.backends.cuda_ipc import arenas, legacy_ipc
+from odc_engine.backends.cuda_ipc.legacy_ipc import Shown
 
 SYMMETRIC = "torch.distributed._symmetric_memory"
 
@@ -47,7 +49,8 @@ def provided(rank, backend, fails):
     """Which way this device went. `fails`: of each device, what of symmetric memory raises there."""
     with pytest.MonkeyPatch.context() as patch:
         stand_in(patch, backend, fails[rank])
-        patch.setattr(legacy_ipc, "arenas", lambda *_: ([], "handles"))
+        patch.setattr(legacy_ipc, "own", lambda *_: Shown(torch.zeros(64, dtype=torch.uint8), ("how",)))
+        patch.setattr(legacy_ipc, "mapped", lambda *_: ([], "handles"))
         every, keep = arenas.provided(64, dist.group.WORLD, torch.device("cpu"))
         return "handles" if keep == "handles" else [int(arena[0]) for arena in every]
 
@@ -77,3 +80,27 @@ def test_one_device_says_what_failed_and_where(pools):
     first, second = pools(2).run(said, ["", "rendezvous"])
     wanted = "odc_engine: CUDA IPC handles instead of symmetric memory (device 1: RuntimeError: no rendezvous here)\n"
     assert (first, second) == (wanted, "")
+
+
+def with_neither(rank, fails):
+    """Symmetric memory fails everywhere, and on these devices what comes in its place."""
+
+    def fail(*_):
+        raise RuntimeError("CUDA error: peer access is not supported")
+
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in(patch, fails="empty")
+        shown = Shown(torch.zeros(64, dtype=torch.uint8), ("how",))
+        patch.setattr(legacy_ipc, "own", fail if fails[rank] == "own" else lambda *_: shown)
+        patch.setattr(legacy_ipc, "mapped", fail if fails[rank] == "mapped" else lambda *_: ([], "handles"))
+        return work.told(lambda: arenas.provided(64, dist.group.WORLD, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("fails", [("own", ""), ("", "mapped")])
+def test_where_neither_goes_all_are_told_the_same(pools, fails):
+    first, second = pools(2).run(with_neither, fails)
+    device = 0 if fails[0] else 1
+    wanted = f"GPUs do not map each other's memory (device {device}: RuntimeError: CUDA error: peer access is not supp"
+    assert first == second
+    assert first.startswith(wanted)
+    assert "NCCL" in first
