@@ -24,7 +24,7 @@ def provided(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tup
         every, problem = _tried(group, lambda: symmetric.mapped(mine, group))
         if every is not None:
             return every
-    del mine  # or there would be two of each
+    mine = None  # or there would be two of each
     if group.rank() == 0:
         print(f"odc_engine: CUDA IPC handles instead of symmetric memory ({problem})", file=sys.stderr, flush=True)
     return _by_handles(nbytes, group, device)
