@@ -39,6 +39,7 @@ from odc_engine.fsdp.optimizers.steps import Steps
 from odc_engine.fsdp.pending_gradients import drop_gradients
 from odc_engine.fsdp.phase import Phase
 from odc_engine.fsdp.plugs import Gather, Push
+from odc_engine.fsdp.precision import check_precision
 from odc_engine.fsdp.remedies import Remedies
 from odc_engine.fsdp.replicas import Replicas
 from odc_engine.fsdp.retry.halving import halved
@@ -93,6 +94,7 @@ class OnDemand(Communication):
             self.meets, self.recorder = meets, recorder or Silence()
             groups = sharded_groups(model) if self.size > 1 else []
             opened.enter_context(stock_afterwards(groups))
+            check_precision(groups)
             self.replicas = Replicas(groups, next(model.parameters()).device)
             self.scales = [scale(group, self.size * self.replicas.count, average=average) for group in groups]
             self.units = units_of(groups)

@@ -5,7 +5,7 @@ import warnings
 import torch
 from nets import Dropping
 from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from users import User
 
 from habits import habit
@@ -147,6 +147,19 @@ def _offloaded(model: nn.Module) -> None:
     for layer in model.layers:
         fully_shard(layer, offload_policy=CPUOffloadPolicy(pin_memory=False))
     fully_shard(model, offload_policy=CPUOffloadPolicy(pin_memory=False))
+
+
+def _in_half_precision(model: nn.Module) -> None:
+    policy = MixedPrecisionPolicy(param_dtype=torch.float16)
+    for layer in model.layers:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+
+
+@habit(wrap=_in_half_precision)
+def in_half_precision(user: User) -> None:
+    """`MixedPrecisionPolicy(param_dtype=torch.float16)`"""
+    user.minibatch()
 
 
 @habit(wrap=_offloaded)

@@ -1,15 +1,19 @@
 """What one-sided communication cannot do is refused by name, in one line."""
 
+from types import SimpleNamespace
+
 import nets
 import pytest
+import torch
 import work
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from work import Case, told
 
 from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine.fsdp.precision import check_precision
 
 PAIR = Case((2, 1))
 
@@ -52,7 +56,59 @@ def only_layers_sharded():
     return model
 
 
+def mixed(**precision):
+    return fully_shard(nn.Linear(8, 8), mp_policy=MixedPrecisionPolicy(**precision))
+
+
+def half_precision():
+    return fully_shard(nn.Linear(8, 8).half())
+
+
+def half_precision_computed():
+    return mixed(param_dtype=torch.float16)
+
+
+def half_precision_reduced():
+    return mixed(param_dtype=torch.bfloat16, reduce_dtype=torch.float16)
+
+
+def half_precision_frozen():
+    model = nn.Sequential(fully_shard(nn.Linear(8, 8).half().requires_grad_(False)), nn.Linear(8, 8))
+    return fully_shard(model)
+
+
+def double_precision():
+    return fully_shard(nn.Linear(8, 8).double())
+
+
+def double_precision_reduced():
+    return mixed(reduce_dtype=torch.float64)
+
+
+def complex_numbers():
+    return fully_shard(nn.Linear(8, 8, dtype=torch.complex64))
+
+
+def eight_bits():
+    model = nn.Linear(8, 8, bias=False)
+    model.weight = nn.Parameter(model.weight.to(torch.float8_e4m3fn), requires_grad=False)
+    return fully_shard(model)
+
+
+def offloaded():
+    return fully_shard(nn.Linear(8, 8), offload_policy=CPUOffloadPolicy(pin_memory=False))
+
+
 REFUSED = [
+    (half_precision, "parameter weight is float16; use float32 or bfloat16"),
+    (half_precision_computed, "unit root computes in float16, by its MixedPrecisionPolicy; use torch.bfloat16"),
+    (half_precision_reduced, "unit root reduces in float16, by its MixedPrecisionPolicy; leave reduce_dtype out"),
+    (half_precision_frozen, "parameter 0.weight is float16"),
+    (double_precision, "parameter weight is float64"),
+    (double_precision_reduced, "unit root reduces in float64"),
+    (complex_numbers, "parameter weight is complex64"),
+    (eight_bits, "parameter weight is float8_e4m3fn"),
+    (offloaded, "unit root keeps its parameters on the CPU, by CPUOffloadPolicy; leave offload_policy out"),
     (nets.Net, "the model is not sharded; call torch.distributed.fsdp.fully_shard on it first"),
     (only_layers_sharded, "the model is not sharded"),
     (dim_one, "parameter weight is placed as S(1); shard along the first dimension"),
@@ -93,3 +149,40 @@ def unfreeze_late(rank, case):
     with work.device(case) as (model, _):
         model.layers[0].up.weight.requires_grad_(True)
         return told(lambda: case.loss(model, rank, 0).backward())
+
+
+class Packed(SimpleNamespace):
+    """A tensor that says itself what of it is gathered, as float8's of other packages."""
+
+    fsdp_pre_all_gather = None
+
+
+def test_what_packs_its_own_bytes_is_refused():
+    weight = SimpleNamespace(name="weight", local=Packed(dtype=torch.bfloat16))
+    own = SimpleNamespace(mp_policy=MixedPrecisionPolicy(), offload_policy=OffloadPolicy())
+    told = work.told(lambda: check_precision([SimpleNamespace(name="root", own=own, parameters=[weight])]))
+    assert told.startswith("parameter weight is gathered as its Packed has it; shard plain tensors")
+
+
+REDUCED = [None, torch.bfloat16, torch.float32]
+
+
+@pytest.mark.parametrize("reduced", REDUCED)
+def test_sums_are_of_32_bits_whatever_is_reduced_in(pools, reduced):
+    """Of 2 x 8 gradients of 1 + 2^-7 no sum in bf16 would be exact. What is pushed is bf16 in any case."""
+    for found in pools(2).run(summed, reduced):
+        assert found == [16 * (1 + 2**-7)] * 8
+
+
+def summed(_, reduced):
+    model = nn.Linear(8, 1, bias=False)
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced)
+    fully_shard(model, mp_policy=precision)
+    odc = OnDemand(model)
+    for _ in range(8):
+        model(torch.full((1, 8), 1 + 2**-7)).sum().backward()
+    odc.settle()
+    found = model.weight.grad.full_tensor()[0].tolist()
+    odc.publish()
+    odc.close()
+    return found

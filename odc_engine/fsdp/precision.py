@@ -1,0 +1,48 @@
+"""What of a model's precision and place the engine does not move: refused when it is made, on processors as on GPUs.
+
+Kernels and arenas take float32 and bfloat16, and sums are float32. float16 would need its loss scaled by what all
+devices agree on, float64 would lose half of its digits in a sum.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.fsdp import CPUOffloadPolicy
+
+from odc_engine.fsdp.groups import Group
+from odcsim.errors import InputError
+
+MOVED = (torch.float32, torch.bfloat16)
+
+
+def check_precision(groups: Sequence[Group]) -> None:
+    for group in groups:
+        _check_place(group)
+        policy = group.own.mp_policy
+        for what, dtype, fix in (
+            ("computes", policy.param_dtype, "use torch.bfloat16 for param_dtype, or leave it out"),
+            ("reduces", policy.reduce_dtype, "leave reduce_dtype out: sums are float32 whatever it is"),
+        ):
+            if dtype not in (None, *MOVED):
+                raise InputError(f"unit {group.name} {what} in {_named(dtype)}, by its MixedPrecisionPolicy", fix=fix)
+        _check_parameters(group)
+
+
+def _check_place(group: Group) -> None:
+    if isinstance(group.own.offload_policy, CPUOffloadPolicy):
+        problem = f"unit {group.name} keeps its parameters on the CPU, by CPUOffloadPolicy"
+        raise InputError(problem, fix="leave offload_policy out: peers read parameters where they compute")
+
+
+def _check_parameters(group: Group) -> None:
+    for parameter in group.parameters:
+        if hasattr(parameter.local, "fsdp_pre_all_gather"):
+            problem = f"parameter {parameter.name} is gathered as its {type(parameter.local).__name__} has it"
+            raise InputError(problem, fix="shard plain tensors: float8 and quantized ones pack what they gather")
+        if parameter.local.dtype not in MOVED:
+            problem = f"parameter {parameter.name} is {_named(parameter.local.dtype)}"
+            raise InputError(problem, fix="use float32 or bfloat16: kernels move no other, and sums are float32")
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
