@@ -36,7 +36,9 @@ class GpuArena(Arena):
         self._launch = launch
         numbers = range(len(self.units))
         self._published = [self._at([self._weights_at(i, o)[0] for o in self._owners], i, "gather") for i in numbers]
-        self._copies = [Parts(shards, memory.rank - self._owners.start) for shards in self._shards]
+        self._elsewhere = [i for i, owner in enumerate(self._owners) if memory.elsewhere(self._stand_in(owner))]
+        own = memory.rank - self._owners.start
+        self._copies = [Parts(shards, own, elsewhere=self._elsewhere) for shards in self._shards]
         self._pushes = [self._pushes_of(unit) for unit in numbers]
 
     def _at(self, starts: list[int], unit: int, what: str) -> Shards:
@@ -64,7 +66,7 @@ class GpuArena(Arena):
             return Sums(slots, given, taken.view(torch.float32), self._slots, self._launch)
         given = [self._bytes(o, self._slot_start(unit, rank), size) for o in self._owners]
         told = [self._bytes(o, self._counts_at(unit), _COUNTS).view(torch.int32) for o in self._owners]
-        return AsTheyCame(slots, given, taken, told, self._launch)
+        return AsTheyCame(slots, given, taken, told, self._elsewhere, self._launch)
 
     @staticmethod
     def _slot_size(unit: UnitShape) -> int:

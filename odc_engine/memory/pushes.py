@@ -72,21 +72,27 @@ class AsTheyCame(Pushes):
     are a sum from the first on. A device's slot at itself is a sum at all times, and takes everybody's in the end.
 
     `given`: bytes of this device's slots at all owners. `taken`: of everybody's for this device, as many each. `told`:
-    of each device, what lies in its slots at others, and in the one at itself.
+    of each device, what lies in its slots at others, and in the one at itself. `elsewhere`: owners on other GPUs.
     """
 
     def __init__(
-        self, slots: Shards, given: Sequence[Tensor], taken: Tensor, told: Sequence[Tensor], launch: Launch
+        self,
+        slots: Shards,
+        given: Sequence[Tensor],
+        taken: Tensor,
+        told: Sequence[Tensor],
+        elsewhere: Sequence[int],
+        launch: Launch,
     ) -> None:
         n, rank, half = slots.n, slots.rank, taken.numel() // len(given) // 2
         self._slots, self._taken, self._launch = slots, taken, launch
         self._sums = [slot[: 4 * n].view(torch.float32) for slot in given]
         self._halves = [[slot[at : at + 2 * n].view(torch.bfloat16) for slot in given] for at in (0, half)]
-        self._whole = Parts(self._sums, rank)
-        self._copies = [Parts(parts, rank, others=True) for parts in self._halves]
+        self._whole = Parts(self._sums, rank, elsewhere=elsewhere)
+        self._copies = [Parts(parts, rank, elsewhere=elsewhere, others=True) for parts in self._halves]
         own = transfers.table([given[rank].data_ptr()], taken.device)
         self._own = Shards(own, 0, 0, n)
-        self._told, self._hears = told[rank], Parts(told, rank)
+        self._told, self._hears = told[rank], Parts(told, rank, elsewhere=elsewhere)
         self._counts = torch.empty(len(told), told[rank].numel(), dtype=torch.int32, device=taken.device)
         self._held = 0  # at others
 

@@ -3,6 +3,7 @@ converted its arguments."""
 
 import ctypes
 import random
+from collections import Counter
 
 import pytest
 from cuda.bindings import driver as real
@@ -25,9 +26,11 @@ class FakeCopies:
         else:
             raise AssertionError("a driver answered")
         assert len(dsts) == len(srcs) == len(sizes) == count
-        assert (len(attrs), starts, kinds) == (1, [0], 1)
-        assert attrs[0].srcAccessOrder == real.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
-        assert attrs[0].flags == real.CUmemcpyFlags.CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE
+        assert len(attrs) == len(starts) == kinds
+        assert starts[0] == 0
+        assert starts == sorted(set(starts))
+        for how in attrs:
+            assert how.srcAccessOrder == real.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
         self.batches.append((stream, count))
         if self._status == real.CUresult.CUDA_SUCCESS:
             for i in self._drawn.sample(range(count), count):
@@ -39,4 +42,5 @@ def install(patch: pytest.MonkeyPatch, fake: FakeCopies, stream: int = 7) -> Fak
     """Tensors of a processor are taken for a GPU's from now on, as far as copies go."""
     patch.setattr(copies, "_driver", lambda: fake)
     patch.setattr(copies, "_stream", lambda _: stream)
+    patch.setattr(copies, "_counts", Counter())
     return fake

@@ -27,24 +27,25 @@ def without_a_driver():
 @given(
     count=st.integers(1, 5),
     n=st.integers(0, 9),
-    first=st.integers(0, 4),
+    own=st.integers(0, 4),
+    elsewhere=st.sets(st.integers(0, 4)),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     driver=st.sampled_from([FakeCopies, lambda: FakeCopies(REFUSING), lambda: None]),
     stream=st.sampled_from([0, 7]),
 )
-def test_parts_come_to_their_places_and_back(count, n, first, dtype, driver, stream):
+def test_parts_come_to_their_places_and_back(count, n, own, elsewhere, dtype, driver, stream):
     with pytest.MonkeyPatch.context() as patch:
         fake = fake_copies.install(patch, driver(), stream)
         expected = torch.randn(count * n).to(dtype)
         parts = [part.clone() for part in expected.view(count, n)]
         whole = torch.zeros(count * n, dtype=dtype)
-        between = Parts(parts, first % count)
+        between = Parts(parts, own % count, elsewhere=elsewhere)
         between.collect(whole)
         assert torch.equal(whole, expected)
         between.spread(-expected)
         assert torch.equal(torch.cat(parts), -expected)
         if isinstance(fake, FakeCopies):
-            assert fake.batches == [(7, count)] * (2 if n and stream else 0)
+            assert fake.batches == [(7, count - 1)] * (2 if n and stream and count > 1 else 0)
 
 
 def test_what_does_not_fit_is_refused():
@@ -54,7 +55,81 @@ def test_what_does_not_fit_is_refused():
             between.collect(whole)
 
 
-@pytest.mark.parametrize(("version", "known"), [(12070, False), (12080, True), (13000, True)])
+@pytest.mark.parametrize(("version", "known"), [(12070, False), (12080, False), (13000, True)])
 def test_older_drivers_take_no_batches(version, known, monkeypatch):
     monkeypatch.setattr(real, "cuDriverGetVersion", lambda: (real.CUresult.CUDA_SUCCESS, version))
     assert (copies._driver.__wrapped__() is real) is known
+
+
+# Under the real cuda-bindings, whose driver is `fake_driver.c`.
+
+CASES = [
+    # parts, own, elsewhere, others
+    (4, 2, [0, 1, 3], False),  # a GPU for each
+    (4, 2, [0, 1, 3], True),
+    (4, 1, [], False),  # all on one
+    (4, 0, [1, 2], False),  # two on each of two
+    (1, 0, [], False),
+]
+
+
+def moved(cases, stream):
+    """Of each: whether all came to its place and back, and bytes of a part. Then what was counted."""
+    copies._stream = lambda _: stream
+    found = []
+    for count, own, elsewhere, others in cases:
+        parts = [torch.full((8,), float(i)) for i in range(count)]
+        whole = torch.full((8 * count,), -1.0)
+        between = Parts(parts, own, elsewhere=elsewhere, others=others)
+        between.collect(whole)
+        wanted = torch.cat([-torch.ones(8) if others and i == own else part for i, part in enumerate(parts)])
+        right = torch.equal(whole, wanted)
+        between.spread(whole.add_(10))
+        back = [part[0].item() for part in parts]
+        wanted = [float(i) + 10 * (not (others and i == own)) for i in range(count)]
+        addresses = [part.data_ptr() for part in parts]
+        found.append([right and back == wanted, addresses, whole.data_ptr()])
+    return [found, copies.counts()]
+
+
+def test_a_batch_has_peers_alone_and_the_hint_for_those_on_other_gpus(fake_libraries):
+    answered = fake_libraries.ask(moved, CASES, 7, driver=13010)
+    found, counted = answered.value
+    batches = iter(answered.of("cuMemcpyBatchAsync"))
+    for (count, own, elsewhere, _), (right, addresses, whole) in zip(CASES, found, strict=True):
+        assert right
+        peers = [i for i in range(count) if i != own]
+        for into_whole in (True, False) if peers else ():
+            batch = next(batches)
+            bounds = [*batch["starts"], len(peers)]
+            hinted = {
+                addresses.index(at)
+                for start, stop, flag in zip(bounds, bounds[1:], batch["flags"], strict=False)
+                for at in batch["sources" if into_whole else "targets"][start:stop]
+                if flag
+            }
+            places = batch["targets" if into_whole else "sources"]
+            assert hinted == set(elsewhere)
+            assert batch["sizes"] == [32] * len(peers)
+            assert sorted((at - whole) // 32 for at in places) == peers
+            assert batch["orders"] == [1] * len(batch["starts"])
+            assert batch["stream"] == 7
+    assert next(batches, None) is None
+    assert counted == {"in a batch": 2 * 12}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("machine", "stream", "told"),
+    [
+        ({"refuse": "cuMemcpyBatchAsync=801"}, 7, "one by one: the driver answers CUDA_ERROR_NOT_SUPPORTED"),
+        ({"driver": 12080}, 7, "one by one: no driver takes batches"),
+        ({}, 0, "one by one: on the default stream"),
+    ],
+)
+def test_why_no_batch_was_taken_is_counted(fake_libraries, machine, stream, told):
+    answered = fake_libraries.ask(moved, CASES, stream, **machine)
+    found, counted = answered.value
+    assert all(right for right, *_ in found)
+    assert counted == {told: 2 * 12}
+    assert answered.calls == []
