@@ -164,7 +164,12 @@ class FarMemory(PeerMemory):
 
     @abstractmethod
     def send(self, device: int, start: int, data: Tensor) -> None:
-        """Copy bytes into a device's arena. `data` may be overwritten afterwards; `arrive` says when they are there."""
+        """Copy bytes into a device's arena. `data` stays as it is until `arrive` has said that they are there."""
+
+    def send_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
+        """Send ranges of the own arena to devices', as one batch. The same ones may go to several."""
+        for device, start, data in places:
+            self.send(device, start, data)
 
     @abstractmethod
     def arrive(self) -> None:

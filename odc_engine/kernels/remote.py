@@ -54,13 +54,6 @@ def get_nbi(target, source, nbytes, device, block: tl.constexpr):
     _get(target.to(tl.int64) + start, source.to(tl.int64) + start, size, device)
 
 
-@triton.jit(do_not_specialize=ANY)
-def get(target, source, nbytes, device, block: tl.constexpr):
-    """The same, and wait for them."""
-    get_nbi(target, source, nbytes, device, block)
-    _quiet()
-
-
 @triton.jit
 def quiet():
     """Wait for all that this device has asked for or sent."""
@@ -68,12 +61,12 @@ def quiet():
 
 
 @triton.jit(do_not_specialize=ANY)
-def put(target, source, nbytes, device, block: tl.constexpr):
-    """Copy bytes from here to where `target` lies in another device's arena."""
+def put_nbi(target, source, nbytes, device, block: tl.constexpr):
+    """Send bytes from here to where `target` lies in another device's arena. They are there when a kernel behind this
+    one has quieted, and what they are sent from is free then, too."""
     start = tl.program_id(0).to(tl.int64) * block
     size = tl.minimum(nbytes - start, block).to(tl.int64)
     _put(target.to(tl.int64) + start, source.to(tl.int64) + start, size, device)
-    _quiet()
 
 
 def initialize_on_load(initialize: Callable[[int], Any]) -> Callable[[], None]:

@@ -2,9 +2,9 @@
 
 Near devices' parts move as in any other arena. Each device has a slot at every owner, near or far, and nobody else
 writes to it. The first gradients of a minibatch are sent over what is in the slot; later ones are added to what the
-slot holds, which is fetched for it: that takes no more memory, and gives the same bits as adding in place. Nothing
-waits for what was sent but the next one to the same slots, and the minibatch's end: it travels while the device
-computes on.
+slot holds, which is fetched for it: that takes no more memory, and gives the same bits as adding in place. All owners'
+parts of a unit are under way at once. Nothing waits for them but the next push and the minibatch's end: they travel
+while the device computes on.
 
 Under hybrid sharding gathers and pushes stay among near devices, in atomic sums as well as in slots. Between nodes goes
 what has to, once: each counterpart adds up in its own arena what its node has pushed for an owner, who fetches the
@@ -12,17 +12,20 @@ sum; and after publishing a device fetches each counterpart's shard for the whol
 
 A network reaches an arena and nothing else, so bytes pass through spare room in it: one place for each lane, since the
 transfers of a lane follow one another. There is room for what all others have of a unit, so that all of it is on
-its way at once, and is waited for once.
+its way at once, and is waited for once. Sums have no more than `ROOM`: of larger units as much of every owner's part
+goes at once as fits, round after round.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from odc_engine.backends.base import FarMemory
-from odc_engine.memory.arena import NOTES, Arena, UnitShape, aligned
+from odc_engine.memory.arena import ALIGN, NOTES, Arena, UnitShape, aligned
 from odcsim.errors import InputError
+
+ROOM = 256 << 20  # bytes for sums on their way: a round takes milliseconds then, beside which its start is nothing
 
 
 class FarArena(Arena):
@@ -37,15 +40,12 @@ class FarArena(Arena):
         super().__init__(memory, units, accumulate, per_node)
         ring = [(memory.rank + i) % memory.size for i in range(1, memory.size)]
         self._far = [device for device in ring if device not in self._owners]
-        gathered, sums = self._rooms()
-        fetched, sent = self._spare, self._spare + gathered
-        held = sent + self._longest
-        self._fetched = self._bytes(memory.rank, fetched, gathered)
-        self._sent = self._bytes(memory.rank, sent, self._longest).view(torch.float32)
-        self._held = self._bytes(memory.rank, held, sums).view(torch.float32)
-        self._notes_of = self._bytes(memory.rank, held + sums, NOTES)
+        gathered, sums, notes = self._rooms()
+        self._fetched = self._bytes(memory.rank, self._spare, gathered)
+        self._sums = self._bytes(memory.rank, self._spare + gathered, sums).view(torch.float32)
+        self._notes_of = self._bytes(memory.rank, self._spare + gathered + sums, notes)
         self._given: set[int] = set()  # units that far owners have got something of in this minibatch
-        self._on_the_way: set[int] = set()  # and those of which it may not have arrived
+        self._on_the_way = False  # sums that may not have arrived, and so are in their room yet
 
     def _check_reach(self) -> None:
         near, size, k = self._remote.every_near, self.memory.size, self.per_node
@@ -62,13 +62,20 @@ class FarArena(Arena):
             raise InputError(f"nodes of {k}: {told}", fix=f"use --devices-per-node {whole}")
 
     def _spare_size(self) -> int:
-        return sum(self._rooms()) + self._longest + NOTES + super()._spare_size()
+        return sum(self._rooms()) + super()._spare_size()
 
-    def _rooms(self) -> tuple[int, int]:
-        """Bytes for shards that are gathered from far devices, and for sums that are fetched."""
-        if self.nodes > 1:
-            return 0, self._longest * (self.nodes - 1)
-        return self._largest * (self.memory.size - 1), self._longest
+    def _rooms(self) -> tuple[int, int, int]:
+        """Bytes for shards that are gathered from far devices, for sums, and for notes. Who is far is not known yet."""
+        others = self.memory.size - 1
+        sums = min(ROOM, self._longest * (others if self.nodes == 1 else self.nodes - 1))
+        return self._largest * others if self.nodes == 1 else 0, sums, NOTES * others
+
+    def _rounds(self, n: int, devices: int) -> Iterator[tuple[slice, Tensor]]:
+        """Parts of so many elements in pieces, of which the room for sums has one for each device at once."""
+        step = len(self._sums) // devices // (ALIGN // 4) * (ALIGN // 4)
+        for start in range(0, n, max(1, step)):
+            piece = slice(start, min(start + step, n))
+            yield piece, self._sums[: step * devices].view(devices, step)[:, : piece.stop - start]
 
     def gather(self, unit: int, out: Tensor) -> None:
         super().gather(unit, out)
@@ -90,37 +97,48 @@ class FarArena(Arena):
     def push(self, unit: int, gradients: Tensor) -> None:
         super().push(unit, gradients)
         n = self.units[unit].push
-        if not self._far or not n:
-            return
-        if unit in self._on_the_way:
+        for piece, sums in self._rounds(n, len(self._far)) if self._far else ():
             self._arrive()
-        for device in self._far:
-            part = self._sent[:n].copy_(gradients[device * n : (device + 1) * n])
+            places = self._at_owners(unit, piece, sums)
             if unit in self._given:
-                held = self._held[:n]
-                self._remote.fetch(device, self._slot_start(unit, self.memory.rank), held.view(torch.uint8))
-                part.add_(held)
-            self._send(unit, device, part)
+                self._remote.fetch_all(places)
+            for device, total in zip(self._far, sums, strict=True):
+                part = gradients[device * n : (device + 1) * n][piece]
+                if unit in self._given:
+                    _add(total, part)
+                else:
+                    total.copy_(part)
+            self._send(places)
         self._given.add(unit)
-        self._on_the_way.add(unit)
 
-    def _send(self, unit: int, device: int, part: Tensor) -> None:
-        self._remote.send(device, self._slot_start(unit, self.memory.rank), part.view(torch.uint8))
+    def _at_owners(self, unit: int, piece: slice, sums: Iterable[Tensor]) -> list[tuple[int, int, Tensor]]:
+        """Where a piece of this device's slot lies at every far owner, and what belongs there."""
+        start = self._slot_start(unit, self.memory.rank) + 4 * piece.start
+        return [(device, start, each.view(torch.uint8)) for device, each in zip(self._far, sums, strict=True)]
+
+    def _send(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
+        self._remote.send_all(places)
+        self._on_the_way = True
 
     def _arrive(self) -> None:
-        self._remote.arrive()
-        self._on_the_way.clear()
+        """What was sent is where it belongs. Before its room, or what it was sent to, is used again."""
+        if self._on_the_way:
+            self._remote.arrive()
+            self._on_the_way = False
 
     def complete(self) -> None:
         """What this device has not pushed is nothing: its slots hold the last minibatch's gradients."""
         super().complete()
-        for unit, shape in enumerate(self.units):
-            if shape.push and unit not in self._given:
-                for device in self._far:
-                    self._send(unit, device, self._sent[: shape.push].zero_())
-        self._given.clear()
-        if self._far:
+        self._arrive()
+        missing = [unit for unit, shape in enumerate(self.units) if shape.push and unit not in self._given]
+        if self._far and missing:  # all are sent the same zeros
+            zeros = self._sums[: max(self.units[unit].push for unit in missing)].zero_()
+            for unit in missing:
+                for piece, _ in self._rounds(self.units[unit].push, 1):
+                    same = [zeros[: piece.stop - piece.start]] * len(self._far)
+                    self._send(self._at_owners(unit, piece, same))
             self._arrive()
+        self._given.clear()
 
     def meet(self) -> None:
         """Twice where there are nodes: what goes between them is one sum, of a node's writers in their order."""
@@ -137,15 +155,13 @@ class FarArena(Arena):
     def sum_nodes(self) -> None:
         others = self._counterparts()
         for unit, shape in enumerate(self.units):
-            if not others or not shape.push:
-                continue
-            sums = self._held[: shape.push * len(others)].view(-1, shape.push)
-            at = self._slot_start(unit, 0, self.memory.rank)
-            places = [(device, at, each.view(torch.uint8)) for device, each in zip(others, sums, strict=True)]
-            self._remote.fetch_all(places)
             total = self.slot(self.memory.rank, unit, 0)
-            for each in sums:
-                total.add_(each)
+            for piece, sums in self._rounds(shape.push, len(others)) if others else ():
+                at = self._slot_start(unit, 0, self.memory.rank) + 4 * piece.start
+                places = [(device, at, each.view(torch.uint8)) for device, each in zip(others, sums, strict=True)]
+                self._remote.fetch_all(places)
+                for each in sums:
+                    total[piece].add_(each)
 
     def _take_in(self, unit: int) -> None:
         places = []
@@ -156,14 +172,16 @@ class FarArena(Arena):
         self.clear(unit)
 
     def every_note(self, count: int) -> Tensor:
-        rows = []
-        for device in range(self.memory.size):
-            if device in self.memory.near:
-                rows.append(self.notes(device, count))
-            else:
-                self._remote.fetch(device, self._notes, self._notes_of[:count])
-                rows.append(self._notes_of[:count].clone())
-        return torch.stack(rows)
+        beyond = [device for device in range(self.memory.size) if device not in self.memory.near]
+        rows = self._notes_of[: len(beyond) * count].view(-1, count)
+        theirs = dict(zip(beyond, rows, strict=True)) if beyond else {}
+        self._remote.fetch_all([(device, self._notes, each) for device, each in theirs.items()])
+        return torch.stack([theirs[d] if d in theirs else self.notes(d, count) for d in range(self.memory.size)])
+
+
+def _add(total: Tensor, part: Tensor) -> None:
+    """On a processor another dtype is converted first: adding it at once runs seven times slower."""
+    total.add_(part.to(total.dtype) if total.device.type == "cpu" else part)
 
 
 def _torn(near: Sequence[range], per_node: int) -> list[int]:

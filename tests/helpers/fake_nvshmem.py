@@ -1,116 +1,292 @@
-"""Stands in for NVSHMEM between processes on a CPU: what the library promises, and nothing that it does not.
+"""Stands in for NVSHMEM between processes on a CPU, as strict as the library: what it promises, and nothing else.
 
-What is put may arrive at once, or only when the device quiets or meets, in any order. A get reads what is there by
-then, one that is not waited for when the device quiets. Only bytes of the own arena can be fetched into or sent from.
-Devices of another machine have no address here.
+The engine's own `Nvshmem` runs over it, and gives it addresses, bytes, devices and a stream as it gives nvshmem4py.
+What is put travels late: at a drawn moment, or when the device quiets or meets, in any order, and its bytes are read
+then and not before. Where it arrives, a load finds it after a meeting of all; a get from there finds it at once. What a
+get asks for is read at a drawn moment, too, and lies there when the device has quieted; until then nobody may read it.
+
+What would end the process, or would go wrong without a word, raises `Ended`: calls before the start and after the end,
+a start over other devices, addresses outside the heap, sizes that differ, an end on another thread, calls that NVSHMEM
+does not have where processes share a GPU without MPS.
 """
 
+import itertools
+import os
 import random
 import threading
 
 import torch
+import torch.distributed as dist
 
+from odc_engine.backends.nvshmem.heap import heap_size
+from odc_engine.backends.nvshmem.library import Nvshmem
+from odc_engine.backends.nvshmem.process import PROCESS, ranks_of
 from odc_engine.backends.shm import files
 from odc_engine.backends.shm.memory import SharedMemory
 
 LANES, TRAINING = 0, 1  # rooms
+STREAM = 7
+GARBAGE = 0xFF  # a heap's memory is not cleared, nor what a get will write to: not a number in any dtype
 
 
-class FakeNvshmem:
-    """`machines`: how many devices each has, in the order of devices."""
+class Ended(Exception):
+    """The library would have ended the process, or lost bytes without a word."""
+
+
+class Block:
+    """What one allocation is: everybody's bytes, what has come over a network to them, and where it has."""
+
+    def __init__(self, group, nbytes):
+        self.nbytes = nbytes
+        self.files = files.share(group, 3 * nbytes)
+        parts = [files.bytes_of(file).view(3, nbytes) for file in self.files]
+        self.arenas, self.landed, self.news = ([each[i] for each in parts] for i in range(3))
+
+    def free(self):
+        for each in (self.arenas, self.landed, self.news):
+            each.clear()
+        files.unmap(self.files)
+
+
+class Life:
+    """NVSHMEM of this process. Its devices and its heap are those of the first start, even after an end (3.4.5)."""
+
+    def __init__(self):
+        self.ranks, self.heap, self.starts = None, 0, 0
+        self.running = False
+
+    def begin(self, group, machines):
+        if self.ranks not in (None, ranks_of(group)):
+            raise Ended(f"a start over ranks {ranks_of(group)} gets those of the first, {self.ranks}")
+        if self.running:
+            raise Ended("a second start")
+        if max(machines) > 1 and os.environ.get("NVSHMEM_DISABLE_NVLS") != "1":
+            raise Ended("one GPU is bound to two multicast objects")  # devices of a machine share one here
+        self.ranks = ranks_of(group)
+        self.heap = self.heap or heap_size() or 1 << 30
+        self.devices = SharedMemory(group, timeout=30.0)  # of its own: it has other meetings than the backend's
+        self.group, self.machine = group, [m for m, count in enumerate(machines) for _ in range(count)]
+        if len(self.machine) != self.devices.size:
+            raise Ended(f"{self.devices.size} devices on machines of {machines}")
+        self.rank, self.starter = self.devices.rank, threading.get_ident()
+        self.blocks, self.puts, self.gets = [], [], []
+        self.drawn, self.lock = random.Random(self.rank), threading.RLock()  # lanes are threads here
+        self.running, self.starts = True, self.starts + 1
+        self.alike("id", self.ranks)
+
+    def alike(self, what, mine):
+        told = [None] * self.devices.size
+        dist.all_gather_object(told, mine, group=self.group)
+        if any(its != mine for its in told):
+            raise Ended(f"{what} {told}: not the same on all devices")
+
+    def place(self, address, nbytes, what):
+        """The block that has bytes of the own heap, and where in it. Nothing else can be reached by a network."""
+        if not self.running:
+            raise Ended(f"{what} while NVSHMEM does not run")
+        for block in self.blocks:
+            start = address - block.arenas[self.rank].data_ptr()
+            if start >= 0 and start + nbytes <= block.nbytes:
+                return block, start
+        raise Ended(f"{what}: {nbytes} bytes at {address:#x} are not of this device's heap")
+
+
+LIFE = Life()
+
+
+def forget():
+    """As in a new process. For tests that leave NVSHMEM in the middle."""
+    if LIFE.running:
+        LIFE.devices.close()
+    LIFE.__init__()
+    PROCESS.__init__()
+
+
+class HostLibrary:
+    """What the engine calls past nvshmem4py."""
+
+    def __init__(self, life, grows):
+        self._life, self._grows = life, grows
+
+    def nvshmem_malloc(self, nbytes):
+        life = self._life
+        if not life.running or nbytes <= 0:
+            raise Ended(f"{nbytes} bytes asked for")
+        life.alike("an allocation of", (nbytes, len(life.blocks)))
+        if not self._grows and sum(block.nbytes for block in life.blocks) + nbytes > life.heap:
+            raise Ended(f"a heap of {life.heap} bytes has no {nbytes} more")
+        block = Block(life.group, nbytes)
+        block.arenas[life.rank].fill_(GARBAGE)
+        life.blocks.append(block)
+        life.devices.meet(TRAINING)
+        return block.arenas[life.rank].data_ptr()
+
+    def nvshmem_free(self, address):
+        block, start = self._life.place(address, 0, "a free")
+        if start:
+            raise Ended("freed is what was not allocated")
+        self._life.alike("a free of", self._life.blocks.index(block))
+        self.nvshmemx_barrier_all_on_stream(STREAM)
+        self._life.blocks.remove(block)
+        block.free()
+
+    def nvshmemx_barrier_all_on_stream(self, stream):
+        assert stream == STREAM
+        life = self._life
+        if not life.running:
+            raise Ended("a meeting while NVSHMEM does not run")
+        deliver(life)
+        room = TRAINING if threading.get_ident() == life.starter else LANES
+        life.devices.meet(room)
+        for block in life.blocks:  # all have quieted: what has come can be read
+            news = block.news[life.rank].bool()
+            block.arenas[life.rank][news] = block.landed[life.rank][news]
+            block.news[life.rank][news] = 0
+        life.devices.meet(room)
+
+    def nvshmemx_hostlib_finalize(self):
+        life = self._life
+        if threading.get_ident() != life.starter:
+            raise Ended("the end on another thread than the start")
+        if not life.running or life.blocks or life.puts or life.gets:
+            raise Ended(f"the end with {len(life.blocks)} allocations, {len(life.puts) + len(life.gets)} transfers")
+        life.devices.meet(TRAINING)
+        life.devices.close()
+        life.running = False
+
+
+class Bindings:
+    """What the engine calls of nvshmem.bindings, with what the real ones are given. Other names that NVSHMEM has end a
+    process that shares its GPU without MPS."""
+
+    def __init__(self, life):
+        self._life = life
+
+    def __getattr__(self, name):
+        raise Ended(f"{name}: not supported with limited MPG")
+
+    def my_pe(self):
+        return self._life.rank
+
+    def n_pes(self):
+        return self._life.devices.size
+
+    def ptr(self, address, pe):
+        life = self._life
+        block, start = life.place(address, 1, "ptr")
+        return block.arenas[pe].data_ptr() + start if life.machine[pe] == life.machine[life.rank] else 0
+
+    def putmem_nbi_on_stream(self, target, source, nbytes, pe, stream):
+        self._check(nbytes, pe, stream)
+        into, at = self._life.place(target, nbytes, "a put's target")
+        block, start = self._life.place(source, nbytes, "a put's source")
+        data = block.arenas[self._life.rank][start : start + nbytes]  # read when it travels
+        with self._life.lock:
+            self._life.puts.append((into, at, data, pe))
+        deliver(self._life, some=0.2)
+
+    def getmem_nbi_on_stream(self, target, source, nbytes, pe, stream):
+        life = self._life
+        self._check(nbytes, pe, stream)
+        block, start = life.place(target, nbytes, "a get's target")
+        asked, at = life.place(source, nbytes, "a get's source")
+        into = block.arenas[life.rank][start : start + nbytes]
+        into.fill_(GARBAGE)
+        with life.lock:
+            early = found(asked, at, nbytes, pe).clone() if life.drawn.random() < 0.3 else None
+            life.gets.append((into, asked, at, pe, early))
+
+    def quiet_on_stream(self, stream):
+        assert stream == STREAM
+        if not self._life.running:
+            raise Ended("a quiet while NVSHMEM does not run")
+        deliver(self._life)
+
+    def _check(self, nbytes, pe, stream):
+        assert stream == STREAM
+        assert nbytes > 0
+        if not (self._life.running and 0 <= pe < self._life.devices.size):
+            raise Ended(f"device {pe} is not one of NVSHMEM's")
+
+
+def deliver(life, some=1.0):
+    """What is under way, or some of the puts, in any order."""
+    with life.lock:
+        late = [life.drawn.random() >= some for _ in life.puts]
+        moved = [put for put, later in zip(life.puts, late, strict=True) if not later]
+        life.puts = [put for put, later in zip(life.puts, late, strict=True) if later]
+        life.drawn.shuffle(moved)
+        for into, at, data, pe in moved:
+            part = slice(at, at + len(data))
+            if life.drawn.random() < 0.3:  # a load may find it sooner than promised
+                into.news[pe][part] = 0
+                into.arenas[pe][part] = data
+            else:
+                into.landed[pe][part] = data
+                into.news[pe][part] = 1
+        if some == 1:
+            life.drawn.shuffle(life.gets)
+            for into, asked, at, pe, early in life.gets:
+                into.copy_(found(asked, at, len(into), pe) if early is None else early)
+            life.gets = []
+
+
+def found(block, at, nbytes, pe):
+    """What a network finds at a device: what has come over it, before any load there does."""
+    part = slice(at, at + nbytes)
+    return torch.where(block.news[pe][part].view(torch.bool), block.landed[pe][part], block.arenas[pe][part])
+
+
+class FakeNvshmem(Nvshmem):
+    """`machines`: how many devices each has, in the order of devices. `grows`: its heap is as large as it has to be."""
 
     device = torch.device("cpu")
+    _stream = STREAM
 
-    def __init__(self, machines):
-        self.log = []
-        self._machine = [m for m, count in enumerate(machines) for _ in range(count)]
-        self._files, self._arenas, self._way, self._coming = [], [], [], []
+    def __init__(self, machines, *, grows=True):
+        self.machines, self.grows = machines, grows
+        self.log = []  # (what, bytes, device), in turn
+
+    @property
+    def _calls(self):
+        return Bindings(LIFE)
+
+    @property
+    def _host(self):
+        return HostLibrary(LIFE, self.grows)
+
+    def _grows(self):
+        return self.grows
 
     def room(self, nbytes):
         assert nbytes > 0
+        self.process.check(nbytes, grows=self.grows)
 
-    def start(self, group, nbytes):
-        self._group, self._heap, self._starter = group, nbytes, threading.get_ident()
-        self._devices = SharedMemory(group, timeout=30.0)  # of its own: it has other meetings than the backend's
-        assert len(self._machine) == self._devices.size
-        self._rank = self._devices.rank
-        self._drawn = random.Random(self._rank)
-        self._lock = threading.Lock()  # lanes are threads here
+    def _join(self, group):
+        LIFE.begin(group, self.machines)
 
-    def allocate(self, nbytes):
-        assert 0 < nbytes <= self._heap
-        self._files = files.share(self._group, nbytes)
-        self._arenas = [files.bytes_of(file) for file in self._files]
-        mine = self._arenas[self._rank]
-        mine.fill_(0xFF)  # a heap's memory is not cleared: not a number in any dtype
-        self._devices.meet(TRAINING)
-        return mine
-
-    def mapped(self, mine, device):
-        assert mine.data_ptr() == self._arenas[self._rank].data_ptr()
-        return self._arenas[device] if self._machine[device] == self._machine[self._rank] else None
-
-    def get(self, into, place, device):
-        self.log.append(("get", device))
-        start, _ = self._within(place), self._within(into)
-        assert into.numel() == place.numel()
-        with self._lock:
-            into.copy_(self._arenas[device][start : start + place.numel()])
+    def _bytes(self, address, nbytes):
+        every = itertools.chain.from_iterable(block.arenas for block in LIFE.blocks)
+        return next(each for each in every if each.data_ptr() == address)[:nbytes]
 
     def get_nbi(self, into, place, device):
-        self.log.append(("get_nbi", device))
-        start, _ = self._within(place), self._within(into)
-        assert into.numel() == place.numel()
-        into.fill_(0xFF)  # nobody may read it yet
-        with self._lock:
-            self._coming.append((device, start, into))
+        self._told("get_nbi", into.numel(), device)
+        super().get_nbi(into, place, device)
 
-    def put(self, place, data, device):
-        self.log.append(("put", device))
-        start, _ = self._within(place), self._within(data)
-        assert data.numel() == place.numel()
-        with self._lock:
-            self._way.append((device, start, data.clone()))
-        if self._drawn.random() < 0.3:
-            self._deliver()
+    def put_nbi(self, place, data, device):
+        self._told("put_nbi", data.numel(), device)
+        super().put_nbi(place, data, device)
 
     def quiet(self):
-        self.log.append(("quiet", None))
-        self._deliver()
-        with self._lock:
-            self._drawn.shuffle(self._coming)
-            for device, start, into in self._coming:
-                into.copy_(self._arenas[device][start : start + into.numel()])
-            self._coming.clear()
+        self._told("quiet")
+        super().quiet()
 
     def meet(self):
-        self.log.append(("meet", None))
-        self._deliver()
-        self._devices.meet(TRAINING if threading.get_ident() == self._starter else LANES)
+        self._told("meet")
+        super().meet()
+
+    def _told(self, what, nbytes=0, device=None):
+        self.log.append((what, nbytes, device))
 
     def synchronize(self):
         pass
-
-    def stop(self, mine):
-        if mine is not None:
-            assert not self._way
-            self._devices.meet(TRAINING)
-            self._arenas.clear()
-            files.unmap(self._files)
-            self._devices.close()
-
-    def _deliver(self):
-        with self._lock:
-            self._drawn.shuffle(self._way)
-            for device, start, data in self._way:
-                self._arenas[device][start : start + data.numel()].copy_(data)
-            self._way.clear()
-
-    def _within(self, part):
-        """Where a part of the own arena begins. Nothing else can be reached by a network."""
-        mine = self._arenas[self._rank]
-        start = part.data_ptr() - mine.data_ptr()
-        assert part.dtype == torch.uint8
-        assert part.is_contiguous()
-        assert 0 <= start <= mine.numel() - part.numel()
-        return start

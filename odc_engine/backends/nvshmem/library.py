@@ -14,7 +14,6 @@ import ctypes
 import functools
 import importlib.metadata
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.gpus import check_room, refuse_without, refuse_without_gpus
-from odc_engine.backends.nvshmem.heap import EXTRA, HEAP, check_heap, taken
+from odc_engine.backends.nvshmem.heap import taken
+from odc_engine.backends.nvshmem.process import PROCESS, ranks_of
 from odcsim.errors import InputError
 
 WHEELS = ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12")
@@ -108,7 +108,7 @@ def refuse_without_nvshmem() -> None:
 class Nvshmem:
     """Transfers by the host's calls, on the stream that is current. `gpu`: of this machine's."""
 
-    _heap_is_ours = False  # nobody else has set its size
+    process = PROCESS
 
     def __init__(self, gpu: int) -> None:
         refuse_without_nvshmem()
@@ -117,23 +117,59 @@ class Nvshmem:
 
     def room(self, nbytes: int) -> None:
         check_room(taken(nbytes), self.device)
-        check_heap(nbytes)
+        self.process.check(nbytes, grows=self._grows())
+
+    def _grows(self) -> bool:
+        """Whether memory comes to the heap as it is asked for, as where NVSHMEM finds all that it takes for that."""
+        from cuda.core import Device
+
+        found = Device(self.device.index).properties
+        able = found.virtual_memory_management_supported and found.gpu_direct_rdma_with_cuda_vmm_supported
+        return bool(able) and os.environ.get("NVSHMEM_DISABLE_CUDA_VMM", "0") in ("", "0")
 
     def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:
-        if HEAP not in os.environ:
-            os.environ[HEAP], self._heap_is_ours = str(nbytes + EXTRA), True
-        os.environ.setdefault("NVSHMEM_DISABLE_NVLS", "1")  # a GPU that devices share is bound to one multicast object
+        """Where it runs for another arena already, that is it."""
+        if not self.process.running:
+            with self.process.starting(nbytes):
+                self._join(group)
+            self.process.devices, self.process.gpu = ranks_of(group), self.device.index
+            self.process.running = True
+
+    def _join(self, group: dist.ProcessGroup | None) -> None:
         start(group, self.device.index)
 
+    def check_joined(self, rank: int, size: int) -> None:
+        """Somebody else in this process may have started NVSHMEM before, over other devices."""
+        found = self._calls.my_pe(), self._calls.n_pes()
+        if found != (rank, size):
+            raise InputError(
+                f"this is device {rank} of {size} and device {found[0]} of {found[1]} to NVSHMEM, which something else"
+                " in this process has started",
+                fix="use no other NVSHMEM beside the engine's, torch's symmetric memory by NVSHMEM among them",
+            )
+
+    @property
+    def _calls(self) -> Any:
+        import nvshmem.bindings
+
+        return nvshmem.bindings
+
+    @property
+    def _host(self) -> Any:
+        return host_library()
+
+    @property
+    def _stream(self) -> int:
+        return int(torch.cuda.current_stream().cuda_stream)
+
     def allocate(self, nbytes: int) -> Tensor:
-        if not (address := host_library().nvshmem_malloc(nbytes)):
+        if not (address := self._host.nvshmem_malloc(nbytes)):
             raise InputError(f"NVSHMEM has no {nbytes} bytes", fix="use more devices, or a smaller model")
+        self.process.arenas.append(nbytes)
         return self._bytes(address, nbytes)
 
     def mapped(self, mine: Tensor, device: int) -> Tensor | None:
-        import nvshmem.bindings
-
-        address = nvshmem.bindings.ptr(mine.data_ptr(), device)
+        address = self._calls.ptr(mine.data_ptr(), device)
         return self._bytes(address, mine.nbytes) if address else None
 
     def _bytes(self, address: int, nbytes: int) -> Tensor:
@@ -147,45 +183,36 @@ class Nvshmem:
 
     # Addresses, because nvshmem4py's own calls know whole buffers only.
 
-    def get(self, into: Tensor, place: Tensor, device: int) -> None:
-        import nvshmem.bindings
-
-        nvshmem.bindings.getmem_on_stream(into.data_ptr(), place.data_ptr(), into.nbytes, device, _stream())
-
     def get_nbi(self, into: Tensor, place: Tensor, device: int) -> None:
-        import nvshmem.bindings
+        self._calls.getmem_nbi_on_stream(into.data_ptr(), place.data_ptr(), into.nbytes, device, self._stream)
 
-        nvshmem.bindings.getmem_nbi_on_stream(into.data_ptr(), place.data_ptr(), into.nbytes, device, _stream())
-
-    def put(self, place: Tensor, data: Tensor, device: int) -> None:
-        import nvshmem.bindings
-
-        nvshmem.bindings.putmem_on_stream(place.data_ptr(), data.data_ptr(), data.nbytes, device, _stream())
+    def put_nbi(self, place: Tensor, data: Tensor, device: int) -> None:
+        self._calls.putmem_nbi_on_stream(place.data_ptr(), data.data_ptr(), data.nbytes, device, self._stream)
 
     def quiet(self) -> None:
-        import nvshmem.bindings
-
-        nvshmem.bindings.quiet_on_stream(_stream())
+        self._calls.quiet_on_stream(self._stream)
 
     def meet(self) -> None:
         """The host waits, too, for those that it shares a GPU with without MPS. NVSHMEM has no other meeting there."""
-        host_library().nvshmemx_barrier_all_on_stream(_stream())
+        self._host.nvshmemx_barrier_all_on_stream(self._stream)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
     def stop(self, mine: Tensor | None) -> None:
-        if mine is not None:
-            self.synchronize()
-            host_library().nvshmem_free(mine.data_ptr())
-            stop()
-        if self._heap_is_ours:  # the next arena may be larger
-            os.environ.pop(HEAP, None)
-            self._heap_is_ours = False
+        """It ends with the last arena."""
+        if mine is None:
+            return
+        self.synchronize()
+        self._host.nvshmem_free(mine.data_ptr())
+        self.process.arenas.remove(mine.nbytes)
+        if not self.process.arenas:
+            self._end()
 
-
-def _stream() -> int:
-    return int(torch.cuda.current_stream().cuda_stream)
+    def _end(self) -> None:
+        self.process.forget_modules(self._calls)
+        self._host.nvshmemx_hostlib_finalize()
+        self.process.running = False
 
 
 class DeviceNvshmem(Nvshmem):
@@ -200,25 +227,11 @@ class DeviceNvshmem(Nvshmem):
                 f"NVSHMEM's bitcode is {found.bitcode or 'of no wheel'} and the host's library {found.host}",
                 fix="install one nvidia-nvshmem wheel; see 'odc_engine doctor'",
             )
-        self._bitcode, self._modules = found.path, list[int]()
-        self._unhook: Callable[[], None] | None = None
+        self._bitcode = found.path
 
     def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:
         super().start(group, nbytes)
-        from odc_engine.kernels import remote
-
-        self._unhook = remote.initialize_on_load(self._told)
-
-    def _told(self, module: int) -> None:
-        import nvshmem.bindings
-
-        nvshmem.bindings.cumodule_init(module)
-        self._modules.append(module)
-
-    def get(self, into: Tensor, place: Tensor, device: int) -> None:
-        from odc_engine.kernels import remote
-
-        remote.move(remote.get, into, place, device, self._bitcode, _BLOCK)
+        self.process.tell_modules(self._calls)
 
     def get_nbi(self, into: Tensor, place: Tensor, device: int) -> None:
         from odc_engine.kernels import remote
@@ -231,18 +244,7 @@ class DeviceNvshmem(Nvshmem):
 
         remote.settle(self._bitcode)
 
-    def put(self, place: Tensor, data: Tensor, device: int) -> None:
+    def put_nbi(self, place: Tensor, data: Tensor, device: int) -> None:
         from odc_engine.kernels import remote
 
-        remote.move(remote.put, place, data, device, self._bitcode, _BLOCK)
-
-    def stop(self, mine: Tensor | None) -> None:
-        if self._unhook is not None:  # a module that is loaded later has no library to be told of
-            self._unhook()
-            self._unhook = None
-        for module in self._modules:
-            import nvshmem.bindings
-
-            nvshmem.bindings.cumodule_finalize(module)
-        self._modules.clear()
-        super().stop(mine)
+        remote.move(remote.put_nbi, place, data, device, self._bitcode, _BLOCK)

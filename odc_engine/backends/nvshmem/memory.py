@@ -20,9 +20,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends.aside import Aside, Result
+from odc_engine.backends.aside import Result
 from odc_engine.backends.base import END, MAIN, FarMemory, Host
 from odc_engine.backends.gpus import check_sizes
+from odc_engine.backends.nvshmem.process import PROCESS, Process, check_devices
+from odc_engine.backends.shm.files import agreed
 from odc_engine.errors import PeerLost
 from odc_engine.places.streams import place_of
 
@@ -32,12 +34,13 @@ class Library(Protocol):
     another device's. All but `meet` on a stream that other lanes do not use; all is in a stream's order.
 
     `start`, `allocate`, `synchronize` and `stop` may never return where a device is gone, nor may `meet` where devices
-    share a GPU. One thread calls the four, and no other: CUDA's present device is each thread's own, `start` sets it
-    there, and NVSHMEM wants to be ended by the thread that started it. Otherwise any thread may call NVSHMEM, one at a
-    time (its level is SERIALIZED): the training loop waits for that thread meanwhile.
+    share a GPU. One thread of a process calls the four, and no other: CUDA's present device is each thread's own,
+    `start` sets it there, and NVSHMEM wants to be ended by the thread that started it. Otherwise any thread may call
+    NVSHMEM, one at a time (its level is SERIALIZED): the training loop waits for that thread meanwhile.
     """
 
     device: torch.device
+    process: Process  # what others of this process have asked of NVSHMEM
 
     def room(self, nbytes: int) -> None:
         """Raise InputError where an arena of so many bytes cannot be had."""
@@ -45,20 +48,22 @@ class Library(Protocol):
     def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:
         """Have all devices know each other, with room for so many bytes in each heap."""
 
+    def check_joined(self, rank: int, size: int) -> None:
+        """Raise InputError where NVSHMEM has other devices after its start."""
+
     def allocate(self, nbytes: int) -> Tensor: ...
 
     def mapped(self, mine: Tensor, device: int) -> Tensor | None:
         """A peer's arena where it has an address here."""
 
-    def get(self, into: Tensor, place: Tensor, device: int) -> None: ...
-
     def get_nbi(self, into: Tensor, place: Tensor, device: int) -> None:
         """`quiet` says when it is there."""
 
-    def put(self, place: Tensor, data: Tensor, device: int) -> None:
-        """`data` may be overwritten after it; `quiet` and `meet` say when it is there."""
+    def put_nbi(self, place: Tensor, data: Tensor, device: int) -> None:
+        """`quiet` and `meet` say when it is there, and `data` may be overwritten."""
 
-    def quiet(self) -> None: ...
+    def quiet(self) -> None:
+        """Wait for all that this device has asked for or sent."""
 
     def meet(self) -> None: ...
 
@@ -77,7 +82,7 @@ class NvshmemMemory(FarMemory):
         self._mine: Tensor | None = None
         self._views: list[Tensor] = []
         self._near = range(self.rank, self.rank + 1)
-        self._aside = Aside()
+        self._aside = PROCESS.enter()
         self._ended = False  # this device or another: nothing more can be done by all together
 
     @property
@@ -85,10 +90,12 @@ class NvshmemMemory(FarMemory):
         return self._near
 
     def allocate(self, nbytes: int) -> None:
+        check_devices(self.host.group, self.library.process, self.library.device.index)
         check_sizes(self.host.group, nbytes, self.library.room)
         self._bounded(lambda: self.library.start(self.host.group, nbytes), "NVSHMEM's start")
         with self._noted():
             self.host.meet(MAIN)  # nobody asks for memory before all have started: who is gone by then is named here
+        agreed(self.host.group, lambda: self.library.check_joined(self.rank, self.size))
         self._mine = mine = self._bounded(lambda: self.library.allocate(nbytes), "NVSHMEM's memory")
         mapped = [mine if d == self.rank else self.library.mapped(mine, d) for d in range(self.size)]
         self._near = _run_around(self.rank, [one is not None for one in mapped])
@@ -102,7 +109,7 @@ class NvshmemMemory(FarMemory):
         return self._views[device - self._near.start]
 
     def fetch(self, device: int, start: int, into: Tensor) -> None:
-        self.library.get(into, self._place(start, into), device)
+        self.fetch_all([(device, start, into)])
 
     def fetch_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
         """All are on their way before one is waited for."""
@@ -112,7 +119,12 @@ class NvshmemMemory(FarMemory):
             self.library.quiet()
 
     def send(self, device: int, start: int, data: Tensor) -> None:
-        self.library.put(self._place(start, data), data, device)
+        self.send_all([(device, start, data)])
+
+    def send_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
+        """None is waited for: a put that waits on a stream waits for all that its device has under way."""
+        for device, start, data in places:
+            self.library.put_nbi(self._place(start, data), data, device)
 
     def _place(self, start: int, alike: Tensor) -> Tensor:
         return self.view(self.rank)[start : start + alike.numel()]
@@ -148,6 +160,7 @@ class NvshmemMemory(FarMemory):
             yield
         except BaseException:
             self._ended = True
+            PROCESS.give_up(self._aside)
             raise
 
     def take(self) -> int:
@@ -181,7 +194,7 @@ class NvshmemMemory(FarMemory):
             with self._noted():
                 self.host.meet(END)
             self._bounded(lambda: self.library.stop(mine), "NVSHMEM's end")
-        self._aside.end()
+        PROCESS.leave(self._aside)
         self.host.close()
 
 

@@ -106,12 +106,15 @@ def test_the_bitcode_is_of_the_host_library_s_version():
     assert versions.path.endswith(".bc")
 
 
-TYPES = {"target": "*fp32", "source": "*fp32", "nbytes": "i32", "device": "i32", "block": "constexpr"}
+def types(nbytes):
+    """As Triton takes them from a launch: addresses of bytes, a size of at most 2 GiB or a larger one."""
+    return {"target": "*u8", "source": "*u8", "nbytes": nbytes, "device": "i32", "block": "constexpr"}
 
 
 @pytest.mark.parametrize(
     ("name", "types", "constants"),
-    [(name, TYPES, {(4,): 1 << 16}) for name in ("get", "get_nbi", "put")] + [("quiet", {}, {})],
+    [(name, types(nbytes), {(4,): 1 << 16}) for name in ("get_nbi", "put_nbi") for nbytes in ("i32", "i64")]
+    + [("quiet", {}, {})],
 )
 def test_kernels_link_the_device_library(name, types, constants, tmp_path, monkeypatch):
     triton = pytest.importorskip("triton")

@@ -2,6 +2,7 @@
 settling and publishing can be held against one process, and against shared memory to the last bit."""
 
 import itertools
+from types import SimpleNamespace
 
 import nets
 import pytest
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from work import Case
 
-from odc_engine.backends.base import MAIN
+from odc_engine.backends.base import MAIN, FarMemory
 from odc_engine.backends.nvshmem.memory import NvshmemMemory, _run_around
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp import on_demand as fsdp
+from odc_engine.memory import far
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena
 from odc_engine.places.place import Processor
@@ -82,33 +84,77 @@ def memory_of(machines):
     return NvshmemMemory(SharedMemory(timeout=30.0), FakeNvshmem(machines))
 
 
-def logged(_rank, machines, pushes):
-    """What a device asks the library for: pushes of units, then the minibatch's end."""
-    memory = memory_of(machines)
-    arena = FarArena(memory, UNITS, "slots")
-    log = memory.library.log
-    log.clear()
-    told = []
-    for unit in pushes:
-        arena.push(unit, torch.ones(memory.size * UNITS[unit].push))
-        told.append([what for what, _ in log])
-        log.clear()
-    arena.complete()
-    told.append([what for what, _ in log])
-    memory.meet(MAIN)
-    memory.close()
-    return told
+def cleared(arena):
+    """As weights are published, once all have read the sums."""
+    for unit in range(len(UNITS)):
+        arena.clear(unit)
+    arena.memory.meet(MAIN)
+    return arena
 
 
-def test_nothing_waits_for_what_is_sent_but_the_next_to_the_same_slots_and_the_end(pools):
-    """So it travels while the next layers' backward goes on."""
-    for told in pools(2).run(logged, (1, 1), (2, 0, 2, 0, 0)):
-        first, once_more = ["put"], ["get", "put"]
-        assert told[:2] == [first, first]
-        assert told[2] == ["quiet", *once_more]
-        assert told[3] == once_more  # the same quiet was good for it, too
-        assert told[4] == ["quiet", *once_more]
-        assert told[5] == ["quiet"]
+def logged(_rank, machines, pushes, room=far.ROOM):
+    """What a device asks the library for: pushes of units, then the minibatch's end. And the sums that come of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(far, "ROOM", room)
+        memory = memory_of(machines)
+        arena = cleared(FarArena(memory, UNITS, "slots"))
+        log, told = memory.library.log, []
+        for unit in (*pushes, None):
+            log.clear()
+            if unit is None:
+                arena.complete()
+            else:
+                arena.push(unit, torch.arange(memory.size * UNITS[unit].push, dtype=torch.float32))
+            told.append([(what, nbytes) for what, nbytes, _ in log])
+        arena.meet()
+        sums = [arena.gradients(unit).clone() for unit in range(len(UNITS))]
+        memory.meet(MAIN)
+        memory.close()
+    return told, sums
+
+
+MACHINES = pytest.mark.parametrize("machines", [(1, 1), (2, 2), (1, 1, 1, 1), (1, 2, 1)], ids=str)
+
+
+@MACHINES
+def test_all_owners_get_their_part_at_once_and_nothing_waits_but_the_next_push_and_the_end(pools, machines):
+    """So it travels while the next layers' backward goes on. Calls and bytes, whatever the number of owners."""
+    size = sum(machines)
+    of_ranks = [own for own in machines for _ in range(own)]
+    for own, (told, _) in zip(of_ranks, pools(size).run(logged, machines, (2, 0, 2, 0, 0)), strict=True):
+        a, c = ([(what, 4 * n)] * (size - own) for what, n in (("put_nbi", 37), ("put_nbi", 64)))
+        got_a, got_c = ([("get_nbi", nbytes) for _, nbytes in each] for each in (a, c))
+        wait = [("quiet", 0)]
+        first, end = [c, wait + a], wait
+        assert told == [*first, wait + got_c + wait + c, *[wait + got_a + wait + a] * 2, end]
+
+
+@MACHINES
+def test_what_all_units_take_together_passes_through_room_of_so_many_bytes_in_rounds(pools, machines):
+    """The same bytes and the same sums, whatever fits at once."""
+    size = sum(machines)
+    pushes = (2, 0, 2)
+    whole, rounds = (pools(size).run(logged, machines, pushes, room) for room in (far.ROOM, 64 * 3))
+    for (told, sums), (pieces, same) in zip(whole, rounds, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(sums, same, strict=True))
+        assert all(nbytes <= 64 * 3 for push in pieces for _, nbytes in push)
+        for one, other in zip(told, pieces, strict=True):
+            for what in ("put_nbi", "get_nbi"):
+                assert sum(n for w, n in one if w == what) == sum(n for w, n in other if w == what)
+        assert len(pieces[0]) > len(told[0])
+
+
+def spare(_rank, devices, elements):
+    memory = SimpleNamespace(size=devices)
+    arena = object.__new__(FarArena)
+    arena.memory, arena.nodes, arena._largest, arena._longest = memory, 1, 0, 4 * elements
+    return arena._rooms()[1]
+
+
+@pytest.mark.parametrize("devices", [2, 4, 16])
+def test_sums_on_their_way_take_what_others_own_of_the_largest_unit_and_at_most_so_much(devices):
+    assert spare(0, devices, 1 << 20) == 4 * (devices - 1) << 20
+    assert spare(0, devices, 1 << 30) == far.ROOM == 256 << 20
 
 
 def gathered(_rank, machines, units):
@@ -121,7 +167,7 @@ def gathered(_rank, machines, units):
         memory.library.log.clear()
         shape = UNITS[unit]
         arena.gather(unit, torch.empty(memory.size * shape.gather, dtype=shape.dtype))
-        told.append(list(memory.library.log))
+        told.append([(what, device) for what, _, device in memory.library.log])
     near = list(memory.near)
     memory.meet(MAIN)
     memory.close()
@@ -139,35 +185,68 @@ def test_all_far_shards_of_a_unit_are_asked_for_before_any_is_waited_for(pools, 
             assert last == ("quiet", None)
 
 
-def test_units_that_nothing_was_pushed_of_are_cleared_at_far_owners(pools):
-    for told in pools(2).run(logged, (1, 1), (0,)):
-        assert told == [["put"], ["put", "quiet"]]
+def test_units_that_nothing_was_pushed_of_are_cleared_at_far_owners_and_waited_for_once(pools):
+    for told, _ in pools(2).run(logged, (1, 1), (0,)):
+        assert told == [[("put_nbi", 4 * 37)], [("quiet", 0), ("put_nbi", 4 * 64), ("quiet", 0)]]
+    for told, sums in pools(4).run(logged, (1, 1, 2), ()):
+        zeros = [what for what, _ in told[0]]
+        assert zeros == ["put_nbi"] * 2 * zeros.count("quiet") * (len(zeros) // 2) + ["quiet"]
+        assert not any(each.any() for each in sums)
 
 
 def test_where_all_are_near_nothing_is_sent(pools):
-    for told in pools(2).run(logged, (2,), (0, 2, 0)):
+    for told, _ in pools(2).run(logged, (2,), (0, 2, 0)):
         assert not any(told)
 
 
-def impatient(_rank, machines):
-    """A second push that does not wait for the first to arrive."""
+def broken(_rank, machines, what):
+    """How many minibatches of a device have other sums than they should, where one thing is left out."""
     memory = memory_of(machines)
-    arena = FarArena(memory, UNITS, "slots")
-    memory.arrive = lambda: None
+    arena = cleared(FarArena(memory, UNITS, "slots"))
+    if what == "quiet before sums are fetched again or their room is used again":
+        memory.arrive = lambda: None
+    elif what == "quiet behind what is fetched":
+        memory.fetch_all = lambda places: [FarMemory.fetch_all(Unwaited(memory), places)]
+    elif what == "meeting of all through the library":
+        memory._meet_far = lambda: None
     wrong = 0
-    for _ in range(20):
+    for number in range(12):
         for _ in range(2):
-            arena.push(0, torch.ones(memory.size * 37))
+            for unit in (0, 2):
+                arena.push(unit, torch.full((memory.size * UNITS[unit].push,), 1.0 + number))
         arena.complete()
+        arena.meet()
+        for unit in (0, 2):
+            whole = torch.full((UNITS[unit].push,), 2.0 * memory.size * (1 + number))
+            wrong += not torch.equal(arena.gradients(unit), whole)
         memory.meet(MAIN)
-        wrong += not torch.equal(arena.gradients(0), torch.full((37,), 4.0))
-        memory.meet(MAIN)
+        cleared(arena)
     memory.close()
     return wrong
 
 
-def test_the_fake_shows_a_missing_quiet(pools):
-    assert all(pools(2).run(impatient, (1, 1)))
+class Unwaited:
+    """Asks for what is far and does not wait for it."""
+
+    def __init__(self, memory):
+        self._memory = memory
+
+    def fetch(self, device, start, into):
+        self._memory.library.get_nbi(into, self._memory._place(start, into), device)
+
+
+@pytest.mark.parametrize("machines", [(1, 1), (2, 1)])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "nothing",
+        "quiet before sums are fetched again or their room is used again",
+        "quiet behind what is fetched",
+        "meeting of all through the library",
+    ],
+)
+def test_the_fake_shows_what_is_left_out(pools, machines, what):
+    assert any(pools(sum(machines)).run(broken, machines, what)) == (what != "nothing")
 
 
 FIX = "use --accumulate slots, or --sharding hybrid"
@@ -191,7 +270,7 @@ class Line(FakeNvshmem):
     """Addresses reach the neighbours in a line only."""
 
     def mapped(self, mine, device):
-        return super().mapped(mine, device) if abs(device - self._rank) < 2 else None
+        return super().mapped(mine, device) if abs(device - self._calls.my_pe()) < 2 else None
 
 
 def near_and_met(_rank):
@@ -199,7 +278,7 @@ def near_and_met(_rank):
     told = work.told(lambda: FarArena(memory, UNITS, "locked"))
     memory.library.log.clear()
     memory.meet(MAIN)
-    met = [what for what, _ in memory.library.log]
+    met = [what for what, *_ in memory.library.log]
     memory.close()
     return len(memory.near), told, met
 

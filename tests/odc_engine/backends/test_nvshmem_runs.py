@@ -10,13 +10,13 @@ import pytest
 import shards
 import torch
 import torch.distributed as dist
-from fake_nvshmem import FakeNvshmem
+from fake_nvshmem import FakeNvshmem, forget
 from teams import file_of, minibatch
 
 from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.nvshmem import library as nvshmem_library
-from odc_engine.backends.nvshmem.heap import EXTRA, HEAP, check_heap
 from odc_engine.backends.nvshmem.memory import NvshmemMemory
+from odc_engine.backends.nvshmem.process import Process
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import PeerLost
 from odc_engine.job import job_of
@@ -51,7 +51,7 @@ class Endless(FakeNvshmem):
 
     def meet(self):
         self._meets = True
-        if self._rank == 1:
+        if self._calls.my_pe() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def synchronize(self):
@@ -168,6 +168,7 @@ def waits_alone(rank, place):
         begun_and_ended(memory)
     given_up.set()
     memory.close()
+    forget()
     assert told.value.devices == [1 - rank]
     return str(told.value)
 
@@ -231,13 +232,6 @@ def test_nvshmem_starts_on_this_machine_alone(tmp_path, monkeypatch):
     assert {(tmp_path / str(rank)).read_text() for rank in range(2)} <= {"lo", "lo0"}
 
 
-@pytest.fixture
-def unstarted(monkeypatch):
-    monkeypatch.setattr(nvshmem_library, "start", lambda *_: None)
-    monkeypatch.setenv("NVSHMEM_DISABLE_NVLS", "")  # undone afterwards, whoever sets it
-    monkeypatch.delenv("NVSHMEM_DISABLE_NVLS")
-
-
 def test_what_waits_for_peers_is_called_past_nvshmem4py(monkeypatch):
     """Which keeps the interpreter's lock meanwhile. Freed is what was allocated."""
     called, memory = [], torch.zeros(64, dtype=torch.uint8)
@@ -249,9 +243,9 @@ def test_what_waits_for_peers_is_called_past_nvshmem4py(monkeypatch):
     host = SimpleNamespace(**{name: entry(name) for name in names})
     host.nvshmem_malloc = entry("nvshmem_malloc", memory.data_ptr())
     monkeypatch.setattr(nvshmem_library, "host_library", lambda: host)
-    monkeypatch.setattr(nvshmem_library, "_stream", lambda: 7)
+    monkeypatch.setattr(nvshmem_library.Nvshmem, "_stream", 7)
     library = object.__new__(nvshmem_library.Nvshmem)
-    library.synchronize = lambda: called.append("synchronize")
+    library.synchronize, library.process = lambda: called.append("synchronize"), Process()
     library._bytes = lambda address, nbytes: memory[:nbytes] if address == memory.data_ptr() else None
     mine = library.allocate(48)
     library.meet()
@@ -261,40 +255,6 @@ def test_what_waits_for_peers_is_called_past_nvshmem4py(monkeypatch):
     host.nvshmem_malloc = lambda _: None
     with pytest.raises(InputError, match="NVSHMEM has no 48 bytes; use more devices"):
         library.allocate(48)
-
-
-@pytest.mark.usefixtures("unstarted")
-@pytest.mark.parametrize("given", [None, "1G"])
-def test_the_engine_s_own_heap_size_ends_with_the_library(monkeypatch, given):
-    monkeypatch.setenv(HEAP, "")
-    monkeypatch.delenv(HEAP)
-    if given:
-        monkeypatch.setenv(HEAP, given)
-    library = object.__new__(nvshmem_library.Nvshmem)
-    library.device = torch.device("cpu")
-    for nbytes in (1 << 20, 1 << 27):
-        check_heap(nbytes)
-        library.start(None, nbytes)
-        assert os.environ[HEAP] == given or int(os.environ[HEAP]) == nbytes + EXTRA
-        assert os.environ["NVSHMEM_DISABLE_NVLS"] == "1"
-        library.stop(None)
-        assert os.environ.get(HEAP) == given
-
-
-@needs_triton
-@pytest.mark.usefixtures("unstarted")
-def test_kernels_that_are_loaded_later_are_not_told_of_a_library_that_has_ended(monkeypatch):
-    import triton
-
-    monkeypatch.setenv(HEAP, "1G")
-    hooks = triton.knobs.runtime.kernel_load_end_hook.calls
-    before = list(hooks)
-    library = object.__new__(nvshmem_library.DeviceNvshmem)
-    library.device, library._modules = torch.device("cpu"), []
-    library.start(None, 1)
-    assert len(hooks) == len(before) + 1
-    library.stop(None)
-    assert hooks == before
 
 
 @needs_triton
@@ -309,5 +269,8 @@ def test_kernels_ask_for_all_bytes_before_one_of_them_waits(monkeypatch):
     memory.rank, memory._views, memory._near = 0, [torch.zeros(64, dtype=torch.uint8)], range(1)
     memory.library = library = object.__new__(nvshmem_library.DeviceNvshmem)
     library._bitcode = "bitcode"
-    memory.fetch_all([(device, 8 * device, torch.empty(8, dtype=torch.uint8)) for device in (1, 2, 3)])
-    assert launched == [remote.get_nbi] * 3 + ["bitcode"]
+    places = [(device, 8 * device, torch.empty(8, dtype=torch.uint8)) for device in (1, 2, 3)]
+    memory.fetch_all(places)
+    memory.send_all(places)
+    memory.arrive()
+    assert launched == [remote.get_nbi] * 3 + ["bitcode"] + [remote.put_nbi] * 3 + ["bitcode"]
