@@ -13,8 +13,12 @@ does not have where processes share a GPU without MPS.
 import itertools
 import os
 import random
+import sys
 import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -72,7 +76,6 @@ class Life:
         self.blocks, self.puts, self.gets = [], [], []
         self.drawn, self.lock = random.Random(self.rank), threading.RLock()  # lanes are threads here
         self.running, self.starts = True, self.starts + 1
-        self.alike("id", self.ranks)
 
     def alike(self, what, mine):
         told = [None] * self.devices.size
@@ -94,6 +97,32 @@ class Life:
 LIFE = Life()
 
 
+class Core:
+    """What the engine calls of nvshmem.core to start it."""
+
+    def __init__(self, group, machines):
+        self._group, self._machines = group, machines
+
+    def get_unique_id(self, empty=False):
+        return None if empty else random.random()
+
+    def init(self, *, device, uid, rank, nranks, initializer_method):
+        assert device is None  # a CPU
+        assert initializer_method == "uid"
+        LIFE.begin(self._group, self._machines)
+        LIFE.alike("an id of", uid)
+        if uid is None or (rank, nranks) != (LIFE.rank, LIFE.devices.size):
+            raise Ended(f"device {rank} of {nranks} with id {uid}")
+
+    @contextmanager
+    def imported(self):
+        """What the engine imports meanwhile."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "nvshmem", SimpleNamespace(core=self))
+            patch.setitem(sys.modules, "nvshmem.core", self)
+            yield
+
+
 def forget():
     """As in a new process. For tests that leave NVSHMEM in the middle."""
     if LIFE.running:
@@ -112,6 +141,7 @@ class HostLibrary:
         life = self._life
         if not life.running or nbytes <= 0:
             raise Ended(f"{nbytes} bytes asked for")
+        self._on_its_thread("an allocation")
         life.alike("an allocation of", (nbytes, len(life.blocks)))
         if not self._grows and sum(block.nbytes for block in life.blocks) + nbytes > life.heap:
             raise Ended(f"a heap of {life.heap} bytes has no {nbytes} more")
@@ -121,7 +151,13 @@ class HostLibrary:
         life.devices.meet(TRAINING)
         return block.arenas[life.rank].data_ptr()
 
+    def _on_its_thread(self, what):
+        """CUDA's present device is each thread's own, and the start has set it there."""
+        if threading.get_ident() != self._life.starter:
+            raise Ended(f"{what} on another thread than the start")
+
     def nvshmem_free(self, address):
+        self._on_its_thread("a free")
         block, start = self._life.place(address, 0, "a free")
         if start:
             raise Ended("freed is what was not allocated")
@@ -146,8 +182,7 @@ class HostLibrary:
 
     def nvshmemx_hostlib_finalize(self):
         life = self._life
-        if threading.get_ident() != life.starter:
-            raise Ended("the end on another thread than the start")
+        self._on_its_thread("the end")
         if not life.running or life.blocks or life.puts or life.gets:
             raise Ended(f"the end with {len(life.blocks)} allocations, {len(life.puts) + len(life.gets)} transfers")
         life.devices.meet(TRAINING)
@@ -263,7 +298,8 @@ class FakeNvshmem(Nvshmem):
         self.process.check(nbytes, grows=self.grows)
 
     def _join(self, group):
-        LIFE.begin(group, self.machines)
+        with Core(group, self.machines).imported():
+            super()._join(group)
 
     def _bytes(self, address, nbytes):
         every = itertools.chain.from_iterable(block.arenas for block in LIFE.blocks)
