@@ -3,7 +3,7 @@
 The command lines' choices and what refusals advise follow from the list.
 """
 
-from odc_engine.backends import cuda_ipc, gloo, nccl, nvshmem, shm, threads
+from odc_engine.backends import cuda_ipc, gloo, nccl, nvshmem, shm, tcp, threads
 from odc_engine.backends.backend import Backend, Processes
 from odcsim.errors import InputError, nearest
 from odcsim.recipe import Recipe
@@ -12,6 +12,7 @@ ROWS: tuple[Backend, ...] = (
     shm.ROW,
     threads.CPU,
     threads.CUDA,
+    tcp.ROW,
     gloo.ROW,
     nccl.ROW,
     cuda_ipc.ROW,
@@ -54,9 +55,10 @@ def label(row: Backend) -> str:
     return row.name if chosen(row.name) is row else f"{row.name} {row.device}"
 
 
-def usual(device: str) -> Processes:
-    """Of processes whose parameters are there, where nobody chooses one."""
-    return next(row for row in ROWS if isinstance(row, Processes) and row.device == device and row.one_sided)
+def usual(device: str, *, across: bool = False) -> Processes:
+    """Of processes whose parameters are there, where nobody chooses one. `across`: they are on several machines."""
+    rows = (row for row in ROWS if isinstance(row, Processes) and row.device == device and row.one_sided)
+    return next(row for row in rows if row.across >= across)
 
 
 def across() -> tuple[str, ...]:

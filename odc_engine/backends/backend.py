@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
+from odcsim.errors import InputError
 from odcsim.program import SHARDINGS, SYNCS, sync_named
 from odcsim.recipe import USUAL, Recipe
 
@@ -30,6 +31,12 @@ class Use:
     recipe: Recipe = USUAL
     emulate: bool = False
     part: str = ""  # of a GPU for each device, as the backend's `part` says it; empty: equal ones
+
+    def refuse_sums_afar(self) -> None:
+        """Where devices are on several machines."""
+        if self.recipe.sharding == "full" and self.recipe.accumulate != "slots":
+            fix = "use --accumulate slots, or --sharding hybrid"
+            raise InputError("a network adds nothing to a sum on another machine", fix=fix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,11 @@ class PeerMemory(Counting):
         """Devices whose arenas `view` shows, this one among them. Known once there are arenas."""
         return range(self.size)
 
+    @property
+    def adds(self) -> bool:
+        """Whether a device can add to a sum in any other's arena, in place (`locked`). Known from the start."""
+        return not self.why_not_add
+
     @abstractmethod
     def allocate(self, nbytes: int) -> None:
         """Make this device's arena and attach everybody's. Every device calls it once, with the same size."""
@@ -147,6 +152,11 @@ class FarMemory(PeerMemory):
     stream. What is fetched into or sent from lies in the own arena, where a network may reach it."""
 
     every_near: tuple[range, ...] = ()  # what `near` is of each device, the same on all. Known once there are arenas
+
+    @property
+    def adds(self) -> bool:
+        """A network fetches and sends, and adds nothing."""
+        return False
 
     @property
     def all_near(self) -> bool:

@@ -75,7 +75,7 @@ class OnDemand(Communication):
         model: nn.Module,
         *,
         memory: PeerMemory | None = None,
-        accumulate: str = "locked",
+        accumulate: str | None = None,
         timeout: float = LIMIT,
         meets: bool = False,
         check_finite: bool = True,
@@ -85,7 +85,7 @@ class OnDemand(Communication):
         far: str = "each",
         recorder: Recorder | None = None,
     ) -> None:
-        if accumulate not in ACCUMULATE:
+        if accumulate is not None and accumulate not in ACCUMULATE:
             raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
         with ExitStack() as opened:
             self.memory = memory or memory_for(model, timeout, devices_of(model))

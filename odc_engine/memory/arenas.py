@@ -1,28 +1,59 @@
 """Which memory suits a model, and which arena a memory."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from odc_engine import backends
-from odc_engine.backends.base import FarMemory, PeerMemory
+from odc_engine.backends import machines
+from odc_engine.backends.backend import Processes
+from odc_engine.backends.base import FarMemory, Host, PeerMemory
+from odc_engine.backends.network import Network
+from odc_engine.backends.shm.files import agreed
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena
+from odcsim.errors import InputError
 
 
 def memory_for(model: nn.Module, timeout: float, group: dist.ProcessGroup | None) -> PeerMemory:
-    """Arenas where the parameters are, of the usual backend there. `group`: of these devices, not of all."""
+    """Arenas where the parameters are, of the usual backend there: of one machine where all devices are on it, else of
+    several. `group`: of these devices, not of all."""
     device = next((p.device for p in model.parameters() if p.is_cuda), torch.device("cpu"))
-    memory = backends.usual(device.type).memory(SharedMemory(group, timeout), device)
+    across = len(set(machines.of(group))) > 1
+    row = backends.usual(device.type, across=across)
+    if across:
+        agreed(group, lambda: _refuse_missing(row))
+    with ExitStack() as opened:
+        host = host_of(group, timeout, across=across)
+        opened.callback(host.close)
+        memory = row.memory(host, device)
+        opened.pop_all()
     assert isinstance(memory, PeerMemory)
     return memory
 
 
-def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str, per_node: int | None) -> Arena:
-    """Moved by kernels on a GPU, by torch on a CPU, and through a library where no address reaches."""
+def host_of(group: dist.ProcessGroup | None, timeout: float, *, across: bool) -> Host:
+    """Devices as processes of one machine, or of several."""
+    return Network(group, timeout) if across else SharedMemory(group, timeout)
+
+
+def _refuse_missing(row: Processes) -> None:
+    """Where devices are on several machines."""
+    if lacks := row.lacks():
+        raise InputError(
+            f"devices are on several machines, and {row.name}, which reaches GPUs of others, is not installed",
+            fix=f"{lacks}, or a mesh of replicas each of which is on one machine",
+        )
+
+
+def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str | None, per_node: int | None) -> Arena:
+    """Moved by kernels on a GPU, by torch on a CPU, and through a library where no address reaches. `accumulate`: as
+    suits the memory where nobody says."""
+    accumulate = accumulate or ("locked" if memory.adds else "slots")
     if memory.device.type != "cuda":
         if isinstance(memory, FarMemory):
             return FarArena(memory, units, accumulate, per_node)

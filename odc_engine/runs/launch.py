@@ -222,7 +222,7 @@ def _device(
         # torchrun keeps its store when it restarts devices, and gloo would look for those that are gone.
         store = PrefixStore(f"odc {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=devices, timeout=limit)
-        memory = SharedMemory(timeout=timeout) if shared else Network(store, timeout=timeout)
+        memory = SharedMemory(timeout=timeout) if shared else Network(timeout=timeout)
         work(memory, *args)
         memory.close()
     except Exception as error:

@@ -6,9 +6,8 @@ not exist, a temporary file takes its place and loses its name once everybody ha
 
 import mmap
 import os
-import platform
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from odc_engine.backends import machines
 from odc_engine.errors import PeerLost
 from odcsim.errors import InputError
 
@@ -46,15 +46,18 @@ class _Told:
     nbytes: int
 
 
-def share(group: dist.ProcessGroup | None, nbytes: int) -> list[Mapped]:
-    """Make this device's file and map everybody's. All devices call it together; it succeeds on all or on none."""
+def share(group: dist.ProcessGroup | None, nbytes: int, near: Sequence[int] | None = None) -> list[Mapped]:
+    """Make this device's file and map everybody's, or those of `near` devices. All devices call it together; it
+    succeeds on all or on none."""
     fd, path = agreed(group, lambda: _create(nbytes))
     try:
-        mine = _Told(_machine(), os.getpid(), fd, path, os.fstat(fd).st_ino, nbytes)
+        mine = _Told(machines.here(), os.getpid(), fd, path, os.fstat(fd).st_ino, nbytes)
         told = [mine] * dist.get_world_size(group)
         dist.all_gather_object(told, mine, group=group)
         # The file must live until all have it open.
-        return agreed(group, lambda: [_open(device, mine, its) for device, its in enumerate(told)])
+        opened = range(len(told)) if near is None else near
+        _check_sizes(mine, told)
+        return agreed(group, lambda: [_open(device, mine, told[device]) for device in opened])
     finally:
         os.close(fd)
         if path:
@@ -96,19 +99,19 @@ def _create(nbytes: int) -> tuple[int, str]:
     return fd, path
 
 
-def _machine() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text().strip() if boot.exists() else platform.node()
+def _check_sizes(mine: _Told, told: Sequence[_Told]) -> None:
+    """All devices see all of them, so it is refused on all or on none."""
+    for device, its in enumerate(told):
+        if its.nbytes != mine.nbytes:
+            raise InputError(
+                f"device {device} shares {its.nbytes} bytes and this one {mine.nbytes}",
+                fix="make the same model on every device, sharded alike",
+            )
 
 
 def _open(device: int, mine: _Told, its: _Told) -> Mapped:
     if its.machine != mine.machine:
         raise InputError(f"device {device} is on another machine", fix="share memory on one machine only")
-    if its.nbytes != mine.nbytes:
-        raise InputError(
-            f"device {device} shares {its.nbytes} bytes and this one {mine.nbytes}",
-            fix="make the same model on every device, sharded alike",
-        )
     try:
         # Opened anew also for the own file: locks belong to an open file, not to a process.
         fd = os.open(its.path or f"/proc/{its.pid}/fd/{its.fd}", os.O_RDWR)

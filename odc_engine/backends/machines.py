@@ -1,0 +1,42 @@
+"""Which devices are on one machine: those that can open each other's files in memory, and have the same network.
+
+Containers on one host are machines of their own, unless they share both.
+"""
+
+import os
+import platform
+from pathlib import Path
+
+import torch.distributed as dist
+
+_SHARED = ("pid", "net")  # kinds of namespaces
+
+
+def here() -> str:
+    """What all processes of this machine say of it, and nobody else."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if not boot.exists():
+        return platform.node()
+    return " ".join([boot.read_text().strip(), *(os.readlink(f"/proc/self/ns/{kind}") for kind in _SHARED)])  # noqa: PTH115
+
+
+def of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
+    """A number for each device: equal where machines are, counted from 0 in the order of devices."""
+    told = [""] * dist.get_world_size(group)
+    dist.all_gather_object(told, here(), group=group)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(told))}
+    return tuple(numbers[name] for name in told)
+
+
+def runs(machines: tuple[int, ...]) -> tuple[range, ...]:
+    """Of each device, the unbroken run of devices around it that are on its machine."""
+    found: list[range] = []
+    for device, machine in enumerate(machines):
+        start = device
+        while start and machines[start - 1] == machine:
+            start -= 1
+        stop = device + 1
+        while stop < len(machines) and machines[stop] == machine:
+            stop += 1
+        found.append(range(start, stop))
+    return tuple(found)

@@ -1,0 +1,266 @@
+"""The devices of several machines, as they see each other: meetings, who lives, and whose fault it is that a run ends.
+
+Each pair of devices has a connection, on which one tells the other to which meetings it has come, that it lives, and
+for whom it ends: as the pages of processes on one machine do (`shm/peers.py`), and nobody has to answer. A process that
+dies closes its connections; where a machine or the network to it is gone, the system breaks them, as nothing that is
+sent is acknowledged. No store is asked, so no device's death keeps others from naming it.
+"""
+
+import os
+import platform
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import torch.distributed as dist
+
+from odc_engine.backends.base import ROOMS
+from odc_engine.backends.patience import LONGER, LOOK, NOTICED, REPORTED, Patience, did_not_come
+from odc_engine.backends.tcp import sockets
+from odc_engine.errors import PeerLost
+
+BEAT = 1.0  # seconds between two words of who has nothing to say
+STILL = 5 * BEAT  # after so many without one a process does not run
+LINGER = 0.3  # seconds from the first loss to the first word of it: machines and jobs die as a whole
+LEFT = 2**31 - 1
+LEFT_EARLY = "left: it came to fewer meetings than others"
+_WORD = struct.Struct("<iiq")
+_BEATS, _CAME, _ENDS, _TAKES, _REFILLS, _TOLD = range(6)
+
+
+class Links:
+    """`timeout`: seconds after which a peer that does not come to a meeting is reported. Made by all at once.
+
+    `broke`: called with a device whose connection is gone, by another thread.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
+        self.rank, self.size, self.timeout = dist.get_rank(group), dist.get_world_size(group), timeout
+        self.broke: Callable[[int], None] = lambda _: None
+        self._names = self._told(group)
+        made = sockets.connect(group, lambda _: 1)
+        self._sockets = {device: several[0] for device, several in made.items()}
+        self._others = sorted(self._sockets)
+        self._news, self._telling, self._asking = threading.Condition(), threading.Lock(), threading.Lock()
+        self._came = [[0] * ROOMS for _ in range(self.size)]
+        self._ends = [0] * self.size  # 0 while all is well, then 1 + the device at fault, or LEFT
+        self._gone: dict[int, str] = {}
+        self._first_gone = 0.0
+        self._last = [time.monotonic()] * self.size
+        self._answers: list[int] = []
+        self._taken = 0  # device 0 counts for all
+        for each in self._sockets.values():
+            sockets.break_when_unanswered(each)
+        threading.Thread(target=self._listen, name="odc-links", daemon=True).start()
+
+    def _told(self, group: dist.ProcessGroup | None) -> list[str]:
+        told = [""] * self.size
+        dist.all_gather_object(told, f"pid {os.getpid()} on {platform.node()}", group=group)
+        return told
+
+    def _listen(self) -> None:
+        """Until this device has left, and so have all others."""
+        with selectors.DefaultSelector() as selector:
+            for device, each in self._sockets.items():
+                selector.register(each, selectors.EVENT_READ, device)
+            beat = 0.0
+            while selector.get_map():
+                for key, _ in selector.select(BEAT / 2):
+                    if not self._hear(key.data):
+                        selector.unregister(key.fileobj)
+                        self._sockets[key.data].close()
+                if self._ends[self.rank] != LEFT and time.monotonic() > beat:
+                    beat = time.monotonic() + BEAT
+                    self._tell(_BEATS)
+
+    def _hear(self, device: int) -> bool:
+        """Whether there may be more."""
+        try:
+            word = self._sockets[device].recv(_WORD.size, socket.MSG_WAITALL)
+        except OSError as error:
+            return self._lose(device, "died" if isinstance(error, ConnectionResetError) else _unreachable(error))
+        if len(word) < _WORD.size:
+            return self._lose(device, "died")
+        self._take_in(device, *_WORD.unpack(word))
+        return True
+
+    def _lose(self, device: int, what: str) -> bool:
+        with self._news:
+            self._gone[device] = what
+            self._first_gone = self._first_gone or time.monotonic()
+            self._news.notify_all()
+        self.broke(device)
+        return False
+
+    def _take_in(self, device: int, kind: int, what: int, number: int) -> None:
+        with self._news:
+            self._last[device] = time.monotonic()
+            if kind == _CAME:
+                self._came[device][what] = number
+            elif kind == _ENDS:
+                self._ends[device] = what
+            elif kind == _TAKES:
+                self._tell(_TOLD, number=self._counted(), to=[device])
+            elif kind == _REFILLS:
+                self._taken = 0
+                self._tell(_TOLD, to=[device])
+            elif kind == _TOLD:
+                self._answers.append(number)
+            self._news.notify_all()
+
+    def _counted(self) -> int:
+        self._taken += 1
+        return self._taken - 1
+
+    def _tell(self, kind: int, what: int = 0, number: int = 0, to: list[int] | None = None) -> None:
+        """Whoever is gone is not told; who reads from the connection notices."""
+        word = _WORD.pack(kind, what, number)
+        with self._telling:
+            for device in self._others if to is None else to:
+                try:
+                    self._sockets[device].send(word, socket.MSG_DONTWAIT)
+                except OSError:
+                    continue
+
+    def meet(self, room: int) -> None:
+        """Return when every device has come to this room as often as this one."""
+        with self._news:
+            self._came[self.rank][room] += 1
+            count = self._came[self.rank][room]
+        self._tell(_CAME, room, count)
+        patience = Patience()
+        while not self._waited(lambda: not self._missing(room, count)):
+            self._look_for(room, count, late=patience.ended(self.timeout))
+
+    def _waited(self, condition: Callable[[], bool]) -> bool:
+        with self._news:
+            return self._news.wait_for(condition, LOOK)
+
+    def _missing(self, room: int, count: int) -> list[int]:
+        return [d for d in self._others if self._came[d][room] < count]
+
+    def _look_for(self, room: int, count: int, *, late: bool) -> None:
+        """Raise PeerLost where waiting for the others to come to a room is in vain, or has taken too long."""
+        lost = self.fault()
+        missing = self._missing(room, count)
+        left = [d for d in missing if self._ends[d] == LEFT]
+        if missing and (lost or left):
+            self._raise(lost or PeerLost(left, LEFT_EARLY))
+        if missing and late:
+            self._raise(self.silent(missing, did_not_come(self.timeout)))
+
+    def _raise(self, lost: PeerLost) -> None:
+        """Others hear why this device will be gone, too."""
+        if self._ends[self.rank] == 0:
+            self._end(1 + lost.devices[0])
+        raise lost
+
+    def check(self) -> None:
+        """Raise PeerLost where a peer is known to have failed."""
+        if (self._gone or any(self._ends)) and (lost := self.fault()):
+            self._raise(lost)
+
+    def fault(self) -> PeerLost | None:
+        """The devices at fault, if any. None, too, a moment long, until all that have died at once are known."""
+        with self._news:
+            ends, gone = {d: self._ends[d] for d in self._others}, dict(self._gone)
+        accused = {end - 1 for end in ends.values() if 0 < end < LEFT}
+        if failed := sorted(d for d in accused if ends.get(d) == d + 1):
+            return PeerLost(failed, "failed: see there")
+        if died := sorted(d for d in gone if ends[d] == 0):
+            if time.monotonic() < self._first_gone + LINGER:
+                return None
+            return PeerLost(died, f"{_one(gone[d] for d in died)} ({self._named(died)})")
+        if left := sorted(d for d in accused if ends.get(d) == LEFT):
+            return PeerLost(left, LEFT_EARLY)
+        if silent := sorted(accused - {self.rank}):
+            return self.silent(silent, "did not answer another device in time")
+        if accused:
+            return PeerLost([d for d in ends if ends[d] == self.rank + 1], "gave up waiting for this one")
+        return None
+
+    def lost_by(self, device: int, what: str) -> PeerLost:
+        """For a connection that broke: its device, or who made that one leave."""
+        patience = Patience()
+        while not patience.ended(NOTICED):
+            if lost := self.fault():
+                return lost
+            if self._ends[device] == LEFT:
+                return PeerLost([device], LEFT_EARLY)
+            time.sleep(LOOK)
+        return PeerLost([device], what)
+
+    def silent(self, devices: list[int], what: str) -> PeerLost:
+        """For devices that do not answer: those of them that do not run, or all where all do."""
+        now = time.monotonic()
+        if still := [d for d in devices if now > self._last[d] + STILL]:
+            quiet = now - max(self._last[d] for d in still)
+            return PeerLost(still, f"{what}: no word for {quiet:.0f} s, stopped ({self._named(still)})")
+        return PeerLost(devices, f"{what} ({self._named(devices)}); {LONGER}")
+
+    def explain(self) -> PeerLost | None:
+        """Whose fault it may be that a connection broke or timed out, as gloo says without a name."""
+        patience = Patience()
+        while not patience.ended(REPORTED):
+            if lost := self.fault():
+                return lost
+            time.sleep(LOOK)
+        still = [d for d in self._others if time.monotonic() > self._last[d] + STILL]
+        return self.silent(still, f"did not answer within {self.timeout:g} s") if still else None
+
+    def take(self) -> int:
+        return self._asked(_TAKES)
+
+    def refill(self) -> None:
+        self._asked(_REFILLS)
+
+    def _asked(self, kind: int) -> int:
+        """Of device 0."""
+        self.check()
+        if self.rank == 0:
+            with self._news:
+                self._taken = 0 if kind == _REFILLS else self._taken
+                return self._counted() if kind == _TAKES else 0
+        with self._asking:
+            self._answers.clear()
+            self._tell(kind, to=[0])
+            patience = Patience()
+            while not self._waited(lambda: bool(self._answers)):
+                self.check()
+                if patience.ended(self.timeout):
+                    self._raise(self.silent([0], "did not say whose turn it is"))
+            return self._answers.pop()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell peers that this device ends, and for whom."""
+        if self._ends[self.rank] != LEFT:
+            self._end(1 + (error.devices[0] if isinstance(error, PeerLost) else self.rank))
+
+    def _end(self, word: int) -> None:
+        self._ends[self.rank] = word
+        self._tell(_ENDS, word)
+
+    def _named(self, devices: list[int]) -> str:
+        return ", ".join(self._names[device] for device in devices)
+
+    def close(self) -> None:
+        """Leave. Whoever still waits for this device hears that it will not come."""
+        if self._ends[self.rank] == 0:
+            self._end(LEFT)
+        self._ends[self.rank] = LEFT
+        for each in self._sockets.values():
+            try:
+                each.shutdown(socket.SHUT_WR)
+            except OSError:
+                continue
+
+
+def _unreachable(error: OSError) -> str:
+    return f"cannot be reached any more ({error.strerror}): its machine, or the network to it, is down"
+
+
+def _one(texts: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(texts))

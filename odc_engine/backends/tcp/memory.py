@@ -1,0 +1,146 @@
+"""Arenas of processes on several machines: those of a machine's own devices are files that it maps, as under shm, and
+those beyond are reached over TCP, each by a thread of their device's.
+
+A device has two connections to each far one, so that what it gathers does not wait for what it pushes, and nothing goes
+beyond torch's process group but through these.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+
+from torch import Tensor
+
+from odc_engine.backends import machines
+from odc_engine.backends.base import FarMemory
+from odc_engine.backends.network import Network
+from odc_engine.backends.shm.files import Mapped, agreed, bytes_of, share, unmap
+from odc_engine.backends.shm.locks import FileLocks
+from odc_engine.backends.shm.memory import check_room
+from odc_engine.backends.tcp import sockets
+from odc_engine.backends.tcp.carriers import Asker, serve
+from odc_engine.errors import PeerLost
+
+FETCHES, SENDS = "fetched", "sent"
+_WAYS = (FETCHES, SENDS)
+
+
+class TcpMemory(FarMemory, FileLocks):
+    """`moved`: bytes that this device has fetched from and sent to far arenas, requests not counted."""
+
+    def __init__(self, host: Network) -> None:
+        self.host, self.rank, self.size, self.timeout = host, host.rank, host.size, host.timeout
+        self.every_near = machines.runs(host.machines)
+        self.moved: Counter[str] = Counter()
+        self._files: list[Mapped] = []
+        self._arenas: list[Tensor] = []
+        self._askers: dict[str, dict[int, Asker]] = {way: {} for way in _WAYS}
+        self._locks = {way: Lock() for way in _WAYS}
+        self._unflushed: set[int] = set()
+
+    @property
+    def near(self) -> range:
+        return self.every_near[self.rank]
+
+    @property
+    def adds(self) -> bool:
+        return self.all_near
+
+    def allocate(self, nbytes: int) -> None:
+        first = self.rank == self.near.start
+        agreed(self.host.group, lambda: check_room(nbytes * len(self.near)) if first else None)
+        self._files = share(self.host.group, nbytes, self.near)
+        self._arenas = [bytes_of(file) for file in self._files]
+        self._connect()
+
+    def _connect(self) -> None:
+        """Of two devices the first asks on the first connections, and serves the others."""
+        made = sockets.connect(self.host.group, lambda device: 0 if device in self.near else 2 * len(_WAYS))
+        for device, connections in made.items():
+            half = len(_WAYS)
+            asks, serves = connections[:half], connections[half:]
+            if device < self.rank:
+                asks, serves = serves, asks
+            for way, each in zip(_WAYS, asks if connections else (), strict=bool(connections)):
+                self._askers[way][device] = Asker(each, self.timeout)
+            for each in serves:
+                serve(each, self.view(self.rank), self.host.fail)
+        self._connections = made
+        self.host.links.broke = lambda device: sockets.end(made[device])
+
+    def view(self, device: int) -> Tensor:
+        return self._arenas[device - self.near.start]
+
+    def fetch(self, device: int, start: int, into: Tensor) -> None:
+        self.fetch_all([(device, start, into)])
+
+    def fetch_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
+        """All are asked before one is waited for."""
+        self.check()
+        with self._locks[FETCHES]:
+            for device, start, into in places:
+                with self._naming(device):
+                    self._askers[FETCHES][device].ask(start, into.numel())
+            for device, _, into in places:
+                with self._naming(device):
+                    self._askers[FETCHES][device].read(into)
+                self.moved[FETCHES] += into.numel()
+
+    def send(self, device: int, start: int, data: Tensor) -> None:
+        with self._locks[SENDS], self._naming(device):
+            self._askers[SENDS][device].send(start, data)
+            self._unflushed.add(device)
+            self.moved[SENDS] += data.numel()
+
+    def arrive(self) -> None:
+        with self._locks[SENDS]:
+            waited_for, self._unflushed = sorted(self._unflushed), set()
+            for device in waited_for:
+                with self._naming(device):
+                    self._askers[SENDS][device].flush()
+            for device in waited_for:
+                with self._naming(device):
+                    self._askers[SENDS][device].flushed()
+
+    @contextmanager
+    def _naming(self, device: int) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            lost = self.silent([device], f"moved nothing for {self.timeout:g} s")
+        except OSError:
+            lost = self.host.links.lost_by(device, "broke a connection")
+        else:
+            return
+        self.host.fail(lost)
+        raise lost
+
+    def meet(self, room: int) -> None:
+        self.host.meet(room)
+
+    def check(self) -> None:
+        self.host.check()
+
+    def take(self) -> int:
+        return self.host.take()
+
+    def refill(self) -> None:
+        self.host.refill()
+
+    def silent(self, devices: list[int], what: str) -> PeerLost:
+        return self.host.silent(devices, what)
+
+    def fail(self, error: BaseException) -> None:
+        self.host.fail(error)
+
+    def close(self) -> None:
+        """The own arena stays as long as others may ask for it: until they leave."""
+        self._arenas.clear()
+        unmap(self._files)
+        for askers in self._askers.values():
+            for asker in askers.values():
+                sockets.end([asker.connection])
+                asker.connection.close()
+            askers.clear()
+        self.host.close()

@@ -1,0 +1,129 @@
+"""Connections between devices, made at once by all of them.
+
+A port is open while they are made, on one interface, and for whoever brings the secret that devices have told each
+other through their process group. Afterwards nobody can connect any more.
+"""
+
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from odc_engine.backends.shm.files import agreed
+from odc_engine.backends.tcp import address
+from odcsim.errors import InputError
+
+COMES = 20.0  # seconds that a device waits for another to connect
+UNANSWERED = 5.0  # seconds after which a network that answers nothing is taken for gone
+_HELLO = struct.Struct("<32sii")
+_BACKLOG = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    address: str
+    port: int
+    secret: bytes
+
+
+def connect(group: dist.ProcessGroup | None, count: Callable[[int], int]) -> dict[int, list[socket.socket]]:
+    """`count`: of connections to another device, the same number as that one says of this. Of each device a list, in
+    the order that both have of them."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    with ExitStack() as opened:
+        listener, door = agreed(group, _listen)
+        opened.enter_context(listener)
+        doors = [door] * size
+        dist.all_gather_object(doors, door, group=group)
+        below, above = range(rank), range(rank + 1, size)
+        made: dict[int, list[socket.socket]] = {}
+
+        def attempt() -> dict[int, list[socket.socket]]:
+            for device in below:
+                made[device] = [_call(device, doors[device], rank, n) for n in range(count(device))]
+            made.update(_answered(listener, door, {device: count(device) for device in above}))
+            return made
+
+        with _closing_on_error(made):
+            return agreed(group, attempt)
+
+
+def _listen() -> tuple[socket.socket, _Door]:
+    at = address.own()
+    try:
+        listener = socket.create_server((at, 0), backlog=_BACKLOG)
+    except OSError as error:
+        raise InputError(f"no port at {at} ({error.strerror})", fix=address.FIX) from None
+    return listener, _Door(at, listener.getsockname()[1], secrets.token_bytes(32))
+
+
+def _call(device: int, door: _Door, rank: int, number: int) -> socket.socket:
+    try:
+        made = socket.create_connection((door.address, door.port), timeout=COMES)
+        made.sendall(_HELLO.pack(door.secret, rank, number))
+    except OSError as error:
+        problem = f"device {device} cannot be reached at {door.address} ({error.strerror or error})"
+        raise InputError(problem, fix=address.FIX) from None
+    return _ready(made)
+
+
+def _answered(listener: socket.socket, door: _Door, expected: dict[int, int]) -> dict[int, list[socket.socket]]:
+    came: dict[tuple[int, int], socket.socket] = {}
+    wanted = {(device, number) for device, count in expected.items() for number in range(count)}
+    listener.settimeout(COMES)
+    while missing := wanted - set(came):
+        try:
+            caller, _ = listener.accept()
+        except TimeoutError:
+            who = ", ".join(map(str, sorted({device for device, _ in missing})))
+            problem = f"devices {who} did not connect to {door.address} within {COMES:g} s"
+            raise InputError(problem, fix=address.FIX) from None
+        if (who_and_which := _greeting(caller, door.secret)) in missing:
+            came[who_and_which] = _ready(caller)
+        else:
+            caller.close()  # a stranger
+    return {device: [came[device, number] for number in range(count)] for device, count in expected.items()}
+
+
+def _greeting(caller: socket.socket, secret: bytes) -> tuple[int, int]:
+    caller.settimeout(COMES)
+    try:
+        told, rank, number = _HELLO.unpack(caller.recv(_HELLO.size, socket.MSG_WAITALL))
+    except (OSError, struct.error):
+        return -1, -1
+    return (rank, number) if secrets.compare_digest(told, secret) else (-1, -1)
+
+
+def _ready(made: socket.socket) -> socket.socket:
+    made.settimeout(None)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+def break_when_unanswered(made: socket.socket) -> None:
+    """The system ends it where what was sent is not acknowledged. That is its word for who reads, stopped or not."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * UNANSWERED))
+
+
+def end(made: Sequence[socket.socket]) -> None:
+    """Whoever waits for it, here or there, hears of it."""
+    for one in made:
+        try:
+            one.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue  # the other end was quicker
+
+
+@contextmanager
+def _closing_on_error(made: dict[int, list[socket.socket]]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for one in [one for several in made.values() for one in several]:
+            one.close()
+        raise
