@@ -1,0 +1,40 @@
+"""The script of the page on launching makes machines, too, and its program trains on them by torchrun."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripts import ROOT
+
+SCRIPT = ROOT / "docs" / "launch" / "machines.sh"
+PAGE = (ROOT / "docs" / "howto" / "launch.md").read_text(encoding="utf-8")
+
+
+def made(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    known = {"PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        ["bash", SCRIPT, *command], env=os.environ | known | more, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_command_runs_on_each_machine(machines):  # noqa: ARG001 - which skips where there can be none
+    done = made("2", "sh", "-c", "hostname; ls /proc | grep -c '^[0-9]'; cat /etc/hosts; exit $PET_NODE_RANK")
+    assert {"machine0", "machine1", "10.77.0.1 machine0", "10.77.0.2 machine1"} <= set(done.stdout.splitlines())
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_the_pages_program_trains_over_them(machines, tmp_path):  # noqa: ARG001
+    [program] = re.findall(r"^```python train.py\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    [command] = re.findall(r"^docs/launch/machines.sh (.*) train.py$", PAGE, re.MULTILINE)
+    ends = "\nprint('ended', *(parameter.norm().full_tensor().item() for parameter in model.parameters()))\n"
+    (tmp_path / "train.py").write_text(program.replace("odc.close()", f"{ends}odc.close()"))
+    done = made(*command.split(), str(tmp_path / "train.py"))
+    assert done.returncode == 0, done.stderr
+    told = re.findall("^ended (.*)$", done.stdout, re.MULTILINE)
+    assert len(told) == 4
+    assert len(set(told)) == 1
