@@ -77,7 +77,7 @@ def job_of(
     `choices`: of the recipe, `sync="collective"`.
     """
     _refuse_gangs(file)
-    model, recipe = catalog.model(file.header.model), recipe_of(choices)
+    model, recipe = catalog.model(file.header.model), recipe_of(choices).sharded("full")
     devices = file.header.devices
     if emulate and gpu is None and profile is None:
         raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")

@@ -28,6 +28,7 @@ COPIES = ("kernels", "engines")
 REDUCE = ("fp32", "bf16")
 STREAMS = ("one", "two")
 FAR = ("each", "hierarchical")
+BY_RULE = "usual"  # the sharding of a recipe for which nobody chose one
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,9 @@ class Recipe:
         measured=("full", "none"),
     )
     sharding: str = _chosen(
-        "full",
-        values=SHARDINGS,
-        help="hybrid: every node holds all parameters, so that layers' transfers stay inside it",
+        BY_RULE,
+        values=(BY_RULE, *SHARDINGS),
+        help="hybrid: every node holds all parameters; usual: predictions take it where several nodes hold it",
         searched=True,
         control="sharding",
     )
@@ -173,13 +174,19 @@ class Recipe:
 
     def program(self, layers: int, microbatches: int) -> Program:
         """The steps of a minibatch by this recipe."""
-        how = self.sync, self.prefetch, self.sharding, self.exchange, self.reshard, self.streams
+        settled = self.sharded("full")
+        how = self.sync, self.prefetch, settled.sharding, self.exchange, self.reshard, self.streams
         return program(layers, microbatches, *how)
+
+    def sharded(self, how: str) -> "Recipe":
+        """Sharded so, where nobody chose."""
+        return replace(self, sharding=how) if self.sharding == BY_RULE else self
 
     def on(self, nodes: int) -> "Recipe":
         """As it is run: on one node hybrid sharding is full, and only who meets exchanges by layer. What a node brings
-        in once it keeps, as under hybrid sharding, but nobody waits for all of it."""
-        return _on(self, nodes)
+        in once it keeps, as under hybrid sharding, but nobody waits for all of it. Where neither a person chose the
+        sharding nor a rule that knows memory, it is full, as FSDP2's is of one mesh."""
+        return _on(self.sharded("full"), nodes)
 
     @property
     def ahead(self) -> bool:

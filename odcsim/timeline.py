@@ -183,7 +183,7 @@ def _from_columns(columns: Any) -> Timeline:
 def _nested(header: dict[str, Any]) -> dict[str, Any]:
     """The recipe's choices by themselves. An old file knows fewer of them: it was run with the usual ones."""
     rest = {name: value for name, value in header.items() if name not in (*CHOICES, PART)}
-    return rest | {"recipe": nested(fields_of(header))}
+    return rest | {"recipe": nested({"sharding": "full"} | fields_of(header))}
 
 
 def _read_block(columns: Any, i: int, about: About) -> Block:

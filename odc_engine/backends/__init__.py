@@ -78,7 +78,7 @@ def measured() -> dict[str, Processes]:
 
 def check(row: Backend, recipe: Recipe) -> None:
     """Refuse what it does not run."""
-    sync, sharding = recipe.sync, recipe.sharding
+    sync, sharding = recipe.sync, recipe.sharded("full").sharding
     if sync not in row.syncs:
         others = next(other.name for other in ROWS if sync in other.syncs)
         raise InputError(

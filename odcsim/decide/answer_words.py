@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -201,10 +202,17 @@ def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
     words = _gained("Hybrid sharding", ("runs", "gains"), comparison, reply)
     if gain is None:
         return [words]
-    full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in comparison.rows if r.sync != "on-demand"}
+    full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in _rivals(comparison)}
     rival = min(full, key=lambda name: full[name])
     longer = full[rival] / chosen.makespan_seconds
     return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long."]
+
+
+def _rivals(comparison: Comparison) -> list[Row]:
+    """The rows without on-demand that full sharding would have room for; all where it has for none."""
+    every = [row for row in comparison.rows if row.sync != "on-demand"]
+    limit = comparison.memory_limit or math.inf
+    return [r for r in every if (r.memory_bytes or 0.0) - _over_full(comparison, r) <= limit] or every
 
 
 def _gained(name: str, verbs: tuple[str, str], comparison: Comparison, reply: Basis) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from odcsim.balance import runs_with
 from odcsim.catalog import fits
-from odcsim.decide import stock
+from odcsim.decide import sharding, stock
 from odcsim.decide.evaluate import Pair, evaluate, listed
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
@@ -179,7 +179,7 @@ def by_rate(simulated: Simulated, tokens_per_second: float) -> Calibration:
 
 def reaching(setting: Setting, tokens_per_second: float) -> tuple[Setting, Calibration]:
     """The setting by seconds with which its usual way does so many tokens in a second, and how they were found."""
-    found = by_rate(simulated(setting), tokens_per_second)
+    found = by_rate(simulated(sharding.of_run(setting)), tokens_per_second)
     return replace(setting, cost=replace(setting.cost, profile=found.profile())), found
 
 

@@ -12,6 +12,7 @@ from odcsim import catalog, profile
 from odcsim.decide import calibrate
 from odcsim.decide.asking import asked, setting_of
 from odcsim.decide.calibrate import Calibration, Simulated
+from odcsim.decide.sharding import as_ran
 from odcsim.decide.words import FIT, checked, paths_of
 from odcsim.errors import InputError
 from odcsim.fitting import fit as fits
@@ -197,7 +198,7 @@ def _simulated(given: Mapping[str, Any], log: StepLog | None) -> Simulated:
     if sync is not None:
         checked("sync", sync, SYNC)
     run = {name: value for name, value in given.items() if name not in ("sync", "balancer")}
-    return calibrate.simulated(setting_of(asked(run)), balancer, sync, usual)
+    return calibrate.simulated(setting_of(as_ran(asked(run))), balancer, sync, usual)
 
 
 def _taken(given: Mapping[str, Any]) -> list[str]:

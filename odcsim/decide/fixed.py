@@ -13,7 +13,8 @@ HELD = tuple(name for name in ASKED if name not in SEARCHED)  # by an advice
 def fixed(setting: Setting, *, limited: bool = True) -> dict[str, Any]:
     """As JSON, of whoever has one recipe for all rows, and one limit unless not `limited`."""
     limit = {"max_tokens": setting.limit} if limited else {}
-    return {**setting.cost.recipe.written(SEARCHED), **limit, "searched_by": BY}
+    why = {"sharding_because": setting.sharded_by} if setting.sharded_by else {}
+    return {**setting.cost.recipe.written(SEARCHED), **why, **limit, "searched_by": BY}
 
 
 def sentence(setting: Setting, *, limited: bool = True) -> str:
@@ -21,7 +22,8 @@ def sentence(setting: Setting, *, limited: bool = True) -> str:
     recipe = setting.cost.recipe
     known = recipe_of({name: recipe.value(name) for name in SEARCHED})
     limit = [f"at most {setting.limit:,} tokens in a microbatch"] if limited else []
-    words = ", ".join([f"{setting.cost.sharded} sharding", known.told.strip(), *limit])
+    why = f" ({setting.sharded_by})" if setting.sharded_by else ""
+    words = ", ".join([f"{setting.cost.sharded} sharding{why}", known.told.strip(), *limit])
     return f"Held fixed: {words}. '{BY}' searches these.{given(setting.cost.on_demand_cost)}"
 
 

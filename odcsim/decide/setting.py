@@ -42,6 +42,7 @@ class Setting(Glanced, Terms):
     global_batch: int = 0  # samples of all devices together, where those were asked for
     stepped: bool = False  # a minibatch is what one recorded step held, of a run that exists
     limits_tried: int = 0  # of which the limit was chosen; 0: somebody gave it, or it is the longest sample
+    sharded_by: str = ""  # the rule's reason for the sharding, where nodes are several and nobody chose
 
     @property
     def able(self) -> "Setting":

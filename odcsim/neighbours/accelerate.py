@@ -40,7 +40,7 @@ ACCELERATE = Neighbour(
     settings,
     LAST,
     "batches as they come, padded to the longest of each",
-    frozenset({"moments"}),
+    frozenset({"hybrid", "moments"}),
     "docs/hugging-face.md",
     rules=(Rule(IN_PADDED, "batches as they come, padded to the longest of each"),),
     assumes=PLAIN,

@@ -53,7 +53,7 @@ LLAMA_FACTORY = Neighbour(
     settings,
     LAST,
     "greedy knapsacks into packs",
-    frozenset({"rank", "moments"}),
+    frozenset({"hybrid", "rank", "moments"}),
     rules=(
         Rule(IN_FULL_ROWS, "knapsacks of a thousand samples, filled up to the limit with padding", rows, 1000),
         Rule(IN_PADDED, "batches as they come, padded to the longest of each"),

@@ -21,6 +21,11 @@ LAUNCHED = (
     "accelerate launch --num_processes {devices} --num_machines {nodes} --use_fsdp --fsdp_version 2 "
     "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_reshard_after_forward true"
 )
+# FSDP2 on a mesh of nodes and their devices (accelerate 1.15.0: ParallelismConfig.fsdp_dim_names).
+IN_NODES = (
+    " --use_parallelism_config --parallelism_config_dp_replicate_size {nodes} "
+    "--parallelism_config_dp_shard_size {per_node}"
+)
 # Balancers of those who do not balance.
 IN_BATCHES, IN_PADDED, IN_ROWS, IN_FULL_ROWS = "batches", "padded", "packed", "filled"
 GITHUB = "https://github.com"
@@ -114,6 +119,11 @@ class Neighbour:
     assumes: Mapping[str, str] = field(default_factory=dict)  # its kernels, where nobody chooses others
     ending: str = DROPPED  # what becomes of an epoch's last step
     launcher: str = ""  # under which it runs as it was priced, where its own settings do not say that
+
+    def launched(self, row: ChosenRow) -> str:
+        """The command under which it runs the row."""
+        words = self.launcher + (IN_NODES if row.hybrid else "")
+        return words.format(devices=row.devices, nodes=row.nodes, per_node=row.per_node)
 
     @property
     def ways(self) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ TRL = Neighbour(
     settings,
     LAST,
     "best fit decreasing into packs, which come to devices in turn",
-    frozenset({"rank", "moments", "pairs"}),
+    frozenset({"hybrid", "rank", "moments", "pairs"}),
     "docs/trl.md",
     deal=deal,
     help="TRL's rows, even in squares of lengths",

@@ -25,7 +25,7 @@ def notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
         yield f"{trainer.name} deals by its own rule: {_rule(trainer, row)}"
     if trainer.launcher:
         each = ", on each machine with its --machine_rank and --main_process_ip" if row.nodes > 1 else ""
-        yield f"run it by {trainer.launcher.format(devices=row.devices, nodes=row.nodes)}{each}"
+        yield f"run it by {trainer.launched(row)}{each}"
     if trainer.caution:
         yield trainer.caution
     yield from (f"not said here: {words}" for name, words in _unsaid(row).items() if name not in trainer.knows)

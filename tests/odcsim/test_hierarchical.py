@@ -119,7 +119,7 @@ def test_a_unit_enters_a_node_once_through_all_its_cards():
 
 
 def test_a_comparison_has_it_for_on_demand_alone_and_says_what_it_brings_and_costs():
-    slow = {"gpu": "a100", "devices": 16, "minibatch": 2, "minibatches": 2}
+    slow = {"gpu": "a100", "devices": 16, "minibatch": 2, "minibatches": 2, "sharding": "full"}
     setting = ask("aime-rl", MODEL.name, **slow, far="hierarchical")
     usual = compare(ask("aime-rl", MODEL.name, **slow))
     compared = compare(setting)

@@ -24,7 +24,7 @@ class _NvshmemGpus(GpuProcesses):
     def needs(self, use: Use) -> None:
         from odc_engine.backends.nvshmem import library
 
-        place, pushed_afar = started(), use.recipe.sharding == "full"
+        place, pushed_afar = started(), use.recipe.sharding != "hybrid"
         if place is not None and not place.one_machine and pushed_afar and use.recipe.accumulate != "slots":
             fix = "use --accumulate slots, or --sharding hybrid"
             raise InputError("a network adds nothing to a sum on another machine", fix=fix)

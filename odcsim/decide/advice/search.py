@@ -94,11 +94,12 @@ def timed(site: Site, way: Way) -> Trial:
 
 
 def finest(site: Site, ways: list[Trial]) -> Way | None:
-    """The fastest of these, with whichever balancer makes it faster still. lb-robust where it costs next to nothing."""
+    """The fastest of these, with whichever balancer makes it faster still. Hybrid sharding and lb-robust, which are
+    usual, where they cost next to nothing."""
     if not ways:
         return None
     first = min(ways, key=lambda one: one.seconds)
     every = [first, *(timed(site, other) for other in first.way.others())]
     fastest, usual = min(every, key=lambda one: one.seconds), advised("on-demand")
-    near = (o for o in every if o.way.balancer == usual and o.seconds <= NEAR * fastest.seconds)
-    return next(near, fastest).way
+    near = (o for o in (*ways, *every) if o.seconds <= NEAR * fastest.seconds)
+    return min(near, key=lambda o: (o.way.cost.sharded != "hybrid", o.way.balancer != usual, o.seconds)).way

@@ -34,6 +34,7 @@ from odcsim.decide.diagnosis.tried import (
 from odcsim.decide.evaluate import Evaluation, Pair, evaluate
 from odcsim.decide.fitted import calibrated
 from odcsim.decide.setting import Setting
+from odcsim.decide.sharding import as_ran
 from odcsim.errors import InputError
 from odcsim.fitting.steps import StepLog
 from odcsim.neighbours.logs import BY_HAND
@@ -61,7 +62,7 @@ def logged(sources: Sequence[str], given: Mapping[str, Any]) -> tuple[SeenRun, B
     profile = found.profile(Path(sources[0]).name)
     at = found.simulated.setting
     ran = evaluate(replace(at, cost=replace(at.cost, profile=profile)), [found.simulated.way])
-    base = setting_of(asked({name: value for name, value in words.items() if name not in ("balancer", "sync")}))
+    base = setting_of(as_ran(asked({name: value for name, value in words.items() if name not in ("balancer", "sync")})))
     base = replace(base, cost=replace(base.cost, profile=profile))
     run = _run(log, ran)
     _check(found, ran, sources[0])

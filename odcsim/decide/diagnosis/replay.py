@@ -19,6 +19,7 @@ from odcsim.decide.diagnosis.ran import RanDeals, dealt
 from odcsim.decide.diagnosis.seconds import RanSeconds
 from odcsim.decide.evaluate import Evaluation, Pair, evaluate
 from odcsim.decide.setting import Drawn, Setting, cluster_for
+from odcsim.decide.sharding import as_ran
 from odcsim.model import Model
 from odcsim.observed.run import SeenRun
 from odcsim.question import TERMS, Question
@@ -105,7 +106,7 @@ def replay(run: SeenRun, found: Breakdown, words: Mapping[str, Any]) -> Replay:
     paces = {rank.rank: rank.pace for rank in found.ranks if rank.pace > SLOW}
     given = {name: value for name, value in words.items() if value is not None}
     deals = dealt(run, paces, int(given.get("seed", 0)))
-    question = asked({**given, "trace": deals.trace, "devices": run.ranks})
+    question = as_ran(asked({**given, "trace": deals.trace, "devices": run.ranks}))
     model = catalog.model(question.model) if question.model else seconds.plain(run)
     known = _cost(run, deals, question, model, paces)
     terms = {name: getattr(question, name) for name in TERMS} | {"in_order": True, "minibatches": len(deals.places)}

@@ -37,6 +37,7 @@ CONTROLS = {name: about for name, about in FIELDS.items() if about.control} | BE
 READ = tuple(name for name in LENGTHS if name not in CONTROLS)  # how lengths are read, which a link holds
 OPENED = (*READ, "profile")  # what a page is opened with, and has no control for
 LINKED = (*CONTROLS, *OPENED)
+SHARDED = "sharding"  # every link says it, but those of before hybrid was usual between nodes: they mean full
 TEXTS = tuple(name for name, about in CONTROLS.items() if about.values.type is str and not about.stops)
 SLIDERS = tuple(name for name, about in CONTROLS.items() if about.stops)
 
@@ -57,10 +58,10 @@ class Asked(Question):
 
     @property
     def search(self) -> str:
-        """What a link holds of it: everything that is not as usual."""
+        """What a link holds of it: everything that is not as usual, and the sharding beside it."""
         usual = Asked()
         changed = {name: self.value(name) for name in LINKED if self.value(name) != usual.value(name)}
-        return f"?{urlencode(changed)}" if changed else ""
+        return f"?{urlencode(changed | {SHARDED: self.value(SHARDED)})}" if changed else ""
 
     def value(self, name: str) -> Any:
         """What a control says."""

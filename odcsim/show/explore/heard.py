@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl
 
 from odcsim.errors import InputError
 from odcsim.question import FIELDS
-from odcsim.show.explore.asked import CONTROLS, LINKED, READ, SLIDERS, TEXTS, Asked, asked_of
+from odcsim.show.explore.asked import CONTROLS, LINKED, READ, SHARDED, SLIDERS, TEXTS, Asked, asked_of
 
 STOPS: Mapping[str, Sequence[Any]] = {name: CONTROLS[name].stops for name in SLIDERS}
 LETTERS = 4096  # of a name
@@ -25,7 +25,7 @@ def linked(search: Any) -> Asked:
         if name in STOPS and values[name] not in STOPS[name]:
             stops = ", ".join(f"{stop}" if isinstance(stop, str) else f"{stop:g}" for stop in STOPS[name])
             raise InputError(f"the link says {name}={text:.80}", fix=f"it may be {stops}")
-    return _checked(values)
+    return _checked({SHARDED: "full"} | values if values else values)
 
 
 def _kind(name: str) -> Callable[[str], Any]:

@@ -12,7 +12,7 @@ from odcsim.decide import fixed
 from odcsim.plots.style import HEAD
 from odcsim.reading.named import names
 from odcsim.show.explore import reply as replies
-from odcsim.show.explore.asked import CONTROLS, SLIDERS, TEXTS, Asked
+from odcsim.show.explore.asked import CONTROLS, SHARDED, SLIDERS, TEXTS, Asked
 from odcsim.show.explore.heard import STOPS, given, linked
 from odcsim.show.explore.line import or_line
 from odcsim.show.pages.page import style
@@ -127,7 +127,8 @@ def _shown(asked: Asked) -> list[Any]:
     left = asked.lengths.left_out
     told = [f"{asked.trace}: {left}"] if left else []
     words = [html.P(text) for text in [*found.advice, found.verdict, fixed.sentence(asked.setting), *told]]
-    link = asked.search or f"?{urlencode({'trace': asked.trace})}"  # without any it is what the page began with
+    bare = {name: asked.value(name) for name in ("trace", SHARDED)}  # without any link it is what the page began with
+    link = asked.search or f"?{urlencode(bare)}"
     return [link, *_said(asked), words, _table(found), asked.command, ""]
 
 

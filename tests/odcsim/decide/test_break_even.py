@@ -15,11 +15,19 @@ from odcsim.decide.break_even import MINIBATCHES, Curve, Spot, curves, cv, lead,
 from odcsim.decide.comparison import compare
 from odcsim.decide.weights import WEIGHTS, regrets
 from odcsim.question import Question
+from odcsim.recipe import Recipe
 
 LENGTHS = np.minimum(np.random.default_rng(3).lognormal(8.7, 0.9, 1500), 32768).astype(np.int64) + 1
 LONG = Trace("long", LENGTHS)
 ASKED = Question(
-    trace=LONG, model="qwen2.5-1.5b", gpu="a100", devices=16, minibatch=4, max_tokens=32769, minibatches=MINIBATCHES
+    trace=LONG,
+    model="qwen2.5-1.5b",
+    gpu="a100",
+    devices=16,
+    minibatch=4,
+    max_tokens=32769,
+    minibatches=MINIBATCHES,
+    recipe=Recipe(sharding="full"),
 )
 
 

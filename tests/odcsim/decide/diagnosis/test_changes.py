@@ -400,7 +400,13 @@ def test_hybrid_sharding_is_a_setting_where_transfers_leave_a_node(tmp_path):
     path = tmp_path / "slow.toml"
     path.write_text("nic_gbit_s = 25", encoding="utf-8")
     setting = setting_of(
-        "uniform:min=200,max=400", devices=16, devices_per_node=8, minibatch=8, max_tokens=400, cluster=str(path)
+        "uniform:min=200,max=400",
+        devices=16,
+        devices_per_node=8,
+        minibatch=8,
+        max_tokens=400,
+        cluster=str(path),
+        sharding="full",
     )
     run = run_of(setting)
     spent = 0.5 * np.array([step.seconds for step in run.steps])

@@ -43,8 +43,8 @@ def with_token(served, rest=""):
 
 def test_the_link_holds_the_token_and_what_is_set(served):
     asked = Asked(devices=16, price=3.5)
-    link = served.link(asked.search)
-    assert link == f"http://127.0.0.1:{served.server.server_port}/?token={served.door.token}&devices=16&price=3.5"
+    link, told = served.link(asked.search), "&devices=16&price=3.5&sharding=usual"
+    assert link == f"http://127.0.0.1:{served.server.server_port}/?token={served.door.token}{told}"
     assert re.fullmatch(r"[0-9a-f]{48}", served.door.token)
     assert Door().token != served.door.token
 

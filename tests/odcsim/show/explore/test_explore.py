@@ -35,9 +35,15 @@ def test_a_link_carries_all_that_is_set(asked):
     assert linked(asked.search) == asked
 
 
-def test_what_is_as_usual_is_not_in_the_link():
+def test_what_is_as_usual_is_not_in_the_link_but_for_the_sharding():
     assert Asked().search == ""
-    assert Asked(devices=16).search == "?devices=16"
+    assert Asked(devices=16).search == "?devices=16&sharding=usual"
+
+
+def test_a_link_of_before_hybrid_was_usual_says_what_it_said():
+    assert linked("?devices=16") == Asked(devices=16, recipe=recipe_of({"sharding": "full"}))
+    assert linked("?devices=16&sharding=hybrid").recipe.sharding == "hybrid"
+    assert linked("") == Asked()
 
 
 def test_what_is_chosen_of_the_recipe_and_epochs_are_in_link_and_command():
@@ -230,6 +236,6 @@ def test_a_trainer_is_asked_for_with_its_kernels_and_ranked_first():
     found = reply(asked)
     assert found.table[1][0][0] == found.chosen
     assert found.verdict.startswith(f"By itself it runs this fastest by {found.chosen}, ")
-    assert linked("?trainer=none") == Asked()
+    assert linked("?trainer=none&sharding=usual") == Asked()
     with pytest.raises(InputError, match="the link says trainer=nobody; it may be none, verl, "):
         linked("?trainer=nobody")

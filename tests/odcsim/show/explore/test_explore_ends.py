@@ -81,10 +81,10 @@ def test_a_browser_is_started_without_the_token_in_its_words(home):
         assert file.parent.parent == home / "home"
         assert [stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file)] == [0o700, 0o600]
         assert f'content="0; url={link.replace("&", "&amp;")}"' in file.read_text()
-        assert link.partition("token=")[2].partition("&")[2] == "trace=lmsys-chat"
+        assert link.partition("token=")[2].partition("&")[2] == "trace=lmsys-chat&sharding=usual"
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
         with opener.open(link) as reply:
-            assert reply.url == link.partition("?")[0] + "?trace=lmsys-chat"
+            assert reply.url == link.partition("?")[0] + "?trace=lmsys-chat&sharding=usual"
         waited(lambda: left(home) == [])
     finally:
         run.kill()
