@@ -14,9 +14,10 @@ reductions of the atomics, whose result nobody reads; a GPU flushes subnormal su
 
 import triton
 import triton.language as tl
+from triton.language.target_info import cuda_capability_geq
 
 # Triton would compile anew for device 1 and for a 16th meeting, in the midst of a run, and code would be no better.
-ANY = ["offset", "rank", "devices", "count", "tries"]
+ANY = ["offset", "rank", "devices", "turns", "count", "tries"]
 
 
 @triton.jit
@@ -27,31 +28,26 @@ def _shard(table, device, offset, dtype: tl.constexpr):
 
 
 @triton.jit
-def _chunks(n, block: tl.constexpr):
-    return (n + block - 1) // block
-
-
-@triton.jit
 def _turn(turn, rank, devices, block: tl.constexpr):
     """Device and first element of a turn. All devices' first chunks come first, beginning with the own one, so that
     devices do not all ask the same one at once."""
-    return (rank + turn % devices) % devices, turn // devices * block
+    return (rank + turn % devices) % devices, (turn // devices).to(tl.int64) * block
 
 
 @triton.jit
-def _pushed(table, gradients, device, offset, n, elements):
-    """Where these elements of a device's gradients stand, and where they go in its arena."""
-    return gradients + device.to(tl.int64) * n + elements, _shard(table, device, offset, tl.float32) + elements
+def _part(whole, device, n, start):
+    """Where a device's elements stand in a tensor that has everybody's end to end."""
+    return whole + (device.to(tl.int64) * n + start)
 
 
 @triton.jit(do_not_specialize=ANY)
-def gather(table, out, offset, n, rank, devices, dtype: tl.constexpr, block: tl.constexpr):
+def gather(table, out, offset, n, rank, devices, turns, dtype: tl.constexpr, block: tl.constexpr):
     """Copy n elements of every device's arena to where they belong in `out`, in its dtype."""
     within = tl.arange(0, block)
-    for turn in range(tl.program_id(0), _chunks(n, block) * devices, tl.num_programs(0)):
+    for turn in range(tl.program_id(0), turns, tl.num_programs(0)):
         device, start = _turn(turn, rank, devices, block)
         source = _shard(table, device, offset, dtype) + start + within
-        target = out + device.to(tl.int64) * n + start + within
+        target = _part(out, device, n, start) + within
         if start + block <= n:
             tl.store(target, tl.load(source).to(out.dtype.element_ty))
         else:
@@ -59,29 +55,56 @@ def gather(table, out, offset, n, rank, devices, dtype: tl.constexpr, block: tl.
             tl.store(target, tl.load(source, mask=left).to(out.dtype.element_ty), mask=left)
 
 
+@triton.jit
+def _pushed(table, gradients, offset, n, turn, rank, devices, block: tl.constexpr):
+    """Where a turn's gradients stand, where they go, and how many of the shard are left from there on."""
+    device, start = _turn(turn, rank, devices, block)
+    return _part(gradients, device, n, start), _shard(table, device, offset, tl.float32) + start, n - start
+
+
+@triton.jit
+def _added(target, value, left, masked: tl.constexpr):
+    """Before sm_90 an instruction adds one number alone, and neighbours of a warp shall add to neighbours in memory:
+    four in a row for each thread, as they are loaded, would take four times as many pieces of it."""
+    within = tl.arange(0, value.shape[0])
+    if not cuda_capability_geq(9):
+        within = tl.max_contiguous(within, 1)
+    target += within
+    if masked:
+        tl.atomic_add(target, value.to(tl.float32), mask=within < left, sem="relaxed", scope="sys")
+    else:
+        tl.atomic_add(target, value.to(tl.float32), sem="relaxed", scope="sys")
+
+
 @triton.jit(do_not_specialize=ANY)
-def add(table, gradients, offset, n, rank, devices, block: tl.constexpr):
-    """Add each device's n gradients to the fp32 sum in its arena, while others do the same."""
-    within = tl.arange(0, block)
-    for turn in range(tl.program_id(0), _chunks(n, block) * devices, tl.num_programs(0)):
-        device, start = _turn(turn, rank, devices, block)
-        source, target = _pushed(table, gradients, device, offset, n, start + within)
-        if start + block <= n:
-            tl.atomic_add(target, tl.load(source).to(tl.float32), sem="relaxed", scope="sys")
+def add(table, gradients, offset, n, rank, devices, turns, block: tl.constexpr):
+    """Add each device's n gradients to the fp32 sum in its arena, while others do the same. Two turns at a time: both
+    are loaded before the first is added, since no load goes ahead of an addition. A turn behind the last one has
+    nothing left."""
+    within, programs = tl.arange(0, block), tl.num_programs(0)
+    for turn in range(tl.program_id(0), turns, programs + programs):
+        source, target, left = _pushed(table, gradients, offset, n, turn, rank, devices, block)
+        source2, target2, left2 = _pushed(table, gradients, offset, n, turn + programs, rank, devices, block)
+        if (left >= block) & (left2 >= block):
+            value, value2 = tl.load(source + within), tl.load(source2 + within)
+            _added(target, value, left, False)
+            _added(target2, value2, left2, False)
         else:
-            left = within < n - start
-            value = tl.load(source, mask=left).to(tl.float32)
-            tl.atomic_add(target, value, mask=left, sem="relaxed", scope="sys")
+            value = tl.load(source + within, mask=within < left)
+            value2 = tl.load(source2 + within, mask=within < left2)
+            _added(target, value, left, True)
+            _added(target2, value2, left2, True)
 
 
 @triton.jit(do_not_specialize=ANY)
-def write(table, gradients, offset, n, rank, devices, first: tl.constexpr, block: tl.constexpr):
+def write(table, gradients, offset, n, rank, devices, turns, first: tl.constexpr, block: tl.constexpr):
     """Put each device's n gradients into a slot of its arena that nobody else writes to: over what is there where they
     are the `first`, else on top of it."""
     within = tl.arange(0, block)
-    for turn in range(tl.program_id(0), _chunks(n, block) * devices, tl.num_programs(0)):
+    for turn in range(tl.program_id(0), turns, tl.num_programs(0)):
         device, start = _turn(turn, rank, devices, block)
-        source, target = _pushed(table, gradients, device, offset, n, start + within)
+        source = _part(gradients, device, n, start) + within
+        target = _shard(table, device, offset, tl.float32) + start + within
         if start + block <= n:
             value = tl.load(source).to(tl.float32)
             tl.store(target, value if first else tl.load(target) + value)
@@ -91,12 +114,12 @@ def write(table, gradients, offset, n, rank, devices, first: tl.constexpr, block
             tl.store(target, value if first else tl.load(target, mask=left) + value, mask=left)
 
 
-@triton.jit
-def total(slots, out, stride, n, writers: tl.constexpr, block: tl.constexpr):
+@triton.jit(do_not_specialize=ANY)
+def total(slots, out, stride, n, turns, writers: tl.constexpr, block: tl.constexpr):
     """Add up slots of n elements, `stride` elements apart, in the order of writers: the same bits in every run."""
     within = tl.arange(0, block)
-    for turn in range(tl.program_id(0), _chunks(n, block), tl.num_programs(0)):
-        start = turn * block
+    for turn in range(tl.program_id(0), turns, tl.num_programs(0)):
+        start = tl.cast(turn, tl.int64) * block
         source = slots + start + within
         if start + block <= n:
             value = tl.load(source)
@@ -114,12 +137,12 @@ def total(slots, out, stride, n, writers: tl.constexpr, block: tl.constexpr):
 
 
 @triton.jit
-def _came(slot, half, count, elements, left, block: tl.constexpr, masked: tl.constexpr):
+def _came(slot, half, count, start, within, left, masked: tl.constexpr):
     """What a writer has left in its slot: nothing, one or two gradients of 16 bits, or (-1) an fp32 sum."""
-    value = tl.full((block,), 0.0, tl.float32)
-    whole = tl.multiple_of(slot.to(tl.pointer_type(tl.float32)), 16) + elements
-    lower = tl.multiple_of(slot.to(tl.pointer_type(tl.bfloat16)), 16) + elements
-    upper = tl.multiple_of((slot + half).to(tl.pointer_type(tl.bfloat16)), 16) + elements
+    value = tl.full(within.shape, 0.0, tl.float32)
+    whole = tl.multiple_of(slot.to(tl.pointer_type(tl.float32)), 16) + start + within
+    lower = tl.multiple_of(slot.to(tl.pointer_type(tl.bfloat16)), 16) + start + within
+    upper = tl.multiple_of((slot + half).to(tl.pointer_type(tl.bfloat16)), 16) + start + within
     if count < 0:
         value = tl.load(whole, mask=left) if masked else tl.load(whole)
     if count > 0:
@@ -136,36 +159,38 @@ def _merged(
     across,
     half,
     stride,
-    elements,
+    start,
+    within,
     left,
     rank,
     writers: tl.constexpr,
-    block: tl.constexpr,
     masked: tl.constexpr,
 ):
-    value = _came(slots, half, tl.load(counts + (rank == 0)), elements, left, block, masked)
+    """From slot to slot by addition alone: an address has 64 bits, and so many strides may have more than 32."""
+    value = _came(slots, half, tl.load(counts + (rank == 0)), start, within, left, masked)
     for writer in tl.static_range(1, writers):
-        count = tl.load(counts + writer * across + (rank == writer))
-        value += _came(slots + writer * stride, half, count, elements, left, block, masked)
+        slots += stride
+        counts += across
+        value += _came(slots, half, tl.load(counts + (rank == writer)), start, within, left, masked)
     return value
 
 
 @triton.jit(do_not_specialize=ANY)
-def merge(slots, counts, across, half, stride, n, rank, writers: tl.constexpr, block: tl.constexpr):
+def merge(slots, counts, across, half, stride, n, rank, turns, writers: tl.constexpr, block: tl.constexpr):
     """Add up what writers have left in the slots of a unit, which lie `stride` bytes apart, in their order, as `total`
     does. `counts`: of each writer, `across` apart, what lies in its slots at others and, next to it, at itself. The sum
     takes the place of this device's own, which is one: elsewhere it would lie over what programs still have to read."""
     within = tl.arange(0, block)
-    out = tl.multiple_of((slots + rank.to(tl.int64) * stride).to(tl.pointer_type(tl.float32)), 16)
-    for turn in range(tl.program_id(0), _chunks(n, block), tl.num_programs(0)):
-        elements = turn * block + within
-        left = elements < n
-        if turn * block + block <= n:
-            value = _merged(slots, counts, across, half, stride, elements, left, rank, writers, block, False)
-            tl.store(out + elements, value)
+    own = tl.multiple_of((slots + rank.to(tl.int64) * stride).to(tl.pointer_type(tl.float32)), 16)
+    for turn in range(tl.program_id(0), turns, tl.num_programs(0)):
+        start = tl.cast(turn, tl.int64) * block
+        left, out = within < n - start, own + start + within
+        if start + block <= n:
+            value = _merged(slots, counts, across, half, stride, start, within, left, rank, writers, False)
+            tl.store(out, value)
         else:
-            value = _merged(slots, counts, across, half, stride, elements, left, rank, writers, block, True)
-            tl.store(out + elements, value, mask=left)
+            value = _merged(slots, counts, across, half, stride, start, within, left, rank, writers, True)
+            tl.store(out, value, mask=left)
 
 
 @triton.jit(do_not_specialize=ANY)

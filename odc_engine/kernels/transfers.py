@@ -12,7 +12,7 @@ from odc_engine.kernels import device
 from odc_engine.kernels.calls import call
 
 ALIGN = 16  # bytes that one instruction moves, and to which shards and slots are aligned
-LARGEST = (1 << 31) - (1 << 16)  # elements of a shard: kernels count them in 32 bits
+TURNS = (1 << 31) - (1 << 16)  # of all programs together at most: kernels count them in 32 bits
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
 
@@ -25,9 +25,15 @@ class Launch:
     programs: int = 16  # each keeps an SM from the matrix products beside it
     warps: int = 8
 
+    def turns(self, n: int, devices: int = 1) -> int:
+        """Chunks of all devices' n elements."""
+        if (turns := -(-n // self.block) * devices) > TURNS:
+            raise ValueError(f"{n} elements of {devices} devices are more than {TURNS} chunks of {self.block}")
+        return turns
+
     def grid(self, n: int, devices: int = 1) -> tuple[int]:
         """As many programs as there is work for, and one where there is none: a GPU refuses a grid of nothing."""
-        return (max(1, min(-(-n // self.block) * devices, self.programs)),)
+        return (max(1, min(self.turns(n, devices), self.programs)),)
 
     def options(self) -> dict[str, int]:
         return {"block": self.block, "num_warps": self.warps}
@@ -49,20 +55,20 @@ class Shards:
     def __post_init__(self) -> None:
         if self.offset % ALIGN:
             raise ValueError(f"offset {self.offset} is not a multiple of {ALIGN} bytes")
-        if not 0 <= self.n <= LARGEST:
-            raise ValueError(f"{self.n} elements are not between 0 and {LARGEST}")
+        if self.n < 0:
+            raise ValueError(f"{self.n} elements are fewer than none")
 
     @property
     def devices(self) -> int:
         return self.table.numel()
 
-    def beside(self, whole: Tensor) -> tuple[Any, ...]:
+    def beside(self, whole: Tensor, launch: Launch) -> tuple[Any, ...]:
         """What all kernels are told of shards, and of the tensor that holds them all end to end."""
         if whole.dtype not in _DTYPES:
             raise ValueError(f"{whole.dtype} is not one of {', '.join(map(str, _DTYPES))}")
         if not whole.is_contiguous() or whole.numel() != self.n * self.devices:
             raise ValueError(f"{whole.numel()} elements for {self.devices} shards of {self.n}")
-        return self.table, whole, self.offset, self.n, self.rank, self.devices
+        return self.table, whole, self.offset, self.n, self.rank, self.devices, launch.turns(self.n, self.devices)
 
 
 def table(addresses: Sequence[int], where: torch.device | str = "cpu") -> Tensor:
@@ -75,19 +81,19 @@ def table(addresses: Sequence[int], where: torch.device | str = "cpu") -> Tensor
 def gather(shards: Shards, out: Tensor, dtype: torch.dtype, launch: Launch = USUAL) -> None:
     """Copy everybody's shard, of this dtype, into its part of `out`, in the dtype of `out`."""
     grid = launch.grid(shards.n, shards.devices)
-    call(device.gather, grid, *shards.beside(out), dtype=_DTYPES[dtype], **launch.options())
+    call(device.gather, grid, *shards.beside(out, launch), dtype=_DTYPES[dtype], **launch.options())
 
 
 def add(shards: Shards, gradients: Tensor, launch: Launch = USUAL) -> None:
     """Add each device's part of `gradients` to the fp32 shard in its arena. The last bits depend on who came first."""
     grid = launch.grid(shards.n, shards.devices)
-    call(device.add, grid, *shards.beside(gradients), **launch.options())
+    call(device.add, grid, *shards.beside(gradients, launch), **launch.options())
 
 
 def write(shards: Shards, gradients: Tensor, *, first: bool, launch: Launch = USUAL) -> None:
     """Write each device's part of `gradients` into a slot of its arena, or add it to what this device wrote there."""
     grid = launch.grid(shards.n, shards.devices)
-    call(device.write, grid, *shards.beside(gradients), first=first, **launch.options())
+    call(device.write, grid, *shards.beside(gradients, launch), first=first, **launch.options())
 
 
 def compile_writes(n: int, dtype: torch.dtype, where: torch.device, launch: Launch = USUAL) -> None:
@@ -104,9 +110,10 @@ def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = ALO
     """The sum of so many slots of n elements, which lie at equal distances in `slots`, in the order of writers. `out`
     may be the first of them."""
     stride = slots.numel() // writers
-    if slots.dtype != torch.float32 or out.dtype != torch.float32 or not 0 <= n <= min(stride, out.numel(), LARGEST):
+    if slots.dtype != torch.float32 or out.dtype != torch.float32 or not 0 <= n <= min(stride, out.numel()):
         raise ValueError(f"{writers} slots of {n} fp32 elements in {slots.numel()} of {slots.dtype}")
-    call(device.total, launch.grid(n), slots, out, stride, n, writers=writers, **launch.options())
+    told = slots, out, stride, n, launch.turns(n)
+    call(device.total, launch.grid(n), *told, writers=writers, **launch.options())
 
 
 def merge(slots: Tensor, counts: Tensor, n: int, rank: int, launch: Launch = ALONE) -> None:
@@ -116,7 +123,7 @@ def merge(slots: Tensor, counts: Tensor, n: int, rank: int, launch: Launch = ALO
     stride = slots.numel() // writers
     if slots.dtype != torch.uint8 or counts.dtype != torch.int32 or stride % (2 * ALIGN) or not 0 <= 4 * n <= stride:
         raise ValueError(f"{writers} slots of {n} elements in {slots.numel()} of {slots.dtype}")
-    told = slots, counts, across, stride // 2, stride, n, rank
+    told = slots, counts, across, stride // 2, stride, n, rank, launch.turns(n)
     call(device.merge, launch.grid(n), *told, writers=writers, **launch.options())
 
 

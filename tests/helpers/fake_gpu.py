@@ -3,7 +3,9 @@ would be launched is kept."""
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -11,17 +13,38 @@ from triton.runtime import driver
 from odc_engine.kernels import calls
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Launched:
+    """One launch: what Triton compiled it from (its types and constants), the grid, and the arguments by name."""
+
+    name: str
+    source: Any
+    programs: int
+    warps: int
+    arguments: dict[str, Any]
+
+
 class FakeDriver:
     """What Triton asks of a driver. `loading` is called while a GPU would load a kernel, as other threads run."""
 
-    def __init__(self, loading: Callable[[], object]) -> None:
-        self.launched: list[str] = []  # kernels, in turn
-        self.loaded: list[str] = []  # and once for each time that one was compiled
-        self._loading = loading
+    def __init__(self, kernels: tuple[Any, ...], loading: Callable[[], object], capability: int) -> None:
+        self._kernels = kernels
+        self.launches: list[Launched] = []  # in turn
+        self.loaded: list[str] = []  # a kernel's name for each time that one was compiled
+        self._loading, self._capability = loading, capability
         self.utils = SimpleNamespace(load_binary=self._load, get_device_properties=lambda _: {"max_shared_mem": 232448})
 
+    @property
+    def launched(self) -> list[str]:
+        return [launch.name for launch in self.launches]
+
+    def code(self, launch: Launched) -> dict[str, Any]:
+        """What became of a launch's kernel on its way to the GPU. Known until the kernels forget it."""
+        made = (each for kernel in self._kernels for each in kernel.device_caches[0][0].values())
+        return next(each for each in made if each.src is launch.source).asm
+
     def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self._capability, 32)
 
     def get_current_device(self):
         return 0
@@ -35,21 +58,22 @@ class FakeDriver:
         self.loaded.append(name)
         return 1, len(self.loaded), 0, 0, 1024
 
-    def launcher_cls(self, _source, metadata):
-        def launch(x, y, z, _stream, function, *_):
+    def launcher_cls(self, source, metadata):
+        def launch(x, y, z, _stream, function, _packed, _metadata, _enter, _leave, *arguments):
             if function is None:
                 raise TypeError("the kernel is not loaded yet")  # the real one takes an integer
             assert x > 0
             assert y == z == 1
-            self.launched.append(metadata.name)
+            named = dict(zip(source.fn.arg_names, arguments, strict=True))
+            self.launches.append(Launched(metadata.name, source, x, metadata.num_warps, named))
 
         return launch
 
 
 @contextmanager
-def fake_gpu(*kernels, loading: Callable[[], object] = lambda: None):
+def fake_gpu(*kernels, loading: Callable[[], object] = lambda: None, capability: int = 90):
     """These kernels are compiled and not run meanwhile."""
-    before, entered = driver._active, FakeDriver(loading)
+    before, entered = driver._active, FakeDriver(kernels, loading, capability)
     driver.set_active(entered)
     try:
         for kernel in kernels:

@@ -1,0 +1,118 @@
+"""Launches of models of all sizes, compiled with the very types that a launch gives, and the numbers in them."""
+
+import pytest
+from fake_gpu import fake_gpu
+from meta_arena import kernels, minibatch, units_of
+from ttir import Overflow, overflows, products
+
+from odc_engine.kernels import device
+from odcsim import catalog
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(device.gather, "params"), reason="kernels are interpreted in this process (TRITON_INTERPRET)"
+)
+WAYS = ("locked", False), ("slots", False), ("slots", True)  # how gradients are added up, and in two nodes
+SOME = (
+    "nano",
+    "qwen2.5-7b",
+    "llama-4-maverick-17b-128e",
+)  # units of 74 KB, of over 4 GB, and of over 8 billion elements
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory):
+    """One for all, so that nothing is compiled twice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        with fake_gpu(*kernels()) as entered:
+            yield entered
+
+
+def launched(gpu, monkeypatch, model, size, accumulate, nodes):
+    gpu.launches.clear()
+    units = units_of(catalog.model(model), size)
+    minibatch(units, size - 1, size, accumulate, monkeypatch, size // 2 if nodes else None)
+    return list({(launch.source, tuple(launch.arguments.values())): launch for launch in gpu.launches}.values())
+
+
+def hold(gpu, monkeypatch, models, sizes):
+    """Kernels that were launched."""
+    names = set()
+    for model in models:
+        for size in sizes:
+            for accumulate, nodes in WAYS:
+                if nodes and size % 2:
+                    continue
+                for launch in launched(gpu, monkeypatch, model, size, accumulate, nodes):
+                    found = overflows(gpu.code(launch)["ttir"], launch.arguments, launch.programs)
+                    assert not found, (model, size, accumulate, launch.name, launch.arguments)
+                    names.add(launch.name)
+    return names
+
+
+def test_whatever_a_kernel_computes_fits_its_type(gpu, monkeypatch):
+    assert hold(gpu, monkeypatch, SOME, (2, 5)) == {"gather", "add", "write", "total", "merge"}
+
+
+@pytest.mark.slow
+def test_whatever_a_kernel_computes_fits_its_type_for_every_model_of_the_catalogue(gpu, monkeypatch):
+    sizes = {
+        (m.root_parameters, m.layer_parameters): name for name in catalog.model_names() for m in [catalog.model(name)]
+    }
+    hold(gpu, monkeypatch, sizes.values(), range(2, 17))
+
+
+def test_nothing_is_multiplied_in_32_bits(gpu, monkeypatch):
+    """What grows with a unit would not fit, sooner or later."""
+    every = [launch for way in WAYS for launch in launched(gpu, monkeypatch, "qwen2.5-0.5b", 4, *way)]
+    assert {launch.name for launch in every} == {"gather", "add", "write", "total", "merge"}
+    assert not [line for launch in every for line in products(gpu.code(launch)["ttir"])]
+
+
+def test_numbers_have_the_types_that_their_values_need(gpu, monkeypatch):
+    """A distance between slots has 32 bits up to 2 GB, and 64 beyond. Rows of counts lie two apart."""
+    types = {}
+    for model, size in (("qwen2.5-7b", 4), ("qwen2.5-7b", 2), ("llama-4-maverick-17b-128e", 2)):
+        merges = [each for each in launched(gpu, monkeypatch, model, size, "slots", False) if each.name == "merge"]
+        for launch in merges:
+            stride, n = launch.arguments["stride"], launch.arguments["n"]
+            types[stride] = launch.source.signature["stride"], launch.source.signature["n"], n
+    assert len(types) == 6
+    for stride, (of_stride, of_n, n) in types.items():
+        assert of_stride == ("i32" if stride < 2**31 else "i64")
+        assert of_n == ("i32" if n < 2**31 else "i64")
+    assert any(2**31 <= stride < 2**32 for stride in types)
+    assert any(n > 2**32 - 2**28 for _, _, n in types.values())
+
+
+PROGRAM = """
+%c4096_i32 = arith.constant 4096 : i32 loc(#loc1)
+%c3_i32 = arith.constant 3 : i32
+%0 = tt.get_program_id x : i32
+%1 = tt.get_num_programs x : i32
+scf.for %turn = %0 to %turns step %1  : i32 {
+  %2 = arith.muli %turn, %c4096_i32 : i32
+  %3 = tt.splat %2 : i32 -> tensor<16xi32>
+  %4 = tt.make_range {end = 16 : i32, start = 0 : i32} : tensor<16xi32>
+  %5 = arith.addi %3, %4 : tensor<16xi32>
+  %6 = arith.extsi %stride : i32 to i64
+  %7 = arith.muli %6, %6 : i64
+  %8 = arith.muli %stride, %c3_i32 : i32
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("turns", "stride", "wrong"),
+    [
+        (1 << 19, 715827882, []),
+        ((1 << 19) + 1, 1, ["%2", "%3", "%5"]),
+        (1, 715827883, ["%8"]),
+        ((1 << 31) - 2, 0, ["scf.for", "%2", "%3", "%5"]),
+    ],
+)
+def test_what_does_not_fit_is_found(turns, stride, wrong):
+    found = overflows(PROGRAM, {"turns": turns, "stride": stride, "table": None}, programs=4)
+    assert [each.line.split()[0] for each in found] == wrong
+    assert all(isinstance(each, Overflow) for each in found)
+    assert [line.split()[0] for line in products(PROGRAM)] == ["%2", "%8"]
