@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
 # Triton would compile anew for device 1 and for a 16th meeting, in the midst of a run, and code would be no better.
-ANY = ["offset", "rank", "devices", "turns", "count", "tries"]
+ANY = ["offset", "rank", "devices", "writers", "turns", "count", "tries"]
 
 
 @triton.jit
@@ -114,7 +114,7 @@ def write(table, gradients, offset, n, rank, devices, turns, first: tl.constexpr
             tl.store(target, value if first else tl.load(target, mask=left) + value, mask=left)
 
 
-@triton.jit(do_not_specialize=ANY)
+@triton.jit(do_not_specialize=["turns"])
 def total(slots, out, stride, n, turns, writers: tl.constexpr, block: tl.constexpr):
     """Add up slots of n elements, `stride` elements apart, in the order of writers: the same bits in every run."""
     within = tl.arange(0, block)
@@ -153,22 +153,10 @@ def _came(slot, half, count, start, within, left, masked: tl.constexpr):
 
 
 @triton.jit
-def _merged(
-    slots,
-    counts,
-    across,
-    half,
-    stride,
-    start,
-    within,
-    left,
-    rank,
-    writers: tl.constexpr,
-    masked: tl.constexpr,
-):
+def _merged(slots, counts, across, half, stride, start, within, left, rank, writers, masked: tl.constexpr):
     """From slot to slot by addition alone: an address has 64 bits, and so many strides may have more than 32."""
     value = _came(slots, half, tl.load(counts + (rank == 0)), start, within, left, masked)
-    for writer in tl.static_range(1, writers):
+    for writer in range(1, writers):
         slots += stride
         counts += across
         value += _came(slots, half, tl.load(counts + (rank == writer)), start, within, left, masked)
@@ -176,10 +164,12 @@ def _merged(
 
 
 @triton.jit(do_not_specialize=ANY)
-def merge(slots, counts, across, half, stride, n, rank, turns, writers: tl.constexpr, block: tl.constexpr):
+def merge(slots, counts, across, half, stride, n, rank, writers, turns, block: tl.constexpr):
     """Add up what writers have left in the slots of a unit, which lie `stride` bytes apart, in their order, as `total`
     does. `counts`: of each writer, `across` apart, what lies in its slots at others and, next to it, at itself. The sum
-    takes the place of this device's own, which is one: elsewhere it would lie over what programs still have to read."""
+    takes the place of this device's own, which is one: elsewhere it would lie over what programs still have to read.
+
+    Writers are a loop and not code for each: 16 of them took seconds to compile, and half an SM's registers."""
     within = tl.arange(0, block)
     own = tl.multiple_of((slots + rank.to(tl.int64) * stride).to(tl.pointer_type(tl.float32)), 16)
     for turn in range(tl.program_id(0), turns, tl.num_programs(0)):

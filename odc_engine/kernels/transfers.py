@@ -106,6 +106,12 @@ def compile_writes(n: int, dtype: torch.dtype, where: torch.device, launch: Laun
             write(place, gradients[start : start + few], first=first, launch=launch)
 
 
+def padded(n: int) -> int:
+    """Elements up to where one instruction ends. Slots have room for them, and sums of all that is there need no code
+    that looks at single elements, which takes twice the registers."""
+    return -(-n // ALIGN) * ALIGN
+
+
 def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = ALONE) -> None:
     """The sum of so many slots of n elements, which lie at equal distances in `slots`, in the order of writers. `out`
     may be the first of them."""
@@ -123,8 +129,8 @@ def merge(slots: Tensor, counts: Tensor, n: int, rank: int, launch: Launch = ALO
     stride = slots.numel() // writers
     if slots.dtype != torch.uint8 or counts.dtype != torch.int32 or stride % (2 * ALIGN) or not 0 <= 4 * n <= stride:
         raise ValueError(f"{writers} slots of {n} elements in {slots.numel()} of {slots.dtype}")
-    told = slots, counts, across, stride // 2, stride, n, rank, launch.turns(n)
-    call(device.merge, launch.grid(n), *told, writers=writers, **launch.options())
+    told = slots, counts, across, stride // 2, stride, n, rank, writers, launch.turns(n)
+    call(device.merge, launch.grid(n), *told, **launch.options())
 
 
 def meet(flags: Shards, count: int, tries: int, missing: Tensor) -> None:

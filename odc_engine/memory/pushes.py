@@ -61,9 +61,9 @@ class Sums(Pushes):
         self._pushed = False
 
     def total(self) -> Tensor:
-        total = self._taken[: self._slots.n]
-        transfers.total(self._taken, self._writers, self._slots.n, total)
-        return total
+        total = self._taken[: transfers.padded(self._slots.n)]
+        transfers.total(self._taken, self._writers, total.numel(), total)
+        return total[: self._slots.n]
 
 
 class AsTheyCame(Pushes):
@@ -125,5 +125,5 @@ class AsTheyCame(Pushes):
 
     def total(self) -> Tensor:
         self._hears.collect(self._counts.view(-1))
-        transfers.merge(self._taken, self._counts, self._own.n, self._slots.rank)
+        transfers.merge(self._taken, self._counts, transfers.padded(self._own.n), self._slots.rank)
         return self._sums[self._slots.rank]

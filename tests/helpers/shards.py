@@ -5,9 +5,28 @@ import os
 
 from hypothesis import strategies as st
 
-from odc_engine.doctor.probes.shards import DTYPES, Case, check_add, check_gather, check_total, check_write
+from odc_engine.doctor.probes.shards import (
+    DTYPES,
+    Case,
+    check_add,
+    check_gather,
+    check_merge,
+    check_sums,
+    check_total,
+    check_write,
+)
 
-__all__ = ["Case", "cases", "check_add", "check_gather", "check_total", "check_write", "interpreted"]
+__all__ = [
+    "Case",
+    "cases",
+    "check_add",
+    "check_gather",
+    "check_merge",
+    "check_sums",
+    "check_total",
+    "check_write",
+    "interpreted",
+]
 
 
 def triton_is_there() -> bool:

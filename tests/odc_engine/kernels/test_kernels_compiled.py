@@ -1,54 +1,81 @@
-"""The kernels compiled for sm_90, which needs no GPU: they become code, and it moves 16 bytes at a time."""
+"""The kernels compiled for three generations of GPUs, which needs none: as launches compile them, whose types and
+constants are Triton's own finding. They become code, it moves 16 bytes at a time, and no register is spilled."""
 
 import re
+import subprocess
+from collections import Counter
 from functools import cache
+from itertools import groupby
+from pathlib import Path
 
 import pytest
+import torch
 import triton
+from fake_gpu import fake_gpu
+from meta_arena import META, kernels, minibatch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from odc_engine.kernels import device
+from odc_engine.kernels import device, transfers
 from odc_engine.kernels.transfers import USUAL
+from odc_engine.memory.arena import UnitShape
 
-TYPES = {"table": "*i64", "offset": "i64", "stride": "i64", "slots": "*fp32", "n": "i32", "rank": "i32"}
-TYPES |= {"counts": "*i32", "across": "i32", "half": "i64"}
-COUNT = "ld.global.b32"  # of gradients in a slot
-LOAD, STORE, ATOMIC = "ld.global.v4.b32", "st.global.v4.b32", "atom.global.sys.relaxed.add.v4.f32"
-DENSE = ("*fp32", "*bf16")
-VARIANTS = {
-    **{f"gather {t} to {d}": ("gather", {"out": d}, {"dtype": t}) for t in ("fp32", "bf16") for d in DENSE},
-    **{f"add {d}": ("add", {"gradients": d}, {}) for d in DENSE},
-    **{f"write {d} first={f}": ("write", {"gradients": d}, {"first": f}) for d in DENSE for f in (True, False)},
-    **{f"total of {w}": ("total", {"out": "*fp32"}, {"writers": w}) for w in (1, 4)},
-    "merge of 4": ("merge", {"slots": "*u8"}, {"writers": 4}),
+pytestmark = pytest.mark.skipif(
+    not hasattr(device.gather, "params"), reason="kernels are interpreted in this process (TRITON_INTERPRET)"
+)
+GENERATIONS = 80, 90, pytest.param(100, marks=pytest.mark.slow)
+DEVICES, WHOLE, ODD = 4, 1 << 20, (1 << 20) + 37
+DENSE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+SIZES = {"fp32": 4, "bf16": 2}
+RESIDENT = {"total": 4, "merge": 4}  # programs that an SM shall hold at once, of what runs alone; of all others one
+REGISTERS = 1 << 16  # of an SM
+
+
+def meta(count, dtype):
+    return torch.empty(count, dtype=dtype, device=META)
+
+
+def shards(n):
+    return transfers.Shards(transfers.table([0] * DEVICES, META), 1, 0, n)
+
+
+def add_up(writers, n):
+    transfers.total(meta(writers * -(-n // 16) * 16, torch.float32), writers, n, meta(n, torch.float32))
+
+
+def merge(n, writers=16):
+    slots = meta(writers * -(-n // 16) * 64, torch.uint8)
+    transfers.merge(slots, meta(2 * writers, torch.int32).view(writers, 2), n, 1)
+
+
+def push(n, dense, **how):
+    (transfers.write if how else transfers.add)(shards(n), meta(DEVICES * n, DENSE[dense]), **how)
+
+
+def gather(n, published, dense):
+    transfers.gather(shards(n), meta(DEVICES * n, DENSE[dense]), DENSE[published])
+
+
+# What launches it, of so many elements; bytes of each element that it loads and stores; and elements that it adds.
+LAUNCHES = {
+    **{f"gather {t} to {d}": (gather, {"published": t, "dense": d}, SIZES[t], SIZES[d]) for t in DENSE for d in DENSE},
+    **{f"add {d}": (push, {"dense": d}, SIZES[d], 0) for d in DENSE},
+    **{f"write {d} first": (push, {"dense": d, "first": True}, SIZES[d], 4) for d in DENSE},
+    **{f"write {d} on top": (push, {"dense": d, "first": False}, SIZES[d] + 4, 4) for d in DENSE},
+    **{f"total of {w}": (add_up, {"writers": w}, 4 * w, 4) for w in (1, 4, 16)},
+    "merge": (merge, {"writers": 16}, 2 * (4 + 2 + 2), 4),  # of the first, and of all others by a loop
 }
+ADDS = [name for name in LAUNCHES if name.startswith("add")]
 
 
 @cache
-def compiled(name: str, *, whole_chunks: bool, capability: int = 90):
-    """`whole_chunks`: a shard's elements are a multiple of 16, so that every part of a dense tensor is aligned."""
-    kernel, types, constants = VARIANTS[name]
-    function = getattr(device, kernel)
-    if not hasattr(function, "params"):
-        pytest.skip("kernels are interpreted in this process (TRITON_INTERPRET)")
-    constants = {"block": USUAL.block, **constants}
-    if "dtype" in constants:
-        constants["dtype"] = {"fp32": triton.language.float32, "bf16": triton.language.bfloat16}[constants["dtype"]]
-    signature = {p: "constexpr" if p in constants else {**TYPES, "devices": "i32", **types}[p] for p in arguments(name)}
-    aligned = [p for p, kind in signature.items() if kind.startswith("*") or p in ("offset", "stride", "half")]
-    aligned += ["n"] if whole_chunks else []
-    source = ASTSource(
-        function,
-        signature,
-        {(arguments(name).index(p),): value for p, value in constants.items()},
-        {(arguments(name).index(p),): [["tt.divisibility", 16]] for p in aligned},
-    )
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": USUAL.warps})
-
-
-def arguments(name: str) -> list[str]:
-    return getattr(device, VARIANTS[name][0]).arg_names
+def compiled(name: str, *, n: int, capability: int = 90):
+    """The code of the one kernel that a call launches, and the launch."""
+    launch, how, *_ = LAUNCHES[name]
+    with fake_gpu(*kernels(), capability=capability) as gpu:
+        launch(n=n, **how)
+        [found] = gpu.launches
+        return gpu.code(found), found
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -59,63 +86,139 @@ def fresh(tmp_path_factory):
         yield
 
 
-def instructions(name: str, *, whole_chunks: bool) -> list[str]:
-    ptx = compiled(name, whole_chunks=whole_chunks).asm["ptx"]
-    return re.findall(r"\b((?:ld|st|atom|red)\.global\.[.\w]+)", ptx)
+def instructions(name: str, *, n: int, capability: int) -> Counter[str]:
+    ptx = compiled(name, n=n, capability=capability)[0]["ptx"]
+    return Counter(re.findall(r"\b((?:ld|st|atom|red)\.global\.[.\w]+)", ptx))
 
 
-def expected(name: str) -> set[str]:
-    kernel = VARIANTS[name][0]
-    return {LOAD, ATOMIC if kernel == "add" else STORE} | ({COUNT} if kernel == "merge" else set())
+def bytes_of(counted: Counter[str], kind: str) -> dict[int, int]:
+    """How many instructions there are of each width in bytes."""
+    found: Counter[int] = Counter()
+    for name, count in counted.items():
+        if name.startswith(kind):
+            vector, bits = re.search(r"(?:\.v(\d))?\.[bf](\d+)$", name).groups()
+            found[int(vector or 1) * int(bits) // 8] += count
+    return dict(found)
+
+
+@pytest.mark.parametrize("capability", GENERATIONS)
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_every_kernel_becomes_code_for_a_gpu_that_is_not_here(name, capability):
+    code, _ = compiled(name, n=WHOLE, capability=capability)
+    assert code["cubin"][:4] == b"\x7fELF"
+    assert len(code["cubin"]) > 1000
+    assert f".target sm_{capability}" in code["ptx"]
+
+
+@pytest.mark.parametrize("capability", GENERATIONS)
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_sixteen_bytes_at_a_time_and_none_of_them_twice(name, capability):
+    """Nothing else but addresses and counts is loaded by itself, where a shard's elements are a multiple of 16. There
+    are two paths, of whole chunks and of the last one, and `add` has two chunks in each."""
+    *_, loaded, stored = LAUNCHES[name]
+    counted, chunks = instructions(name, n=WHOLE, capability=capability), 4 if name in ADDS else 2
+    threads = 32 * compiled(name, n=WHOLE, capability=capability)[1].warps
+    once = chunks * USUAL.block // threads  # elements of a thread
+    loads = bytes_of(counted, "ld")
+    assert loads.pop(16) * 16 == once * loaded
+    assert set(loads) <= {8, 4}  # addresses from tables, and counts
+    assert sum(loads.values()) <= 2 * 16
+    assert bytes_of(counted, "st") == ({16: once * stored // 16} if stored else {})
+    width = 16 if capability >= 90 else 4
+    assert bytes_of(counted, "atom") == ({width: once * 4 // width} if name in ADDS else {})
+
+
+@pytest.mark.parametrize("capability", GENERATIONS)
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_arenas_are_read_and_written_sixteen_bytes_at_a_time_even_where_a_shard_ends_anywhere(name, capability):
+    """The dense tensor's parts begin anywhere then, and the last chunk has a mask. All other accesses stay wide."""
+    counted = instructions(name, n=ODD, capability=capability)
+    in_arenas = {"gather": ("ld",), "add": ("atom",), "write": ("st",), "total": ("ld",), "merge": ("ld", "st")}
+    for kind in in_arenas[name.split()[0]]:
+        assert (16 if capability >= 90 or kind != "atom" else 4) in bytes_of(counted, kind)
+
+
+@pytest.mark.parametrize("capability", GENERATIONS)
+@pytest.mark.parametrize("name", ADDS)
+def test_two_chunks_are_loaded_before_either_is_added(name, capability):
+    """On whichever path. No load goes ahead of an addition by itself, as both could be of the same place."""
+    sass = compiled(name, n=WHOLE, capability=capability)[0]["sass"]
+    order = re.findall(r"\b(LDG\.E\.128|REDG?)\b", sass)
+    runs = [(kind[:3], len(list(same))) for kind, same in groupby(order)]
+    loads = 2 * USUAL.block * LAUNCHES[name][2] // 16 // (32 * USUAL.warps)
+    adds = 2 * USUAL.block // (4 if capability >= 90 else 1) // (32 * USUAL.warps)
+    assert runs == 2 * [("LDG", loads), ("RED", adds)]
+
+
+@pytest.mark.parametrize("name", ADDS)
+def test_where_an_instruction_adds_one_number_neighbours_of_a_warp_add_to_neighbours(name):
+    """A100: 32 numbers of a warp are 128 bytes in a row. From sm_90 on each thread adds four."""
+    for capability, each in ((80, 1), (90, 4), (100, 4)):
+        text = compiled(name, n=WHOLE, capability=capability)[0]["ttgir"]
+        layouts = dict(re.findall(r"^(#blocked\d*) = #ttg\.blocked<\{sizePerThread = \[(\d+)\]", text, re.MULTILINE))
+        used = re.findall(r"tt\.atomic_rmw .*: \(tensor<\d+x!tt\.ptr<f32>, (#blocked\d*)>", text)
+        assert len(used) == 4
+        assert {int(layouts[layout]) for layout in used} == {each}
+
+
+@pytest.mark.parametrize("capability", GENERATIONS)
+@pytest.mark.parametrize("name", ADDS)
+def test_nothing_comes_back_from_an_atomic(name, capability):
+    """ptxas turns them into reductions: a round trip each would wait for the other GPU."""
+    sass = compiled(name, n=WHOLE, capability=capability)[0]["sass"]
+    kind = r"F32x4" if capability >= 90 else "F32"
+    assert re.search(rf"\bREDG?\.E\.ADD\.{kind}\b\S*\.SYS\b", sass)
+    assert not re.search(r"\bATOM", sass)
+
+
+def resources(code, folder: Path) -> tuple[int, int, int]:
+    """Registers of a thread, and bytes of stack and of local memory."""
+    (folder / "cubin").write_bytes(code["cubin"])
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    command = [str(tool), "--dump-resource-usage", str(folder / "cubin")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return tuple(int(re.search(rf"\b{what}:(\d+)", told)[1]) for what in ("REG", "STACK", "LOCAL"))
+
+
+@pytest.mark.parametrize("capability", GENERATIONS)
+@pytest.mark.parametrize("name", LAUNCHES)
+@pytest.mark.parametrize("n", [WHOLE, ODD])
+def test_no_register_is_spilled(name, n, capability, tmp_path):
+    code, _ = compiled(name, n=n, capability=capability)
+    assert resources(code, tmp_path)[1:] == (0, 0)
+
+
+@pytest.mark.parametrize("capability", GENERATIONS)
+def test_an_sm_holds_as_many_programs_as_launches_mean(capability, monkeypatch, tmp_path):
+    """Four at once of what runs alone, and one of what runs beside matrix products: of all that an arena launches, of
+    units of any size."""
+    units = [UnitShape(str(n), n, n, torch.bfloat16) for n in (WHOLE, ODD, 1)]
+    with fake_gpu(*kernels(), capability=capability) as gpu:
+        for accumulate, per_node in (("locked", None), ("slots", None), ("slots", 2)):
+            minibatch(units, 1, 4, accumulate, monkeypatch, per_node)
+        every = {launch.source: launch for launch in gpu.launches}.values()
+        assert {launch.name for launch in every} == {"gather", "add", "write", "total", "merge"}
+        for launch in every:
+            registers, *beside = resources(gpu.code(launch), tmp_path)
+            assert beside == [0, 0]
+            assert registers * 32 * launch.warps * RESIDENT.get(launch.name, 1) <= REGISTERS, launch.arguments
 
 
 def test_a_pause_looks_at_the_clock_again_and_again():
     """Nothing comes of it, and yet no compiler may leave it out."""
     from odc_engine.kernels.pause import pause
 
-    if not hasattr(pause, "params"):
-        pytest.skip("kernels are interpreted in this process (TRITON_INTERPRET)")
     made = triton.compile(ASTSource(pause, {"nanoseconds": "i64"}), target=GPUTarget("cuda", 90, 32))
     assert made.asm["ptx"].count("%globaltimer") >= 2
     assert re.search(r"bra", made.asm["ptx"])
     assert made.asm["cubin"][:4] == b"\x7fELF"
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_kernel_becomes_code_for_a_gpu_that_is_not_here(name):
-    made = compiled(name, whole_chunks=True)
-    assert made.asm["cubin"][:4] == b"\x7fELF"
-    assert len(made.asm["cubin"]) > 1000
-    assert ".target sm_90" in made.asm["ptx"]
-
-
-@pytest.mark.parametrize("capability", [80, 100])
-@pytest.mark.parametrize("name", ["gather bf16 to *fp32", "add *bf16", "write *bf16 first=False", "merge of 4"])
-def test_other_generations_get_code_too(name, capability):
-    made = compiled(name, whole_chunks=True, capability=capability)
-    assert made.asm["cubin"][:4] == b"\x7fELF"
-    assert f".target sm_{capability}" in made.asm["ptx"]
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_sixteen_bytes_at_a_time(name):
-    """Nothing else but the table's addresses is loaded by itself, where a shard's elements are a multiple of 16."""
-    assert set(instructions(name, whole_chunks=True)) - {"ld.global.b64"} == expected(name)
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_arenas_are_read_and_written_sixteen_bytes_at_a_time_even_where_a_shard_ends_anywhere(name):
-    """The dense tensor's parts begin anywhere then, and the last chunk has a mask. All other accesses stay wide."""
-    wide = {i for i in instructions(name, whole_chunks=False) if ".v4." in i}
-    in_arenas = {"gather": {LOAD}, "add": {ATOMIC}, "write": {STORE}, "total": {LOAD, STORE}, "merge": {LOAD, STORE}}
-    assert wide >= in_arenas[VARIANTS[name][0]]
-
-
 def test_meetings_are_acquired_and_released_in_the_whole_system():
-    pointers = {"table": "*i64", "missing": "*i32"}
-    numbers = {"offset": "i64", "rank": "i32", "devices": "i32", "count": "i32", "tries": "i32"}
-    signature = {p: (pointers | numbers)[p] for p in device.meet.arg_names}
-    ptx = triton.compile(ASTSource(device.meet, signature), target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    flags, missing = shards(DEVICES), meta(DEVICES, torch.int32)
+    with fake_gpu(*kernels()) as gpu:
+        transfers.meet(flags, 7, 1 << 40, missing)
+        ptx = gpu.code(gpu.launches[0])["ptx"]
     told, seen = "atom.global.sys.release.exch.b32", "ld.global.sys.acquire.b32"
     assert set(re.findall(r"\b((?:atom|ld)\.global\.sys\S+)", ptx)) == {told, seen}
 
@@ -125,11 +228,3 @@ def test_a_program_can_look_at_which_sm_it_runs():
 
     made = triton.compile(ASTSource(where.sms, {"out": "*i32"}), target=GPUTarget("cuda", 90, 32))
     assert "%smid" in made.asm["ptx"]
-
-
-@pytest.mark.parametrize("name", ["add *fp32", "add *bf16"])
-def test_nothing_comes_back_from_an_atomic(name):
-    """ptxas turns them into reductions: a round trip each would wait for the other GPU."""
-    sass = compiled(name, whole_chunks=True).asm["sass"]
-    assert re.search(r"\bREDG?\.E\.ADD\.F32x4\S*\.SYS\b", sass)
-    assert not re.search(r"\bATOM", sass)
