@@ -32,6 +32,7 @@ FIRST = (
         PARTS,
     ),
     Probe("kernels", "do the Triton kernels move the right bytes, and how fast", 65, f"{HERE}.kernels:probe", KERNELS),
+    Probe("large", "do they where slots pass 2 GiB, and elements 2^31", 30, f"{HERE}.kernels:large", KERNELS),
     Probe(
         "partitions",
         "are green contexts of one split disjoint, and do they run at the same time",

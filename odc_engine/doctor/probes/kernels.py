@@ -4,11 +4,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from odc_engine.doctor.probes.base import FAILED, OK, Answer, Hearing
+from odc_engine.doctor.probes.base import FAILED, OK, Absent, Answer, Hearing
 
 MB = 1 << 20
 SIZES, DEVICES, ROUNDS = (256 * MB, 16 * MB, 64 * MB, 1 * MB, 1024 * MB), 4, 30
 CASES, ODD, SMALL = 40, 10_007, 301  # elements of a shard, of which nothing is aligned
+WRITERS, SLOTS = 8, 5 << 29  # bytes of slots: the last ones begin behind 2 GiB, and behind 4 of twice as many
+LONG, PER_ELEMENT = (1 << 29) + 37, 4 * (4 + 2 + 1)  # bytes of each device's, with what is compared
+FILLED, SMALL_ROOM = 0.8, 4 << 30  # of what is free; a CPU's is not touched
 
 
 def probe(hearing: Hearing) -> Answer:
@@ -29,6 +32,32 @@ def probe(hearing: Hearing) -> Answer:
     return Answer(OK, f"all right; {told[0]}", {"told": told})
 
 
+def large(hearing: Hearing) -> Answer:
+    """Units whose slots end behind 2 and 4 GiB, and a dense tensor of over 2^31 elements: what 32 bits do not count.
+    Where memory is short, as large as there is room for. A CPU touches the slots' first bytes alone."""
+    from odc_engine.doctor.probes import shards
+    from odc_engine.kernels import transfers
+
+    room = int(FILLED * (SMALL_ROOM if hearing.stands_in else _free()))
+    ends = [end for end in (SLOTS, 2 * SLOTS) if end <= room]
+    elements = min(hearing.size(LONG, SMALL), room // PER_ELEMENT)
+    if not ends:
+        raise Absent(f"there is room for {room / 1e9:.1f} GB, and slots that pass 2 GiB take {SLOTS / 1e9:.1f}")
+    for end in ends:
+        shards.check_far_apart(transfers, hearing.device, WRITERS, end // WRITERS)
+        hearing.note(slots_end_at=end)
+    shards.check_long(transfers, hearing.device, elements)
+    told = f"slots of up to {ends[-1] / 2**30:.1f} GiB, shards of {elements} elements for {DEVICES} devices"
+    return Answer(OK, f"all right: {told}", {"elements": elements, "room": room})
+
+
+def _free() -> int:
+    """Bytes of the GPU."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0])
+
+
 def _drawn(hearing: Hearing) -> list[str]:
     """What does not hold of cases that are drawn: odd sizes and places, launches, dtypes."""
     from odc_engine.doctor.probes import shards
@@ -41,6 +70,7 @@ def _drawn(hearing: Hearing) -> list[str]:
             f"gather of {case}": partial(shards.check_gather, transfers, case),
             f"add of {case}": partial(shards.check_add, transfers, case, seed % 4),
             f"write of {case}": partial(shards.check_write, transfers, case, 1 + seed % 3),
+            f"merge of {case}": partial(shards.check_merge, transfers, case, [(seed + i) % 4 - 1 for i in range(4)]),
             f"total of {case}": partial(shards.check_total, transfers, case, [(1 + seed + i) % 4 for i in range(4)]),
         }
     if not hearing.stands_in:
