@@ -21,7 +21,7 @@ from odcsim.fitting import fit, measurements
 from odcsim.profile import Profile
 from odcsim.recipe import Recipe
 
-CONTEST = Contest("r1-distill-qwen-1.5b", 4, 32768, 4, 2, "bfloat16")
+CONTEST = Contest("qwen2.5-0.5b", 4, 32768, 4, 2, "bfloat16")  # 44 GB in all, with slots
 SMALL = Contest("nano", 2, 256, 2, 1, "float32")
 PROFILE, WHOLE = "profile.json", "whole.json"
 MEASURED = ".measured.json"  # what a profile was fitted to
