@@ -138,28 +138,42 @@ def exchange(hearing: Hearing) -> Answer:
 
 
 def tuning(hearing: Hearing) -> Answer:
-    """Which launch of the kernels reaches most of a copy."""
+    """Which launches of the kernels cost compute least, and add up fastest."""
     from odc_engine.measuring import tuning as launches
 
     if hearing.stands_in:
-        tried, sizes, rate = [launches.Tried(2, 4, 64)], [1 << 12], launches.interpreted
+        tried = beside = [launches.Tried(2, 4, 64)]
+        sizes, rate, rate_alone = [1 << 12], launches.interpreted, launches.interpreted
     else:
         from odc_engine.doctor.probes.driver import first_gpu
 
-        tried, sizes, rate = launches.grid(first_gpu().sms), [16 << 20, 256 << 20], launches.rates
+        sms, sizes = first_gpu().sms, [16 << 20, 256 << 20]
+        beside, tried, rate, rate_alone = (
+            launches.grid(sms),
+            launches.grid_alone(sms),
+            launches.rates,
+            launches.rates_alone,
+        )
+    pushes = launches.beside_compute(beside, sizes, _noting(hearing, "rates", rate))
+    sums = launches.alone(tried, sizes, _noting(hearing, "alone", rate_alone))
+    missed = launches.short(pushes.found[pushes.chosen])
+    told = "; ".join(missed) or f"gathers and slots reach {launches.OF_COPY:.0%} of a copy"
+    picked = {"chosen": str(pushes.chosen), "chosen_alone": str(sums.chosen)}
+    found = f"{pushes.chosen} of {len(pushes.found)} launches, alone {sums.chosen} of {len(sums.found)}: {told}"
+    return Answer(OK, found, picked | _judged(hearing, not missed))
+
+
+def _noting(hearing: Hearing, name: str, rate: Any) -> Any:
+    """Rates that are noted as they come."""
     found: list[dict[str, Any]] = []
 
-    def noted(size: int, launch: launches.Tried) -> launches.Rates:
+    def noted(size: int, launch: Any) -> Any:
         known = rate(size, launch)
         found.append({"launch": str(launch), "bytes": size, "bytes_per_second": dict(known)})
-        hearing.note(rates=found)
+        hearing.note(**{name: found})
         return known
 
-    usual, every = launches.timed(tried, sizes, noted)
-    pick = launches.chosen(usual, every)
-    missed = launches.short(every[pick])
-    told = "; ".join(missed) or f"gathers and slots reach {launches.OF_COPY:.0%} of a copy"
-    return Answer(OK, f"{pick} of {len(every)} launches: {told}", {"chosen": str(pick)} | _judged(hearing, not missed))
+    return noted
 
 
 def _judged(hearing: Hearing, reached: bool) -> dict[str, bool]:

@@ -1,12 +1,15 @@
-"""How a GPU's programs should share the kernels' work: every kernel under a small grid of launches, each beside a plain
-copy of as many bytes in the same run: `odc_engine tune`.
+"""How a GPU's programs should share the kernels' work: what runs launch under a small grid of launches, each beside a
+plain copy of as many bytes in the same run: `odc_engine tune`.
 
-It recommends and changes nothing: the engine launches as `transfers.USUAL` says. Rates count bytes read and written. A
-copy, a gather and a slot's first write pass over memory twice, a sum on top three times, a total of W slots W + 1
-times. Gathers and first writes that do not convert are batches of copies, the same under every launch. `beside
-products` are bytes that are gathered in a second by which matrix products take longer for it: what is recommended goes
-by that. Up to tens of MB a GPU's cache holds all of it, the copy's bytes as well as the kernels': shares are fair,
-but rates say nothing of memory.
+It recommends and changes nothing. There are two launches to set. Pushes run beside compute (`transfers.USUAL`): atomic
+sums under `locked`, and under `slots` all pushes behind a minibatch's second. They are told by the bytes that they move
+in a second by which matrix products take longer for them, and that decides. Slots are added up when all pushes are done
+(`transfers.ALONE`), near ones by a merge, those of other nodes by a total, and how fast those are decides. Gathers and
+first writes are batches of copies, the same under every launch, and no kernel's.
+
+Rates count bytes read and written. A copy, a gather and a slot's first write pass over memory twice, a sum on top three
+times, a total or a merge of W slots W + 1 times. Up to tens of MB a GPU's cache holds all of it, the copy's bytes as
+well as the kernels': shares are fair, but rates say nothing of memory.
 """
 
 import datetime
@@ -30,8 +33,10 @@ MB = 1 << 20
 SIZES = (1 * MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB)
 BLOCKS, PER_PROGRAM, WARPS = (4096, 8192), (16, 8, 4, 2, 1), (8, 16)
 DEVICES = 4  # arenas in one GPU's memory: this is about the kernels and not about links
-CONVERTING, BESIDE = "gather to bf16", "beside products"
-PASSES = {"copy": 2, "gather": 2, CONVERTING: 3 / 2, "write": 2, "write on top": 3, "add": 3, "total": DEVICES + 1}
+PER_SM = (4, 2, 1)  # programs of what runs alone
+PASSES = {"copy": 2, "gather": 2, "write": 2, "write on top": 3, "add": 3, "total": DEVICES + 1, "merge": DEVICES + 1}
+BESIDE = {way: f"{way} beside products" for way in ("add", "write on top")}  # what compute pays for
+SUMS = ("total", "merge")  # of all writers: so much of the bytes that others move is one device's
 SIDE, PRODUCTS, ROUNDS = 8192, 6, 3  # of matrices that are multiplied meanwhile, how many, and how often all of it
 NOISE = 0.01  # of the products' time: a transfer that costs them less is told to cost as much
 BOUNDED = ("gather", "write")  # these shall reach OF_COPY of the copy, from FROM bytes on
@@ -53,6 +58,30 @@ class Tried:
 
 Rates = Mapping[str, float]  # bytes a second of each way, the copy among them
 Found = Mapping[Tried, Mapping[int, Rates]]  # by size
+Rate = Callable[[int, Tried], Rates]
+Ways = Mapping[str, Callable[[], Any]]  # calls, by what they do
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The launch that the engine has, what every one reaches, and the ways that decide."""
+
+    usual: Tried
+    found: Found
+    ways: tuple[str, ...]
+
+    @property
+    def chosen(self) -> Tried:
+        """The usual one where none is clearly faster; else the smallest of those about as fast as the fastest."""
+        best = max(map(self.score, self.found))
+        good = [launch for launch in self.found if self.score(launch) >= (1 - ALIKE) * best]
+        smallest = min(good, key=lambda launch: (launch.programs * launch.warps, launch))
+        return self.usual if self.usual in good else smallest
+
+    def score(self, launch: Tried) -> float:
+        """The geometric mean of shares of the copy, over all sizes, of the ways that decide."""
+        shares = [share(rates, way) for rates in self.found[launch].values() for way in self.ways]
+        return math.exp(sum(map(math.log, shares)) / len(shares))
 
 
 def tune(output: Path) -> int:
@@ -64,9 +93,9 @@ def tune(output: Path) -> int:
     except Absent as absent:
         print(f"odc_engine tune: {absent}", file=sys.stderr)
         return NO_GPU
-    usual, found = timed(grid(gpu.sms), SIZES, rates)
-    print(as_text(usual, found))
-    write_text(output, json.dumps(as_json(usual, found, gpu.name), indent=1) + "\n")
+    pushes, sums = beside_compute(grid(gpu.sms), SIZES, rates), alone(grid_alone(gpu.sms), SIZES, rates_alone)
+    print(as_text(pushes, sums))
+    write_text(output, json.dumps(as_json(pushes, sums, gpu.name), indent=1) + "\n")
     return 0
 
 
@@ -75,39 +104,37 @@ def grid(sms: int) -> list[Tried]:
     return [Tried(sms // every, warps, block) for block, every, warps in product(BLOCKS, PER_PROGRAM, WARPS)]
 
 
-def timed(
-    launches: Sequence[Tried], sizes: Sequence[int], rate: Callable[[int, Tried], Rates]
-) -> tuple[Tried, dict[Tried, dict[int, Rates]]]:
-    """The usual launch, and what every one reaches. Size by size, so that a GPU whose clocks drift does so for all."""
+def grid_alone(sms: int) -> list[Tried]:
+    return [Tried(sms * each, warps, block) for block, each, warps in product(BLOCKS, PER_SM, WARPS)]
+
+
+def beside_compute(launches: Sequence[Tried], sizes: Sequence[int], rate: Rate) -> Tuned:
+    """Of what is launched while a device computes."""
     from odc_engine.kernels.transfers import USUAL
 
-    usual = Tried(USUAL.programs, USUAL.warps, USUAL.block)
+    return _timed(USUAL, launches, sizes, rate, tuple(BESIDE.values()))
+
+
+def alone(launches: Sequence[Tried], sizes: Sequence[int], rate: Rate) -> Tuned:
+    """Of what is launched when all pushes are done."""
+    from odc_engine.kernels.transfers import ALONE
+
+    return _timed(ALONE, launches, sizes, rate, SUMS)
+
+
+def _timed(had: Any, launches: Sequence[Tried], sizes: Sequence[int], rate: Rate, ways: tuple[str, ...]) -> Tuned:
+    """Size by size, so that a GPU whose clocks drift does so for all."""
+    usual = Tried(had.programs, had.warps, had.block)
     every = list(dict.fromkeys([usual, *launches]))
     found: dict[Tried, dict[int, Rates]] = {launch: {} for launch in every}
     for size in sizes:
         for launch in every:
             found[launch][size] = rate(size, launch)
-    return usual, found
+    return Tuned(usual, found, ways)
 
 
 def share(rates: Rates, way: str) -> float:
     return rates[way] / rates["copy"]
-
-
-def score(by_size: Mapping[int, Rates]) -> float:
-    """The geometric mean of shares of the copy, over all sizes: of what a transfer costs compute beside it, where that
-    is known, else of all kernels alone."""
-    ways = next(iter(by_size.values()))
-    kept = {BESIDE} if BESIDE in ways else set(ways) - {"copy"}
-    shares = [share(rates, way) for rates in by_size.values() for way in kept]
-    return math.exp(sum(map(math.log, shares)) / len(shares))
-
-
-def chosen(usual: Tried, found: Found) -> Tried:
-    """The usual one where none is clearly faster; else the smallest of those that are about as fast as the fastest."""
-    best = max(map(score, found.values()))
-    good = [launch for launch, by_size in found.items() if score(by_size) >= (1 - ALIKE) * best]
-    return usual if usual in good else min(good, key=lambda launch: (launch.programs * launch.warps, launch))
 
 
 def short(by_size: Mapping[int, Rates]) -> list[str]:
@@ -128,40 +155,58 @@ def reached(path: Path) -> bool:
     return not short({row["bytes"]: row["bytes_per_second"] for row in rows})
 
 
-def as_text(usual: Tried, found: Found) -> str:
+def as_text(pushes: Tuned, sums: Tuned) -> str:
     """Of each size and kernel the copy's rate, and the shares of it that three launches reach."""
-    pick = chosen(usual, found)
-    head = ["", "size", "copy GB/s", f"usual {usual}", f"chosen {pick}", "best of all"]
-    rows = [head]
-    for way in (way for way in next(iter(found[usual].values())) if way != "copy"):
-        for size, rates in found[usual].items():
-            best = max(found, key=lambda launch: share(found[launch][size], way))
-            shares = (share(found[launch][size], way) for launch in (usual, pick, best))
-            told = [f"{each:.0%}" for each in shares]
-            rows.append([way, f"{size // MB} MB", f"{rates['copy'] / 1e9:.0f}", *told[:2], f"{told[2]} {best}"])
-    lines = tables.lines(rows, tables.fitted(rows))
+    lines = ["beside compute:", *_shares(pushes), "", "alone:", *_shares(sums), ""]
     lines.append("block x programs x warps; shares are of the copy's bytes read and written in a second")
-    lines += short(found[pick]) or [f"{' and '.join(BOUNDED)} reach {OF_COPY:.0%} from {FROM // MB} MB on"]
+    lines += short(pushes.found[pushes.chosen]) or [
+        f"{' and '.join(BOUNDED)} reach {OF_COPY:.0%} from {FROM // MB} MB on"
+    ]
     return "\n".join(lines)
 
 
-def as_json(usual: Tried, found: Found, hardware: str) -> dict[str, Any]:
+def _shares(tuned: Tuned) -> list[str]:
+    found, pick = tuned.found, tuned.chosen
+    rows = [["", "size", "copy GB/s", f"usual {tuned.usual}", f"chosen {pick}", "best of all"]]
+    for way in (way for way in next(iter(found[tuned.usual].values())) if way != "copy"):
+        for size, rates in found[tuned.usual].items():
+            best = max(found, key=lambda launch: share(found[launch][size], way))
+            told = [f"{share(found[launch][size], way):.0%}" for launch in (tuned.usual, pick, best)]
+            rows.append([way, f"{size // MB} MB", f"{rates['copy'] / 1e9:.0f}", *told[:2], f"{told[2]} {best}"])
+    return tables.lines(rows, tables.fitted(rows))
+
+
+def as_json(pushes: Tuned, sums: Tuned, hardware: str) -> dict[str, Any]:
+    told = {"schema": 1, "hardware": hardware, "date": datetime.date.today().isoformat()}
+    return {**told, **_told(pushes), "alone": _told(sums)}
+
+
+def _told(tuned: Tuned) -> dict[str, Any]:
     rows = [
         {**asdict(launch), "bytes": size, "bytes_per_second": dict(rates)}
-        for launch, by_size in found.items()
+        for launch, by_size in tuned.found.items()
         for size, rates in by_size.items()
     ]
-    told = {"schema": 1, "hardware": hardware, "date": datetime.date.today().isoformat()}
-    return {**told, "chosen": asdict(chosen(usual, found)), "usual": asdict(usual), "rates": rows}
+    return {"chosen": asdict(tuned.chosen), "usual": asdict(tuned.usual), "rates": rows}
 
 
 def rates(size: int, launch: Tried) -> dict[str, float]:
-    """Bytes that each way reads and writes in a second, moving `size` bytes of fp32."""
+    """Bytes that pushes read and write in a second, moving `size` bytes of fp32, and copies with them."""
+    ways = pushing(size, launch)
+    lost = {name: beside(ways[way], PASSES[way] * size) for way, name in BESIDE.items()}
+    return _rates(size, ways) | lost
+
+
+def rates_alone(size: int, launch: Tried) -> dict[str, float]:
+    """Bytes that sums of all writers' slots read and write in a second, where these hold `size` bytes of fp32."""
+    return _rates(size, summing(size, launch))
+
+
+def _rates(size: int, ways: Ways) -> dict[str, float]:
     from odc_engine.doctor.probes.kernels import fastest
 
-    moved, repeats, ways = {"total": size // DEVICES}, min(16, max(1, 64 * MB // size)), moves(size, launch)
-    told = {name: PASSES[name] * moved.get(name, size) / fastest(move, repeats) for name, move in ways.items()}
-    return {**told, BESIDE: beside(ways[CONVERTING], PASSES[CONVERTING] * size)}
+    moved, repeats = dict.fromkeys(SUMS, size // DEVICES), min(16, max(1, 64 * MB // size))
+    return {name: PASSES[name] * moved.get(name, size) / fastest(move, repeats) for name, move in ways.items()}
 
 
 def beside(move: Callable[[], Any], moved: float) -> float:
@@ -188,13 +233,13 @@ def per_second_lost(moved: float, alone: float, both: float) -> float:
 
 def interpreted(size: int, launch: Tried) -> dict[str, float]:
     """Each way's calls once, interpreted on a CPU, where they take no time that means anything."""
-    for move in moves(size, launch, "cpu").values():
+    for move in (*pushing(size, launch, "cpu").values(), *summing(size, launch, "cpu").values()):
         move()
-    return dict.fromkeys(PASSES, 1.0)
+    return dict.fromkeys((*PASSES, *BESIDE.values()), 1.0)
 
 
-def moves(size: int, tried: Tried, where: str = "cuda") -> dict[str, Callable[[], Any]]:
-    """Calls that each move so many bytes."""
+def pushing(size: int, tried: Tried, where: str = "cuda") -> Ways:
+    """Calls that each move so many bytes between a whole tensor and arenas, as gathers and pushes do."""
     import torch
 
     from odc_engine.kernels import transfers
@@ -202,14 +247,13 @@ def moves(size: int, tried: Tried, where: str = "cuda") -> dict[str, Callable[[]
 
     launch, n = transfers.Launch(tried.block, tried.programs, tried.warps), size // 4 // DEVICES
     whole, spare = torch.randn(2, DEVICES * n, device=where)
-    half, arenas = spare.bfloat16(), list(torch.randn(DEVICES, n, device=where))  # a GPU moves zeros faster
-    slots = torch.randn(DEVICES * n, device=where)
+    arenas = list(torch.randn(DEVICES, n, device=where))  # a GPU moves zeros faster
     table = transfers.table([arena.data_ptr() for arena in arenas], where)
     place = transfers.Shards(table, 0, 0, n)
 
-    def call(kernel: Callable[..., None], *args: Any, **how: Any) -> Callable[[], Any]:
+    def call(kernel: Callable[..., None], **how: Any) -> Callable[[], Any]:
         def move() -> list[Any]:
-            kernel(*args, **how)
+            kernel(place, whole, launch=launch, **how)
             return arenas  # known to kernels by address alone, so somebody has to keep them
 
         return move
@@ -218,9 +262,25 @@ def moves(size: int, tried: Tried, where: str = "cuda") -> dict[str, Callable[[]
     return {
         "copy": lambda: spare.copy_(whole),
         "gather": lambda: parts.collect(spare),
-        CONVERTING: call(transfers.gather, place, half, torch.float32, launch),
         "write": lambda: parts.spread(whole),
-        "write on top": call(transfers.write, place, whole, first=False, launch=launch),
-        "add": call(transfers.add, place, whole, launch),
-        "total": call(transfers.total, slots, DEVICES, n, spare[:n], launch),
+        "write on top": call(transfers.write, first=False),
+        "add": call(transfers.add),
+    }
+
+
+def summing(size: int, tried: Tried, where: str = "cuda") -> Ways:
+    """Calls that add up slots of so many bytes of fp32, after a minibatch of one push and of several."""
+    import torch
+
+    from odc_engine.kernels import transfers
+
+    launch, n = transfers.Launch(tried.block, tried.programs, tried.warps), size // 4 // DEVICES
+    whole, spare = torch.randn(2, DEVICES * n, device=where)
+    slots = torch.randn(DEVICES * n, device=where)
+    came = torch.randn(2 * DEVICES * n, device=where).bfloat16().view(torch.uint8)  # two gradients of 16 bits in each
+    counts = torch.tensor([[0, -1], *[[2, 0]] * (DEVICES - 1)], dtype=torch.int32, device=where)
+    return {
+        "copy": lambda: spare.copy_(whole),
+        "total": lambda: transfers.total(slots, DEVICES, n, spare[:n], launch),
+        "merge": lambda: transfers.merge(came, counts, n, 0, launch),
     }
