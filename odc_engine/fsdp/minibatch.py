@@ -34,6 +34,7 @@ class Minibatch:
         self._pushes_before: int | None = None  # when the backward pass began that has not ended
         self.deferred, self.looked = False, False
         self.given_up: InputError | None = None
+        self._compared: set[int] = set()
         self.unlike: list[tuple[Tensor, Unit]] = []
         self.stepped: set[int] = set()  # attached optimizers
         self.watches = ExitStack()
@@ -79,6 +80,14 @@ class Minibatch:
             self.pending.lay_all()
         self.pushes += 1
         self.pending.lay(unit)
+
+    def compares(self, unit: Unit) -> bool:
+        """Whether a shard is to be held against what was published: once where gradients are wanted."""
+        if not torch.is_grad_enabled() and unit.phase == "forward":
+            return True
+        first = unit.index not in self._compared
+        self._compared.add(unit.index)
+        return first
 
     def suspect(self, unit: Unit, unlike: Tensor) -> None:
         self.unlike.append((unlike, unit))

@@ -218,9 +218,10 @@ class OnDemand(Communication):
         try:
             agreement.agree(self.replicas.every(words[:, : agreement.SIZE]), self._loop.remedies.together)
         except InputError as error:
-            self._loop.enter(Phase.BROKEN, error)
+            why = self._loop.why or error  # whoever settles once more hears the same
+            self._loop.enter(Phase.BROKEN, why)
             self.memory.meet(MAIN)  # all have read it, before anybody says the next thing
-            raise
+            raise why from None
 
     def _drop(self) -> None:
         """All devices leave what they have of this minibatch, and nobody evaluates with old weights any more."""

@@ -1,4 +1,4 @@
-"""WeightVersions of weights, which tell of most changes and cost nothing; and their bits, which tell of all."""
+"""Versions of weights, which tell of most changes and cost nothing; and their bits, which tell of all."""
 
 from collections.abc import Iterator, Sequence
 

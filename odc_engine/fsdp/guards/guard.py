@@ -31,7 +31,7 @@ class Guard:
     def before_backward(self, unit: Unit) -> Refusals:  # noqa: ARG002
         return iter(())
 
-    def before_gather(self, unit: Unit, mine: Tensor) -> Refusals:  # noqa: ARG002
+    def before_gather(self, unit: Unit, mine: Tensor | None) -> Refusals:  # noqa: ARG002
         """`mine`: the unit's shard as FSDP2 hands it over."""
         return iter(())
 

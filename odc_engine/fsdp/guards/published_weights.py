@@ -10,7 +10,7 @@ from torch import Tensor
 from odc_engine.fsdp.guards.guard import Guard, Refusals
 from odc_engine.fsdp.loop import Loop
 from odc_engine.fsdp.units import Unit, refuse_cast
-from odc_engine.fsdp.versions import bits, equal, packed
+from odc_engine.fsdp.versions import bits, packed
 from odcsim.errors import InputError
 
 
@@ -33,20 +33,23 @@ class PublishedVersions(Guard):
 
 
 class PublishedBits(Guard):
-    """On a GPU a look would wait for it: all flags are looked at together before gradients are used."""
+    """At each gather of an evaluation, and at a unit's first one that a backward pass may follow: from then on until
+    settle() versions alone are looked at. On a GPU a look would wait for it: all flags are looked at together before
+    gradients are used."""
 
     def before_forward(self, unit: Unit) -> Refusals:
         """FSDP2 does not hand over the shard of a unit that it has kept whole."""
         if unit.group.is_whole and unit.group.phase == "FORWARD":
-            yield from self.before_gather(unit, packed(unit, self.loop.published(unit)))
+            yield from self.before_gather(unit, None)
 
-    def before_gather(self, unit: Unit, mine: Tensor) -> Refusals:
-        published = self.loop.published(unit)
-        if mine.is_cuda:
-            own, theirs = bits(mine, published)
-            self.loop.minibatch.suspect(unit, (own != theirs).any())
-        elif not equal(mine, published):
-            yield _changed(self.loop, unit)
+    def before_gather(self, unit: Unit, mine: Tensor | None) -> Refusals:
+        if self.loop.minibatch.compares(unit):
+            published = self.loop.published(unit)
+            own, theirs = bits(packed(unit, published) if mine is None else mine, published)
+            if own.is_cuda:
+                self.loop.minibatch.suspect(unit, (own != theirs).any())
+            elif not torch.equal(own, theirs):
+                yield _changed(self.loop, unit)
 
     def before_settle(self) -> Refusals:
         unlike = self.loop.minibatch.unlike

@@ -1,0 +1,70 @@
+"""Each guard sees something that no other does: without it a habit that is refused goes on, or ends otherwise."""
+
+import contextlib
+
+import pytest
+from habits import EVERY
+from users import Habit, User, alone, follow, verdict
+
+from odc_engine.fsdp.guards import every
+from odcsim.errors import InputError
+
+
+def evaluation_of_a_refused_minibatch(user: User) -> None:
+    """`settle()` refused on all devices, and an evaluation all the same"""
+    user.backward()
+    if user.odc and user.rank == 0:
+        user.zero()
+    with contextlib.suppress(InputError):
+        user.settle()
+    user.evaluate()
+
+
+SEEN = {
+    "BrokenMinibatches": Habit(evaluation_of_a_refused_minibatch),
+    "PublishedVersions": EVERY["weights: changed_by_forward"],
+    "PassesInOrder": EVERY["order: backward_after_settle"],
+    "PublishedBits": EVERY["weights: broadcast"],
+    "UnfinishedPasses": EVERY["interrupted: skipped_after_backward"],
+    "SecondDerivatives": EVERY["gradients: gradient_penalty"],
+    "ForeignParameters": EVERY["replaced: weight"],
+    "FrozenParameters": EVERY["frozen: unfrozen_later"],
+    "Settings": EVERY["settings: divide_factor_later"],
+    "GradientHooks": EVERY["gradients: penalty_on_shards"],
+    "KeptGradients": EVERY["gradients: sync_left_off"],
+    "TouchedGradients": EVERY["forgotten: zero_grad_before_settle"],
+}
+
+
+BREAKS = "TouchedGradients"  # the first one's minibatch
+LETHAL = "SecondDerivatives"  # without it torch itself ends the process
+
+
+def guarded(rank: int, habit: Habit, names: list[str]):
+    usual = every.GUARDS
+    every.GUARDS = tuple(guard for guard in usual if guard.__name__ in names)
+    try:
+        return follow(rank, habit)
+    finally:
+        every.GUARDS = usual
+
+
+def came_to(pools, habit: Habit, names: list[str]) -> str:
+    return verdict(pools(len(habit.counts)).run(guarded, habit, names), *alone(habit), habit.bound)
+
+
+def test_every_guard_has_a_habit():
+    assert list(SEEN) == [guard.__name__ for guard in every.GUARDS]
+
+
+@pytest.mark.parametrize("guard", SEEN)
+def test_a_guard_sees_by_itself_what_it_is_for(pools, guard):
+    refused = came_to(pools, SEEN[guard], list(SEEN))
+    assert "; " in refused
+    assert came_to(pools, SEEN[guard], [guard, BREAKS]) == refused
+
+
+@pytest.mark.parametrize("guard", sorted(SEEN.keys() - {LETHAL}))
+def test_without_it_nobody_else_says_so(pools, guard):
+    others = [name for name in SEEN if name != guard]
+    assert came_to(pools, SEEN[guard], others) != came_to(pools, SEEN[guard], list(SEEN))

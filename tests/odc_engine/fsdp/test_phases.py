@@ -1,0 +1,104 @@
+"""The phases of an OnDemand: which follows which, and what may be called in each, as docs/design.md draws it."""
+
+import contextlib
+import re
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+import work
+from scripts import ROOT
+from short_memory import batch, loss
+from work import Case
+
+from odc_engine.fsdp.loop import Loop
+from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine.fsdp.phase import FOLLOWING, Phase
+from odcsim.errors import InputError
+
+CASE = Case((1, 1))
+ROW = re.compile(r"^\| `(OPEN|SETTLED|BROKEN|CLOSED)` \| .+ \| (.+) \|$", re.MULTILINE)
+
+
+def test_the_page_has_every_phase_and_what_follows_it():
+    rows = ROW.findall((ROOT / "docs/design.md").read_text(encoding="utf-8"))
+    told = {Phase[name]: {Phase[each] for each in re.findall(r"`([A-Z]+)`", following)} for name, following in rows}
+    assert told == FOLLOWING
+
+
+@pytest.mark.parametrize(("phase", "following"), list(product(Phase, Phase)))
+def test_a_phase_ends_where_it_may_alone(phase, following):
+    loop = Loop(torch.nn.Module(), (), torch.zeros_like)
+    loop.phase = phase
+    if following in FOLLOWING[phase]:
+        loop.enter(following)
+        assert loop.phase is following
+    else:
+        with pytest.raises(AssertionError):
+            loop.enter(following)
+
+
+def test_each_minibatch_is_another_and_the_former_stays_what_it_was():
+    loop = Loop(torch.nn.Module(), (), torch.zeros_like)
+    former = loop.minibatch
+    former.forwarded.add(3)
+    former.give_up(InputError("torn", fix="drop it"))
+    loop.end()
+    loop.begin()
+    assert loop.minibatch is not former
+    assert (loop.minibatch.forwarded, loop.minibatch.given_up) == (set(), None)
+    assert former.forwarded == {3}
+
+
+def settled(odc: OnDemand, model: torch.nn.Module, rank: int) -> None:
+    odc.retry(partial(loss, model), batch(rank))
+    odc.settle()
+
+
+def broken(odc: OnDemand, model: torch.nn.Module, rank: int) -> None:
+    odc.retry(partial(loss, model), batch(rank))
+    model.zero_grad()
+    with contextlib.suppress(InputError):
+        odc.settle()
+
+
+BROUGHT = {
+    "open": lambda *_: None,
+    "settled": settled,
+    "broken": broken,
+    "closed": lambda odc, *_: odc.close(),
+}
+
+
+def told_in(rank: int, phase: str) -> tuple[str, dict[str, str], str]:
+    """The phase, what each call says there, and the phase that publish() ends in."""
+    model = work.shard(CASE, CASE.fresh())
+    odc = OnDemand(model, timeout=30)
+    try:
+        BROUGHT[phase](odc, model, rank)
+        found, calls = odc._loop.phase.value, {"take": odc.take, "attach": odc.attach}
+        if phase != "open":  # where it settles, and so on
+            calls |= {"retry": lambda: odc.retry(partial(loss, model), batch(rank)), "settle": odc.settle}
+        words = {name: work.told(call) for name, call in calls.items()}
+        publishes = work.told(odc.publish)
+        return found, words | {"publish": publishes}, odc._loop.phase.value
+    finally:
+        odc.close()
+
+
+NOTHING = "nothing was refused"
+SAYS = {
+    "open": {},
+    "settled": {"take": "take() where devices meet", "retry": "forward of root between", "settle": "settle() twice"},
+    "broken": {"retry": "device 0: the gradient of", "settle": "device 0: the gradient of"},
+    "closed": dict.fromkeys(("take", "attach", "retry", "settle", "publish"), "this communication is closed"),
+}
+
+
+@pytest.mark.parametrize("phase", SAYS)
+def test_what_may_be_called_in_a_phase(pools, phase):
+    for found, words, after in pools(2).run(told_in, phase):
+        assert found == phase
+        assert after == ("closed" if phase == "closed" else "open")
+        assert {name: told for name, told in words.items() if not told.startswith(SAYS[phase].get(name, NOTHING))} == {}
