@@ -34,6 +34,7 @@ class Minibatch:
         self._pushes_before: int | None = None  # when the backward pass began that has not ended
         self.deferred, self.looked = False, False
         self.given_up: InputError | None = None
+        self._trains: dict[int, bool] = {}  # whether a unit was used last where gradients are wanted
         self._compared: set[int] = set()
         self.unlike: list[tuple[Tensor, Unit]] = []
         self.stepped: set[int] = set()  # attached optimizers
@@ -45,15 +46,19 @@ class Minibatch:
         """Whether this is the first forward pass of a unit that a backward pass may follow."""
         return torch.is_grad_enabled() and unit.index not in self.forwarded
 
+    def use(self, unit: Unit) -> None:
+        """FSDP2 wants a unit whole, and asks in the mode of who uses it. It gathers in another one."""
+        self._trains[unit.index] = torch.is_grad_enabled() or unit.phase == "backward"
+        if unit.phase == "backward":
+            self.deferred |= not unit.group.reduces
+            if in_backward() and self._pushes_before is None:
+                self._pushes_before = self.pushes
+                after_backward(self._end_pass)
+
     def forward(self, unit: Unit) -> None:
+        """Nobody has refused it."""
         if torch.is_grad_enabled():
             self.forwarded.add(unit.index)
-
-    def backward(self, unit: Unit) -> None:
-        self.deferred |= not unit.group.reduces
-        if in_backward() and self._pushes_before is None:
-            self._pushes_before = self.pushes
-            after_backward(self._end_pass)
 
     def _end_pass(self) -> None:
         self._pushes_before = None
@@ -83,7 +88,7 @@ class Minibatch:
 
     def compares(self, unit: Unit) -> bool:
         """Whether a shard is to be held against what was published: once where gradients are wanted."""
-        if not torch.is_grad_enabled() and unit.phase == "forward":
+        if not self._trains.get(unit.index, False):
             return True
         first = unit.index not in self._compared
         self._compared.add(unit.index)

@@ -154,8 +154,8 @@ class OnDemand(Communication):
     def _before_use(self, unit: Unit) -> None:
         """FSDP2 wants a unit whole. What is so already, from an earlier pass, is not gathered again."""
         minibatch = self._loop.minibatch
+        minibatch.use(unit)
         if unit.phase == "backward":
-            minibatch.backward(unit)
             self._guards.ask(lambda guard: guard.before_backward(unit))
         else:
             self._guards.ask(lambda guard: guard.before_forward(unit))

@@ -1,12 +1,17 @@
 """Each guard sees something that no other does: without it a habit that is refused goes on, or ends otherwise."""
 
 import contextlib
+from collections import Counter
 
 import pytest
+import torch
+import work
 from habits import EVERY
 from users import Habit, User, alone, follow, verdict
+from work import Case
 
-from odc_engine.fsdp.guards import every
+from odc_engine.fsdp.guards import every, published_weights
+from odc_engine.fsdp.on_demand import OnDemand
 from odcsim.errors import InputError
 
 
@@ -68,3 +73,28 @@ def test_a_guard_sees_by_itself_what_it_is_for(pools, guard):
 def test_without_it_nobody_else_says_so(pools, guard):
     others = [name for name in SEEN if name != guard]
     assert came_to(pools, SEEN[guard], others) != came_to(pools, SEEN[guard], list(SEEN))
+
+
+def compared(rank: int, microbatches: int, passes: int) -> list[int]:
+    """How often each unit's shard is compared in a minibatch and an evaluation of so many passes."""
+    case, usual, times = Case((microbatches, microbatches)), published_weights.bits, Counter()
+    model = work.shard(case, case.fresh())
+    odc = OnDemand(model)
+    published_weights.bits = lambda *shards: times.update([shards[1].data_ptr()]) or usual(*shards)
+    try:
+        work.minibatch(case, rank, model, odc)
+        odc.publish()
+        for _ in range(passes):
+            with torch.no_grad():
+                case.loss(model, rank, 0)
+        return sorted(times.values())
+    finally:
+        published_weights.bits = usual
+        odc.close()
+
+
+def test_shards_are_compared_once_in_a_minibatch_and_whenever_evaluated(pools):
+    once, also, evaluated = (pools(2).run(compared, *how) for how in ((1, 0), (3, 0), (1, 2)))
+    assert once[0] == also[0][: len(once[0])] == [1] * len(once[0])
+    assert set(also[0]) == {1}
+    assert evaluated[0] == [3] * len(once[0])
