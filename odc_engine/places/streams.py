@@ -180,7 +180,7 @@ class StreamPlace(Place):
 
     def __init__(self, device: torch.device, streams: Sequence[Any], keep: Any = None) -> None:
         self.device, self.streams, self._keep = device, tuple(streams), keep
-        self._lanes: dict[str, Any] = {}
+        self._lanes: dict[str, StreamLane] = {}
         self._milestones, self._events = Milestones(), _events()
 
     def working(self) -> AbstractContextManager[Any]:
@@ -197,8 +197,16 @@ class StreamPlace(Place):
         self._milestones.follow(self.streams)
 
     def lane(self, name: str) -> Lane:
-        stream = self._lanes.setdefault(name, self.streams[1 + len(self._lanes)])
-        return StreamLane(self.device, stream, partial(self._milestones.add, name))
+        if name not in self._lanes:
+            self._lanes[name] = StreamLane(self.device, self._spare(name), partial(self._milestones.add, name))
+        return self._lanes[name]
+
+    def _spare(self, name: str) -> Any:
+        """Compute has the first."""
+        if (number := 1 + len(self._lanes)) == len(self.streams):
+            lanes = ", ".join(self._lanes)
+            raise ValueError(f"a lane for {name} where {number} streams compute and do {lanes}")
+        return self.streams[number]
 
     def clock(self, share: Callable[[Any], Any] = own) -> Clock:
         return SharedClock(self.finish, share)

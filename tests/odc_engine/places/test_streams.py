@@ -306,3 +306,15 @@ def test_a_run_makes_no_more_marks_once_it_has_made_enough(sync, monkeypatch):
     job = job_for(*[minibatch([1, 1], [8, 8])] * 6, sync=sync)
     first, *_, before, last = performed(job, work)[0]
     assert 0 < first <= before == last
+
+
+def test_a_lane_is_the_same_whenever_it_is_asked_for(monkeypatch):
+    """Its transfers stay in order, and no stream is taken anew."""
+    monkeypatch.setattr(streams, "_cuda", fake_cuda.FakeCuda())
+    [place] = fake_cuda.places(1)
+    gather, push = place.lane("gather"), place.lane("push")
+    assert place.lane("gather") is gather
+    assert place.lane("push") is push
+    assert gather is not push
+    with pytest.raises(ValueError, match="a lane for nodes where 3 streams compute and do gather, push"):
+        place.lane("nodes")
