@@ -93,7 +93,10 @@ class GpuLinks:
 
 
 def asked(group: "dist.ProcessGroup | None", device: "torch.device") -> GpuLinks:
-    """By all devices together, before anything is allocated."""
+    """By all devices together. Processors have one memory."""
+    if device.type != "cuda":
+        count = _size(group)
+        return GpuLinks((PlacedGpu(),) * count, ((GpuLink(True, True),) * count,) * count)
     gpus, own = _every(group, seen(device.index or 0)), _rank(group)
     return GpuLinks(gpus, _every(group, tuple(_link_of(gpus, own, other) for other in range(len(gpus)))))
 
@@ -186,9 +189,15 @@ def _rank(group: "dist.ProcessGroup | None") -> int:
     return dist.get_rank(group)
 
 
+def _size(group: "dist.ProcessGroup | None") -> int:
+    import torch.distributed as dist
+
+    return dist.get_world_size(group)
+
+
 def _every(group: "dist.ProcessGroup | None", mine: Any) -> tuple[Any, ...]:
     import torch.distributed as dist
 
-    told = [mine] * dist.get_world_size(group)
+    told = [mine] * _size(group)
     dist.all_gather_object(told, mine, group=group)
     return tuple(told)

@@ -23,6 +23,7 @@ from torch import Tensor
 from odc_engine.backends.aside import Result
 from odc_engine.backends.base import END, MAIN, FarMemory, Host
 from odc_engine.backends.gpus import check_sizes
+from odc_engine.backends.links import GpuLinks, asked
 from odc_engine.backends.nvshmem.process import PROCESS, Process, check_devices
 from odc_engine.backends.shm.files import agreed
 from odc_engine.errors import PeerLost
@@ -80,6 +81,7 @@ class NvshmemMemory(FarMemory):
         self.rank, self.size, self.place = host.rank, host.size, place_of(library.device)
         self.timeout = host.timeout
         self._mine: Tensor | None = None
+        self._links: GpuLinks | None = None
         self._views: list[Tensor] = []
         self._near = range(self.rank, self.rank + 1)
         self._aside = PROCESS.enter()
@@ -103,7 +105,16 @@ class NvshmemMemory(FarMemory):
         told = [self._near] * self.size
         dist.all_gather_object(told, self._near, group=self.host.group)
         self.every_near = tuple(told)
+        self._links = asked(self.host.group, self.library.device)
         self.meet(MAIN)
+
+    @property
+    def why_not_add(self) -> str:
+        """Of near devices: to others nobody adds by addresses."""
+        return "" if self._links is None else self._links.why_not_add(self.every_near)
+
+    def elsewhere(self, device: int) -> bool:
+        return self._links is not None and self._links.elsewhere(self.rank, device)
 
     def view(self, device: int) -> Tensor:
         return self._views[device - self._near.start]

@@ -4,11 +4,14 @@ import pytest
 import torch
 import work
 from fake_devices import launched
+from fake_nvshmem import FakeNvshmem
 from test_own_gpu import model_on
 
 from odc_engine.backends import links
 from odc_engine.backends.cuda_ipc import memory as of_ipc
-from odc_engine.backends.links import GpuLink, PlacedGpu
+from odc_engine.backends.links import GpuLink, GpuLinks, PlacedGpu
+from odc_engine.backends.nvshmem.memory import NvshmemMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.memory.arena import UnitShape
 from odc_engine.memory.arenas import arena_on, memory_for
 from odcsim.errors import InputError
@@ -76,3 +79,28 @@ def test_gpus_without_a_way_are_refused_by_all_before_memory_is_asked_for(pools,
     assert first == second
     assert first[0].startswith("GPU 0 of device 0 does not reach the memory of GPU 1 of device 1; ")
     assert first[1] == 0
+
+
+def over_nvshmem(rank, way, machines):
+    """As processes with a GPU each whose links are asked once there are arenas: whom a device has addresses of is known
+    then."""
+    gpus = [PlacedGpu(str(number), "uuid", "NVIDIA") for number in range(2)]
+    told = GpuLinks(tuple(gpus), ((NVLINK, way), (way, NVLINK)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(links, "asked", lambda *_: told)
+        memory = NvshmemMemory(SharedMemory(timeout=30.0), FakeNvshmem(machines))
+        found = work.told(lambda: arena_on(memory, UNITS, "locked", 1 if machines == (1, 1) else None))
+        elsewhere = memory.elsewhere(1 - rank)
+        memory.close()
+        return found, elsewhere
+
+
+def test_nvshmem_s_near_devices_are_asked_as_well(pools):
+    for found, elsewhere in pools(2).run(over_nvshmem, PCIE, (2,)):
+        assert found.startswith("the link from GPU 0 of device 0 to GPU 1 of device 1 has no native atomics")
+        assert elsewhere
+
+
+def test_what_lies_beyond_a_network_is_no_link(pools):
+    for found, _ in pools(2).run(over_nvshmem, PCIE, (1, 1)):
+        assert found == "nothing was refused"
