@@ -6,8 +6,10 @@ other is: a launch waits where its stream is full, and other devices shall not w
 """
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor
 
 _known: set[tuple[object, ...]] = set()
@@ -15,7 +17,17 @@ _first = threading.Lock()
 
 
 def call(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """`kernel[grid](*args, **constants)`."""
+    """`kernel[grid](*args, **constants)`, on the GPU where its tensors are: Triton takes the present one."""
+    with _where(args):
+        _call(kernel, grid, args, constants)
+
+
+def _where(args: tuple[Any, ...]) -> AbstractContextManager[Any]:
+    at = next((value.device for value in args if isinstance(value, Tensor) and value.is_cuda), None)
+    return nullcontext() if at is None else torch.cuda.device(at)
+
+
+def _call(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any]) -> None:
     kind = (id(kernel), *map(_kind, args), *constants.values())
     if kind in _known:
         kernel[grid](*args, **constants)

@@ -6,16 +6,17 @@ from typing import Any
 
 
 class EventPool:
-    """`make`: an event of whatever GPU is present."""
+    """`make`: an event of whatever GPU it is recorded on. `stream`: the present one, where the caller's present GPU may
+    be another."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Any], stream: Callable[[], Any] | None = None) -> None:
+        self._make, self._stream = make, stream
         self._free: list[Any] = []
 
     def record(self) -> "StreamMark":
         """A mark on the present stream."""
         event = self._free.pop() if self._free else self._make()
-        event.record()
+        event.record() if self._stream is None else event.record(self._stream())
         return StreamMark(event, self._free)
 
 

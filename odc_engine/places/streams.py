@@ -23,12 +23,17 @@ _cuda: Any = torch.cuda  # torch has no types for most of it
 HEAD_START = 2e-4  # seconds in which the host gives a kernel, and more
 
 
+def present(device: torch.device) -> Any:
+    """The stream that the caller gives work to on this GPU, which need not be the GPU that is present to it."""
+    return _cuda.current_stream() if device.index is None else _cuda.current_stream(device)
+
+
 class StreamHandle(Handle):
     """A transfer that is on its stream."""
 
-    def __init__(self, done: StreamMark | None) -> None:
+    def __init__(self, done: StreamMark | None, device: torch.device) -> None:
         super().__init__()
-        self._done_at = done
+        self._done_at, self._device = done, device
 
     @property
     def awaited(self) -> Handle | None:
@@ -39,7 +44,7 @@ class StreamHandle(Handle):
     def check(self) -> None:
         """Let the stream that asks wait; the caller goes on."""
         if self._done_at is not None:
-            _cuda.current_stream().wait_event(self._done_at.event)
+            present(self._device).wait_event(self._done_at.event)
 
 
 class StreamLane(Lane):
@@ -52,26 +57,25 @@ class StreamLane(Lane):
 
     def __init__(self, device: torch.device, stream: Any = None, heard: Callable[[Any], None] = lambda _: None) -> None:
         """`heard`: told of every transfer's mark."""
-        self._stream, self._heard = stream, heard
+        self._device, self._stream, self._heard = device, stream, heard
         self._marks = device.type == "cuda" or stream is not None
-        self._events = _events()
+        self._events = _events(device)
         self._last: StreamMark | None = None
 
     def give(self, transfer: Callable[[], None], after: Sequence[Handle] = ()) -> Handle:
         with nullcontext() if self._stream is None else _cuda.stream(self._stream):
             for needed in after:
                 needed.check()
-            if self._last is not None:
-                _cuda.current_stream().wait_event(self._last.event)
+            self.drain()
             transfer()
             if self._marks:
                 self._last = self._events.record()
                 self._heard(self._last)
-        return StreamHandle(self._last)
+        return StreamHandle(self._last, self._device)
 
     def drain(self) -> None:
         if self._last is not None:
-            _cuda.current_stream().wait_event(self._last.event)
+            present(self._device).wait_event(self._last.event)
 
     def close(self) -> None:
         """Nothing runs but streams."""
@@ -81,7 +85,8 @@ class StreamClock(Clock):
     """A tick is a mark on the present stream: when it is reached, not when it is made. Marks are read against the
     machine's clock, so that devices can be compared."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._marks: list[Any] = []
         self._made: list[Any] = []  # of which each minibatch takes the first again, when the last one's are read
         self._taken = 0
@@ -109,14 +114,14 @@ class StreamClock(Clock):
         return found
 
     def _finish(self) -> None:
-        _cuda.synchronize()
+        _cuda.synchronize(self._device)
 
     def _mark(self) -> Any:
         if self._taken == len(self._made):
             self._made.append(_cuda.Event(enable_timing=True))
         event = self._made[self._taken]
         self._taken += 1
-        event.record()
+        event.record(present(self._device))
         return event
 
 
@@ -127,8 +132,8 @@ class SharedClock(StreamClock):
     in milliseconds of 32 bits, which is 4 microseconds after a minute: so each minibatch has a first mark of its own.
     """
 
-    def __init__(self, finish: Callable[[], None], share: Callable[[Any], Any]) -> None:
-        super().__init__()
+    def __init__(self, device: torch.device, finish: Callable[[], None], share: Callable[[Any], Any]) -> None:
+        super().__init__(device)
         self._wait, self._share = finish, share
 
     def start(self) -> float:
@@ -147,10 +152,10 @@ class WholeGpu(Place):
     """A GPU of a process's own, or what MPS gives it of one: work goes to the streams that FSDP2 chooses."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self._events = device, _events()
+        self.device, self._events = device, _events(device)
 
     def mark(self) -> Handle:
-        return StreamHandle(self._events.record())
+        return StreamHandle(self._events.record(), self.device)
 
     def finish(self) -> None:
         _cuda.synchronize(self.device)
@@ -160,14 +165,15 @@ class WholeGpu(Place):
         return StreamLane(self.device, _cuda.Stream(self.device) if name == NODES else None)
 
     def clock(self, share: Callable[[Any], Any] = own) -> Clock:  # noqa: ARG002 - marks are read by each by itself
-        return StreamClock()
+        return StreamClock(self.device)
 
     def wait(self, seconds: float) -> None:
-        pause(seconds)
+        with _cuda.device(self.device):
+            pause(seconds)
 
 
-def _events() -> EventPool:
-    return EventPool(lambda: _cuda.Event())
+def _events(device: torch.device) -> EventPool:
+    return EventPool(lambda: _cuda.Event(), None if device.index is None else partial(present, device))
 
 
 def place_of(device: torch.device) -> Place:
@@ -181,7 +187,7 @@ class StreamPlace(Place):
     def __init__(self, device: torch.device, streams: Sequence[Any], keep: Any = None) -> None:
         self.device, self.streams, self._keep = device, tuple(streams), keep
         self._lanes: dict[str, StreamLane] = {}
-        self._milestones, self._events = Milestones(), _events()
+        self._milestones, self._events = Milestones(), _events(device)
 
     def working(self) -> AbstractContextManager[Any]:
         entered: AbstractContextManager[Any] = _cuda.stream(self.streams[0])
@@ -190,7 +196,7 @@ class StreamPlace(Place):
     def mark(self) -> Handle:
         mark = self._events.record()
         self._milestones.add("compute", mark)
-        return StreamHandle(mark)
+        return StreamHandle(mark, self.device)
 
     def finish(self) -> None:
         # Not torch.cuda.synchronize: that waits for other devices' streams too, and so would undo their difference.
@@ -209,7 +215,7 @@ class StreamPlace(Place):
         return self.streams[number]
 
     def clock(self, share: Callable[[Any], Any] = own) -> Clock:
-        return SharedClock(self.finish, share)
+        return SharedClock(self.device, self.finish, share)
 
     def wait(self, seconds: float) -> None:
         pause(seconds)

@@ -25,8 +25,8 @@ class Event:
     def __init__(self, enable_timing=False):
         del enable_timing
 
-    def record(self):
-        self.known, self.at = current().known, time.perf_counter()
+    def record(self, stream=None):
+        self.known, self.at = (stream or current()).known, time.perf_counter()
 
     def query(self):
         return True

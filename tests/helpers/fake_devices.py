@@ -49,6 +49,11 @@ class FakeTorchCuda:
         number = self._noted("current_stream", device)
         return SimpleNamespace(cuda_stream=100 + number, wait_event=lambda _: None, device=number)
 
+    @contextmanager
+    def stream(self, entered):
+        with self.device(entered.device):
+            yield
+
     def Event(self, **_):  # noqa: N802
         return SimpleNamespace(record=lambda stream=None: self.asked.append(("record", self._of(stream))))
 
