@@ -96,7 +96,7 @@ def _package(name: str) -> Finding:
 
 
 def _abilities() -> list[Finding]:
-    return [_memfd(), _locks(), _pidfd(), _hooks(), _cuda(), _nvshmem()]
+    return [_memfd(), _locks(), _pidfd(), _hooks(), _cuda(), _copies(), _nvshmem()]
 
 
 def _backends(abilities: dict[str, Finding]) -> list[Finding]:
@@ -178,6 +178,17 @@ def _cuda() -> Finding:
         return _ability("CUDA", False, "no GPU that torch can use", "only for GPUs; the CPU engine does without")
     names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
     return _ability("CUDA", True, f"{torch.cuda.device_count()} x {', '.join(sorted(names))}", "")
+
+
+def _copies() -> Finding:
+    """Between GPUs they go to the driver as one batch, which leaves all SMs to compute."""
+    name, advice = "batched copies", "copies go one by one: a driver of CUDA 13, and cuda-bindings"
+    try:
+        from odc_engine.kernels.copies import batches
+    except ImportError:
+        return _ability(name, False, "torch is not installed", FOR_ENGINE)
+    there = batches()
+    return _ability(name, there, "a gather is one call of the driver" if there else "no driver takes them", advice)
 
 
 def _nvshmem() -> Finding:

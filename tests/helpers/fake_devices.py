@@ -97,3 +97,9 @@ def launched(rank: int, size: int, by: str, visible: str, present: int | None = 
             patch.setenv(name, str(value))
         count = size if visible == "all" else 1
         yield install(patch, FakeTorchCuda(count, own if present is None else present)), own
+
+
+def model_on(number):
+    """As far as memory is chosen for it."""
+    at = torch.device("cuda", number)
+    return SimpleNamespace(parameters=lambda: iter([SimpleNamespace(is_cuda=True, device=at)]))

@@ -15,22 +15,26 @@ from odc_engine.backends.cuda_ipc import symmetric
 from odcsim.errors import InputError
 
 Result = TypeVar("Result")
+Arenas = tuple[list[Tensor], Any]
 
 
-def provided(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tuple[list[Tensor], Any]:
+def provided(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> Arenas:
     """Everybody's arena as this device maps it, in the order of devices, and what keeps the maps alive."""
-    mine, problem = _tried(group, lambda: symmetric.own(nbytes, device))
-    if mine is not None:
-        every, problem = _tried(group, lambda: symmetric.mapped(mine, group))
-        if every is not None:
-            return every
-    mine = None  # or there would be two of each
+    every, problem = _symmetric(nbytes, group, device)
+    if every is not None:
+        return every
     if group.rank() == 0:
         print(f"odc_engine: CUDA IPC handles instead of symmetric memory ({problem})", file=sys.stderr, flush=True)
     return _by_handles(nbytes, group, device)
 
 
-def _by_handles(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tuple[list[Tensor], Any]:
+def _symmetric(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> tuple[Arenas | None, str]:
+    """Where it fails nothing of it is kept, or there would be two arenas of each."""
+    mine, problem = _tried(group, lambda: symmetric.own(nbytes, device))
+    return (None, problem) if mine is None else _tried(group, lambda: symmetric.mapped(mine, group))
+
+
+def _by_handles(nbytes: int, group: dist.ProcessGroup, device: torch.device) -> Arenas:
     from odc_engine.backends.cuda_ipc import legacy_ipc
 
     shown, problem = _tried(group, lambda: legacy_ipc.own(nbytes, device))

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends import links
 from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
 from odc_engine.backends.cuda_ipc.arenas import provided
 from odc_engine.backends.gpus import check_room, check_sizes
+from odc_engine.backends.links import asked
 from odc_engine.backends.patience import LOOKS, did_not_come
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import PeerLost
@@ -30,7 +30,7 @@ class CudaMemory(PeerMemory):
     def __init__(self, host: SharedMemory, device: torch.device) -> None:
         self.host, self.rank, self.size, self.timeout = host, host.rank, host.size, host.timeout
         self.place = WholeGpu(device)
-        self._links = links.asked(host.group, device)
+        self._links = asked(host.group, device)
         self._links.refuse_torn()
         self._arenas: list[Tensor] = []
         self._keep: Any = None

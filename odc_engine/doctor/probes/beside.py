@@ -30,7 +30,15 @@ def probe(hearing: Hearing) -> Answer:
         found["hidden"] = _hidden(alone, by_itself, found["higher priority"]["both"])
         hearing.note(**{name: found})
         told.append(f"{name} {found['hidden']:.0%} hidden, gemm x{found['higher priority']['gemms']:.2f}")
+    hearing.note(copies=_counts())
     return Answer(OK, "at a higher priority: " + "; ".join(told))
+
+
+def _counts() -> dict[str, int]:
+    """Which way the engine's copies went, a batch of the driver's or one by one."""
+    from odc_engine.kernels import copies
+
+    return copies.counts()
 
 
 def _hidden(gemms: float, moves: float, both: float) -> float:
@@ -61,7 +69,7 @@ def _moves(hearing: Hearing) -> dict[str, Work]:
     n = hearing.size(MOVED, MB) // 4 // DEVICES
     spare = torch.empty(DEVICES * n, device=hearing.device)
     arenas = list(torch.randn(DEVICES, n, device=hearing.device))
-    parts = copies.Parts(arenas)
+    parts = copies.Parts(arenas, elsewhere=range(DEVICES))  # as if of other GPUs, whose copies have the hint
     ways: dict[str, Work] = {"copy engine": lambda: parts.collect(spare)}
     if hearing.device == CPU:
         return ways

@@ -31,6 +31,13 @@ FIRST = (
         f"{HERE}.threads:half",
         PARTS,
     ),
+    Probe(
+        "mesh",
+        "do replicas of shards get the gradients of one process, and is float16 refused",
+        25,
+        f"{HERE}.meshes:probe",
+        TRITON,
+    ),
     Probe("kernels", "do the Triton kernels move the right bytes, and how fast", 65, f"{HERE}.kernels:probe", KERNELS),
     Probe("large", "do they where slots pass 2 GiB, and elements 2^31", 30, f"{HERE}.kernels:large", KERNELS),
     Probe(

@@ -3,13 +3,13 @@
 import pytest
 import torch
 import work
-from fake_devices import launched
+from fake_devices import launched, model_on
 from fake_nvshmem import FakeNvshmem
-from test_own_gpu import model_on
 
 from odc_engine.backends import links
 from odc_engine.backends.cuda_ipc import memory as of_ipc
 from odc_engine.backends.links import GpuLink, GpuLinks, PlacedGpu
+from odc_engine.backends.nvshmem import memory as of_nvshmem
 from odc_engine.backends.nvshmem.memory import NvshmemMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.memory.arena import UnitShape
@@ -87,7 +87,7 @@ def over_nvshmem(rank, way, machines):
     gpus = [PlacedGpu(str(number), "uuid", "NVIDIA") for number in range(2)]
     told = GpuLinks(tuple(gpus), ((NVLINK, way), (way, NVLINK)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(links, "asked", lambda *_: told)
+        patch.setattr(of_nvshmem, "asked", lambda *_: told)
         memory = NvshmemMemory(SharedMemory(timeout=30.0), FakeNvshmem(machines))
         found = work.told(lambda: arena_on(memory, UNITS, "locked", 1 if machines == (1, 1) else None))
         elsewhere = memory.elsewhere(1 - rank)

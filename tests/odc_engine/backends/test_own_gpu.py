@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import work
-from fake_devices import FakeTorchCuda, install, launched
+from fake_devices import FakeTorchCuda, install, launched, model_on
 from torch.distributed.device_mesh import init_device_mesh
 
 from odc_engine.backends import cuda_ipc, gpus, nvshmem
@@ -24,12 +24,6 @@ MESHES = {
     "replicas and shards": ((2, 2), ("replicate", "shard")),
     "shards and tensor parallel": ((2, 2), ("shard", "tp")),
 }
-
-
-def model_on(number):
-    """As far as memory is chosen for it."""
-    at = torch.device("cuda", number)
-    return SimpleNamespace(parameters=lambda: iter([SimpleNamespace(is_cuda=True, device=at)]))
 
 
 def taken(rank, size, group, by, visible, present=None):

@@ -159,7 +159,7 @@ def test_what_runs_beside_a_product_is_the_engines_own_gather(tmp_path, monkeypa
     moved, usual = [], copies.Parts.collect
 
     def collect(parts, whole):
-        moved.append(len(parts._parts))
+        moved.append(parts._count)
         usual(parts, whole)
 
     monkeypatch.setattr(copies.Parts, "collect", collect)
