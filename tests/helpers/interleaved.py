@@ -1,0 +1,210 @@
+"""Minibatches of an arena between processes that come late at drawn points, one of them far behind the others: what
+each device sees that it should not. The order of calls is OnDemand's."""
+
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import shards
+import torch
+from fake_nvshmem import FakeNvshmem
+
+from odc_engine.backends.base import MAIN
+from odc_engine.backends.nvshmem.memory import NvshmemMemory
+from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.memory.arena import Arena, UnitShape
+from odc_engine.memory.far import FarArena
+
+UNITS = [
+    UnitShape("a", 37, 37, torch.float32),
+    UnitShape("b", 5, 0, torch.bfloat16),
+    UnitShape("c", 64, 64, torch.bfloat16),
+]
+MINIBATCHES = 4
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An arena, and what moves its bytes. `machines`: devices on each, where a network is between them. `ahead`: what
+    is published comes into a node unit by unit."""
+
+    devices: int
+    accumulate: str = "slots"
+    machines: tuple[int, ...] = ()
+    per_node: int | None = None
+    ahead: bool = False
+    kernels: bool = False
+
+    def memory(self):
+        host = SharedMemory(timeout=30.0)
+        return NvshmemMemory(host, FakeNvshmem(self.machines)) if self.machines else host
+
+    def arena(self, memory):
+        return self.made()(memory, UNITS, self.accumulate, self.per_node)
+
+    def made(self) -> Callable[..., Arena]:
+        if not self.kernels:
+            return FarArena if self.machines else Arena
+        shards.interpreted()
+        from odc_engine.memory.gpu import FarGpuArena, GpuArena
+
+        return FarGpuArena if self.machines else GpuArena
+
+
+class Late:
+    """Waits at drawn points, and much longer on one device."""
+
+    def __init__(self, seed: int, rank: int, devices: int) -> None:
+        slow = random.Random(seed).randrange(devices)
+        self._drawn = random.Random(f"{seed} {rank}")
+        self._longest = 8e-3 if rank == slow else 4e-4
+
+    def __call__(self) -> None:
+        if self._drawn.random() < 0.4:
+            time.sleep(self._drawn.random() * self._longest)
+
+    def around(self, thing: object, *names: str) -> None:
+        """A wait before and after these calls."""
+        for name in names:
+            if call := getattr(thing, name, None):
+                setattr(thing, name, self._late(call))
+
+    def _late(self, call: Callable) -> Callable:
+        def waiting(*args):
+            self()
+            found = call(*args)
+            self()
+            return found
+
+        return waiting
+
+
+def without(memory, number: int, every: int) -> None:
+    """Leave one out of so many meetings of training loops. On all devices, so that the others meet as before."""
+    meet, count = memory.meet, iter(range(1 << 30))
+
+    def fewer(room):
+        if room != MAIN or next(count) % every != number:
+            meet(room)
+
+    memory.meet = fewer
+
+
+def published(number: int, owner: int, unit: int) -> torch.Tensor:
+    shape = UNITS[unit]
+    return ((torch.arange(shape.gather) + 7 * number + 31 * owner + 3 * unit) % 251).to(shape.dtype)
+
+
+def gradients(seed: int, number: int, device: int, m: int, unit: int, devices: int) -> torch.Tensor:
+    """Small whole numbers, whose sums are exact in any order."""
+    drawn = torch.Generator().manual_seed(seed * 7919 + ((number * 16 + device) * 16 + m) * 8 + unit)
+    found = torch.randint(-8, 9, (devices * UNITS[unit].push,), generator=drawn)
+    return found.to(torch.float32 if m % 2 else UNITS[unit].dtype)
+
+
+def counts(seed: int, devices: int) -> list[list[int]]:
+    """Microbatches of each device, in each minibatch."""
+    drawn = random.Random(f"counts {seed}")
+    return [[drawn.randrange(4) for _ in range(devices)] for _ in range(MINIBATCHES)]
+
+
+def seen(rank: int, kind: Kind, seed: int, left_out: Callable[[Arena], None] = lambda _: None) -> list[str]:
+    """What a device sees that is wrong. `left_out`: done to its arena before anything is published."""
+    with ExitStack() as opened:
+        memory = kind.memory()
+        opened.callback(memory.close)
+        late = Late(seed, rank, kind.devices)
+        arena = kind.arena(memory)
+        late.around(memory, "check", "meet", "fetch_all", "send_all", "arrive")
+        left_out(arena)
+        every = {name: _lane(kind, opened) for name in ("push", "bring")}
+        wrong = []
+        for number, of_devices in enumerate(counts(seed, kind.devices)):
+            _publish(kind, arena, number, late, every["bring"])
+            for m in range(of_devices[rank]):
+                wrong += _microbatch(kind, arena, (seed, number, m), late, every["push"])
+            wrong += _settle(kind, arena, (seed, number), of_devices, late, every)
+        memory.meet(MAIN)
+        return wrong
+
+
+class Lane:
+    """Calls one after the other, at once or beside the caller's own."""
+
+    def __init__(self, pool: ThreadPoolExecutor | None) -> None:
+        self._pool, self._given = pool, []
+
+    def give(self, call: Callable, *args) -> None:
+        if self._pool is None:
+            call(*args)
+        else:
+            self._given.append(self._pool.submit(call, *args))
+
+    def drain(self) -> None:
+        while self._given:
+            self._given.pop(0).result()
+
+
+def _lane(kind: Kind, opened: ExitStack) -> Lane:
+    if kind.kernels:  # the interpreter knows one thread
+        return Lane(None)
+    return Lane(opened.enter_context(ThreadPoolExecutor(1)))
+
+
+def _publish(kind: Kind, arena: Arena, number: int, late: Late, bring: Lane) -> None:
+    memory = arena.memory
+    for unit in range(len(UNITS)):
+        arena.weights(memory.rank, unit).copy_(published(number, memory.rank, unit))
+        late()
+        if arena.nodes == 1:
+            arena.clear(unit)
+    if arena.nodes > 1 and not kind.ahead:
+        memory.meet(MAIN)
+        arena.fetch()
+    memory.meet(MAIN)
+    if kind.ahead:
+        arena.begin()
+        for unit in range(len(UNITS)):
+            bring.give(arena.bring, unit)
+
+
+def _microbatch(kind: Kind, arena: Arena, at: tuple[int, int, int], late: Late, push: Lane) -> list[str]:
+    wrong, (seed, number, m), rank = [], at, arena.memory.rank
+    for unit, shape in enumerate(UNITS):
+        late()
+        out = torch.full((kind.devices * shape.gather,), -1.0, dtype=shape.dtype)
+        arena.gather(unit, out)
+        expected = torch.cat([published(number, owner, unit) for owner in range(kind.devices)])
+        if not torch.equal(out, expected):
+            wrong.append(f"{number}: weights of {shape.name}")
+        if shape.push:
+            push.give(arena.push, unit, gradients(seed, number, rank, m, unit, kind.devices))
+    return wrong
+
+
+def _settle(
+    kind: Kind, arena: Arena, at: tuple[int, int], of_devices: list[int], late: Late, every: dict[str, Lane]
+) -> list[str]:
+    wrong, (seed, number), rank = [], at, arena.memory.rank
+    for lane in every.values():
+        lane.drain()
+    arena.complete()
+    arena.notes(rank, 8).fill_(10 * number + rank)
+    late()
+    arena.meet()
+    if arena.every_note(8).tolist() != [[10 * number + device] * 8 for device in range(kind.devices)]:
+        wrong.append(f"{number}: notes")
+    late()
+    arena.sum_nodes()
+    for unit, shape in enumerate(UNITS):
+        own = slice(rank * shape.push, (rank + 1) * shape.push)
+        total = torch.zeros(shape.push, dtype=torch.float64)
+        for device, count in enumerate(of_devices):
+            for m in range(count):
+                total += gradients(seed, number, device, m, unit, kind.devices)[own].double()
+        if shape.push and not torch.equal(arena.gradients(unit).double(), total):
+            wrong.append(f"{number}: sums of {shape.name}")
+    return wrong
