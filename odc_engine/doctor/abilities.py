@@ -16,6 +16,7 @@ from odc_engine.doctor import environment
 from odc_engine.doctor.environment import Facts
 from odc_engine.doctor.finding import Finding
 from odc_engine.errors import FOR_ENGINE, FOR_GPUS
+from odc_engine.memory.spare import room_for
 from odc_engine.places import mps
 from odcsim import catalog
 from odcsim.errors import InputError
@@ -51,7 +52,7 @@ def _arena(name: str, devices: int) -> int:
     model = catalog.model(name)
     shard = -(-model.parameters // devices)
     largest = -(-max(model.layer_parameters, model.root_parameters) // devices)
-    return 4 * (shard + devices * shard + 3 * largest)
+    return 4 * (shard + devices * shard) + 2 * room_for(4 * largest, devices - 1)
 
 
 def as_text(findings: list[Finding]) -> str:

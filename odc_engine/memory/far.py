@@ -12,8 +12,8 @@ sum; and after publishing a device fetches each counterpart's shard for the whol
 
 A network reaches an arena and nothing else, so bytes pass through spare room in it: one place for each lane, since the
 transfers of a lane follow one another. There is room for what all others have of a unit, so that all of it is on
-its way at once, and is waited for once. Sums have no more than `ROOM`: of larger units as much of every owner's part
-goes at once as fits, round after round.
+its way at once, and is waited for once; of the largest units as much of everybody's part as fits (`spare.ROOM`), round
+after round.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,9 +23,8 @@ from torch import Tensor
 
 from odc_engine.backends.base import FarMemory
 from odc_engine.memory.arena import ALIGN, NOTES, Arena, UnitShape, aligned
+from odc_engine.memory.spare import room_for
 from odcsim.errors import InputError
-
-ROOM = 256 << 20  # bytes for sums on their way: a round takes milliseconds then, beside which its start is nothing
 
 
 class FarArena(Arena):
@@ -67,37 +66,30 @@ class FarArena(Arena):
     def _rooms(self) -> tuple[int, int, int]:
         """Bytes for shards that are gathered from far devices, for sums, and for notes. Who is far is not known yet."""
         others = self.memory.size - 1
-        sums = min(ROOM, self._longest * (others if self.nodes == 1 else self.nodes - 1))
-        return self._largest * others if self.nodes == 1 else 0, sums, NOTES * others
-
-    def _rounds(self, n: int, devices: int) -> Iterator[tuple[slice, Tensor]]:
-        """Parts of so many elements in pieces, of which the room for sums has one for each device at once."""
-        step = len(self._sums) // devices // (ALIGN // 4) * (ALIGN // 4)
-        for start in range(0, n, max(1, step)):
-            piece = slice(start, min(start + step, n))
-            yield piece, self._sums[: step * devices].view(devices, step)[:, : piece.stop - start]
+        if self.nodes > 1:
+            return 0, room_for(self._longest, self.nodes - 1), NOTES * others
+        return room_for(self._largest, others), room_for(self._longest, others), NOTES * others
 
     def gather(self, unit: int, out: Tensor) -> None:
         super().gather(unit, out)
         shape = self.units[unit]
-        size, n = shape.gather * shape.dtype.itemsize, shape.gather
-        if not self._far or not n:
+        if not self._far or not shape.gather:
             return
-        shards = self._fetched[: size * len(self._far)].view(shape.dtype).view(-1, n)
-        at = self._weights_at(unit, self._far[0])[0]  # in everybody's arena
-        places = [(device, at, shard.view(torch.uint8)) for device, shard in zip(self._far, shards, strict=True)]
-        self._remote.fetch_all(places)
+        at, whole = self._weights_at(unit, self._far[0])[0], out.view(self.memory.size, shape.gather)
         # The far ones come in the order of a ring, so they are two runs of devices at most.
         above = self.memory.size - self.memory.near.stop
-        for first, stop in ((0, above), (above, len(self._far))):
-            if first < stop:
-                into = out[self._far[first] * n : (self._far[stop - 1] + 1) * n]
-                into.copy_(shards[first:stop].view(-1))
+        for piece, shards in _rounds(self._fetched.view(shape.dtype), shape.gather, len(self._far)):
+            start = at + shape.dtype.itemsize * piece.start  # in everybody's arena
+            pairs = zip(self._far, shards, strict=True)
+            self._remote.fetch_all([(device, start, shard.view(torch.uint8)) for device, shard in pairs])
+            for first, stop in ((0, above), (above, len(self._far))):
+                if first < stop:
+                    whole[self._far[first] : self._far[stop - 1] + 1, piece].copy_(shards[first:stop])
 
     def push(self, unit: int, gradients: Tensor) -> None:
         super().push(unit, gradients)
         n = self.units[unit].push
-        for piece, sums in self._rounds(n, len(self._far)) if self._far else ():
+        for piece, sums in _rounds(self._sums, n, len(self._far)) if self._far else ():
             self._arrive()
             places = self._at_owners(unit, piece, sums)
             if unit in self._given:
@@ -134,7 +126,7 @@ class FarArena(Arena):
         if self._far and missing:  # all are sent the same zeros
             zeros = self._sums[: max(self.units[unit].push for unit in missing)].zero_()
             for unit in missing:
-                for piece, _ in self._rounds(self.units[unit].push, 1):
+                for piece, _ in _rounds(self._sums, self.units[unit].push, 1):
                     same = [zeros[: piece.stop - piece.start]] * len(self._far)
                     self._send(self._at_owners(unit, piece, same))
             self._arrive()
@@ -156,7 +148,7 @@ class FarArena(Arena):
         others = self._counterparts()
         for unit, shape in enumerate(self.units):
             total = self.slot(self.memory.rank, unit, 0)
-            for piece, sums in self._rounds(shape.push, len(others)) if others else ():
+            for piece, sums in _rounds(self._sums, shape.push, len(others)) if others else ():
                 at = self._slot_start(unit, 0, self.memory.rank) + 4 * piece.start
                 places = [(device, at, each.view(torch.uint8)) for device, each in zip(others, sums, strict=True)]
                 self._remote.fetch_all(places)
@@ -177,6 +169,17 @@ class FarArena(Arena):
         theirs = dict(zip(beyond, rows, strict=True)) if beyond else {}
         self._remote.fetch_all([(device, self._notes, each) for device, each in theirs.items()])
         return torch.stack([theirs[d] if d in theirs else self.notes(d, count) for d in range(self.memory.size)])
+
+
+def _rounds(room: Tensor, n: int, devices: int) -> Iterator[tuple[slice, Tensor]]:
+    """Parts of so many elements: all of them end to end, or pieces, of which the room has one for each device at once.
+    Which piece it is, and its place for each."""
+    step = len(room) // devices
+    step = step if step >= n else step // ALIGN * ALIGN or step
+    for start in range(0, n, max(1, step)):
+        piece = slice(start, min(start + step, n))
+        size = piece.stop - start
+        yield piece, room[: size * devices].view(devices, size)
 
 
 def _add(total: Tensor, part: Tensor) -> None:

@@ -2,7 +2,6 @@
 settling and publishing can be held against one process, and against shared memory to the last bit."""
 
 import itertools
-from types import SimpleNamespace
 
 import nets
 import pytest
@@ -19,9 +18,10 @@ from odc_engine.backends.base import MAIN, FarMemory
 from odc_engine.backends.nvshmem.memory import NvshmemMemory, _run_around
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp import on_demand as fsdp
-from odc_engine.memory import far
+from odc_engine.memory import spare
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena
+from odc_engine.memory.spare import ROOM
 from odc_engine.places.place import Processor
 from odc_engine.places.streams import StreamLane
 from odc_engine.runs.verify import BOUND
@@ -92,10 +92,10 @@ def cleared(arena):
     return arena
 
 
-def logged(_rank, machines, pushes, room=far.ROOM):
+def logged(_rank, machines, pushes, room=ROOM):
     """What a device asks the library for: pushes of units, then the minibatch's end. And the sums that come of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(far, "ROOM", room)
+        patch.setattr(spare, "ROOM", room)
         memory = memory_of(machines)
         arena = cleared(FarArena(memory, UNITS, "slots"))
         log, told = memory.library.log, []
@@ -134,7 +134,7 @@ def test_what_all_units_take_together_passes_through_room_of_so_many_bytes_in_ro
     """The same bytes and the same sums, whatever fits at once."""
     size = sum(machines)
     pushes = (2, 0, 2)
-    whole, rounds = (pools(size).run(logged, machines, pushes, room) for room in (far.ROOM, 64 * 3))
+    whole, rounds = (pools(size).run(logged, machines, pushes, room) for room in (ROOM, 64 * 3))
     for (told, sums), (pieces, same) in zip(whole, rounds, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(sums, same, strict=True))
         assert all(nbytes <= 64 * 3 for push in pieces for _, nbytes in push)
@@ -144,30 +144,30 @@ def test_what_all_units_take_together_passes_through_room_of_so_many_bytes_in_ro
         assert len(pieces[0]) > len(told[0])
 
 
-def spare(_rank, devices, elements):
-    memory = SimpleNamespace(size=devices)
-    arena = object.__new__(FarArena)
-    arena.memory, arena.nodes, arena._largest, arena._longest = memory, 1, 0, 4 * elements
-    return arena._rooms()[1]
-
-
 @pytest.mark.parametrize("devices", [2, 4, 16])
-def test_sums_on_their_way_take_what_others_own_of_the_largest_unit_and_at_most_so_much(devices):
-    assert spare(0, devices, 1 << 20) == 4 * (devices - 1) << 20
-    assert spare(0, devices, 1 << 30) == far.ROOM == 256 << 20
+def test_what_is_on_its_way_takes_what_others_have_of_the_largest_unit_and_at_most_so_much(devices):
+    assert spare.room_for(4 << 20, devices - 1) == 4 * (devices - 1) << 20
+    assert spare.room_for(4 << 30, devices - 1) == ROOM == 256 << 20
 
 
-def gathered(_rank, machines, units):
-    """What a device asks the library for where it gathers units, and whether all was there when it copied it."""
-    memory = memory_of(machines)
-    arena = FarArena(memory, UNITS, "slots")
+def gathered(rank, machines, units, room=ROOM):
+    """What a device asks the library for where it gathers units, with room for so many bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spare, "ROOM", room)
+        memory = memory_of(machines)
+        arena = FarArena(memory, UNITS, "slots")
+    for unit, shape in enumerate(UNITS):
+        arena.weights(rank, unit).copy_(torch.arange(shape.gather) + 64 * rank)
     memory.meet(MAIN)
     told = []
     for unit in units:
         memory.library.log.clear()
         shape = UNITS[unit]
-        arena.gather(unit, torch.empty(memory.size * shape.gather, dtype=shape.dtype))
+        out = torch.empty(memory.size * shape.gather, dtype=shape.dtype)
+        arena.gather(unit, out)
         told.append([(what, device) for what, _, device in memory.library.log])
+        parts = [torch.arange(shape.gather) + 64 * device for device in range(memory.size)]
+        assert torch.equal(out, torch.cat(parts).to(shape.dtype))
     near = list(memory.near)
     memory.meet(MAIN)
     memory.close()
@@ -185,12 +185,25 @@ def test_all_far_shards_of_a_unit_are_asked_for_before_any_is_waited_for(pools, 
             assert last == ("quiet", None)
 
 
+@pytest.mark.parametrize("machines", [(1, 1, 1), (2, 1, 1), (1, 3)])
+def test_what_is_gathered_passes_through_room_of_so_many_bytes_in_rounds_all_devices_in_each(pools, machines):
+    size = sum(machines)
+    for near, told in pools(size).run(gathered, machines, (0, 1, 2), 64 * 2):
+        beyond = size - len(near)
+        for calls, of_one in zip(told, (4 * 37, 2 * 5, 2 * 64), strict=True):
+            rounds = calls.count(("quiet", None))
+            assert calls[-1] == ("quiet", None)
+            assert len(calls) == rounds * (1 + beyond)
+            assert (rounds > 1) == (of_one * beyond > 64 * 2)
+
+
 def test_units_that_nothing_was_pushed_of_are_cleared_at_far_owners_and_waited_for_once(pools):
     for told, _ in pools(2).run(logged, (1, 1), (0,)):
         assert told == [[("put_nbi", 4 * 37)], [("quiet", 0), ("put_nbi", 4 * 64), ("quiet", 0)]]
     for told, sums in pools(4).run(logged, (1, 1, 2), ()):
-        zeros = [what for what, _ in told[0]]
-        assert zeros == ["put_nbi"] * 2 * zeros.count("quiet") * (len(zeros) // 2) + ["quiet"]
+        *zeros, last = told[0]
+        assert len(zeros) in (2 * 2, 2 * 3)  # of two units
+        assert (last, {what for what, _ in zeros}) == (("quiet", 0), {"put_nbi"})
         assert not any(each.any() for each in sums)
 
 

@@ -16,6 +16,7 @@ from odc_engine.backends.base import MAIN
 from odc_engine.backends.nvshmem.memory import NvshmemMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp import on_demand as fsdp
+from odc_engine.memory import spare
 from odc_engine.memory.arena import UnitShape
 from odc_engine.memory.far import FarArena
 from odc_engine.places.place import Processor
@@ -153,6 +154,20 @@ def test_each_remote_shard_crosses_the_network_once_per_node(pools):
     assert not any(put for _, put in found)
     for told, _ in found:
         assert [sums for *_, sums in told] == [[[12.0] * 37, [], [12.0] * 64]] * 2
+
+
+def crossed_in_rounds(rank, minibatches):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spare, "ROOM", 64)
+        return crossed(rank, minibatches)
+
+
+def test_sums_of_nodes_that_do_not_fit_at_once_cross_in_rounds(pools):
+    for told, _ in pools(4).run(crossed_in_rounds, 2):
+        for _, _, summed, sums in told:
+            assert sum(nbytes for _, nbytes in summed) == 4 * (37 + 64)
+            assert max(nbytes for _, nbytes in summed) == 64
+            assert sums == [[12.0] * 37, [], [12.0] * 64]
 
 
 def refused(_rank, machines, per_node):
