@@ -118,11 +118,6 @@ class PeerMemory(Counting):
         """Devices whose arenas `view` shows, this one among them. Known once there are arenas."""
         return range(self.size)
 
-    @property
-    def adds(self) -> bool:
-        """Whether a device can add to a sum in any other's arena, in place (`locked`). Known from the start."""
-        return not self.why_not_add
-
     @abstractmethod
     def allocate(self, nbytes: int) -> None:
         """Make this device's arena and attach everybody's. Every device calls it once, with the same size."""
@@ -154,8 +149,8 @@ class FarMemory(PeerMemory):
     every_near: tuple[range, ...] = ()  # what `near` is of each device, the same on all. Known once there are arenas
 
     @property
-    def adds(self) -> bool:
-        """A network fetches and sends, and adds nothing."""
+    def all_near_from_the_start(self) -> bool:
+        """Whether it is known before there are arenas that no device has far ones: to those nothing can be added."""
         return False
 
     @property

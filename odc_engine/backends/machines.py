@@ -28,6 +28,11 @@ def of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
     return tuple(numbers[name] for name in told)
 
 
+def several(group: dist.ProcessGroup | None) -> bool:
+    """Whether devices are on more than one."""
+    return len(set(of(group))) > 1
+
+
 def runs(machines: tuple[int, ...]) -> tuple[range, ...]:
     """Of each device, the unbroken run of devices around it that are on its machine."""
     found: list[range] = []

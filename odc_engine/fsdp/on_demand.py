@@ -95,7 +95,8 @@ class OnDemand(Communication):
             groups = sharded_groups(model) if self.size > 1 else []
             opened.enter_context(stock_afterwards(groups))
             check_precision(groups)
-            self.replicas = Replicas(groups, next(model.parameters()).device)
+            self.replicas = Replicas(groups, next(model.parameters()).device, self.memory.timeout)
+            opened.callback(self.replicas.close)
             self.scales = [scale(group, self.size * self.replicas.count, average=average) for group in groups]
             self.units = units_of(groups)
             shapes = [unit.shape for unit in self.units]

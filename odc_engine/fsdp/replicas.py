@@ -11,7 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from odc_engine.backends.base import MAIN
+from odc_engine.backends.collectives import watched
 from odc_engine.fsdp.groups import Group
+from odc_engine.memory.arenas import host_of
 from odcsim.errors import InputError
 
 
@@ -19,11 +22,12 @@ class Replicas:
     """Those of this device's shards, by FSDP2's own collectives; and the devices beside it under tensor parallel, which
     have to agree, too, and have nothing else to exchange."""
 
-    def __init__(self, groups: Sequence[Group], device: torch.device) -> None:
+    def __init__(self, groups: Sequence[Group], device: torch.device, timeout: float) -> None:
         self._group = _same([group.replicas for group in groups], "replicated")
         self._beside = _same([beside for group in groups if (beside := group.beside) is not None], "tensor parallel")
         self._device = device
         self.count = 1 if self._group is None else self._group.size()
+        self._hosts = {group: host_of(group, timeout) for group in (self._group, self._beside) if group is not None}
 
     @property
     def speaks(self) -> bool:
@@ -43,12 +47,12 @@ class Replicas:
 
     def every(self, rows: Tensor) -> Tensor:
         """The rows of all replicas' devices, and of those beside them."""
-        for group in (self._group, self._beside):
-            if group is not None:
-                mine = rows.to(self._device).contiguous()
-                found = [torch.empty_like(mine) for _ in range(group.size())]
-                dist.all_gather(found, mine, group=group)
-                rows = torch.cat(found).to(rows.device)
+        for group, host in self._hosts.items():
+            mine = rows.to(self._device).contiguous()
+            found = [torch.empty_like(mine) for _ in range(group.size())]
+            host.meet(MAIN)  # it names who does not come, which a collective would wait for
+            watched(dist.all_gather(found, mine, group=group, async_op=True), host)
+            rows = torch.cat(found).to(rows.device)
         return rows
 
     def sum(self, total: Tensor) -> Tensor:
@@ -56,8 +60,12 @@ class Replicas:
         if self._group is None:
             return total
         summed = total.clone()
-        dist.all_reduce(summed, group=self._group)
+        watched(dist.all_reduce(summed, group=self._group, async_op=True), self._hosts[self._group])
         return summed
+
+    def close(self) -> None:
+        for host in self._hosts.values():
+            host.close()
 
 
 def _same(groups: Sequence[dist.ProcessGroup | None], how: str) -> dist.ProcessGroup | None:

@@ -23,12 +23,12 @@ def memory_for(model: nn.Module, timeout: float, group: dist.ProcessGroup | None
     """Arenas where the parameters are, of the usual backend there: of one machine where all devices are on it, else of
     several. `group`: of these devices, not of all."""
     device = next((p.device for p in model.parameters() if p.is_cuda), torch.device("cpu"))
-    across = len(set(machines.of(group))) > 1
+    across = machines.several(group)
     row = backends.usual(device.type, across=across)
     if across:
         agreed(group, lambda: _refuse_missing(row))
     with ExitStack() as opened:
-        host = host_of(group, timeout, across=across)
+        host = host_of(group, timeout)
         opened.callback(host.close)
         memory = row.memory(host, device)
         opened.pop_all()
@@ -36,9 +36,9 @@ def memory_for(model: nn.Module, timeout: float, group: dist.ProcessGroup | None
     return memory
 
 
-def host_of(group: dist.ProcessGroup | None, timeout: float, *, across: bool) -> Host:
+def host_of(group: dist.ProcessGroup | None, timeout: float) -> Host:
     """Devices as processes of one machine, or of several."""
-    return Network(group, timeout) if across else SharedMemory(group, timeout)
+    return Network(group, timeout) if machines.several(group) else SharedMemory(group, timeout)
 
 
 def _refuse_missing(row: Processes) -> None:
@@ -50,10 +50,16 @@ def _refuse_missing(row: Processes) -> None:
         )
 
 
+def usual_sums(memory: PeerMemory, per_node: int | None) -> str:
+    """How gradients are added up where nobody says: in place where that loses nothing and reaches everybody."""
+    beyond = isinstance(memory, FarMemory) and not memory.all_near_from_the_start
+    return "slots" if memory.why_not_add or (beyond and per_node is None) else "locked"
+
+
 def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str | None, per_node: int | None) -> Arena:
     """Moved by kernels on a GPU, by torch on a CPU, and through a library where no address reaches. `accumulate`: as
     suits the memory where nobody says."""
-    accumulate = accumulate or ("locked" if memory.adds else "slots")
+    accumulate = accumulate or usual_sums(memory, per_node)
     if memory.device.type != "cuda":
         if isinstance(memory, FarMemory):
             return FarArena(memory, units, accumulate, per_node)

@@ -33,6 +33,7 @@ _BEATS, _CAME, _ENDS, _TAKES, _REFILLS, _TOLD = range(6)
 
 class Links:
     """`timeout`: seconds after which a peer that does not come to a meeting is reported. Made by all at once.
+    Whoever is lost is told by its rank among all, be the group a part of them.
 
     `broke`: called with a device whose connection is gone, by another thread.
     """
@@ -40,6 +41,7 @@ class Links:
     def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
         self.rank, self.size, self.timeout = dist.get_rank(group), dist.get_world_size(group), timeout
         self.broke: Callable[[int], None] = lambda _: None
+        self._ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self._names = self._told(group)
         made = sockets.connect(group, lambda _: 1)
         self._sockets = {device: several[0] for device, several in made.items()}
@@ -148,15 +150,18 @@ class Links:
         missing = self._missing(room, count)
         left = [d for d in missing if self._ends[d] == LEFT]
         if missing and (lost or left):
-            self._raise(lost or PeerLost(left, LEFT_EARLY))
+            self._raise(lost or self._lost(left, LEFT_EARLY))
         if missing and late:
             self._raise(self.silent(missing, did_not_come(self.timeout)))
 
     def _raise(self, lost: PeerLost) -> None:
         """Others hear why this device will be gone, too."""
         if self._ends[self.rank] == 0:
-            self._end(1 + lost.devices[0])
+            self.fail(lost)
         raise lost
+
+    def _lost(self, devices: list[int], what: str) -> PeerLost:
+        return PeerLost([self._ranks[device] for device in devices], what)
 
     def check(self) -> None:
         """Raise PeerLost where a peer is known to have failed."""
@@ -169,17 +174,17 @@ class Links:
             ends, gone = {d: self._ends[d] for d in self._others}, dict(self._gone)
         accused = {end - 1 for end in ends.values() if 0 < end < LEFT}
         if failed := sorted(d for d in accused if ends.get(d) == d + 1):
-            return PeerLost(failed, "failed: see there")
+            return self._lost(failed, "failed: see there")
         if died := sorted(d for d in gone if ends[d] == 0):
             if time.monotonic() < self._first_gone + LINGER:
                 return None
-            return PeerLost(died, f"{_one(gone[d] for d in died)} ({self._named(died)})")
+            return self._lost(died, f"{_one(gone[d] for d in died)} ({self._named(died)})")
         if left := sorted(d for d in accused if ends.get(d) == LEFT):
-            return PeerLost(left, LEFT_EARLY)
+            return self._lost(left, LEFT_EARLY)
         if silent := sorted(accused - {self.rank}):
             return self.silent(silent, "did not answer another device in time")
         if accused:
-            return PeerLost([d for d in ends if ends[d] == self.rank + 1], "gave up waiting for this one")
+            return self._lost([d for d in ends if ends[d] == self.rank + 1], "gave up waiting for this one")
         return None
 
     def lost_by(self, device: int, what: str) -> PeerLost:
@@ -189,17 +194,17 @@ class Links:
             if lost := self.fault():
                 return lost
             if self._ends[device] == LEFT:
-                return PeerLost([device], LEFT_EARLY)
+                return self._lost([device], LEFT_EARLY)
             time.sleep(LOOK)
-        return PeerLost([device], what)
+        return self._lost([device], what)
 
     def silent(self, devices: list[int], what: str) -> PeerLost:
         """For devices that do not answer: those of them that do not run, or all where all do."""
         now = time.monotonic()
         if still := [d for d in devices if now > self._last[d] + STILL]:
             quiet = now - max(self._last[d] for d in still)
-            return PeerLost(still, f"{what}: no word for {quiet:.0f} s, stopped ({self._named(still)})")
-        return PeerLost(devices, f"{what} ({self._named(devices)}); {LONGER}")
+            return self._lost(still, f"{what}: no word for {quiet:.0f} s, stopped ({self._named(still)})")
+        return self._lost(devices, f"{what} ({self._named(devices)}); {LONGER}")
 
     def explain(self) -> PeerLost | None:
         """Whose fault it may be that a connection broke or timed out, as gloo says without a name."""
@@ -237,7 +242,8 @@ class Links:
     def fail(self, error: BaseException) -> None:
         """Tell peers that this device ends, and for whom."""
         if self._ends[self.rank] != LEFT:
-            self._end(1 + (error.devices[0] if isinstance(error, PeerLost) else self.rank))
+            at_fault = error.devices[0] if isinstance(error, PeerLost) else -1
+            self._end(1 + (self._ranks.index(at_fault) if at_fault in self._ranks else self.rank))
 
     def _end(self, word: int) -> None:
         self._ends[self.rank] = word

@@ -44,7 +44,7 @@ class TcpMemory(FarMemory, FileLocks):
         return self.every_near[self.rank]
 
     @property
-    def adds(self) -> bool:
+    def all_near_from_the_start(self) -> bool:
         return self.all_near
 
     def allocate(self, nbytes: int) -> None:

@@ -1,0 +1,29 @@
+"""Collectives of torch's own whose devices may die meanwhile: gloo would say so after half an hour, NCCL to nobody."""
+
+import time
+
+import torch.distributed as dist
+
+from odc_engine.backends.base import Host
+from odc_engine.backends.patience import Patience
+
+PAUSE = 200e-6  # seconds from one look to the next ...
+LONG = 0.01  # ... and after so many seconds
+SOON = 0.2
+
+
+def watched(work: dist.Work | None, host: Host) -> None:
+    """Return when it is done, or has its place on a stream. Raises PeerLost where one of the host's devices is gone."""
+    if work is None:
+        return
+    patience = Patience()
+    while not work.is_completed():
+        host.check()
+        if patience.ended(host.timeout):
+            others = [device for device in range(host.size) if device != host.rank]
+            raise host.silent(others, f"did not answer within {host.timeout:g} s")
+        time.sleep(LONG if patience.ended(SOON) else PAUSE)
+    try:
+        work.wait()
+    except RuntimeError as error:  # which names nobody
+        raise host.explain() or error from None
