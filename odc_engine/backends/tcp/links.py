@@ -7,7 +7,6 @@ sent is acknowledged. No store is asked, so no device's death keeps others from 
 """
 
 import os
-import platform
 import selectors
 import socket
 import struct
@@ -60,7 +59,7 @@ class Links:
 
     def _told(self, group: dist.ProcessGroup | None) -> list[str]:
         told = [""] * self.size
-        dist.all_gather_object(told, f"pid {os.getpid()} on {platform.node()}", group=group)
+        dist.all_gather_object(told, f"pid {os.getpid()} on {socket.gethostname()}", group=group)
         return told
 
     def _listen(self) -> None:

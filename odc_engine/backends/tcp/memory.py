@@ -20,7 +20,7 @@ from odc_engine.backends.shm.locks import FileLocks
 from odc_engine.backends.shm.memory import check_room
 from odc_engine.backends.tcp import sockets
 from odc_engine.backends.tcp.carriers import Asker, serve
-from odc_engine.errors import PeerLost
+from odc_engine.errors import EngineError, PeerLost
 
 FETCHES, SENDS = "fetched", "sent"
 _WAYS = (FETCHES, SENDS)
@@ -38,6 +38,7 @@ class TcpMemory(FarMemory, FileLocks):
         self._askers: dict[str, dict[int, Asker]] = {way: {} for way in _WAYS}
         self._locks = {way: Lock() for way in _WAYS}
         self._unflushed: set[int] = set()
+        self._error: EngineError | None = None
 
     @property
     def near(self) -> range:
@@ -65,9 +66,13 @@ class TcpMemory(FarMemory, FileLocks):
             for way, each in zip(_WAYS, asks if connections else (), strict=bool(connections)):
                 self._askers[way][device] = Asker(each, self.timeout)
             for each in serves:
-                serve(each, self.view(self.rank), self.host.fail)
-        self._connections = made
+                serve(each, self.view(self.rank), self._failed)
         self.host.links.broke = lambda device: sockets.end(made[device])
+
+    def _failed(self, error: Exception) -> None:
+        """What serves others has ended: all hear of it, this device where it looks next."""
+        self._error = EngineError(f"what others asked for could not be done: {error}")
+        self.host.fail(error)
 
     def view(self, device: int) -> Tensor:
         return self._arenas[device - self.near.start]
@@ -117,9 +122,12 @@ class TcpMemory(FarMemory, FileLocks):
         raise lost
 
     def meet(self, room: int) -> None:
+        self.check()
         self.host.meet(room)
 
     def check(self) -> None:
+        if self._error:
+            raise self._error
         self.host.check()
 
     def take(self) -> int:
