@@ -157,6 +157,11 @@ class Group:
         """Whether the next backward pass reduces gradients (set_requires_gradient_sync)."""
         return bool(self.own.reduce_grads)
 
+    def reshards_after_forward(self, *, root: bool) -> bool:
+        """Whether backward gathers it anew. FSDP2 keeps a root whole, unless it was told otherwise."""
+        left_to_it = getattr(self.fsdp._get_fsdp_state(), "_auto_reshard_after_forward", False)
+        return bool(self.own._reshard_after_forward) and not (root and left_to_it)
+
     @property
     def reshards_after_backward(self) -> bool:
         return bool(self.own.reshard_after_backward)

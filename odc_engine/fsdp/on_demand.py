@@ -27,7 +27,7 @@ from torch.optim.optimizer import Optimizer
 
 from odc_engine.backends.base import MAIN, PeerMemory
 from odc_engine.backends.patience import LIMIT, hinting
-from odc_engine.fsdp import agreement, reached_parameters
+from odc_engine.fsdp import afar, agreement, reached_parameters
 from odc_engine.fsdp.communication import Batch, Communication
 from odc_engine.fsdp.graph_breaks import uncompiled
 from odc_engine.fsdp.groups import devices_of, stock_afterwards
@@ -120,6 +120,8 @@ class OnDemand(Communication):
             opened.callback(model.register_forward_pre_hook(hook, prepend=True).remove)
             vars(self).update({each.__name__: uncompiled(each) for each in (self.meet_to_settle, self.renew)})
             self.publish()
+            if memory is None and self.replicas.speaks:
+                afar.tell(self.memory, model, self.units)
             self._opened = opened.pop_all()
 
     @property

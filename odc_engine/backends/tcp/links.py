@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import torch.distributed as dist
 
@@ -72,7 +73,7 @@ class Links:
                 for key, _ in selector.select(BEAT / 2):
                     if not self._hear(key.data):
                         selector.unregister(key.fileobj)
-                        self._sockets[key.data].close()
+                        self._forget(key.data)
                 if self._ends[self.rank] != LEFT and time.monotonic() > beat:
                     beat = time.monotonic() + BEAT
                     self._tell(_BEATS)
@@ -93,8 +94,14 @@ class Links:
             self._gone[device] = what
             self._first_gone = self._first_gone or time.monotonic()
             self._news.notify_all()
-        self.broke(device)
+        if self._ends[device] != LEFT:  # else others may still ask for what it has
+            self.broke(device)
         return False
+
+    def _forget(self, device: int) -> None:
+        """Whoever has left takes this end for gone, too, once it is closed."""
+        if self._ends[self.rank] == LEFT or self._ends[device] != LEFT:
+            self._sockets[device].close()
 
     def _take_in(self, device: int, kind: int, what: int, number: int) -> None:
         with self._news:
@@ -256,11 +263,11 @@ class Links:
         if self._ends[self.rank] == 0:
             self._end(LEFT)
         self._ends[self.rank] = LEFT
-        for each in self._sockets.values():
-            try:
+        for device, each in self._sockets.items():
+            with suppress(OSError):  # the other end was quicker
                 each.shutdown(socket.SHUT_WR)
-            except OSError:
-                continue
+            if device in self._gone:
+                each.close()
 
 
 def _unreachable(error: OSError) -> str:

@@ -123,7 +123,10 @@ class TcpMemory(FarMemory, FileLocks):
 
     def meet(self, room: int) -> None:
         self.check()
-        self.host.meet(room)
+        try:
+            self.host.meet(room)
+        except PeerLost as lost:
+            raise self._error or lost from None
 
     def check(self) -> None:
         if self._error:
