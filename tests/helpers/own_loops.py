@@ -27,7 +27,7 @@ class Loop:
     mesh: str = FULL
     by: str = "hand"
     counts: Sequence[Sequence[int]] = COUNTS
-    accumulate: str = "locked"
+    accumulate: str | None = None  # as suits the memory
     average: bool = False
 
 

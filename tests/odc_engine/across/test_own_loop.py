@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import work
 from own_loops import CROSSED, FULL, HYBRID, Loop, on_demand, stock, worst
 
 pytestmark = pytest.mark.slow
@@ -27,19 +28,46 @@ def test_stock_fsdp2_learns_the_same_by_every_mesh(by_stock):
 
 
 LOOPS = [
-    Loop(mesh, by, accumulate=accumulate)
-    for mesh, by, accumulate in [
-        (HYBRID, "hand", "locked"),
-        (HYBRID, "attached", "locked"),
-        (HYBRID, "hand", "slots"),
-    ]
+    Loop(HYBRID),
+    Loop(HYBRID, accumulate="slots"),
+    Loop(HYBRID, "attached", average=True),
+    Loop(FULL),
+    Loop(FULL, "attached", average=True),
+    Loop(CROSSED),
 ]
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: f"{loop.mesh}-{loop.by}-{loop.accumulate}")
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: f"{loop.mesh}-{loop.by}-{loop.accumulate or 'as it suits'}")
 def test_gradients_and_weights_are_those_of_stock_fsdp2_after_each_step(machines, by_stock, loop):
     every = machines(2, 2).run(on_demand, loop)
     for steps in every:
         assert worst(steps, by_stock(loop.mesh)) < 1e-6
         for mine, its in zip(steps, every[0], strict=True):
             assert all(torch.equal(mine.weights[name], its.weights[name]) for name in mine.weights)
+
+
+UNEVEN = ((3, 1, 2), (0, 0, 2), (1, 4, 0))  # of microbatches, of three processes in each minibatch
+
+
+def both(rank, loop):
+    return stock(rank, loop), on_demand(rank, loop)
+
+
+@pytest.mark.parametrize("here", [(2, 1), (1, 2), (1, 1, 1)], ids=str)
+def test_machines_may_have_any_number_of_processes(machines, here):
+    pool = machines(*here)
+    try:
+        for theirs, ours in pool.run(both, Loop(counts=UNEVEN)):
+            assert worst(ours, theirs) < 1e-6
+    finally:
+        pool.stop()
+
+
+def locked(rank):  # noqa: ARG001
+    return work.told(lambda: on_demand(0, Loop(accumulate="locked")))
+
+
+def test_one_sum_for_all_is_refused_beyond_a_network(machines):
+    for words in machines(2, 2).run(locked):
+        assert "beyond a network, which adds nothing to a sum" in words
+        assert "slots" in words
