@@ -28,7 +28,7 @@ def compared(rank, folder, mesh):
     return stock, trained(config_of(AcrossMachines, folder / "own", balanced_data(49, 4), **asked))
 
 
-@pytest.mark.parametrize("mesh", [HYBRID])
+@pytest.mark.parametrize("mesh", [HYBRID, FULL])
 def test_weights_losses_and_norms_are_those_of_stock_training(machines, tmp_path, mesh):
     """The fourth minibatch is a single sample, so that three devices have nothing to run."""
     for stock, on_demand in machines(2, 2).run(compared, tmp_path, mesh, timeout=LIMIT):

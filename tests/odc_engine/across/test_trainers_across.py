@@ -92,7 +92,7 @@ def compared(rank, folder, name, mesh) -> list[Learned]:
     return found
 
 
-@pytest.mark.parametrize("mesh", [HYBRID])
+@pytest.mark.parametrize("mesh", [HYBRID, FULL])
 @pytest.mark.parametrize("name", TRAINERS)
 def test_all_is_as_in_stock_training_after_each_step(machines, tmp_path, name, mesh):
     every = machines(2, 2).run(compared, tmp_path, name, mesh, timeout=LIMIT)

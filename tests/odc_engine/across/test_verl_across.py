@@ -28,7 +28,7 @@ def compared(rank, folder, mesh):
         engine.close()
 
 
-@pytest.mark.parametrize("mesh", [HYBRID])
+@pytest.mark.parametrize("mesh", [HYBRID, FULL])
 def test_weights_and_norms_are_those_of_stock_training(machines, tmp_path, mesh):
     every = machines(2, 2).run(compared, tmp_path, mesh, timeout=LIMIT)
     for stock, on_demand in every:
