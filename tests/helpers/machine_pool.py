@@ -4,6 +4,7 @@ As `pool.Pool`, whose server of forks is theirs too: importing torch for each wo
 """
 
 import contextlib
+import ctypes
 import multiprocessing as mp
 import os
 import pickle
@@ -72,6 +73,7 @@ class MachinePool:
     def __init__(self, here: Sequence[int] = (2, 2)) -> None:
         self.here = tuple(here)
         self.machines: Machines | None = None
+        self.left: list[str] = []  # in what processes of a machine share, after those that met with a fault
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
 
@@ -98,12 +100,17 @@ class MachinePool:
             self._tell(work, args)
             struck = self._strike(fault, limit)
             codes = self._ends(struck + limit)
+            self.left = self._files_left()
             return [
                 Fate(code, _last_line(folder / f"stderr{rank}"), seconds - struck)
                 for rank, (code, seconds) in enumerate(codes)
             ]
         finally:
             self.stop()
+
+    def _files_left(self) -> list[str]:
+        assert self.machines is not None
+        return [path.name for machine in self.machines.machines for path in machine.shared()]
 
     def _strike(self, fault: Callable[[Machines], None], limit: float) -> float:
         """When it was."""
@@ -194,7 +201,13 @@ def _once(pipe: Connection, place: Place, folder: Path) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     _meet_others()
     work, args = pickle.loads(pipe.recv_bytes())
-    work(place.rank, lambda: pipe.send_bytes(b"now"), *args)
+    code = 0
+    try:
+        work(place.rank, lambda: pipe.send_bytes(b"now"), *args)
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    ctypes.pythonapi.Py_Exit(code)  # a process of multiprocessing's would leave out what may hang at a program's end
 
 
 def _last_line(path: Path) -> str:

@@ -81,6 +81,10 @@ class Machine:
         space = Path(f"/proc/{self.pid}/ns/pid").readlink()
         return [pid for pid in _inside(space) if pid != self.pid]
 
+    def shared(self) -> list[Path]:
+        """Files in its /dev/shm; none once it is gone."""
+        return list(Path(f"/proc/{self.pid}/root/dev/shm").glob("*"))
+
     def kill(self) -> None:
         """Its power is cut: every process ends at once."""
         os.kill(self.pid, signal.SIGKILL)

@@ -5,14 +5,14 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import work
-from own_loops import HYBRID, TIMEOUT, Loop, optimizer_of, sharded, stock
+from own_loops import FULL, HYBRID, TIMEOUT, Loop, optimizer_of, sharded, stock
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from odc_engine import OnDemand
 
 pytestmark = pytest.mark.slow
 
-MESHES = [HYBRID]
+MESHES = [HYBRID, FULL]
 STATES = ("model", "optimizer")
 
 

@@ -1,0 +1,107 @@
+"""A machine that is lost in the middle of a minibatch is named by the others within seconds, and all end."""
+
+import re
+import time
+
+import nets
+import pytest
+import torch
+import torch.distributed as dist
+from own_loops import FULL, HYBRID, sharded
+
+from odc_engine import OnDemand
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 4.0  # seconds that a silent peer is waited for
+LIMIT = 30.0  # seconds in which all have ended, on a loaded machine, too
+FAULTS = {
+    "killed": lambda machines, number: machines.machines[number].kill(),
+    "stopped": lambda machines, number: machines.machines[number].stop(),
+    "unplugged": lambda machines, number: machines.unplug(number),
+    "unplugged for a patient loop": lambda machines, number: machines.unplug(number),
+}
+
+
+def training(rank, strike, mesh, place, victim, patience):
+    """One good minibatch, then the fault in the next one."""
+    model = sharded(mesh)
+    odc = OnDemand(model, timeout=patience)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number in range(8):
+        if number == 1 and rank == victim:
+            PLACES[place](odc, lambda: (strike(), time.sleep(2.0)))
+        for m in range(2):
+            nets.loss(model, rank, m, number).backward()
+        odc.settle()
+        optimizer.step()
+        optimizer.zero_grad()
+        odc.publish()
+    odc.close()
+
+
+def before(owner, name, fault):
+    """Once, when a method is called."""
+    really = getattr(owner, name)
+
+    def call(*args, **how):
+        setattr(owner, name, really)
+        fault()
+        return really(*args, **how)
+
+    setattr(owner, name, call)
+
+
+PLACES = {
+    "gather": lambda odc, fault: before(odc.arena, "gather", fault),
+    "push": lambda odc, fault: before(odc.arena, "push", fault),
+    "settle": lambda odc, fault: before(odc, "settle", fault),
+    "publish": lambda odc, fault: before(odc, "publish", fault),
+    "exchange": lambda _, fault: before(dist, "all_reduce", fault),  # of replicas, which have come to it already
+}
+
+CASES = [
+    (HYBRID, "gather", "killed", 1),
+    (HYBRID, "push", "killed", 0),
+    (HYBRID, "publish", "killed", 1),
+    (HYBRID, "settle", "stopped", 0),
+    (HYBRID, "push", "unplugged", 1),
+    (HYBRID, "exchange", "killed", 0),
+    (HYBRID, "exchange", "stopped", 1),
+    (HYBRID, "exchange", "unplugged", 1),
+    (FULL, "gather", "killed", 0),
+    (FULL, "push", "killed", 1),
+    (FULL, "publish", "stopped", 0),
+    (FULL, "gather", "stopped", 1),
+    (FULL, "settle", "unplugged", 0),
+    (FULL, "push", "unplugged", 1),
+    (FULL, "push", "unplugged for a patient loop", 1),
+]
+
+
+@pytest.mark.parametrize(("mesh", "place", "fault", "machine"), CASES)
+def test_the_others_name_it_and_end(machines, tmp_path, mesh, place, fault, machine):
+    pool = machines(2, 2)
+    lost = (0, 1) if machine == 0 else (2, 3)
+
+    def strike(made):
+        FAULTS[fault](made, machine)
+
+    patience = 60.0 if "patient" in fault else PATIENCE
+    fates = pool.fates(training, mesh, place, lost[1], patience, fault=strike, folder=tmp_path, limit=LIMIT)
+    assert pool.left == []
+    survivors = [rank for rank in range(4) if rank not in lost]
+    for rank in survivors:
+        assert fates[rank].code not in (None, 0)
+        assert "PeerLost: device" in fates[rank].words
+    assert any(named(fates[rank].words) <= set(lost) for rank in survivors)
+    if fault.startswith("unplugged"):  # who is cut off has lost the others
+        for rank in lost:
+            assert fates[rank].code not in (None, 0)
+        assert any(named(fates[rank].words) <= set(survivors) for rank in lost)
+
+
+def named(words: str) -> set[int]:
+    told = re.search(r"PeerLost: devices? ([\d, ]+)", words)
+    assert told is not None
+    return {int(device) for device in told[1].split(",")}
