@@ -241,4 +241,4 @@ def _asked(row: dict[str, str]) -> Cell:
 def _flags(words: str) -> Recipe:
     parser = argparse.ArgumentParser()
     add_recipe(parser, ("sync", *CHOICES))
-    return recipe_of(chosen(parser.parse_args(shlex.split(words))))
+    return recipe_of(chosen(parser.parse_args(shlex.split(words)))).sharded("full")  # trainers' own

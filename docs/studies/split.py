@@ -63,7 +63,7 @@ class Case:
 def case(trace: str, minibatch: int, draws: int) -> Case:
     found, gangs = [], []
     for overhead in OVERHEADS:
-        sizes = {"devices": DEVICES, "minibatch": minibatch, "minibatches": draws}
+        sizes = {"devices": DEVICES, "minibatch": minibatch, "minibatches": draws, "sharding": "full"}
         setting = ask(trace, MODEL, gpu=GPU, split_overhead=overhead, **sizes)
         how = Simulation(setting.cost, "on-demand", "analytic")
         file = plan(setting, SPLIT)

@@ -115,7 +115,7 @@ def gpu(name: str) -> GPU:
 
 def cost(model: str, card: str, devices: int, *, whole: bool = False, **choices: Any) -> Cost:
     """`whole`: every device holds all, as under DDP, and what it sends once a step is hidden by the last backward."""
-    shape, hardware, recipe = catalog.model(model), gpu(card), Recipe().by(**choices)
+    shape, hardware, recipe = catalog.model(model), gpu(card), Recipe(sharding="full").by(**choices)
     cluster = cluster_of(hardware, devices)
     profile = fits.estimate(shape, hardware, 1 if whole else devices, recipe)
     if whole:

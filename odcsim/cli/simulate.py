@@ -34,6 +34,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.cli import table
     from odcsim.decide.evaluate import of_file
     from odcsim.decide.setting import cost_of
+    from odcsim.decide.sharding import of_schedules
     from odcsim.errors import InputError
     from odcsim.executors.simulation import Simulation, simulate
     from odcsim.program import sync_named
@@ -56,6 +57,7 @@ def _run(args: argparse.Namespace) -> None:
             where=args.schedule,
             fix="leave --model out, or balance for this model",
         )
+    cost, why = of_schedules(cost, file.schedules, header.max_tokens)
     how = Simulation(cost, executor=args.executor, seed=header.seed)
     result = simulate(file, how)
     timeline.write(result, args.output)
@@ -64,6 +66,8 @@ def _run(args: argparse.Namespace) -> None:
         options.print_json(row.as_json())
     else:
         table.show([row])
+        if why:
+            print(f"Held fixed: {row.sharding} sharding ({why}).")
         if cost.ran.sharding == "hybrid" and sync_named(row.sync).meets:
             print(EXCHANGE)
         print(f"{result.about.fidelity}: {cost.profile.origin}\n{args.output}: {row.minibatches} minibatches")

@@ -6,7 +6,10 @@ are several nodes and memory holds it on both sides, those who meet and those wh
 rival was left no room. Inside one node it is full sharding.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from odcsim.cost import Cost
 from odcsim.decide import room, stock
@@ -17,18 +20,47 @@ from odcsim.question import Question
 from odcsim.recipe import BY_RULE
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
+from odcsim.schedule import Schedule
 
 USUAL = "usual between nodes; --sharding full is the other"
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a microbatch is to hold: at least its longest sample, and so much of a limit as devices fill."""
+
+    fullest: int  # tokens
+    longest: int  # of a sample
+    limit: int  # that somebody gave; 0: nobody
+    device: float  # tokens of a device in a minibatch, on average
+
+    @property
+    def tokens(self) -> int:
+        return max(self.fullest, min(self.limit, int(room.ENOUGH * self.device)))
+
+
 def settled(setting: Setting) -> Setting:
     """The setting with a sharding, and why it is that: the rule's, unless somebody chose one."""
-    if setting.cost.recipe.sharding != BY_RULE:
-        return setting
-    against = _against(setting)
-    how = "full" if setting.cost.cluster.nodes == 1 or against else "hybrid"
-    why = "" if setting.cost.cluster.nodes == 1 else against or USUAL
-    return replace(setting, cost=setting.cost.by(sharding=how), sharded_by=why)
+    held = Held(setting.trace.fullest, setting.trace.longest, setting.max_tokens, setting.device_tokens)
+    cost, why = chosen(setting.cost, held, setting.trainer)
+    return replace(setting, cost=cost, sharded_by=why)
+
+
+def of_schedules(cost: Cost, schedules: Sequence[Schedule], limit: int) -> tuple[Cost, str]:
+    """The same of a file's schedules, which were made with that limit."""
+    fullest, longest = (max(of) for of in zip(*((s.fullest, int(s.sizes.max())) for s in schedules), strict=True))
+    device = float(np.mean([s.sizes.sum() for s in schedules])) / cost.cluster.devices
+    return chosen(cost, Held(fullest, longest, limit, device))
+
+
+def chosen(cost: Cost, held: Held, trainer: str | None = None) -> tuple[Cost, str]:
+    """With a sharding, and the reason where there are several nodes and nobody chose."""
+    if cost.recipe.sharding != BY_RULE:
+        return cost, ""
+    if cost.cluster.nodes == 1:
+        return cost.by(sharding="full"), ""
+    against = _against(cost, held, trainer)
+    return cost.by(sharding="full" if against else "hybrid"), against or USUAL
 
 
 def as_ran(question: Question) -> Question:
@@ -41,26 +73,21 @@ def of_run(setting: Setting) -> Setting:
     return replace(setting, cost=setting.cost.by(sharding="full"), sharded_by="") if setting.sharded_by else setting
 
 
-def _against(setting: Setting) -> str:
+def _against(cost: Cost, held: Held, trainer: str | None) -> str:
     """What keeps several nodes from hybrid sharding, if anything does."""
-    cost, trainer = setting.cost, stock.known(setting.trainer)
-    if cost.cluster.nodes == 1:
-        return ""
     if cost.cluster.devices % (each := cost.cluster.devices_per_node):
         return f"hybrid is for whole nodes of {each} devices"
-    hybrid = cost.by(sharding="hybrid")
-    if trainer is not None and lacking(trainer, hybrid.recipe) != lacking(trainer, cost.recipe):
-        return f"{trainer.name}'s settings do not say hybrid"
-    need, full = (_needed(one, setting) for one in (hybrid, cost.by(sharding="full")))
-    if capacity.level(need) > min(capacity.level(full), capacity.TIGHT):
+    hybrid, full = (cost.by(sharding=how) for how in ("hybrid", "full"))
+    asked = stock.known(trainer)
+    if asked is not None and lacking(asked, hybrid.recipe) != lacking(asked, full.recipe):
+        return f"{asked.name}'s settings do not say hybrid"
+    need = _needed(hybrid, held)
+    if capacity.level(need) > min(capacity.level(_needed(full, held)), capacity.TIGHT):
         return f"hybrid would take {capacity.told(need)} of memory per device"
     return ""
 
 
-def _needed(cost: Cost, setting: Setting) -> Need:
-    """Of the side that needs most, with the longest sample, or as full as a limit that somebody gave lets devices
-    be."""
-    trace, full = setting.trace, int(room.ENOUGH * setting.device_tokens)
-    tokens = max(trace.fullest, min(setting.max_tokens, full))
-    most = max(room.needed(room.under(cost, sync), tokens, trace.longest).total for sync in SIDES)
+def _needed(cost: Cost, held: Held) -> Need:
+    """Of the side that needs most."""
+    most = max(room.needed(room.under(cost, sync), held.tokens, held.longest).total for sync in SIDES)
     return Need(most, cost.cluster.memory_bytes or None)

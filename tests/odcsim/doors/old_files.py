@@ -18,6 +18,7 @@ LINKS = {
     "coarse": "?devices=2&minibatch=1&room=1.0&price=0&minibatches=4&gpu=l40s&model=qwen2.5-0.5b&trace=azure-chat",
     "chosen": "?devices=4&trace=deepcoder-rl&minibatches=8",
 }
+THEN = ("--sharding", "full")  # what was usual between nodes then
 KEPT = ("makespan_seconds", "idle", "speedup_low", "gpu_hours_high", "dollars", "memory_bytes")
 TABLE = (
     "balancer", "sync", "devices", "minibatch", "global_batch", "max_tokens", "recompute", "selective", "seed",
@@ -60,7 +61,7 @@ def rows(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def compared(*words: str) -> dict[str, Any]:
-    return rows(answer(["compare", "lengths.csv", *ASKED, *words]))
+    return rows(answer(["compare", "lengths.csv", *ASKED, *THEN, *words]))
 
 
 def of_schedules(name: str) -> Any:
@@ -104,7 +105,9 @@ def of_profile(name: str) -> Any:
 
 
 def of_recipe(name: str) -> Any:
-    found = answer(["compare", "lengths.csv", *ASKED, "--gpu", "a100", "--cluster", "cluster.toml", "--recipe", name])
+    then = () if "sharding" in (FIXTURES / name).read_text(encoding="utf-8") else THEN
+    words = [*ASKED, *then, "--gpu", "a100", "--cluster", "cluster.toml", "--recipe", name]
+    found = answer(["compare", "lengths.csv", *words])
     return {"inputs": {n: v for n, v in found["inputs"].items() if n not in ("trace_origin", "cost")}, **rows(found)}
 
 

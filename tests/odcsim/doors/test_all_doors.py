@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import ways_in
-from questions import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields
+from questions import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields, with_recipe
 
 import odcsim
 from odcsim.decide.advice.wish import OF_ROWS
@@ -192,7 +192,7 @@ def is_simulates(question: Question) -> Iterator[str]:
     nodes exchange, those who meet do so as the engine's do, which is another way to run."""
     if (told := answered("compare", question)) and (found := answered("simulate", question)):
         rows = [found]
-        if dict(question.recipe).get("sharding") != "hybrid":
+        if told["rows"][0]["sharding"] != "hybrid":
             rows.append(ways_in.simulate(question, "lb-micro", "collective"))
         yield from same_rows("simulate", told["rows"], [{n: row[n] for n in ALONE} for row in rows])
 
@@ -235,6 +235,37 @@ def test_the_report_shows_the_rows_of_compare(questions):
 
 def test_a_simulated_file_is_the_row_of_compare(questions):
     holds(is_simulates, questions)
+
+
+# On several nodes, where nobody says a sharding: of 8B, which a node holds, and of 32B, which none does beside a rival.
+SEVERAL = [
+    Question(trace="uniform:min=2000,max=9000,samples=600", model=model, gpu="h100", devices=16, minibatch=2, room=1.5)
+    for model in ("qwen3-8b", "qwen2.5-32b")
+]
+
+
+def asks_again(question: Question) -> Iterator[str]:
+    """Every door takes the sharding that compare takes, and whoever asks for that one gets the same rows."""
+    if not (told := answered("compare", question)) or "sharding" in dict(question.recipe):
+        return
+    how = told["inputs"]["sharding"]
+    if known := told["held_fixed"].get("sharding_because"):
+        yield "" if how == "full" or known.startswith("usual") else f"hybrid, and {known}"
+    again = answered("compare", with_recipe(question, sharding=how))
+    yield from same_rows("asked for", again["rows"], told["rows"])
+    for door in ("report", "python", "sweep", "simulate", "break-even"):
+        found = answered(door, question)
+        rows = found.get("rows", [found]) if isinstance(found, Mapping) else found
+        said = [row["sharding"] for row in rows if "sharding" in row] or [found.get("inputs", {}).get("sharding", how)]
+        yield from (contradiction(f"{door}, sharding", how, one) for one in said)
+
+
+def test_where_nobody_says_a_sharding_all_doors_take_one_and_it_is_as_good_as_asked_for(questions):
+    holds(asks_again, [*questions[:2], *SEVERAL], least=2)
+    first, second = (answered("compare", question) for question in SEVERAL)
+    assert first["inputs"]["sharding"] == "hybrid"
+    assert second["inputs"]["sharding"] == "full"
+    assert second["held_fixed"]["sharding_because"].startswith("hybrid would take ")
 
 
 def test_every_answer_says_what_was_asked_and_held_fixed(questions):

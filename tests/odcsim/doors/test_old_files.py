@@ -55,11 +55,14 @@ def counted(parts):
 
 
 def meant(path, value):
-    """A link says the same in any order, a refusal by the word of a grid or of a flag, a command how many epochs."""
+    """A link says the same in any order, a refusal by the word of a grid or of a flag, a command how many epochs; and
+    links and commands say the sharding that was usual then."""
     if path.endswith("/command"):
-        return str(value).replace(" --epochs 1", "")
+        return str(value).replace(" --epochs 1", "").replace(" --sharding full", "")
     if path.endswith("/link"):
-        return sorted(parse_qsl(str(value).removeprefix("?")))
+        return sorted({*parse_qsl(str(value).removeprefix("?"))} - {("sharding", "full")})
+    if path.endswith("/sharding"):  # of what cannot run nobody chose it
+        return str(value).replace("usual", "full")
     return str(value).replace("--global-batch", "global_batch") if path.endswith("/refused") else value
 
 
