@@ -13,7 +13,7 @@ import numpy as np
 
 from odcsim.cost import Cost
 from odcsim.decide import room, stock
-from odcsim.decide.limit import SIDES
+from odcsim.decide.limit import SIDES, limits
 from odcsim.decide.setting import Setting
 from odcsim.neighbours.neighbour import lacking
 from odcsim.question import Question
@@ -61,6 +61,20 @@ def chosen(cost: Cost, held: Held, trainer: str | None = None) -> tuple[Cost, st
         return cost.by(sharding="full"), ""
     against = _against(cost, held, trainer)
     return cost.by(sharding="full" if against else "hybrid"), against or USUAL
+
+
+def squeezed(setting: Setting) -> str:
+    """What hybrid sharding leaves less room for, where the rule took it and the limit was looked for: the answer of
+    full sharding may be another."""
+    if setting.sharded_by != USUAL or not setting.limits_tried:
+        return ""
+    ours, full = (limits(one)[-1:] or (0,) for one in (setting, replace(setting, cost=of_run(setting).cost)))
+    if full[0] <= ours[0]:
+        return ""
+    words = (
+        f"Memory leaves room for {full[0]:,} tokens in a microbatch under full sharding and {ours[0]:,} under hybrid"
+    )
+    return f"{words}, which may be the slower for it: ask with --sharding full, too."
 
 
 def as_ran(question: Question) -> Question:

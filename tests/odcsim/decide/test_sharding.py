@@ -133,3 +133,15 @@ def test_simulate_takes_what_compare_took(tmp_path, capsys, monkeypatch):
             run = ["simulate", "a.jsonl", "--sync", sync, "--gpu", "h100", "--executor", "analytic", "-o", "a.npz"]
             assert main([*run, "--force"]) == 0
             assert f"Held fixed: {how} sharding (" in capsys.readouterr().out
+
+
+def test_where_full_sharding_has_room_for_fuller_microbatches_that_is_said():
+    words = {"gpu": "h100", "minibatch": 4, "minibatches": 2}
+    tight = ask("deepcoder-rl", "r1-distill-qwen-14b", devices=16, **words)
+    assert sharding.squeezed(tight).startswith("Memory leaves room for ")
+    assert sharding.squeezed(tight) in compare(tight, among=PAIRS, doubted=False).sentences()
+    roomy = ask(TRACE, "qwen2.5-1.5b", devices=16, **words)
+    assert roomy.cost.sharded == "hybrid"
+    assert not sharding.squeezed(roomy)
+    asked_for = ask("deepcoder-rl", "r1-distill-qwen-14b", devices=16, sharding="hybrid", **words)
+    assert not sharding.squeezed(asked_for)
