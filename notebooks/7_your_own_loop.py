@@ -44,8 +44,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
-from odc_engine.fsdp import OnDemand
-from odc_engine.packed import token_mean
+from odc_engine import OnDemand, token_mean
 
 on_demand = sys.argv[1] == "on-demand"
 dist.init_process_group("gloo")

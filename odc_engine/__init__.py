@@ -1,23 +1,27 @@
 """The engine that runs odcsim's schedules on real devices.
 
 from odc_engine import OnDemand
+
+Here are all names that loops build on, and they have no other path; trainers have theirs in `odc_engine.trainers`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odc_engine.fsdp import OnDemand
-    from odc_engine.packed import Packed, loss_tokens, pack, sample_mean, token_mean
+    from odc_engine.fsdp.on_demand import OnDemand
+    from odc_engine.packed import NO_TARGET, Packed, loss_tokens, pack, sample_mean, token_mean
     from odc_engine.runs.check import check
-    from odc_engine.sampler import BalancedBatches, agree
+    from odc_engine.sampler import BalancedBatches, Share, agree
     from odc_engine.watching.callback import watch
     from odc_engine.watching.watcher import Watcher
 
 _HOME = {
     "BalancedBatches": "sampler",
-    "OnDemand": "fsdp",
+    "NO_TARGET": "packed",
+    "OnDemand": "fsdp.on_demand",
     "Packed": "packed",
+    "Share": "sampler",
     "Watcher": "watching.watcher",
     "agree": "sampler",
     "check": "runs.check",
@@ -28,9 +32,11 @@ _HOME = {
     "watch": "watching.callback",
 }
 __all__ = [
+    "NO_TARGET",
     "BalancedBatches",
     "OnDemand",
     "Packed",
+    "Share",
     "Watcher",
     "agree",
     "check",

@@ -14,8 +14,6 @@ from torch import Tensor
 from odcsim.errors import InputError, nearest
 from odcsim.schedule import Schedule
 
-__all__ = ["NO_TARGET", "Packed", "loss_tokens", "pack", "sample_mean", "token_mean"]
-
 NO_TARGET = -100
 
 

@@ -29,8 +29,6 @@ from odcsim.errors import InputError
 from odcsim.program import sync_named
 from odcsim.support.checked import numbers, whole_numbers
 
-__all__ = ["BalancedBatches", "Share", "agree"]
-
 Batch = TypeVar("Batch")
 REMEMBERED = 64  # shares that a loader may be ahead of the loop without planning them twice
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.reading import load
+from odcsim import load
 from odcsim.reading.specs import exponential_quantiles
 
 HERE = Path(__file__).parent

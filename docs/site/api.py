@@ -14,15 +14,9 @@ MODULES = {
     "odcsim": ("odcsim", "odcsim.reading", "odcsim.catalog", "odcsim.balance", "odcsim.timeline", "odcsim.plots"),
     "odc_engine": (
         "odc_engine",
-        "odc_engine.packed",
-        "odc_engine.sampler",
-        "odc_engine.fsdp",
-        "odc_engine.runs.check",
         "odc_engine.trainers",
         "odc_engine.trainers.titan",
         "odc_engine.trainers.verl",
-        "odc_engine.watching.callback",
-        "odc_engine.watching.watcher",
     ),
 }
 ONE_LINE = 90  # characters of a signature, over which each parameter has its own

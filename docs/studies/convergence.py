@@ -19,11 +19,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from odc_engine import OnDemand, Packed, pack, token_mean
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.decoder.model import Decoder
-from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.sharding import shard
-from odc_engine.packed import Packed, pack, token_mean
 from odc_engine.runs import launch
 from odcsim import catalog
 from odcsim.balance import balance

@@ -13,7 +13,7 @@
 After `odc.attach(optimizer)` its steps settle and publish by themselves (optimizers).
 
 Gathers pull peers' shards, pushes add to the owner's sum; neither needs the peer to do anything. Gradients are sums,
-not means: weigh losses by the whole minibatch (odc_engine.packed.token_mean).
+not means: weigh losses by the whole minibatch (odc_engine.token_mean).
 """
 
 from collections.abc import Callable

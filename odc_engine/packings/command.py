@@ -16,7 +16,7 @@ from odc_engine.packings.verdict import untold, verdict
 from odc_engine.started import started
 from odcsim.errors import InputError
 
-WAYS = "have odc_engine.sampler.BalancedBatches cut it, or a trainer of odc_engine.trainers"
+WAYS = "have odc_engine.BalancedBatches cut it, or a trainer of odc_engine.trainers"
 SHOWN = 12  # lines of what a script that failed has said last
 
 

@@ -25,8 +25,6 @@ from odc_engine.runs.replay.plain_copy import as_computed, plain
 from odc_engine.runs.replay.recording import Noted, Recording, refuse_empty, replay
 from odcsim.errors import InputError
 
-__all__ = ["check"]
-
 FULL, LOW = 1e-5, 5e-2  # what fp32 explains, and what bf16 does
 FLOOR = 1e-4  # of the largest gradient: below it a parameter's own is noise, as that of a key's bias
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from odc_engine.fsdp import OnDemand
+from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.remedies import IN_A_TRAINER
 from odc_engine.trainers import refusals
 from odc_engine.trainers.microbatches import MicrobatchRunner

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from odc_engine.fsdp import OnDemand
+from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.trainers.losses import BACKWARD, Losses
 from odc_engine.trainers.minibatches import Loaded
 from odc_engine.trainers.one_process import Backward, backward_as, one_process

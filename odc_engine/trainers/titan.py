@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from odc_engine.fsdp import OnDemand
+from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.remedies import IN_A_TRAINER
 from odc_engine.trainers.minibatches import MinibatchSampler, Portion, freely_balanced
 from odcsim.errors import InputError

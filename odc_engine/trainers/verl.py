@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
-from odc_engine.fsdp import OnDemand
+from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.remedies import IN_A_TRAINER
 from odcsim.errors import InputError
 

@@ -20,8 +20,6 @@ from odc_engine.watching.batches import holding
 from odc_engine.watching.watcher import Watcher
 from odcsim.errors import InputError
 
-__all__ = ["watch"]
-
 
 def watch(folder: Path | str, *, every: int = 20) -> "WatchCallback":
     """Lengths and seconds of every rank's microbatches into `folder`; rank 0 says a line every so many steps."""

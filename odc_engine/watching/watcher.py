@@ -26,8 +26,6 @@ from odc_engine.watching.batches import Holding
 from odc_engine.watching.telling import Teller
 from odc_engine.watching.ticking import Ticking, ticking
 
-__all__ = ["Watcher"]
-
 Item = TypeVar("Item")
 
 

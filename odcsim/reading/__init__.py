@@ -11,7 +11,7 @@ from odcsim.reading import files, limits, named, specs
 from odcsim.reading.counted import TextCounting
 from odcsim.trace import Trace
 
-__all__ = ["draw", "load"]
+__all__ = ["draw"]  # `odcsim.load` is public, which names mistakes as Python does
 
 
 def load(

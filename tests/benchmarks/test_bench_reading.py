@@ -13,7 +13,7 @@ import pytest
 from odcsim.reading import load
 
 ROWS = 5_000_000
-READ = "import sys; from odcsim.reading import load; print(load(sys.argv[1]).size)"
+READ = "import sys; from odcsim import load; print(load(sys.argv[1]).size)"
 
 
 @pytest.mark.parametrize("columns", [1, 2])

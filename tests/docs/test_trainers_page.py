@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
+from odc_engine import BalancedBatches
 from odc_engine.packings.first_step import first_step
 from odc_engine.packings.packing import AS_IT_IS, OTHERS
 from odc_engine.packings.verdict import verdict
-from odc_engine.sampler import BalancedBatches
 from odcsim.balance import LearnedCosts
 
 TEXT = (ROOT / "docs/own-loop.md").read_text(encoding="utf-8")

@@ -1,8 +1,10 @@
-"""What others may build on: the names that stay within a major version, by the module they are imported from."""
+"""What others may build on: the names that stay within a major version, by the one module they are imported from."""
 
 import ast
+import inspect
 from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 
 from sources import ENGINE, ODCSIM
 
@@ -16,18 +18,13 @@ PUBLIC = {
     "odcsim.catalog": "Figure Source gpu gpu_figures gpu_names gpu_title model model_names model_source",
     "odcsim.plots": """NAMES agreement bandwidth convergence embed gains gantt idle lengths notebook pair parts ranks
         script slide speedups sweep worst_step""",
-    "odcsim.reading": "draw load",
+    "odcsim.reading": "draw",
     "odcsim.timeline": "About Block Timeline read write",
-    "odc_engine": "BalancedBatches OnDemand Packed Watcher agree check loss_tokens pack sample_mean token_mean watch",
-    "odc_engine.fsdp": "OnDemand",
-    "odc_engine.packed": "NO_TARGET Packed loss_tokens pack sample_mean token_mean",
-    "odc_engine.runs.check": "check",
+    "odc_engine": """BalancedBatches NO_TARGET OnDemand Packed Share Watcher agree check loss_tokens pack sample_mean
+        token_mean watch""",
     "odc_engine.trainers": "BalancedMixin OnDemandMixin OnDemandRollouts",
     "odc_engine.trainers.titan": "BalancedTexts TitanMixin",
     "odc_engine.trainers.verl": "VerlMixin",
-    "odc_engine.sampler": "BalancedBatches Share agree",
-    "odc_engine.watching.callback": "watch",
-    "odc_engine.watching.watcher": "Watcher",
 }
 NAMES = {module: set(names.split()) for module, names in PUBLIC.items()}
 
@@ -56,6 +53,25 @@ def private(code: str) -> list[str]:
 def missing(code: str) -> list[str]:
     """What it takes that is not there, also in a function that nobody called."""
     return [f"{module}.{name}" for module, name in taken(code) if not _is_there(module, name)]
+
+
+def elsewhere(code: str) -> list[str]:
+    """What it takes that is public, by another path than the documented one."""
+    return [f"{module}.{name}" for module, name in taken(code) if goes_around(module, name)]
+
+
+def goes_around(module: str, name: str) -> bool:
+    """Whether a module that is not public has the very thing that a public one of its package offers."""
+    package = module.partition(".")[0]
+    homes = [home for home in NAMES if home.partition(".")[0] == package and name in NAMES[home]]
+    if not homes or module in homes or f"{module}.{name}" in OURS or not _is_there(module, name):
+        return False
+    return any(offered(module, name) is offered(home, name) for home in homes)
+
+
+def offered(module: str, name: str) -> Any:
+    """What is there by that name, without what `odcsim` puts around functions."""
+    return inspect.unwrap(getattr(import_module(module), name))
 
 
 def _is_there(module: str, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from odc_engine.sampler import BalancedBatches
+from odc_engine import BalancedBatches
 
 LIMIT = 40
 

@@ -164,7 +164,7 @@ def both(pools, work, *args):
 
 def alone(samples: int, steps: int) -> tuple[dict[str, Tensor], list[float]]:
     """One process that takes each minibatch's samples one by one, and the mean over all tokens that have a label."""
-    from odc_engine.sampler import BalancedBatches
+    from odc_engine import BalancedBatches
 
     model, texts = llama(), Texts(samples)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

@@ -14,8 +14,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from work import Case
 
+from odc_engine import OnDemand
 from odc_engine.errors import EngineError
-from odc_engine.fsdp.on_demand import OnDemand
 from odcsim.errors import InputError
 
 RATE = 0.05

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from odc_engine import OnDemand
 from odc_engine.backends.nvshmem.memory import NvshmemMemory
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp.collective import Collective
-from odc_engine.fsdp.on_demand import OnDemand
 from odcsim.errors import InputError
 
 SEED = 5

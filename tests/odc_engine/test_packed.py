@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odc_engine import NO_TARGET, loss_tokens, pack, sample_mean, token_mean
 from odc_engine.decoder.model import Decoder
-from odc_engine.packed import NO_TARGET, loss_tokens, pack, sample_mean, synthetic, token_mean
+from odc_engine.packed import synthetic
 from odcsim import catalog
 from odcsim.errors import InputError
 from odcsim.schedule import Schedule

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shares import LIMIT, both, drawn_lengths, samplers
 
-from odc_engine.sampler import REMEMBERED, BalancedBatches
+from odc_engine import BalancedBatches
+from odc_engine.sampler import REMEMBERED
 from odcsim.balance import NAMES, LearnedCosts, runs_with
 from odcsim.errors import InputError
 

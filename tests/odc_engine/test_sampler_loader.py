@@ -7,9 +7,8 @@ from shares import both, drawn_lengths, samplers
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from odc_engine.packed import token_mean
+from odc_engine import agree, token_mean
 from odc_engine.runs.verify import BOUND
-from odc_engine.sampler import agree
 from odcsim.errors import InputError
 
 

@@ -58,7 +58,7 @@ def unfrozen_later(user: User) -> None:
 @habit(model=Half)
 def refrozen(user: User) -> None:
     """a layer unfrozen for a new `OnDemand`"""
-    from odc_engine.fsdp.on_demand import OnDemand
+    from odc_engine import OnDemand
 
     user.minibatch()
     if user.odc:

@@ -219,7 +219,7 @@ def gradient_hooks(user: User) -> None:
 def another_on_demand(user: User) -> None:
     """a second `OnDemand` of the same model"""
     if user.odc:
-        from odc_engine.fsdp.on_demand import OnDemand
+        from odc_engine import OnDemand
 
         OnDemand(user.model, timeout=5)
     user.minibatch()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine import OnDemand
 from odc_engine.record import Silence
 from paths.kind import Gradients, Kind
 

@@ -8,7 +8,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine import OnDemand
 from paths import families
 from paths.followed import whole
 from paths.kind import Images, Kind

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from odc_engine import pack
 from odc_engine.decoder import attention
 from odc_engine.decoder.model import Decoder
-from odc_engine.packed import pack
 from odcsim import catalog
 
 GROUPED = replace(catalog.model("nano"), heads=4, kv_heads=2)

@@ -7,9 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from odc_engine import NO_TARGET, Packed, pack
 from odc_engine.decoder.attention import ROTARY_BASE
 from odc_engine.decoder.model import EPSILON, Decoder
-from odc_engine.packed import NO_TARGET, Packed, pack
 from odcsim import catalog
 from odcsim.errors import InputError
 

@@ -4,8 +4,8 @@ import weakref
 
 import torch
 
+from odc_engine import Packed
 from odc_engine.devices.equipment import Pass
-from odc_engine.packed import Packed
 
 
 def test_nothing_keeps_the_activation_that_the_head_has_read():

@@ -144,10 +144,10 @@ def arena_of(_rank, name):
     """Bytes that a model of this name asks for on two machines."""
     from fake_nvshmem import FakeNvshmem
 
+    from odc_engine import OnDemand
     from odc_engine.backends.nvshmem.memory import NvshmemMemory
     from odc_engine.backends.shm.memory import SharedMemory
     from odc_engine.decoder.model import Decoder
-    from odc_engine.fsdp.on_demand import OnDemand
     from odc_engine.fsdp.sharding import shard
     from odcsim import catalog
     from odcsim.program import prefetch_named

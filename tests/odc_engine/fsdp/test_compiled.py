@@ -6,7 +6,7 @@ from torch._dynamo.exc import Unsupported
 from users import RATE, by_layers
 from work import Case
 
-from odc_engine.fsdp import OnDemand
+from odc_engine import OnDemand
 from odc_engine.fsdp.graph_breaks import FULL
 
 

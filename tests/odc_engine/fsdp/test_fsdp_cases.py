@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from work import Case
 
-from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine import OnDemand
 from odc_engine.runs.verify import BOUND
 
 UNEVEN = Case((4, 1, 2, 0))

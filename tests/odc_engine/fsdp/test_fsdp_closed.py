@@ -8,7 +8,7 @@ import torch
 import work
 from work import Case
 
-from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine import OnDemand
 
 CASE = Case((2, 1), accumulate="slots")
 

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import Shard
 from work import Case, told
 
-from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine import OnDemand
 from odc_engine.fsdp.precision import check_precision
 
 PAIR = Case((2, 1))

@@ -9,8 +9,8 @@ import work
 from torch.distributed.fsdp import fully_shard
 from work import Case
 
+from odc_engine import OnDemand
 from odc_engine.fsdp import on_demand as fsdp
-from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.runs.verify import BOUND
 from odcsim.errors import InputError
 

@@ -12,9 +12,8 @@ from short_memory import OutOfMemory, batch, loss
 from torch.nn import functional as F  # noqa: N812
 from work import Case
 
-from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine import OnDemand, pack
 from odc_engine.fsdp.retry.halving import halved
-from odc_engine.packed import pack
 from odcsim.errors import InputError
 
 CASE = Case((1, 1))

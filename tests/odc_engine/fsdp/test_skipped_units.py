@@ -7,7 +7,7 @@ from paths.followed import Moved
 from torch.distributed.fsdp import FSDPModule
 from work import Case
 
-from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine import OnDemand
 
 # Device 0 leaves out layer 0 in its only microbatch, device 1 in the first of two, and layer 1 in the second.
 CASE = Case((1, 2), model=nets.Dropping)

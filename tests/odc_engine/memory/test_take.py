@@ -5,10 +5,10 @@ import time
 
 import torch
 
+from odc_engine import OnDemand
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.backends.shm.peers import TAKEN
 from odc_engine.backends.threads.memory import Team, ThreadMemory
-from odc_engine.fsdp.on_demand import OnDemand
 from odcsim.errors import InputError
 
 

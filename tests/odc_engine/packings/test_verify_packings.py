@@ -21,8 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from odc_engine.fsdp import OnDemand
-from odc_engine.sampler import BalancedBatches
+from odc_engine import BalancedBatches, OnDemand
 
 SAMPLES = [torch.arange(3 * n) * (n + 2) % 17 for n in (1, 5, 2, 1, 7, 3, 1, 1, 2, 4, 1, 2)]
 

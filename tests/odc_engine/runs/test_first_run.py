@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from work import Case
 
-from odc_engine import check
+from odc_engine import OnDemand, check
 from odc_engine.cli import main
 from odc_engine.errors import EngineError
 from odc_engine.fsdp import on_demand
@@ -141,7 +141,7 @@ def alone(_: int) -> str:
     from torch.distributed.device_mesh import init_device_mesh
 
     model = fully_shard(nets.Net(), mesh=init_device_mesh("cpu", (1,)))
-    odc = on_demand.OnDemand(model)
+    odc = OnDemand(model)
 
     def ask() -> None:
         with check(odc):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from odc_engine.sampler import BalancedBatches
+from odc_engine import BalancedBatches
 from odc_engine.trainers.minibatches import MinibatchLoader, MinibatchSampler, padded_parts
 
 LENGTHS = np.random.default_rng(3).integers(2, 40, 23).tolist()

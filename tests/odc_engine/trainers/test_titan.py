@@ -61,7 +61,7 @@ def without_mixin(rank, folder):
     on_processors(rank)
     from torchtitan.trainer import Trainer
 
-    from odc_engine.fsdp import OnDemand
+    from odc_engine import OnDemand
 
     class Plain(Trainer):
         @dataclass(kw_only=True, slots=True)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from odc_engine import Watcher
 from odc_engine.watching import ticking as module
 from odc_engine.watching import watcher as home
-from odc_engine.watching.watcher import Watcher
 
 
 class LateEvent:
