@@ -14,7 +14,7 @@
 # %% [markdown]
 # # What does on-demand communication take in a training loop of your own?
 #
-# Five lines, in a loop that wraps its model by FSDP2's `fully_shard`. This notebook writes such a loop, runs it on
+# Four lines, in a loop that wraps its model by FSDP2's `fully_shard`. This notebook writes such a loop, runs it on
 # two processes with stock FSDP2 and with the engine, and compares losses and seconds. It needs `odcsim[engine]` and
 # no GPU.
 
@@ -65,28 +65,26 @@ if not on_demand:
 weights = token_mean([len(s) - 1 for s in samples])  # of a token of each sample, over the whole minibatch
 
 odc = OnDemand(model) if on_demand else None                                               # 1
+if odc:
+    odc.attach(optimizer)  # its steps settle before and publish after                     # 2
 start = time.perf_counter()
 for step in range(10):
     total = torch.zeros(())
     for i in mine:
         sample = samples[i] if i is not None else samples[0][:2]
         losses = F.cross_entropy(model(sample[:-1]), sample[1:], reduction="none")
-        loss = (losses * (weights[i] if i is not None else 0.0)).sum()                     # 2
+        loss = (losses * (weights[i] if i is not None else 0.0)).sum()                     # 3
         (loss if on_demand else loss * dist.get_world_size()).backward()
         total += loss.detach()
-    if odc:
-        odc.settle()                                                                       # 3
     optimizer.step()
     optimizer.zero_grad()
-    if odc:
-        odc.publish()                                                                      # 4
     dist.all_reduce(total)
     if dist.get_rank() == 0:
         print(f"LOSS {float(total):.6f}", flush=True)
 if dist.get_rank() == 0:
     print(f"SECONDS {time.perf_counter() - start:.3f}", flush=True)
 if odc:
-    odc.close()                                                                            # 5
+    odc.close()                                                                            # 4
 dist.barrier()  # a thread of gloo's lets go of what was reduced before Python ends
 dist.destroy_process_group()
 """
@@ -124,7 +122,7 @@ plots.convergence({"collective": losses["collective"], "on-demand + lb-mini": lo
 # %%
 apart = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
 print(
-    f"Five lines. After 10 steps losses are {apart:.1e} apart at most, and went from {losses['on-demand'][0]:.2f} to "
+    f"Four lines. After 10 steps losses are {apart:.1e} apart at most, and went from {losses['on-demand'][0]:.2f} to "
     f"{losses['on-demand'][-1]:.2f}. The loop took {seconds['on-demand']:.2f} s on demand and "
     f"{seconds['collective']:.2f} s with collectives. On two cores and a model this small that says little: what your "
     f"lengths and GPUs gain is what `odcsim compare` answers."

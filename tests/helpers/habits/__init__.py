@@ -11,9 +11,9 @@ from users import Habit, User
 
 EVERY: dict[str, Habit] = {}
 ROOMS = {
-    "order": "The order of backward, settle, clip, step and publish",
     "attached": "Loops that know nothing of the engine: `odc.attach(optimizer)`",
     "ways_out": "Attached: what is refused, and its way out taken",
+    "order": "By hand: the order of backward, settle, clip, step and publish",
     "steps": "Optimizers of other kinds, and steps of more than one backward pass",
     "forgotten": "What is forgotten, and what is looked at too early",
     "gradients": "Gradients that come another way, stay, or are left out",
