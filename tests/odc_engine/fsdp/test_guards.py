@@ -10,8 +10,8 @@ from habits import EVERY
 from users import Habit, User, alone, follow, verdict
 from work import Case
 
+from odc_engine import OnDemand
 from odc_engine.fsdp.guards import every, published_weights
-from odc_engine.fsdp.on_demand import OnDemand
 from odcsim.errors import InputError
 
 

@@ -12,8 +12,8 @@ from scripts import ROOT
 from short_memory import batch, loss
 from work import Case
 
+from odc_engine import OnDemand
 from odc_engine.fsdp.loop import Loop
-from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.phase import FOLLOWING, Phase
 from odcsim.errors import InputError
 
