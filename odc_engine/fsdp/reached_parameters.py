@@ -20,15 +20,15 @@ class ReachedParameters:
         self._unpushed = [[False] * len(unit.trainable) for unit in units]
 
     def note(self, unit: int, piece: int) -> None:
-        self._flags[unit][piece] = 1
         self._unpushed[unit][piece] = True
 
     def any_unpushed(self, unit: int) -> bool:
         return any(self._unpushed[unit])
 
     def collect(self, unit: int) -> list[bool]:
-        """Which of a unit's trainable parameters, since this was asked last."""
+        """Which of a unit's trainable parameters, since this was asked last: a push brings their gradients."""
         reached = self._unpushed[unit]
+        self._flags[unit] |= torch.tensor(reached, dtype=torch.uint8)
         self._unpushed[unit] = [False] * len(reached)
         return reached
 

@@ -1,8 +1,12 @@
 """A unit that a device does not use moves no byte there, forward or backward, whatever FSDP2 was told before."""
 
+import contextlib
+
 import nets
 import pytest
+import torch
 import work
+from habits.interrupted import Trip
 from paths.followed import Moved
 from torch.distributed.fsdp import FSDPModule
 from work import Case
@@ -38,3 +42,38 @@ def test_a_unit_is_moved_as_often_as_it_is_used(pools, told):
         assert (gathers, pushes) == (GATHERS[rank], PUSHES[rank])
         assert work.error(gradients, expected) <= 1e-5
         assert settings == [told] * 3
+
+
+class TwoHeads(nets.Net):
+    """One of them in each microbatch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = torch.nn.Linear(nets.WIDTH, 11, bias=False)
+
+    def forward(self, tokens, turn):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return (self.other if turn % 2 else self.head)(x)
+
+
+def failed_first(rank, fails):
+    """Gradients of a microbatch of the other head, after one of the first that failed in backward."""
+    case = Case((2, 2), model=TwoHeads)
+    with work.device(case) as (model, odc):
+        if fails:
+            hook = model.layers[2].register_forward_hook(lambda _m, _i, out: Trip.apply(out))
+            with contextlib.suppress(ValueError):
+                case.loss(model, rank, rank).backward()
+            hook.remove()
+        case.loss(model, rank, 1 - rank).backward()
+        odc.settle()
+        return work.whole_gradients(model)
+
+
+def test_what_a_pass_that_failed_has_reached_counts_for_nothing(pools):
+    expected = pools(2).run(failed_first, False)[0]
+    assert expected["head.weight"] is None
+    for found in pools(2).run(failed_first, True):
+        assert work.error(found, expected) <= 1e-6
