@@ -87,9 +87,10 @@ def test_devices_with_a_group_of_their_own_get_the_gradients_of_one_process(pool
     assert (had[pushes] > asked[pushes]).all()
 
 
-def moved(_, size):
+def moved(_, size, why_not_add=""):
     """Every way of a GPU's ground, by gloo and in shared memory."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SharedMemory, "why_not_add", why_not_add)
         patch.setattr(nccl, "NcclDevice", OnCpu)
         patch.setattr("odc_engine.backends.cuda_ipc.memory.CudaMemory", lambda shared, _: shared)
         patch.setattr(type(cuda_ipc.ROW), "_checked", lambda *_: torch.device("cpu"))
@@ -110,6 +111,12 @@ def test_bandwidth_has_the_same_ways_on_gpus_with_nccl_for_a_rival(pools):
         assert lines[len(names) + 2].startswith("over copy, all")
         assert [line.split("  ")[0] for line in lines[-len(names) + 1 :]] == list(names[1:])
     assert [way.replace("nccl", "gloo") for way in names[1:]] == list(ways(shm.ROW)[3:])
+
+
+def test_over_links_without_atomics_all_but_locked_sums_are_measured(pools):
+    expected = [way for way in ways(cuda_ipc.ROW) if way != "push, locked"]
+    for found in pools(2).run(moved, 64 << 10, "the link has no native atomics"):
+        assert [rate.way for rate in found] == expected
 
 
 def test_moves_are_timed_when_all_of_them_lie_on_the_stream(monkeypatch):

@@ -72,7 +72,7 @@ def test_a_way_moves_what_it_is_called_by(monkeypatch):
     bench = object.__new__(Bench)
     bench.ground = SimpleNamespace(ways=named(("copy",), "rival"), moved=SIZE, slow=1, copies=lambda *_: [note("copy")])
     bench.count, bench.whole, bench.spare, bench.gradients = SIZE, None, None, None
-    bench.memory = [SimpleNamespace(meet=note("meet"))]
+    bench.memory, bench.adds = [SimpleNamespace(meet=note("meet"))], True
     bench.locked = SimpleNamespace(gather=note("gather"), push=note("add"))
     bench.slots = SimpleNamespace(push=note("write"))
     monkeypatch.setattr(Bench, "_all_gather", note("all-gather"))
