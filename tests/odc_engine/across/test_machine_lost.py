@@ -1,12 +1,17 @@
 """A machine that is lost in the middle of a minibatch is named by the others within seconds, and all end."""
 
+import os
 import re
+import subprocess
+import sys
 import time
 
 import nets
 import pytest
 import torch
 import torch.distributed as dist
+from machine_pool import places
+from machines import Machines
 from own_loops import FULL, HYBRID, sharded
 
 from odc_engine import OnDemand
@@ -105,3 +110,44 @@ def named(words: str) -> set[int]:
     told = re.search(r"PeerLost: devices? ([\d, ]+)", words)
     assert told is not None
     return {int(device) for device in told[1].split(",")}
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+import torch.distributed as dist
+from own_loops import sharded
+from odc_engine import OnDemand
+import nets
+
+dist.init_process_group("gloo")
+model = sharded("hybrid")
+odc = OnDemand(model, timeout=4.0)
+nets.loss(model, dist.get_rank(), 0).backward()
+if dist.get_rank() >= 2:
+    dist.all_reduce = lambda *_, **__: (Path(sys.argv[1]).touch(), time.sleep(60))  # the others are in it
+odc.settle()
+"""
+
+
+def test_programs_end_by_themselves(machines, tmp_path):  # noqa: ARG001 - which skips where there are none
+    """Not as processes of a pool do, which leave out what torch waits for at a program's end."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    running = []
+    with Machines(2) as made:
+        for place in places(made.machines, (2, 2)):
+            known = os.environ | place.environment() | {"PYTHONPATH": os.pathsep.join(sys.path)}
+            program = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "there")]
+            command = made.command(place.machine.number, *program)
+            running.append(subprocess.Popen(command, env=known, stderr=subprocess.PIPE, text=True))
+        end = time.monotonic() + 120
+        while not (tmp_path / "there").exists():
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        made.unplug(1)
+        for rank, process in enumerate(running[:2]):
+            _, words = process.communicate(timeout=LIMIT)
+            assert process.returncode == 1
+            assert f"PeerLost: device {rank + 2} " in words.splitlines()[-1]
+    for process in running[2:]:
+        process.communicate()
