@@ -7,6 +7,7 @@ other is: a launch waits where its stream is full, and other devices shall not w
 
 import threading
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ def _where(args: tuple[Any, ...]) -> AbstractContextManager[Any]:
 
 
 def _call(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any]) -> None:
-    kind = (id(kernel), *map(_kind, args), *constants.values())
+    kind = (id(kernel), *map(_kind, args, _specialized(kernel, len(args))), *constants.values())
     if kind in _known:
         kernel[grid](*args, **constants)
         return
@@ -37,8 +38,15 @@ def _call(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: 
         _known.add(kind)
 
 
-def _kind(value: Any) -> object:
+@cache
+def _specialized(kernel: Any, count: int) -> tuple[bool, ...]:
+    """Of which arguments the kernel wants more than their type to be compiled for. Interpreted ones tell nothing."""
+    known = getattr(kernel, "params", ())[:count]
+    return tuple(not parameter.do_not_specialize for parameter in known) or (True,) * count
+
+
+def _kind(value: Any, specialized: bool) -> object:
     """All of an argument that Triton compiles another kernel for."""
     if isinstance(value, Tensor):
         return value.dtype, value.device, value.data_ptr() % 16 == 0
-    return value.bit_length() > 31, value % 16 == 0, value == 1
+    return value.bit_length() > 31, specialized and (value % 16 == 0, value == 1)
