@@ -1,7 +1,6 @@
 """A training loop as all parts of an OnDemand see it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,19 +15,17 @@ from odcsim.errors import InputError
 class Loop:
     """`published`: what peers read of a unit of this device. `minibatch`: the one that runs, replaced and not cleared.
     `why`: why all devices have to drop it. `look`: what settles where somebody reads a gradient, with an optimizer
-    attached. `remedies`: ways out of a refusal, in words of whose loop it is."""
+    attached. `remedies`: ways out of a refusal, in words of whose loop it is. `way_out`: of gradients not finite."""
 
     def __init__(
-        self, model: nn.Module, units: Sequence[Unit], published: Callable[[Unit], Tensor], **minibatches: Any
+        self, model: nn.Module, units: Sequence[Unit], published: Callable[[Unit], Tensor], way_out: str = ""
     ) -> None:
-        self.model, self.units, self.published = model, units, published
-        self.remedies, self.look = BY_HAND, None
-        self.phase, self.why = Phase.SETTLED, None
-        self._minibatches = minibatches
-        self.minibatch = Minibatch(units, self, **minibatches)
-
-    look: Callable[[], None] | None
-    why: InputError | None
+        self.model, self.units, self.published, self._way_out = model, units, published, way_out
+        self.remedies = BY_HAND
+        self.look: Callable[[], None] | None = None
+        self.phase = Phase.SETTLED
+        self.why: InputError | None = None
+        self.minibatch = Minibatch(units, self, way_out)
 
     def enter(self, phase: Phase, why: InputError | None = None) -> None:
         """The one place where a phase ends."""
@@ -50,7 +47,7 @@ class Loop:
 
     def begin(self) -> None:
         """Another minibatch, of the weights that there are now."""
-        former, self.minibatch = self.minibatch, Minibatch(self.units, self, **self._minibatches)
+        former, self.minibatch = self.minibatch, Minibatch(self.units, self, self._way_out)
         self.minibatch.parameters.mark_replaced(former.parameters)
 
     def mend(self) -> None:

@@ -24,7 +24,7 @@ class Minibatch:
     `looked`: somebody has settled by reading a gradient. `unlike`: on a GPU, where a look would wait for it, whether
     shards are otherwise than they were published. `watches`: what ends with it."""
 
-    def __init__(self, units: Sequence[Unit], reader: Reader, way_out: str = "") -> None:
+    def __init__(self, units: Sequence[Unit], reader: Reader, way_out: str) -> None:
         self._units = units
         self.versions, self.parameters = WeightVersions(units), KnownParameters(units)
         self.reached, self.pending = ReachedParameters(units), PendingGradients(units, reader)
