@@ -89,6 +89,12 @@ def test_slices_of_a_gpu_are_refused_as_such(fake_libraries):
     assert torn.startswith("devices 0 and 1 are on slices of GPUs (MIG, 0000:1B:00.0 and 0000:1B:00.0), which reach no")
 
 
+def test_slices_of_two_gpus_reach_no_other_whatever_the_gpus_do():
+    """What a library says of whole GPUs does not hold for them."""
+    one, other = (PlacedGpu(bus, bus, "NVIDIA Fake MIG 1g.10gb") for bus in ("0000:1B:00.0", "0000:1C:00.0"))
+    assert links.link(one, other) == GpuLink(False, False)
+
+
 def test_devices_on_one_gpu_need_no_link():
     one = PlacedGpu("0000:1B:00.0", "a", "NVIDIA Fake")
     both = GpuLinks((one, one), ((links.link(one, one),) * 2,) * 2)

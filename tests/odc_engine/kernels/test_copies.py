@@ -68,7 +68,7 @@ CASES = [
     (4, 2, [0, 1, 3], False),  # a GPU for each
     (4, 2, [0, 1, 3], True),
     (4, 1, [], False),  # all on one
-    (4, 0, [1, 2], False),  # two on each of two
+    (4, 0, [2, 3], False),  # two on each of two
     (1, 0, [], False),
 ]
 
