@@ -30,6 +30,20 @@ def test_two_processes_without_a_gpu_know_each_other():
     assert on_ranks(started, 2, 60.0) == [(nvshmem_library.BOOTSTRAPPED, rank, 2) for rank in range(2)]
 
 
+def started_again(rank):
+    import nvshmem.bindings
+
+    alone = [dist.new_group([device]) for device in range(2)]
+    nvshmem_library.start()
+    nvshmem_library.start(alone[rank])
+    return nvshmem.bindings.my_pe(), nvshmem.bindings.n_pes()
+
+
+def test_a_second_start_over_others_gets_the_devices_of_the_first_without_a_word():
+    """Why others are refused, and why it is asked after a start who is there."""
+    assert on_ranks(started_again, 2, 60.0) == [(0, 2), (1, 2)]
+
+
 def test_what_is_called_past_nvshmem4py_is_the_library_that_it_uses():
     """Not another copy, which would know nothing of a start."""
     from nvshmem.bindings._internal.nvshmem import _inspect_function_pointers
