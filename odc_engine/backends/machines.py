@@ -20,7 +20,7 @@ def here() -> str:
     return " ".join([boot.read_text().strip(), *(os.readlink(f"/proc/self/ns/{kind}") for kind in _SHARED)])  # noqa: PTH115
 
 
-def of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
+def numbers_of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
     """A number for each device: equal where machines are, counted from 0 in the order of devices."""
     told = [""] * dist.get_world_size(group)
     dist.all_gather_object(told, here(), group=group)
@@ -30,7 +30,7 @@ def of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
 
 def several(group: dist.ProcessGroup | None) -> bool:
     """Whether devices are on more than one."""
-    return len(set(of(group))) > 1
+    return len(set(numbers_of(group))) > 1
 
 
 def runs(machines: tuple[int, ...]) -> tuple[range, ...]:

@@ -6,8 +6,8 @@ whom, and not before the time is up that the group was made with.
 
 import torch.distributed as dist
 
-from odc_engine.backends import machines
 from odc_engine.backends.base import Host
+from odc_engine.backends.machines import numbers_of
 from odc_engine.backends.patience import LIMIT
 from odc_engine.backends.tcp.links import Links
 from odc_engine.errors import PeerLost
@@ -23,7 +23,7 @@ class Network(Host):
 
     def __init__(self, group: dist.ProcessGroup | None = None, timeout: float = LIMIT) -> None:
         self.group, self.timeout = group, timeout
-        self.machines = machines.of(group)
+        self.machines = numbers_of(group)
         self.links = Links(group, timeout)
         self.rank, self.size = self.links.rank, self.links.size
 

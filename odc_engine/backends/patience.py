@@ -12,11 +12,10 @@ from odc_engine.errors import PeerLost
 
 LIMIT = 60.0  # seconds that a peer may be silent, where nobody says otherwise: --timeout
 LOOK = 0.05  # seconds between looks for who is gone
-LOOK_AFAR = 0.1  # and between those that ask a store over the network
 LOOKS = 1_000_000  # at a flag in a second, by a kernel: about as many as a GPU gets done
 LOOK_UP = 0.5  # and between those of whoever has started devices, for who is stopped
 REPORTED = 1.0  # seconds in which a kernel reports a death whose broken connections are seen already
-NOTICED = 5.0  # seconds that devices of other machines get at least to notice a failure, and to read whose it was
+NOTICED = 5.0  # seconds that devices of other machines get to say whose fault a broken connection is
 LATE = "did not come to a meeting"
 LONGER = "wait longer with --timeout"
 

@@ -31,10 +31,10 @@ class Traffic:
         return max(1, microbatches) * self.pushed
 
 
-def traffic(model: nn.Module, units: Sequence[Unit], far: int) -> Traffic:
+def traffic(model: nn.Module, units: Sequence[Unit], others: int) -> Traffic:
     """Of a device that has so many devices on other machines."""
     shards = sum(_gathers(unit, model) * unit.shape.gather * unit.shape.dtype.itemsize for unit in units)
-    return Traffic(far * shards, far * 4 * sum(unit.shape.push for unit in units))
+    return Traffic(others * shards, others * 4 * sum(unit.shape.push for unit in units))
 
 
 def _gathers(unit: Unit, model: nn.Module) -> int:

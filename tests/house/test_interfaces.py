@@ -16,7 +16,7 @@ VERBS = {
     "gathered": {"odc_engine.devices.run_device": ["RunDevice"]},
 }
 # What an answering class is made of, with a word alike that nobody else says to it.
-PARTS = {"Peers", "Team", "Library", "Nvshmem", "Arena", "Buffers", "Checks", "Late"}
+PARTS = {"Peers", "Links", "Team", "Library", "Nvshmem", "Arena", "Buffers", "Checks", "Late"}
 Place = tuple[str, str]  # a module, and a class there
 TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in ENGINE.items()}
 CLASSES: dict[Place, ast.ClassDef] = {

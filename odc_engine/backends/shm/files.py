@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends import machines
+from odc_engine.backends.machines import here
 from odc_engine.errors import PeerLost
 from odcsim.errors import InputError
 
@@ -51,7 +51,7 @@ def share(group: dist.ProcessGroup | None, nbytes: int, near: Sequence[int] | No
     succeeds on all or on none."""
     fd, path = agreed(group, lambda: _create(nbytes))
     try:
-        mine = _Told(machines.here(), os.getpid(), fd, path, os.fstat(fd).st_ino, nbytes)
+        mine = _Told(here(), os.getpid(), fd, path, os.fstat(fd).st_ino, nbytes)
         told = [mine] * dist.get_world_size(group)
         dist.all_gather_object(told, mine, group=group)
         # The file must live until all have it open.

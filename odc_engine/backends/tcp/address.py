@@ -6,8 +6,7 @@ import os
 import socket
 import struct
 
-from torch.distributed import PrefixStore, TCPStore
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from odcsim.errors import InputError
 
@@ -49,4 +48,4 @@ def _store_host() -> str:
     store = _get_default_store()
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return str(store.host) if isinstance(store, TCPStore) else ""
+    return str(getattr(store, "host", ""))  # a file has none

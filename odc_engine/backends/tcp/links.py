@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from odc_engine.backends.base import ROOMS
 from odc_engine.backends.patience import LONGER, LOOK, NOTICED, REPORTED, Patience, did_not_come
-from odc_engine.backends.tcp import sockets
+from odc_engine.backends.tcp.sockets import break_when_unanswered, connect
 from odc_engine.errors import PeerLost
 
 BEAT = 1.0  # seconds between two words of who has nothing to say
@@ -43,7 +43,7 @@ class Links:
         self.broke: Callable[[int], None] = lambda _: None
         self._ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self._names = self._told(group)
-        made = sockets.connect(group, lambda _: 1)
+        made = connect(group, lambda _: 1)
         self._sockets = {device: several[0] for device, several in made.items()}
         self._others = sorted(self._sockets)
         self._news, self._telling, self._asking = threading.Condition(), threading.Lock(), threading.Lock()
@@ -55,7 +55,7 @@ class Links:
         self._answers: list[int] = []
         self._taken = 0  # device 0 counts for all
         for each in self._sockets.values():
-            sockets.break_when_unanswered(each)
+            break_when_unanswered(each)
         threading.Thread(target=self._listen, name="odc-links", daemon=True).start()
 
     def _told(self, group: dist.ProcessGroup | None) -> list[str]:

@@ -12,14 +12,14 @@ from threading import Lock
 
 from torch import Tensor
 
-from odc_engine.backends import machines
 from odc_engine.backends.base import FarMemory
+from odc_engine.backends.machines import runs
 from odc_engine.backends.network import Network
 from odc_engine.backends.shm.files import Mapped, agreed, bytes_of, share, unmap
 from odc_engine.backends.shm.locks import FileLocks
 from odc_engine.backends.shm.memory import check_room
-from odc_engine.backends.tcp import sockets
 from odc_engine.backends.tcp.carriers import Asker, serve
+from odc_engine.backends.tcp.sockets import connect, end
 from odc_engine.errors import EngineError, PeerLost
 
 FETCHES, SENDS = "fetched", "sent"
@@ -31,7 +31,7 @@ class TcpMemory(FarMemory, FileLocks):
 
     def __init__(self, host: Network) -> None:
         self.host, self.rank, self.size, self.timeout = host, host.rank, host.size, host.timeout
-        self.every_near = machines.runs(host.machines)
+        self.every_near = runs(host.machines)
         self.moved: Counter[str] = Counter()
         self._files: list[Mapped] = []
         self._arenas: list[Tensor] = []
@@ -57,7 +57,7 @@ class TcpMemory(FarMemory, FileLocks):
 
     def _connect(self) -> None:
         """Of two devices the first asks on the first connections, and serves the others."""
-        made = sockets.connect(self.host.group, lambda device: 0 if device in self.near else 2 * len(_WAYS))
+        made = connect(self.host.group, lambda device: 0 if device in self.near else 2 * len(_WAYS))
         for device, connections in made.items():
             half = len(_WAYS)
             asks, serves = connections[:half], connections[half:]
@@ -67,7 +67,7 @@ class TcpMemory(FarMemory, FileLocks):
                 self._askers[way][device] = Asker(each, self.timeout)
             for each in serves:
                 serve(each, self.view(self.rank), self._failed)
-        self.host.links.broke = lambda device: sockets.end(made[device])
+        self.host.links.broke = lambda device: end(made[device])
 
     def _failed(self, error: Exception) -> None:
         """What serves others has ended: all hear of it, this device where it looks next."""
@@ -151,7 +151,7 @@ class TcpMemory(FarMemory, FileLocks):
         unmap(self._files)
         for askers in self._askers.values():
             for asker in askers.values():
-                sockets.end([asker.connection])
+                end([asker.connection])
                 asker.connection.close()
             askers.clear()
         self.host.close()

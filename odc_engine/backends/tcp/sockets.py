@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from odc_engine.backends.shm.files import agreed
-from odc_engine.backends.tcp import address
+from odc_engine.backends.tcp.address import FIX, own
 from odcsim.errors import InputError
 
 COMES = 20.0  # seconds that a device waits for another to connect
@@ -24,7 +24,7 @@ _BACKLOG = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
+class _Entrance:
     address: str
     port: int
     secret: bytes
@@ -52,26 +52,26 @@ def connect(group: dist.ProcessGroup | None, count: Callable[[int], int]) -> dic
             return agreed(group, attempt)
 
 
-def _listen() -> tuple[socket.socket, _Door]:
-    at = address.own()
+def _listen() -> tuple[socket.socket, _Entrance]:
+    at = own()
     try:
         listener = socket.create_server((at, 0), backlog=_BACKLOG)
     except OSError as error:
-        raise InputError(f"no port at {at} ({error.strerror})", fix=address.FIX) from None
-    return listener, _Door(at, listener.getsockname()[1], secrets.token_bytes(32))
+        raise InputError(f"no port at {at} ({error.strerror})", fix=FIX) from None
+    return listener, _Entrance(at, listener.getsockname()[1], secrets.token_bytes(32))
 
 
-def _call(device: int, door: _Door, rank: int, number: int) -> socket.socket:
+def _call(device: int, door: _Entrance, rank: int, number: int) -> socket.socket:
     try:
         made = socket.create_connection((door.address, door.port), timeout=COMES)
         made.sendall(_HELLO.pack(door.secret, rank, number))
     except OSError as error:
         problem = f"device {device} cannot be reached at {door.address} ({error.strerror or error})"
-        raise InputError(problem, fix=address.FIX) from None
+        raise InputError(problem, fix=FIX) from None
     return _ready(made)
 
 
-def _answered(listener: socket.socket, door: _Door, expected: dict[int, int]) -> dict[int, list[socket.socket]]:
+def _answered(listener: socket.socket, door: _Entrance, expected: dict[int, int]) -> dict[int, list[socket.socket]]:
     came: dict[tuple[int, int], socket.socket] = {}
     wanted = {(device, number) for device, count in expected.items() for number in range(count)}
     listener.settimeout(COMES)
@@ -81,7 +81,7 @@ def _answered(listener: socket.socket, door: _Door, expected: dict[int, int]) ->
         except TimeoutError:
             who = ", ".join(map(str, sorted({device for device, _ in missing})))
             problem = f"devices {who} did not connect to {door.address} within {COMES:g} s"
-            raise InputError(problem, fix=address.FIX) from None
+            raise InputError(problem, fix=FIX) from None
         if (who_and_which := _greeting(caller, door.secret)) in missing:
             came[who_and_which] = _ready(caller)
         else:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.network import Network
 from odc_engine.backends.tcp import links
+from odc_engine.backends.tcp.sockets import end
 from odc_engine.devices import clocks
 from odc_engine.errors import PeerLost
 
@@ -89,7 +90,7 @@ def test_who_says_that_it_fails_is_named(pools):
 def cut(net):
     """As the system does it for a process that dies."""
     for each in net.links._sockets.values():
-        links.sockets.end([each])
+        end([each])
 
 
 def one_dies(rank):

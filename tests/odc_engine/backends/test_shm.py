@@ -219,7 +219,7 @@ def test_arenas_of_different_sizes_are_refused(pools):
 def elsewhere(rank, what):
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1:
-            changes = {"machine": ("machines.here", lambda: "another"), "pids": ("os.getpid", lambda: 2**30)}
+            changes = {"machine": ("here", lambda: "another"), "pids": ("os.getpid", lambda: 2**30)}
             name, value = changes[what]
             patch.setattr(f"odc_engine.backends.shm.files.{name}", value)
         try:

@@ -221,7 +221,7 @@ def counted(rank, counts):
             nets.loss(model, rank, m, 0).backward()
         odc.settle()
         found = odc.memory.moved - before
-        each = afar.traffic(model, odc.units, far=2)
+        each = afar.traffic(model, odc.units, others=2)
         notes = 2 * (agreement.SIZE + sum(len(unit.trainable) for unit in odc.units))
         told = afar.costs(odc.memory, model, odc.units)
         own = sum(4 * unit.shape.push for unit in odc.units)

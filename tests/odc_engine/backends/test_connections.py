@@ -1,0 +1,107 @@
+"""Connections between devices: made at once by all, open to nobody else, refused by all where one cannot have them."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from odc_engine.backends import machines
+from odc_engine.backends.tcp import address, sockets
+from odc_engine.errors import PeerLost
+from odcsim.errors import InputError
+
+
+def with_a_stranger(rank):
+    """It comes first, to the port of device 0, and brings no secret."""
+    doors, listen = [], sockets._listen
+
+    def listening():
+        listener, door = listen()
+        doors.append(door)
+        if rank == 0:
+            stranger = socket.create_connection((door.address, door.port))
+            stranger.sendall(sockets._HELLO.pack(b"guess", 1, 0))
+            strangers.append(stranger)
+        return listener, door
+
+    strangers = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sockets, "_listen", listening)
+        made = sockets.connect(None, lambda _: 2)
+    for device, several in made.items():
+        several[1].sendall(bytes([rank, device]))
+    heard = {device: several[1].recv(2) for device, several in made.items()}
+    dist.barrier()
+    try:
+        socket.create_connection((doors[0].address, doors[0].port)).close()
+    except ConnectionRefusedError:
+        late = "refused"
+    else:
+        late = "let in"
+    told = [stranger.recv(1) for stranger in strangers]
+    for each in [one for several in made.values() for one in several] + strangers:
+        each.close()
+    return heard, late, told
+
+
+def test_a_stranger_is_not_let_in_and_afterwards_nobody(pools):
+    for rank, (heard, late, told) in enumerate(pools(3).run(with_a_stranger)):
+        assert heard == {other: bytes([other, rank]) for other in range(3) if other != rank}
+        assert late == "refused"
+        assert told in ([], [b""])  # its connection was ended
+
+
+def one_cannot(rank):
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            patch.setenv(address.INTERFACE, "none0")
+        before = threading.active_count()
+        try:
+            sockets.connect(None, lambda _: 1)
+        except (InputError, PeerLost) as error:
+            return str(error), threading.active_count() - before
+    return "", 0
+
+
+def test_all_are_refused_where_one_has_no_address(pools):
+    found = pools(3).run(one_cannot)
+    assert found[1][0].startswith("no address of interface 'none0'")
+    assert address.FIX in found[1][0]
+    assert found[0] == found[2] == ("device 1 failed: see there", 0)
+
+
+def test_an_interface_is_taken_by_its_name(monkeypatch):
+    monkeypatch.setenv(address.INTERFACE, "lo")
+    assert address.own() == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("store", "elsewhere", "found"),
+    [
+        ("127.0.0.1", "10.0.0.7", "10.0.0.7"),
+        ("10.1.0.3", "10.0.0.7", "10.1.0.3"),
+        ("127.0.1.1", "127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_an_address_that_no_other_machine_reaches_is_the_last_one_taken(monkeypatch, store, elsewhere, found):
+    """A name of the own machine is often one of 127.0.1.1."""
+    monkeypatch.delenv(address.INTERFACE, raising=False)
+    monkeypatch.setattr(address, "_store_host", lambda: "head")
+    monkeypatch.setattr(address, "_towards", lambda host: store if host == "head" else elsewhere)
+    assert address.own() == found
+
+
+def test_a_machine_is_a_boot_with_its_pids_and_its_network(monkeypatch):
+    mine = machines.here()
+    assert mine == machines.here()
+    spaces = {kind: Path(f"/proc/self/ns/{kind}").readlink() for kind in ("pid", "net")}
+    for kind in spaces:
+        other = spaces | {kind: Path(f"{kind}:[1]")}
+        monkeypatch.setattr(Path, "readlink", lambda path, other=other: other[path.name])
+        assert machines.here() != mine
+
+
+def test_devices_reach_the_unbroken_run_of_those_on_their_machine():
+    assert machines.runs((0, 0, 1, 0)) == (range(2), range(2), range(2, 3), range(3, 4))
