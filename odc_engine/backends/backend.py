@@ -34,7 +34,7 @@ class Use:
 
     def refuse_sums_afar(self) -> None:
         """Where devices are on several machines."""
-        if self.recipe.sharding == "full" and self.recipe.accumulate != "slots":
+        if self.recipe.sharding != "hybrid" and self.recipe.accumulate != "slots":
             fix = "use --accumulate slots, or --sharding hybrid"
             raise InputError("a network adds nothing to a sum on another machine", fix=fix)
 

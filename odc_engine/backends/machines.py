@@ -3,7 +3,6 @@
 Containers on one host are machines of their own, unless they share both.
 """
 
-import os
 import platform
 from pathlib import Path
 
@@ -17,7 +16,7 @@ def here() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return platform.node()
-    return " ".join([boot.read_text().strip(), *(os.readlink(f"/proc/self/ns/{kind}") for kind in _SHARED)])  # noqa: PTH115
+    return " ".join([boot.read_text().strip(), *(str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in _SHARED)])
 
 
 def numbers_of(group: dist.ProcessGroup | None) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from odc_engine.backends.backend import Use
 from odc_engine.backends.gpu_row import GpuProcesses
 from odc_engine.started import started
-from odcsim.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -24,10 +23,9 @@ class _NvshmemGpus(GpuProcesses):
     def needs(self, use: Use) -> None:
         from odc_engine.backends.nvshmem import library
 
-        place, pushed_afar = started(), use.recipe.sharding != "hybrid"
-        if place is not None and not place.one_machine and pushed_afar and use.recipe.accumulate != "slots":
-            fix = "use --accumulate slots, or --sharding hybrid"
-            raise InputError("a network adds nothing to a sum on another machine", fix=fix)
+        place = started()
+        if place is not None and not place.one_machine:
+            use.refuse_sums_afar()
         library.refuse_without_nvshmem()
 
 

@@ -104,7 +104,7 @@ def test_it_is_advised_where_another_cannot():
         backends.chosen("toyy")
     with pytest.raises(
         InputError,
-        match=r"has no hybrid sharding; use --backend shm, threads, cuda_ipc, nvshmem, nvshmem_kernels, toy$",
+        match=r"has no hybrid sharding; use --backend shm, threads, tcp, cuda_ipc, nvshmem, nvshmem_kernels, toy$",
     ):
         backends.check(backends.chosen("torch"), Recipe("collective", sharding="hybrid"))
     assert backends.profiled()[-2:] == ["toy", "torch"]  # which says less
