@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from odcsim.errors import InputError
@@ -109,6 +109,15 @@ class Group:
     def replicas(self) -> dist.ProcessGroup | None:
         """Of devices that hold the same shard (HSDP)."""
         return cast("dist.ProcessGroup | None", getattr(self.own.mesh_info, "replicate_process_group", None))
+
+    @property
+    def precision(self) -> MixedPrecisionPolicy:
+        return cast(MixedPrecisionPolicy, self.own.mp_policy)
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether its parameters are kept on the CPU, away from what computes."""
+        return isinstance(self.own.offload_policy, CPUOffloadPolicy)
 
     @property
     def dims(self) -> int:

@@ -34,8 +34,6 @@ class Minibatch:
         self._pushes_before: int | None = None  # when the backward pass began that has not ended
         self.deferred, self.looked = False, False
         self.given_up: InputError | None = None
-        self._trains: dict[int, bool] = {}  # whether a unit was used last where gradients are wanted
-        self._compared: set[int] = set()
         self.unlike: list[tuple[Tensor, Unit]] = []
         self.stepped: set[int] = set()  # attached optimizers
         self.watches = ExitStack()
@@ -47,8 +45,7 @@ class Minibatch:
         return torch.is_grad_enabled() and unit.index not in self.forwarded
 
     def use(self, unit: Unit) -> None:
-        """FSDP2 wants a unit whole, and asks in the mode of who uses it. It gathers in another one."""
-        self._trains[unit.index] = torch.is_grad_enabled() or unit.phase == "backward"
+        """FSDP2 wants a unit whole."""
         if unit.phase == "backward":
             self.deferred |= not unit.group.reduces
             if in_backward() and self._pushes_before is None:
@@ -85,14 +82,6 @@ class Minibatch:
             self.pending.lay_all()
         self.pushes += 1
         self.pending.lay(unit)
-
-    def compares(self, unit: Unit) -> bool:
-        """Whether a shard is to be held against what was published: once where gradients are wanted."""
-        if not self._trains.get(unit.index, False):
-            return True
-        first = unit.index not in self._compared
-        self._compared.add(unit.index)
-        return first
 
     def suspect(self, unit: Unit, unlike: Tensor) -> None:
         self.unlike.append((unlike, unit))

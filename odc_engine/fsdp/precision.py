@@ -7,7 +7,6 @@ devices agree on, float64 would lose half of its digits in a sum.
 from collections.abc import Sequence
 
 import torch
-from torch.distributed.fsdp import CPUOffloadPolicy
 
 from odc_engine.fsdp.groups import Group
 from odcsim.errors import InputError
@@ -18,7 +17,7 @@ MOVED = (torch.float32, torch.bfloat16)
 def check_precision(groups: Sequence[Group]) -> None:
     for group in groups:
         _check_place(group)
-        policy = group.own.mp_policy
+        policy = group.precision
         for what, dtype, fix in (
             ("computes", policy.param_dtype, "use torch.bfloat16 for param_dtype, or leave it out"),
             ("reduces", policy.reduce_dtype, "leave reduce_dtype out: sums are float32 whatever it is"),
@@ -29,7 +28,7 @@ def check_precision(groups: Sequence[Group]) -> None:
 
 
 def _check_place(group: Group) -> None:
-    if isinstance(group.own.offload_policy, CPUOffloadPolicy):
+    if group.offloaded:
         problem = f"unit {group.name} keeps its parameters on the CPU, by CPUOffloadPolicy"
         raise InputError(problem, fix="leave offload_policy out: peers read parameters where they compute")
 

@@ -33,9 +33,8 @@ class PublishedVersions(Guard):
 
 
 class PublishedBits(Guard):
-    """At each gather of an evaluation, and at a unit's first one that a backward pass may follow: from then on until
-    settle() versions alone are looked at. On a GPU a look would wait for it: all flags are looked at together before
-    gradients are used."""
+    """At each gather of a forward pass, not once more when its backward pass gathers. On a GPU a look would wait for
+    it: all flags are looked at together before gradients are used."""
 
     def before_forward(self, unit: Unit) -> Refusals:
         """FSDP2 does not hand over the shard of a unit that it has kept whole."""
@@ -43,13 +42,14 @@ class PublishedBits(Guard):
             yield from self.before_gather(unit, None)
 
     def before_gather(self, unit: Unit, mine: Tensor | None) -> Refusals:
-        if self.loop.minibatch.compares(unit):
-            published = self.loop.published(unit)
-            own, theirs = bits(packed(unit, published) if mine is None else mine, published)
-            if own.is_cuda:
-                self.loop.minibatch.suspect(unit, (own != theirs).any())
-            elif not torch.equal(own, theirs):
-                yield _changed(self.loop, unit)
+        if unit.phase == "backward":
+            return
+        published = self.loop.published(unit)
+        own, theirs = bits(packed(unit, published) if mine is None else mine, published)
+        if own.is_cuda:
+            self.loop.minibatch.suspect(unit, (own != theirs).any())
+        elif not torch.equal(own, theirs):
+            yield _changed(self.loop, unit)
 
     def before_settle(self) -> Refusals:
         unlike = self.loop.minibatch.unlike

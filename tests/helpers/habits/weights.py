@@ -141,6 +141,15 @@ def _spread(user: User) -> None:
 
 
 @habit()
+def broadcast_inside(user: User) -> None:
+    """`dist.broadcast` into `to_local()` between two microbatches"""
+    user.backward()
+    _spread(user)
+    user.backward()
+    user.finish()
+
+
+@habit()
 def broadcast(user: User) -> None:
     """`dist.broadcast` into `to_local()`, without `publish()`"""
     _spread(user)

@@ -93,8 +93,7 @@ def compared(rank: int, microbatches: int, passes: int) -> list[int]:
         odc.close()
 
 
-def test_shards_are_compared_once_in_a_minibatch_and_whenever_evaluated(pools):
+def test_shards_are_compared_once_in_a_forward_pass_and_not_in_backward(pools):
     once, also, evaluated = (pools(2).run(compared, *how) for how in ((1, 0), (3, 0), (1, 2)))
-    assert once[0] == also[0][: len(once[0])] == [1] * len(once[0])
-    assert set(also[0]) == {1}
-    assert evaluated[0] == [3] * len(once[0])
+    assert once[0] == [1] * len(once[0])
+    assert also[0] == evaluated[0] == [3] * len(once[0])
