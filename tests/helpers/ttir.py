@@ -7,6 +7,7 @@ type cannot hold is found, and not only where a test happens to meet it.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 Range = tuple[int, int]
 NAME = r"%[\w.$\-]+(?:#\d+)?"
@@ -39,17 +40,29 @@ def overflows(text: str, arguments: Mapping[str, object], programs: int) -> list
     known: dict[str, Range] = {f"%{name}": (v, v) for name, v in arguments.items() if isinstance(v, int)}
     known |= {"program": (0, programs - 1), "programs": (programs, programs)}
     wrong = []
-    for line in lines(text):
-        if loop := _LOOP.search(line):
-            variable, first, end, step, kind = loop.groups()
+    for line, loop, found, bits in _read(text):
+        if loop:
+            variable, first, end, step, _ = loop
             known[variable] = (known[first][0], max(known[first][0], known[end][1] - 1))
             # The variable itself goes a step beyond before the loop ends.
-            wrong += _too_large(line, int(kind[1:]), (known[first][0], known[variable][1] + known[step][1]))
-        elif (found := _VALUE.match(line)) and (bits := _bits(line)):
-            name, operation, rest = found.groups()
+            wrong += _too_large(line, bits, (known[first][0], known[variable][1] + known[step][1]))
+        else:
+            name, operation, rest = found
             known[name] = _value(operation, rest, bits, known)
             wrong += _too_large(line, bits, known[name])
     return wrong
+
+
+@cache
+def _read(text: str) -> list[tuple[str, tuple[str, ...], tuple[str, ...], int]]:
+    """Lines with loops, or with values that are whole numbers, in parts. One kernel has many launches."""
+    read = []
+    for line in lines(text):
+        if loop := _LOOP.search(line):
+            read.append((line, loop.groups(), (), int(loop[5][1:])))
+        elif (found := _VALUE.match(line)) and (bits := _bits(line)):
+            read.append((line, (), found.groups(), bits))
+    return read
 
 
 def _bits(line: str) -> int:
