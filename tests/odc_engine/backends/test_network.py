@@ -4,11 +4,14 @@ machines are one."""
 import re
 import threading
 import time
+from datetime import timedelta
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from odc_engine.backends.base import COMM, MAIN
+from odc_engine.backends.collectives import watched
 from odc_engine.backends.network import Network
 from odc_engine.backends.tcp import links
 from odc_engine.backends.tcp.sockets import end
@@ -110,6 +113,24 @@ def test_who_dies_is_named_and_not_who_ends_for_it(pools):
     found = pools(3).run(one_dies)
     assert [devices for devices, _ in (found[0], found[2])] == [[1], [1]]
     assert re.fullmatch(r"device 1 died \(pid \d+ on \S+\)", found[2][1])
+
+
+def one_dies_in_a_collective(rank):
+    group = dist.new_group(timeout=timedelta(seconds=3))
+    net = Network()
+    dist.barrier()
+    if rank == 1:
+        cut(net)
+        return None
+    found = told(lambda: watched(dist.all_reduce(torch.zeros(4), group=group, async_op=True), net))
+    net.close()
+    return found
+
+
+def test_who_dies_is_named_where_a_collective_would_wait_for_it(pools):
+    devices, line = pools(2).run(one_dies_in_a_collective)[0]
+    assert devices == [1]
+    assert "died" in line
 
 
 def all_but_one_die(rank):
