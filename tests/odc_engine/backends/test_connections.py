@@ -21,7 +21,7 @@ def with_a_stranger(rank):
         listener, door = listen()
         doors.append(door)
         if rank == 0:
-            stranger = socket.create_connection((door.address, door.port))
+            stranger = socket.create_connection((door.address, door.port), timeout=10)
             stranger.sendall(sockets._HELLO.pack(b"guess", 1, 0))
             strangers.append(stranger)
         return listener, door
