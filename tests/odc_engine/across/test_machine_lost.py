@@ -19,7 +19,7 @@ from odc_engine import OnDemand
 pytestmark = pytest.mark.slow
 
 PATIENCE = 4.0  # seconds that a silent peer is waited for
-LIMIT = 30.0  # seconds in which all have ended, on a loaded machine, too
+LIMIT = 60.0  # seconds in which all have ended, on a loaded machine, too: torch's own patience is half an hour
 FAULTS = {
     "killed": lambda machines, number: machines.machines[number].kill(),
     "stopped": lambda machines, number: machines.machines[number].stop(),
@@ -92,7 +92,7 @@ def test_the_others_name_it_and_end(machines, tmp_path, mesh, place, fault, mach
     def strike(made):
         FAULTS[fault](made, machine)
 
-    patience = 60.0 if "patient" in fault else PATIENCE
+    patience = 600.0 if "patient" in fault else PATIENCE
     fates = pool.fates(training, mesh, place, lost[1], patience, fault=strike, folder=tmp_path, limit=LIMIT)
     assert pool.left == []
     survivors = [rank for rank in range(4) if rank not in lost]
