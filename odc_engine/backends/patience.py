@@ -17,7 +17,7 @@ LOOK_UP = 0.5  # and between those of whoever has started devices, for who is st
 REPORTED = 1.0  # seconds in which a kernel reports a death whose broken connections are seen already
 NOTICED = 5.0  # seconds that devices of other machines get to say whose fault a broken connection is
 LATE = "did not come to a meeting"
-LONGER = "wait longer with --timeout"
+LONGER = "wait longer with --timeout, or timeout= of OnDemand"
 
 
 class Patience:

@@ -175,7 +175,7 @@ def waits_alone(rank, place):
 
 @pytest.mark.parametrize(("place", "what"), list(TOGETHER.items()))
 def test_who_does_not_come_to_what_all_do_together_is_named_in_time(pools, place, what):
-    late = "which did not end within 0.2 s; wait longer with --timeout"
+    late = "which did not end within 0.2 s; wait longer with --timeout, or timeout= of OnDemand"
     expected = [f"device {other} may keep this one waiting for {what}, {late}" for other in (1, 0)]
     assert pools(2).run(waits_alone, place) == expected
 
