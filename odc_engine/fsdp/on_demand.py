@@ -2,15 +2,16 @@
 
     fully_shard(...)                          # as always
     odc = OnDemand(model)
+    odc.attach(optimizer)                     # its steps settle before, and publish after
     for minibatch in data:
         for batch in my_share(minibatch):     # as many microbatches as this device likes, or none
             loss(model, batch).backward()
-        odc.settle()                          # meeting: every push has arrived, .grad holds the sum over all devices
         optimizer.step()
         optimizer.zero_grad()
-        odc.publish()                         # meeting: the new weights are there for everybody
 
-After `odc.attach(optimizer)` its steps settle and publish by themselves (optimizers).
+settle() is a meeting: every push has arrived, and `.grad` holds the sum over all devices. publish() is another: the new
+weights are there for everybody. Without attach() a loop calls settle() before the step and publish() after zero_grad(),
+on every device.
 
 Gathers pull peers' shards, pushes add to the owner's sum; neither needs the peer to do anything. Gradients are sums,
 not means: weigh losses by the whole minibatch (odc_engine.token_mean).

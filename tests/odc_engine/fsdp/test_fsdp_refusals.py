@@ -13,6 +13,7 @@ from torch.distributed.tensor import Shard
 from work import Case, told
 
 from odc_engine import OnDemand
+from odc_engine.fsdp.groups import Group
 from odc_engine.fsdp.precision import check_precision
 
 PAIR = Case((2, 1))
@@ -160,7 +161,7 @@ class Packed(SimpleNamespace):
 def test_what_packs_its_own_bytes_is_refused():
     weight = SimpleNamespace(name="weight", local=Packed(dtype=torch.bfloat16))
     own = SimpleNamespace(mp_policy=MixedPrecisionPolicy(), offload_policy=OffloadPolicy())
-    told = work.told(lambda: check_precision([SimpleNamespace(name="root", own=own, parameters=[weight])]))
+    told = work.told(lambda: check_precision([Group("root", (), (weight,), own)]))
     assert told.startswith("parameter weight is gathered as its Packed has it; shard plain tensors")
 
 
