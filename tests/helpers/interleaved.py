@@ -8,13 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import pytest
 import shards
 import torch
+import torch.distributed as dist
 from fake_nvshmem import FakeNvshmem
 
+from odc_engine.backends import machines
 from odc_engine.backends.base import MAIN
+from odc_engine.backends.network import Network
 from odc_engine.backends.nvshmem.memory import NvshmemMemory
 from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.backends.tcp.memory import TcpMemory
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena
 
@@ -28,8 +33,8 @@ MINIBATCHES = 4
 
 @dataclass(frozen=True)
 class Kind:
-    """An arena, and what moves its bytes. `machines`: devices on each, where a network is between them. `ahead`: what
-    is published comes into a node unit by unit."""
+    """An arena, and what moves its bytes. `machines`: devices on each, where a network is between them, which is TCP or
+    else NVSHMEM's. `ahead`: what is published comes into a node unit by unit."""
 
     devices: int
     accumulate: str = "slots"
@@ -37,10 +42,20 @@ class Kind:
     per_node: int | None = None
     ahead: bool = False
     kernels: bool = False
+    tcp: bool = False
 
     def memory(self):
+        if self.tcp:
+            return self._over_tcp()
         host = SharedMemory(timeout=30.0)
         return NvshmemMemory(host, FakeNvshmem(self.machines)) if self.machines else host
+
+    def _over_tcp(self):
+        """Devices that say that they are on so many machines."""
+        of_devices = [machine for machine, count in enumerate(self.machines) for _ in range(count)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machines, "here", lambda: f"machine {of_devices[dist.get_rank()]}")
+            return TcpMemory(Network(timeout=30.0))
 
     def arena(self, memory):
         return self.made()(memory, UNITS, self.accumulate, self.per_node)

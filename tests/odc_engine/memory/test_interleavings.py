@@ -24,6 +24,8 @@ KINDS = {
     "a network only": Kind(3, machines=(1, 1, 1)),
     "nodes over a network": Kind(4, machines=(2, 2), per_node=2),
     "nodes over a network, ahead": Kind(4, machines=(2, 2), per_node=2, ahead=True),
+    "TCP": Kind(4, machines=(2, 1, 1), tcp=True),
+    "nodes over TCP, locked, ahead": Kind(4, "locked", machines=(2, 2), per_node=2, ahead=True, tcp=True),
 }
 BY_KERNELS = {
     "kernels": Kind(2, kernels=True),
