@@ -24,17 +24,17 @@ class Asker:
 
     def ask(self, start: int, nbytes: int) -> None:
         """For bytes that `read` then takes, in the order in which they are asked for."""
-        self.connection.sendall(_REQUEST.pack(_FETCH, start, nbytes))
+        give(self.connection, _REQUEST.pack(_FETCH, start, nbytes))
 
     def read(self, into: Tensor) -> None:
         receive(self.connection, bytes_in(into))
 
     def send(self, start: int, data: Tensor) -> None:
-        self.connection.sendall(_REQUEST.pack(_SEND, start, data.numel()))
-        self.connection.sendall(bytes_in(data))
+        give(self.connection, _REQUEST.pack(_SEND, start, data.numel()))
+        give(self.connection, bytes_in(data))
 
     def flush(self) -> None:
-        self.connection.sendall(_REQUEST.pack(_FLUSH, 0, 0))
+        give(self.connection, _REQUEST.pack(_FLUSH, 0, 0))
 
     def flushed(self) -> None:
         receive(self.connection, memoryview(bytearray(1)))
@@ -61,7 +61,7 @@ def _serve(connection: socket.socket, arena: Tensor, failed: Callable[[Exception
 
 def _answer(connection: socket.socket, memory: memoryview, what: int, start: int, nbytes: int) -> None:
     part = memory[start : start + nbytes]
-    if len(part) != nbytes:
+    if start < 0 or len(part) != nbytes:
         raise ValueError(f"bytes {start} to {start + nbytes} of an arena of {len(memory)}")
     if what == _FETCH:
         connection.sendall(part)
@@ -69,6 +69,13 @@ def _answer(connection: socket.socket, memory: memoryview, what: int, start: int
         receive(connection, part)
     else:
         connection.sendall(b"\0")
+
+
+def give(connection: socket.socket, data: bytes | memoryview) -> None:
+    """All of it. A connection's limit is for each piece that goes: `sendall` takes it for the whole, be it gigabytes."""
+    left = memoryview(data)
+    while left:
+        left = left[connection.send(left) :]
 
 
 def receive(connection: socket.socket, into: memoryview) -> None:

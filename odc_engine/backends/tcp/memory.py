@@ -82,8 +82,7 @@ class TcpMemory(FarMemory, FileLocks):
 
     def fetch_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
         """All are asked before one is waited for."""
-        self.check()
-        with self._locks[FETCHES]:
+        with self._whole(FETCHES):
             for device, start, into in places:
                 with self._naming(device):
                     self._askers[FETCHES][device].ask(start, into.numel())
@@ -93,13 +92,13 @@ class TcpMemory(FarMemory, FileLocks):
                 self.moved[FETCHES] += into.numel()
 
     def send(self, device: int, start: int, data: Tensor) -> None:
-        with self._locks[SENDS], self._naming(device):
+        with self._whole(SENDS), self._naming(device):
             self._askers[SENDS][device].send(start, data)
             self._unflushed.add(device)
             self.moved[SENDS] += data.numel()
 
     def arrive(self) -> None:
-        with self._locks[SENDS]:
+        with self._whole(SENDS):
             waited_for, self._unflushed = sorted(self._unflushed), set()
             for device in waited_for:
                 with self._naming(device):
@@ -107,6 +106,22 @@ class TcpMemory(FarMemory, FileLocks):
             for device in waited_for:
                 with self._naming(device):
                     self._askers[SENDS][device].flushed()
+
+    @contextmanager
+    def _whole(self, way: str) -> Iterator[None]:
+        """A transfer by one thread at a time. Where one is left in the middle, by Ctrl-C in a notebook, say, there is
+        no other: the rest of its bytes would be taken for those of the next."""
+        with self._locks[way]:
+            self.check()
+            try:
+                yield
+            except EngineError as error:
+                self._error = error
+                raise
+            except BaseException as error:
+                self._error = EngineError(f"a transfer was broken off ({type(error).__name__})")
+                self.host.fail(error)
+                raise
 
     @contextmanager
     def _naming(self, device: int) -> Iterator[None]:

@@ -19,6 +19,7 @@ from odc_engine.backends import machines
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.network import Network
 from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.backends.tcp import carriers
 from odc_engine.backends.tcp.links import LEFT_EARLY
 from odc_engine.backends.tcp.memory import FETCHES, SENDS, TcpMemory
 from odc_engine.errors import EngineError, PeerLost
@@ -304,6 +305,42 @@ def test_who_moves_nothing_is_named(pools):
     assert pools(2).run(one_moves_nothing)[0].startswith("device 1 moved nothing for 0.5 s")
 
 
+def broken_off(rank):
+    """By Ctrl-C in a notebook, say, whose next cell goes on."""
+    with memory(rank, (0, 1)) as made:
+        made.view(rank)[:10] = torch.arange(10) + 10 * rank
+        made.meet(MAIN)
+        if rank:
+            dist.barrier()
+            return [], told(made)
+
+        def interrupted(connection, into):
+            connection.recv(len(into) // 2)
+            raise KeyboardInterrupt
+
+        into = made.view(0)[20:30]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(carriers, "receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                made.fetch(1, 0, into)
+        lines = []
+        for again in (lambda: made.fetch(1, 0, into), lambda: made.send(1, 50, into), made.arrive):
+            try:
+                again()
+            except EngineError as error:
+                lines.append(str(error))
+        dist.barrier()
+        return lines, told(made, EngineError)
+
+
+def test_after_a_transfer_that_was_broken_off_there_is_none(pools):
+    """The rest of it would be taken for the next one's bytes."""
+    (lines, at_meeting), (_, elsewhere) = pools(2).run(broken_off)
+    assert lines == ["a transfer was broken off (KeyboardInterrupt)"] * 3
+    assert at_meeting == lines[0]
+    assert elsewhere == "device 0 failed: see there"
+
+
 def one_leaves_before(rank):
     """A device that is done lets others read what it has."""
     with memory(rank, (0, 1)) as made:
@@ -323,8 +360,8 @@ def one_leaves_before(rank):
     return [], ""
 
 
-def told(made):
-    with pytest.raises(PeerLost) as caught:
+def told(made, kind=PeerLost):
+    with pytest.raises(kind) as caught:
         made.meet(MAIN)
     return str(caught.value)
 
