@@ -153,8 +153,9 @@ class Links:
     def _look_for(self, room: int, count: int, *, late: bool) -> None:
         """Raise PeerLost where waiting for the others to come to a room is in vain, or has taken too long."""
         lost = self.fault()
-        missing = self._missing(room, count)
-        left = [d for d in missing if self._ends[d] == LEFT]
+        with self._news:  # else one could come and leave between the two
+            missing = self._missing(room, count)
+            left = [d for d in missing if self._ends[d] == LEFT]
         if missing and (lost or left):
             self._raise(lost or self._lost(left, LEFT_EARLY))
         if missing and late:

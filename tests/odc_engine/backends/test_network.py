@@ -162,6 +162,35 @@ def test_who_leaves_too_early_is_named(pools):
     assert found[0] == found[2] == ([1], f"device 1 {links.LEFT_EARLY}")
 
 
+def one_comes_last_and_leaves(rank):
+    """Its two words come while this device looks who is missing."""
+    net = Network()
+    found = links.LEFT_EARLY
+    if rank == 0:
+        missing = net.links._missing
+
+        def slowly(room, count):
+            found = missing(room, count)
+            hearing = threading.Thread(target=hear)
+            hearing.start()
+            hearing.join(0.2)
+            return found
+
+        def hear():
+            net.links._take_in(1, links._CAME, MAIN, 1)
+            net.links._take_in(1, links._ENDS, links.LEFT, 0)
+
+        net.links._missing = slowly
+        found = told(lambda: net.links._look_for(MAIN, 1, late=False))
+    dist.barrier()
+    net.close()
+    return found
+
+
+def test_who_comes_and_leaves_at_once_has_not_left_early(pools):
+    assert pools(2).run(one_comes_last_and_leaves)[0] == ([], "None")
+
+
 def one_stands_still(rank):
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1:
