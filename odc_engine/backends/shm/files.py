@@ -76,7 +76,8 @@ def agreed(group: dist.ProcessGroup | None, attempt: Callable[[], Result]) -> Re
     if problem is not None:
         raise problem
     if failed := [device for device, bad in enumerate(told) if bad]:
-        raise PeerLost(failed, "failed: see there")
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        raise PeerLost([ranks[device] for device in failed], "failed: see there")
     return made[0]
 
 

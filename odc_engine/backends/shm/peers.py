@@ -27,10 +27,12 @@ LEFT_EARLY = "left: it came to fewer meetings than others"
 
 
 class Peers:
-    """`timeout`: seconds after which a peer that does not come to a meeting is reported. Made by all at once."""
+    """`timeout`: seconds after which a peer that does not come to a meeting is reported. Made by all at once.
+    Whoever is lost is told by its rank among all, be the group a part of them."""
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
         self.rank, self.size, self.timeout = dist.get_rank(group), dist.get_world_size(group), timeout
+        self._ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self._pages: list[Mapped] = share(group, PAGE)
         self.pids = [page.pid for page in self._pages]
         self._words = [np.frombuffer(page.memory, dtype=np.uint32) for page in self._pages]
@@ -76,7 +78,7 @@ class Peers:
         try:
             self.look()
             if left := [d for d in self._missing(room, count) if self._ends(d) == LEFT]:
-                raise PeerLost(left, LEFT_EARLY)
+                raise self._lost(left, LEFT_EARLY)
             if late and (missing := self._missing(room, count)):
                 raise self.silent(missing, did_not_come(self.timeout))
         except PeerLost:
@@ -101,15 +103,18 @@ class Peers:
         ends = {d: self._ends(d) for d in self._others}
         accused = {e - 1 for e in ends.values() if 0 < e < LEFT}
         if failed := sorted(d for d in accused if ends.get(d) == d + 1):
-            raise PeerLost(failed, "failed: see there")
+            raise self._lost(failed, "failed: see there")
         if died := [d for d in dead if ends[d] == 0]:
-            raise PeerLost(died, f"died ({self._named(died)})")
+            raise self._lost(died, f"died ({self._named(died)})")
         if left := sorted(d for d in accused if ends.get(d) == LEFT):
-            raise PeerLost(left, LEFT_EARLY)
+            raise self._lost(left, LEFT_EARLY)
         if silent := sorted(accused - {self.rank}):
             raise self.silent(silent, "did not answer another device in time")
         if accused:
-            raise PeerLost([d for d in ends if ends[d] == self.rank + 1], "gave up waiting for this one")
+            raise self._lost([d for d in ends if ends[d] == self.rank + 1], "gave up waiting for this one")
+
+    def _lost(self, devices: list[int], what: str) -> PeerLost:
+        return PeerLost([self._ranks[device] for device in devices], what)
 
     def _dead(self) -> list[int]:
         if self._pidfds:
@@ -121,8 +126,8 @@ class Peers:
         """For devices that do not answer: those of them that are stopped, or all where none is."""
         stopped = [d for d in devices if _state(self.pids[d]) in "Tt"]
         if stopped:
-            return PeerLost(stopped, f"{what}: stopped ({self._named(stopped)})")
-        return PeerLost(devices, f"{what} ({self._named(devices)}); {LONGER}")
+            return self._lost(stopped, f"{what}: stopped ({self._named(stopped)})")
+        return self._lost(devices, f"{what} ({self._named(devices)}); {LONGER}")
 
     def explain(self) -> PeerLost | None:
         """Whose fault it may be that a connection broke or timed out, as gloo says without a name."""
@@ -140,7 +145,9 @@ class Peers:
     def fail(self, error: BaseException) -> None:
         """Tell peers that this device ends, and for whom."""
         if self._words:
-            self._words[self.rank][ENDS] = 1 + (error.devices[0] if isinstance(error, PeerLost) else self.rank)
+            at_fault = error.devices[0] if isinstance(error, PeerLost) else -1
+            device = self._ranks.index(at_fault) if at_fault in self._ranks else self.rank
+            self._words[self.rank][ENDS] = 1 + device
 
     @property
     def count(self) -> tuple[int, int, int]:

@@ -72,7 +72,7 @@ def _answer(connection: socket.socket, memory: memoryview, what: int, start: int
 
 
 def give(connection: socket.socket, data: bytes | memoryview) -> None:
-    """All of it. A connection's limit is for each piece that goes: `sendall` takes it for the whole, be it gigabytes."""
+    """All of it. The limit is for each piece that goes: `sendall` would take it for the whole, be it gigabytes."""
     left = memoryview(data)
     while left:
         left = left[connection.send(left) :]
