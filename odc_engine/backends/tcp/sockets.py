@@ -4,12 +4,14 @@ A port is open while they are made, on one interface, and for whoever brings the
 other through their process group. Afterwards nobody can connect any more.
 """
 
+import os
 import secrets
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import torch.distributed as dist
 
@@ -21,6 +23,17 @@ COMES = 20.0  # seconds that a device waits for another to connect
 UNANSWERED = 5.0  # seconds after which a network that answers nothing is taken for gone
 _HELLO = struct.Struct("<32sii")
 _BACKLOG = 4096
+_open: WeakSet[socket.socket] = WeakSet()
+
+
+def _close_copies() -> None:
+    """In a forked process, a data loader's worker, say: who waits for this one's parent would not hear of its death as
+    long as a child has the other end, too."""
+    for each in _open:
+        each.close()
+
+
+os.register_at_fork(after_in_child=_close_copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +112,7 @@ def _greeting(caller: socket.socket, secret: bytes) -> tuple[int, int]:
 
 
 def _ready(made: socket.socket) -> socket.socket:
+    _open.add(made)
     made.settimeout(None)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made

@@ -1,7 +1,9 @@
 """Connections between devices: made at once by all, open to nobody else, refused by all where one cannot have them."""
 
+import os
 import socket
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,33 @@ def test_a_stranger_is_not_let_in_and_afterwards_nobody(pools):
         assert heard == {other: bytes([other, rank]) for other in range(3) if other != rank}
         assert late == "refused"
         assert told in ([], [b""])  # its connection was ended
+
+
+def one_ends_before_its_child(rank):
+    """A data loader's worker, which has a copy of all that its parent has open."""
+    only = next(iter(sockets.connect(None, lambda _: 1).values()))[0]
+    if rank == 1:
+        waits, ends = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, where there are threads
+            child = os.fork()
+        if child == 0:
+            os.close(ends)
+            os.read(waits, 1)
+            os._exit(0)
+    only.settimeout(3.0)
+    with only:
+        heard = only.recv(1) if rank == 0 else b""
+    dist.barrier()
+    if rank == 1:
+        os.close(ends)
+        os.close(waits)
+        os.waitpid(child, 0)
+    return heard
+
+
+def test_a_connection_ends_with_its_process_though_a_child_lives(pools):
+    assert pools(2).run(one_ends_before_its_child) == [b"", b""]
 
 
 def one_cannot(rank):
