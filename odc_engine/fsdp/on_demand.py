@@ -97,7 +97,7 @@ class OnDemand(Communication):
             opened.enter_context(stock_afterwards(groups))
             check_precision(groups)
             self.replicas = Replicas(groups, next(model.parameters()).device, self.memory.timeout)
-            opened.callback(self.replicas.close)
+            opened.enter_context(self.replicas)
             self.scales = [scale(group, self.size * self.replicas.count, average=average) for group in groups]
             self.units = units_of(groups)
             shapes = [unit.shape for unit in self.units]
@@ -120,6 +120,7 @@ class OnDemand(Communication):
             hook = uncompiled(lambda *_: self._before_pass())
             opened.callback(model.register_forward_pre_hook(hook, prepend=True).remove)
             vars(self).update({each.__name__: uncompiled(each) for each in (self.meet_to_settle, self.renew)})
+            self.replicas.begin()
             self.publish()
             if memory is None and self.replicas.speaks:
                 afar.tell(self.memory, model, self.units)

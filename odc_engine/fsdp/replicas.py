@@ -63,6 +63,20 @@ class Replicas:
         watched(dist.all_reduce(summed, group=self._group, async_op=True), self._hosts[self._group])
         return summed
 
+    def begin(self) -> None:
+        """Where one of them could not be made, none begins."""
+        for host in self._hosts.values():
+            host.meet(MAIN)
+
+    def __enter__(self) -> "Replicas":
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            for host in self._hosts.values():
+                host.fail(error)
+        self.close()
+
     def close(self) -> None:
         for host in self._hosts.values():
             host.close()

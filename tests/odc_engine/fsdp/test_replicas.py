@@ -14,7 +14,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from work import Case
 
 from odc_engine import OnDemand, check
+from odc_engine.backends import shm
+from odc_engine.errors import PeerLost
 from odc_engine.fsdp.collective import Collective
+from odcsim.errors import InputError
 
 COUNTS = ((3, 1, 0, 2), (0, 0, 2, 1), (1, 1, 1, 1))
 
@@ -119,6 +122,29 @@ def out_of_memory(rank: int) -> tuple[float, float]:
         odc.publish()
     odc.close()
     return tuple(norms)
+
+
+def one_has_no_room(rank):
+    """On one of two machines, whose replica it is."""
+
+    def refuse(_nbytes):
+        raise InputError("no room", fix="make some")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 2:
+            patch.setattr(shm.memory, "check_room", refuse)
+        try:
+            OnDemand(sharded(fresh()), timeout=20)
+        except (InputError, PeerLost) as error:
+            return str(error).splitlines()[0]
+    return ""
+
+
+def test_what_one_replica_has_no_room_for_no_other_begins(pools):
+    found = pools(4).run(one_has_no_room)
+    assert found[2].startswith("no room")
+    assert found[3] == found[0] == "device 2 failed: see there"
+    assert found[1] in ("device 2 failed: see there", "device 3 failed: see there")
 
 
 def test_out_of_memory_in_one_replica_is_its_own_affair(pools):
