@@ -32,11 +32,11 @@ class Aside:
     def bounded(self, work: Callable[[], Result], host: Host, what: str) -> Result:
         """What a call returns, waited for as long as nobody is gone and time is left."""
         done = self.call(work)
-        patience = Patience()
+        patience, others = Patience(), [device for device in range(host.size) if device != host.rank]
         while not wait([done], LOOK).done:
             host.check()
-            if patience.ended(host.timeout):
-                raise host.explain() or _stuck(host, what)
+            if over := patience.over(host, others):
+                raise _late(host, others, what, over)
         return done.result()
 
     def end(self) -> None:
@@ -44,10 +44,11 @@ class Aside:
         self._calls.put(None)
 
 
-def _stuck(host: Host, what: str) -> PeerLost:
-    others = [device for device in range(host.size) if device != host.rank]
-    late = f"which did not end within {host.timeout:g} s; {LONGER}"
-    return PeerLost(others, f"may keep this one waiting for {what}, {late}")
+def _late(host: Host, others: list[int], what: str, over: float) -> Exception:
+    if over < host.timeout:
+        return host.silent(others, f"did not answer within {over:g} s")
+    late = f"which did not end within {over:g} s; {LONGER}"
+    return host.explain() or PeerLost(others, f"may keep this one waiting for {what}, {late}")
 
 
 def _serve(calls: Calls) -> None:

@@ -43,6 +43,10 @@ class Counting(Meeting):
 
     timeout: float  # seconds after which a silent peer is reported
 
+    def stopped(self) -> list[int]:
+        """Devices that are seen to stand still now, and so will not come, however long one waits."""
+        return []
+
     def silent(self, devices: list[int], what: str) -> PeerLost:
         """For devices that have not done in time what others wait for."""
         return PeerLost(devices, f"{what}; {LONGER}")

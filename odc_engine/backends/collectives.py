@@ -16,12 +16,11 @@ def watched(work: dist.Work | None, host: Host) -> None:
     """Return when it is done, or has its place on a stream. Raises PeerLost where one of the host's devices is gone."""
     if work is None:
         return
-    patience = Patience()
+    patience, others = Patience(), [device for device in range(host.size) if device != host.rank]
     while not work.is_completed():
         host.check()
-        if patience.ended(host.timeout):
-            others = [device for device in range(host.size) if device != host.rank]
-            raise host.silent(others, f"did not answer within {host.timeout:g} s")
+        if over := patience.over(host, others):
+            raise host.silent(others, f"did not answer within {over:g} s")
         time.sleep(LONG if patience.ended(SOON) else PAUSE)
     try:
         work.wait()

@@ -39,6 +39,9 @@ class Network(Host):
     def check(self) -> None:
         self.links.check()
 
+    def stopped(self) -> list[int]:
+        return self.links.stopped()
+
     def silent(self, devices: list[int], what: str) -> PeerLost:
         return self.links.silent(devices, what)
 

@@ -5,12 +5,14 @@ calls that may never return (`aside`). On a GPU a kernel counts its looks instea
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from odc_engine.errors import PeerLost
 
 LIMIT = 60.0  # seconds that a peer may be silent, where nobody says otherwise: --timeout
+HALTED = 5.0  # seconds for which who waits has seen a peer stand still, before it waits no longer
 LOOK = 0.05  # seconds between looks for who is gone
 LOOKS = 1_000_000  # at a flag in a second, by a kernel: about as many as a GPU gets done
 LOOK_UP = 0.5  # and between those of whoever has started devices, for who is stopped
@@ -20,11 +22,21 @@ LATE = "did not come to a meeting"
 LONGER = "wait longer with --timeout, or timeout= of OnDemand"
 
 
+class Awaited(Protocol):
+    """Devices that one waits for. `timeout`: seconds that a silent one is given."""
+
+    timeout: float
+
+    def stopped(self) -> list[int]: ...
+
+
 class Patience:
     """With peers, from now on."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
+        self._next_look = LOOK_UP
+        self._still: dict[int, int] = {}  # at so many looks in a row
 
     @property
     def used(self) -> float:
@@ -33,6 +45,16 @@ class Patience:
 
     def ended(self, limit: float) -> bool:
         return self.used > limit
+
+    def over(self, peers: Awaited, devices: Sequence[int]) -> float:
+        """0 as long as these are waited for, then after how many seconds they are not: those that a silent one is
+        given, or fewer where one stands still. Looks are counted, not seconds: who is stopped himself looks at nobody."""
+        if self.ended(peers.timeout):
+            return peers.timeout
+        if self.ended(self._next_look):
+            self._next_look = self.used + LOOK_UP
+            self._still = {device: 1 + self._still.get(device, 0) for device in peers.stopped()}
+        return HALTED if any(self._still.get(device, 0) * LOOK_UP >= HALTED for device in devices) else 0.0
 
 
 def did_not_come(limit: float) -> str:

@@ -38,8 +38,8 @@ class Brought:
         patience, looks, mine = Patience(), 0, self.rows[self._place][unit]
         while self._round and (late := (mine < self._round).nonzero().flatten().tolist()):
             self._memory.check()
-            if patience.ended(self._memory.timeout):
-                raise self._late(late)
+            if over := patience.over(self._memory, [self.first + place for place in late]):
+                raise self._late(late, over)
             looks += 1
             if looks > AT_ONCE:
                 time.sleep(RETRY)
@@ -47,6 +47,6 @@ class Brought:
     def check(self) -> None:
         """Raise PeerLost where one has been waited for in vain. Where devices meet, after they have."""
 
-    def _late(self, places: Sequence[int]) -> PeerLost:
+    def _late(self, places: Sequence[int], over: float) -> PeerLost:
         who = [self.first + place for place in places]
-        return self._memory.silent(who, f"brought nothing in within {self._memory.timeout:g} s")
+        return self._memory.silent(who, f"brought nothing in within {over:g} s")

@@ -127,7 +127,7 @@ class BroughtOnStreams(Brought):
 
     def check(self) -> None:
         if self._round and (missing := self._missing.nonzero().flatten().tolist()):
-            raise self._late(missing)
+            raise self._late(missing, self._memory.timeout)
 
 
 def _all_near(memory: PeerMemory) -> bool:

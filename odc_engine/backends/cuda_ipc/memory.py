@@ -92,6 +92,9 @@ class CudaMemory(PeerMemory):
     def refill(self) -> None:
         self.host.refill()
 
+    def stopped(self) -> list[int]:
+        return self.host.stopped()
+
     def silent(self, devices: list[int], what: str) -> PeerLost:
         return self.host.silent(devices, what)
 

@@ -183,6 +183,9 @@ class NvshmemMemory(FarMemory):
     def refill(self) -> None:
         self.host.refill()
 
+    def stopped(self) -> list[int]:
+        return self.host.stopped()
+
     def silent(self, devices: list[int], what: str) -> PeerLost:
         return self.host.silent(devices, what)
 

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from odc_engine.backends.base import Lockable
 from odc_engine.backends.patience import Patience
 from odc_engine.backends.shm.files import Mapped
-from odc_engine.errors import PeerLost
 
 RETRY = 50e-6  # seconds between tries for a lock that another device holds ...
 AT_ONCE = 50  # ... after so many without a pause: who holds it is done before a sleep would end
@@ -35,11 +34,11 @@ class FileLocks(Lockable):
 
     @contextmanager
     def _locked(self, fd: int, start: int, stop: int, what: str) -> Iterator[None]:
-        patience, tries = Patience(), 0
+        patience, tries, others = Patience(), 0, [d for d in self.near if d != self.rank]
         while not _try_lock(fd, start, stop):
             self.check()
-            if patience.ended(self.timeout):
-                raise self._holding(what)
+            if over := patience.over(self, others):  # the kernel does not tell who holds a lock of this kind
+                raise self.silent(others, f"held a lock on {what} for {over:g} s")
             tries += 1
             if tries > AT_ONCE:
                 time.sleep(RETRY)
@@ -47,11 +46,6 @@ class FileLocks(Lockable):
             yield
         finally:
             _unlock(fd, start, stop)
-
-    def _holding(self, what: str) -> PeerLost:
-        """The kernel does not tell who holds a lock of this kind."""
-        others = [d for d in self.near if d != self.rank]
-        return self.silent(others, f"held a lock on {what} for {self.timeout:g} s")
 
     def try_lock(self, device: int, start: int, stop: int) -> bool:
         return _try_lock(self._file(device), start, stop)

@@ -59,6 +59,9 @@ class SharedMemory(FileLocks, Host):
     def explain(self) -> Exception | None:
         return self.peers.explain()
 
+    def stopped(self) -> list[int]:
+        return self.peers.stopped()
+
     def silent(self, devices: list[int], what: str) -> PeerLost:
         return self.peers.silent(devices, what)
 

@@ -71,16 +71,17 @@ class Peers:
             while (seen := int(self._words[device][room])) < count:
                 futex.wait(self._addresses[device] + 4 * room, seen, LOOK)
                 if int(self._words[device][room]) < count:
-                    self._look_for(room, count, late=patience.ended(self.timeout))
+                    self._look_for(room, count, patience)
 
-    def _look_for(self, room: int, count: int, *, late: bool) -> None:
+    def _look_for(self, room: int, count: int, patience: Patience) -> None:
         """Raise PeerLost where waiting for the others to come to a room is in vain, or has taken too long."""
         try:
             self.look()
-            if left := [d for d in self._missing(room, count) if self._ends(d) == LEFT]:
+            missing = self._missing(room, count)
+            if left := [d for d in missing if self._ends(d) == LEFT]:
                 raise self._lost(left, LEFT_EARLY)
-            if late and (missing := self._missing(room, count)):
-                raise self.silent(missing, did_not_come(self.timeout))
+            if missing and (over := patience.over(self, missing)):
+                raise self.silent(missing, did_not_come(over))
         except PeerLost:
             if self._missing(room, count):
                 raise  # else everybody has come meanwhile, and some may have ended since
@@ -121,6 +122,10 @@ class Peers:
             with self._polling:
                 return sorted(self._pidfds[fd] for fd, _ in self._poll.poll(0))
         return [d for d in self._others if not _exists(self.pids[d])]
+
+    def stopped(self) -> list[int]:
+        """By a signal. Who is held by a debugger may go on any time, and is given all the time there is."""
+        return [d for d in self._others if _state(self.pids[d]) == "T"]
 
     def silent(self, devices: list[int], what: str) -> PeerLost:
         """For devices that do not answer: those of them that are stopped, or all where none is."""

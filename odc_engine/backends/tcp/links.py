@@ -24,6 +24,7 @@ from odc_engine.errors import PeerLost
 
 BEAT = 1.0  # seconds between two words of who has nothing to say
 STILL = 5 * BEAT  # after so many without one a process does not run
+MUTE = 25 * BEAT  # ... and after so many it is not only that Python stood still, as in a long call that keeps its lock
 LINGER = 0.3  # seconds from the first loss to the first word of it: machines and jobs die as a whole
 LEFT = 2**31 - 1
 LEFT_EARLY = "left: it came to fewer meetings than others"
@@ -141,7 +142,7 @@ class Links:
         self._tell(_CAME, room, count)
         patience = Patience()
         while not self._waited(lambda: not self._missing(room, count)):
-            self._look_for(room, count, late=patience.ended(self.timeout))
+            self._look_for(room, count, patience)
 
     def _waited(self, condition: Callable[[], bool]) -> bool:
         with self._news:
@@ -150,7 +151,7 @@ class Links:
     def _missing(self, room: int, count: int) -> list[int]:
         return [d for d in self._others if self._came[d][room] < count]
 
-    def _look_for(self, room: int, count: int, *, late: bool) -> None:
+    def _look_for(self, room: int, count: int, patience: Patience) -> None:
         """Raise PeerLost where waiting for the others to come to a room is in vain, or has taken too long."""
         lost = self.fault()
         with self._news:  # else one could come and leave between the two
@@ -158,8 +159,8 @@ class Links:
             left = [d for d in missing if self._ends[d] == LEFT]
         if missing and (lost or left):
             self._raise(lost or self._lost(left, LEFT_EARLY))
-        if missing and late:
-            self._raise(self.silent(missing, did_not_come(self.timeout)))
+        if missing and (over := patience.over(self, missing)):
+            self._raise(self.silent(missing, did_not_come(over)))
 
     def _raise(self, lost: PeerLost) -> None:
         """Others hear why this device will be gone, too."""
@@ -205,6 +206,9 @@ class Links:
             time.sleep(LOOK)
         return self._lost([device], what)
 
+    def stopped(self) -> list[int]:
+        return [d for d in self._others if time.monotonic() > self._last[d] + MUTE]
+
     def silent(self, devices: list[int], what: str) -> PeerLost:
         """For devices that do not answer: those of them that do not run, or all where all do."""
         now = time.monotonic()
@@ -242,7 +246,7 @@ class Links:
             patience = Patience()
             while not self._waited(lambda: bool(self._answers)):
                 self.check()
-                if patience.ended(self.timeout):
+                if patience.over(self, [0]):
                     self._raise(self.silent([0], "did not say whose turn it is"))
             return self._answers.pop()
 

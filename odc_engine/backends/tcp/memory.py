@@ -15,6 +15,7 @@ from torch import Tensor
 from odc_engine.backends.base import FarMemory
 from odc_engine.backends.machines import runs
 from odc_engine.backends.network import Network
+from odc_engine.backends.patience import LIMIT
 from odc_engine.backends.shm.files import Mapped, agreed, bytes_of, share, unmap
 from odc_engine.backends.shm.locks import FileLocks
 from odc_engine.backends.shm.memory import check_room
@@ -24,6 +25,7 @@ from odc_engine.errors import EngineError, PeerLost
 
 FETCHES, SENDS = "fetched", "sent"
 _WAYS = (FETCHES, SENDS)
+SERVES = LIMIT  # seconds in which a device that runs has served others at all, whatever it computes
 
 
 class TcpMemory(FarMemory, FileLocks):
@@ -64,7 +66,7 @@ class TcpMemory(FarMemory, FileLocks):
             if device < self.rank:
                 asks, serves = serves, asks
             for way, each in zip(_WAYS, asks if connections else (), strict=bool(connections)):
-                self._askers[way][device] = Asker(each, self.timeout)
+                self._askers[way][device] = Asker(each, min(self.timeout, SERVES))
             for each in serves:
                 serve(each, self.view(self.rank), self._failed)
         self.host.links.broke = lambda device: end(made[device])
@@ -128,7 +130,7 @@ class TcpMemory(FarMemory, FileLocks):
         try:
             yield
         except TimeoutError:
-            lost = self.silent([device], f"moved nothing for {self.timeout:g} s")
+            lost = self.silent([device], f"moved nothing for {min(self.timeout, SERVES):g} s")
         except OSError:
             lost = self.host.links.lost_by(device, "broke a connection")
         else:
@@ -153,6 +155,9 @@ class TcpMemory(FarMemory, FileLocks):
 
     def refill(self) -> None:
         self.host.refill()
+
+    def stopped(self) -> list[int]:
+        return self.host.stopped()
 
     def silent(self, devices: list[int], what: str) -> PeerLost:
         return self.host.silent(devices, what)

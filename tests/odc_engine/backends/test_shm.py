@@ -4,6 +4,9 @@ import contextlib
 import errno
 import gc
 import os
+import re
+import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -13,7 +16,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from odc_engine.backends import patience
+from odc_engine.backends.aside import Aside
 from odc_engine.backends.base import COMM, MAIN
+from odc_engine.backends.collectives import watched
 from odc_engine.backends.shm import files, futex
 from odc_engine.backends.shm import memory as shm
 from odc_engine.backends.shm.memory import SharedMemory
@@ -171,6 +177,73 @@ def test_a_device_that_runs_but_does_not_come_is_named_after_the_timeout(pools, 
     assert f"device 1 {expected} {SHORT:g} s" in message
     assert message.endswith("wait longer with --timeout, or timeout= of OnDemand")
     assert SHORT <= seconds < SHORT + 1
+
+
+def stands_still(rank, where):
+    """Device 1 is stopped for good, and 0 is patient: seconds are cut down, all but those of a silent device."""
+    with memory_of(64, 600.0) as memory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patience, "HALTED", SHORT)
+        patch.setattr(patience, "LOOK_UP", SHORT / 5)
+        if rank == 1:
+            assert memory.try_lock(1, 0, 8)
+        dist.barrier()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.01)  # the process may run on a little before the signal arrives
+            memory.unlock(1, 0, 8)
+            if where == "collective":
+                dist.barrier()
+            return "", 0.0
+        start = time.monotonic()
+        try:
+            WAITS[where](memory)
+        except PeerLost as lost:
+            return str(lost), time.monotonic() - start
+        finally:
+            os.kill(memory.peers.pids[1], signal.SIGCONT)
+        return "", 0.0
+
+
+def held(memory):
+    with memory.lock(1, 0, 8):
+        pass
+
+
+WAITS = {
+    "meeting": lambda memory: memory.meet(MAIN),
+    "lock": held,
+    "collective": lambda memory: watched(dist.barrier(async_op=True), memory),
+    "call": lambda memory: Aside().bounded(lambda: time.sleep(5), memory, "a call"),
+}
+
+
+@pytest.mark.parametrize("where", WAITS)
+def test_a_device_that_is_stopped_is_named_long_before_the_timeout(pools, where):
+    message, seconds = pools(2).run(stands_still, where)[0]
+    assert re.fullmatch(rf"device 1 .* {SHORT:g} s: stopped \(pid \d+\)", message)
+    assert SHORT <= seconds < SHORT + 2
+
+
+HELD_UP = "kill -STOP {pid}; sleep {seconds}; kill -CONT {pid}"
+
+
+def comes_late(rank, seconds):
+    """Longer than a stopped one would have, and stopped itself now and then, as under a debugger or a scheduler."""
+    with memory_of(64, 600.0) as memory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patience, "HALTED", SHORT)
+        patch.setattr(patience, "LOOK_UP", SHORT / 5)
+        memory.meet(MAIN)
+        if rank == 1:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                subprocess.run(["sh", "-c", HELD_UP.format(pid=os.getpid(), seconds=SHORT / 2)], check=True)
+                time.sleep(SHORT / 2)
+        memory.meet(MAIN)
+        return True
+
+
+def test_a_device_that_lives_is_waited_for_though_it_stands_still_now_and_then(pools):
+    assert pools(2).run(comes_late, 3 * SHORT) == [True, True]
 
 
 def refused(rank, nbytes, unlike=False, failing=None):
