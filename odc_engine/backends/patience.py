@@ -48,7 +48,7 @@ class Patience:
 
     def over(self, peers: Awaited, devices: Sequence[int]) -> float:
         """0 as long as these are waited for, then after how many seconds they are not: those that a silent one is
-        given, or fewer where one stands still. Looks are counted, not seconds: who is stopped himself looks at nobody."""
+        given, or fewer where one stands still. That is counted in looks: who is stopped himself takes none."""
         if self.ended(peers.timeout):
             return peers.timeout
         if self.ended(self._next_look):

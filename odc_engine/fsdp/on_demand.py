@@ -27,7 +27,7 @@ from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer
 
 from odc_engine.backends.base import MAIN, PeerMemory
-from odc_engine.backends.patience import LIMIT, hinting
+from odc_engine.backends.patience import hinting
 from odc_engine.fsdp import afar, agreement, reached_parameters
 from odc_engine.fsdp.communication import Batch, Communication
 from odc_engine.fsdp.graph_breaks import uncompiled
@@ -48,6 +48,7 @@ from odc_engine.fsdp.retry.retry import Retry, alone
 from odc_engine.fsdp.scaling import scale
 from odc_engine.fsdp.transfers import Transfers, comes_ahead
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
+from odc_engine.fsdp.usual_timeout import usual_timeout
 from odc_engine.fsdp.versions import equal, no_rate, packed
 from odc_engine.memory.arena import Arena
 from odc_engine.memory.arenas import arena_on, memory_for
@@ -62,13 +63,15 @@ SKIPS = "OnDemand(check_finite=False) leaves it to who skips such steps, as scal
 class OnDemand(Communication):
     """Replaces a sharded model's all-gathers and reduce-scatters. Every device makes one, at the same time.
 
-    `meets` turns every transfer into a meeting of all devices, one lane for both: FSDP's collectives over the same
-    memory, as the rival to compare with. `average`: gradients are means over devices, as stock FSDP2 gives them, not
-    sums. `trail`: a compute waits for the push that many positions back, since that one still holds a buffer (FSDP2 has
-    2; 1 waits for every push at once). `devices_per_node`, for hybrid sharding: so many consecutive devices hold all
-    weights and sums of gradients, gathers and pushes stay among them, and nodes exchange both once per minibatch. FSDP2
-    shards the model over all devices in any case. `far="hierarchical"`: new weights come into a node unit by unit from
-    the moment they are published, each device bringing its part, instead of all at once while everybody waits.
+    `timeout`: seconds after which a device that lives and is late is reported, torch's own where nobody says; one that
+    is gone is, at once. `meets` turns every transfer into a meeting of all devices, one lane for both: FSDP's
+    collectives over the same memory, as the rival to compare with. `average`: gradients are means over devices, as
+    stock FSDP2 gives them, not sums. `trail`: a compute waits for the push that many positions back, since that one
+    still holds a buffer (FSDP2 has 2; 1 waits for every push at once). `devices_per_node`, for hybrid sharding: so many
+    consecutive devices hold all weights and sums of gradients, gathers and pushes stay among them, and nodes exchange
+    both once per minibatch. FSDP2 shards the model over all devices in any case. `far="hierarchical"`: new weights
+    come into a node unit by unit from the moment they are published, each device bringing its part, instead of all at
+    once while everybody waits.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class OnDemand(Communication):
         *,
         memory: PeerMemory | None = None,
         accumulate: str | None = None,
-        timeout: float = LIMIT,
+        timeout: float | None = None,
         meets: bool = False,
         check_finite: bool = True,
         average: bool = False,
@@ -89,7 +92,8 @@ class OnDemand(Communication):
         if accumulate is not None and accumulate not in ACCUMULATE:
             raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
         with ExitStack() as opened:
-            self.memory = memory or memory_for(model, timeout, devices_of(model))
+            patience = usual_timeout(model) if timeout is None else timeout
+            self.memory = memory or memory_for(model, patience, devices_of(model))
             opened.callback(self.memory.close)
             self.model, self.rank, self.size = model, self.memory.rank, self.memory.size
             self.meets, self.recorder = meets, recorder or Silence()

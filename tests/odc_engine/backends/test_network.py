@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from odc_engine.backends import patience
 from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.collectives import watched
 from odc_engine.backends.network import Network
@@ -207,6 +208,37 @@ def test_of_those_who_do_not_come_who_stands_still_is_named(pools):
     devices, line = pools(3).run(one_stands_still)[0]
     assert devices == [1]
     assert re.search(r"no word for \d s, stopped", line)
+
+
+def one_is_mute(rank, seconds):
+    """All are patient: seconds are cut down, all but those of a silent device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patience, "HALTED", 0.5)
+        patch.setattr(patience, "LOOK_UP", 0.1)
+        patch.setattr(links, "MUTE", seconds)
+        patch.setattr(links, "STILL", seconds)
+        patch.setattr(links, "BEAT", 0.2 if rank == 0 else 1e9)  # nothing of it runs
+        net = Network(timeout=600.0)
+        began = time.monotonic()
+        found = told(lambda: net.meet(MAIN)) if rank == 0 else time.sleep(2.0)
+        waited = time.monotonic() - began
+        if rank == 1 and seconds > 1:
+            net.meet(MAIN)
+    net.close()
+    return found, waited
+
+
+def test_who_says_nothing_for_long_is_named_long_before_the_timeout(pools):
+    (devices, line), waited = pools(2).run(one_is_mute, 0.5)[0]
+    assert devices == [1]
+    assert re.search(r"did not come to a meeting within 0.5 s: no word for \d s, stopped", line)
+    assert 0.9 < waited < 2.0
+
+
+def test_who_says_nothing_for_a_while_is_waited_for(pools):
+    (found, waited), _ = pools(2).run(one_is_mute, 30.0)
+    assert found == ([], "None")
+    assert waited > 1.9
 
 
 def one_still_computes(rank):
