@@ -1,6 +1,7 @@
 """Options that several commands share, and what they mean."""
 
 import argparse
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -89,7 +90,21 @@ def job_of(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":
     )
     jobs.check_job(file, job)
     need_torch()
+    _tell_of_gpus(job)
     return file, job
+
+
+def _tell_of_gpus(job: "Job") -> None:
+    """Where the usual backend leaves them idle, which hardly anybody means. Once, however many devices start."""
+    import torch
+
+    from odc_engine.started import started
+
+    place, row = started(), job.backend
+    idle = torch.cuda.device_count() if row.device == backends.USUAL.device and not job.emulate else 0
+    if idle and (place is None or place.rank == 0):
+        words = f"GPUs are here ({idle}), and backend {row.name} computes on processors"
+        print(f"odc_engine: {words}; --backend {backends.usual('cuda').name} computes on GPUs", file=sys.stderr)
 
 
 def need_torch() -> None:

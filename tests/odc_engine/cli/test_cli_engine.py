@@ -173,3 +173,29 @@ def code_of(args: list[str]) -> int:
         return main(args)
     except SystemExit as stopped:
         return int(stopped.code or 0)
+
+
+IDLE = "odc_engine: GPUs are here (8), and backend shm computes on processors; --backend cuda_ipc computes on GPUs\n"
+GPUS = {
+    "none": (0, (), {}, ""),
+    "left idle": (8, (), {}, IDLE),
+    "of threads": (8, ("--backend", "threads"), {}, IDLE.replace("shm", "threads")),
+    "used": (8, ("--backend", "threads", "--device", "cuda"), {}, ""),
+    "not asked for": (8, ("--emulate-compute", "--gpu", "a100"), {}, ""),
+    "told by the first": (8, (), {"RANK": "0"}, IDLE),
+    "told by the first alone": (8, (), {"RANK": "1"}, ""),
+}
+
+
+@pytest.mark.parametrize(("command", "case"), [*(("run", each) for each in GPUS), ("verify", "left idle")])
+def test_who_leaves_gpus_idle_is_told(monkeypatch, tmp_path, capsys, command, case):
+    """Before anything starts."""
+    count, asked, place, told = GPUS[case]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.setattr(f"odc_engine.runs.{command}.{command}", lambda *_: 0)
+    for name, value in ({"WORLD_SIZE": "4", "MASTER_ADDR": "here"} | place if place else {}).items():
+        monkeypatch.setenv(name, value)
+    schedule, _ = written(tmp_path, COUNTS)
+    output = ("-o", str(tmp_path / "timeline.npz")) if command == "run" else ()
+    assert code_of([command, schedule, "--sync", "on-demand", *asked, *output]) == 0
+    assert capsys.readouterr().err == told
