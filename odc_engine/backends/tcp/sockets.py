@@ -68,7 +68,8 @@ def connect(group: dist.ProcessGroup | None, count: Callable[[int], int]) -> dic
 def _listen() -> tuple[socket.socket, _Entrance]:
     at = own()
     try:
-        listener = socket.create_server((at, 0), backlog=_BACKLOG)
+        family = socket.AF_INET6 if ":" in at else socket.AF_INET
+        listener = socket.create_server((at, 0), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise InputError(f"no port at {at} ({error.strerror})", fix=FIX) from None
     return listener, _Entrance(at, listener.getsockname()[1], secrets.token_bytes(32))

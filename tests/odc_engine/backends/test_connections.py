@@ -122,6 +122,63 @@ def test_an_address_that_no_other_machine_reaches_is_the_last_one_taken(monkeypa
     assert address.own() == found
 
 
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="needs IPv6")
+
+
+def made_over_ipv6(rank):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sockets, "own", lambda: "::1")
+        only = sockets.connect(None, lambda _: 1)[1 - rank][0]
+    with only:
+        only.sendall(bytes([rank]))
+        return only.family == socket.AF_INET6, only.recv(1)
+
+
+@needs_ipv6
+def test_connections_are_made_over_ipv6_too(pools):
+    assert pools(2).run(made_over_ipv6) == [(True, b"\1"), (True, b"\0")]
+
+
+@needs_ipv6
+def test_a_store_may_have_an_address_of_ipv6():
+    assert address._towards("::1") == "::1"
+
+
+@pytest.mark.parametrize(
+    ("store", "elsewhere", "found"),
+    [("::1", "10.0.0.7", "10.0.0.7"), ("fd00::3", "10.0.0.7", "fd00::3"), ("::1", "127.0.0.1", "127.0.0.1")],
+)
+def test_a_loopback_is_the_last_one_taken_of_ipv6_too(monkeypatch, store, elsewhere, found):
+    monkeypatch.delenv(address.INTERFACE, raising=False)
+    monkeypatch.setattr(address, "_store_host", lambda: "head")
+    monkeypatch.setattr(address, "_towards", lambda host: store if host == "head" else elsewhere)
+    assert address.own() == found
+
+
+TABLE = """\
+fe8000000000000000fc00fffe000001 04 40 20 80     none0
+fd000000000000000000000000000002 04 40 00 82     none0
+fd000000000000000000000000000003 05 40 00 82     none1
+"""
+
+
+@pytest.mark.parametrize(("interface", "found"), [("none0", "fd00::2"), ("none1", "fd00::3")])
+def test_an_interface_may_have_addresses_of_ipv6_alone(monkeypatch, tmp_path, interface, found):
+    """One of its link alone would need the interface's name behind it, which is another on each machine."""
+    (tmp_path / "table").write_text(TABLE)
+    monkeypatch.setattr(address, "_IPV6", tmp_path / "table")
+    monkeypatch.setenv(address.INTERFACE, interface)
+    assert address.own() == found
+
+
 def test_a_machine_is_a_boot_with_its_pids_and_its_network(monkeypatch):
     mine = machines.here()
     assert mine == machines.here()
