@@ -3,14 +3,19 @@
 import argparse
 from typing import Any
 
+from odc_engine import backends
 from odc_engine.cli import options
+from odcsim.errors import InputError
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("doctor", help="what is installed, what this machine can run, and why not")
     parser.add_argument("--gpu-selftest", action="store_true", help="try on this GPU what the engine relies on")
     parser.add_argument("--model", metavar="M", help="ask, too, whether what is set up suffices for it")
-    parser.add_argument("--devices", type=options.whole, default=8, metavar="N", help="on so many devices (8)")
+    parser.add_argument("--devices", type=options.whole, metavar="N", help="on so many devices (8)")
+    names = dict.fromkeys(row.name for row in backends.ROWS if row.says)
+    parser.add_argument("--backend", choices=tuple(names), help="exit with 1, too, where it cannot run here")
+    options.add_device(parser)
     options.add_json(parser)
     parser.set_defaults(run=_run)
 
@@ -22,6 +27,10 @@ def _run(args: argparse.Namespace) -> int:
         return selftest(args.json)
     from odc_engine.doctor import abilities
 
-    findings = abilities.examine(args.model, args.devices)
+    if args.device != backends.USUAL.device and not args.backend:
+        raise InputError(f"--device {args.device} without --backend", fix="say which, or leave --device out")
+    row = backends.chosen(args.backend, args.device) if args.backend else None
+    asked = abilities.Inquiry(row, args.model, args.devices or 0)
+    findings = abilities.examine(asked)
     print(abilities.as_json(findings) if args.json else abilities.as_text(findings))
-    return 0
+    return int(abilities.at_fault(findings, asked))

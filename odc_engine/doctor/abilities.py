@@ -7,19 +7,17 @@ import json
 import os
 import platform
 import shutil
+import socket
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from odc_engine import backends
-from odc_engine.backends.backend import Backend
-from odc_engine.doctor import environment
+from odc_engine.backends.backend import Backend, Processes
+from odc_engine.doctor import environment, network, pairs, room
 from odc_engine.doctor.environment import Facts
 from odc_engine.doctor.finding import Finding
 from odc_engine.errors import FOR_ENGINE, FOR_GPUS
-from odc_engine.memory.spare import room_for
 from odc_engine.places import mps
-from odcsim import catalog
-from odcsim.errors import InputError
 
 PACKAGES = ("odcsim", "numpy", "torch", "triton", "nvshmem4py-cu13", "nvidia-nvshmem-cu13", "transformers")
 
@@ -32,27 +30,60 @@ HOOKS = (
 )
 
 
-def examine(model: str | None = None, devices: int = 8) -> list[Finding]:
-    """`model`: ask, too, whether it fits what is set up, on so many devices."""
-    abilities = _abilities()
-    findings = [*_machine(), *_packages(), *abilities, *_environment(model, devices)]
-    return [*findings, *_backends({a.name: a for a in abilities})]
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """What `doctor` is asked for beside what is there."""
+
+    backend: Backend | None = None  # that shall run
+    model: str | None = None
+    devices: int = 0  # in all; 0: nobody said
+
+    @property
+    def of_model(self) -> int:
+        return self.devices or 8
 
 
-def _environment(model: str | None, devices: int) -> list[Finding]:
-    env = dict(os.environ)
-    facts = Facts(env, _gpus(), _arena(model, devices) if model else None, mps.up(env))
+NOTHING = Inquiry()
+
+
+def examine(asked: Inquiry = NOTHING) -> list[Finding]:
+    """All but backends are of this machine alone."""
+    abilities, facts = _abilities(), _facts(asked)
+    links = pairs.examine(facts.gpus)
+    cards = network.examine() if facts.across else []
+    rooms = room.examine(asked.model, asked.of_model, facts.gpus, _bytes_of_gpu()) if asked.model else ()
+    found = [*_machine(), *_packages(), *abilities, *links, *cards, *rooms, *variables(asked)]
+    return [*found, *_backends({each.name: each for each in (*abilities, *links, *cards)})]
+
+
+def at_fault(findings: list[Finding], asked: Inquiry = NOTHING) -> bool:
+    """Whether what shall run will not, or not as it should: a variable is wrong, the model fits in no way, or the
+    backend that was asked for is not there. What nobody asked for may be lacking."""
+    rooms = [f.ok for f in findings if f.area == "memory"]
+    wrong = any(not f.ok for f in findings if f.area == "environment") or (bool(rooms) and not any(rooms))
+    name = backends.label(asked.backend) if asked.backend else None
+    return wrong or any(not f.ok for f in findings if f.area == "backend" and f.name == name)
+
+
+def variables(asked: Inquiry = NOTHING) -> list[Finding]:
+    """What the environment means."""
+    facts = _facts(asked)
     return [*environment.examine(facts), *environment.daemon(facts)]
 
 
-def _arena(name: str, devices: int) -> int:
-    """Bytes of a device's arena in fp32 with a slot for everybody, and room for bytes that a network carries."""
-    if devices < 1:
-        raise InputError(f"{devices} devices", fix="give at least 1")
-    model = catalog.model(name)
-    shard = -(-model.parameters // devices)
-    largest = -(-max(model.layer_parameters, model.root_parameters) // devices)
-    return 4 * (shard + devices * shard) + 2 * room_for(4 * largest, devices - 1)
+def _facts(asked: Inquiry) -> Facts:
+    env = dict(os.environ)
+    arena = room.arena(asked.model, asked.of_model) if asked.model else None
+    interfaces = tuple(name for _, name in socket.if_nameindex())
+    return Facts(env, _gpus(), arena, mps.up(env), interfaces, _own_address(), asked.devices)
+
+
+def _own_address() -> str:
+    """What this machine's name means, as gloo looks it up where it is told no interface."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return ""
 
 
 def as_text(findings: list[Finding]) -> str:
@@ -113,8 +144,16 @@ def _backend(row: Backend, abilities: dict[str, Finding]) -> Finding:
         hooks = abilities["FSDP2 hooks"]
         return Finding("backend", name, found, hooks.ok and not lacks, hooks.advice if not hooks.ok else lacks)
     there = abilities["CUDA"].ok
-    advice = lacks if there else "needs an NVIDIA GPU"
-    return Finding("backend", name, found, there and not lacks, advice)
+    advice = lacks or _without(row, abilities) if there else "needs an NVIDIA GPU"
+    return Finding("backend", name, found, there and not advice, advice)
+
+
+def _without(row: Backend, abilities: dict[str, Finding]) -> str:
+    """What its devices do not reach each other without, "" where all is there or nobody says."""
+    if not isinstance(row, Processes) or not row.one_sided:
+        return ""
+    needs = abilities.get(network.CARDS if row.across else pairs.REACH)
+    return f"needs {needs.name}: {needs.found}" if needs and not needs.ok else ""
 
 
 def _ability(name: str, ok: bool, used_for: str, advice: str) -> Finding:
@@ -168,6 +207,16 @@ def _gpus() -> int:
     except ImportError:
         return 0
     return torch.cuda.device_count()
+
+
+def _bytes_of_gpu() -> int:
+    """Of the smallest, 0 without one."""
+    count = _gpus()
+    if not count:
+        return 0
+    import torch
+
+    return min(int(torch.cuda.get_device_properties(gpu).total_memory) for gpu in range(count))
 
 
 def _cuda() -> Finding:

@@ -3,7 +3,7 @@
 Only variables that are set are spoken of. Of Slurm's many, those that the engine reads; of NVSHMEM's and NCCL's, all.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,6 +49,7 @@ MEANS = {
     "NCCL_SOCKET_IFNAME": "the network interface that NCCL starts over",
 }
 LIBRARIES = ("NVSHMEM_", "NCCL_")
+GLOO = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class Facts:
     gpus: int  # that torch sees
     arena: int | None = None  # bytes that a model needs on each device
     mps: bool = False  # its daemon is up
+    interfaces: tuple[str, ...] = ()  # networks of this machine; none: not asked
+    host: str | None = None  # the address that this machine's own name means, empty without one; None: not asked
+    devices: int = 0  # that somebody asks about; 0: nobody does
 
     def on(self, name: str) -> bool:
         return self.env.get(name, "0").lower() not in ("", "0", "false", "no", "off")
@@ -67,10 +71,12 @@ class Facts:
 
     @property
     def across(self) -> bool:
-        return self.place is not None and not self.place.one_machine
+        """Whether several machines are meant."""
+        more = 0 < self.gpus < self.devices and not self.mps
+        return more or (self.place is not None and not self.place.one_machine)
 
 
-Problem = tuple[str, str, str]  # a variable, what is wrong with it, the way out
+Problem = tuple[str, str, str]  # a variable, what is wrong with it, the way out; without one it is no fault
 
 
 def examine(facts: Facts) -> list[Finding]:
@@ -102,7 +108,7 @@ def _finding(facts: Facts, name: str, problem: tuple[str, str] | None) -> Findin
     value = facts.env.get(name)
     shown = "unset" if value is None else f"'{value}'"
     if problem is not None:
-        return Finding("environment", name, f"{shown}: {problem[0]}", False, problem[1])
+        return Finding("environment", name, f"{shown}: {problem[0]}", not problem[1], problem[1])
     return Finding("environment", name, f"{shown}: {MEANS.get(name, READ_BY_NONE).format(value=value)}", True)
 
 
@@ -120,16 +126,35 @@ def _slurm(facts: Facts) -> Iterator[Problem]:
     if "SLURM_PROCID" not in env:
         return
     if facts.place is not None and facts.place.by == "torchrun":
-        yield "SLURM_PROCID", "ignored: torchrun started this process", "nothing to do where torchrun runs under srun"
+        yield "SLURM_PROCID", "ignored: torchrun started this process", ""
     elif facts.place is None:
         what = "the script of a batch job, which is no device" if "SLURM_STEP_ID" not in env else "a task alone"
-        yield "SLURM_PROCID", f"ignored: {what}", "start devices by srun, or the engine starts its own here"
+        yield "SLURM_PROCID", f"ignored: {what}; srun starts devices, or the engine its own here", ""
 
 
 def _interfaces(facts: Facts) -> Iterator[Problem]:
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"):
-        if facts.across and facts.env.get(name, "").startswith("lo"):
+    for name in (GLOO, "NCCL_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"):
+        told = facts.env.get(name, "")
+        if facts.across and told.startswith("lo"):
             yield name, "no other machine can be reached over it", "unset it, or name the network's"
+        elif told and facts.interfaces and not _there(told, facts.interfaces, exact=name == GLOO):
+            yield name, f"no such interface here, but {', '.join(sorted(facts.interfaces))}", "name one of them"
+    if facts.across and GLOO not in facts.env and facts.host is not None:
+        if not facts.host:
+            yield GLOO, "this machine's name has no address, and gloo starts over it", "name the network's interface"
+        elif facts.host.startswith("127."):
+            problem = f"this machine's name means {facts.host}, and gloo starts over it: no other machine comes there"
+            yield GLOO, problem, "name the network's interface"
+
+
+def _there(told: str, interfaces: Sequence[str], *, exact: bool) -> bool:
+    """Gloo takes all that are named. The others take those that begin so, or are so (=), or begin otherwise (^)."""
+    names = [name.partition(":")[0] for name in told.lstrip("^=").split(",")]
+    if exact:
+        return set(names) <= set(interfaces)
+    whole, other = "=" in told[:2], told.startswith("^")
+    found = [any(one == name if whole else one.startswith(name) for name in names) for one in interfaces]
+    return not all(found) if other else any(found)
 
 
 def _gpus(facts: Facts) -> Iterator[Problem]:

@@ -10,6 +10,16 @@ import pytest
 
 from odc_engine.cli import main
 from odc_engine.doctor import abilities as doctor
+from odc_engine.doctor import network
+from odc_engine.doctor.environment import LIBRARIES, MEANS
+from odc_engine.doctor.finding import Finding
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch):
+    """Whatever is set where the tests run."""
+    for name in [name for name in os.environ if name in MEANS or name.startswith(LIBRARIES)]:
+        monkeypatch.delenv(name)
 
 
 def found(name: str) -> doctor.Finding:
@@ -97,3 +107,72 @@ def test_json_and_text_tell_the_same(capsys):
     text = capsys.readouterr().out
     assert all(name in text for name in names)
     assert not capsys.readouterr().err
+
+
+def line_of(text: str, name: str) -> str:
+    return next(line for line in text.splitlines() if line.split()[1:2] == [name])
+
+
+def test_what_shall_run_and_cannot_is_an_exit_status(capsys):
+    pytest.importorskip("torch")
+    assert main(["doctor", "--backend", "shm"]) == 0
+    assert main(["doctor", "--backend", "nvshmem"]) == main(["doctor", "--backend", "torch", "--device", "cuda"]) == 1
+    assert line_of(capsys.readouterr().out, "nvshmem").split()[0] == "no"
+    assert main(["doctor", "--device", "cuda"]) == 2
+    assert "--device cuda without --backend" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"])
+def test_an_interface_that_is_not_there_is_one(monkeypatch, capsys, name):
+    monkeypatch.setenv(name, "eth77")
+    assert main(["doctor"]) == 1
+    line = line_of(capsys.readouterr().out, name)
+    assert line.split()[0] == "no"
+    assert "no such interface here, but " in line
+    monkeypatch.setenv(name, "lo")
+    assert main(["doctor"]) == 0
+
+
+def test_a_model_is_told_of_though_nothing_is_set(capsys):
+    assert main(["doctor", "--model", "qwen3-8b", "--devices", "16"]) == 0
+    memory = capsys.readouterr().out.partition("memory:")[2]
+    assert [line_of(memory, name).split()[0] for name in ("locked", "slots", "hybrid")] == ["ok"] * 3
+
+
+def with_gpus(monkeypatch, count, each=85_000_000_000, links=(), cards=True):
+    """A machine that has so many, as torch and the driver would say."""
+    monkeypatch.setattr(doctor, "_gpus", lambda: count)
+    monkeypatch.setattr(doctor, "_bytes_of_gpu", lambda: each)
+    monkeypatch.setattr(doctor, "_cuda", lambda: Finding("ability", "CUDA", f"{count} x H100", True))
+    monkeypatch.setattr(doctor.pairs, "examine", lambda _gpus: list(links))
+    has = Finding("network", network.CARDS, "active: mlx5_0" if cards else "no device", cards, "" if cards else "load")
+    monkeypatch.setattr(network, "examine", lambda: [has])
+    monkeypatch.setattr(doctor, "_own_address", lambda: "10.0.0.7")
+    for row in [row for row in doctor.backends.ROWS if row.device == "cuda"]:
+        monkeypatch.setattr(type(row), "lacks", lambda _row: "")
+
+
+def test_a_model_that_fits_in_no_way_is_one(monkeypatch, capsys):
+    with_gpus(monkeypatch, 8)
+    assert main(["doctor", "--model", "qwen3-8b", "--devices", "16"]) == 0
+    capsys.readouterr()
+    assert main(["doctor", "--model", "qwen3-32b", "--devices", "16"]) == 1
+    assert "more than a GPU's 85.0 GB" in line_of(capsys.readouterr().out, "hybrid")
+
+
+def test_gpus_that_reach_no_other_keep_cuda_ipc_from_running(monkeypatch, capsys):
+    torn = Finding("link", doctor.pairs.REACH, "2 of 2 ways lack it", False, "use NCCL")
+    with_gpus(monkeypatch, 2, links=[torn])
+    assert main(["doctor", "--backend", "cuda_ipc"]) == 1
+    assert line_of(capsys.readouterr().out, "cuda_ipc").endswith("needs peer access: 2 of 2 ways lack it")
+    assert main(["doctor", "--backend", "nvshmem"]) == 0
+    assert main(["doctor", "--backend", "torch", "--device", "cuda"]) == 0
+
+
+@pytest.mark.parametrize("cards", [True, False])
+def test_more_devices_than_gpus_mean_several_machines(monkeypatch, capsys, cards):
+    with_gpus(monkeypatch, 8, cards=cards)
+    assert main(["doctor", "--backend", "nvshmem", "--devices", "8"]) == 0
+    assert "InfiniBand" not in capsys.readouterr().out
+    assert main(["doctor", "--backend", "nvshmem", "--devices", "16"]) == (not cards)
+    assert "InfiniBand" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 from odc_engine.backends.nvshmem.heap import GRANULE, check_heap, heap_size, taken
 from odc_engine.cli import main
 from odc_engine.doctor import abilities as doctor
-from odc_engine.doctor import environment
+from odc_engine.doctor import environment, room
 from odc_engine.doctor.environment import Facts
 from odcsim.errors import InputError
 
@@ -18,8 +18,8 @@ ACROSS = TASKS | {"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
-def findings(env, gpus=8, arena=None):
-    found = environment.examine(Facts(env, gpus, arena))
+def findings(env, gpus=8, arena=None, **known):
+    found = environment.examine(Facts(env, gpus, arena, **known))
     assert len({f.name for f in found}) == len(found)
     return {f.name: f for f in found}
 
@@ -42,15 +42,20 @@ def test_the_libraries_others_are_told_too():
     assert len(found) == 2
 
 
+CARDS = {"interfaces": ("lo", "eth0", "ib0")}
 PROBLEMS = [
     ({"RANK": "0"}, {}, "RANK", "without WORLD_SIZE"),
     ({"WORLD_SIZE": "2"}, {}, "WORLD_SIZE", "without RANK"),
     (TORCHRUN | {"MASTER_ADDR": "localhost"}, {}, "MASTER_ADDR", "no other machine"),
-    (TORCHRUN | TASKS, {}, "SLURM_PROCID", "ignored: torchrun started"),
-    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}, {}, "SLURM_PROCID", "script of a batch job"),
-    (TASKS | {"SLURM_NTASKS": "1"}, {}, "SLURM_PROCID", "a task alone"),
     (ACROSS | {"GLOO_SOCKET_IFNAME": "lo"}, {}, "GLOO_SOCKET_IFNAME", "no other machine"),
     (ACROSS | {"NCCL_SOCKET_IFNAME": "lo"}, {}, "NCCL_SOCKET_IFNAME", "no other machine"),
+    ({"NCCL_SOCKET_IFNAME": "eth7"}, CARDS, "NCCL_SOCKET_IFNAME", "no such interface here, but eth0, ib0, lo"),
+    ({"NCCL_SOCKET_IFNAME": "=eth"}, CARDS, "NCCL_SOCKET_IFNAME", "no such interface"),
+    ({"NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME": "eth7"}, CARDS, "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "no such interface"),
+    ({"GLOO_SOCKET_IFNAME": "eth"}, CARDS, "GLOO_SOCKET_IFNAME", "no such interface"),
+    ({"GLOO_SOCKET_IFNAME": "eth0,eth1"}, CARDS, "GLOO_SOCKET_IFNAME", "no such interface"),
+    (ACROSS, {"host": "127.0.1.1"}, "GLOO_SOCKET_IFNAME", "this machine's name means 127.0.1.1"),
+    (ACROSS, {"host": ""}, "GLOO_SOCKET_IFNAME", "this machine's name has no address"),
     ({"CUDA_VISIBLE_DEVICES": ""}, {"gpus": 0}, "CUDA_VISIBLE_DEVICES", "no GPU is left"),
     (TASKS | {"CUDA_VISIBLE_DEVICES": "0,1"}, {"gpus": 2}, "CUDA_VISIBLE_DEVICES", "4 devices share 2 GPUs"),
     ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {}, "CUDA_DEVICE_MAX_CONNECTIONS", "queue behind compute"),
@@ -74,6 +79,14 @@ def test_what_is_at_odds_is_named_with_the_way_out(env, facts, name, told):
 
 
 HARMLESS = [
+    ({"NCCL_SOCKET_IFNAME": "eth,en"}, CARDS),
+    ({"NCCL_SOCKET_IFNAME": "=ib0:4000"}, CARDS),
+    ({"NCCL_SOCKET_IFNAME": "^docker"}, CARDS),
+    ({"NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME": "ib"}, CARDS),
+    ({"GLOO_SOCKET_IFNAME": "eth0,ib0"}, CARDS),
+    (ACROSS | {"GLOO_SOCKET_IFNAME": "eth0"}, CARDS | {"host": "127.0.1.1"}),
+    (ACROSS, {"host": "10.0.0.7"}),
+    (TASKS, {"host": "127.0.1.1"}),
     (TORCHRUN | {"MASTER_ADDR": "gpu01"}, {}),
     (TORCHRUN | {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, {}),
     (ACROSS, {}),
@@ -89,6 +102,20 @@ HARMLESS = [
 @pytest.mark.parametrize(("env", "facts"), HARMLESS)
 def test_what_is_in_order_is_not_complained_of(env, facts):
     assert all(f.ok for f in findings(env, **facts).values())
+
+
+IGNORED = [
+    (TORCHRUN | TASKS, "torchrun started"),
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}, "script of a batch job"),
+    (TASKS | {"SLURM_NTASKS": "1"}, "a task alone"),
+]
+
+
+@pytest.mark.parametrize(("env", "told"), IGNORED)
+def test_what_is_ignored_is_told_and_no_fault(env, told):
+    finding = findings(env)["SLURM_PROCID"]
+    assert finding.ok
+    assert f"ignored: {told}" in finding.found or told in finding.found
 
 
 @pytest.mark.parametrize(
@@ -123,7 +150,7 @@ def clean(monkeypatch):
 def test_doctor_asks_for_a_model_s_heap(monkeypatch, capsys):
     monkeypatch.setenv("NVSHMEM_SYMMETRIC_SIZE", "1G")
     for model, good in (("nano", True), ("qwen3-8b", False)):
-        assert main(["doctor", "--model", model, "--devices", "16", "--json"]) == 0
+        assert main(["doctor", "--model", model, "--devices", "16", "--json"]) == (not good)
         printed = json.loads(capsys.readouterr().out)["findings"]
         [finding] = [f for f in printed if f["area"] == "environment"]
         assert finding["name"] == "NVSHMEM_SYMMETRIC_SIZE"
@@ -137,7 +164,7 @@ def test_a_model_s_arena_is_the_one_that_the_engine_asks_for(pools):
     """Within a hundredth: units begin at round places."""
     pytest.importorskip("torch")
     asked = pools(2).run(arena_of, "nano")[0]
-    assert doctor._arena("nano", 2) == pytest.approx(asked, rel=0.3)
+    assert room.arena("nano", 2) == pytest.approx(asked, rel=0.3)
 
 
 def arena_of(_rank, name):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from odc_engine.doctor import abilities
+from odc_engine.doctor import room
 from odc_engine.memory.arena import UnitShape
 from odc_engine.memory.far import FarArena
 from odc_engine.memory.spare import ROOM
@@ -33,5 +33,5 @@ def test_the_doctor_says_what_an_arena_asks_for(name, devices):
     parts = [-(-parameters // devices) for parameters in of_units]
     shapes = [UnitShape(f"unit {i}", n, n, torch.float32) for i, n in enumerate(parts)]
     nbytes = asked(shapes, devices)
-    assert abilities._arena(name, devices) == pytest.approx(nbytes, rel=0.01)
+    assert room.arena(name, devices) == pytest.approx(nbytes, rel=0.01)
     assert nbytes - 4 * sum(parts) * (1 + devices) < 2 * ROOM + (1 << 23)
