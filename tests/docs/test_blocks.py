@@ -24,7 +24,8 @@ LANGUAGES = {"console", "sh", "python", "text", "toml", "json", "jsonl", "csv", 
 PARSERS = {"odcsim": odcsim.cli.build_parser, "odc_engine": odc_engine.cli.build_parser}
 PYTHON = {"python", "pytest", "torchrun"}  # the program is among their words
 # Not ours, or not here yet.
-OTHERS = set("ssh pip source eval export echo sbatch kubectl nvidia-cuda-mps-control gpu-kit/run".split())
+OTHERS = set("ssh pip source eval export echo head srun sbatch kubectl nvidia-cuda-mps-control gpu-kit/run".split())
+OTHERS |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/launch").glob("*.sh")}
 MADE = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 TESTS = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/docs").glob("*.py"))
 
