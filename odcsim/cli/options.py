@@ -128,7 +128,7 @@ def setting_of(args: argparse.Namespace) -> "Setting":
 
 def limited(question: Question) -> "Setting":
     """Its setting. Who looks for a token limit tells how far that is."""
-    from odcsim.decide import limit
+    from odcsim.decide import limit, sharding
     from odcsim.decide.asking import setting_of as setting
     from odcsim.support.progress import progress
 
@@ -136,7 +136,7 @@ def limited(question: Question) -> "Setting":
         return setting(question)
     found = setting(question, limited=False)
     with progress("choosing a token limit", len(limit.SIDES) * len(limit.limits(found))) as advance:
-        return limit.chosen(found, advance=advance)
+        return sharding.limited(found, advance=advance)
 
 
 def loaded(args: argparse.Namespace, source: str, *, without: Collection[str] = ()) -> "Trace":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from odcsim.balance import SIMULATED
 from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
-from odcsim.decide import fixed, room, sharding, stock_words
+from odcsim.decide import fixed, room, stock_words
 from odcsim.decide.answer import NOTABLE, Basis
 from odcsim.decide.remedies import remedies
 from odcsim.profile import Profile
@@ -205,9 +205,7 @@ def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
     full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in _rivals(comparison)}
     rival = min(full, key=lambda name: full[name])
     longer = full[rival] / chosen.makespan_seconds
-    room_for = sharding.squeezed(comparison.setting)
-    more = [room_for] if room_for else []
-    return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long.", *more]
+    return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long."]
 
 
 def _rivals(comparison: Comparison) -> list[Row]:

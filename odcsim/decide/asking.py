@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from odcsim.catalog import fits
-from odcsim.decide import limit, sharding, stock
+from odcsim.decide import sharding, stock
 from odcsim.decide.setting import Setting, cost_of
 from odcsim.decide.words import ASK
 from odcsim.errors import InputError
@@ -45,7 +45,7 @@ def setting_of(question: Question, *, limited: bool = True) -> Setting:
     tokens, batch, model = question.max_tokens or 0, question.global_batch or 0, question.model
     asked = Setting(lengths_of(question), cost, share, tokens, model_asked=model, global_batch=batch, **terms)
     setting = sharding.settled(asked)
-    return limit.chosen(setting) if limited and question.max_tokens is None else setting
+    return sharding.limited(setting) if limited and question.max_tokens is None else setting
 
 
 def lengths_of(question: Question) -> Trace:

@@ -15,7 +15,7 @@ import numpy as np
 from odcsim import catalog
 from odcsim.balance import advised, standing_for
 from odcsim.cost import Cost
-from odcsim.decide import limit, room
+from odcsim.decide import room, sharding
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import setting_of
 from odcsim.decide.evaluate import Planner, least_trusted, simulated
@@ -136,7 +136,7 @@ def _lead(asked: Question) -> Lead:
 
     def of(setting: Setting) -> float | None:
         try:
-            return lead(limit.chosen(setting) if asked.max_tokens is None else setting)
+            return lead(sharding.limited(setting) if asked.max_tokens is None else setting)
         except InputError:
             return None  # such as a trace too short for so many samples
 

@@ -17,8 +17,13 @@ def question(setting: Setting, *, limited: bool) -> str:
         f"Lead of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on {cost.cluster.devices} x "
         f"{cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
         f"One thing is changed at a time; a lead of {NOTABLE:.2f} or more pays.\n"
-        f"{fixed.sentence(setting, limited=limited)}"
+        f"{fixed.sentence(setting, limited=limited)}{_anew(setting)}"
     )
+
+
+def _anew(setting: Setting) -> str:
+    """What is held only where nothing is changed."""
+    return " Where something is changed, sharding is by the same rule." if setting.sharded_by else ""
 
 
 def answer(curves: Sequence[Curve]) -> str:

@@ -4,7 +4,7 @@ A comparison has one limit for all of its rows, so it is the one by which neithe
 over their own best. Whichever is ahead there is ahead for a reason.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from odcsim.balance import standing_for
@@ -27,15 +27,20 @@ def chosen(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> S
     tried = limits(setting)
     if len(tried) < 2:
         return setting
-    enough = max(1, FEW * MANY // max(MANY, setting.minibatch))
     try:
-        minibatches = drawn(replace(setting, minibatches=min(enough, setting.minibatches)))
+        every = seconds(setting, tried, advance=advance)
     except InputError:
         return setting  # whoever draws refuses, and says what
-    every = [[_seconds(setting, side, limit, minibatches, advance) for limit in tried] for side in SIDES]
-    worst = [max(seconds[i] / min(seconds) for seconds in every) for i in range(len(tried))]
+    worst = [max(side[i] / min(side) for side in every) for i in range(len(tried))]
     best = next(i for i, regret in enumerate(worst) if regret <= SAME * min(worst))
     return replace(setting, max_tokens=tried[best], limits_tried=len(tried))
+
+
+def seconds(setting: Setting, tried: Sequence[int], *, advance: Callable[[], None] = lambda: None) -> list[list[float]]:
+    """Of each side at each of these limits, by its best balancer on a few minibatches."""
+    enough = max(1, FEW * MANY // max(MANY, setting.minibatch))
+    minibatches = drawn(replace(setting, minibatches=min(enough, setting.minibatches)))
+    return [[_seconds(setting, side, limit, minibatches, advance) for limit in tried] for side in SIDES]
 
 
 def limits(setting: Setting) -> tuple[int, ...]:

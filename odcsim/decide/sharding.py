@@ -3,18 +3,20 @@
 Full sharding moves all weights between nodes twice in every microbatch, and all gradients once. Under hybrid sharding a
 node holds both whole, so that one exchange in a minibatch is all that passes between nodes. It is usual wherever there
 are several nodes and memory holds it on both sides, those who meet and those who do not: a lead is nothing where the
-rival was left no room. Inside one node it is full sharding.
+rival was left no room. Where it holds it with less room for microbatches, seconds decide. Inside one node it is full.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from odcsim.cost import Cost
-from odcsim.decide import room, stock
-from odcsim.decide.limit import SIDES, limits
+from odcsim.decide import limit, room, stock
+from odcsim.decide.answer import NEAR
+from odcsim.decide.limit import SIDES
 from odcsim.decide.setting import Setting
+from odcsim.errors import InputError
 from odcsim.neighbours.neighbour import lacking
 from odcsim.question import Question
 from odcsim.recipe import BY_RULE
@@ -63,18 +65,36 @@ def chosen(cost: Cost, held: Held, trainer: str | None = None) -> tuple[Cost, st
     return cost.by(sharding="full" if against else "hybrid"), against or USUAL
 
 
-def squeezed(setting: Setting) -> str:
-    """What hybrid sharding leaves less room for, where the rule took it and the limit was looked for: the answer of
-    full sharding may be another."""
-    if setting.sharded_by != USUAL or not setting.limits_tried:
-        return ""
-    ours, full = (limits(one)[-1:] or (0,) for one in (setting, replace(setting, cost=of_run(setting).cost)))
-    if full[0] <= ours[0]:
-        return ""
-    words = (
-        f"Memory leaves room for {full[0]:,} tokens in a microbatch under full sharding and {ours[0]:,} under hybrid"
-    )
-    return f"{words}, which may be the slower for it: ask with --sharding full, too."
+def limited(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:
+    """The setting with its limit chosen. Where hybrid is by the rule, and has no room for full sharding's limit, it is the
+    one of the two by which neither side loses much over its own best, as limits are chosen, too."""
+    ours = limit.chosen(setting, advance=advance)
+    if setting.sharded_by != USUAL:
+        return ours
+    full = of_run(setting)
+    held, most = (max(limit.limits(one), default=0) for one in (setting, full))
+    if not held or most <= held or (theirs := limit.chosen(full)).limit <= held:
+        return ours
+    return _better(ours, theirs, held)
+
+
+def _better(hybrid: Setting, full: Setting, held: int) -> Setting:
+    """Of these, where hybrid sharding holds no more tokens than that."""
+    try:
+        sides = zip(*(limit.seconds(one, [one.limit]) for one in (hybrid, full)), strict=True)
+    except InputError:
+        return hybrid  # whoever draws refuses, and says what
+    times = [ours[0] / theirs[0] for ours, theirs in sides]  # as long under hybrid as under full
+    lost, gained = max(1.0, *times), 1 / min(1.0, *times)
+    room_for = f"at most {held:,} tokens in a microbatch"
+    if lost > NEAR * gained:
+        why = f"hybrid leaves memory for {room_for} and would take up to {lost:.2f} times as long"
+        return replace(full, sharded_by=f"{why}; --sharding hybrid is the other")
+    if lost <= NEAR:
+        return hybrid
+    side = SIDES[times.index(lost)]
+    squeezed = f"though it leaves memory for {room_for}, so that {side} takes {lost:.2f} times as long"
+    return replace(hybrid, sharded_by=f"usual between nodes, {squeezed}; --sharding full is the other")
 
 
 def as_ran(question: Question) -> Question:
@@ -97,7 +117,8 @@ def _against(cost: Cost, held: Held, trainer: str | None) -> str:
         return f"{asked.name}'s settings do not say hybrid"
     need = _needed(hybrid, held)
     if capacity.level(need) > min(capacity.level(_needed(full, held)), capacity.TIGHT):
-        return f"hybrid would take {capacity.told(need)} of memory per device"
+        tight = ", which is tight" if capacity.tight(need) else ""
+        return f"hybrid would take {capacity.sized(need)} of memory per device{tight}"
     return ""
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from odcsim.catalog import fits
 from odcsim.cluster import Cluster
-from odcsim.decide import limit, stock
+from odcsim.decide import sharding, stock
 from odcsim.decide.asking import lengths_of, setting_of
 from odcsim.decide.setting import Setting
 from odcsim.decide.sweep import FACTORS
@@ -138,7 +138,7 @@ def _setting(asked: Asked) -> Setting:
     known = {"trace": asked.lengths, "max_tokens": asked.limit or 0, "recipe": asked.measured}
     usual = setting_of(Question(**words | known))
     setting = replace(usual, cost=replace(usual.cost, cluster=_cluster(asked, usual))) if asked.network else usual
-    return limit.chosen(setting) if asked.limit is None else setting
+    return sharding.limited(setting) if asked.limit is None else setting
 
 
 def _cluster(asked: Asked, setting: Setting) -> Cluster:

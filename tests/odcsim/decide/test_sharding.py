@@ -8,13 +8,13 @@ import pytest
 
 from odcsim import network
 from odcsim.cli import main
-from odcsim.decide import sharding
+from odcsim.decide import limit, sharding
 from odcsim.decide.asking import ask, asked, setting_of
 from odcsim.decide.comparison import compare
 from odcsim.decide.fixed import fixed, sentence
 from odcsim.neighbours import TRAINERS
 from odcsim.reading import load
-from odcsim.recipe import Recipe
+from odcsim.recipe import BY_RULE, Recipe
 from odcsim.results import capacity
 
 CHAT = "uniform:min=500,max=4000,samples=400"
@@ -135,13 +135,58 @@ def test_simulate_takes_what_compare_took(tmp_path, capsys, monkeypatch):
             assert f"Held fixed: {how} sharding (" in capsys.readouterr().out
 
 
-def test_where_full_sharding_has_room_for_fuller_microbatches_that_is_said():
-    words = {"gpu": "h100", "minibatch": 4, "minibatches": 2}
-    tight = ask("deepcoder-rl", "r1-distill-qwen-14b", devices=16, **words)
-    assert sharding.squeezed(tight).startswith("Memory leaves room for ")
-    assert sharding.squeezed(tight) in compare(tight, among=PAIRS, doubted=False).sentences()
-    roomy = ask(TRACE, "qwen2.5-1.5b", devices=16, **words)
-    assert roomy.cost.sharded == "hybrid"
-    assert not sharding.squeezed(roomy)
-    asked_for = ask("deepcoder-rl", "r1-distill-qwen-14b", devices=16, sharding="hybrid", **words)
-    assert not sharding.squeezed(asked_for)
+TIGHT = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 2}  # for a model of 14B: hybrid leaves less room
+SQUEEZED = "deepcoder-rl", "r1-distill-qwen-14b"
+
+
+def sides(one):
+    return [seconds[0] for seconds in limit.seconds(one, [one.limit])]
+
+
+@pytest.mark.parametrize("devices", [16, 32])
+@pytest.mark.parametrize("gpu", ["h100", "a100"])
+@pytest.mark.parametrize("nic", [25e9 / 8, None])
+def test_no_side_is_left_behind_by_the_room_that_the_rule_leaves_it(gpu, devices, nic):
+    """Neither loses more over its own best than it would by the other sharding, to a percent."""
+    asks = {how: settled(gpu, devices, nic, how) for how in (BY_RULE, "full", "hybrid")}
+    every = {how: sides(one) for how, one in asks.items()}
+    best = [min(seconds) for seconds in zip(*every.values(), strict=True)]
+    lost = {how: max(a / b for a, b in zip(seconds, best, strict=True)) for how, seconds in every.items()}
+    assert lost[BY_RULE] <= 1.01 * min(lost["full"], lost["hybrid"]) + 1e-9
+
+
+def settled(gpu, devices, nic, how):
+    known = {"trace": SQUEEZED[0], "model": SQUEEZED[1], "recipe": Recipe(sharding=how)}
+    one = setting_of(asked(known | TIGHT | {"gpu": gpu, "devices": devices}), limited=False)
+    cluster = replace(one.cost.cluster, nic_bandwidth=nic) if nic else one.cost.cluster
+    return sharding.limited(replace(one, cost=replace(one.cost, cluster=cluster)))
+
+
+def test_where_hybrid_leaves_a_side_too_little_room_it_is_full_and_every_door_says_why(capsys):
+    trace, model = load(SQUEEZED[0]), SQUEEZED[1]
+    usual, full = ask(trace, model, **TIGHT), ask(trace, model, **TIGHT, sharding="full")
+    assert without_reason(usual) == full
+    assert usual.sharded_by.startswith("hybrid leaves memory for at most ")
+    words = ["--model", model, "--gpu", "h100", "--devices", "16", "--json"]
+    for door in (["compare", "--minibatch", "4", "--minibatches", "2"], ["rl", "--prompts", "8", "--rollouts", "8"]):
+        assert main([door[0], SQUEEZED[0], *words, *door[1:]]) == 0
+        held = json.loads(capsys.readouterr().out)["held_fixed"]
+        assert held["sharding"] == "full"
+        assert held["sharding_because"].startswith(usual.sharded_by.partition(" and would")[0])
+
+
+def test_where_hybrid_costs_no_room_that_matters_it_stays():
+    roomy = ask(TRACE, "qwen2.5-1.5b", **TIGHT)
+    assert roomy.sharded_by == sharding.USUAL
+    asked_for = ask(*SQUEEZED, **TIGHT, sharding="hybrid")
+    assert asked_for.cost.sharded == "hybrid"
+    assert not asked_for.sharded_by
+
+
+def test_simulate_takes_full_where_compare_did_for_its_limit(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--model", SQUEEZED[1], "--gpu", "h100", "--devices", "16", "--minibatch", "4", "--minibatches", "2"]
+    assert main(["balance", SQUEEZED[0], "--balancer", "lb-micro", *words, "-o", "a.jsonl"]) == 0
+    run = ["simulate", "a.jsonl", "--sync", "collective", "--gpu", "h100", "--executor", "analytic", "-o", "a.npz"]
+    assert main(run) == 0
+    assert "Held fixed: full sharding (" in capsys.readouterr().out
