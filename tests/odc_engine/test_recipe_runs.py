@@ -16,8 +16,8 @@ FILE = file_of((1, 1))
 
 def test_a_job_is_by_the_recipe_that_is_asked_for():
     asked = {"sync": "collective", "accumulate": "slots", "dtype": "bfloat16", "recompute": "none", "prefetch": "none"}
-    assert job_of(FILE, **asked).recipe == Recipe(**asked)
-    assert job_of(FILE).recipe == Recipe()
+    assert job_of(FILE, **asked).recipe == Recipe(**asked, sharding="full")
+    assert job_of(FILE).recipe == Recipe(sharding="full")
     hybrid = job_of(FILE, sharding="hybrid", devices_per_node=2)
     assert (hybrid.cost.recipe.sharding, hybrid.recipe.sharding) == ("hybrid", "full")
 

@@ -19,7 +19,7 @@ STRONGER = ({"streams": "two"}, {"reshard": False}, {"streams": "two", "reshard"
 @pytest.fixture(scope="module")
 def asked():
     """Transfers between two nodes take about as long as compute, so that it matters how they are run."""
-    words = {"gpu": "h100", "devices": 16, "minibatch": 2, "minibatches": 6, "max_tokens": 3000}
+    words = {"gpu": "h100", "devices": 16, "minibatch": 2, "minibatches": 6, "max_tokens": 3000, "sharding": "full"}
     setting = ask("uniform:min=100,max=3000", "qwen3-0.6b", **words)
     cluster = setting.cost.cluster
     slow = replace(cluster, nic_bandwidth=cluster.nic_bandwidth / 20)

@@ -39,7 +39,7 @@ FIRST = (
         TRITON,
     ),
     Probe("kernels", "do the Triton kernels move the right bytes, and how fast", 65, f"{HERE}.kernels:probe", KERNELS),
-    Probe("large", "do they where slots pass 2 GiB, and elements 2^31", 30, f"{HERE}.kernels:large", KERNELS),
+    Probe("large", "do they where slots pass 2 GiB, and elements 2^31", 21, f"{HERE}.kernels:large", KERNELS),
     Probe(
         "partitions",
         "are green contexts of one split disjoint, and do they run at the same time",
@@ -57,7 +57,7 @@ FIRST = (
     Probe(
         "every-way",
         "do all syncs, sums and shardings, and a shared queue, give the gradients of one process",
-        65,
+        60,
         f"{HERE}.threads:every",
         PARTS,
     ),

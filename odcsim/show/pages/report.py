@@ -162,7 +162,9 @@ def _pair(comparison: Comparison, reply: Basis) -> list[str]:
 
 def _origins(comparison: Comparison) -> list[str]:
     setting, profile = comparison.setting, comparison.setting.cost.profile
-    recipe, usual = setting.cost.recipe, setting.cost.recipe.usual
+    recipe, usual = setting.cost.recipe, set(setting.cost.recipe.usual)
+    if setting.sharded_by or (setting.cost.cluster.nodes == 1 and recipe.sharding == "full"):
+        usual.add("sharding")  # by the rule
     known = inputs(setting) | {name: recipe.value(name) for name in ASKED}
     asked = [
         (name.replace("_", " "), _text(value) + (" (default)" if name in usual else ""))

@@ -1,6 +1,7 @@
 """The order in which a listener hears a model's phases, and waiting in place of computing."""
 
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -212,9 +213,10 @@ def test_another_pause_may_stand_for_computing(monkeypatch):
     monkeypatch.setattr(marks, "wait", lambda seconds: passed.append(("processor", seconds)))
     monkeypatch.setattr(streams, "pause", lambda seconds: passed.append(("GPU", seconds)))
     del passed[:]
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(passed.append(("on", device.index))))
     for device in (torch.device("cpu"), torch.device("cuda", 0)):
         streams.place_of(device).wait(2.0)
-    assert passed == [("processor", 2.0), ("GPU", 2.0)]
+    assert passed == [("processor", 2.0), ("on", 0), ("GPU", 2.0)]
 
 
 @pytest.fixture

@@ -139,11 +139,11 @@ def refused(rank: int, case: Case, computed: Callable, rows, point: int, how: di
 
 
 NOTHING, DROP = "nothing was refused", "drop the minibatch with publish() on all devices"
-LATE = 400  # an operation in the middle of the backward pass
+LATE = 300  # an operation in the middle of the backward pass
 REFUSALS = {
     "dropout": (CASE.but(model=Drops), loss, batch(0), LATE, "dropout would draw others"),
     "a buffer": (CASE.but(model=Counts), loss, batch(0), LATE, "changes buffer seen"),
-    "two forward passes": (CASE, twice, batch(0), 700, "used more than once"),
+    "two forward passes": (CASE, twice, batch(0), 600, "used more than once"),
     "one sample": (CASE, loss, {name: value[:1] for name, value in batch(0).items()}, LATE, "of one sample"),
 }
 

@@ -126,7 +126,7 @@ def test_legs_have_names_of_their_own_and_run_what_the_backend_can(backend, quic
     assert all(leg.emulate or leg.file.header.devices in (1, COUNTS[0]) for leg in found)
     for leg in found:
         job = profile._job(survey, leg)
-        assert (job.backend.name, job.recipe, job.emulate) == (backend, leg.recipe, leg.emulate)
+        assert (job.backend.name, job.recipe, job.emulate) == (backend, leg.recipe.sharded("full"), leg.emulate)
         assert job.recipe.recomputes == (not leg.name.startswith("kept"))
 
 

@@ -172,7 +172,7 @@ def test_a_prediction_with_it_is_not_held_against_a_run_without(timeline):
 
 
 def test_a_timeline_carries_it_and_an_old_one_had_it(timeline, tmp_path):
-    without = replace(timeline, about=replace(timeline.about, recipe=by(False)))
+    without = replace(timeline, about=replace(timeline.about, recipe=by(False).sharded("full")))
     write(without, tmp_path / "t.npz")
     assert read(tmp_path / "t.npz").about == without.about
     with np.load(tmp_path / "t.npz") as columns:
