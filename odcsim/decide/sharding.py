@@ -66,8 +66,8 @@ def chosen(cost: Cost, held: Held, trainer: str | None = None) -> tuple[Cost, st
 
 
 def limited(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:
-    """The setting with its limit chosen. Where hybrid is by the rule, and has no room for full sharding's limit, it is the
-    one of the two by which neither side loses much over its own best, as limits are chosen, too."""
+    """The setting with its limit chosen. Where hybrid is by the rule and has no room for full sharding's limit, seconds
+    choose between the two as between limits: neither side is to lose much over its own best."""
     ours = limit.chosen(setting, advance=advance)
     if setting.sharded_by != USUAL:
         return ours
