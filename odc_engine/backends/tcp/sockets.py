@@ -6,20 +6,24 @@ other through their process group. Afterwards nobody can connect any more.
 
 import os
 import secrets
+import selectors
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from weakref import WeakSet
 
 import torch.distributed as dist
 
+from odc_engine.backends.patience import Patience
 from odc_engine.backends.shm.files import agreed
 from odc_engine.backends.tcp.address import FIX, own
 from odcsim.errors import InputError
 
 COMES = 20.0  # seconds that a device waits for another to connect
+GREETS = 1.0  # and for the rest of a greeting, which is one packet
 UNANSWERED = 5.0  # seconds after which a network that answers nothing is taken for gone
 _HELLO = struct.Struct("<32sii")
 _BACKLOG = 4096
@@ -57,11 +61,13 @@ def connect(group: dist.ProcessGroup | None, count: Callable[[int], int]) -> dic
 
         def attempt() -> dict[int, list[socket.socket]]:
             for device in below:
-                made[device] = [_call(device, doors[device], rank, n) for n in range(count(device))]
+                made[device] = []
+                for number in range(count(device)):
+                    made[device].append(_call(device, doors[device], rank, number))
             made.update(_answered(listener, door, {device: count(device) for device in above}))
             return made
 
-        with _closing_on_error(made):
+        with _closing_on_error(lambda: chain.from_iterable(made.values())):
             return agreed(group, attempt)
 
 
@@ -86,25 +92,60 @@ def _call(device: int, door: _Entrance, rank: int, number: int) -> socket.socket
 
 
 def _answered(listener: socket.socket, door: _Entrance, expected: dict[int, int]) -> dict[int, list[socket.socket]]:
+    """No device is waited for longer because strangers come, or say nothing."""
     came: dict[tuple[int, int], socket.socket] = {}
     wanted = {(device, number) for device, count in expected.items() for number in range(count)}
-    listener.settimeout(COMES)
-    while missing := wanted - set(came):
-        try:
-            caller, _ = listener.accept()
-        except TimeoutError:
-            who = ", ".join(map(str, sorted({device for device, _ in missing})))
-            problem = f"devices {who} did not connect to {door.address} within {COMES:g} s"
-            raise InputError(problem, fix=FIX) from None
-        if (who_and_which := _greeting(caller, door.secret)) in missing:
-            came[who_and_which] = _ready(caller)
-        else:
-            caller.close()  # a stranger
+    patience = Patience()
+    with closing(_Callers(listener)) as callers, _closing_on_error(came.values):
+        while missing := wanted - set(came):
+            if patience.ended(COMES):
+                who = ", ".join(map(str, sorted({device for device, _ in missing})))
+                raise InputError(f"devices {who} did not connect to {door.address} within {COMES:g} s", fix=FIX)
+            for caller in callers.that_speak(COMES - patience.used):
+                if (who_and_which := _greeting(caller, door.secret)) in missing:
+                    came[who_and_which], patience = _ready(caller), Patience()
+                else:
+                    caller.close()  # a stranger
     return {device: [came[device, number] for number in range(count)] for device, count in expected.items()}
 
 
+class _Callers:
+    """Who has come to a listener and has not said yet who it is."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._selector = selectors.DefaultSelector()
+        listener.setblocking(False)
+        self._listener = listener
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._silent: set[socket.socket] = set()
+
+    def that_speak(self, limit: float) -> list[socket.socket]:
+        """They are whoever called's to close."""
+        ready = {key.fd for key, _ in self._selector.select(max(0.0, limit))}
+        if self._listener.fileno() in ready:
+            self._let_in()
+        speaking = [caller for caller in self._silent if caller.fileno() in ready]
+        for caller in speaking:
+            self._selector.unregister(caller)
+        self._silent.difference_update(speaking)
+        return speaking
+
+    def _let_in(self) -> None:
+        try:
+            caller, _ = self._listener.accept()
+        except OSError:
+            return  # it has left again
+        self._silent.add(caller)
+        self._selector.register(caller, selectors.EVENT_READ)
+
+    def close(self) -> None:
+        self._selector.close()
+        for caller in self._silent:
+            caller.close()
+
+
 def _greeting(caller: socket.socket, secret: bytes) -> tuple[int, int]:
-    caller.settimeout(COMES)
+    caller.settimeout(GREETS)
     try:
         told, rank, number = _HELLO.unpack(caller.recv(_HELLO.size, socket.MSG_WAITALL))
     except (OSError, struct.error):
@@ -135,10 +176,10 @@ def end(made: Sequence[socket.socket]) -> None:
 
 
 @contextmanager
-def _closing_on_error(made: dict[int, list[socket.socket]]) -> Iterator[None]:
+def _closing_on_error(made: Callable[[], Iterable[socket.socket]]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for one in [one for several in made.values() for one in several]:
+        for one in made():
             one.close()
         raise

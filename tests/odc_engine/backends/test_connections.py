@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -53,6 +54,36 @@ def test_a_stranger_is_not_let_in_and_afterwards_nobody(pools):
         assert heard == {other: bytes([other, rank]) for other in range(3) if other != rank}
         assert late == "refused"
         assert told in ([], [b""])  # its connection was ended
+
+
+@pytest.mark.parametrize("says", [b"", b"guess"], ids=["nothing", "something"])
+def test_strangers_that_come_again_and_again_are_not_waited_for(monkeypatch, says):
+    """Nor does one that says nothing keep a device from being heard."""
+    monkeypatch.setattr(sockets, "COMES", 0.4)
+    monkeypatch.setattr(sockets, "own", lambda: "127.0.0.1")
+    listener, door = sockets._listen()
+    over, callers = threading.Event(), []
+
+    def come():
+        until = time.monotonic() + 5.0
+        while not over.is_set() and time.monotonic() < until:
+            callers.append(socket.create_connection((door.address, door.port)))
+            callers[-1].sendall(says)
+            if says:
+                callers[-1].shutdown(socket.SHUT_WR)
+            time.sleep(0.1)
+        ended.append(over.is_set())
+
+    strangers, ended = threading.Thread(target=come), []
+    strangers.start()
+    device = sockets._call(0, door, 1, 0)
+    with listener, pytest.raises(InputError, match=r"devices 2 did not connect to 127\.0\.0\.1 within"):
+        sockets._answered(listener, door, {1: 1, 2: 1})
+    over.set()
+    strangers.join()
+    for each in [device, *callers]:
+        each.close()
+    assert ended == [True]
 
 
 def one_ends_before_its_child(rank):
