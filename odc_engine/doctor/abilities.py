@@ -81,7 +81,7 @@ def _facts(asked: Inquiry) -> Facts:
 def _own_address() -> str:
     """What this machine's name means, as gloo looks it up where it is told no interface."""
     try:
-        return socket.gethostbyname(socket.gethostname())
+        return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
     except OSError:
         return ""
 

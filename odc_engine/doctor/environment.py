@@ -142,7 +142,7 @@ def _interfaces(facts: Facts) -> Iterator[Problem]:
     if facts.across and GLOO not in facts.env and facts.host is not None:
         if not facts.host:
             yield GLOO, "this machine's name has no address, and gloo starts over it", "name the network's interface"
-        elif facts.host.startswith("127."):
+        elif facts.host.startswith("127.") or facts.host == "::1":
             problem = f"this machine's name means {facts.host}, and gloo starts over it: no other machine comes there"
             yield GLOO, problem, "name the network's interface"
 

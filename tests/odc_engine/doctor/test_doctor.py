@@ -176,3 +176,17 @@ def test_more_devices_than_gpus_mean_several_machines(monkeypatch, capsys, cards
     assert "InfiniBand" not in capsys.readouterr().out
     assert main(["doctor", "--backend", "nvshmem", "--devices", "16"]) == (not cards)
     assert "InfiniBand" in capsys.readouterr().out
+
+
+def test_a_machine_s_name_may_mean_an_address_of_either_kind(monkeypatch):
+    known = {"six": [(None, None, None, "", ("fd00::7", 0, 0, 0))], "four": [(None, None, None, "", ("10.0.0.7", 0))]}
+
+    def looked_up(host, _port):
+        if host not in known:
+            raise doctor.socket.gaierror
+        return known[host]
+
+    monkeypatch.setattr(doctor.socket, "getaddrinfo", looked_up)
+    for name, address in (("six", "fd00::7"), ("four", "10.0.0.7"), ("nobody", "")):
+        monkeypatch.setattr(doctor.socket, "gethostname", lambda name=name: name)
+        assert doctor._own_address() == address
