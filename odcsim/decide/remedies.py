@@ -43,7 +43,7 @@ def remedies(setting: Setting) -> list[str]:
     if not limit:
         return []
     recipes, shorter = _chosen(setting, limit), _shorter(setting, limit)
-    alone = [*_smaller(setting, limit), *recipes, *_more(setting, limit), *shorter]
+    alone = [*_everywhere(setting, limit), *_smaller(setting, limit), *recipes, *_more(setting, limit), *shorter]
     return alone or [*_together(setting, limit)]
 
 
@@ -67,6 +67,14 @@ def _fullest(trace: Trace, cutoff: int) -> int:
     if trace.bundle is None:
         return cutoff
     return replace(trace, lengths=trace.lengths.clip(max=cutoff), loss=None).fullest
+
+
+def _everywhere(setting: Setting, limit: float) -> Iterator[str]:
+    """A shard of everything on each device, where nodes hold all of it."""
+    if setting.cost.sharded == "hybrid":
+        longest = setting.trace.longest
+        total = room.needed(_leanest(setting).by(sharding="full"), _tokens(setting, longest), longest).total
+        yield from _fitting("--sharding full", total, limit)
 
 
 def _smaller(setting: Setting, limit: float) -> Iterator[str]:

@@ -12,6 +12,7 @@ from odcsim.decide import limit, sharding
 from odcsim.decide.asking import ask, asked, setting_of
 from odcsim.decide.comparison import compare
 from odcsim.decide.fixed import fixed, sentence
+from odcsim.decide.remedies import misfits, remedies
 from odcsim.neighbours import TRAINERS
 from odcsim.reading import load
 from odcsim.recipe import BY_RULE, Recipe
@@ -190,3 +191,10 @@ def test_simulate_takes_full_where_compare_did_for_its_limit(tmp_path, capsys, m
     run = ["simulate", "a.jsonl", "--sync", "collective", "--gpu", "h100", "--executor", "analytic", "-o", "a.npz"]
     assert main(run) == 0
     assert "Held fixed: full sharding (" in capsys.readouterr().out
+
+
+def test_where_hybrid_is_asked_for_and_does_not_fit_full_is_a_way_out():
+    asked_for = setting("qwen2.5-32b", devices=32, minibatch=4, max_tokens=4000, sharding="hybrid")
+    assert misfits(asked_for)
+    assert any(words.startswith("--sharding full") for words in remedies(asked_for))
+    assert not any("--sharding" in words for words in remedies(setting("qwen2.5-72b", sharding="full")))
