@@ -11,7 +11,9 @@ from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
 from odcsim.decide import fixed, room, stock_words
 from odcsim.decide.answer import NOTABLE, Basis
+from odcsim.decide.limit import limits
 from odcsim.decide.remedies import remedies
+from odcsim.decide.setting import Setting
 from odcsim.profile import Profile
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
@@ -204,8 +206,17 @@ def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
         return [words]
     full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in _rivals(comparison)}
     rival = min(full, key=lambda name: full[name])
-    longer = full[rival] / chosen.makespan_seconds
-    return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer:.2f} times as long."]
+    longer = f"{full[rival] / chosen.makespan_seconds:.2f} times as long{_roomier(comparison.setting)}"
+    return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer}."]
+
+
+def _roomier(setting: Setting) -> str:
+    """The limit that full sharding has room for beyond hybrid's, where no limit was given: it would not run at this."""
+    if setting.max_tokens and not setting.limits_tried:
+        return ""
+    full = replace(setting, cost=setting.cost.by(sharding="full"))
+    held, most = (max(limits(one), default=0) for one in (setting, full))
+    return f" at this limit, and has room for {most:,} tokens in a microbatch" if most > held else ""
 
 
 def _rivals(comparison: Comparison) -> list[Row]:

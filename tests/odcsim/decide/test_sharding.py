@@ -198,3 +198,11 @@ def test_where_hybrid_is_asked_for_and_does_not_fit_full_is_a_way_out():
     assert misfits(asked_for)
     assert any(words.startswith("--sharding full") for words in remedies(asked_for))
     assert not any("--sharding" in words for words in remedies(setting("qwen2.5-72b", sharding="full")))
+
+
+def test_full_sharding_beside_hybrid_is_said_to_have_room_for_more():
+    asked_for = ask(*SQUEEZED, **TIGHT, sharding="hybrid")
+    words = "times as long at this limit, and has room for "
+    assert any(words in said for said in compare(asked_for, among=PAIRS, doubted=False).sentences())
+    given = compare(replace(asked_for, limits_tried=0), among=PAIRS, doubted=False)
+    assert not any(words in said for said in given.sentences())
