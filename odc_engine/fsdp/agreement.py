@@ -26,7 +26,7 @@ def word(comes_for: int, refusal: InputError | None = None, *, steps: int = 0) -
 
 
 def _bytes(first: int, text: bytes) -> Tensor:
-    out = torch.zeros(SIZE, dtype=torch.uint8)
+    out = torch.zeros(SIZE, dtype=torch.uint8, device="cpu")
     out[0] = first
     kept = text[: SIZE - 2]
     out[1 : 1 + len(kept)] = torch.frombuffer(bytearray(kept), dtype=torch.uint8) if kept else out[1:1]

@@ -51,8 +51,8 @@ def spread(unit: Unit, packed: Tensor, reached: Sequence[bool], devices: int) ->
 
 def _columns(unit: Unit, reached: Sequence[bool]) -> Tensor:
     """Where the parameters that were reached lie in a device's part of the unit."""
-    sizes = torch.tensor([piece.numel for piece in unit.trainable])
-    return torch.repeat_interleave(torch.tensor(reached), sizes).nonzero().flatten()
+    sizes = torch.tensor([piece.numel for piece in unit.trainable], device="cpu")
+    return torch.repeat_interleave(torch.tensor(reached, device="cpu"), sizes).nonzero().flatten()
 
 
 class Late:

@@ -16,7 +16,7 @@ class ReachedParameters:
     """Of one minibatch."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
-        self._flags = [torch.zeros(len(unit.trainable), dtype=torch.uint8) for unit in units]
+        self._flags = [torch.zeros(len(unit.trainable), dtype=torch.uint8, device="cpu") for unit in units]
         self._unpushed = [[False] * len(unit.trainable) for unit in units]
 
     def note(self, unit: int, piece: int) -> None:
@@ -28,7 +28,7 @@ class ReachedParameters:
     def collect(self, unit: int) -> list[bool]:
         """Which of a unit's trainable parameters, since this was asked last: a push brings their gradients."""
         reached = self._unpushed[unit]
-        self._flags[unit] |= torch.tensor(reached, dtype=torch.uint8)
+        self._flags[unit] |= torch.tensor(reached, dtype=torch.uint8, device="cpu")
         self._unpushed[unit] = [False] * len(reached)
         return reached
 
@@ -37,7 +37,7 @@ class ReachedParameters:
 
     def flags(self) -> Tensor:
         """A byte for each trainable parameter of all units."""
-        return torch.cat(self._flags) if self._flags else torch.zeros(0, dtype=torch.uint8)
+        return torch.cat(self._flags) if self._flags else torch.zeros(0, dtype=torch.uint8, device="cpu")
 
 
 def watch(units: Sequence[Unit], now: Callable[[], ReachedParameters]) -> Callable[[], None]:

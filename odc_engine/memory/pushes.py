@@ -120,7 +120,7 @@ class AsTheyCame(Pushes):
                 into.copy_(total)
 
     def complete(self) -> None:
-        self._told.copy_(torch.tensor([self._held, SUM if self._held else 0], dtype=torch.int32))
+        self._told.copy_(torch.tensor([self._held, SUM if self._held else 0], dtype=torch.int32, device="cpu"))
         self._held = 0
 
     def total(self) -> Tensor:

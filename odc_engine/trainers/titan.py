@@ -167,13 +167,13 @@ class BalancedTexts(ABC):
     def _batch(self, portion: Portion) -> Batch:
         rows = [self._samples[i] for i in portion.places]
         longest = _up(max(len(row) for row in rows) - 1, self._multiple)
-        tokens = torch.zeros(len(rows), longest, dtype=torch.int64)
+        tokens = torch.zeros(len(rows), longest, dtype=torch.int64, device="cpu")
         labels = torch.full_like(tokens, IGNORED)
         for row, into, target in zip(rows, tokens, labels, strict=True):
-            into[: len(row) - 1] = torch.tensor(row[:-1])
+            into[: len(row) - 1] = torch.tensor(row[:-1], device="cpu")
             if portion.share:
-                target[: len(row) - 1] = torch.tensor(row[1:])
-        positions = torch.arange(longest).expand(len(rows), -1).contiguous()
+                target[: len(row) - 1] = torch.tensor(row[1:], device="cpu")
+        positions = torch.arange(longest, device="cpu").expand(len(rows), -1).contiguous()
         return {"input": tokens, "positions": positions}, labels
 
     def state_dict(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def _copied(value: Any) -> Any:
     """On the host, some time: a copy to pinned memory waits for nothing."""
     if not isinstance(value, Tensor) or not value.is_cuda:
         return value
-    here = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    here = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True)
     return here.copy_(value.detach(), non_blocking=True)
 
 
@@ -52,7 +52,8 @@ def _held(kept: Mapping[str, Any], rows: int, width: int) -> tuple[tuple[int, ..
         return _labelled(labelled != IGNORED), rows * width
     if positions is None:
         return ((width,) * rows if mask is None else _counted(mask != 0)), rows * width
-    return _segments(torch.ones(rows, width, dtype=torch.bool) if mask is None else mask != 0, positions), rows * width
+    real = torch.ones_like(positions, dtype=torch.bool) if mask is None else mask != 0
+    return _segments(real, positions), rows * width
 
 
 def _flat(told: Any) -> list[int]:
@@ -70,7 +71,7 @@ def _flat_rows(value: Any, rows: int, width: int) -> Tensor | None:
 
 def _labelled(labelled: Tensor) -> tuple[int, ...]:
     """A row ends with its last label where nothing else tells."""
-    places = torch.arange(1, labelled.shape[1] + 1).expand_as(labelled)
+    places = torch.arange(1, labelled.shape[1] + 1, device=labelled.device).expand_as(labelled)
     return tuple(n for n in places.where(labelled, 0).amax(dim=1).tolist() if n)
 
 

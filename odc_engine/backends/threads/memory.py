@@ -26,7 +26,7 @@ class Team:
 
     def __init__(self, size: int, timeout: float = LIMIT) -> None:
         self.size, self.timeout = size, timeout
-        self.arenas: list[Tensor] = [torch.empty(0, dtype=torch.uint8)] * size
+        self.arenas: list[Tensor] = [torch.empty(0, dtype=torch.uint8, device="cpu")] * size
         self._boards: list[tuple[list[Any], list[Any]]] = [([None] * size, [None] * size) for _ in range(ROOMS)]
         self._came = [[0] * size for _ in range(ROOMS)]
         self._changed = threading.Condition()

@@ -1,5 +1,6 @@
 """The library in somebody else's training loop: fsdp.py's five lines, on modules that know nothing of it."""
 
+import contextlib
 import re
 
 import nets
@@ -99,3 +100,38 @@ def test_qwen2_trains_as_over_collectives(pools):
     rival = case.but(sync="collective", backend="torch")
     found, expected = (pools(2).run(work.trained, each, 10, timeout=180)[0] for each in (case, rival))
     assert work.error(found, expected) <= 1e-4
+
+
+def with_tensors_elsewhere(rank, case, elsewhere):
+    """As where `torch.set_default_device("cuda")` stands in a program: what is made without a device is not a
+    processor's. The loop makes its own there."""
+    model = case.fresh()
+    optimizer = torch.optim.SGD(work.shard(case, model).parameters(), lr=0.1)
+    torch.set_default_device(elsewhere)
+    try:
+        with contextlib.closing(work.communication(case, model)) as comm:
+            for number in range(2):
+                for m in range(case.counts[rank]):
+                    with torch.device("cpu"):
+                        value = case.loss(model, rank, m, number)
+                    value.backward()
+                comm.settle()
+                optimizer.step()
+                comm.publish()
+    finally:
+        torch.set_default_device(None)
+    return work.whole_parameters(model)
+
+
+ELSEWHERE = {
+    "on demand": Case(COUNTS),
+    "a parameter is skipped": Case(COUNTS, nets.Dropping, accumulate="slots"),
+    "collective": Case((2, 2, 2), nets.Dropping, sync="collective"),
+    "far": Case(COUNTS, backend="nvshmem", machines=(1, 2), accumulate="slots"),
+}
+
+
+@pytest.mark.parametrize("case", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_where_tensors_usually_are_made_is_nothing_to_the_engine(pools, case):
+    usual, elsewhere = (pools(3).run(with_tensors_elsewhere, case, device)[0] for device in ("cpu", "meta"))
+    assert work.error(elsewhere, usual) <= 1e-4

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from tiny_titan import balanced_data, texts
 
 from odc_engine.trainers.titan import IGNORED, _check
@@ -41,6 +42,13 @@ def test_a_device_without_samples_has_one_microbatch_that_counts_nothing():
     last = [minibatches(data(rank), 4)[3] for rank in range(2)]
     assert [len(minibatch) for minibatch in last] == [1, 1]
     assert sorted(bool((minibatch[0][1] != IGNORED).any()) for minibatch in last) == [False, True]
+
+
+def test_where_tensors_usually_are_made_is_nothing_to_it():
+    """As under `torch.set_default_device("cuda")`: a loader's batches lie on the host."""
+    with torch.device("meta"):
+        ((batch, labels), *_) = minibatches(data(), 1)[0]
+    assert {each.device.type for each in (*batch.values(), labels)} == {"cpu"}
 
 
 def test_it_goes_on_behind_the_minibatch_that_was_given_out_last():

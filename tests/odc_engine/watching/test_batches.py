@@ -75,3 +75,12 @@ def test_the_last_label_ends_a_row_where_nothing_else_tells(lengths):
 )
 def test_what_says_nothing_of_lengths_counts_whole_rows(batch, held):
     assert holding(batch)() == held
+
+
+def test_where_tensors_usually_are_made_is_nothing_to_it():
+    """As under `torch.set_default_device("cuda")`."""
+    ids, labels = torch.zeros(2, 4, dtype=torch.int64), torch.tensor([[1, 2, 3, IGNORED], [1, 2, IGNORED, IGNORED]])
+    positions = torch.tensor([[0, 1, 2, 3], [0, 1, 0, 1]])
+    with torch.device("meta"):
+        assert holding({"input_ids": ids, "labels": labels})() == ((3, 2), 8)
+        assert holding({"input_ids": ids, "position_ids": positions})() == ((4, 2, 2), 8)
