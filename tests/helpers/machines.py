@@ -83,7 +83,7 @@ class Machine:
 
     def shared(self) -> list[Path]:
         """Files in its /dev/shm; none once it is gone."""
-        return list(Path(f"/proc/{self.pid}/root/dev/shm").glob("*"))
+        return list(Path(f"/proc/{self.pid}", "root", "dev", "shm").glob("*"))
 
     def kill(self) -> None:
         """Its power is cut: every process ends at once."""
