@@ -11,7 +11,7 @@ import pickle
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -90,16 +90,23 @@ class MachinePool:
             raise
 
     def fates(
-        self, work: Callable[..., Any], *args: Any, fault: Callable[[Machines], None], folder: Path, limit: float
+        self,
+        work: Callable[..., Any],
+        *args: Any,
+        fault: Callable[[Machines], None],
+        folder: Path,
+        limit: float,
+        stopped: Collection[int] = (),
     ) -> list[Fate]:
         """Call `work(rank, strike, *args)` in processes of its own, which end as programs do. Where a process calls
-        `strike`, the fault happens, and all but it go on; seconds count from there, `limit` at most."""
+        `strike`, the fault happens, and all but it go on; seconds count from there, `limit` at most. Nobody waits for
+        the end of those that the fault has `stopped`."""
         self.stop()
         try:
             self._start(_once, folder)
             self._tell(work, args)
             struck = self._strike(fault, limit)
-            codes = self._ends(struck + limit)
+            codes = self._ends(struck + limit, stopped)
             self.left = self._files_left()
             return [
                 Fate(code, _last_line(folder / f"stderr{rank}"), seconds - struck)
@@ -120,10 +127,10 @@ class MachinePool:
         fault(self.machines)
         return time.monotonic()
 
-    def _ends(self, deadline: float) -> list[tuple[int | None, float]]:
+    def _ends(self, deadline: float, stopped: Collection[int]) -> list[tuple[int | None, float]]:
         """How each process has ended, and when."""
         found: dict[int, float] = {}
-        waiting = {process.sentinel: rank for rank, process in enumerate(self._processes)}
+        waiting = {process.sentinel: rank for rank, process in enumerate(self._processes) if rank not in stopped}
         while left := {one: rank for one, rank in waiting.items() if rank not in found}:
             ready = wait(list(left), max(0.0, deadline - time.monotonic()))
             if not ready:

@@ -93,7 +93,9 @@ def test_the_others_name_it_and_end(machines, tmp_path, mesh, place, fault, mach
         FAULTS[fault](made, machine)
 
     patience = 600.0 if "patient" in fault else PATIENCE
-    fates = pool.fates(training, mesh, place, lost[1], patience, fault=strike, folder=tmp_path, limit=LIMIT)
+    stopped = lost if fault == "stopped" else ()
+    how = {"fault": strike, "folder": tmp_path, "limit": LIMIT, "stopped": stopped}
+    fates = pool.fates(training, mesh, place, lost[1], patience, **how)
     assert pool.left == []
     survivors = [rank for rank in range(4) if rank not in lost]
     for rank in survivors:
