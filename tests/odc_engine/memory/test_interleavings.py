@@ -57,8 +57,7 @@ def test_so_they_are_where_kernels_move_the_bytes(pools, name):
 @pytest.mark.parametrize("name", KINDS)
 def test_so_they_are_in_many_orders(pools, name):
     kind = KINDS[name]
-    for start in range(0, 20, 10):
-        assert not any(pools(kind.devices).run(seen_of_seeds, kind, range(start, start + 10)))
+    assert not any(pools(kind.devices).run(seen_of_seeds, kind, range(10)))
 
 
 CASE = Case((2, 0, 1), accumulate="slots")
