@@ -1,7 +1,7 @@
 """What of a model's precision and place the engine does not move: refused when it is made, on processors as on GPUs.
 
 Kernels and arenas take float32 and bfloat16, and sums are float32. float16 would need its loss scaled by what all
-devices agree on, float64 would lose half of its digits in a sum.
+devices agree on. Parameters of float64 are a processor's alone, where torch moves them; their sums are float32, too.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def _check_parameters(group: Group) -> None:
         if hasattr(parameter.local, "fsdp_pre_all_gather"):
             problem = f"parameter {parameter.name} is gathered as its {type(parameter.local).__name__} has it"
             raise InputError(problem, fix="shard plain tensors: float8 and quantized ones pack what they gather")
-        if parameter.local.dtype not in MOVED:
+        if parameter.local.dtype not in (MOVED if parameter.local.is_cuda else (*MOVED, torch.float64)):
             problem = f"parameter {parameter.name} is {_named(parameter.local.dtype)}"
             raise InputError(problem, fix="use float32 or bfloat16: kernels move no other, and sums are float32")
 

@@ -78,10 +78,6 @@ def half_precision_frozen():
     return fully_shard(model)
 
 
-def double_precision():
-    return fully_shard(nn.Linear(8, 8).double())
-
-
 def double_precision_reduced():
     return mixed(reduce_dtype=torch.float64)
 
@@ -105,7 +101,6 @@ REFUSED = [
     (half_precision_computed, "unit root computes in float16, by its MixedPrecisionPolicy; use torch.bfloat16"),
     (half_precision_reduced, "unit root reduces in float16, by its MixedPrecisionPolicy; leave reduce_dtype out"),
     (half_precision_frozen, "parameter 0.weight is float16"),
-    (double_precision, "parameter weight is float64"),
     (double_precision_reduced, "unit root reduces in float64"),
     (complex_numbers, "parameter weight is complex64"),
     (eight_bits, "parameter weight is float8_e4m3fn"),
@@ -163,6 +158,14 @@ def test_what_packs_its_own_bytes_is_refused():
     own = SimpleNamespace(mp_policy=MixedPrecisionPolicy(), offload_policy=OffloadPolicy())
     told = work.told(lambda: check_precision([Group("root", (), (weight,), own)]))
     assert told.startswith("parameter weight is gathered as its Packed has it; shard plain tensors")
+
+
+def test_double_precision_is_a_processors_alone():
+    own = SimpleNamespace(mp_policy=MixedPrecisionPolicy(), offload_policy=OffloadPolicy())
+    for on_gpu in (False, True):
+        weight = SimpleNamespace(name="weight", local=SimpleNamespace(dtype=torch.float64, is_cuda=on_gpu))
+        told = work.told(lambda weight=weight: check_precision([Group("root", (), (weight,), own)]))
+        assert told.startswith("parameter weight is float64; use float32 or bfloat16") == on_gpu
 
 
 REDUCED = [None, torch.bfloat16, torch.float32]
