@@ -22,7 +22,7 @@ import notebooks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-KINDS = {".md", ".png", ".svg", ".toml", ".csv", ".sbatch", ".yaml"}
+KINDS = {".md", ".png", ".svg", ".toml", ".csv", ".sbatch", ".yaml", ".sh"}
 SELF = DOCS / "site"
 
 
