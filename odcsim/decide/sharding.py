@@ -115,14 +115,15 @@ def _against(cost: Cost, held: Held, trainer: str | None) -> str:
     asked = stock.known(trainer)
     if asked is not None and lacking(asked, hybrid.recipe) != lacking(asked, full.recipe):
         return f"{asked.name}'s settings do not say hybrid"
-    need = _needed(hybrid, held)
-    if capacity.level(need) > min(capacity.level(_needed(full, held)), capacity.TIGHT):
+    needs = [(_needed(hybrid, held, side), _needed(full, held, side)) for side in SIDES]
+    worse = [ours for ours, theirs in needs if capacity.level(ours) > min(capacity.level(theirs), capacity.TIGHT)]
+    if worse:
+        need = max(worse, key=lambda one: one.memory_bytes)
         tight = ", which is tight" if capacity.tight(need) else ""
         return f"hybrid would take {capacity.sized(need)} of memory per device{tight}"
     return ""
 
 
-def _needed(cost: Cost, held: Held) -> Need:
-    """Of the side that needs most."""
-    most = max(room.needed(room.under(cost, sync), held.tokens, held.longest).total for sync in SIDES)
-    return Need(most, cost.cluster.memory_bytes or None)
+def _needed(cost: Cost, held: Held, side: str) -> Need:
+    total = room.needed(room.under(cost, side), held.tokens, held.longest).total
+    return Need(total, cost.cluster.memory_bytes or None)

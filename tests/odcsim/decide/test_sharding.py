@@ -8,7 +8,7 @@ import pytest
 
 from odcsim import network
 from odcsim.cli import main
-from odcsim.decide import limit, sharding
+from odcsim.decide import limit, room, sharding
 from odcsim.decide.asking import ask, asked, setting_of
 from odcsim.decide.comparison import compare
 from odcsim.decide.fixed import fixed, sentence
@@ -75,6 +75,34 @@ def test_it_never_takes_what_does_not_fit_over_what_does(gpu, model, limit):
     )
     for ours, theirs in zip(usual.rows, full.rows, strict=True):
         assert capacity.level(ours) <= capacity.level(theirs)
+
+
+@pytest.mark.parametrize("recompute", ["full", "none"])
+@pytest.mark.parametrize("model", ["qwen2.5-0.5b", "qwen3-8b"])
+def test_no_side_takes_what_is_worse_for_it_than_full_at_the_edges_of_memory(model, recompute):
+    """On GPUs that have what one side needs, or that plus what makes it tight, and a byte more or less."""
+    cost = setting(model, recompute=recompute).cost.by(sharding=BY_RULE)
+    held = sharding.Held(TRACE.fullest, TRACE.longest, 0, 2 * TRACE.mean)
+    chosen = set()
+    for how in ("hybrid", "full"):
+        for side in limit.SIDES:
+            need = room.needed(room.under(cost.by(sharding=how), side), held.tokens, held.longest).total
+            for memory in (least + byte for least in (need, need / capacity.FILLED) for byte in (-1, 1)):
+                ours, theirs = chosen_and_full(cost, held, memory)
+                chosen.add(ours.recipe.sharding)
+                for each in limit.SIDES:
+                    assert level(ours, held, each) <= level(theirs, held, each), (how, side, memory, each)
+    assert chosen == {"hybrid", "full"}
+
+
+def chosen_and_full(cost, held, memory):
+    on = replace(cost, cluster=replace(cost.cluster, memory_bytes=memory))
+    return sharding.chosen(on, held)[0], on.by(sharding="full")
+
+
+def level(cost, held, side):
+    total = room.needed(room.under(cost, side), held.tokens, held.longest).total
+    return capacity.level(capacity.Need(total, cost.cluster.memory_bytes))
 
 
 PAIRS = [("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-robust", "on-demand")]
