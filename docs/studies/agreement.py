@@ -1,4 +1,5 @@
-"""What docs/validation.md says of its runs: errors against noise, which alternative wins, what a term is worth."""
+"""What docs/validation.md and its appendix say of runs: errors against noise, which alternative wins, what a term is
+worth."""
 
 import json
 from collections.abc import Sequence
@@ -136,7 +137,7 @@ def machines(cases: Sequence[Case]) -> list[str]:
 
 
 def results(cases: Sequence[Case]) -> str:
-    """Everything that the page shows of a run."""
+    """Tables of the page: errors of each stage, and which alternative wins."""
     told = machines(cases)
     told += [
         "",
@@ -156,8 +157,12 @@ def results(cases: Sequence[Case]) -> str:
         rows.append([stage, str(asked), str(right), f"{off:.1%}"])
         wrong += [f"- {stage}, {line}" for line in missed]
     told += [table(("stage", "pairs that differ", "in the right order", "ratio off, median"), rows), "", *wrong]
-    told += ["", "### What each term of the model is worth", "", terms(cases)]
-    told += ["", "### Worst first", ""]
+    return "\n".join(told).rstrip()
+
+
+def schedules(cases: Sequence[Case]) -> str:
+    """Tables of the appendix: what each term is worth, and every schedule."""
+    told = ["### What each term of the model is worth", "", terms(cases), "", "### Worst first", ""]
     worst = sorted(cases, key=lambda c: -abs(c.error))[:15]
     head = (
         "stage",

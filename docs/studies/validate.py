@@ -8,7 +8,8 @@ and eight with emulated compute.
 
 With --keep, DIR gets what a stage measured (MODEL-BACKEND.json before its runs, STAGE-between.json between them), every
 timeline, and `cases.json` after each stage. Profiles and cases of other stages that lie there are taken as they are, so
-that `--stages real --keep DIR` measures one stage anew and writes the whole page.
+that `--stages real --keep DIR` measures one stage anew and writes both pages: summaries into PAGE.md, and every
+schedule into PAGE-runs.md.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-from agreement import Case, kept, results
+from agreement import Case, kept, results, schedules
 from drift import steady
 from guess import guess, without
 from mixed import only, restored
@@ -198,6 +199,11 @@ def one_machine(devices: int) -> Cluster:
     return Cluster(devices, devices, 1.0, 1.0, devices)
 
 
+def appendix(page: Path) -> Path:
+    """The page of every schedule, beside the page of results."""
+    return page.with_name(f"{page.stem}-runs{page.suffix}")
+
+
 def write(page: Path, text: str) -> None:
     """Put the results where they belong, and leave what is written around them."""
     before, _, rest = page.read_text().partition(BEGIN) if page.exists() else ("", "", "")
@@ -212,6 +218,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="odc-") as temporary:
         check_writable(args.page)
+        check_writable(appendix(args.page))
         folder = Path(args.keep or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         chosen = [stage for stage in STAGES if args.stages in stage.name]
@@ -223,6 +230,7 @@ def main() -> None:
             cases += held(stage, measured(stage, folder), folder)
             write_text(old, json.dumps([asdict(case) for case in cases], indent=1))
     write(args.page, results(cases))
+    write(appendix(args.page), schedules(cases))
     picture = args.page.parent / PICTURE
     picture.parent.mkdir(exist_ok=True)
     scatter(cases, picture)

@@ -54,15 +54,15 @@ def test_alternatives_that_ran_unequally_often_are_not_compared():
     assert agreement.ordered([*one, other[0], case(2.0, (2.0,), draw=1, balancer="lb-micro")])[0] == 0
 
 
-def test_results_hold_every_schedule_worst_first():
+def test_the_appendix_holds_every_schedule_worst_first():
     cases = [case(1.0 + i / 100, (1.0,), draw=i) for i in range(30)]
-    text = agreement.results(cases)
+    text = agreement.schedules(cases)
     worst = text.partition("### Worst first")[2].partition("###")[0]
     shown = [line.split("|")[7].strip() for line in worst.splitlines() if "swe" in line]
     assert shown[0] == "+29.0%"
     assert shown == sorted(shown, reverse=True)
     assert text.partition("### Every schedule")[2].count("| swe ") == 30
-    assert text.startswith("a test. ")
+    assert agreement.results(cases).startswith("a test. ")
 
 
 def test_cases_of_another_version_are_refused_in_a_line(tmp_path):

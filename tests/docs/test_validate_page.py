@@ -1,6 +1,7 @@
 """What docs/studies/validate.py makes of runs; the runs themselves are in `make validate`."""
 
 import contextlib
+import re
 import sys
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -55,6 +56,36 @@ def test_the_page_keeps_what_is_written_by_hand(tmp_path):
     path.write_text(f"before\n\n{page.BEGIN}\nold\n{page.END}\n\nafter\n")
     page.write(path, "new")
     assert path.read_text() == f"before\n\n{page.BEGIN}\n\nnew\n\n{page.END}\n\nafter\n"
+
+
+def figures(stage: str, text: str) -> dict[str, str]:
+    """The first row of a table of the page that begins so."""
+    head = re.search(r"^\| stage \| (.*) \|$", text, re.MULTILINE)[1].split(" | ")
+    row = re.search(rf"^\| {re.escape(stage)} \| (\d.*) \|$", text, re.MULTILINE)[1].split(" | ")
+    return dict(zip(head, row, strict=True))
+
+
+def test_what_the_page_says_first_is_in_its_tables():
+    text = page.PAGE.read_text(encoding="utf-8")
+    said = " ".join(text.partition("\n- **")[2].partition("\n![")[0].split())
+    real, without = (figures(stage, text) for stage in ("real", "real, without recompute"))
+    spaced = [{key: value.replace("%", " %") for key, value in row.items()} for row in (real, without)]
+    for row, told in zip(
+        spaced,
+        (
+            "{schedules} schedules: predicted step times are {median} off at the median, {p90} at the 90th percentile "
+            "and {worst} at worst. Two runs of the *same* schedule differ by {noise median} at the median",
+            "{schedules} schedules: {median}, {p90} and {worst}.",
+        ),
+        strict=True,
+    ):
+        assert told.format(**row) in said
+    assert f"{real['idle median']} percentage points off at the median, {real['idle worst']} at worst" in said
+    calm = re.search(r"^\| real \| all \| \d+ \| \S+ \| (\S+)% \| (\S+)% \| (\S+)% \|", text, re.MULTILINE)
+    assert "drift removed**: {} %, {} % and {} %.".format(*calm.groups()) in said
+    every = page.appendix(page.PAGE).read_text(encoding="utf-8").partition("### Every schedule")[2]
+    count = sum(line.count("|") == 11 for line in every.splitlines()) - 2
+    assert f"{count} schedules that no profile had seen" in " ".join(text.split())
 
 
 def test_every_term_left_out_changes_a_prediction(monkeypatch):
@@ -286,7 +317,8 @@ def test_cases_of_other_stages_are_kept_and_each_stage_leaves_its_own(tmp_path, 
     monkeypatch.setattr(page, "held", held)
     names = [stage.name for stage in stages.STAGES]
     assert main() == dict.fromkeys(names, 1.0)
-    assert all(name in (tmp_path / "p.md").read_text() for name in names)
+    for shown in ("p.md", "p-runs.md"):
+        assert all(name in (tmp_path / shown).read_text() for name in names)
     seconds = 2.0
     assert main("--stages", "without") == dict.fromkeys(names, 1.0) | {"real, without recompute": 2.0}
     seconds = 3.0
