@@ -1,4 +1,4 @@
-"""Predict every published run, judge by publishers left out, and write docs/published.md.
+"""Predict every published run, judge by publishers left out, and write docs/published.md and docs/published-runs.md.
 
     python docs/studies/published.py [--fit] [-o docs/published.md]
 
@@ -93,7 +93,10 @@ def main() -> None:
         print(told(Nested(cells).without()))
         return
     found = study(cells)
-    Path(args.output).write_text(published_page.page(found, date.today()), encoding="utf-8")
+    page = Path(args.output)
+    page.write_text(published_page.page(found, date.today()), encoding="utf-8")
+    every = page.with_name(f"{page.stem}-runs{page.suffix}")
+    every.write_text(published_page.every(found, date.today()), encoding="utf-8")
     print(published_page.totals(found))
 
 

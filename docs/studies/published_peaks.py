@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from page_table import table
 from published_cells import Cell, sources
+from published_words import OFF_PEAKS, PEAKS
 
 from odcsim.catalog.estimates import memory
 
@@ -55,11 +56,14 @@ def _predicted(c: Cell) -> memory.Memory:
 
 
 def section(found: Sequence[Peak]) -> str:
-    head = ("source", "model", "where", "tokens", "how", "published", "predicted", "most of it", "error")
-    rows = table(head, (_row(p) for p in found))
     shares = [without(found, name) for name in {p.cell.publisher for p in found if not p.allocated}]
-    words = INTRO.format(runs=len(found), least=min(shares), most=max(shares), slack=memory.SLACK)
-    return "\n".join((words, _by_source(found), "", FINDINGS, rows, ""))
+    words = PEAKS.format(runs=len(found), least=min(shares), most=max(shares), slack=memory.SLACK)
+    return "\n".join((words, _by_source(found), "", OFF_PEAKS))
+
+
+def each_peak(found: Sequence[Peak]) -> str:
+    head = ("source", "model", "where", "tokens", "how", "published", "predicted", "most of it", "error")
+    return table(head, (_row(p) for p in found))
 
 
 def _by_source(found: Sequence[Peak]) -> str:
@@ -106,6 +110,12 @@ def _shares(source: str, told: str, errors: NDArray[Any], blind: NDArray[Any]) -
     return (source, str(len(errors)), told, *middle, f"{_median(blind):.1%}", f"{_small(blind):.0%}")
 
 
+def median_of_sources(found: Sequence[Peak]) -> float:
+    """Of absolute errors, the mean over sources."""
+    every = sources(p.cell for p in found)
+    return float(np.mean([_median(np.array([p.error for p in _of(found, source)])) for source in every]))
+
+
 def _median(errors: NDArray[Any]) -> float:
     return float(np.median(np.abs(errors)))
 
@@ -121,24 +131,3 @@ def _row(p: Peak) -> tuple[str, ...]:
     tokens = f"{c.microbatches} x {c.sequences} x {c.sequence:,}"
     where = f"{c.cluster.devices} {c.gpu.name}"
     return (c.source, c.model.name, where, tokens, c.how, *sizes, ", ".join(most), f"{p.error:+.1%}")
-
-
-INTRO = """## Peaks of memory
-
-{runs} of the runs tell a peak: of what PyTorch had reserved, or of what it had allocated. Beside them the estimate that
-`compare` holds against the GPU's memory, without the GPU's context, which no allocator shows, and without slack where
-the source tells what was allocated. Its terms are bytes that are counted ([what each is](model/memory.md)); which
-copies a trainer holds on to was read in its source, and looked for where peaks said that some were missing. The one
-figure that was measured is slack: by fms-acceleration, of whose peaks here it is no part. *Blind* it is instead what
-the other publishers' reserved peaks would choose, {least:.2f} to {most:.2f} for {slack:.2f}.
-"""
-FINDINGS = """- **ATorch's runs hold twice what is estimated**, 31.4 GB beside states on any number of GPUs, full or
-  with adapters. Their recipe says bf16 by autocast, flash attention and recompute of every layer. Not understood:
-  hidden states in fp32 would explain 5 GB of 17.
-- **Compiled runs of 2025 need less than is estimated**: torchtitan on H200 and torchao on B200 compiled the loss as
-  well, which then holds six bytes of a logit or less. Runs of 2024 held 12, prime-rl's 16. No flag tells one from the
-  other, and 14 are estimated.
-- **A fused kernel for the loss holds 8 bytes of a logit** where 12 are estimated: fms-acceleration's fused runs
-  with a whole loss are estimated up to a third too large.
-- **Offloaded activations are no choice of a recipe**: three of prime-rl's runs are estimated as if they stayed.
-"""

@@ -1,4 +1,5 @@
-"""Tables of docs/published.md: errors and coverage of groups of runs, and averages over who published them."""
+"""Tables of docs/published.md and docs/published-runs.md: errors and coverage of groups of runs, and averages over
+who published them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING

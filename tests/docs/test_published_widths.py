@@ -1,4 +1,4 @@
-"""Widths of docs/published.md: what made errors were drawn with is found, and a publisher's runs count as one."""
+"""Widths of docs/published-runs.md: what made errors were drawn with is found, and a publisher's runs count as one."""
 
 from dataclasses import replace
 
