@@ -1,4 +1,4 @@
-"""The page that docs/studies/reproduce_paper.py writes: published figures beside ours, misses in plain sight."""
+"""The pages that docs/studies/reproduce_paper.py writes: published figures beside ours, misses in plain sight."""
 
 from collections.abc import Iterable, Sequence
 from datetime import date
@@ -6,14 +6,28 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from page_table import table
-from paper_words import COSTS, HYBRID, INTRO, LINES, NODES, NOTES, STATED, VARIANTS, WHY
+from paper_words import (
+    CELLS,
+    COSTS,
+    HYBRID,
+    INTRO,
+    LINES,
+    MEASURED,
+    NODES,
+    NOTES,
+    POINTS,
+    SOURCES,
+    STATED,
+    VARIANTS,
+    WHY,
+)
 
 if TYPE_CHECKING:
     from paper_costs import Charged
     from reproduce_paper import Cell, Hybrid, Line, Paper, Place, Variant
 
 SHARES = (0.03, 0.05, 0.10)
-CELLS = ("setting", "model", "devices", "trace", "minibatch", "sync + balancer", "figure", "published", "ours", "off")
+COLUMNS = ("setting", "model", "devices", "trace", "minibatch", "sync + balancer", "figure", "published", "ours", "off")
 KINDS = {"gain": "speedup over on-demand + lb-micro"}
 GAINS = (
     ("sorted-slice", "collective"),
@@ -24,24 +38,32 @@ GAINS = (
 
 
 def page(paper: "Paper", day: date) -> str:
-    points = [c for c in paper.cells if not c.stated]
     parts = [
-        INTRO.format(day=day.isoformat(), draws=paper.draws),
-        cells_table(points),
-        "\n" + NOTES,
-        "## Stated for all settings at once\n\n" + STATED,
-        cells_table([c for c in paper.cells if c.stated]),
-        "\n## How many are met\n",
+        headline(paper),
         summary_lines(paper.cells),
-        "\n" + nodes_line(paper),
+        "\n" + nodes_line(paper) + "\n\n" + SOURCES,
+        POINTS,
+        cells_table([c for c in paper.cells if not c.stated]),
+        "\n" + NOTES,
+        MEASURED.format(day=day.isoformat(), draws=paper.draws),
+        why(paper),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def settings(paper: "Paper", day: date) -> str:
+    """The appendix: setting by setting."""
+    parts = [
+        CELLS.format(day=day.isoformat()),
+        STATED,
+        cells_table([c for c in paper.cells if c.stated]),
         "\n## What an engine's own seconds would explain\n\n" + costs_words(paper),
         costs_table(paper.charged),
         "\n## Hybrid over full sharding, under on-demand\n\n" + hybrid_words(paper),
         hybrid_table(paper),
         "\n## What one input changes\n\n" + VARIANTS,
-        variants_table(points, paper.variants),
-        "\n" + why(paper),
-        LINES,
+        variants_table([c for c in paper.cells if not c.stated], paper.variants),
+        "\n" + LINES,
         lines_table(paper.lines),
         "\n## Sources\n",
         *(f"- {name}: [{s['title']}]({s['url']})" for name, s in paper.sources.items()),
@@ -49,8 +71,29 @@ def page(paper: "Paper", day: date) -> str:
     return "\n".join(parts) + "\n"
 
 
+def headline(paper: "Paper") -> str:
+    golden = {c.held[0]: c for c in paper.cells if c.name == "golden setting"}
+    far, worst = on_nodes(paper), max(paper.cells, key=lambda c: abs(c.off))
+    signs = sum(one.cell.right for one in far)
+    return INTRO.format(
+        count=len(paper.cells),
+        within5=sum(abs(c.off) <= 0.05 for c in paper.cells),
+        within10=sum(abs(c.off) <= 0.10 for c in paper.cells),
+        published_mini=golden["lb-mini"].published,
+        published_micro=golden["lb-micro"].published,
+        mini=golden["lb-mini"].ours,
+        micro=golden["lb-micro"].ours,
+        nodes=len(far),
+        right=signs,
+        wrong=len(far) - signs,
+        plain=median([abs(one.cell.points) for one in far]),
+        worst=f"{worst.name}, {worst.pair}, {worst.kind}: published {number(worst.published, worst.kind)}, "
+        f"ours {number(worst.ours, worst.kind)}",
+    )
+
+
 def cells_table(cells: Iterable["Cell"]) -> str:
-    head = (*CELLS, "points", "sign", "source")
+    head = (*COLUMNS, "points", "sign", "source")
     return table(head, (cell_row(c) for c in cells))
 
 
@@ -96,9 +139,13 @@ def summary_lines(cells: Sequence["Cell"]) -> str:
     return table(("figures", "count", *(f"within {share:.0%}" for share in SHARES), "worst"), rows)
 
 
+def on_nodes(paper: "Paper") -> list["Charged"]:
+    return [one for one in paper.charged if one.cell.place and one.cell.place.nodes > 1]
+
+
 def nodes_line(paper: "Paper") -> str:
     """How far off speedups on several nodes are, and how many go the right way."""
-    far = [one for one in paper.charged if one.cell.place and one.cell.place.nodes > 1]
+    far = on_nodes(paper)
     plain, judged = ([abs(value) for value in of] for of in ([c.cell.points for c in far], [c.points for c in far]))
     signs = sum(one.cell.right for one in far)
     return NODES.format(

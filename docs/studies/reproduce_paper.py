@@ -1,4 +1,5 @@
-"""Simulate the settings of published runs and put ours beside every published figure that we know.
+"""Simulate the settings of published runs and put ours beside every published figure that we know: docs/paper.md, and
+setting by setting docs/paper-cells.md.
 
     python docs/studies/reproduce_paper.py [--draws 200] [-o docs/paper.md]
 
@@ -322,7 +323,7 @@ def reproduce(content: Mapping[str, Any], draws: int, advance: Callable[[], None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--draws", type=int, help="minibatches of each setting; default: as paper.toml says")
     parser.add_argument("-o", dest="output", default=str(DOCS / "paper.md"))
     args = parser.parse_args()
@@ -330,7 +331,10 @@ def main() -> None:
     count = sum(len(list(places(group))) for group in content["groups"])
     with progress("simulating", count) as advance:
         paper = reproduce(content, args.draws or content["draws"], advance)
-    Path(args.output).write_text(paper_page.page(paper, date.today()), encoding="utf-8")
+    page = Path(args.output)
+    page.write_text(paper_page.page(paper, date.today()), encoding="utf-8")
+    cells = page.with_name(f"{page.stem}-cells{page.suffix}")
+    cells.write_text(paper_page.settings(paper, date.today()), encoding="utf-8")
     print(paper_page.summary_lines(paper.cells))
 
 
