@@ -36,8 +36,8 @@ NOTES = """- `off` is ours over published, minus one, also for idle.
 """
 MEASURED = """## How it was computed
 
-`make reproduce-paper` (`python docs/studies/reproduce_paper.py`) wrote this page on {day}, in two minutes on two cores
-without a GPU; its figures are the same on any machine. Each setting is {draws} simulated minibatches, seed 0.
+`make reproduce-paper` (`python docs/studies/reproduce_paper.py`) wrote this page on {day}, in two minutes on
+two cores without a GPU; its figures are the same on any machine. Each setting is {draws} simulated minibatches, seed 0.
 
 - The settings are those of ODC: 1.5B and 7B on 8 A100, 14B on 16, 32B on 32, in nodes of 8 with 800 Gb/s each.
   Settings, published figures and their sources stand in [paper.toml](paper.toml).

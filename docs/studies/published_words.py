@@ -29,9 +29,9 @@ are mixtures of experts (MoE), `adapters` LoRA, `policy` an RL trainer's loss, `
 """
 MEASURED = """## How it was measured
 
-`make published` (`python docs/studies/published.py`) wrote this page on {day}. It takes about three minutes and needs
-no GPU. Every run has one sequence length. The runs' facts stand in [published.csv](studies/published.csv) and, with
-the flags of `compare`, in [published_asked.csv](studies/published_asked.csv).
+`make published` (`python docs/studies/published.py`) wrote this page on {day}. It takes about three minutes and
+needs no GPU. Every run has one sequence length. The runs' facts stand in [published.csv](studies/published.csv) and,
+with the flags of `compare`, in [published_asked.csv](studies/published_asked.csv).
 
 The simulator predicts each run with coefficients and interval widths that **its own publisher had no part in**:
 

@@ -101,6 +101,16 @@ def test_what_the_page_says_of_its_misses_holds_in_its_tables():
     assert float(re.search(r"\| on-demand, lb-micro \| speedup \| 1.11 \| (\S+) \|", PAGE)[1]) > 1.10
 
 
+def test_what_the_page_says_first_is_in_its_tables():
+    text = " ".join(PAGE.split())
+    met = re.search(r"^\| all \| (\d+) \| \d+ \| (\d+) \| (\d+) \|", PAGE, re.MULTILINE)
+    assert f"{met[2]} of {met[1]} are within 5 %, {met[3]} within 10 %." in text
+    rows = re.findall(r"^\| golden setting \|.* \+ lb-m\w+ \| speedup \| (\S+) \| (\S+) \|", PAGE, re.MULTILINE)
+    micro, mini = rows
+    assert f"runs {mini[0]} times as fast as collective + `lb-micro` as published and {mini[1]} times as" in text
+    assert f"on-demand + `lb-micro` {micro[0]} and {micro[1]} times." in text
+
+
 def judged(script, cells, seconds):
     """With a cost that is added to on-demand alone, as the option does."""
 
@@ -154,11 +164,17 @@ def test_what_the_page_says_of_several_nodes_is_in_its_tables():
     rows = re.findall(r"^\| (?:ODC|AMD's port), several nodes \|.*$", SETTINGS, re.MULTILINE)
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     plain, after = ([abs(float(row[i])) for row in cells] for i in (6, 10))
-    said = re.search(r"On several nodes (\d+) speedups are (\S+) points off in the median, (\S+) at most", PAGE)
+    text = " ".join(PAGE.split())
+    said = re.search(r"On several nodes (\d+) speedups are (\S+) points off in the median, (\S+) at most", text)
     assert (int(said[1]), float(said[3])) == (len(rows), max(plain))
     assert float(said[2]) == pytest.approx(median(plain), abs=0.11)
-    found = re.search(r"the median is (\S+)\.$", PAGE, re.MULTILINE)
+    first = re.search(
+        r"(\d+) of (\d+) speedups go the right way and (\d+) the wrong way. They are (\S+) hundredths", text
+    )
+    assert first[4] == said[2]
+    assert int(first[1]) + int(first[3]) == int(first[2]) == len(rows)
+    found = re.search(r"its other settings, the median is (\S+)\. ", text)
     assert float(found[1]) == pytest.approx(median(after), abs=0.11)
     assert median(after) <= 8
-    hybrid = re.search(r"in the settings that it ran ours has (\S+)\s+at\s+most", SETTINGS)
+    hybrid = re.search(r"in the settings that it ran ours has (\S+) at most", " ".join(SETTINGS.split()))
     assert float(hybrid[1]) <= 1.28
