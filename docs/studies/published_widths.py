@@ -3,7 +3,7 @@
 The error of a run is the sum of one error for each of its kinds (odcsim/catalog/estimates/spreads.py). Each kind's
 variance is a mean over the publishers who have it, and over as many that are off by its start as that weighs. A
 publisher's runs count as one, however many they are. Since errors have longer tails than a normal curve, and few are
-in them, all widths are then scaled so that nine in ten of these runs are inside, averaged over sources.
+in them, all widths are then scaled so that 90 % of these runs are inside, averaged over sources.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ def learnt(cells: Sequence[Cell], errors: Floats) -> dict[str, Spread]:
 
 
 def _scale(sizes: Floats, cells: Sequence[Cell]) -> float:
-    """What nine runs of ten are below where one source's count as one, and as many more of 1 as a start weighs."""
+    """What 90 % of runs are below where one source's count as one, and as many more of 1 as a start weighs."""
     if not cells:
         return 1.0
     count, order = Counter(cell.source for cell in cells), np.argsort(sizes)

@@ -114,12 +114,15 @@ table](published.md#how-far-off).
 """
 PEAKS = """## Peaks of memory
 
-{runs} of the runs report a peak: of what PyTorch had reserved, or of what it had allocated. The table compares it with
-the estimate that `compare` holds against the GPU's memory, without the GPU's context, which no allocator shows, and
-without slack where the source reports what was allocated. The estimate counts bytes ([each term](model/memory.md)).
-Which copies a trainer holds on to was read in its source, and looked for where peaks showed that some were missing.
-The only measured figure is slack, from fms-acceleration; none of its peaks here went into it. *Blind* replaces it by
-what the other publishers' reserved peaks would choose, {least:.2f} to {most:.2f} for {slack:.2f}.
+{runs} of the runs report peak memory: what PyTorch had reserved, or what it had allocated. The table compares it with
+the estimate that `compare` holds against the GPU's memory. Where an estimate is too small, a run that was said to fit
+goes out of memory (OOM). The GPU's context is left out, which no allocator shows, and so is slack where the source
+reports what was allocated.
+
+The estimate counts bytes ([each term](model/memory.md)). Which copies a trainer holds on to was read in its source, and
+looked for where peaks showed that some were missing. The only measured figure is slack, from fms-acceleration; none of
+its peaks here went into it. *Blind* replaces it by what the other publishers' reserved peaks would choose,
+{least:.2f} to {most:.2f} for {slack:.2f}.
 """
 OFF_PEAKS = """- **ATorch's runs hold twice what is estimated**, 31.4 GB beside states on any number of GPUs, full or
   with adapters. Their recipe says bf16 by autocast, flash attention and activation checkpointing of every layer. This

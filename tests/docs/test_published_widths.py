@@ -46,7 +46,7 @@ def test_the_fewer_publishers_the_nearer_to_the_start(off):
 
 
 @pytest.mark.parametrize("tails", [3, 30])
-def test_nine_runs_in_ten_are_inside_whatever_the_tails(tails):
+def test_90_percent_of_runs_are_inside_whatever_the_tails(tails):
     rng = np.random.default_rng(3)
     runs, errors = by(2000, DENSE), 0.1 * rng.standard_t(tails, 2000)
     reach = INTERVAL * widths.spread(widths.learnt(runs, errors), DENSE)
