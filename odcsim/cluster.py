@@ -45,7 +45,7 @@ class Cluster:
     swing: float = 0.0  # standard deviation of a device's speed from one spell to the next; des draws it
     spell: float = 1.0  # seconds for which a device keeps its speed
     link_share: float = 0.8  # of the link's rate that transfers inside a node reach: as NCCL's do on A100 and H100
-    nic_share: float = 0.55  # of the cards' line rate that a collective between nodes reaches (docs/published.md)
+    nic_share: float = 0.55  # of the cards' line rate that a collective between nodes reaches (docs/published-runs.md)
     hop: float = 2e-6  # seconds in which a ring between nodes passes one device, however little it brings
     peak_flops: float = 0.0  # of one device, by its datasheet; 0: not known
     memory_bytes: float | None = None  # of one device, where known
