@@ -4,8 +4,8 @@ INTRO = """# Published figures beside ours
 
 Does odcsim predict the speedups that others measured with on-demand communication? Every published figure that we
 know, from the ODC paper ([arXiv 2601.19362](https://arxiv.org/abs/2601.19362)) and from AMD's port of it, stands here
-or in the [appendix](paper-cells.md), beside what odcsim predicts for the same setting. It is for whoever wants to know
-where the predictions fail. Everything under "ours" is simulated; no run is ours.
+or in the [appendix](paper-cells.md), beside what odcsim predicts for the same setting. The page is for whoever wants
+to know where the predictions fail. Everything under "ours" is simulated; no run is ours.
 
 - **All figures**: {within5} of {count} are within 5 %, {within10} within 10 %.
 - **The golden setting** (the paper's parametric study: 1.5B on 8 A100, LongAlign, 4 samples per GPU and step):
