@@ -3,6 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
+# Two processes take these tests file by file; the others look at what all processes of a machine share.
+APART := -n 2 --dist loadfile
+LAWS := tests/odcsim tests/house
+SLOW := tests/odcsim tests/docs
+
 .PHONY: demo test slow break trainers site browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage clean
 
 demo: .venv/core
@@ -12,24 +17,26 @@ test: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest $(APART) $(LAWS)
+	$(BIN)/pytest $(LAWS:%=--ignore=%)
 
 slow: .venv/dev
-	$(BIN)/pytest -m "slow and not gpu"
+	$(BIN)/pytest -m "slow and not gpu" $(APART) $(SLOW)
+	$(BIN)/pytest -m "slow and not gpu" $(SLOW:%=--ignore=%)
 
 # Some twenty minutes on two quiet cores; `make slow` has two minutes of both.
 break: .venv/dev
 	$(BIN)/python tests/breaking/fuzz.py --inputs 20000
 	$(BIN)/python tests/breaking/inject.py --faults 300
 
-# The engine in trainers that others wrote, whose packages are an extra.
+# The engine in trainers that others wrote, in a venv of its own, since their packages change what other tests find.
 TRAINERS := tests/odc_engine/trainers tests/odc_engine/packings tests/odc_engine/across/test_*_across.py \
 	tests/docs/test_trl.py tests/docs/test_trainer_programs.py \
 	tests/odcsim/reading/test_tokenizing_alike.py tests/odcsim/doors/test_dirty_data.py tests/odcsim/checking/test_check_trl.py \
 	tests/odcsim/catalog/test_hf_classes.py tests/odcsim/neighbours tests/odcsim/show/pages/test_profiler.py
-trainers: .venv/trainers
-	$(BIN)/pytest -m "slow and not gpu" $(TRAINERS)
-	$(BIN)/pytest tests/benchmarks/test_bench_priced.py -o addopts="-p no:dash -ra --strict-markers" --benchmark-disable
+trainers: .venv-trainers/dev
+	.venv-trainers/bin/pytest -m "slow and not gpu" $(TRAINERS)
+	.venv-trainers/bin/pytest tests/benchmarks/test_bench_priced.py -o addopts="-p no:dash -ra --strict-markers" --benchmark-disable
 
 # The pages as a site, in site/: notebooks run, every warning an error, every link followed.
 site: .venv/site
@@ -91,7 +98,7 @@ uneven: .venv/core
 	$(BIN)/python docs/studies/uneven.py
 
 clean:
-	rm -rf .venv .venv-oldest
+	rm -rf .venv .venv-oldest .venv-trainers
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -114,7 +121,8 @@ clean:
 	$(PIP) -e '.[dev,docs]'
 	@touch $@
 
-.venv/trainers: .venv/dev requirements-trainers.txt
-	$(PIP) -e '.[dev,trainers,hta]'
-	$(PIP) --no-deps -r requirements-trainers.txt
+.venv-trainers/dev: pyproject.toml constraints.txt requirements-trainers.txt
+	$(PYTHON) -m venv .venv-trainers
+	.venv-trainers/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[dev,trainers,hta]'
+	.venv-trainers/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt --no-deps -r requirements-trainers.txt
 	@touch $@

@@ -44,7 +44,7 @@ def folder():
         yield path
 
 
-@pytest.fixture(scope="module", params=[25, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[25, pytest.param(150, marks=pytest.mark.slow)])
 def questions(request) -> list[Question]:
     """Few are on at most 16 devices: more take seconds. Many are those of `ask_all.py`."""
     if request.param > 25:
