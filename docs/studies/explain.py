@@ -107,7 +107,7 @@ def gather() -> str:
 def push() -> str:
     waits = ("waits", "waits", "late", "waits")
     free = ("computes", "writes", "computes", "computes")
-    parts = side(16, "reduce-scatter (FSDP)", waits, 2, "Sums need a gradient of every rank.")
+    parts = side(16, "reduce-scatter (FSDP)", waits, 2, "Ends when the slowest rank has joined.")
     parts += ring(16)
     parts += side(404, "push, or scatter-accumulate (ODC)", free, None, "GPU 1 adds its gradients to the owners' sums.")
     parts += curves(404, 1, inward=False)
