@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from odcsim.support.checked import Given
 
 MOST = 10**12 - 1  # of any whole number
-QUESTION, MACHINES, STEP, ROWS = "question", "GPUs and model", "how a step runs", "what to print"
+QUESTION, MACHINES, BATCH, STEP, ROWS = "data", "model and GPUs", "batch", "how a step runs", "output"
 EXECUTORS = ("analytic", "des")
 MINIBATCHES, MINIBATCH = 200, 4
 
@@ -116,34 +116,34 @@ class Terms:
     """What holds of a question whether its names have been looked up or not."""
 
     minibatches: int = _field(
-        COUNT, QUESTION, MINIBATCHES, brief=True, letter="B", help="how many to draw", example="give at least 1",
+        COUNT, BATCH, MINIBATCHES, brief=True, letter="B", help="minibatches to simulate", example="give at least 1",
         control="minibatches drawn", stops=(4, 8, 16, 50, 200),
     )  # fmt: skip
-    seed: int = _field(FROM_ZERO, QUESTION, 0, letter="S", help="of the shuffle")
-    in_order: bool = _field(FLAG, QUESTION, False, help="keep the recorded order, RL steps and groups")
+    seed: int = _field(FROM_ZERO, BATCH, 0, letter="S", help="random seed of the shuffle")
+    in_order: bool = _field(FLAG, BATCH, False, help="keep the recorded order, RL steps and groups")
     whole: bool = _field(
-        FLAG, ROWS, False, help="the trace is all that will be trained on, and not a sample of it"
+        FLAG, ROWS, False, help="the trace is the whole dataset, not a sample of it"
     )  # fmt: skip
     trainer: str | None = _field(
-        TEXT, ROWS, brief=True, letter="T", help="rank what it runs by itself, such as trl",
+        TEXT, ROWS, brief=True, letter="T", help="rank what this trainer runs by itself, such as trl",
     )  # fmt: skip
-    field: bool = _field(FLAG, ROWS, False, help="balance as verl, TRL, NeMo-RL and torchtitan do, too")
+    field: bool = _field(FLAG, ROWS, False, help="also compare the balancers of verl, TRL, NeMo-RL and torchtitan")
     split_overhead: float | None = _field(
         SHARE, STEP, letter="X", example="give a fraction from 0 to 1, such as 0.05",
-        help="try to split samples too long for one device (context parallelism) at this much extra work for each "
-        "doubling of the devices on one sample, such as 0.05; simulated only",
+        help="also try context parallelism for samples too long for one GPU, with this share of extra work per "
+        "doubling of GPUs on a sample, such as 0.05; simulated only",
     )  # fmt: skip
     price: float | None = _field(
-        AMOUNT, ROWS, brief=True, letter="P", help="of one GPU-hour, in dollars", control="dollars of a GPU-hour",
+        AMOUNT, ROWS, brief=True, letter="P", help="dollars per GPU-hour", control="dollars of a GPU-hour",
         example="give dollars for a GPU-hour, such as 2.5",
     )  # fmt: skip
     epochs: float | None = _field(
-        POSITIVE, ROWS, brief=True, letter="E", help="tell hours and cost of so many epochs",
+        POSITIVE, ROWS, brief=True, letter="E", help="also print hours and cost of E epochs",
         example="give more than 0, such as 3", control="epochs", stops=(1, 2, 3, 5, 10),
     )  # fmt: skip
     executor: str = _field(
         Values(str, "an executor", among=EXECUTORS), ROWS, "analytic",
-        help="des: discrete events, which know shared links, jitter and swings",
+        help="des: discrete events, with shared links, jitter and speed swings",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -161,60 +161,60 @@ class Question(Terms):
 
     trace: Any = _field(  # noqa: RUF009 - of any type, and as frozen as the rest
         TEXT, QUESTION, brief=True, lengths=True, file=True, letter="TRACE",
-        control="lengths: a name, a file or a spec", help="a file of lengths, a name ('odcsim trace list') or a spec",
+        control="lengths: a name, a file or a spec",
+        help="a file of sequence lengths, a named trace, or a spec; names: 'odcsim trace list'",
     )  # fmt: skip
-    column: str | None = _field(
-        TEXT, QUESTION, lengths=True, letter="C", help="the file's column that holds the lengths"
-    )
+    column: str | None = _field(TEXT, QUESTION, lengths=True, letter="C", help="the file's column with the lengths")
     tokenizer: str | None = _field(
         TEXT, QUESTION, lengths=True, file=True, letter="DIR",
-        help="count texts and conversations by the tokenizer.json and template in DIR",
+        help="tokenize texts and conversations with the tokenizer.json and chat template in DIR",
     )  # fmt: skip
     sample: int = _field(
-        FROM_ZERO, QUESTION, 0, lengths=True, letter="N", help="count N rows of texts, drawn at random"
+        FROM_ZERO, QUESTION, 0, lengths=True, letter="N", help="tokenize only N rows, drawn at random; 0: all"
     )  # fmt: skip
     truncate: int | None = _field(
-        COUNT, QUESTION, brief=True, lengths=True, letter="T", help="shorten samples over T tokens to T"
+        COUNT, QUESTION, brief=True, lengths=True, letter="T", help="truncate samples to T tokens"
     )
     drop_over: int | None = _field(
-        COUNT, QUESTION, lengths=True, letter="T", help="leave out samples over T tokens; ids count the rest"
+        COUNT, QUESTION, lengths=True, letter="T", help="drop samples over T tokens; ids count the rest"
     )  # fmt: skip
     skip_bad: bool = _field(
-        FLAG, QUESTION, False, lengths=True, help="leave out rows that are no sample, and say which; ids count the rest"
+        FLAG, QUESTION, False, lengths=True, help="skip rows that are no sample, and report them; ids count the rest"
     )  # fmt: skip
     model: str = _field(
         TEXT, MACHINES, "", brief=True, file=True, letter="M", control="model: a name or a config.json",
-        help="a name ('odcsim catalog list') or a config.json",
+        help="a name of 'odcsim catalog list', or a config.json",
     )  # fmt: skip
     gpu: str | None = _field(
         TEXT, MACHINES, brief=True, file=True, letter="G", control="GPU",
-        help="a name ('odcsim catalog list') or a TOML file of its figures",
+        help="a name of 'odcsim catalog list', or a TOML file",
     )  # fmt: skip
     profile: str | None = _field(
-        TEXT, MACHINES, brief=True, file=True, letter="F", help="seconds measured on your machine (JSON)",
+        TEXT, MACHINES, brief=True, file=True, letter="F",
+        help="measured times (JSON), instead of estimates",
         example="give a file, which odcsim.fit writes as its output",
     )  # fmt: skip
     devices: int = _field(
-        COUNT, MACHINES, 8, brief=True, letter="N", help="GPUs that share each minibatch", example="give at least 1",
+        COUNT, MACHINES, 8, brief=True, letter="N", help="number of GPUs (ranks)", example="give at least 1",
         control="devices", stops=(2, 4, 8, 16, 32, 64),
     )  # fmt: skip
-    devices_per_node: int | None = _field(COUNT, MACHINES, letter="N", help="default: the GPU's usual node")
+    devices_per_node: int | None = _field(COUNT, MACHINES, letter="N", help="GPUs per node (usual for the GPU)")
     cluster: str | None = _field(
-        TEXT, MACHINES, file=True, letter="FILE", help="TOML: devices_per_node, nics_per_node, nic_gbit_s, ..."
+        TEXT, MACHINES, file=True, letter="FILE", help="TOML file: devices_per_node, nics_per_node, nic_gbit_s, ..."
     )  # fmt: skip
     on_demand_cost: float = _field(
         AMOUNT, STEP, 0.0, letter="S", example="give seconds of a minibatch, such as 1.3",
-        help="seconds that another engine's on-demand adds to every minibatch beside bytes: nobody has proven any",
+        help="seconds that another engine's on-demand adds to each minibatch beside transfers; nobody has proven any",
     )  # fmt: skip
     minibatch: int | None = _field(
-        COUNT, QUESTION, brief=True, letter="K", help="samples per device and optimizer step",
+        COUNT, BATCH, brief=True, letter="K", help="samples per GPU and optimizer step",
         example="give at least 1", control="samples per device and step", stops=(1, 2, 4, 8, 16),
     )  # fmt: skip
     global_batch: int | None = _field(
-        COUNT, QUESTION, brief=True, letter="B", help="samples per optimizer step, of all devices together"
+        COUNT, BATCH, brief=True, letter="B", help="samples per optimizer step, on all GPUs together"
     )
     max_tokens: int | None = _field(
-        FROM_ZERO, STEP, brief=True, letter="T", help="limit of a microbatch; default: fastest that fits"
+        FROM_ZERO, BATCH, brief=True, letter="T", help="token limit of a microbatch (the fastest that fits)"
     )  # fmt: skip
     recipe: Recipe = USUAL
 

@@ -45,6 +45,7 @@ class Choice:
     engine: bool = False  # the engine's alone: predictions do not know it
     predicted: bool = False  # predictions' alone: the engine does not run it
     searched: bool = False  # an advice chooses it
+    brief: bool = False  # the short help tells of it
     control: str = ""  # what the explorer calls it, which has a control for it
     estimated: bool = False  # estimates know it; seconds that were measured hold what was chosen when they were
     measured: tuple[str, ...] = ()  # values of it that measured seconds know, too
@@ -61,22 +62,24 @@ class Kernels:
     attention: str = _chosen(
         "usual",
         values=ATTENTION,
-        help="kernel of attention; usual: what most people run on the GPU",
+        help="attention kernel; usual: what most people run on this GPU",
         words="with attention by {}",
         estimated=True,
     )
     stack: str = _chosen(
         "tuned",
         values=STACKS,
-        help="compiled: by torch.compile; plain: a trainer as it comes, which fuses nothing",
+        help="software stack; compiled: torch.compile; plain: a trainer without fused kernels (tuned)",
         words="on a {} stack",
         estimated=True,
     )
-    precision: str = _chosen("bf16", values=PRECISIONS, help="of layers' matmuls", words="in {}", estimated=True)
+    precision: str = _chosen(
+        "bf16", values=PRECISIONS, help="precision of the layers' matmuls (bf16)", words="in {}", estimated=True
+    )
     loss: str = _chosen(
         "chunked",
         values=LOSSES,
-        help="whole: logits of all of a microbatch's tokens at once; policy: an RL trainer's, with entropy, in chunks",
+        help="whole: logits of a whole microbatch at once; policy: RL loss with entropy, in chunks (chunked)",
         words="with a {} loss",
         estimated=True,
     )
@@ -89,15 +92,16 @@ KERNELS = tuple(f.name for f in fields(Kernels))
 class Recipe:
     """What a step does, with usual values."""
 
-    sync: str = _chosen("on-demand", values=SYNCS, compared=True)
+    sync: str = _chosen("on-demand", values=SYNCS, compared=True, help="how ranks communicate and synchronize")
     prefetch: str = _chosen("fsdp2", flag=False)
     recompute: str = _chosen(
         "full",
         values=RECOMPUTE,
-        help="what backward runs again: all of a layer (full), what is quick alone, every second layer, or nothing",
+        help="activation checkpointing (full); full: every layer; operators: only the cheap ones; layers: every second layer",
         words="with recompute of {} alone",
         none="without recompute",
         searched=True,
+        brief=True,
         control="recompute",
         estimated=True,
         measured=("full", "none"),
@@ -105,46 +109,51 @@ class Recipe:
     sharding: str = _chosen(
         BY_RULE,
         values=(BY_RULE, *SHARDINGS),
-        help="hybrid: every node holds all parameters; usual: predictions take it where several nodes hold it",
+        help="sharding (usual); full: FSDP, ZeRO-3; hybrid: HSDP; usual: predictions take hybrid where several nodes hold it",
         searched=True,
+        brief=True,
         control="sharding",
     )
-    accumulate: str = _chosen("locked", values=ACCUMULATE, engine=True, help="slots: the same bits always")
+    accumulate: str = _chosen(
+        "locked", values=ACCUMULATE, engine=True, help="gradient sums; slots: bitwise reproducible (locked)"
+    )
     # Of weights on their way, and what is computed in; masters and sums are fp32. A prediction takes its profile's.
-    dtype: str = _chosen("float32", values=DTYPES, engine=True, help="to compute in and to move (float32)")
+    dtype: str = _chosen("float32", values=DTYPES, engine=True, help="type to compute and communicate in (float32)")
     kernels: Kernels = Kernels()
     optimizer: str = _chosen(
         "fp32",
         values=OPTIMIZERS,
-        help="what AdamW keeps its moments in; pure: weights and gradients in bf16, too",
+        help="type of AdamW's moments; pure: bf16, weights and gradients, too (fp32)",
         words="with moments in {}",
         estimated=True,
     )
     offload: bool = _chosen(
-        False, help="the optimizer's states lie in the host's memory", words="with states offloaded", estimated=True
+        False, help="keep optimizer states in host memory", words="with states offloaded", estimated=True
     )
     lora: int = _chosen(
-        0, help="train adapters of this rank, and nothing else", words="with adapters of rank {}", estimated=True
+        0, help="train only LoRA adapters of this rank", words="with adapters of rank {}", estimated=True
     )
     copies: str = _chosen(
         "kernels",
         values=COPIES,
-        help="gather with SM kernels or with copy engines",
+        help="gather with SM kernels or with copy engines (kernels)",
         words="with copy {}",
         estimated=True,
     )
 
     exchange: str = _chosen("end", values=EXCHANGES, flag=False)
-    reduce: str = _chosen("fp32", values=REDUCE, help="what gradients travel in", words="with gradients sent in {}")
+    reduce: str = _chosen(
+        "fp32", values=REDUCE, help="type in which gradients are sent (fp32)", words="with gradients sent in {}"
+    )
     reshard: bool = _chosen(
         True,
-        help="layers stay whole from their forward to their backward: no second gather, for the memory of all of them",
+        help="keep layers gathered from forward to backward: no second all-gather, more memory",
         words="without resharding after forward",
     )
     streams: str = _chosen(
         "one",
         values=STREAMS,
-        help="two: reduce-scatters do not wait for all-gathers, in a communicator of their own",
+        help="NCCL streams; two: reduce-scatters do not wait for all-gathers (one)",
         words="with {} streams of collectives",
         predicted=True,
     )
@@ -152,7 +161,7 @@ class Recipe:
         "each",
         values=FAR,
         words="with {} transfers",
-        help="what on-demand moves between nodes: each device all it needs; or (hierarchical) a node everything once",
+        help="on-demand transfers between nodes: each GPU fetches all; hierarchical: once per node (each)",
     )
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from odcsim.errors import InputError
 from odcsim.recipe import CHOICES, RECOMPUTE, SELECTIVE, flag
+from odcsim.support.command import rare
 from odcsim.support.printing import printable
 
 _TAKEN = "fields of a recipe"  # where a command line notes which ones it takes
@@ -16,7 +17,7 @@ def add_recipe(parser: "argparse._ActionsContainer", names: Iterable[str]) -> No
     """Flags that ask for these fields of a recipe, and for a file of it: flags win."""
     taken = tuple(names)
     parser.set_defaults(**{_TAKEN: taken})
-    parser.add_argument("--recipe", action=_File, metavar="FILE", help="TOML: what the flags of a recipe say")
+    rare(parser.add_argument("--recipe", action=_File, metavar="FILE", help="TOML file with values for these options"))
     for name in taken:
         choice, kind = CHOICES[name], type(CHOICES[name].usual)
         how: dict[str, Any] = {"dest": name, "help": choice.help or None, "default": argparse.SUPPRESS}
@@ -25,20 +26,22 @@ def add_recipe(parser: "argparse._ActionsContainer", names: Iterable[str]) -> No
         else:
             how |= {"type": _again if name == "recompute" else kind, "choices": choice.values or None}
             how["required"] = choice.compared
-        parser.add_argument(flag(name), **how)
+        parser.add_argument(flag(name), **how).rare = not (choice.brief or choice.compared)  # type: ignore[attr-defined]
         if name == "recompute":
             same: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
             parts: dict[str, Any] = {"type": _part, "choices": RECOMPUTE[:3], "metavar": f"{{{','.join(SELECTIVE)}}}"}
-            parser.add_argument("--no-recompute", action="store_const", const="none", **same, help="--recompute none")
-            parser.add_argument("--selective", **parts, **same, help="--recompute operators, or layers")
+            rare(
+                parser.add_argument(
+                    "--no-recompute", action="store_const", const="none", **same, help="--recompute none"
+                )
+            )
+            rare(parser.add_argument("--selective", **parts, **same, help="--recompute operators, or layers"))
         if name == "stack":
-            parser.add_argument(
-                "--compile",
-                dest=name,
-                action="store_const",
-                const="compiled",
-                default=argparse.SUPPRESS,
-                help="--stack compiled",
+            same = {"dest": name, "default": argparse.SUPPRESS}
+            rare(
+                parser.add_argument(
+                    "--compile", action="store_const", const="compiled", **same, help="--stack compiled"
+                )
             )
 
 

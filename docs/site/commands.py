@@ -19,7 +19,7 @@ def _below(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argu
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
-                yield name, command
+                yield name, command.filled()
                 yield from ((f"{name} {inner}", below) for inner, below in _below(command))
 
 
@@ -32,11 +32,13 @@ def _command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     rows = [row for action in parser._actions for row in _row(parser, action)]
     if rows:
         yield "\n".join(["| argument | what it says |", "|---|---|", *rows])
+    if examples := getattr(parser, "examples", ()):
+        yield "\n".join(["```sh", *examples, "```"])
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> Iterator[str]:
     """A line of the table, for what is no command beneath and not hidden."""
-    hidden = action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction)
+    hidden = action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction) or action.dest == "help_all"
     if hidden or isinstance(action, argparse._SubParsersAction):
         return
     formatter = parser._get_formatter()

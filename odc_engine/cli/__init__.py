@@ -6,11 +6,16 @@ from importlib import import_module
 from odc_engine.errors import EngineError
 from odcsim.support.command import Parser, status
 
-COMMANDS = ("doctor", "run", "verify", "profile", "tune", "bandwidth")
+DOORS = {"train": ("doctor", "run", "verify"), "measure": ("profile", "bandwidth", "tune")}
+COMMANDS = tuple(name for names in DOORS.values() for name in names)
 
 
 def build_parser() -> Parser:
-    parser = Parser(prog="odc_engine", description="Run odcsim's schedules on real devices.")
+    parser = Parser(
+        prog="odc_engine",
+        description="Run odcsim's schedules for real, on CPU processes or GPUs, and measure this machine.",
+        doors=DOORS,
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for name in COMMANDS:
         import_module(f"odc_engine.cli.{name}").add(commands)

@@ -9,13 +9,18 @@ from odc_engine.cli import options
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("bandwidth", help="how fast devices gather and push here, against collectives")
-    parser.add_argument("--devices", type=options.numbers, default=(2, 4), metavar="N,N", help="2,4")
-    told = "of the full tensor (64 KB to 256 MB)"
+    parser = commands.add_parser(
+        "bandwidth",
+        help="measure gather and push rates against all-gather, reduce-scatter",
+        description="Measure how fast this machine gathers and pushes on demand, beside collectives.",
+        examples=("odc_engine bandwidth --devices 2 --bytes 1Mi",),
+    )
+    parser.add_argument("--devices", type=options.numbers, default=(2, 4), metavar="N,N", help="numbers of ranks (2,4)")
+    told = "sizes of the full tensor (64 KB to 256 MB)"
     parser.add_argument("--bytes", type=options.numbers, default=(), metavar="B,B", help=told)
     options.add_backend(parser, tuple(backends.measured()))
     options.add_json(parser)
-    parser.add_argument("--html", metavar="FILE", help="also write a page with the picture")
+    parser.add_argument("--html", metavar="FILE", help="also write a page with the figure")
     parser.set_defaults(run=_run)
 
 

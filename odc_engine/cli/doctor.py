@@ -9,12 +9,17 @@ from odcsim.errors import InputError
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("doctor", help="what is installed, what this machine can run, and why not")
-    parser.add_argument("--gpu-selftest", action="store_true", help="try on this GPU what the engine relies on")
-    parser.add_argument("--model", metavar="M", help="ask, too, whether what is set up suffices for it")
-    parser.add_argument("--devices", type=options.whole, metavar="N", help="on so many devices (8)")
+    parser = commands.add_parser(
+        "doctor",
+        help="show what is installed and what this machine can run",
+        description="Show what is installed, what this machine can run, and why not.",
+        examples=("odc_engine doctor",),
+    )
+    parser.add_argument("--gpu-selftest", action="store_true", help="test on this GPU what the engine relies on")
+    parser.add_argument("--model", metavar="M", help="also check whether this set-up suffices for this model")
+    parser.add_argument("--devices", type=options.whole, metavar="N", help="number of ranks for --model (8)")
     names = dict.fromkeys(row.name for row in backends.ROWS if row.says)
-    parser.add_argument("--backend", choices=tuple(names), help="exit with 1, too, where it cannot run here")
+    parser.add_argument("--backend", choices=tuple(names), help="exit with 1 if this backend cannot run here")
     options.add_device(parser)
     options.add_json(parser)
     parser.set_defaults(run=_run)

@@ -10,6 +10,7 @@ from odc_engine.backends.patience import LIMIT
 from odc_engine.errors import FOR_ENGINE
 from odcsim.errors import InputError
 from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.support.command import rare
 from odcsim.support.numbers import TIMES, human
 from odcsim.support.numbers import whole as whole
 
@@ -40,7 +41,7 @@ def seconds(text: str) -> float:
 
 def add_backend(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
     usual = backends.USUAL.name
-    parser.add_argument("--backend", default=usual, choices=names, help=f"how devices reach each other ({usual})")
+    parser.add_argument("--backend", default=usual, choices=names, help=f"how ranks reach each other ({usual})")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -58,15 +59,19 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_job(parser: argparse.ArgumentParser, recipe: Iterable[str]) -> None:
     """`recipe`: the fields of it that are asked for."""
-    parser.add_argument("schedule", metavar="SCHEDULE", help="a file that 'odcsim balance' wrote")
+    parser.add_argument("schedule", metavar="SCHEDULE", help="schedule file of 'odcsim balance'")
     add_backend(parser, backends.names())
     add_device(parser)
     add_recipe(parser, recipe)
-    parser.add_argument("--devices-per-node", type=whole, metavar="K", help="how many devices stand for a node")
-    parser.add_argument("--profile", metavar="F", help="seconds for emulated compute")
-    parser.add_argument("--gpu", metavar="G", help="the same, from the catalogue")
+    rare(parser.add_argument("--devices-per-node", type=whole, metavar="K", help="ranks that stand for one node"))
+    rare(parser.add_argument("--profile", metavar="F", help="profile with the times of emulated compute"))
+    rare(parser.add_argument("--gpu", metavar="G", help="GPU of the catalog whose times compute emulates"))
     parser.add_argument(
-        "--timeout", type=seconds, default=LIMIT, metavar="S", help=f"report a silent device after this ({LIMIT:g})"
+        "--timeout",
+        type=seconds,
+        default=LIMIT,
+        metavar="S",
+        help=f"seconds after which a silent rank is reported ({LIMIT:g})",
     )
 
 

@@ -11,18 +11,23 @@ from odcsim.recipe_flags import add_recipe, chosen
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("profile", help="measure this machine and fit a profile for odcsim to it")
-    parser.add_argument("--model", default="tiny", metavar="M", help="a name of 'odcsim catalog list' (tiny)")
-    told = "real compute on the first number of devices (2)"
+    parser = commands.add_parser(
+        "profile",
+        help="measure this machine and write a cost profile for odcsim",
+        description="Measure compute and communication of this machine and fit a cost profile for odcsim.",
+        examples=("odc_engine profile --model tiny --devices 2 --quick -o me.profile",),
+    )
+    parser.add_argument("--model", default="tiny", metavar="M", help="model of 'odcsim catalog list' (tiny)")
+    told = "numbers of ranks; compute is measured on the first (2)"
     parser.add_argument("--devices", type=options.numbers, default=(2,), metavar="N,N", help=told)
     options.add_backend(parser, backends.names())
     options.add_device(parser)
     add_recipe(parser, ("dtype",))
     parser.add_argument(
-        "--max-tokens", type=options.whole, default=1024, metavar="T", help="of the fullest microbatch (1024)"
+        "--max-tokens", type=options.whole, default=1024, metavar="T", help="tokens of the largest microbatch (1024)"
     )
-    parser.add_argument("--quick", action="store_true", help="about a minute, and less exact")
-    parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
+    parser.add_argument("--quick", action="store_true", help="measure for about a minute, less exactly")
+    parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="profile file to write (JSON)")
     parser.set_defaults(run=_run, writes="profile")
 
 

@@ -11,7 +11,15 @@ UNASKED = "dtype"  # of fp32 alone gradients differ so little that a mistake sho
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("verify", help="hold gradients against one process: a schedule's, or a script's")
+    parser = commands.add_parser(
+        "verify",
+        help="compare gradients with those of one process",
+        description="Compare the gradients of a schedule, or of a training script's first minibatch, with one process.",
+        examples=(
+            "odc_engine verify plan.jsonl --sync on-demand",
+            "torchrun --nproc-per-node 2 -m odc_engine verify --script train.py",
+        ),
+    )
     options.add_job(parser, [name for name in flags(engine=True) if name != UNASKED])
     options.add_json(parser)
     parser.add_argument(
@@ -19,12 +27,12 @@ def add(commands: Any) -> None:
         action=_Script,
         nargs=argparse.REMAINDER,
         metavar="SCRIPT",
-        help="under torchrun: a training script and its arguments, run until its first minibatch is checked",
+        help="training script and its arguments, under torchrun, run until its first minibatch is checked",
     )
     parser.add_argument(
         "--packings",
         action="store_true",
-        help="run the script's first minibatch cut in another way and on one process, too, and compare gradients",
+        help="also run the script's first minibatch split differently and on one process, and compare gradients",
     )
     parser.set_defaults(run=_run, emulate_compute=False, cluster=None)
 

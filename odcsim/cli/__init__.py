@@ -7,33 +7,24 @@ from importlib import import_module
 
 from odcsim.support.command import Parser, status
 
-COMMANDS = (
-    "demo",
-    "trace",
-    "advise",
-    "compare",
-    "sweep",
-    "merge",
-    "explore",
-    "break_even",
-    "balance",
-    "check",
-    "simulate",
-    "report",
-    "trace_json",
-    "diagnose",
-    "fit",
-    "validate",
-    "flags",
-    "rl",
-    "catalog",
-    "completion",
-)
+DOORS = {
+    "decide": ("advise", "compare", "sweep", "merge", "break_even", "explore", "rl"),
+    "diagnose": ("diagnose", "report", "trace_json"),
+    "calibrate": ("fit", "validate"),
+    "schedule": ("trace", "balance", "check", "simulate"),
+    "settings": ("flags", "catalog", "completion", "demo"),
+}
+COMMANDS = tuple(name for names in DOORS.values() for name in names)
 
 
 def build_parser() -> Parser:
-    parser = Parser(prog="odcsim", description="Predict what uneven sequence lengths cost in data-parallel training.")
-    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    parser = Parser(
+        prog="odcsim",
+        description="Predict how much time uneven sequence lengths cost in LLM training (SFT, RL), and what wins it "
+        "back: a better balancer, or on-demand communication. Start with 'odcsim demo'.",
+        doors={door: [name.replace("_", "-") for name in names] for door, names in DOORS.items()},
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for name in COMMANDS:
         import_module(f"odcsim.cli.{name}").add(commands)

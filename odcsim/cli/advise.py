@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.decide.words import ADVISE
-from odcsim.question import MACHINES, QUESTION
+from odcsim.question import MACHINES
 from odcsim.support.numbers import TIMES, human, listed
 
 if TYPE_CHECKING:
@@ -20,24 +20,27 @@ EXAMPLE = (
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "advise",
-        help="what to rent for a whole training run, how long it takes and what it costs",
-        example=EXAMPLE,
-        description="Search what GPUs, how many of them and which way to run come to in hours and dollars, and say "
-        "which to rent. Sync, balancer, token limit, sharding and recompute are chosen for each, of what fits memory.",
+        help="choose GPUs and settings for a training run: hours, dollars",
+        examples=(EXAMPLE,),
+        description="Say which GPUs to rent, how many, how long training takes and what it costs. For each kind and "
+        "number of GPUs it searches sync, balancer, token limit, sharding and activation checkpointing that fit "
+        "memory.",
     )
     groups = options.add_question(parser, without=ADVISE.without, recipe=ADVISE.recipe, **ADVISE.usual)
-    asked, machines = groups[QUESTION], groups[MACHINES]
-    machines.add_argument("--gpus", type=listed, required=True, metavar="G,G", help="kinds to rent: h100,a100")
-    machines.add_argument("--devices", type=_numbers, required=True, metavar="N,N", help="how many of them: 8,16,64")
+    machines = groups[MACHINES]
+    machines.add_argument("--gpus", type=listed, required=True, metavar="G,G", help="GPU types to compare: h100,a100")
     machines.add_argument(
-        "--price", type=listed, default=(), metavar="G=P,G=P", help="of a GPU-hour: h100=2.5,a100=1.3"
+        "--devices", type=_numbers, required=True, metavar="N,N", help="numbers of GPUs to compare: 8,16,64"
     )
-    asked.add_argument("--deadline", type=_time, metavar="T", help="such as 12h or 90min")
-    asked.add_argument("--budget", type=options.amount, metavar="P", help="dollars")
+    machines.add_argument(
+        "--price", type=listed, default=(), metavar="G=P,G=P", help="dollars per GPU-hour: h100=2.5,a100=1.3"
+    )
+    parser.add_argument("--deadline", type=_time, metavar="T", help="longest training time, such as 12h or 90min")
+    parser.add_argument("--budget", type=options.amount, metavar="P", help="most dollars to spend")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--csv", action="store_true", help="print every figure of every row as CSV")
-    form.add_argument("--json", action="store_true", help="print what was asked and every row as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write a page with a picture of time and money, too")
+    form.add_argument("--csv", action="store_true", help="print all rows and columns as CSV")
+    form.add_argument("--json", action="store_true", help="print the inputs and all rows as JSON")
+    parser.add_argument("--html", metavar="FILE", help="also write a page that plots time against cost")
     parser.set_defaults(run=_run)
 
 

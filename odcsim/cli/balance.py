@@ -8,13 +8,20 @@ from odcsim.support.command import Parser
 from odcsim.support.numbers import counted
 from odcsim.support.progress import progress
 
+EXAMPLE = (
+    "odcsim balance longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4 --max-tokens 64Ki "
+    "--balancer lb-mini -o plan.jsonl"
+)
+
 
 def add(commands: Any) -> None:
     commands.add_parser(
         "balance",
         fill=_fill,
-        help="write a schedule file that 'simulate' and 'odc_engine run' read",
-        description="Draw minibatches from a trace and write one balancer's schedules to a file.",
+        help="assign samples to GPUs and microbatches: a schedule file",
+        examples=(EXAMPLE,),
+        description="Draw minibatches, assign their samples to GPUs and microbatches with one balancer, and write the "
+        "schedules to a file for 'odcsim simulate' and 'odc_engine run'.",
     )
 
 
@@ -25,8 +32,8 @@ def _fill(parser: Parser) -> None:
     options.add_question(parser, without=options.SOME)
     lines = [f"{b.name}{' (on-demand only)' if b.free_counts else ''}: {b.help}" for b in BALANCERS]
     names = [b.name for b in BALANCERS]
-    parser.add_argument("--balancer", required=True, choices=names, help=". ".join(lines))
-    parser.add_argument("-o", dest="output", required=True, metavar="SCHEDULE", help="the file to write (JSONL)")
+    parser.add_argument("--balancer", required=True, choices=names, help="how samples are assigned; " + ". ".join(lines))
+    parser.add_argument("-o", dest="output", required=True, metavar="SCHEDULE", help="schedule file to write (JSONL)")
     parser.set_defaults(run=_run, writes="schedule")
 
 

@@ -16,14 +16,15 @@ EXAMPLE = "odcsim break-even azure-chat --model qwen2.5-7b --gpu h100 --devices 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "break-even",
-        help="where on-demand stops paying: network, devices, model, minibatch, lengths, fixed cost",
-        example=EXAMPLE,
-        description="Tell how the lead of on-demand over the best without it moves with one thing at a time, and what "
-        "balancing by wrong weights costs.",
+        help="find where on-demand communication stops paying off",
+        examples=(EXAMPLE,),
+        description="Predict the speedup of on-demand communication over the best collective row while one thing "
+        "changes at a time: network, GPUs, model, minibatch, lengths, fixed cost. Also says what a balancer with wrong "
+        "sample weights costs.",
     )
     options.add_question(parser, without=BREAK_EVEN.without)
-    parser.add_argument("--json", action="store_true", help="print every point as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write a page with the curves, too")
+    parser.add_argument("--json", action="store_true", help="print all points as JSON")
+    parser.add_argument("--html", metavar="FILE", help="also write a page with the curves")
     parser.set_defaults(run=_run)
 
 

@@ -22,12 +22,26 @@ _MODEL_HEAD = (
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("catalog", help="list GPUs and models, or show one with its sources")
+    parser = commands.add_parser(
+        "catalog",
+        help="list GPUs and models, or show one with its sources",
+        description="List the GPUs and models that odcsim knows, or show one with the source of each figure.",
+    )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="every GPU and model by name")
+    listing = actions.add_parser(
+        "list",
+        help="list every GPU and model",
+        description="List every GPU and model by name, with their main figures.",
+        examples=("odcsim catalog list",),
+    )
     listing.set_defaults(run=_list)
-    show = actions.add_parser("show", help="one GPU, model or config.json: every figure, its source and date")
-    show.add_argument("name", metavar="NAME", help="a GPU, a model, or the path of a TOML file or of a config.json")
+    show = actions.add_parser(
+        "show",
+        help="show one GPU or model: each figure, its source and date",
+        description="Show every figure of one GPU or model, with its source and date.",
+        examples=("odcsim catalog show h100", "odcsim catalog show qwen3-8b"),
+    )
+    show.add_argument("name", metavar="NAME", help="GPU, model, TOML file of a GPU, or Hugging Face config.json")
     show.set_defaults(run=_show)
     for action in (listing, show):
         action.add_argument("--json", action="store_true", help="print JSON")

@@ -11,30 +11,41 @@ from odcsim.recipe import CHOICES
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "check",
-        help="whether a plan hangs or shifts the loss: schedules of ours and batches of other trainers",
-        description="Hold minibatches against what hangs a run or shifts its loss. Exit status 1 where something is "
-        "found that does, 0 where nothing is, 2 where the file is no plan.",
+        help="check a schedule for hangs, long microbatches, loss shifts",
+        description="Check minibatches, of odcsim or of another trainer, for what hangs a run or shifts its loss. Exit "
+        "status: 0 if nothing is found, 1 if something is, 2 if the file is no plan.",
+        examples=("odcsim check plan.jsonl", "odcsim check batches.json --lengths lengths.csv --max-tokens 16k"),
     )
     parser.add_argument(
         "plan",
         metavar="PLAN",
-        help="a schedule file; JSON of index lists, [device][microbatch][sample], with a list around several "
-        "minibatches; batches in a row with --devices; a dataset with TRL's seq_lengths; - for stdin",
+        help="schedule file, or batches of another trainer; JSON of sample indices, [device][microbatch][sample], in a list if there are several "
+        "minibatches; batches in a row (with --devices); a dataset with TRL's seq_lengths; - for stdin",
     )
-    parser.add_argument("--lengths", metavar="FILE", help="lengths of the samples, whose rows the plan numbers")
-    parser.add_argument("--column", metavar="C", help="the column of that file that holds the lengths")
+    parser.add_argument("--lengths", metavar="FILE", help="sequence lengths, one row for each sample of the plan")
+    parser.add_argument("--column", metavar="C", help="column of that file with the lengths")
     parser.add_argument("--skip-bad", action="store_true", help=FIELDS["skip_bad"].help)
     parser.add_argument(
-        "--images", metavar="C", help="the column of that file that counts a sample's images, or says true or false"
+        "--images", metavar="C", help="column of that file with a sample's number of images, or true or false"
     )
-    parser.add_argument("--max-tokens", type=options.whole, default=0, metavar="T", help="limit of a microbatch")
-    parser.add_argument("--devices", type=options.whole, default=0, metavar="N", help="batches in a row: dealt in turn")
-    parser.add_argument("--accumulate", type=options.whole, default=1, metavar="M", help="batches of a device and step")
+    parser.add_argument("--max-tokens", type=options.whole, default=0, metavar="T", help="token limit of a microbatch")
     parser.add_argument(
-        "--sync", choices=CHOICES["sync"].values, help="(on-demand for its balancers' schedules, else collective)"
+        "--devices", type=options.whole, default=0, metavar="N", help="GPUs that take batches in a row in turn"
     )
-    parser.add_argument("--strict", action="store_true", help="warnings, too, exit with 1")
-    parser.add_argument("--json", action="store_true", help="print every finding as JSON")
+    parser.add_argument(
+        "--accumulate",
+        type=options.whole,
+        default=1,
+        metavar="M",
+        help="batches per GPU and step (gradient accumulation; 1)",
+    )
+    parser.add_argument(
+        "--sync",
+        choices=CHOICES["sync"].values,
+        help="communication to check for (on-demand if the schedule needs it, else collective)",
+    )
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings, too")
+    parser.add_argument("--json", action="store_true", help="print all findings as JSON")
     parser.set_defaults(run=_run)
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.errors import InputError
-from odcsim.question import MACHINES
+from odcsim.question import BATCH, MACHINES
+from odcsim.support.command import rare
 from odcsim.support.progress import progress
 
 if TYPE_CHECKING:
@@ -23,26 +24,22 @@ EXAMPLE = "odcsim compare longalign --model r1-distill-qwen-1.5b --gpu a100 --de
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
-        help="every balancer under every sync on your lengths, as a table",
-        example=EXAMPLE,
-        description="Predict idle time, throughput and cost of every balancer under every sync that can run it.",
+        help="predict idle time and speed of every balancer and sync",
+        examples=(EXAMPLE,),
+        description="Predict idle time, throughput, peak memory and cost for your sequence lengths, for each balancer "
+        "under collectives and under on-demand communication.",
     )
     groups = options.add_question(parser)
-    parser.add_argument(
-        "--sweep-max-tokens",
-        nargs="?",
-        const="",
-        metavar="T,T,...",
-        help="compare at several limits of a microbatch; default: 1 to 8 times the longest sample",
-    )
-    options.add_rate(groups[MACHINES], "what this run reaches on all devices together")
-    parser.hide({options.RATE})
-    parser.add_argument("--memory", action="store_true", help="print what the memory of the chosen rows is for, too")
+    sweep = groups[BATCH].add_argument("--sweep-max-tokens", nargs="?", const="", metavar="T,T,...")
+    sweep.help = "also compare at these microbatch token limits (default: 1 to 8 times the longest sample)"
+    rare(sweep)
+    options.add_rate(groups[MACHINES], "measured throughput of all GPUs together, to scale the predicted times")
+    rare(parser.add_argument("--memory", action="store_true", help="also print what takes memory in the best rows"))
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--wide", action="store_true", help="print more columns than those that decide")
-    form.add_argument("--csv", action="store_true", help="print every figure of every row as CSV")
-    form.add_argument("--json", action="store_true", help="print what was asked and held fixed, and every row, as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write a report with pictures, too")
+    rare(form.add_argument("--wide", action="store_true", help="print more columns"))
+    form.add_argument("--csv", action="store_true", help="print all rows and columns as CSV")
+    form.add_argument("--json", action="store_true", help="print the inputs and all rows as JSON")
+    parser.add_argument("--html", metavar="FILE", help="also write a report with figures")
     parser.set_defaults(run=_run)
 
 

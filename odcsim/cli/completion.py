@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from odcsim.support.command import Parser
+
 SHELLS = ("bash", "zsh")
 _NAMED = {"--model": "model_names", "--gpu": "gpu_names", "--gpus": "gpu_names"}  # of the catalogue
 _SCRIPT = """_odcsim() {{
@@ -25,10 +27,12 @@ complete -o default -F _odcsim odcsim"""
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "completion",
-        help="what makes a shell complete commands and flags",
-        description='Print a script for your shell: eval "$(odcsim completion bash)", in ~/.bashrc or ~/.zshrc.',
+        help="print a script for tab completion in bash or zsh",
+        description="Print a script that completes commands, flags, models and GPUs. Add the example to ~/.bashrc or "
+        "~/.zshrc.",
+        examples=('eval "$(odcsim completion bash)"',),
     )
-    parser.add_argument("shell", choices=SHELLS)
+    parser.add_argument("shell", choices=SHELLS, help="your shell")
     parser.set_defaults(run=_run)
 
 
@@ -50,12 +54,12 @@ def script() -> str:
     return _SCRIPT.format(values="\n".join(values), commands=" ".join(parsers), flags="\n".join(flags))
 
 
-def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def _commands(parser: Parser) -> dict[str, Parser]:
     inner = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
-    return {} if inner is None else dict(inner.choices)
+    return {} if inner is None else {name: command.filled() for name, command in inner.choices.items()}
 
 
-def _flags(parser: argparse.ArgumentParser) -> list[str]:
+def _flags(parser: Parser) -> list[str]:
     """What may follow a command: those beneath it, and its flags."""
     return [
         *_commands(parser),
@@ -63,7 +67,7 @@ def _flags(parser: argparse.ArgumentParser) -> list[str]:
     ]
 
 
-def _values(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+def _values(parser: Parser) -> Iterator[tuple[str, str]]:
     from odcsim import catalog
 
     for action in parser._actions:

@@ -14,8 +14,9 @@ COMMAND = (
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
-        help="a first result: no arguments, no GPU; writes report.html",
-        description=f"Compare all balancers and syncs on a long-context trace: {COMMAND} --html {HTML}",
+        help="show a first result: no arguments, no GPU, writes report.html",
+        description=f"Compare all balancers and syncs on a long-context trace, and write {HTML}.",
+        examples=(f"{COMMAND} --html {HTML}",),
     )
     parser.set_defaults(run=_run, html=HTML)
 

@@ -8,6 +8,7 @@ from odcsim.decide.words import DIAGNOSE
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS, QUESTION, STEP
 from odcsim.recipe_flags import chosen
+from odcsim.support.command import rare
 
 EXAMPLE = "odcsim diagnose traces/ --model qwen3-8b --gpu h100 --trainer trl --price 2.5"
 
@@ -15,28 +16,23 @@ EXAMPLE = "odcsim diagnose traces/ --model qwen3-8b --gpu h100 --trainer trl --p
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "diagnose",
-        help="where the steps of a run that exists go, why ranks wait, and what to set",
-        example=EXAMPLE,
-        description="Say what of a run's step is compute, waiting and transfers, which ranks and microbatches the "
-        "others wait for and why, and what other ways to run the same samples would bring. Reads profiler traces of "
-        "some or all ranks, files of odc_engine.watch, timelines of odc_engine, Parquet of StragglerAnalysis, and logs "
-        "of steps with the flags of their run.",
+        help="explain where a real run loses time: stragglers, idle time",
+        examples=("odcsim diagnose slow-step", EXAMPLE),
+        description="Split a run's steps into compute, waiting and transfers, name the stragglers and why, "
+        "and predict what other settings would gain. Reads torch.profiler traces, files of odc_engine.watch, timelines "
+        "of odc_engine, Parquet of StragglerAnalysis, and step logs with the flags of their run.",
     )
-    parser.add_argument(
-        "sources", nargs="+", metavar="DIR|FILE", help="what the run wrote down; try 'slow-step', which ships"
-    )
-    groups = options.add_question(parser, without=DIAGNOSE.without, needed=(), **DIAGNOSE.usual)
+    parser.add_argument("sources", nargs="+", metavar="DIR|FILE", help="files of the run; try 'slow-step', which ships")
+    groups = options.add_question(parser, without=DIAGNOSE.without, needed=(), seldom=("truncate", "minibatch"), **DIAGNOSE.usual)
     groups[QUESTION].add_argument(
-        "--lengths", metavar="FILE", help="CSV with device, step and lengths of each microbatch, or the watcher's files"
+        "--lengths", metavar="FILE", help="CSV of device, step, lengths; or the watcher's files"
     )
-    groups[QUESTION].add_argument(
-        "--trace", metavar="TRACE", help="of a log of steps: the lengths that were trained on"
-    )
-    groups[STEP].add_argument("--sync", choices=SYNCS, default=argparse.SUPPRESS, help="of a log: that ran")
-    groups[STEP].add_argument("--balancer", metavar="B", help="of a log: that dealt the samples")
-    parser.add_argument("--json", action="store_true", help="print all that was found, and a row for each way, as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write a page with pictures, too")
-    parser.hide({"truncate", "minibatch", "sync", "balancer"})
+    groups[QUESTION].add_argument("--trace", metavar="TRACE", help="for a step log: the sequence lengths trained on")
+    step = groups[STEP]
+    rare(step.add_argument("--sync", choices=SYNCS, default=argparse.SUPPRESS, help="for a step log: the sync it ran"))
+    rare(step.add_argument("--balancer", metavar="B", help="for a step log: the balancer that assigned the samples"))
+    parser.add_argument("--json", action="store_true", help="print all findings and rows as JSON")
+    parser.add_argument("--html", metavar="FILE", help="also write a page with figures")
     parser.set_defaults(run=_run)
 
 

@@ -12,15 +12,18 @@ PORT = 8050
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "explore",
-        help="a local page with sliders, which answers while you drag",
-        description="Serve a page on this machine alone, for whoever has the link that is printed: lengths, model, "
-        "GPU, devices, minibatch, token limit, network, epochs and recipe, and what they come to. Links carry what "
-        "is set. Needs pip install 'odcsim[explore]'.",
+        help="open a local page with sliders in your browser",
+        description="Serve a page on this machine that predicts while you move sliders: lengths, model, GPUs, batch, "
+        "token limit, network. Its links hold your settings; only who has the printed link can open it. Needs pip "
+        "install 'odcsim[explore]'.",
+        examples=("odcsim explore longalign",),
     )
-    parser.add_argument("trace", nargs="?", metavar="TRACE", help="to begin with (longalign)")
+    parser.add_argument("trace", nargs="?", metavar="TRACE", help="sequence lengths to start with (longalign)")
     options.add_fields(parser, [*(name for name in LENGTHS if name != "trace"), "profile"])
-    parser.add_argument("--port", type=options.seed, default=PORT, metavar="P", help=f"0: any that is free ({PORT})")
-    parser.add_argument("--no-open", action="store_true", help="print the link and open no browser")
+    parser.add_argument(
+        "--port", type=options.seed, default=PORT, metavar="P", help=f"port to serve on; 0: any free one ({PORT})"
+    )
+    parser.add_argument("--no-open", action="store_true", help="print the link, open no browser")
     parser.set_defaults(run=_run)
 
 

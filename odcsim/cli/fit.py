@@ -8,6 +8,7 @@ from odcsim.decide.words import FIT
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS, MACHINES, QUESTION, STEP
 from odcsim.recipe_flags import chosen
+from odcsim.support.command import rare
 
 EXAMPLE = (
     "odcsim fit trainer_state.json --trace lengths.csv --model qwen3-8b --gpu h100 --devices 8 --global-batch 64 "
@@ -18,26 +19,27 @@ EXAMPLE = (
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "fit",
-        help="a profile from a log of your own steps, from traces, or from measurements",
-        example=EXAMPLE,
-        description="Fit a profile to a log of steps (Hugging Face's trainer_state.json, JSON lines, CSV of W&B or "
-        "TensorBoard, verl's and torchtitan's metrics) and the flags of the run; to a CSV file with the columns "
-        "lengths (512;1024;77) and seconds, a row for each microbatch of one device; to PyTorch profiler traces of an "
-        "FSDP run on GPUs; or to measurements (JSON). Says what the fit does not explain.",
+        help="fit a cost profile to your own logs, traces or measurements",
+        examples=(EXAMPLE,),
+        description="Fit a profile that predictions use to one of: a step log (trainer_state.json, JSON lines, CSV of "
+        "W&B or TensorBoard, metrics of verl and torchtitan) with the flags of its run; a CSV file with lengths "
+        "(512;1024;77) and seconds of each microbatch of one GPU; torch.profiler traces of FSDP; measurements (JSON). "
+        "Says what the fit does not explain.",
     )
     parser.add_argument(
-        "sources", nargs="*", metavar="SOURCE", help="a log, or measurements in JSON, or traces (JSON, JSON.gz)"
+        "sources", nargs="*", metavar="SOURCE", help="step log, CSV, traces (JSON, JSON.gz) or measurements (JSON)"
     )
-    groups = options.add_question(parser, without={*FIT.without, "trainer"}, needed=())
-    groups[QUESTION].add_argument(
-        "--trace", metavar="TRACE", help="of a log of steps: the lengths that were trained on"
+    groups = options.add_question(parser, without={*FIT.without, "trainer"}, needed=(), seldom=("truncate", "minibatch"))
+    groups[QUESTION].add_argument("--trace", metavar="TRACE", help="for a step log: the sequence lengths trained on")
+    step = groups[STEP]
+    step.add_argument("--trainer", metavar="T", help="the trainer that ran, such as trl")
+    rare(step.add_argument("--sync", choices=SYNCS, default=argparse.SUPPRESS, help="sync of that run (the log's)"))
+    rare(step.add_argument("--balancer", metavar="B", help="balancer of that run (the log's)"))
+    options.add_rate(groups[MACHINES], "instead of a log: the throughput of all GPUs together")
+    parser.add_argument(
+        "--lengths", metavar="FILE", help="for traces: CSV with device, step, lengths of each microbatch"
     )
-    groups[STEP].add_argument("--trainer", metavar="T", help="the trainer that ran, such as trl")
-    groups[STEP].add_argument("--sync", choices=SYNCS, default=argparse.SUPPRESS, help="that ran; default: the log's")
-    groups[STEP].add_argument("--balancer", metavar="B", help="that dealt the samples; default: the log's")
-    options.add_rate(groups[MACHINES], "instead of a log: what the run reached on all devices together")
-    parser.add_argument("--lengths", metavar="FILE", help="of traces: CSV with device, step and lengths per microbatch")
-    parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="the file to write (JSON)")
+    parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="profile file to write (JSON)")
     parser.set_defaults(run=_run, writes="profile")
 
 

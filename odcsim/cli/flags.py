@@ -6,32 +6,38 @@ from typing import Any
 from odcsim.cli import options
 from odcsim.support.command import Parser
 
+EXAMPLE = (
+    "odcsim compare longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4 --trainer verl --json "
+    "| odcsim flags verl -"
+)
+
 
 def add(commands: Any) -> None:
     commands.add_parser(
         "flags",
         fill=_fill,
-        help="the flags and config lines of your trainer for a chosen row",
-        description="Print what a row of 'odcsim advise --trainer T --json', and so of 'odcsim compare' and 'odcsim "
-        "diagnose', is called there: flags, overrides or YAML, to copy, of what was priced. Rows that the trainer does "
-        "not run are refused. Lines that begin with # say what the others rest on, and what they cannot say.",
+        help="print a row's settings as your trainer's own flags",
+        description="Print the settings of one result row as your trainer's flags, overrides or YAML. Rows come from "
+        "'odcsim advise --trainer T --json', 'odcsim compare' or 'odcsim diagnose'. Rows that the trainer cannot run "
+        "are refused. Lines with # say what the others assume and what they cannot express.",
+        examples=(EXAMPLE,),
     )
 
 
 def _fill(parser: Parser) -> None:
     from odcsim.neighbours import TRAINERS
 
-    parser.add_argument("trainer", choices=list(TRAINERS), help="who is to be told")
-    parser.add_argument("rows", metavar="JSON", help="a file of such JSON, or - for stdin")
+    parser.add_argument("trainer", choices=list(TRAINERS), help="trainer to print flags for")
+    parser.add_argument("rows", metavar="JSON", help="file of that JSON; - for stdin")
     parser.add_argument(
         "--row",
         type=options.whole,
         metavar="N",
-        help="which row, from 1; default: of those that the trainer runs an advice's first, or a comparison's fastest "
-        "that fits",
+        help="number of the row, from 1; default: of the rows that the trainer runs, the first of an advice, or the "
+        "fastest of a comparison that fits",
     )
     parser.add_argument(
-        "--rollouts", type=options.whole, default=1, metavar="N", help="samples of each prompt, for verl (1)"
+        "--rollouts", type=options.whole, default=1, metavar="N", help="samples per prompt, for verl (1)"
     )
     parser.set_defaults(run=_run)
 

@@ -8,11 +8,14 @@ from typing import Any
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "merge",
-        help="the shares of a sweep as one table",
-        description="Put together what sweeps have kept, finished or not: each point once, in the order of the table.",
+        help="join the parts of a sweep that ran on several machines",
+        description="Join the points that sweeps have kept, finished or not, into one table. Each point is there once.",
+        examples=("odcsim merge points.csv.*.points -o points.csv",),
     )
-    parser.add_argument("sources", nargs="+", metavar="POINTS", help="FILE.points beside the output of a sweep")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="FILE.parquet, FILE.csv or FILE.jsonl")
+    parser.add_argument("sources", nargs="+", metavar="POINTS", help="FILE.points files beside the output of a sweep")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="table to write: FILE.parquet, .csv or .jsonl"
+    )
     parser.set_defaults(run=_run)
 
 

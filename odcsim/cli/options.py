@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.decide.words import OF_ROWS
 from odcsim.question import (
+    BATCH,
     EXECUTORS,
     FIELDS,
     FROM_ZERO,
@@ -21,9 +22,9 @@ from odcsim.question import (
     Field,
     Question,
 )
-from odcsim.recipe import ASKED, SEARCHED
+from odcsim.recipe import ASKED
 from odcsim.recipe_flags import add_recipe, chosen
-from odcsim.support.command import Parser
+from odcsim.support.command import Parser, rare
 from odcsim.support.numbers import amount, whole
 from odcsim.support.printing import printable
 
@@ -36,16 +37,6 @@ HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
 SOME = OF_ROWS
 NEEDED = ("model", "devices", "minibatch", "global_batch")
-RARE = (
-    "cutoff",
-    "recipe",
-    "force",
-    "memory",
-    "wide",
-    "sweep_max_tokens",
-    "no_recompute",
-    "selective",
-)  # and what it does not, beside fields
 RATE = "measured_tokens_per_second"
 seed = FROM_ZERO.said
 
@@ -56,16 +47,19 @@ def add_question(
     without: Collection[str] = (),
     recipe: Iterable[str] | None = None,
     needed: Collection[str] = NEEDED,
+    seldom: Collection[str] = (),
     **usual: Any,
 ) -> dict[str, Any]:
     """Flags of a question's fields and of its recipe's, but not of what the command decides itself. `usual`: what the
-    command takes where nobody says, if that is another value. `needed`: what has to be given. Gives the groups of the
-    help, for the command's own."""
+    command takes where nobody says, if that is another value. `needed`: what has to be given. `seldom`: what
+    its short help leaves out beside what every command's does. Gives the groups of the help, for the command's own."""
     chosen = tuple(ASKED if recipe is None else recipe)
-    groups = parser.grouped((QUESTION, MACHINES, STEP), last=ROWS)
+    groups = parser.grouped((QUESTION, MACHINES, BATCH, STEP), last=ROWS)
     add_fields(groups, [name for name in FIELDS if name not in without], needed, **usual)
     add_recipe(groups[STEP], chosen)
-    parser.hide({*FIELDS, *chosen, *RARE} - {name for name, about in FIELDS.items() if about.brief} - set(SEARCHED))
+    for action in parser._actions:
+        if action.dest in seldom:
+            rare(action)
     return groups
 
 
@@ -86,11 +80,12 @@ def add_fields(
         if name == "trace":
             where.add_argument(name, metavar="TRACE", help=how["help"])
         else:
-            where.add_argument(f"--{name.replace('_', '-')}", **how, **({"required": True} if must else {}))
+            action = where.add_argument(f"--{name.replace('_', '-')}", **how, **({"required": True} if must else {}))
+            action.rare = not about.brief
     if set(LENGTHS) & set(names):
         words = "report tokens lost at a limit of T, without applying it"
         where = groups if isinstance(groups, Parser) else groups[QUESTION]
-        where.add_argument("--cutoff", metavar="T", type=whole, help=words)
+        rare(where.add_argument("--cutoff", metavar="T", type=whole, help=words))
 
 
 def _how(name: str, about: Field, usual: Any) -> dict[str, Any]:
@@ -108,7 +103,7 @@ def add_hardware(parser: Parser) -> None:
 
 
 def add_rate(parser: Any, words: str) -> None:
-    parser.add_argument(f"--{RATE.replace('_', '-')}", type=POSITIVE.said, metavar="N", help=words)
+    rare(parser.add_argument(f"--{RATE.replace('_', '-')}", type=POSITIVE.said, metavar="N", help=words))
 
 
 def asked(args: argparse.Namespace, **more: Any) -> Question:

@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
-        help="pictures of timelines: idle by part, and one minibatch as Gantt charts",
+        help="draw timelines: idle time, Gantt charts, CSV of steps",
         description="Write a self-contained HTML page about timelines of 'odcsim simulate' or 'odc_engine run', a "
-        "small picture of one minibatch, or a line for each step.",
+        "picture of one minibatch, or a CSV line for each step. Give at least one output.",
+        examples=("odcsim report run.npz --html run.html",),
     )
-    parser.add_argument("timelines", nargs="+", metavar="TIMELINE", help="files to show beside each other")
-    parser.add_argument("--html", metavar="FILE", help="write a page")
-    parser.add_argument("--svg", metavar="FILE", help="write a picture of one minibatch, for a pull request")
-    parser.add_argument("--steps", metavar="FILE", help="write CSV with a line for each step, for W&B or TensorBoard")
+    parser.add_argument("timelines", nargs="+", metavar="TIMELINE", help="timeline files to show side by side")
+    parser.add_argument("--html", metavar="FILE", help="page to write")
+    parser.add_argument("--svg", metavar="FILE", help="picture of one minibatch to write, for a pull request")
+    parser.add_argument("--steps", metavar="FILE", help="CSV to write, a line for each step, for W&B or TensorBoard")
     parser.set_defaults(run=_run)
 
 

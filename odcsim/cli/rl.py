@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.decide.words import RL
-from odcsim.question import QUESTION
+from odcsim.question import BATCH
 from odcsim.support.numbers import counted, seconds
 
 if TYPE_CHECKING:
@@ -21,22 +21,28 @@ EXAMPLE = "odcsim rl deepcoder-rl --model qwen3-1.7b --gpu h100 --devices 4 --pr
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "rl",
-        help="a whole step of reinforcement learning: training, log-probabilities, generation",
-        example=EXAMPLE,
-        description="Predict steps of prompts times rollouts, drawn by groups from recorded rollouts, be they fewer: "
-        "the training pass by several rules of dealing, passes without backward, and generation as given.",
+        help="predict an RL step (GRPO, PPO): training, log-probs, generation",
+        examples=(EXAMPLE,),
+        description="Predict whole steps of reinforcement learning (GRPO, PPO), with groups drawn from recorded "
+        "rollouts: training under several ways to assign samples, forward-only passes, and generation as given.",
     )
-    asked = options.add_question(parser, without=RL.without)[QUESTION]
-    asked.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="of a step")
-    asked.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples of each prompt")
-    asked.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps of a step (1)")
-    asked.add_argument("--steps", type=options.whole, default=20, metavar="S", help="how many to draw (20)")
+    asked = options.add_question(parser, without=RL.without)[BATCH]
+    asked.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="prompts per step")
+    asked.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples per prompt")
+    asked.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps per RL step (1)")
+    asked.add_argument("--steps", type=options.whole, default=20, metavar="S", help="RL steps to simulate (20)")
     parser.add_argument(
-        "--forward-passes", type=int, choices=range(4), default=2, help="without backward: old and reference (2)"
+        "--forward-passes",
+        type=int,
+        choices=range(4),
+        default=2,
+        help="forward-only passes: old and reference policy (2)",
     )
-    parser.add_argument("--critic", action="store_true", help="a critic of the same shape is trained, too")
-    parser.add_argument("--generation-seconds", type=seconds, default=0.0, metavar="T", help="of a step: 90 or 3min")
-    parser.add_argument("--json", action="store_true", help="print what was asked and every row as JSON")
+    parser.add_argument("--critic", action="store_true", help="also train a critic of the same shape")
+    parser.add_argument(
+        "--generation-seconds", type=seconds, default=0.0, metavar="T", help="generation time per step: 90 or 3min (0)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the inputs and all rows as JSON")
     parser.set_defaults(run=_run)
 
 

@@ -6,26 +6,31 @@ from typing import Any
 from odcsim.cli import options
 from odcsim.recipe import flags, recipe_of
 from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.support.command import rare
 
 EXCHANGE = (
     "Nodes exchange once, behind the last microbatch, as the engine's do. 'odcsim compare' has them exchange layer by "
     "layer, as FSDP2's own do."
 )
 
+EXECUTOR = "simulator (des); des: discrete events, with shared links and jitter; analytic: faster, without them"
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "simulate",
-        help="run a schedule file under one sync and write the timeline",
-        description="Predict when every device does what, for the schedules in a file under one sync.",
+        help="simulate a schedule file, and write the timeline",
+        description="Predict what each GPU does at every moment of a schedule file, under one sync, and write the "
+        "timeline.",
+        examples=("odcsim simulate plan.jsonl --sync on-demand --gpu a100 -o run.npz",),
     )
-    parser.add_argument("schedule", metavar="SCHEDULE", help="a file that 'odcsim balance' wrote")
-    parser.add_argument("--model", metavar="M", help="needed only for a config.json; must be the schedule's model")
+    parser.add_argument("schedule", metavar="SCHEDULE", help="schedule file of 'odcsim balance'")
+    rare(parser.add_argument("--model", metavar="M", help="config.json of the schedule's model, if it has no name"))
     options.add_hardware(parser)
     add_recipe(parser, flags())
-    parser.add_argument("--executor", choices=options.EXECUTORS, default="des")
-    parser.add_argument("--json", action="store_true", help="print the row as JSON")
-    parser.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="the file to write (npz)")
+    rare(parser.add_argument("--executor", choices=options.EXECUTORS, default="des", help=EXECUTOR))
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="timeline file to write (npz)")
     parser.set_defaults(run=_run, writes="archive")
 
 

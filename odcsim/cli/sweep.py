@@ -22,16 +22,20 @@ SILENT = 10.0  # seconds between two lines about how far it is, where no bar can
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "sweep",
-        help="the comparisons of a whole grid, as one table",
-        description="Compare at every point of a grid. What is done is kept beside the output: a sweep that was ended "
-        "goes on where it was, and points of other grids are not worked on again.",
+        help="run compare over a grid of settings, into one table",
+        description="Run 'odcsim compare' at every point of a grid, on processes or machines. Finished points are "
+        "kept beside the output: an interrupted sweep continues where it stopped, and points that another grid has "
+        "done are not repeated.",
+        examples=("odcsim sweep grid.toml -o points.parquet",),
     )
-    parser.add_argument("grid", metavar="GRID", help="TOML: what compare's flags say, each with a value or a list")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="FILE.parquet, FILE.csv or FILE.jsonl")
-    parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="work on one of N shares alone")
+    parser.add_argument("grid", metavar="GRID", help="TOML file: options of compare, each with a value or a list")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="table to write: FILE.parquet, .csv or .jsonl"
+    )
+    parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="run only part I of N, such as 2/8")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--jobs", type=options.whole, metavar="N", help="processes (as many as there are processors)")
-    where.add_argument("--dask", metavar="ADDRESS", help="of a Dask scheduler, whose workers work on points")
+    where.add_argument("--jobs", type=options.whole, metavar="N", help="processes (one per CPU core)")
+    where.add_argument("--dask", metavar="ADDRESS", help="address of a Dask scheduler whose workers run the points")
     parser.set_defaults(run=_run)
 
 

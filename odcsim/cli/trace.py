@@ -12,40 +12,64 @@ if TYPE_CHECKING:
     from odcsim.trace import Trace
 
 SOURCE = (
-    "a file (csv, tsv, txt, json, jsonl, npy, npz, parquet, arrow, idx; packed as .gz, or - for stdin), a folder of "
-    "save_to_disk, of shards or of rollouts, a named trace, or a spec such as fixed:length=4096"
+    "file (csv, tsv, txt, json, jsonl, npy, npz, parquet, arrow, idx; also .gz, or - for stdin), folder (save_to_disk, "
+    "shards or rollouts), named trace, or spec such as fixed:length=4096"
 )
 BAR = 40
 SAMPLES = 10_000  # drawn where nobody says how many
 
 
 def add(commands: Any) -> None:
-    trace = commands.add_parser("trace", help="look at lengths, draw new ones, list the named traces")
+    trace = commands.add_parser(
+        "trace",
+        help="show, draw or list sequence lengths",
+        description="Show statistics of sequence lengths, write or draw them, or list the traces that ship.",
+    )
     actions = trace.add_subparsers(title="actions", metavar="ACTION", parser_class=type(trace), required=True)
     _add_info(actions)
     _add_make(actions)
-    listing = actions.add_parser("list", help="the traces that ship with odcsim")
+    listing = actions.add_parser(
+        "list",
+        help="list the traces that ship with odcsim",
+        description="List the traces of sequence lengths that ship with odcsim.",
+        examples=("odcsim trace list",),
+    )
     listing.set_defaults(run=_list)
 
 
 def _add_info(actions: Any) -> None:
-    info = actions.add_parser("info", help="count, mean, percentiles, histogram, what a cut-off loses")
+    info = actions.add_parser(
+        "info",
+        help="show count, mean, percentiles, histogram, truncation loss",
+        description="Show statistics of sequence lengths: count, mean, percentiles, histogram, and what truncation "
+        "would lose.",
+        examples=("odcsim trace info sharegpt --cutoff 4096",),
+    )
     info.add_argument("trace", metavar="TRACE", help=SOURCE)
-    info.add_argument("--column", metavar="C", help="the file's column of lengths (default: found by name)")
+    info.add_argument("--column", metavar="C", help="the file's column with the lengths (found by name)")
     options.add_fields(info, [name for name in LENGTHS if name not in ("trace", "column")])
-    info.add_argument("--against", metavar="OTHER", help="whether lengths are still like those of OTHER, another trace")
-    info.add_argument("--json", action="store_true", help="print JSON instead")
+    info.add_argument(
+        "--against", metavar="OTHER", help="another trace: test whether both may have the same distribution"
+    )
+    info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
 
 
 def _add_make(actions: Any) -> None:
-    make = actions.add_parser("make", help="write lengths into a file: all of another, or drawn ones")
+    make = actions.add_parser(
+        "make",
+        help="write sequence lengths to a file: from another, or drawn",
+        description="Write sequence lengths to a file: all of another file, or drawn from a named trace or spec.",
+        examples=("odcsim trace make sharegpt --samples 1000 -o lengths.csv",),
+    )
     make.add_argument("source", metavar="TRACE", help=SOURCE)
-    few = "how many to draw (default: all of a file, in its order; of a name or a spec, 10000)"
+    few = "samples to draw (all of a file, in its order; 10000 of a name or spec)"
     make.add_argument("--samples", metavar="N", type=options.whole, help=few)
-    make.add_argument("--seed", metavar="S", type=int, help="the same seed draws the same (default: 0)")
+    make.add_argument("--seed", metavar="S", type=int, help="random seed (0)")
     options.add_fields(make, [name for name in LENGTHS if name != "trace"])
-    make.add_argument("-o", dest="output", metavar="FILE", required=True, help="FILE.csv, .jsonl, .npy or .parquet")
+    make.add_argument(
+        "-o", dest="output", metavar="FILE", required=True, help="file to write: FILE.csv, .jsonl, .npy or .parquet"
+    )
     make.set_defaults(run=_make)
 
 

@@ -7,17 +7,18 @@ from typing import Any
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "trace-json",
-        help="a timeline as a trace for ui.perfetto.dev",
-        description="Write some minibatches of a timeline as trace events: a process per device, a track per lane, "
-        "arrows for who waited for whom, counters of idle devices and of transfers. Or a file for each device.",
+        help="export a timeline for Perfetto or as torch.profiler traces",
+        description="Export minibatches of a timeline as a trace for ui.perfetto.dev: a process per GPU, arrows to "
+        "the straggler, counters of idle GPUs and of transfers. Or write a torch.profiler trace for each GPU.",
+        examples=("odcsim trace-json run.npz -o run.json.gz",),
     )
-    parser.add_argument("timeline", metavar="TIMELINE", help="a file of 'odcsim simulate' or 'odc_engine run'")
+    parser.add_argument("timeline", metavar="TIMELINE", help="timeline of 'odcsim simulate' or 'odc_engine run'")
     form = parser.add_mutually_exclusive_group(required=True)
-    form.add_argument("-o", dest="output", metavar="FILE", help="FILE.json.gz, or FILE.json")
+    form.add_argument("-o", dest="output", metavar="FILE", help="file to write: FILE.json.gz or FILE.json")
     form.add_argument(
-        "--per-device", metavar="DIR", help="make DIR with a trace for each device, as torch.profiler writes them"
+        "--per-device", metavar="DIR", help="folder to write, with a trace for each GPU, as torch.profiler does"
     )
-    parser.add_argument("--minibatches", metavar="A-B", help="from A to B, numbered from 0 (default: the first three)")
+    parser.add_argument("--minibatches", metavar="A-B", help="minibatches A to B, numbered from 0 (the first three)")
     parser.set_defaults(run=_run, writes="events")
 
 

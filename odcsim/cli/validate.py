@@ -12,20 +12,23 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "validate",
-        help="how far a prediction is from real runs of the same schedule",
-        description="Compare a timeline of 'odcsim simulate' with timelines of 'odc_engine run' of the same schedule: "
-        "makespan, idle and its parts, finish times, seconds by kind of span. Several runs show the noise.",
+        help="compare a prediction with real runs of the same schedule",
+        description="Measure a prediction's error against real runs of the same schedule: step time, idle time and "
+        "its parts, finish times, seconds of each kind of work. Several runs show the noise.",
+        examples=("odcsim validate predicted.npz measured.npz --tolerance 0.05",),
     )
     parser.add_argument("predicted", metavar="PREDICTED", help="a timeline of 'odcsim simulate'")
-    parser.add_argument("measured", nargs="+", metavar="MEASURED", help="timelines of 'odc_engine run', one per run")
+    parser.add_argument(
+        "measured", nargs="+", metavar="MEASURED", help="timelines of 'odc_engine run', one for each run"
+    )
     parser.add_argument(
         "--tolerance",
         type=options.amount,
         metavar="T",
-        help="exit with 1 where the median makespan error is larger (a fraction: 0.03)",
+        help="exit with 1 if the median error of step time is larger (a fraction: 0.03)",
     )
-    parser.add_argument("--json", action="store_true", help="print every error as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write a page with a picture, too")
+    parser.add_argument("--json", action="store_true", help="print all errors as JSON")
+    parser.add_argument("--html", metavar="FILE", help="also write a page with a figure")
     parser.set_defaults(run=_run)
 
 

@@ -4,7 +4,8 @@ import argparse
 import contextlib
 import errno
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from textwrap import fill
 from typing import Any, NoReturn
 
@@ -18,18 +19,27 @@ _SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, err
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but a mistake is one line on stderr.
+    """argparse, but a mistake is one line on stderr, and `--help` fits on one screen.
 
-    `fill` adds arguments that are slow to make, once somebody asks for this command. `example` is a whole command, for
-    who left out what one needs.
+    `--help` shows the usual options, with their texts up to a semicolon, and `--help-all` every one in full: `rare` marks
+    the others where they are declared. `fill`
+    adds arguments that are slow to make, once somebody asks for this command. `examples` are whole commands, of which
+    the first is shown to who left out what one needs. `doors` groups the names of commands under titles.
     """
 
     def __init__(
-        self, *args: Any, fill: "Callable[[Parser], None] | None" = None, example: str = "", **kwargs: Any
+        self,
+        *args: Any,
+        fill: "Callable[[Parser], None] | None" = None,
+        examples: Iterable[str] = (),
+        doors: Mapping[str, Iterable[str]] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._fill, self._example = fill, example
-        self._hidden: set[str] = set()
+        self._fill, self._doors = fill, doors
+        self.examples = tuple(examples)
+        self._whole = False  # whether help shows every option
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every option and exit")
 
     def grouped(self, titles: Iterable[str], last: str) -> dict[str, Any]:
         """Groups of the help by their titles. What belongs to none of them comes last, under a title of its own."""
@@ -38,67 +48,140 @@ class Parser(argparse.ArgumentParser):
         self._action_groups.sort(key=lambda group: group is self._optionals)
         return groups | {last: self._optionals}
 
-    def hide(self, names: Iterable[str]) -> None:
-        """What `--help` leaves to `--help-all`."""
-        if not self._hidden:
-            self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every option and exit")
-        self._hidden |= set(names)
+    def filled(self) -> "Parser":
+        """The same, with all of its arguments."""
+        if add := self._fill:
+            self._fill = None
+            add(self)
+        return self
 
     def format_help(self) -> str:
-        if not self._hidden:
-            return super().format_help()
-        known = {action: action.help for action in self._actions if _names(action) & self._hidden}
-        for action in known:
-            action.help = argparse.SUPPRESS
-        words = f"{self.prog} {self._shortest()} [options]"
-        self.usage, usage = fill(words, 72, subsequent_indent=7 * " ", break_on_hyphens=False), self.usage
+        self.filled()
+        if self._doors is not None:
+            return self._all_doors(self._doors)
+        shortened = [] if self._whole else self._actions
+        told = [action.help for action in shortened]
+        for action in shortened:
+            action.help = argparse.SUPPRESS if _left_out(action) else (action.help or "").partition("; ")[0]
+        usage = self.usage
+        if not self._whole:
+            self.usage = fill(f"{self.prog} {self._shortest()}", 72, subsequent_indent=7 * " ", break_on_hyphens=False)
         try:
-            return super().format_help()
+            return super().format_help() + self._examples() + self._pointer()
         finally:
             self.usage = usage
-            for action, told in known.items():
-                action.help = told
+            for action, words in zip(shortened, told, strict=True):
+                action.help = words
+
+    def _all_doors(self, doors: Mapping[str, Iterable[str]]) -> str:
+        """Every command in a line, by what one wants."""
+        told = {one.dest: one.help or "" for action in self._actions for one in getattr(action, "_choices_actions", ())}
+        wide = max(map(len, told))
+        groups = [
+            [f"{title}:", *(f"  {name:{wide}}  {told[name]}" for name in names)] for title, names in doors.items()
+        ]
+        lines = [f"usage: {self.prog} COMMAND ...", "", fill(self.description or "", 78)]
+        return "\n".join([*lines, *("\n" + "\n".join(group) for group in groups)]) + "\n" + self._pointer()
+
+    def _examples(self) -> str:
+        rows = [
+            fill(
+                text,
+                76,
+                initial_indent="  ",
+                subsequent_indent="      ",
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
+            for text in self.examples
+        ]
+        title = "example" if len(rows) == 1 else "examples"
+        return "\n".join([f"\n{title}:", *(row.replace("\n", " \\\n") for row in rows)]) + "\n" if rows else ""
+
+    def _pointer(self) -> str:
+        """Where the rest is."""
+        if below := next((a for a in self._actions if isinstance(a, argparse._SubParsersAction)), None):
+            return f"\n'{self.prog} {below.metavar} --help' shows the usual options, --help-all every one.\n"
+        return "" if self._whole else f"\nall options: {self.prog} --help-all\n"
 
     def _shortest(self) -> str:
         """What has to be given."""
-        names = [a.metavar or a.dest for a in self._actions if not a.option_strings]
+        places = [a for a in self._actions if not a.option_strings]
+        names = [self._get_formatter()._format_args(a, str(a.metavar or a.dest)) for a in places]
         names += [_asked_for(a) for a in self._actions if a.required and a.option_strings]
         either = (g for g in self._mutually_exclusive_groups if g.required)
         several = (" | ".join(map(_asked_for, g._group_actions)) for g in either)
-        return " ".join([*map(str, names), *(f"({some})" for some in several)])
+        return " ".join([*names, *(f"({some})" for some in several), "[options]"])
 
     def add_argument(self, *names: Any, **how: Any) -> argparse.Action:
         """Whatever writes a file can be told to write over another kind of file."""
         action = super().add_argument(*names, **how)
         if action.dest in ("output", "html") and "--force" not in self._option_string_actions:
-            super().add_argument("--force", action="store_true", help="write over a file of another kind")
+            rare(super().add_argument("--force", action="store_true", help="write over a file of another kind"))
         return action
 
-    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        if add := self._fill:
-            self._fill = None
-            add(self)
-        return super().parse_known_args(*args, **kwargs)
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        self.filled()._refuse_unknown(words)
+        return super().parse_known_args(words, namespace)
+
+    def _refuse_unknown(self, words: Iterable[str]) -> None:
+        """Flags that this command does not have, with the one that was meant. Those of commands below are theirs."""
+        if self._subparsers is not None:
+            return
+        for word in words:
+            name = word.partition("=")[0]
+            if name == "--" or _takes_the_rest(self._option_string_actions.get(name)):
+                return
+            if name.startswith("--") and " " not in name and not self._means(name):
+                near = get_close_matches(name, list(self._option_string_actions), n=1, cutoff=0.7)
+                self.error(f"unknown flag {name:.60}" + (f"; did you mean {near[0]}?" if near else self._for_example()))
+
+    def _means(self, name: str) -> bool:
+        """Whether it is a flag, or the beginning of one."""
+        return any(known.startswith(name) for known in self._option_string_actions)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """One of many is named by the nearest, not by all of them."""
+        known = [str(choice) for choice in action.choices or ()]
+        near = get_close_matches(str(value), known, n=1, cutoff=0.6)
+        if near and value not in (action.choices or ()):
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r:.60}; did you mean {near[0]!r}?")
+        super()._check_value(action, value)
+
+    def _for_example(self) -> str:
+        return f"; for example: {self.examples[0]}" if self.examples else ""
 
     def error(self, message: str) -> NoReturn:
-        if self._example and (" are required: " in message or message.endswith(" is required")):
-            message += f"; for example: {self._example}"
+        if " are required: " in message or message.endswith(" is required"):
+            message += self._for_example()
         print(f"{self.prog}: error: {printable(message)}; see '{self.prog} --help'", file=sys.stderr)
         raise SystemExit(2)
 
 
+def rare(action: argparse.Action) -> argparse.Action:
+    """An option that `--help` leaves to `--help-all`."""
+    action.rare = True  # type: ignore[attr-defined]
+    return action
+
+
+def _left_out(action: argparse.Action) -> bool:
+    """Of the short help: what is rare, and what its last line says."""
+    return getattr(action, "rare", False) or isinstance(action, argparse._HelpAction | _HelpAll)
+
+
+def _takes_the_rest(action: argparse.Action | None) -> bool:
+    return action is not None and action.nargs == argparse.REMAINDER
+
+
 def _asked_for(action: argparse.Action) -> str:
-    return f"{action.option_strings[0]} {action.metavar or action.dest.upper()}"
-
-
-def _names(action: argparse.Action) -> set[str]:
-    """What it decides, and what it is called: of several flags for one field some may be hidden."""
-    return {action.dest, *(name.strip("-").replace("-", "_") for name in action.option_strings)}
+    values = f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest.upper()
+    return f"{action.option_strings[0]} {action.metavar or (values if len(values) < 36 else action.dest.upper())}"
 
 
 class _HelpAll(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        parser._hidden = set()  # type: ignore[attr-defined]
+        parser._whole = True  # type: ignore[attr-defined]
         parser.print_help()
         parser.exit()
 
