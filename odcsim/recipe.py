@@ -109,7 +109,7 @@ class Recipe:
     sharding: str = _chosen(
         BY_RULE,
         values=(BY_RULE, *SHARDINGS),
-        help="sharding (usual); full: FSDP, ZeRO-3; hybrid: HSDP; usual: predictions take hybrid where several nodes hold it",
+        help="sharding: FSDP (ZeRO-3), HSDP, or by rule (usual); full: FSDP, ZeRO-3; hybrid: HSDP; usual: predictions take hybrid where several nodes hold it",
         searched=True,
         brief=True,
         control="sharding",

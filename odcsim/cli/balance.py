@@ -32,7 +32,9 @@ def _fill(parser: Parser) -> None:
     options.add_question(parser, without=options.SOME)
     lines = [f"{b.name}{' (on-demand only)' if b.free_counts else ''}: {b.help}" for b in BALANCERS]
     names = [b.name for b in BALANCERS]
-    parser.add_argument("--balancer", required=True, choices=names, help="how samples are assigned; " + ". ".join(lines))
+    parser.add_argument(
+        "--balancer", required=True, choices=names, help="how samples are assigned; " + ". ".join(lines)
+    )
     parser.add_argument("-o", dest="output", required=True, metavar="SCHEDULE", help="schedule file to write (JSONL)")
     parser.set_defaults(run=_run, writes="schedule")
 

@@ -23,7 +23,9 @@ def add(commands: Any) -> None:
         "of odc_engine, Parquet of StragglerAnalysis, and step logs with the flags of their run.",
     )
     parser.add_argument("sources", nargs="+", metavar="DIR|FILE", help="files of the run; try 'slow-step', which ships")
-    groups = options.add_question(parser, without=DIAGNOSE.without, needed=(), seldom=("truncate", "minibatch"), **DIAGNOSE.usual)
+    groups = options.add_question(
+        parser, without=DIAGNOSE.without, needed=(), seldom=("truncate", "minibatch"), **DIAGNOSE.usual
+    )
     groups[QUESTION].add_argument(
         "--lengths", metavar="FILE", help="CSV of device, step, lengths; or the watcher's files"
     )

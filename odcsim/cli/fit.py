@@ -27,9 +27,11 @@ def add(commands: Any) -> None:
         "Says what the fit does not explain.",
     )
     parser.add_argument(
-        "sources", nargs="*", metavar="SOURCE", help="step log, CSV, traces (JSON, JSON.gz) or measurements (JSON)"
+        "sources", nargs="*", metavar="SOURCE", help="step log, CSV, traces or measurements; JSON, JSON.gz"
     )
-    groups = options.add_question(parser, without={*FIT.without, "trainer"}, needed=(), seldom=("truncate", "minibatch"))
+    groups = options.add_question(
+        parser, without={*FIT.without, "trainer"}, needed=(), seldom=("truncate", "minibatch", "minibatches")
+    )
     groups[QUESTION].add_argument("--trace", metavar="TRACE", help="for a step log: the sequence lengths trained on")
     step = groups[STEP]
     step.add_argument("--trainer", metavar="T", help="the trainer that ran, such as trl")
@@ -37,7 +39,7 @@ def add(commands: Any) -> None:
     rare(step.add_argument("--balancer", metavar="B", help="balancer of that run (the log's)"))
     options.add_rate(groups[MACHINES], "instead of a log: the throughput of all GPUs together")
     parser.add_argument(
-        "--lengths", metavar="FILE", help="for traces: CSV with device, step, lengths of each microbatch"
+        "--lengths", metavar="FILE", help="for traces: CSV of each microbatch; columns device, step, lengths"
     )
     parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="profile file to write (JSON)")
     parser.set_defaults(run=_run, writes="profile")

@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
         description="Predict whole steps of reinforcement learning (GRPO, PPO), with groups drawn from recorded "
         "rollouts: training under several ways to assign samples, forward-only passes, and generation as given.",
     )
-    asked = options.add_question(parser, without=RL.without)[BATCH]
+    asked = options.add_question(parser, without=RL.without, seldom=("truncate", "sharding"))[BATCH]
     asked.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="prompts per step")
     asked.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples per prompt")
     asked.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps per RL step (1)")

@@ -16,6 +16,7 @@ from odcsim.support.printing import Printed, printable, silence, standing
 _PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
 # What a machine may have none left of.
 _SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,19 +60,17 @@ class Parser(argparse.ArgumentParser):
         self.filled()
         if self._doors is not None:
             return self._all_doors(self._doors)
-        shortened = [] if self._whole else self._actions
-        told = [action.help for action in shortened]
-        for action in shortened:
-            action.help = argparse.SUPPRESS if _left_out(action) else (action.help or "").partition("; ")[0]
-        usage = self.usage
+        usage, told = self.usage, [(action, action.help, action.metavar) for action in self._actions]
         if not self._whole:
-            self.usage = fill(f"{self.prog} {self._shortest()}", 72, subsequent_indent=7 * " ", break_on_hyphens=False)
+            self.usage = fill(f"{self.prog} {self._shortest()}", 72, subsequent_indent=7 * " ", **_UNBROKEN)
+            for action in self._actions:
+                _shorten(action)
         try:
             return super().format_help() + self._examples() + self._pointer()
         finally:
             self.usage = usage
-            for action, words in zip(shortened, told, strict=True):
-                action.help = words
+            for action, words, letter in told:
+                action.help, action.metavar = words, letter
 
     def _all_doors(self, doors: Mapping[str, Iterable[str]]) -> str:
         """Every command in a line, by what one wants."""
@@ -84,19 +83,12 @@ class Parser(argparse.ArgumentParser):
         return "\n".join([*lines, *("\n" + "\n".join(group) for group in groups)]) + "\n" + self._pointer()
 
     def _examples(self) -> str:
-        rows = [
-            fill(
-                text,
-                76,
-                initial_indent="  ",
-                subsequent_indent="      ",
-                break_on_hyphens=False,
-                break_long_words=False,
-            )
-            for text in self.examples
-        ]
-        title = "example" if len(rows) == 1 else "examples"
-        return "\n".join([f"\n{title}:", *(row.replace("\n", " \\\n") for row in rows)]) + "\n" if rows else ""
+        """Whole commands, broken as a shell reads them."""
+        one = len(self.examples) == 1
+        starts = [f"{'example: ' if one else '  '}{text}" for text in self.examples]
+        rows = [fill(row, 80 if len(row) < 81 else 78, subsequent_indent="    ", **_UNBROKEN) for row in starts]
+        rows = [row.replace("\n", " \\\n") for row in rows]
+        return "\n".join(["" if one else "\nexamples:", *rows]) + "\n" if rows else ""
 
     def _pointer(self) -> str:
         """Where the rest is."""
@@ -163,6 +155,17 @@ def rare(action: argparse.Action) -> argparse.Action:
     """An option that `--help` leaves to `--help-all`."""
     action.rare = True  # type: ignore[attr-defined]
     return action
+
+
+def _shorten(action: argparse.Action) -> None:
+    """What the short help says of it. Many names are told as prose, which can be broken."""
+    if _left_out(action):
+        action.help = argparse.SUPPRESS
+        return
+    action.help = (action.help or "").partition("; ")[0]
+    names = ", ".join(map(str, action.choices or ()))
+    if action.metavar is None and len(names) > 72:
+        action.help, action.metavar = f"{action.help}: {names}", action.dest.upper()
 
 
 def _left_out(action: argparse.Action) -> bool:
