@@ -50,7 +50,9 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         f"{device}: {', '.join(row.help for row in backends.ROWS if row.help and row.device == device)}"
         for device in others
     )
-    parser.add_argument("--device", default=usual, choices=backends.devices(), help=f"{told} ({usual})")
+    parser.add_argument(
+        "--device", default=usual, choices=backends.devices(), help=f"what ranks compute on ({usual}); {told}"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

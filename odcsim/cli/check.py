@@ -19,14 +19,15 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "plan",
         metavar="PLAN",
-        help="schedule file, or batches of another trainer; JSON of sample indices, [device][microbatch][sample], in a list if there are several "
-        "minibatches; batches in a row (with --devices); a dataset with TRL's seq_lengths; - for stdin",
+        help="schedule file, or batches of another trainer; JSON of sample indices, [device][microbatch][sample], in a "
+        "list if there are several minibatches; batches in a row (with --devices); a dataset with TRL's seq_lengths; "
+        "- for stdin",
     )
     parser.add_argument("--lengths", metavar="FILE", help="sequence lengths, one row for each sample of the plan")
     parser.add_argument("--column", metavar="C", help="column of that file with the lengths")
     parser.add_argument("--skip-bad", action="store_true", help=FIELDS["skip_bad"].help)
     parser.add_argument(
-        "--images", metavar="C", help="column of that file with a sample's number of images, or true or false"
+        "--images", metavar="C", help="column of that file with the images of a sample; a count, or true or false"
     )
     parser.add_argument("--max-tokens", type=options.whole, default=0, metavar="T", help="token limit of a microbatch")
     parser.add_argument(
@@ -37,12 +38,12 @@ def add(commands: Any) -> None:
         type=options.whole,
         default=1,
         metavar="M",
-        help="batches per GPU and step (gradient accumulation; 1)",
+        help="batches per GPU and step: gradient accumulation (1)",
     )
     parser.add_argument(
         "--sync",
         choices=CHOICES["sync"].values,
-        help="communication to check for (on-demand if the schedule needs it, else collective)",
+        help="sync to check for; on-demand for schedules of on-demand balancers, else collective",
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings, too")
     parser.add_argument("--json", action="store_true", help="print all findings as JSON")

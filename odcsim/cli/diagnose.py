@@ -22,12 +22,14 @@ def add(commands: Any) -> None:
         "and predict what other settings would gain. Reads torch.profiler traces, files of odc_engine.watch, timelines "
         "of odc_engine, Parquet of StragglerAnalysis, and step logs with the flags of their run.",
     )
-    parser.add_argument("sources", nargs="+", metavar="DIR|FILE", help="files of the run; try 'slow-step', which ships")
+    parser.add_argument("sources", nargs="+", metavar="DIR|FILE", help="files of the run, or 'slow-step', which ships")
     groups = options.add_question(
         parser, without=DIAGNOSE.without, needed=(), seldom=("truncate", "minibatch"), **DIAGNOSE.usual
     )
     groups[QUESTION].add_argument(
-        "--lengths", metavar="FILE", help="CSV of device, step, lengths; or the watcher's files"
+        "--lengths",
+        metavar="FILE",
+        help="CSV of each microbatch, or the watcher's files; columns device, step, lengths",
     )
     groups[QUESTION].add_argument("--trace", metavar="TRACE", help="for a step log: the sequence lengths trained on")
     step = groups[STEP]

@@ -27,7 +27,10 @@ def add(commands: Any) -> None:
         "Says what the fit does not explain.",
     )
     parser.add_argument(
-        "sources", nargs="*", metavar="SOURCE", help="step log, CSV, traces or measurements; JSON, JSON.gz"
+        "sources",
+        nargs="*",
+        metavar="SOURCE",
+        help="step log, CSV, traces or measurements; traces: JSON or JSON.gz, measurements: JSON",
     )
     groups = options.add_question(
         parser, without={*FIT.without, "trainer"}, needed=(), seldom=("truncate", "minibatch", "minibatches")

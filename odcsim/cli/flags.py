@@ -28,7 +28,7 @@ def _fill(parser: Parser) -> None:
     from odcsim.neighbours import TRAINERS
 
     parser.add_argument("trainer", choices=list(TRAINERS), help="trainer to print flags for")
-    parser.add_argument("rows", metavar="JSON", help="file of that JSON; - for stdin")
+    parser.add_argument("rows", metavar="JSON", help="file of such rows, or - for stdin")
     parser.add_argument(
         "--row",
         type=options.whole,

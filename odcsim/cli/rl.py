@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.decide.words import RL
-from odcsim.question import BATCH
+from odcsim.question import BATCH, STEP
 from odcsim.support.numbers import counted, seconds
 
 if TYPE_CHECKING:
@@ -26,20 +26,21 @@ def add(commands: Any) -> None:
         description="Predict whole steps of reinforcement learning (GRPO, PPO), with groups drawn from recorded "
         "rollouts: training under several ways to assign samples, forward-only passes, and generation as given.",
     )
-    asked = options.add_question(parser, without=RL.without, seldom=("truncate", "sharding"))[BATCH]
+    groups = options.add_question(parser, without=RL.without, seldom=("truncate", "sharding"))
+    asked, step = groups[BATCH], groups[STEP]
     asked.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="prompts per step")
     asked.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples per prompt")
     asked.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps per RL step (1)")
     asked.add_argument("--steps", type=options.whole, default=20, metavar="S", help="RL steps to simulate (20)")
-    parser.add_argument(
+    step.add_argument(
         "--forward-passes",
         type=int,
         choices=range(4),
         default=2,
         help="forward-only passes: old and reference policy (2)",
     )
-    parser.add_argument("--critic", action="store_true", help="also train a critic of the same shape")
-    parser.add_argument(
+    step.add_argument("--critic", action="store_true", help="also train a critic of the same shape")
+    step.add_argument(
         "--generation-seconds", type=seconds, default=0.0, metavar="T", help="generation time per step: 90 or 3min (0)"
     )
     parser.add_argument("--json", action="store_true", help="print the inputs and all rows as JSON")

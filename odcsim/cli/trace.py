@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from odcsim.trace import Trace
 
 SOURCE = (
-    "file (csv, tsv, txt, json, jsonl, npy, npz, parquet, arrow, idx; also .gz, or - for stdin), folder (save_to_disk, "
-    "shards or rollouts), named trace, or spec such as fixed:length=4096"
+    "file or folder, named trace, or spec such as fixed:length=4096; files: csv, tsv, txt, json, jsonl, npy, npz, parquet, "
+    "arrow, idx, also .gz, or - for stdin; folders: save_to_disk, shards or rollouts"
 )
 BAR = 40
 SAMPLES = 10_000  # drawn where nobody says how many
@@ -63,7 +63,7 @@ def _add_make(actions: Any) -> None:
         examples=("odcsim trace make sharegpt --samples 1000 -o lengths.csv",),
     )
     make.add_argument("source", metavar="TRACE", help=SOURCE)
-    few = "samples to draw (all of a file, in its order; 10000 of a name or spec)"
+    few = "samples to draw (10000); of a file all, in its order, unless N or a seed is given"
     make.add_argument("--samples", metavar="N", type=options.whole, help=few)
     make.add_argument("--seed", metavar="S", type=int, help="random seed (0)")
     options.add_fields(make, [name for name in LENGTHS if name != "trace"])
