@@ -97,7 +97,7 @@ class Recipe:
     recompute: str = _chosen(
         "full",
         values=RECOMPUTE,
-        help="activation checkpointing (full); full: every layer; operators: only cheap ones; layers: every second layer",
+        help="activation checkpointing (full); full: every layer; operators: cheap ones; layers: every second layer",
         words="with recompute of {} alone",
         none="without recompute",
         searched=True,
@@ -109,8 +109,8 @@ class Recipe:
     sharding: str = _chosen(
         BY_RULE,
         values=(BY_RULE, *SHARDINGS),
-        help="sharding: FSDP (ZeRO-3), HSDP, or by rule (usual); hybrid (HSDP): every node holds all parameters; usual: "
-        "predictions take it where several nodes hold it",
+        help="sharding: FSDP (ZeRO-3), HSDP, or by rule (usual); hybrid (HSDP): every node holds all parameters; "
+        "usual: predictions take it where several nodes hold it",
         searched=True,
         brief=True,
         control="sharding",

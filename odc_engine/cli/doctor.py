@@ -33,7 +33,7 @@ def _run(args: argparse.Namespace) -> int:
     from odc_engine.doctor import abilities
 
     if args.device != backends.USUAL.device and not args.backend:
-        raise InputError(f"--device {args.device} without --backend", fix="say which, or leave --device out")
+        raise InputError(f"--device {args.device} without --backend", fix="give --backend, or leave --device out")
     row = backends.chosen(args.backend, args.device) if args.backend else None
     asked = abilities.Inquiry(row, args.model, args.devices or 0)
     findings = abilities.examine(asked)

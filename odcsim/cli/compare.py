@@ -75,7 +75,7 @@ def _setting(args: argparse.Namespace) -> "Setting":
     from odcsim.decide import calibrate
 
     if args.profile is not None:
-        fix = "a profile has seconds already: leave one out"
+        fix = "a profile holds measured times already: leave one of the two out"
         raise InputError("--measured-tokens-per-second with a profile", where=args.profile, fix=fix)
     reached, found = calibrate.reaching(setting, rate)
     for line in (calibrate.taken(found), *calibrate.doubtful(found)):

@@ -53,6 +53,7 @@ def _run(args: argparse.Namespace) -> None:
 
     from odcsim import profile
     from odcsim.decide.fitted import fitted
+    from odcsim.support.numbers import counted
 
     if args.cutoff is not None and args.trace is not None:
         options.tell_cutoff(options.loaded(args, args.trace), args.cutoff)
@@ -63,6 +64,6 @@ def _run(args: argparse.Namespace) -> None:
     for line in found.sentences():
         print(line)
     if not found.good:
-        count = len(found.unexplained)
-        print(f"odcsim fit: this is no good fit: it does not explain {count} measurements", file=sys.stderr)
+        count = counted(len(found.unexplained), "measurement")
+        print(f"odcsim fit: poor fit: it does not explain {count}", file=sys.stderr)
     print(f"{args.output}: {found.profile.origin}")

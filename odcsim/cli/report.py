@@ -29,7 +29,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.errors import InputError
 
     if not (args.html or args.svg or args.steps):
-        raise InputError("nothing is to be written", fix="give --html, --svg or --steps FILE")
+        raise InputError("no output is given", fix="give --html FILE, --svg FILE or --steps FILE")
     timelines = [timeline.read(path) for path in args.timelines]
     if args.html is not None:
         from odcsim.show.pages.report import write_timelines

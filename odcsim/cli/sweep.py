@@ -105,5 +105,5 @@ def _shard(text: str) -> tuple[int, int]:
     number, slash, of = text.partition("/")
     digits = slash and all(part.isascii() and part.isdecimal() and len(part) < 8 for part in (number, of))
     if not digits or not 1 <= int(number) <= int(of):
-        raise argparse.ArgumentTypeError(f"'{text}' is no share, such as 2/8: the second of eight")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a part of a sweep, such as 2/8: the second of eight")
     return int(number), int(of)

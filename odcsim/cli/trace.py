@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from odcsim.trace import Trace
 
 SOURCE = (
-    "file or folder, named trace, or spec such as fixed:length=4096; files: csv, tsv, txt, json, jsonl, npy, npz, parquet, "
-    "arrow, idx, also .gz, or - for stdin; folders: save_to_disk, shards or rollouts"
+    "file or folder, named trace, or spec such as fixed:length=4096; files: csv, tsv, txt, json, jsonl, npy, npz, "
+    "parquet, arrow, idx, also .gz, or - for stdin; folders: save_to_disk, shards or rollouts"
 )
 BAR = 40
 SAMPLES = 10_000  # drawn where nobody says how many

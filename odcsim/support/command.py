@@ -22,9 +22,9 @@ _UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
 class Parser(argparse.ArgumentParser):
     """argparse, but a mistake is one line on stderr, and `--help` fits on one screen.
 
-    `--help` shows the usual options, each with its text up to a semicolon, and `--help-all` every option in full: `rare`
-    marks the others where they are declared. `fill` adds arguments that are slow to make, once somebody asks for this
-    command. `examples` are whole commands, of which the first is shown to who left out a required option. `doors`
+    `--help` shows the usual options, each with its text up to a semicolon, and `--help-all` every option in full:
+    `rare` marks the others where they are declared. `fill` adds arguments that are slow to make, once somebody asks for
+    this command. `examples` are whole commands, of which the first is shown to who left out a required option. `doors`
     groups the names of commands under titles.
     """
 

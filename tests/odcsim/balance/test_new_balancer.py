@@ -34,7 +34,8 @@ def written(house) -> Path:
 
 
 def test_it_is_offered_with_its_line_of_help(house):
-    offered = house.run("-m", "odcsim", "balance", "--help")
+    assert re.search(rf", {NAME}$", house.run("-m", "odcsim", "balance", "--help"), re.MULTILINE)
+    offered = " ".join(house.run("-m", "odcsim", "balance", "--help-all").split())
     assert f",{NAME}}}" in offered
     assert f"{NAME} (on-demand only): {HELP}" in offered
 

@@ -1,4 +1,3 @@
-import argparse
 import json
 from pathlib import Path
 
@@ -7,10 +6,11 @@ import pytest
 from odcsim import catalog
 from odcsim.cli import catalog as command
 from odcsim.errors import InputError
+from odcsim.support.command import Parser
 
 
 def run(*words: str) -> None:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     command.add(parser.add_subparsers())
     args = parser.parse_args(["catalog", *words])
     assert args.run(args) is None

@@ -33,6 +33,8 @@ def test_commands_are_completed():
         (("compare", "x", "--gpu", "mi3"), ["mi300x", "mi325x", "mi355x"]),
         (("trace", "m"), ["make"]),
         (("balance", "plan", "--pri"), []),
+        (("balance", "plan", "--balancer", "lb-m"), ["lb-micro", "lb-mini"]),
+        (("balance", "plan", "--toke"), ["--tokenizer"]),
     ],
 )
 def test_flags_and_their_values_are_completed(words, offered):

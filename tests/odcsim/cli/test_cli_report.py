@@ -45,7 +45,7 @@ def test_report_writes_a_picture_and_steps(path, tmp_path, capsys):
 
 
 def test_a_report_of_nothing_is_refused(path):
-    with pytest.raises(InputError, match="nothing is to be written; give --html, --svg or --steps FILE"):
+    with pytest.raises(InputError, match="no output is given; give --html FILE, --svg FILE or --steps FILE"):
         run("report", path)
 
 

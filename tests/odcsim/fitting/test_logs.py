@@ -117,7 +117,7 @@ def test_the_command_does_not_call_a_bad_fit_good(tmp_path, capsys):
     assert fitted(path, "--model", MODEL.name, "--gpu", "a100", "-o", tmp_path / "p.json") == 0
     printed = capsys.readouterr()
     assert "NOT EXPLAINED: microbatch of" in printed.out
-    assert printed.err == "odcsim fit: this is no good fit: it does not explain 1 measurements\n"
+    assert printed.err == "odcsim fit: poor fit: it does not explain 1 measurement\n"
 
 
 @pytest.mark.parametrize(

@@ -182,8 +182,8 @@ def test_nothing_of_the_users_is_written_over(grid, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--shard", "3/2"], "'3/2' is no share, such as 2/8: the second of eight"),
-        (["--shard", "0/2"], "'0/2' is no share"),
+        (["--shard", "3/2"], "'3/2' is not a part of a sweep, such as 2/8: the second of eight"),
+        (["--shard", "0/2"], "'0/2' is not a part of a sweep"),
         (["--jobs", "0"], "'0' is not a whole number from 1"),
         (["-o", "out.xlsx"], "is no table's name; name it FILE.parquet, FILE.csv, FILE.jsonl"),
     ],
