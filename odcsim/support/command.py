@@ -5,7 +5,6 @@ import contextlib
 import errno
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from textwrap import fill
 from typing import Any, NoReturn
 
@@ -99,7 +98,7 @@ class Parser(argparse.ArgumentParser):
     def _shortest(self) -> str:
         """What has to be given."""
         places = [a for a in self._actions if not a.option_strings]
-        names = [self._get_formatter()._format_args(a, str(a.metavar or a.dest)) for a in places]
+        names = [_place(self._get_formatter(), a) for a in places]
         names += [_asked_for(a) for a in self._actions if a.required and a.option_strings]
         either = (g for g in self._mutually_exclusive_groups if g.required)
         several = (" | ".join(map(_asked_for, g._group_actions)) for g in either)
@@ -123,11 +122,17 @@ class Parser(argparse.ArgumentParser):
             return
         for word in words:
             name = word.partition("=")[0]
-            if name == "--" or _takes_the_rest(self._option_string_actions.get(name)):
+            if name == "--" or (name.startswith("--") and self._takes_the_rest(name)):
                 return
             if name.startswith("--") and " " not in name and not self._means(name):
-                near = get_close_matches(name, list(self._option_string_actions), n=1, cutoff=0.7)
-                self.error(f"unknown flag {name:.60}" + (f"; did you mean {near[0]}?" if near else self._for_example()))
+                near = _nearest(name, self._option_string_actions, 0.7)
+                self.error(f"unknown flag {name:.60}" + (f"; did you mean {near}?" if near else self._for_example()))
+
+    def _takes_the_rest(self, name: str) -> bool:
+        """Whether all words behind this flag are its own."""
+        return any(
+            a.nargs == argparse.REMAINDER for flag, a in self._option_string_actions.items() if flag.startswith(name)
+        )
 
     def _means(self, name: str) -> bool:
         """Whether it is a flag, or the beginning of one."""
@@ -136,9 +141,9 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """One of many is named by the nearest, not by all of them."""
         known = [str(choice) for choice in action.choices or ()]
-        near = get_close_matches(str(value), known, n=1, cutoff=0.6)
+        near = _nearest(str(value), known, 0.6)
         if near and value not in (action.choices or ()):
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r:.60}; did you mean {near[0]!r}?")
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r:.60}; did you mean {near!r}?")
         super()._check_value(action, value)
 
     def _for_example(self) -> str:
@@ -173,8 +178,17 @@ def _left_out(action: argparse.Action) -> bool:
     return getattr(action, "rare", False) or isinstance(action, argparse._HelpAction | _HelpAll)
 
 
-def _takes_the_rest(action: argparse.Action | None) -> bool:
-    return action is not None and action.nargs == argparse.REMAINDER
+def _place(formatter: argparse.HelpFormatter, action: argparse.Action) -> str:
+    """A place of a command line, by a word where its choices are many."""
+    told = formatter._format_args(action, str(action.metavar or action.dest))
+    return told if len(told) < 36 else action.dest.upper()
+
+
+def _nearest(word: str, known: Iterable[str], alike: float) -> str:
+    """The one of these that was meant, if it is that alike; else none."""
+    from difflib import get_close_matches  # which nobody waits for who types what there is
+
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=alike)), "")
 
 
 def _asked_for(action: argparse.Action) -> str:

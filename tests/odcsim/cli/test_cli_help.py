@@ -133,5 +133,6 @@ def test_what_is_mistyped_is_one_line_with_what_was_meant(words, told, capsys):
 
 def test_words_of_a_script_are_its_own():
     """`odc_engine verify --script train.py --lr 3` passes on what follows."""
-    words = ["verify", "--script", "train.py", "--lr", "3"]
-    assert odc_engine.cli.build_parser().parse_args(words).script == words[2:]
+    for flag in ("--script", "--scr"):
+        words = ["verify", flag, "train.py", "--lr", "3"]
+        assert odc_engine.cli.build_parser().parse_args(words).script == words[2:]

@@ -26,7 +26,7 @@ def house(tmp_path_factory) -> House:
 
 
 def test_it_is_offered(house):
-    assert "accelerate,rows}" in house.run("-m", "odcsim", "flags", "--help")
+    assert "accelerate,rows}" in house.run("-m", "odcsim", "flags", "--help-all")
 
 
 def test_it_stands_in_the_field_and_is_told_its_settings(house):
