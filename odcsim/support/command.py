@@ -140,9 +140,8 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """One of many is named by the nearest, not by all of them."""
-        known = [str(choice) for choice in action.choices or ()]
-        near = _nearest(str(value), known, 0.6)
-        if near and value not in (action.choices or ()):
+        known = action.choices or ()
+        if value not in known and (near := _nearest(str(value), map(str, known), 0.6)):
             raise argparse.ArgumentError(action, f"invalid choice: {value!r:.60}; did you mean {near!r}?")
         super()._check_value(action, value)
 
