@@ -138,7 +138,7 @@ class Terms:
         example="give dollars for a GPU-hour, such as 2.5",
     )  # fmt: skip
     epochs: float | None = _field(
-        POSITIVE, ROWS, brief=True, letter="E", help="also print hours and cost of E epochs",
+        POSITIVE, ROWS, brief=True, letter="E", help="epochs of the whole run, to tell its hours and cost",
         example="give more than 0, such as 3", control="epochs", stops=(1, 2, 3, 5, 10),
     )  # fmt: skip
     executor: str = _field(
