@@ -178,8 +178,8 @@ def test_modules_that_pages_name_exist():
             assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 
-def test_the_design_lists_every_key_of_a_row():
-    listed = set(re.findall(r"`(\w+)`", text("docs/design.md").partition("### JSON")[2].partition("## Defense")[0]))
+def test_the_contract_lists_every_key_of_a_row():
+    listed = set(re.findall(r"`(\w+)`", text("docs/contract.md").partition("## JSON")[2]))
     keys = ({field.name for field in fields(Row)} - {"recipe"}) | {"sync", "sharding"}
     assert (
         keys
@@ -204,14 +204,14 @@ def keys_of(content) -> set[str]:
     return set(content) | keys_of(inside)
 
 
-def test_the_design_lists_every_key_of_a_diagnosis():
-    told = text("docs/design.md").partition("`odcsim diagnose --json`")[2].partition("| key of a row")[0]
+def test_the_contract_lists_every_key_of_a_diagnosis():
+    told = text("docs/contract.md").partition("`odcsim diagnose --json`")[2].partition("| key of a row")[0]
     assert keys_of(diagnosis().as_json()) - set(re.findall(r"`(\w+)`", told)) == set()
 
 
-def test_the_design_lists_every_command():
-    design = text("docs/design.md")
-    assert [name for name in COMMANDS if f"`odcsim {name.replace('_', '-')}" not in design] == []
+def test_the_contract_lists_every_command():
+    contract = text("docs/contract.md")
+    assert [name for name in COMMANDS if f"`odcsim {name.replace('_', '-')}" not in contract] == []
 
 
 def test_the_how_to_lists_every_key_of_a_cluster_and_a_profile():

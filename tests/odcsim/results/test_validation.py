@@ -247,7 +247,7 @@ def test_the_page_shows_every_minibatch_and_fetches_nothing(noisy, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["v.html"]
 
 
-def test_the_design_lists_every_key(timeline):
-    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"`(\w+)`", design.partition("### JSON")[2].partition("## Defense")[0]))
+def test_the_contract_lists_every_key(timeline):
+    contract = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`(\w+)`", contract.partition("## JSON")[2]))
     assert set(validate(timeline, [timeline]).as_json()) <= listed
