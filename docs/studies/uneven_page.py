@@ -128,34 +128,35 @@ def _summed(name: str, some: Sequence[tuple[float, bool]]) -> tuple[str, ...]:
 
 INTRO = """# Uneven lengths: published runs beside ours
 
-Written by `make uneven` (`python docs/studies/uneven.py`) on {day}, in half a minute without a GPU; its figures are
-the same on any machine. What others measured of strategies for uneven lengths, beside what odcsim says of the same
-strategies. Figures, sources and the GPUs that the catalog lacks stand in [uneven.toml](uneven.toml); those of ODC and
-its port in [paper.toml](paper.toml), whose settings and misses have [a page of their own](paper.md). Nothing was
-fitted to any of them but what an MI300X reaches, which was chosen by hand to meet the port's figures. {draws} draws of
-each run, seeds 0 and on.
+How well does odcsim predict strategies for uneven lengths (packing, sorting, balancing)? This page is for people who
+doubt its speedups: what others measured, beside what odcsim predicts for the same strategies. `make uneven`
+(`python docs/studies/uneven.py`) wrote it on {day}, in half a minute without a GPU; its figures are the same on any
+machine. Figures, sources and the GPUs that the catalog lacks are in [uneven.toml](uneven.toml). Those of ODC and its
+port are in [paper.toml](paper.toml), whose settings and misses have [a page of their own](paper.md). Nothing was fitted
+to any of these figures except what an MI300X reaches, which was chosen by hand to meet the port's figures. Each run was
+drawn {draws} times, seeds 0 and on.
 
-A point is a hundredth of a ratio, ours less the published one. A sign is right where both say that a strategy gains,
-both that it loses, or both that it does neither by half a point. Where a source leaves open what decides, the
-likeliest assumption counts in this table, and the others stand below as `other`.
+A point is a hundredth of a ratio, ours minus the published one. A sign is right if both say that a strategy is faster,
+both that it is slower, or both that it changes less than half a point. If a source does not state a setting that
+matters, this table uses the likeliest assumption; the others are below as `other`.
 """
-RATIOS = """How many times as fast a strategy is as the one that it is held against, on the same samples. Before the
-ratios stand the figures that they are of: the other strategy's, then its own.
+RATIOS = """How many times as fast a strategy is as the one it is compared with, on the same samples. Before each ratio are the
+figures it is computed from: the other strategy's, then its own.
 """
 SETTINGS = """What was run, and what is assumed where a source does not say it:
 
-- **transformers**: `Trainer` over DDP on two RTX 5090, Qwen2.5-0.5B in bf16 with gradient checkpointing; 1,600 samples
-  of lognormal(5, 1) tokens in [16, 1,024]; 8 in a batch, two batches to a step; random order, `group_by_length` and
-  `batch_rebalance`, whose rules are those of transformers 5.23. Assumed: moments in bf16, a plain stack, gradients
-  that the last backward hides, and that the card reaches as much of its datasheet as an A100, since it computes as
-  that one does and not as a B200.
+- **transformers**: `Trainer` over DDP on two RTX 5090, Qwen2.5-0.5B in bf16 with activation checkpointing; 1,600
+  samples of lognormal(5, 1) tokens in [16, 1,024]; 8 in a batch, two batches to a step; random order, `group_by_length`
+  and `batch_rebalance`, whose rules are those of transformers 5.23. Assumed: moments in bf16, a plain stack, gradients
+  that the last backward hides, and that the card reaches as much of its datasheet as an A100, since it computes as that
+  one does and not as a B200.
 - **UniRL**: FSDP on 16 H20, Qwen3-4B, 512 answers to 64 prompts a step in four updates, microbatches of 10,240 tokens
   of answers sorted by length; answers of about 1,000 tokens, 8,192 at most. As they come, a device has whole groups of
-  eight answers; balanced, each has as many, the longest dealt first. Tokens of a device then spread by {balanced:.1%}
-  where the source has 0.6 to 0.9 %, and by {as_come:.0%} before. Assumed: a log-normal of sigma 0.9, as DAPO's early
-  rollouts have, and what answers to one prompt share of its variance: 0.18 in those rollouts, 0.93 in DeepCoder's;
-  prompts of 117 tokens; samples of a device in the order in which they were dealt; as many microbatches on all devices
-  as the one needs that needs most.
+  eight answers; balanced, each has as many, the longest assigned first. Tokens of a device then spread by
+  {balanced:.1%} where the source has 0.6 to 0.9 %, and by {as_come:.0%} before. Assumed: a log-normal of sigma 0.9, as
+  DAPO's early rollouts have, and what answers to one prompt share of its variance: 0.18 in those rollouts, 0.93 in
+  DeepCoder's; prompts of 117 tokens; samples of a device in the order in which they were assigned; as many microbatches
+  on all devices as the one needs that needs most.
 - **TRL**: one H100, Qwen3-1.7B with gradient checkpointing and FlashAttention-3; clipped log-normal answers (median
   700, sigma 0.9), a tenth of them 4,096, prompts of 256 in the median, eight answers to each; four microbatches a
   step, rows of samples as they come. Assumed: a sigma of 0.5 for prompts, a plain stack, a loss over whole logits.
@@ -166,7 +167,7 @@ SETTINGS = """What was run, and what is assumed where a source does not say it:
 """
 PADDING = """Microseconds of all GPUs for each true token: what a strategy saves, and what is left of a step under it.
 """
-MISSES = """What is understood of the misses, and what is not:
+MISSES = """Which differences are explained, and which are not:
 
 - **TRL**: every strategy gains more in ours. What padding costs is near, but {left:.0%} of what the published step
   takes without padding is not in ours: it reaches 8 % MFU there. It grows with true tokens and not with padding. The

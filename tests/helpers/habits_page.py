@@ -7,11 +7,12 @@ Each is followed by two devices and by one process (tests/helpers/habits, tests/
 
 HEAD = """# Habits of training loops
 
-What people do between two minibatches, and what comes of it under `OnDemand`: it is right, as in one process that has
-all the data, or it is refused in the words on the right. There is no third column; what leaves no trace and
-is as wrong under stock FSDP2 has a row in [the engine's table](engine/index.md#what-is-supported-and-what-is-refused).
-The tests follow every habit on two devices and in one process, and hold this page to what they find.
-`python tests/helpers/habits_page.py > docs/habits.md` writes it anew.
+Does your training loop work under `OnDemand`? This page is a reference for people who put the engine into their own
+loop: it lists what loops do between two minibatches, and the result. A habit works, with the gradients of one process
+that has all the data, or the engine refuses it with the error on the right. Mistakes that leave no trace and are as
+wrong under stock FSDP2 are in [the engine's table](engine/index.md#what-is-supported-and-what-is-refused). Tests run
+every habit on two devices and in one process, and compare this page with the results.
+`python tests/helpers/habits_page.py > docs/habits.md` writes it.
 """
 
 
@@ -24,7 +25,7 @@ def page(rooms: dict[str, str], verdicts: dict[str, dict[str, str]]) -> str:
     parts = [HEAD]
     for room, title in rooms.items():
         rows = "\n".join(row(sentence, verdict) for sentence, verdict in verdicts[room].items())
-        parts.append(f"## {title}\n\n| habit | comes to |\n|---|---|\n{rows}\n")
+        parts.append(f"## {title}\n\n| habit | result |\n|---|---|\n{rows}\n")
     return "\n".join(parts)
 
 

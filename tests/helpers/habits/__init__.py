@@ -11,19 +11,19 @@ from users import Habit, User
 
 EVERY: dict[str, Habit] = {}
 ROOMS = {
-    "attached": "Loops that know nothing of the engine: `odc.attach(optimizer)`",
-    "ways_out": "Attached: what is refused, and its way out taken",
+    "attached": "Loops with `odc.attach(optimizer)`",
+    "ways_out": "Attached: refused habits with their fix applied",
     "order": "By hand: the order of backward, settle, clip, step and publish",
-    "steps": "Optimizers of other kinds, and steps of more than one backward pass",
-    "forgotten": "What is forgotten, and what is looked at too early",
-    "gradients": "Gradients that come another way, stay, or are left out",
+    "steps": "Other optimizers, and steps with several backward passes",
+    "forgotten": "Forgotten calls, and gradients read too early",
+    "gradients": "Gradients from other sources, kept, or left out",
     "frozen": "Frozen parameters",
-    "weights": "Weights that change otherwise than by a step",
-    "checkpoints": "States of optimizers saved and loaded by `torch.distributed.checkpoint`",
-    "replaced": "Parts of the model that are replaced, added or taken away",
-    "training": "Modes of training",
-    "settings": "Settings of FSDP2, and other hands in it",
-    "interrupted": "What is interrupted, and who comes late",
+    "weights": "Weights changed other than by an optimizer step",
+    "checkpoints": "Checkpoints of optimizer states by `torch.distributed.checkpoint`",
+    "replaced": "Parts of the model replaced, added or removed",
+    "training": "Training modes",
+    "settings": "Settings of FSDP2, and other code that changes them",
+    "interrupted": "Interruptions, and ranks that are late",
 }
 
 
