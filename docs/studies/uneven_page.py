@@ -140,8 +140,8 @@ A point is a hundredth of a ratio, ours minus the published one. A sign is right
 both that it is slower, or both that it changes less than half a point. If a source does not state a setting that
 matters, this table uses the likeliest assumption; the others are below as `other`.
 """
-RATIOS = """How many times as fast a strategy is as the one it is compared with, on the same samples. Before each ratio are the
-figures it is computed from: the other strategy's, then its own.
+RATIOS = """How many times as fast a strategy is as the one it is compared with, on the same samples. Before each
+ratio are the figures it is computed from: the other strategy's, then its own.
 """
 SETTINGS = """What was run, and what is assumed where a source does not say it:
 
