@@ -1,4 +1,7 @@
-"""docs/neighbours.md shows what docs/neighbours.csv says. `python tests/docs/test_neighbours_page.py` writes its tables."""
+"""docs/neighbours.md shows what docs/neighbours.csv says.
+
+`python tests/docs/test_neighbours_page.py` writes its tables.
+"""
 
 import csv
 import re
