@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _TRUST = {
     "calibrated": "Seconds come from a profile measured on this hardware.",
-    "scaled": "Seconds are estimates times one factor, which a run of yours was measured to take.",
-    "published fit": "Seconds come from a published fit to measurements, not from measurements of yours.",
-    "catalogue": "Seconds are estimated by what GPUs reach in published runs, not measured.",
-    "extrapolated": "Some of this is beyond what the seconds were made from (longer samples, fuller microbatches, "
-    "other devices, another model, or the same with another recompute) and is extrapolated.",
+    "scaled": "Seconds are estimates, scaled by one factor that was measured on a run of yours.",
+    "published fit": "Seconds come from a published fit to others' measurements, not from measurements of yours.",
+    "catalogue": "Seconds are estimated from what GPUs reach in published runs; they are not measured.",
+    "extrapolated": "Some seconds are extrapolated beyond what they were fitted to (longer samples, fuller "
+    "microbatches, other devices, another model, or the same with another recompute).",
 }
 SHAPE = "shape, not data"
 
@@ -36,7 +36,7 @@ SHAPE = "shape, not data"
 def verdict(reply: Basis) -> str:
     """Yes or no, in a few sentences; and what memory has to do with it."""
     if reply.nothing_fits:
-        return stock_words.unfit(reply, reply.balanced) if reply.balanced else "Nothing here fits memory."
+        return stock_words.unfit(reply, reply.balanced) if reply.balanced else "Out of memory: nothing here fits."
     if reply.balanced is not None:
         return f"{stock_words.verdict(reply, reply.balanced)}{_tight(reply)}{_kept_out(reply)}"
     return f"{_verdict(reply)}{_tight(reply)}{_kept_out(reply)}"
@@ -54,8 +54,8 @@ def _verdict(reply: Basis) -> str:
         return f"No: on-demand is slower here. Its best row, {name}, is {gain}.{_flipped(reply)}"
     if (best.speedup_low or 0) <= 1:
         likely = min(best.speedup or 0, reply.over_rival) >= NOTABLE
-        what = "nothing for certain" if likely else "nothing here"
-        return f"No: on-demand brings {what}. Its best row, {name}, is {gain}.{_flipped(reply)}"
+        what = "does not pay for certain" if likely else "does not pay here"
+        return f"No: on-demand {what}. Its best row, {name}, is {gain}.{_flipped(reply)}"
     words = f"No: {name} is {gain}, but only {rival}: a better balancer brings as much"
     return f"{words}, and the sync can stay as it is.{_flipped(reply)}"
 
@@ -64,8 +64,8 @@ def _flipped(reply: Basis) -> str:
     if (flip := reply.flips) is None:
         return ""
     other = "No" if reply.pays else "Yes"
-    lead = f"{flip.lead:.2f} times the best row without it"
-    return f" {other} if compute takes {flip.factor:.2f} times these seconds: {lead}."
+    lead = f"on-demand is then {flip.lead:.2f} times as fast as the best row without it"
+    return f" The answer is {other} if compute takes {flip.factor:.2f} times these seconds: {lead}."
 
 
 def _by_memory(reply: Basis) -> str:
@@ -76,7 +76,7 @@ def _by_memory(reply: Basis) -> str:
     sizes = f"{named(other)} would need {(other.memory_bytes or 0) / 1e9:.0f} GB{faster},"
     sizes += f" {named(fit)} needs {capacity.sized(fit)}."
     if capacity.tight(other):
-        answer = "Yes: without on-demand, all is" if reply.pays else "No: with on-demand, all is"
+        answer = "Yes: without on-demand, every row is" if reply.pays else "No: with on-demand, every row is"
         return f"{answer} tight in memory here. {sizes}"
     answer = "Yes: only on-demand fits memory here" if reply.pays else "No: on-demand does not fit memory here"
     return f"{answer}. {sizes}"
@@ -95,7 +95,7 @@ def _kept_out(reply: Basis) -> str:
     for kept, row in reply.kept_out:
         why = "is tight in memory" if capacity.tight(row) else "does not fit memory"
         faster = f"{kept.makespan_seconds / row.makespan_seconds:.2f} times as fast"
-        words += f" Memory leaves {named(kept)}: {named(row)} would be {faster}, but {why} ({capacity.sized(row)})."
+        words += f" {named(row)} would be {faster} as {named(kept)}, but {why} ({capacity.sized(row)})."
     return words
 
 
@@ -103,7 +103,7 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
     """Where the difference comes from, what it saves, and how far to trust it."""
     origin = comparison.setting.trace.origin
     if reply.nothing_fits:
-        return [*_ways_out(comparison), *([f"Lengths: {origin}."] if origin else [])]
+        return [*_ways_out(comparison), *([drawn(origin)] if origin else [])]
     lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply), *stock_words.notes(comparison)]
     return [
         *lines,
@@ -111,8 +111,16 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
         *_sharding(comparison, reply),
         *_splitting(comparison, reply),
         fixed.sentence(comparison.setting, limited=reply.balanced is None),
-        *([f"Lengths: {origin}."] if origin else []),
+        *([drawn(origin)] if origin else []),
     ]
+
+
+def drawn(origin: str) -> str:
+    """Where lengths come from; those of a published shape are nobody's data."""
+    made = f"{SHAPE}: "
+    if origin.startswith(made):
+        return f"Lengths are synthetic ({SHAPE}): {origin.removeprefix(made)}."
+    return f"Lengths: {origin}."
 
 
 def _ways_out(comparison: Comparison) -> list[str]:
@@ -120,7 +128,7 @@ def _ways_out(comparison: Comparison) -> list[str]:
     listed = remedies(replace(comparison.setting, cost=_limited(comparison)))
     if not listed:
         return []
-    return [f"What would fit: {'; '.join(listed)}."]
+    return [f"Options that fit: {'; '.join(listed)}."]
 
 
 def _tightness(comparison: Comparison, chosen: Row) -> list[str]:
@@ -129,7 +137,7 @@ def _tightness(comparison: Comparison, chosen: Row) -> list[str]:
     alone = Need(room.least(cost, trace).total, comparison.memory_limit)
     if capacity.level(alone) <= capacity.level(chosen):
         return _ways_out(comparison) if capacity.tight(chosen) else []
-    words = f"The longest sample, {trace.longest:,} tokens, was not drawn: with it, memory per device is"
+    words = f"The longest sample, {trace.longest:,} tokens, is not in these minibatches: with it, memory per device is"
     return [f"{words} {capacity.told(alone)}.", *_ways_out(comparison)]
 
 
@@ -159,8 +167,8 @@ def _idle(reply: Basis) -> str:
     words = f"Devices idle {before.idle:.0%} of the time under {named(before)}"
     words += f" and {after.idle:.0%} under {named(after)}." if after is not before else ", and no row is faster."
     if reply.pays:
-        gains = f"{after.sync_gain:.2f} times comes from the sync, {after.balancer_gain:.2f} times from the balancer"
-        words += f" Of the speedup, {gains}."
+        gains = f"{after.sync_gain:.2f} comes from the sync and one of {after.balancer_gain:.2f} from the balancer"
+        words += f" Of the speedup, a factor of {gains}."
     return words
 
 
@@ -286,7 +294,7 @@ def named(row: Row) -> str:
 
 def interval(row: Row) -> str:
     if row.minibatches == 1:
-        return "one minibatch tells no interval"
+        return "no interval from one minibatch"
     return f"95 % interval {row.speedup_low:.2f} to {row.speedup_high:.2f}"
 
 

@@ -14,9 +14,9 @@ def question(setting: Setting, *, limited: bool) -> str:
     """Not `limited`: the token limit is looked for at each spot."""
     cost, size = setting.cost, counted(setting.minibatch, "sample")
     return (
-        f"Lead of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on {cost.cluster.devices} x "
+        f"Speedup of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on {cost.cluster.devices} x "
         f"{cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
-        f"One thing is changed at a time; a lead of {NOTABLE:.2f} or more pays.\n"
+        f"One thing is changed at a time; a speedup of {NOTABLE:.2f} or more pays.\n"
         f"{fixed.sentence(setting, limited=limited)}{_anew(setting)}"
     )
 
@@ -30,7 +30,7 @@ def answer(curves: Sequence[Curve]) -> str:
     """Whether on-demand pays here, and what that hangs on."""
     if (lead := here(curves)) is None:
         return (
-            "On-demand and the best without it cannot be compared here: a side of them cannot run what you ask about."
+            "On-demand and the best without it cannot be compared here: one of them cannot run what you ask about."
         )
     digits = 2 if (round(lead, 2) >= NOTABLE) == (lead >= NOTABLE) else 3
     pays = "pays" if lead >= NOTABLE else "does not pay"
@@ -40,7 +40,7 @@ def answer(curves: Sequence[Curve]) -> str:
     if not moved:
         return f"{told} No other {_listed(rest, 'or')} that was tried changes that."
     still = f"; not on {_listed(rest, 'or')}" if rest else ""
-    return f"{told} That hangs on {_listed(moved, 'and')}{still}."
+    return f"{told} This depends on {_listed(moved, 'and')}{still}."
 
 
 def _listed(words: Sequence[str], last: str) -> str:
@@ -49,7 +49,7 @@ def _listed(words: Sequence[str], last: str) -> str:
 
 def sentence(curve: Curve) -> str:
     if not curve.leads:
-        return "Nothing of this fits or can be drawn."
+        return "None of these fits in memory, or none can be drawn."
     low, high = min(curve.leads), max(curve.leads)
     if not curve.crossings:
         most = f"{high:.2f}" if round(high, 2) < NOTABLE else f"{high:.3f}"
@@ -77,7 +77,7 @@ def _value(curve: Curve, at: float) -> str:
 
 
 def misfit(ways_out: Sequence[str]) -> str:
-    return f"What you ask about does not fit memory. What would: {'; '.join(ways_out)}."
+    return f"Out of memory: what you ask about does not fit. Options that fit: {'; '.join(ways_out)}."
 
 
 def regret_lines(regrets: Sequence[Regret]) -> list[str]:

@@ -24,12 +24,12 @@ def sentence(setting: Setting, *, limited: bool = True) -> str:
     limit = [f"at most {setting.limit:,} tokens in a microbatch"] if limited else []
     why = f" ({setting.sharded_by})" if setting.sharded_by else ""
     words = ", ".join([f"{setting.cost.sharded} sharding{why}", known.told.strip(), *limit])
-    return f"Held fixed: {words}. '{BY}' searches these.{given(setting.cost.on_demand_cost)}"
+    return f"Not varied: {words}. To search these, run '{BY}'.{given(setting.cost.on_demand_cost)}"
 
 
 def given(seconds: float) -> str:
     """What on-demand was said to cost: nobody has measured it."""
-    return f" On-demand takes {seconds:g} s more in every minibatch, as was given: not proven." if seconds else ""
+    return f" On-demand is assumed to take {seconds:g} s more per minibatch, as you asked; nobody has measured that." if seconds else ""
 
 
 def left(recipe: Recipe) -> dict[str, Any]:
@@ -40,6 +40,6 @@ def left(recipe: Recipe) -> dict[str, Any]:
 def beside(recipe: Recipe, searched: Sequence[str] = SEARCHED, cost: float = 0.0) -> str:
     """The same in words."""
     unusual = ", ".join(f"{name} {recipe.value(name)}" for name in HELD if name not in recipe.usual)
-    words = f"{unusual}, and all else as usual" if unusual else "all else as usual"
-    told = f"Searched: sync, balancer, token limit, {', '.join(searched)}. Held fixed: {words}; '{MORE}' tries more."
+    words = f"{unusual}, and all else at its default" if unusual else "all else, at its default"
+    told = f"Searched: sync, balancer, token limit, {', '.join(searched)}. Not varied: {words}; '{MORE}' tries more."
     return f"{told}{given(cost)}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def verdict(reply: Basis, balanced: Row) -> str:
     """The best that the trainer runs, and what it would gain from plans and from on-demand, which the engine brings."""
     chosen = reply.chosen
-    words = f"By itself it runs this fastest by {chosen.name}{way(chosen, reply.unit)}."
+    words = f"The trainer's own fastest way is {chosen.name}{way(chosen, reply.unit)}."
     others = [row for row in (balanced, reply.best) if row.memory_fits is not False]
     gains = [(row, chosen.makespan_seconds / row.makespan_seconds) for row in others]
     if not any(gain >= NOTABLE for _, gain in gains):
@@ -33,10 +33,10 @@ def unfit(reply: Basis, balanced: Row) -> str:
     """Where nothing fits that the trainer runs, which does by the engine's plans."""
     fitting = [row for row in (balanced, reply.best) if row.memory_fits is not False]
     if not fitting:
-        return "Nothing here fits memory."
+        return "Out of memory: nothing here fits."
     listed = " and ".join(f"{row.name} ({capacity.told(row)})" for row in fitting)
     verb = "fits" if len(fitting) == 1 else "fit"
-    return f"Nothing that it runs by itself fits memory. With odc_engine, {listed} {verb}."
+    return f"Out of memory: nothing that the trainer runs by itself fits. With odc_engine, {listed} {verb}."
 
 
 def way(row: Row, unit: str) -> str:
@@ -78,4 +78,4 @@ def rules(trainer: Neighbour, recipe: Recipe) -> str:
     listed = "; ".join(f"{rule.balancer}: {rule.says}" for rule in trainer.own)
     kernels = ", ".join(f"{name} {value}" for name, value in trainer.assumes.items() if recipe.value(name) == value)
     assumed = f" Assumed of it, unless other kernels are asked for: {kernels}." if kernels else ""
-    return f"{trainer.name} deals by rules of its own ({listed}) under {' or '.join(trainer.met)} sync.{assumed}"
+    return f"{trainer.name} assigns samples by its own rules ({listed}) under {' or '.join(trainer.met)} sync.{assumed}"

@@ -9,7 +9,7 @@ from odcsim.decide import fixed, stock, stock_words
 from odcsim.decide.advice import room_words
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.answer import NEAR, NOTABLE
-from odcsim.decide.answer_words import money
+from odcsim.decide.answer_words import drawn, money
 from odcsim.recipe import SEARCHED
 from odcsim.results import capacity
 from odcsim.support.numbers import counted, duration
@@ -33,7 +33,7 @@ def fitting(advice: Advice) -> list[Offer]:
 def sentences(advice: Advice) -> list[str]:
     within, rent = fitting(advice), rented(advice)
     if not advice.offers:
-        return ["Nothing of this can be run; why, and what would fit, is beside each number of GPUs."]
+        return ["None of these can run; the table says why, and what would fit, beside each number of GPUs."]
     if rent is None:
         return list(_out_of_reach(advice))
     others = [offer for offer in advice.offers if offer is not rent]
@@ -119,7 +119,7 @@ def on_demand(offer: Offer) -> str:
         took = _took(best.without)
         return f"On-demand communication pays: {gain:.2f} times as fast as the best without it, {took}."
     slower = f"{name} takes {1 / gain:.2f} times as long" if gain < 0.995 else f"{name} is {gain:.2f} times as fast"
-    return f"On-demand communication brings nothing here: {slower}."
+    return f"On-demand communication does not pay here: {slower}."
 
 
 def _beside(best: Best) -> str:
@@ -162,9 +162,9 @@ def _late(wish: Wish, rent: Offer) -> Iterator[str]:
     """The long end of the interval, where it is beyond what was asked for."""
     _, high = rent.factors
     if wish.deadline is not None and rent.seconds * high > wish.deadline:
-        yield f"at the long end of the interval it takes {duration(rent.seconds * high)}, over the deadline"
+        yield f"at the upper end of the interval it takes {duration(rent.seconds * high)}, over the deadline"
     if wish.budget is not None and rent.dollars is not None and rent.dollars * high > wish.budget:
-        yield f"at the long end of the interval it costs {money(rent.dollars * high)}, over the budget"
+        yield f"at the upper end of the interval it costs {money(rent.dollars * high)}, over the budget"
 
 
 def _prices(wish: Wish, rent: Offer, others: Sequence[Offer]) -> Iterator[str]:
@@ -185,7 +185,7 @@ def _sooner(rent: Offer, others: Sequence[Offer]) -> Iterator[str]:
 
 def _out_of_reach(advice: Advice) -> Iterator[str]:
     wish = advice.wish
-    yield f"Nothing of this is done{limits(wish)}."
+    yield f"Nothing here finishes{limits(wish)}."
     ways = []
     if cheap := [o for o in advice.offers if wish.budget is None or (o.dollars or 0.0) <= wish.budget]:
         quick = min(capacity.roomiest(cheap), key=lambda o: o.seconds)
@@ -197,7 +197,7 @@ def _out_of_reach(advice: Advice) -> Iterator[str]:
         ways.append(f"{duration(both.seconds)} and {money(both.dollars or 0.0)} together ({both.name})")
     share, where = max(((_share(wish, o), o) for o in capacity.roomiest(advice.offers)), key=lambda pair: pair[0])
     ways.append(f"{wish.epochs * share:.3g} epochs instead of {wish.epochs:g} ({where.name})")
-    yield f"What would be: {'; '.join(ways)}."
+    yield f"What would work: {'; '.join(ways)}."
 
 
 def _share(wish: Wish, offer: Offer) -> float:
@@ -209,14 +209,14 @@ def _share(wish: Wish, offer: Offer) -> float:
 def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}
     if rent.row.fidelity == "extrapolated":
-        yield "WARNING: samples or microbatches are beyond what these seconds were made from: they are extrapolated."
+        yield "WARNING: some samples or microbatches are beyond what the seconds were fitted to; their seconds are extrapolated."
     if (trainer := stock.known(advice.wish.question.trainer)) is not None:
         yield stock_words.rules(trainer, advice.wish.question.recipe)
     searched = [name for name in SEARCHED if name != "sharding" or trainer is None or "hybrid" in trainer.knows]
     yield fixed.beside(advice.wish.question.recipe, searched, advice.wish.question.on_demand_cost)
-    yield f"Training steps alone, without loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
+    yield f"Times cover training steps only, without data loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
     if advice.wish.trace.origin:
-        yield f"Lengths: {advice.wish.trace.origin}."
+        yield drawn(advice.wish.trace.origin)
 
 
 def _joined(origins: dict[str, str]) -> str:

@@ -45,8 +45,8 @@ def memory(advice: Advice, rent: Offer, within: Sequence[Offer]) -> Iterator[str
     """What is tight, what memory alone decides, and what would fit."""
     if capacity.tight(rent):
         listed = remedies(replace(rent.chosen.way.setting, max_tokens=0))
-        beside = f" What would fit: {'; '.join(listed)}." if listed else ""
-        yield f"Estimates of memory are some 8 % off, so what is tight may not fit.{beside}"
+        beside = f" Options that fit: {'; '.join(listed)}." if listed else ""
+        yield f"Memory estimates are off by some 8 %, so a tight row may not fit.{beside}"
     yield from _passed_over(advice, rent, within)
     yield from _kept_out(rent)
 
@@ -66,7 +66,7 @@ def _passed_over(advice: Advice, rent: Offer, within: Sequence[Offer]) -> Iterat
 def _kept_out(rent: Offer) -> Iterator[str]:
     if (kept := rent.best.kept_out) is None:
         return
-    what = "What is tight in memory" if capacity.tight(kept.need) else "What memory forbids"
+    what = "is tight in memory" if capacity.tight(kept.need) else "does not fit memory"
     how = f"{kept.way.words}, {kept.way.setting.limit:,} tokens ({capacity.sized(kept.need)})"
     room = f" {kept.shorter}." if kept.shorter else ""
-    yield f"{what} would be {kept.gain:.2f} times as fast: {how}.{room}"
+    yield f"This {what}, and would be {kept.gain:.2f} times as fast: {how}.{room}"

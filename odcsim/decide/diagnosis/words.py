@@ -103,13 +103,13 @@ def remedies(run: SeenRun, found: Breakdown) -> list[str]:
 def rests(changes: Changes) -> list[str]:
     times = changes.replayed
     off = f"; the step as it ran, simulated, takes {times:.2f} times as long as measured" if times else ""
-    what = "Gains rest" if changes.ways else "That no other way brings anything for certain rests"
+    what = "Speedups rest" if changes.ways else "That no other way is certain to be faster rests"
     return [f"{what} on {changes.rests}{off}."] if changes.rests else []
 
 
 def untold(run: SeenRun, found: Breakdown, changes: Changes) -> list[str]:
     """What cannot be said, and the way out."""
-    return [f"Not told: {line}" for line in dict.fromkeys((*run.lacks, *found.cannot, *changes.cannot))]
+    return [f"Not known: {line}" for line in dict.fromkeys((*run.lacks, *found.cannot, *changes.cannot))]
 
 
 def _step(run: SeenRun, found: Breakdown) -> str:
@@ -149,12 +149,12 @@ def _largest(parts: "Iterator[StepPart] | Sequence[StepPart]") -> list[StepPart]
 
 def _because(run: SeenRun, found: Breakdown, part: StepPart) -> str:
     if part.name in ("lengths", "device", "stages", "bubble", "launch"):
-        return f"since {_cause(run, found, part)}"
+        return f"because {_cause(run, found, part)}"
     return {
         "loader": "for the data loader",
         "collector": "for garbage collection",
         "edges": "at the start and the end",
-        "untold": "of a cause that is not known",
+        "untold": "of unknown cause",
     }[part.name]
 
 
@@ -168,10 +168,10 @@ def _cause(run: SeenRun, found: Breakdown, part: StepPart) -> str:
         return _slower_stage(run, found)
     return {
         "bubble": "the pipeline fills and drains",
-        "transfer": "bytes move that nothing hides",
-        "launch": "the host launches late",
+        "transfer": "transfers are not overlapped with compute",
+        "launch": "the host launches kernels late",
         "loader": "the data loader is late",
-        "collector": "garbage is collected inside the step",
+        "collector": "garbage collection runs inside the step",
     }[part.name]
 
 
@@ -182,7 +182,7 @@ def _worst(found: Breakdown, why: str) -> str:
         return ""
     rank, times = Counter(one.rank for one in late).most_common(1)[0]
     if len(late) == 1:
-        return f" ({_named(late[0])} kept the others longest)"
+        return f" ({_named(late[0])} made the others wait longest)"
     if 2 * times > len(late):
         return f" (rank {rank} had {times} of the {len(late)} worst microbatches)"
     return f" (the worst is {_named(late[0])})"
@@ -217,7 +217,7 @@ def _beside(found: Breakdown) -> Iterator[str]:
     if (share := found.share("padding")) >= NAMED:
         yield f"{percent(share)} is compute on padding."
     if (share := found.share("transfer")) >= LITTLE:
-        yield f"{percent(share)} is transfers that nothing hides."
+        yield f"{percent(share)} is transfers that are not overlapped with compute."
 
 
 def percent(share: float) -> str:

@@ -44,7 +44,7 @@ UNGROUPED = (
 )
 PASSES = Values(int, "a whole number from 0 to 3", 0, 3)
 TIME = "give seconds, or a time such as 3min"
-HEAD = ("dealt", "run", "training", "forward", "step", "times as fast")
+HEAD = ("assigned by", "sync", "training", "forward", "step", "times as fast")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -202,7 +202,7 @@ def verdict(rows: Sequence[WholeStep]) -> list[str]:
     that do not fit memory take no part, nor do tight ones where any fits."""
     fitting = [row for row in capacity.roomiest(rows) if row.memory_fits is not False]
     if not fitting:
-        return ["Nothing here fits memory."]
+        return ["Out of memory: nothing here fits."]
     best, rival = (_fastest(fitting, apart=apart) for apart in (True, False))
     ahead = min((row for row in (rival, best) if row), key=lambda row: row.seconds)
     usual = next(row for row in rows if (row.dealer, row.way) == VERL)
@@ -218,8 +218,8 @@ def _memory(ahead: WholeStep, rows: Sequence[WholeStep]) -> Iterator[str]:
     first = min(fuller, key=lambda row: row.seconds, default=ahead)
     if (times := ahead.seconds / first.seconds) >= NOTABLE:
         why = "is tight in memory" if capacity.tight(first) else "does not fit memory"
-        faster = f"{_named(first)} would be {times:.2f} times as fast, but {why} ({capacity.sized(first)})"
-        yield f"Memory leaves {_named(ahead)}: {faster}."
+        faster = f"{_named(first)} would be {times:.2f} times as fast as {_named(ahead)}"
+        yield f"{faster}, but {why} ({capacity.sized(first)})."
 
 
 def _fastest(rows: Sequence[WholeStep], *, apart: bool) -> WholeStep | None:
@@ -228,10 +228,10 @@ def _fastest(rows: Sequence[WholeStep], *, apart: bool) -> WholeStep | None:
 
 def _beside(ahead: WholeStep, usual: WholeStep) -> str:
     if ahead is usual:
-        return "No rule of dealing is faster here than verl's."
+        return "No rule of assigning samples is faster here than verl's."
     if capacity.level(usual) > capacity.level(ahead):
         return f"Verl's rule {'is tight in' if capacity.tight(usual) else 'does not fit'} memory here."
-    return f"Beside verl's rule: {_gain(ahead, usual)}"
+    return f"Compared with verl's rule: {_gain(ahead, usual)}"
 
 
 def out(setting: Setting, rows: Sequence[WholeStep]) -> list[str]:
@@ -239,14 +239,14 @@ def out(setting: Setting, rows: Sequence[WholeStep]) -> list[str]:
     fits = any(capacity.level(row) == capacity.FITS for row in rows)
     batch = setting.minibatch * setting.cost.cluster.devices
     listed = [] if fits else remedies(replace(setting, global_batch=batch))
-    return [f"What would fit: {'; '.join(listed)}."] if listed else []
+    return [f"Options that fit: {'; '.join(listed)}."] if listed else []
 
 
 def _gain(best: WholeStep, rival: WholeStep) -> str:
     training, step = rival.trained / best.trained, rival.seconds / best.seconds
     ours, theirs = _named(best), _named(rival)
     if training < NOTABLE:
-        return f"{ours} brings nothing here: its training pass takes {1 / training:.2f} times as long as {theirs}."
+        return f"{ours} does not pay here: its training pass takes {1 / training:.2f} times as long as {theirs}."
     return f"{ours} makes the training pass {training:.2f} times as fast as {theirs}, the whole step {step:.2f} times."
 
 
@@ -260,4 +260,4 @@ def _share(row: WholeStep) -> str:
     if not row.around.generation:
         return f"Training is {share:.0%} of a step without generation, which --generation-seconds adds."
     most = f"{1 / (1 - share):.2f}" if share < 1 else "any number of"
-    return f"Training is {share:.0%} of the step: were it done in no time, the step would be {most} times as fast."
+    return f"Training is {share:.0%} of the step: if it took no time, the step would be {most} times as fast."

@@ -95,7 +95,7 @@ def test_words_follow_the_curve():
     assert said(1.1, 1.2) == "It pays at all of these (1.10 and more)."
     assert said(0.92, 1.12) == "It pays from about 14 Gb/s; here it is 20."
     assert said(0.92, 1.12, 1.2, 1.0, whole=True) == "It pays from 20 Gb/s and up to 40 Gb/s; here it is 20."
-    assert said(None) == "Nothing of this fits or can be drawn."
+    assert said(None) == "None of these fits in memory, or none can be drawn."
 
 
 def told(name, *leads, at=0, whole=False):
@@ -108,7 +108,7 @@ def test_the_answer_is_of_what_is_asked_and_names_what_it_hangs_on():
     network = told("network", 0.9, 1.1, at=1)
     assert break_even_words.answer([network, devices, size]) == (
         "On-demand pays here: it is 1.10 times as fast as the best without it. "
-        "That hangs on network (it pays from about 15; here it is 20); not on devices or model size."
+        "This depends on network (it pays from about 15; here it is 20); not on devices or model size."
     )
     small = told("devices", 0.99, 1.0, whole=True)
     assert break_even_words.answer([small, told("network", 0.99, 1.0)]) == (

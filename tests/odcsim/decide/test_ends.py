@@ -83,7 +83,8 @@ def test_the_answer_says_where_in_the_interval_it_would_be_another(found):
     assert "times these seconds" not in at_the_low_end(1.3)
     low = found.setting.cost.profile.low
     assert at_the_low_end(1.01).endswith(
-        f" No if compute takes {low:.2f} times these seconds: 1.01 times the best row without it."
+        f" The answer is No if compute takes {low:.2f} times these seconds: "
+        "on-demand is then 1.01 times as fast as the best row without it."
     )
 
 

@@ -82,7 +82,7 @@ def test_where_nothing_fits_no_row_is_recommended(full):
     reply = answer.answer(full)
     assert reply.nothing_fits
     assert not reply.pays
-    assert answer_words.verdict(reply) == "Nothing here fits memory."
+    assert answer_words.verdict(reply) == "Out of memory: nothing here fits."
     assert not any("GPU-hours" in said for said in answer_words.sentences(full, reply))
     [said] = answer_words.misfit(full, reply)
     least = min(r.memory_bytes for r in full.rows if r.sync != "on-demand")
@@ -156,7 +156,7 @@ def test_a_row_that_is_tight_is_chosen_only_where_none_fits_and_is_called_so(sma
     reply = answer.answer(tightest)
     assert capacity.tight(reply.chosen)
     assert f"Memory per device is {capacity.told(reply.chosen)}, so it may not fit." in answer_words.verdict(reply)
-    assert any(line.startswith("What would fit: ") for line in answer_words.sentences(tightest, reply))
+    assert any(line.startswith("Options that fit: ") for line in answer_words.sentences(tightest, reply))
 
 
 def test_a_faster_row_that_memory_keeps_out_is_named_with_what_it_would_need(small):
@@ -168,7 +168,7 @@ def test_a_faster_row_that_memory_keeps_out_is_named_with_what_it_would_need(sma
     for kept, row in reply.kept_out:
         assert capacity.level(row) > capacity.level(kept)
         assert row.makespan_seconds * answer.NOTABLE <= kept.makespan_seconds
-        assert f"Memory leaves {answer_words.named(kept)}: {answer_words.named(row)} would be" in answer_words.verdict(
+        assert f"{answer_words.named(row)} would be" in answer_words.verdict(
             reply
         )
         assert capacity.sized(row) in answer_words.verdict(reply)
@@ -183,7 +183,7 @@ def test_a_longest_sample_that_was_not_drawn_is_told_of():
     assert capacity.level(reply.chosen) == capacity.FITS
     said = "\n".join(answer_words.sentences(found, reply))
     assert re.search(
-        r"longest sample, 60,000 tokens, was not drawn: .* is \d+ of 86 GB: tight\.\nWhat would fit: ", said
+        r"longest sample, 60,000 tokens, was not drawn: .* is \d+ of 86 GB: tight\.\nOptions that fit: ", said
     )
     assert "--truncate" in said
 

@@ -107,7 +107,7 @@ def test_the_answer_is_the_best_that_the_trainer_runs_and_one_line_tells_the_oth
     assert reply.chosen.made
     assert reply.chosen.makespan_seconds == min(row.makespan_seconds for row in own)
     words = verdict(reply)
-    assert words.startswith(f"By itself it runs this fastest by {reply.chosen.name}, ")
+    assert words.startswith(f"The trainer's own fastest way is {reply.chosen.name}, ")
     assert "odc_engine" in words
 
 
@@ -200,7 +200,7 @@ def test_where_nothing_of_the_trainers_fits_that_of_the_engine_is_told(capsys, t
     out = capsys.readouterr().out
     [filled] = [line for line in out.splitlines() if line.startswith(" filled")]
     assert ">" in filled
-    assert "Nothing that it runs by itself fits memory. With odc_engine, collective + " in out
+    assert "Out of memory: nothing that the trainer runs by itself fits. With odc_engine, collective + " in out
     page = (tmp_path / "r.html").read_text()
     assert "Run collective + filled" not in page
     assert " before" not in page.partition("key-figures")[2].partition("</dl>")[0]

@@ -22,8 +22,8 @@ def lines(told):
 
 def test_the_first_sentence_says_how_long_why_and_what_would_change_it():
     assert words.answer(*_of(diagnosis())) == (
-        "A step takes 9.07 s, of which 37 % is idle: 22 % since lengths are uneven (rank 5 had 3 of the 4 worst "
-        "microbatches), 9 % since a stage takes longer, 6 % for the data loader. 3 % is compute on padding. It could "
+        "A step takes 9.07 s, of which 37 % is idle: 22 % because lengths are uneven (rank 5 had 3 of the 4 worst "
+        "microbatches), 9 % because a stage takes longer, 6 % for the data loader. 3 % is compute on padding. It could "
         "be 1.41 times as fast: lb-mini under collective."
     )
 
@@ -91,7 +91,7 @@ def test_where_changes_cannot_be_told_nothing_is_said_of_them():
     why = "what other ways bring: give --model"
     unknown = replace(told, changes=replace(told.changes, replayed=0.0, rests="", cannot=(why,)))
     assert "Nothing to gain" not in unknown.sentences()[0]
-    assert unknown.sentences()[-1] == "Not told: what other ways bring: give --model"
+    assert unknown.sentences()[-1] == "Not known: what other ways bring: give --model"
     assert "Nothing to gain for certain from dealing the samples otherwise." in told.sentences()[0]
 
 
@@ -119,7 +119,7 @@ def test_a_slow_stage_is_named_by_what_its_ranks_compute():
     told = diagnosis(ranks=tuple(RankFound(r, 0.7 if r in (2, 3) else 0.5, 0.2, 1.0, 0.0) for r in range(8)))
     run = replace(told.run, stages={r: r // 2 for r in range(8)})
     assert "9 % since stage 1 takes longer" in words.answer(run, told.found, told.changes)
-    assert "9 % since a stage takes longer" in words.answer(told.run, told.found, told.changes)
+    assert "9 % because a stage takes longer" in words.answer(told.run, told.found, told.changes)
 
 
 def test_of_many_ranks_the_worst_are_shown_and_the_rest_counted():

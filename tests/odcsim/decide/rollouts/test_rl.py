@@ -198,7 +198,7 @@ def test_the_verdict_is_of_the_whole_step():
     told = whole.verdict([row("lb-mini", "on-demand", 10.0), row("lb-micro", "collective", 20.0),
                           row("rollout", "collective", 30.0)])  # fmt: skip
     assert "makes the training pass 2.00 times as fast as collective + lb-micro, the whole step 1.50 times" in told[0]
-    assert told[1] == "Training is 50% of the step: were it done in no time, the step would be 2.00 times as fast."
+    assert told[1] == "Training is 50% of the step: if it took no time, the step would be 2.00 times as fast."
     assert "3.00 times as fast as collective + rollout, the whole step 2.00 times" in told[2]
     assert "brings nothing here" in whole.verdict([row("lb-mini", "on-demand", 20.0), *rest()])[0]
 
@@ -207,11 +207,11 @@ def test_what_does_not_fit_is_never_the_answer():
     few, many = row("rollout", "collective", 30.0), row("lb-mini", "on-demand", 10.0)
     told = whole.verdict([few, replace(many, memory_fits=False)])
     assert told[0] == "Of those that fit memory, collective + rollout is the fastest."
-    assert told[2] == "No rule of dealing is faster here than verl's."
+    assert told[2] == "No rule of assigning samples is faster here than verl's."
     told = whole.verdict([replace(few, memory_fits=False), many])
     assert told[0] == "Of those that fit memory, on-demand + lb-mini is the fastest."
     assert told[2] == "Verl's rule does not fit memory here."
-    assert whole.verdict([replace(each, memory_fits=False) for each in (few, many)]) == ["Nothing here fits memory."]
+    assert whole.verdict([replace(each, memory_fits=False) for each in (few, many)]) == ["Out of memory: nothing here fits."]
 
 
 def rollouts(prompts, rng):
@@ -276,7 +276,7 @@ def test_a_step_that_fits_nowhere_says_what_would(tmp_path, capsys):
              "--prompts", "16", "--rollouts", "4", "--steps", "1"]  # fmt: skip
     assert main(asked) == 0
     out = capsys.readouterr().out
-    assert "Nothing here fits memory.\nWhat would fit: " in out
+    assert "Out of memory: nothing here fits.\nOptions that fit: " in out
     assert "8 x h100, 16 prompts x 4 rollouts in 1 update," in out
     assert max(map(len, out.split("\n\n")[0].splitlines()[1:10])) <= 80
     assert "as fast as" not in out

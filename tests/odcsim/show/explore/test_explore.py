@@ -235,7 +235,7 @@ def test_a_trainer_is_asked_for_with_its_kernels_and_ranked_first():
     assert "--trainer accelerate" in asked.command
     found = reply(asked)
     assert found.table[1][0][0] == found.chosen
-    assert found.verdict.startswith(f"By itself it runs this fastest by {found.chosen}, ")
+    assert found.verdict.startswith(f"The trainer's own fastest way is {found.chosen}, ")
     assert linked("?trainer=none&sharding=usual") == Asked()
     with pytest.raises(InputError, match="the link says trainer=nobody; it may be none, verl, "):
         linked("?trainer=nobody")

@@ -243,7 +243,7 @@ def with_rows(comparison, **values):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"speedup": 1.0, "speedup_low": 0.98, "speedup_high": 1.03}, "No: on-demand brings nothing here"),
+        ({"speedup": 1.0, "speedup_low": 0.98, "speedup_high": 1.03}, "No: on-demand does not pay here"),
         ({"speedup": 0.8, "speedup_low": 0.7, "speedup_high": 0.9}, "No: on-demand is slower here"),
         ({"stretch": 1.5}, "a better balancer brings as much"),
         ({}, "Yes: "),
