@@ -85,7 +85,7 @@ def _check_recipe(profile: Profile, recipe: Recipe, path: str) -> None:
         raise InputError(f"{', '.join(map(flag, odd))} with a profile", where=path, fix=fix)
     missing = [words for words in profile.recipe if words not in asked.values() and words.partition(" ")[0] not in free]
     if missing:
-        fix = f"its seconds hold that: ask with --{missing[0].replace('_', '-')}".removesuffix(" True")
+        fix = f"its seconds include that: ask with --{missing[0].replace('_', '-')}".removesuffix(" True")
         raise InputError(f"measured with {', '.join(missing)}", where=path, fix=fix)
 
 

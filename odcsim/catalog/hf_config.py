@@ -64,7 +64,9 @@ def _family(inner: Mapping[str, Any], outer: Mapping[str, Any], where: str) -> t
     if kind in STATES:
         fix = "measure it: 'odcsim fit --help', or pick a model of 'odcsim catalog list'"
         raise InputError(
-            f"model_type '{kind}' has layers that carry a state, which no estimate here knows", where=where, fix=fix
+            f"model_type '{kind}' has layers that carry a state, such as Mamba's, which no estimate here models",
+            where=where,
+            fix=fix,
         )
     if not isinstance(kind, str) or kind not in FAMILIES:
         slip = misspelled(kind, list(FAMILIES)) if isinstance(kind, str) else ""

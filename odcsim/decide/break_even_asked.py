@@ -82,7 +82,7 @@ def _leads(curve: Curve) -> str:
 
 
 def break_even(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: Any) -> BreakEven:
-    """How the lead of on-demand over the best without it moves with one thing at a time: network, devices, model,
+    """How the speedup of on-demand over the best without it moves with one thing at a time: network, devices, model,
     minibatch, lengths, fixed cost. `words`: the other fields of a question, `devices=8`, and of its recipe."""
     return changed(read(asked(BREAK_EVEN.words({"trace": trace, "model": model} | words))))
 

@@ -14,8 +14,8 @@ def question(setting: Setting, *, limited: bool) -> str:
     """Not `limited`: the token limit is looked for at each spot."""
     cost, size = setting.cost, counted(setting.minibatch, "sample")
     return (
-        f"Speedup of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on {cost.cluster.devices} x "
-        f"{cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
+        f"Speedup of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on "
+        f"{cost.cluster.devices} x {cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
         f"One thing is changed at a time; a speedup of {NOTABLE:.2f} or more pays.\n"
         f"{fixed.sentence(setting, limited=limited)}{_anew(setting)}"
     )
@@ -29,9 +29,7 @@ def _anew(setting: Setting) -> str:
 def answer(curves: Sequence[Curve]) -> str:
     """Whether on-demand pays here, and what that hangs on."""
     if (lead := here(curves)) is None:
-        return (
-            "On-demand and the best without it cannot be compared here: one of them cannot run what you ask about."
-        )
+        return "On-demand and the best without it cannot be compared here: one of them cannot run what you ask about."
     digits = 2 if (round(lead, 2) >= NOTABLE) == (lead >= NOTABLE) else 3
     pays = "pays" if lead >= NOTABLE else "does not pay"
     told = f"On-demand {pays} here: it is {lead:.{digits}f} times as fast as the best without it."

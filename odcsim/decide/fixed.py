@@ -29,7 +29,11 @@ def sentence(setting: Setting, *, limited: bool = True) -> str:
 
 def given(seconds: float) -> str:
     """What on-demand was said to cost: nobody has measured it."""
-    return f" On-demand is assumed to take {seconds:g} s more per minibatch, as you asked; nobody has measured that." if seconds else ""
+    return (
+        f" On-demand is assumed to take {seconds:g} s more per minibatch, as you asked; nobody has measured that."
+        if seconds
+        else ""
+    )
 
 
 def left(recipe: Recipe) -> dict[str, Any]:

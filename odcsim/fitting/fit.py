@@ -89,7 +89,7 @@ def examine(
     if whole and (not layers or len(rows) > 1):
         raise InputError("whole microbatches beside other kinds", fix="measure either those or layers, head, embed")
     if not whole and (missing := [kind for kind in ("forward", "backward", "head") if kind not in rows]):
-        raise InputError(f"nothing measured of {', '.join(missing)}", fix="measure forward, backward and head")
+        raise InputError(f"no measurements of {', '.join(missing)}", fix="measure forward, backward and head")
     computes = {kind: compute(kind, of) for kind, of in rows.items()}
     swings, (timings, moved) = swing(usual), transfers(m)
     parts = (*computes.values(), *moved)

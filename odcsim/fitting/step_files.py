@@ -43,7 +43,7 @@ def rows_of(paths: Sequence[str]) -> list[LoggedRow]:
     if len(every) == 1:
         return every[0]
     if odd := [path for path, rows in zip(paths, every, strict=True) if not _is_scalar(rows)]:
-        raise InputError("several files of a log", where=odd[0], fix="several can be TensorBoard's CSV files alone")
+        raise InputError("several log files", where=odd[0], fix="only TensorBoard's CSV files can be several")
     steps: dict[float, LoggedRow] = {}
     for row in (row for rows in every for row in rows):
         if (step := row.values.get("step")) is None:
@@ -99,7 +99,7 @@ def _line(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"is no JSON ({error.msg})", where=where, fix="expected an object on each line") from None
+        raise InputError(f"is not JSON ({error.msg})", where=where, fix="expected an object on each line") from None
 
 
 def _csv(text: str, path: Path) -> Iterator[LoggedRow]:

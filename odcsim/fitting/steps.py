@@ -72,7 +72,7 @@ def read_steps(paths: Sequence[str], devices: int) -> StepLog:
         steps = [*_first(whole, keys, devices, apart, alone=not steps), *steps]
     if not steps:
         fix = "expected two rows at least: the first says where the clock begins"
-        raise InputError("no step with its seconds", where=paths[0], fix=fix)
+        raise InputError("no step has its seconds", where=paths[0], fix=fix)
     return StepLog(keys.by, tuple(steps), keys.read, _lacks(keys, len(steps)))
 
 
@@ -83,7 +83,9 @@ def _keys(rows: list[LoggedRow], where: str) -> _Keys:
     by = logged_by(names)
     step = key_of((*by.step, *TRACKED), names)
     if step is None:
-        raise InputError(f"no steps among {', '.join(names[:8])}", where=where, fix="expected a column 'step'")
+        raise InputError(
+            f"no column of step numbers among {', '.join(names[:8])}", where=where, fix="expected a column 'step'"
+        )
     held = _found(("tokens", "seen", "rate"), by, names)
     clocks = [key_of([clock], often) for clock in (*by.clock, *BY_HAND.clock, *CLOCKS)]
     clock = max((name for name in clocks if name is not None), key=lambda name: often[name], default=None)
@@ -92,7 +94,7 @@ def _keys(rows: list[LoggedRow], where: str) -> _Keys:
     if timed_by is None and rate is not None and held is not None and held[0] != "rate":
         timed_by = ("rate", rate)
     if timed_by is None:
-        raise InputError(f"no seconds of steps among {', '.join(names[:8])}", where=where, fix=UNTIMED)
+        raise InputError(f"no column of step seconds among {', '.join(names[:8])}", where=where, fix=UNTIMED)
     return _Keys(by, step, timed_by, held or ("", ""), key_of(by.apart, names) or "")
 
 

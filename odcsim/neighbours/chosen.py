@@ -21,13 +21,13 @@ def read(text: str, where: str, trainer: Neighbour, number: int | None) -> Chose
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        raise InputError("is no JSON", where=where, fix=EXPECTED) from None
+        raise InputError("is not JSON", where=where, fix=EXPECTED) from None
     given = Given("", content, where)
     rows = given.key("rows").items() if isinstance(content, dict) and "inputs" in content else []
     if not rows:
         raise InputError("has no rows", where=where, fix=EXPECTED)
     if any("dealt" in row.mapping() for row in rows):
-        raise InputError("is of 'odcsim rl', which has no settings of a row", where=where, fix=EXPECTED)
+        raise InputError("comes from 'odcsim rl', whose rows have no settings", where=where, fix=EXPECTED)
     if number is not None and number > len(rows):
         raise InputError(f"--row {number} of {len(rows)}", where=where, fix=f"give 1 to {len(rows)}")
     inputs = given.key("inputs")

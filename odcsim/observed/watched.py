@@ -163,7 +163,7 @@ def _line(text: str, where: str) -> Given:
     try:
         given = Given("", json.loads(text), where)
     except (ValueError, RecursionError):
-        raise InputError("is no JSON", where=where, fix=f"expected {EXPECTED}") from None
+        raise InputError("is not JSON", where=where, fix=f"expected {EXPECTED}") from None
     given.mapping()
     return given
 

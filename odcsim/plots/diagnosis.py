@@ -90,7 +90,7 @@ def gains(changes: Changes) -> go.Figure:
     names = [f"{number}" for number in range(1, len(ways) + 1)]
     told = [f"{number} {escape(one.way)}" for number, one in zip(names, ways, strict=True)]
     drawn = figure(
-        "What other ways would bring",
+        "How much faster would other ways be?",
         "times as fast on the same samples; lines span the 90 % interval; numbers are those of the table",
         x="times as fast",
         height=FRAME - 20 + 34 * len(ways),

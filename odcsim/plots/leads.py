@@ -9,7 +9,7 @@ from odcsim.plots.style import BLUE, INK, figure
 
 def lead(name: str, labels: Sequence[str], leads: Sequence[float | None], here: str, worth: float) -> go.Figure:
     """`worth`: the lead from which on it pays; `here`: the label of the question's own value."""
-    drawn = figure(name, "lead of on-demand over the best without it", x=name, y="times as fast", height=300)
+    drawn = figure(name, "speedup of on-demand over the best without it", x=name, y="times as fast", height=300)
     drawn.add_hline(y=worth, line={"color": INK, "dash": "dot", "width": 1.5})
     drawn.add_scatter(
         x=list(labels),

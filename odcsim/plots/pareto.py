@@ -49,7 +49,7 @@ def pareto(
     up = axis([p.spent * factor for p in points for factor in (p.low, p.high)], budget)
     beyond = [] if deadline is None or across.holds(deadline / 3600) else [f"the deadline, {duration(deadline)}"]
     beyond += [] if budget is None or up.holds(budget) else [f"the budget, {budget:,.10g} {unit}"]
-    words = "bars are 90 % intervals; the line joins what nothing beats in both"
+    words = "bars are 90 % intervals; the line joins options that no other beats in both time and cost"
     words += f"; beyond the axes: {' and '.join(beyond)}" if beyond else ""
     drawn = figure("What does time cost?", words, x="hours of the whole run", y=unit, height=HEIGHT)
     drawn.add_scatter(
@@ -57,7 +57,7 @@ def pareto(
         y=[p.spent for p in best],
         mode="lines",
         line={"color": BLUE, "width": 2, "dash": "dot"},
-        name="nothing is both faster and cheaper",
+        name="no option is both faster and cheaper",
         hoverinfo="skip",
     )
     where = _places(points, best, across, up)

@@ -21,8 +21,8 @@ PIECES = 600  # of all ranks together
 SLOTS = (480, 240, 120, 60, 24)  # of a rank: as many as come to few enough pieces, or the last
 NAMES = {
     Doing.COMPUTE: "compute",
-    Doing.MEETING: "in a collective: waiting, then bytes",
-    Doing.TRANSFER: "bytes that need nobody else",
+    Doing.MEETING: "in a collective: waiting, then transfer",
+    Doing.TRANSFER: "transfers without waiting",
     Doing.STAGE: "to or from another stage",
     Doing.LOADER: "data loader",
     Doing.COLLECTOR: "garbage collection",

@@ -77,6 +77,6 @@ def draw(source: str | Path | Trace, samples: int, seed: int) -> NDArray[np.int6
         return specs.load(source, kind, samples=samples, seed=seed).lengths
     trace, rng = source if isinstance(source, Trace) else _whole(source, None), np.random.default_rng(seed)
     if trace.bundle is not None:
-        raise InputError("pairs are not drawn one side at a time", where=name, fix="leave out --samples and --seed")
+        raise InputError("pairs cannot be sampled one side at a time", where=name, fix="leave out --samples and --seed")
     passes = [min(trace.size, samples - done) for done in range(0, samples, trace.size)]
     return np.concatenate([trace.take(rng.choice(trace.size, part, replace=False)) for part in passes])

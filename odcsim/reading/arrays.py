@@ -72,7 +72,7 @@ def open_megatron(path: Path) -> Table:
         start = file.read(_MEGATRON.size)
     magic, version, _, count, _ = _MEGATRON.unpack(start) if len(start) == _MEGATRON.size else (b"", 0, 0, 0, 0)
     if magic != MEGATRON or version != 1:
-        raise InputError("is no index of Megatron's, version 1", where=str(path), fix="name the .idx beside a .bin")
+        raise InputError("is not a Megatron index (version 1)", where=str(path), fix="name the .idx beside a .bin")
     if _MEGATRON.size + 4 * count > path.stat().st_size:
         raise InputError(f"is cut short of its {count:,} lengths", where=str(path), fix="copy the file again")
     check_sizes(path, {"length": count})

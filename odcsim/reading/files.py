@@ -100,7 +100,7 @@ def _lengths(path: Path, column: str | None, bad: BadRows) -> Trace:
 
 def _refuse_texts(path: Path, first: Record, column: str | None) -> None:
     if counted.has_text(first, column):
-        raise InputError("holds texts, and no lengths", where=str(path), fix=counted.FLAG) from None
+        raise InputError("holds texts but no lengths", where=str(path), fix=counted.FLAG) from None
 
 
 def _measured(path: Path, column: str | None, bad: BadRows) -> Trace:
@@ -132,7 +132,7 @@ def _check_later(table: Table, roles: Roles, column: str | None, where: str) -> 
     """What only later rows have must not change what the file says: it would in another order."""
     for name in sorted(table.later):
         if assign([*table.names, name], column, where, {*table.lists, name}) != roles:
-            raise InputError(f"some rows have '{name}' and the first has not", where=where, fix=SAME)
+            raise InputError(f"some rows have '{name}', but the first does not", where=where, fix=SAME)
 
 
 def open_table(path: Path) -> Table:
@@ -173,7 +173,7 @@ def _tallied(table: Table, roles: Roles, path: Path, bad: BadRows) -> tuple[Tall
     if start and not tally.rows:
         raise bad.refusal(path)
     if roles.count and tally.rows and not counted:
-        raise InputError(f"column '{roles.count}' is zero everywhere", where=str(path), fix="count some samples")
+        raise InputError(f"column '{roles.count}' is zero everywhere", where=str(path), fix="give counts above zero")
     return tally, np.concatenate(every) if tally.beside else None
 
 

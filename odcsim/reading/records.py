@@ -114,7 +114,7 @@ class RecordFile:
         except InputError as error:
             return error
         if not isinstance(row, dict | InputError):
-            return InputError("is no object", where=where, fix='give rows such as {"messages": [...]}')
+            return InputError("is not an object", where=where, fix='give rows such as {"messages": [...]}')
         return row
 
 

@@ -36,7 +36,7 @@ def most() -> int:
     match = _SIZE.fullmatch(given.strip().lower())
     size = int(float(match[1]) * _UNITS[match[2]]) if match and match[2] in _UNITS else 0
     if size < LEAST:
-        raise InputError(f"{VARIABLE} is '{given[:40]}'", fix=f"write it as 8GB, from {LEAST // 10**6}MB")
+        raise InputError(f"{VARIABLE} is '{given[:40]}'", fix=f"write it as 8GB, at least {LEAST // 10**6}MB")
     return size
 
 

@@ -30,7 +30,7 @@ def read(shape: type[T], path: Path | str, what: str, form: str, version: int) -
     if not isinstance(content, dict) or content.pop("format", None) != form:
         raise InputError(f"not {what}", where=where, fix=f'expected a JSON object with "format": "{form}"')
     if (other := content.pop("version", None)) != version:
-        raise InputError(f"version {shown(other)} is not {version}", where=where, fix=f"make {what} anew")
+        raise InputError(f"version {shown(other)} is not {version}", where=where, fix=f"make {what} again")
     return made(shape, Given("", content, where))
 
 

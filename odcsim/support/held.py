@@ -22,7 +22,7 @@ def held(path: Path) -> Iterator[None]:
     with telling(path):
         opened = _alone(Path(os.path.realpath(path)))
     if opened is None:
-        raise InputError("another run works on it", where=str(path), fix="wait for it, or name another output")
+        raise InputError("another run is writing to it", where=str(path), fix="wait for it, or name another output")
     try:
         yield
     finally:

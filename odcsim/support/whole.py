@@ -65,7 +65,7 @@ class _Unpacked(io.RawIOBase):
         self._left -= size
         if self._left < 0:
             problem = f"unpacks to more than {TIMES} times its size"
-            raise InputError(problem, where=str(self._where), fix="unpack it yourself if it is no bomb")
+            raise InputError(problem, where=str(self._where), fix="unpack it yourself if you trust it")
         return size
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def text_of(path: Path) -> Iterator[TextIO]:
 def check_file(path: Path) -> None:
     """Refuse what has no end, or can be read but once: lengths are read line by line, and twice."""
     if not path.is_file():
-        raise InputError("is no file but a pipe or a device", where=str(path), fix="save what it gives to a file")
+        raise InputError("is a pipe or a device, not a file", where=str(path), fix="save what it gives to a file")
 
 
 def check_lines(path: Path) -> None:

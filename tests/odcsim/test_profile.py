@@ -140,7 +140,7 @@ def read_or_refuse(path) -> None:
         ({"forward_error": {"linear": -1}}, "forward_error.linear is -1"),
         ({"speed": 1}, "unknown key 'speed'; known: model"),
         ({"longest": 1.5}, "longest is 1.5; expected a whole number from 0"),
-        ({"version": 7}, "version 7 is not 1; make a profile anew"),
+        ({"version": 7}, "version 7 is not 1; make a profile again"),
         ({"format": "odcsim schedule"}, "not a profile"),
     ],
 )

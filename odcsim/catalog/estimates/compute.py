@@ -199,7 +199,7 @@ def _fp8(gpu: GPU, rates: Rates, chosen: Recipe) -> float:
     if chosen.kernels.precision == "bf16":
         return 1.0
     if not rates.fp8:
-        raise InputError(f"{gpu.name} has no matmuls in fp8", fix="leave --precision at bf16")
+        raise InputError(f"{gpu.name} does not run matmuls in fp8", fix="leave --precision at bf16")
     return rates.fp8
 
 

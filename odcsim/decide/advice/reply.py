@@ -209,12 +209,12 @@ def _share(wish: Wish, offer: Offer) -> float:
 def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}
     if rent.row.fidelity == "extrapolated":
-        yield "WARNING: some samples or microbatches are beyond what the seconds were fitted to; their seconds are extrapolated."
+        yield "WARNING: some samples or microbatches are beyond what the seconds were fitted to: extrapolated."
     if (trainer := stock.known(advice.wish.question.trainer)) is not None:
         yield stock_words.rules(trainer, advice.wish.question.recipe)
     searched = [name for name in SEARCHED if name != "sharding" or trainer is None or "hybrid" in trainer.knows]
     yield fixed.beside(advice.wish.question.recipe, searched, advice.wish.question.on_demand_cost)
-    yield f"Times cover training steps only, without data loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
+    yield f"Training steps only, without data loading, evaluation and checkpoints. Seconds: {_joined(origins)}."
     if advice.wish.trace.origin:
         yield drawn(advice.wish.trace.origin)
 

@@ -23,21 +23,23 @@ def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes
             raise InputError(f"--trainer {asked['trainer']} given for a pipeline", where=run.source, fix=fix)
         return pipeline_changes(run, found, asked)
     if run.stages:
-        return Changes((), 0.0, "", cannot=("what other ways would bring: of a pipeline one stage alone was seen",))
+        return Changes(
+            (), 0.0, "", cannot=("how much faster other ways would be: of a pipeline one stage alone was seen",)
+        )
     if asked.get("devices") not in (None, run.ranks):
         given, fix = asked["devices"], "leave it out: a run's own files say it"
         raise InputError(f"--devices {given} given for a run of {run.ranks} ranks", where=run.source, fix=fix)
     if run.ranks < 2:
-        return Changes((), 0.0, "", cannot=("one device waits for nobody: nothing is to deal",))
+        return Changes((), 0.0, "", cannot=("with one device nobody waits, and there is nothing to balance",))
     if len(run.seen) == 1:
         seen = f"one of the {run.ranks} ranks was seen, and the others may be why it waits: give the files of all"
-        return Changes((), 0.0, "", cannot=(f"what other ways would bring: {seen}",))
+        return Changes((), 0.0, "", cannot=(f"how much faster other ways would be: {seen}",))
     try:
         known = replay(run, found, asked)
     except InputError as error:
         if error.where != run.source:
             raise
-        return Changes((), 0.0, "", cannot=(f"what other ways would bring: {error.problem}",))
+        return Changes((), 0.0, "", cannot=(f"how much faster other ways would be: {error.problem}",))
     step = float(known.measured.mean())
     ways = tuple(
         change(one, known.setting, step, _rested(known, one), sized=known.sized, whole=known.deals.whole)
@@ -74,12 +76,12 @@ def _rests(known: Replay) -> str:
 def _cannot(known: Replay) -> Iterator[str]:
     yield from known.seconds.cannot
     if abs(known.replayed - 1) > OFF:
-        yield f"gains for certain: the run's own steps, simulated, take {known.replayed:.2f} times what was measured"
+        yield f"certain speedups: the run's own steps, simulated, take {known.replayed:.2f} times what was measured"
     if len(known.deals.places) < 2:
-        yield "how gains differ from step to step: one step was seen"
+        yield "how speedups differ from step to step: one step was seen"
     if known.deals.unseen:
         yield f"what {counted(known.deals.unseen, 'rank')} held that nobody saw: taken to be like what others held"
     if known.sized and not known.fits and known.evaluation.rows[0].memory_limit is not None:
         yield "memory: by its estimate what ran does not fit"
     if known.deals.whole and known.trainer in TRAINERS:
-        yield f"what {known.trainer}'s own settings bring: they need lengths"
+        yield f"what {known.trainer}'s own settings would change: they need lengths"

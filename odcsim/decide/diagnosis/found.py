@@ -10,7 +10,7 @@ from odcsim.timeline import Floats
 PARTS: Mapping[str, str] = {
     "compute": "compute",
     "padding": "compute on padding",
-    "transfer": "transfers that nothing hides",
+    "transfer": "transfers not overlapped",
     "lengths": "waiting: uneven lengths",
     "device": "waiting: a slow device",
     "stages": "waiting: uneven stages",

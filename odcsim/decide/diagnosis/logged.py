@@ -58,7 +58,9 @@ def logged(sources: Sequence[str], given: Mapping[str, Any]) -> tuple[SeenRun, B
     assert log is not None
     if log.by.way is None and not words.keys() & {"trainer", "balancer"}:
         fix = "add --trainer, or --balancer and --sync: native where nobody balanced"
-        raise InputError("a log of steps, which does not say how samples were dealt", where=sources[0], fix=fix)
+        raise InputError(
+            "a log of steps, which does not say how samples were assigned to ranks", where=sources[0], fix=fix
+        )
     profile = found.profile(Path(sources[0]).name)
     at = found.simulated.setting
     ran = evaluate(replace(at, cost=replace(at.cost, profile=profile)), [found.simulated.way])
@@ -133,7 +135,7 @@ def _changes(ran: Evaluation, base: Setting, step: float) -> Changes:
     every = [*of_rules(_own(ran, base)), *_dealt(ran, base)]
     rests = "lengths as the flags say them, at the pace of the log"
     ways = tuple(change(one, base, step, one.rests) for one in worth(every))
-    cannot = "which lengths each step held: gains are those of batches drawn from the trace"
+    cannot = "which lengths each step held: speedups are those of batches drawn from the trace"
     return Changes(ways, 0.0, rests, inputs(base), (cannot,))
 
 

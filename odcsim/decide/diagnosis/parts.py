@@ -230,9 +230,9 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
     if run.ranks == 1 and share["untold"] >= SAID:
         yield f"what one process is blocked by in {share['untold']:.0%} of the step, which is no other rank"
     elif paces.usual is not None and table.lengths_known and not missing and not absent and share["untold"] >= SAID:
-        where = f"{always}: it is slow, or lengths do not tell all" if always else "on no rank throughout"
+        where = f"{always}: it is slow, or lengths do not tell all" if always else "no single rank is behind it"
         yield (
-            f"why {share['untold']:.0%} of the step waits for compute that took longer than its lengths say, {where}"
+            f"why {share['untold']:.0%} of the step waits for compute that took longer than lengths predict: {where}"
         )
     if together and not (table.seconds > 0).all():  # waiting is inferred
         if always and share["device"] >= SAID:
@@ -240,7 +240,7 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
         if paces.usual is None:
             yield "how long ranks waited inside microbatches: neither what they hold nor what they computed is known"
         else:
-            yield "a device that is slow while all hold the same: waiting is inferred from what microbatches hold"
+            yield "slow devices where all ranks hold equal microbatches: waiting is inferred from what they hold"
     if len(run.steps) == 1:
         yield "how much it differs between steps: there is one step, so shares have no interval"
 

@@ -187,7 +187,7 @@ def _longest(grid: PipelineGrid, excess: Floats, last: Ints) -> Ints:
 
 def _cannot(causes: PassCauses) -> Iterator[str]:
     grid = causes.grid
-    explained = f"passes of a microbatch foretell {100 * causes.explained:.0f} % of each other's differences"
+    explained = f"passes of a microbatch predict {100 * causes.explained:.0f} % of each other's differences"
     yield f"for certain that lengths are uneven: they are not in these files, and {explained}"
     for replica in np.flatnonzero(causes.longer != 1).tolist():
         ranks = ", ".join(map(str, grid.ranks[replica].tolist()))

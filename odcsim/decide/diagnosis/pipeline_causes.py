@@ -1,6 +1,6 @@
 """Why passes of a pipeline differ: what a microbatch holds, the device, the stage, and what none of them explains.
 
-All stages run the same microbatches. What the other passes of a microbatch foretell of one is due to what it holds, as
+All stages run the same microbatches. What the other passes of a microbatch predict of one is due to what it holds, as
 https://arxiv.org/abs/2505.05713 takes forwards that go with backwards for uneven lengths; what one stage of a
 data-parallel rank takes longer for than the others of its stage do for like microbatches is due to its device.
 """

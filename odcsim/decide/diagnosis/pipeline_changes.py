@@ -28,8 +28,8 @@ def pipeline_changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -
     dealt = _dealt(causes)
     tried = [
         (SETTING, "layers moved until all stages take as long", LAYERS, _layered(causes, grid.seconds), BOUND),
-        (SAMPLER, "the same microbatches dealt anew over data-parallel ranks, by their seconds", "", dealt, RESTS),
-        (SAMPLER, "microbatches dealt anew, and layers moved", LAYERS, _layered(causes, dealt), BOUND),
+        (SAMPLER, "the same microbatches reassigned to data-parallel ranks, by their seconds", "", dealt, RESTS),
+        (SAMPLER, "microbatches reassigned, and layers moved", LAYERS, _layered(causes, dealt), BOUND),
     ]
     step = float(np.mean([found.seconds]))
     ways = [
@@ -101,6 +101,6 @@ def _cannot(causes: PassCauses, base: Floats) -> Iterator[str]:
     most = float(base.sum() / causes.grid.replay(even).sum())
     if most >= WORTH:
         yield (
-            "what samples packed anew would bring, since no lengths are known: with microbatches all alike steps "
+            "how much faster repacked samples would be, since no lengths are known: with microbatches all alike steps "
             f"would be {most:.2f} times as fast, which is the most"
         )

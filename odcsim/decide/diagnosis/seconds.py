@@ -118,7 +118,7 @@ def _fitted(
     best = min(every, key=lambda one: float(_off(one, rows, model).mean()) * (BETTER if one is profile else 1))
     missed = int((_off(best, rows, model) > WRONG).sum())
     doubts = (
-        (f"{missed} of {len(rows):,} microbatches took other seconds than their tokens and squares say",)
+        (f"{missed} of {len(rows):,} microbatches took longer or shorter than their tokens and squares predict",)
         if missed
         else ()
     )

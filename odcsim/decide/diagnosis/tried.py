@@ -30,7 +30,7 @@ FEWER = 1.25  # times as many microbatches or as few, from which on a way says s
 ANEW = 32  # minibatches, at least, of what a trainer makes of the same samples
 WORTH = 0.01  # of the step, from which on transfers are worth a line
 LOST = 0.03  # of the step, from which on what the host loses is worth a repair
-BOUND = "that it can be mended whole"
+BOUND = "that it can be fixed entirely"
 TOGETHER = "all of these repairs together, at best"
 HOST = {
     "loader": "a data loader that keeps up, at best",

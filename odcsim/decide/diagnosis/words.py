@@ -39,7 +39,7 @@ def answer(run: SeenRun, found: Breakdown, changes: Changes) -> str:
     if best is not None:
         told.append(f"It could be {best.gain:.2f} times as fast: {best.way}.")
     elif changes.rests:
-        told.append("Nothing to gain for certain from dealing the samples otherwise.")
+        told.append("No other assignment of samples is certain to be faster.")
     return " ".join(told)
 
 
@@ -151,8 +151,8 @@ def _because(run: SeenRun, found: Breakdown, part: StepPart) -> str:
     if part.name in ("lengths", "device", "stages", "bubble", "launch"):
         return f"because {_cause(run, found, part)}"
     return {
-        "loader": "for the data loader",
-        "collector": "for garbage collection",
+        "loader": "waiting for the data loader",
+        "collector": "in garbage collection",
         "edges": "at the start and the end",
         "untold": "of unknown cause",
     }[part.name]

@@ -42,7 +42,9 @@ def run(trace: Trace, batch: RolloutBatch, seed: int) -> Trace:
     """
     if trace.bundle is not None:
         fix = "give lengths of rollouts, or ask 'odcsim compare'"
-        raise InputError(f"{trace.unit}s are no rollouts, of which each is dealt by itself", where=trace.name, fix=fix)
+        raise InputError(
+            f"{trace.unit}s are not rollouts: each rollout is assigned on its own", where=trace.name, fix=fix
+        )
     rng = np.random.default_rng(seed)
     ids = np.concatenate(_grouped(trace, batch, rng) if trace.group is not None else _single(trace, batch, rng))
     update = np.repeat(np.arange(batch.steps * batch.updates), batch.samples // batch.updates)

@@ -39,7 +39,7 @@ class TokenizerFolder:
             tokenizer = import_module("tokenizers").Tokenizer.from_file(str(self.path))
         except Exception as error:  # whatever a decoder in another language raises
             reason = " ".join(str(error).split())[:120]
-            raise InputError(f"is no tokenizer ({reason})", where=str(self.path), fix=GIVE) from None
+            raise InputError(f"is not a tokenizer ({reason})", where=str(self.path), fix=GIVE) from None
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer

@@ -87,7 +87,7 @@ def _died(code: int, seconds: float, source: str) -> Exception:
         return too_slow(seconds, source, source)
     if code < 0:
         name = signal.Signals(-code).name
-        return InputError(f"ends the process that reads texts ({name})", where=source, fix="mend it, or name another")
+        return InputError(f"ends the process that reads texts ({name})", where=source, fix="fix it, or name another")
     return RuntimeError(f"the process that reads texts has ended with {code}")
 
 

@@ -58,7 +58,9 @@ def form_in(file: RecordFile, column: str | None, folder: TokenizerFolder) -> Fo
         raise InputError(f"no text to count in {listed}", where=where, fix=f"give {FORMS}, or leave out --tokenizer")
     if not form.plain and folder.template is None:
         fix = "name a folder with the template in tokenizer_config.json or chat_template.jinja"
-        raise InputError(f"{form.words} need a chat template, and none lies beside it", where=str(folder.path), fix=fix)
+        raise InputError(
+            f"{form.words} need a chat template, and there is none beside it", where=str(folder.path), fix=fix
+        )
     return form
 
 

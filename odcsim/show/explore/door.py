@@ -10,9 +10,9 @@ from urllib.parse import urlencode, urlsplit
 OURS = ("127.0.0.1", "localhost", "::1")
 TOKEN = "token"
 _LINES = {
-    "host": "this page is at 127.0.0.1 or localhost alone",
+    "host": "this page answers at 127.0.0.1 or localhost only",
     "origin": "another site's page may not ask here",
-    "token": "open the link that odcsim explore has printed: it holds the token, and is another one each time",
+    "token": "open the link that odcsim explore printed: it holds the token, which is new at each start",
 }
 _HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",

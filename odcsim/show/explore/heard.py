@@ -55,9 +55,9 @@ def _places(stops: Sequence[Any]) -> set[str]:
 def _checked(values: Mapping[str, Any]) -> Asked:
     price = values.get("price", 0)
     if price is None:
-        raise InputError("there is no price", fix="give dollars of a GPU-hour, or 0")
+        raise InputError("there is no price", fix="give dollars per GPU-hour, or 0")
     if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price <= DEAREST:
-        raise InputError(f"the price is {price!r:.40}", fix="give dollars of a GPU-hour, or 0")
+        raise InputError(f"the price is {price!r:.40}", fix="give dollars per GPU-hour, or 0")
     texts = {name: _text(name, text) for name, text in values.items() if name in TEXTS or isinstance(text, str)}
     return asked_of(dict(values) | texts)
 

@@ -10,7 +10,7 @@ from odcsim.support.printing import printable
 
 T = TypeVar("T")
 LETTERS = 500
-OURS = "a mistake of odcsim's own; the terminal that it runs in says more"
+OURS = "an internal error of odcsim; see the terminal that it runs in"
 
 
 def or_line(answer: Callable[[], T], instead: Callable[[str], T]) -> T:

@@ -78,7 +78,7 @@ def _layout(asked: Asked) -> Any:
             html.P(id="break-even", className="note", **{"aria-live": "polite"}),
             html.H2("Every row"),
             html.Div(id="table", className="scroll", role="region", tabIndex=0, **{"aria-label": "Every row"}),
-            html.P("GPU-hours and dollars of rows are those of the minibatches drawn.", className="note"),
+            html.P("GPU-hours and dollars of rows cover the simulated minibatches only.", className="note"),
             html.H2("The same in a terminal"),
             html.Pre(html.Code(id="command"), tabIndex=0),
             html.P([*buttons, html.Span(id="copied", role="status"), html.Span(id="linked")]),

@@ -51,7 +51,7 @@ def _changes(told: Diagnosis) -> list[str]:
     looked = [page.paragraph(text) for text in words.remedies(told.run, told.found)]
     resting = [page.paragraph(text, "note") for text in words.rests(told.changes)]
     inside = [*(_ways(told) if told.changes.ways else []), *resting, *looked]
-    return [page.heading("What would change it"), *inside] if inside else []
+    return [page.heading("What would make it faster"), *inside] if inside else []
 
 
 def _ways(told: Diagnosis) -> list[str]:
@@ -90,4 +90,4 @@ def _late(told: Diagnosis) -> list[str]:
 
 def _rest(told: Diagnosis) -> list[str]:
     lines = words.untold(told.run, told.found, told.changes)
-    return [page.heading("What cannot be told"), *map(page.paragraph, lines)] if lines else []
+    return [page.heading("What is not known"), *map(page.paragraph, lines)] if lines else []

@@ -20,7 +20,7 @@ def opening(comparison: Comparison, reply: Basis, run: WholeRun | None = None) -
         page.answer(advice(comparison, reply, run)),
         page.key_figures(_figures(comparison, reply, run)),
         f"<p>{_badges(comparison)}</p>",
-        page.heading(ASKED if reply.balanced is None else "What would odc_engine bring?"),
+        page.heading(ASKED if reply.balanced is None else "What would you gain with odc_engine?"),
         page.answer([answer_words.verdict(reply)], yes=reply.pays),
         *(page.paragraph(sentence) for sentence in answer_words.sentences(comparison, reply)),
     ]
@@ -53,12 +53,11 @@ def _takes(row: Row) -> str:
 
 def _sure(chosen: Row) -> str:
     """What the interval of its seconds and that of its minibatches say."""
-    speedup = f"how it compares with the other rows is known to {chosen.speedup_low:.2f} to {chosen.speedup_high:.2f} "
-    ratio = f"{speedup}times collective + lb-micro."
+    ratio = f"the speedup over collective + lb-micro is {chosen.speedup_low:.2f} to {chosen.speedup_high:.2f}."
     if chosen.certain:
-        return f"How sure: the seconds come without an interval; {ratio}"
+        return f"Uncertainty: the seconds come without an interval; {ratio}"
     off = f"{chosen.model_low / chosen.makespan_seconds:.2f} to {chosen.model_high / chosen.makespan_seconds:.2f}"
-    return f"How sure: the 90 % interval is {off} times these seconds; {ratio}"
+    return f"Uncertainty: the 90 % interval is {off} times these seconds; {ratio}"
 
 
 def _figures(comparison: Comparison, reply: Basis, run: WholeRun | None) -> list[tuple[str, str]]:

@@ -108,11 +108,11 @@ def _memory(reply: Basis) -> list[str]:
     rows = {named(r): r.memory_terms for r in (reply.reference, reply.rival, reply.best) if r.memory_terms}
     names = [name for name in next(iter(rows.values()), {}) if any(terms[name] for terms in rows.values())]
     cells = [[row, *(f"{terms[name] / 1e9:.1f}" for name in names)] for row, terms in rows.items()]
-    words = "GB of one device at the fullest moment of a minibatch, by what they are for."
+    words = "Peak memory of one device in a minibatch (GB), by use."
     return (
         [
             page.heading("Memory"),
-            page.table(["GB", *names], cells, name="Memory by what it is for"),
+            page.table(["GB", *names], cells, name="Peak memory by use"),
             page.paragraph(words, "note"),
         ]
         if rows
@@ -134,7 +134,7 @@ def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
     kinds = ["reference" if row.memory_fits is False else "" for _, row in best]
     points = [(at, c.rows) for at, c in sweep]
     return [
-        page.heading("How full may a microbatch be?"),
+        page.heading("How many tokens should a microbatch hold?"),
         plots.embed(plots.sweep(points), "sweep"),
         plots.embed(ceiling(points, room), "ceiling"),
         page.table(head, cells, kinds, name="The fastest row at each token limit"),
@@ -173,7 +173,7 @@ def _origins(comparison: Comparison) -> list[str]:
     ]
     asked += [("fidelity", comparison.fidelity), ("range of seconds", f"{profile.low:.3g} to {profile.high:.3g} times")]
     shape = f" {page.badge(answer_words.SHAPE)}" if answer_words.SHAPE in setting.trace.origin else ""
-    told = f"{counted(len(asked), 'input')}, of which {sum('(default)' in text for _, text in asked)} are as usual"
+    told = f"{counted(len(asked), 'input')}, of which {sum('(default)' in text for _, text in asked)}are defaults"
     inputs_told = page.folded(told, [page.facts(asked)])
     return [f"<h2>Inputs, and where they come from{shape}</h2>", inputs_told, *_closing()]
 

@@ -109,7 +109,7 @@ def test_what_most_hangs_on_is_measured_from_the_first_leg_to_the_last():
 def test_two_runs_do_not_measure_into_one_folder(machine, tmp_path):
     folder = partial(tmp_path / "me.json")
     folder.mkdir()
-    with held(folder / "lock"), pytest.raises(InputError, match="another run works on it"):
+    with held(folder / "lock"), pytest.raises(InputError, match="another run is writing to it"):
         measured(SURVEY, tmp_path / "me.json")
     assert machine == []
     assert list(folder.iterdir()) == []

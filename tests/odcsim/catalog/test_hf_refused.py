@@ -22,7 +22,10 @@ MPT = PUBLISHED["mpt-7b"][0]
         ([], "holds a list"),
         ({}, "has no 'model_type'"),
         ({"model_type": "mymodel"}, "unknown model_type 'mymodel', and the file lacks num_hidden_layers, hidden_size"),
-        ({"model_type": "zamba2"}, "model_type 'zamba2' has layers that carry a state, which no estimate here knows"),
+        (
+            {"model_type": "zamba2"},
+            "model_type 'zamba2' has layers that carry a state, such as Mamba's, which no estimate here models",
+        ),
         (LLAMA | {"model_type": "jamba"}, "measure it: 'odcsim fit --help'"),
         ({"model_type": "lama"}, "did you mean 'llama'"),
         ({"model_type": 3}, "unknown model_type 3"),

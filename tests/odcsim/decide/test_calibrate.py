@@ -169,7 +169,7 @@ def test_a_profile_holds_for_the_flags_of_its_run(tmp_path):
     assert profiles.read(path).recipe == ("attention fa3", "lora 16")
     assert odcsim.ask(**RUN, profile=path).cost.recipe == odcsim.ask(**run, profile=path).cost.recipe
     assert odcsim.ask(**RUN, profile=path).cost.recipe.lora == 16
-    with pytest.raises(InputError, match="measured with attention fa3; its seconds hold that: ask with attention"):
+    with pytest.raises(InputError, match="measured with attention fa3; its seconds include that: ask with attention"):
         odcsim.ask(**{**run, "attention": "usual"}, profile=path)
     with pytest.raises(InputError, match="stack with a profile"):
         odcsim.ask(**run, stack="plain", profile=path)

@@ -168,9 +168,7 @@ def test_a_faster_row_that_memory_keeps_out_is_named_with_what_it_would_need(sma
     for kept, row in reply.kept_out:
         assert capacity.level(row) > capacity.level(kept)
         assert row.makespan_seconds * answer.NOTABLE <= kept.makespan_seconds
-        assert f"{answer_words.named(row)} would be" in answer_words.verdict(
-            reply
-        )
+        assert f"{answer_words.named(row)} would be" in answer_words.verdict(reply)
         assert capacity.sized(row) in answer_words.verdict(reply)
     assert not answer.answer(at_limit(small, lambda peaks: 2 * max(peaks))).kept_out
 

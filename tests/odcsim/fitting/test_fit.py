@@ -165,7 +165,7 @@ def only(m: Measurements, keep) -> Measurements:
         (lambda r: r.kind != "forward" or r.longest == 256, "forward: the measurements do not tell .* short ones"),
         (lambda r: r.kind != "backward" or r.tokens == 512, "backward: the measurements do not tell .* apart"),
         (lambda r: r.kind != "head" or r.tokens == 512, "head: .*; measure more sizes"),
-        (lambda r: r.kind != "head", "nothing measured of head"),
+        (lambda r: r.kind != "head", "no measurements of head"),
     ],
 )
 def test_what_cannot_be_told_apart_is_refused(keep, problem):

@@ -156,7 +156,7 @@ def test_interference_is_said_where_there_is_any():
 
 def test_a_fit_needs_rows_that_were_not_alone():
     m = timed()
-    with pytest.raises(InputError, match="nothing measured of forward, backward, head"):
+    with pytest.raises(InputError, match="no measurements of forward, backward, head"):
         fit(replace(m, compute=tuple(replace(r, alone=True) for r in m.compute)))
 
 

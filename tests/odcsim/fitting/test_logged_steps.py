@@ -191,10 +191,10 @@ def test_a_run_that_began_anew_goes_on(tmp_path):
     [
         ("", "holds no numbers; expected a log of steps"),
         ("step,seconds\n", "holds no numbers"),
-        ("a,b\n1,2\n", "no steps among a, b; expected a column 'step'"),
+        ("a,b\n1,2\n", "no column of step numbers among a, b; expected a column 'step'"),
         (
             "step,loss\n1,2\n2,2\n",
-            "no seconds of steps among step, loss; log the seconds of each step.* --measured-tokens",
+            "no column of step seconds among step, loss; log the seconds of each step.* --measured-tokens",
         ),
         ("step,seconds\n1,fast\n2,1\n", r":2: seconds is 'fast'; expected a number from 0"),
         (
@@ -205,9 +205,9 @@ def test_a_run_that_began_anew_goes_on(tmp_path):
         ('{"step": 1, "seconds": 2, "tokens": "38,00"}\n', r"row 1: tokens is '38,00'; expected a number from 0"),
         ("step,seconds\n1.5,1\n2,1\n", r":2: step is 1.5; expected a whole number from 0"),
         ("step,seconds\n1,-1\n", r":2: seconds is -1; expected a number"),
-        ("step,elapsed\n0,1\n", "no step with its seconds; expected two rows"),
+        ("step,elapsed\n0,1\n", "no step has its seconds; expected two rows"),
         ("step,seconds\n1,2,3\n", r":2: has 3 columns of 2"),
-        ('{"step": 1, "seconds": 2}\n{"step"\n', r":2: is no JSON"),
+        ('{"step": 1, "seconds": 2}\n{"step"\n', r":2: is not JSON"),
         ("[1, 2]", "row 1: holds 1; expected an object"),
         ('{"log_history": 3}', "log_history is 3"),
         ('step,seconds\n"1,2\n', "cannot be read"),
@@ -244,10 +244,10 @@ def test_a_scalar_without_its_step_is_told(tmp_path):
 
 def test_a_date_is_no_clock(tmp_path):
     rows = [(i, 8, "2026-01-01 10:00") for i in (1, 2)]
-    with pytest.raises(InputError, match="no seconds of steps among step, tokens, timestamp; log the seconds"):
+    with pytest.raises(InputError, match="no column of step seconds among step, tokens, timestamp; log the seconds"):
         read_steps(csv(tmp_path / "log.csv", ["step", "tokens", "timestamp"], rows), 1)
 
 
 def test_several_files_are_scalars_of_tensorboard(tmp_path):
-    with pytest.raises(InputError, match=r"log\.csv: several files of a log"):
+    with pytest.raises(InputError, match=r"log\.csv: several log files"):
         read_steps([*plain(tmp_path, [(1.0, 8)]), *tensorboard(tmp_path, [(1.0, 8)])], 1)

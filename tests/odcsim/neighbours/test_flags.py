@@ -180,7 +180,7 @@ def test_a_step_of_rl_is_said_to_have_no_settings(tmp_path, run, capsys):
     for number in ([], ["--row", "1"]):
         code, told = run("verl", printed, *number)
         assert code == 2
-        assert "is of 'odcsim rl', which has no settings of a row; give what 'odcsim compare --json'" in told.err
+        assert "comes from 'odcsim rl', whose rows have no settings; give what 'odcsim compare --json'" in told.err
 
 
 def test_a_row_that_is_not_there(run):

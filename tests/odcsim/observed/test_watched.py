@@ -90,7 +90,7 @@ def test_steps_that_a_file_lost_are_counted(kept, rank, tmp_path_factory):
 def test_a_broken_line_before_the_last_is_named(tmp_path):
     (path,) = wrote(tmp_path, [[step(0, [ran(0, 1, [5])])]])
     path.write_text(path.read_text().replace('"step"', "step") + json.dumps(step(1, [])) + "\n")
-    with pytest.raises(InputError, match=r"watch-rank0.jsonl:2: is no JSON"):
+    with pytest.raises(InputError, match=r"watch-rank0.jsonl:2: is not JSON"):
         read([path])
 
 

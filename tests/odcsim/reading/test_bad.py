@@ -253,7 +253,7 @@ def test_a_completion_that_is_null_and_a_text_without_tokens(tmp_path, folder):
     assert trace.left_out.startswith(
         "3 of 5 rows left out: lines 2 (has no text in 'completion'), 4 (is not valid JSON"
     )
-    assert trace.left_out.endswith("5 (is no object)")
+    assert trace.left_out.endswith("5 (is not an object)")
     assert len(trace.lengths) == len(trace.loss) == 2
     (tmp_path / "b.csv").write_text("prompt,completion\na,b\n\n,\nc,d,e\nf,g\n")
     trace = load(tmp_path / "b.csv", tokenizer=folder, skip_bad=True)

@@ -152,7 +152,7 @@ def test_more_pairs_than_are_kept_are_refused(tmp_path, monkeypatch):
 
 
 def test_texts_of_pairs_want_a_tokenizer(tmp_path):
-    with pytest.raises(InputError, match="holds texts, and no lengths; count it with --tokenizer"):
+    with pytest.raises(InputError, match="holds texts but no lengths; count it with --tokenizer"):
         load(written(tmp_path / "a.jsonl", [FORMS["texts"][0]] * 3))
 
 
@@ -245,7 +245,7 @@ def test_pairs_are_no_rollouts(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("chosen_length,rejected_length\n5,6\n7,8\n")
     asked = ["--model", "nano", "--gpu", "h100", "--devices", "2", "--prompts", "2", "--rollouts", "2"]
     assert main(["rl", str(tmp_path / "a.csv"), *asked]) == 2
-    assert "a.csv: pairs are no rollouts, of which each is dealt by itself; give" in capsys.readouterr().err
+    assert "a.csv: pairs are not rollouts: each rollout is assigned on its own; give" in capsys.readouterr().err
 
 
 def test_a_trainer_pads_both_sides_to_the_longest_of_all(tmp_path, capsys):

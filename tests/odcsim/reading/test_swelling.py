@@ -29,7 +29,7 @@ READ = {  # what is said where it is not refused
     "a.json.gz": "2,500,001 rows, kept as counts",
 }
 WRONG = {  # refused for what it is, and not for its size
-    "texts.parquet": "holds texts, and no lengths",
+    "texts.parquet": "holds texts but no lengths",
     "nulls.arrow": "holds None",
     "head.npz": "cannot be read",
     "a.columns.json.gz": "unpacks to more than 100 times its size",

@@ -185,7 +185,7 @@ def test_a_cache_is_never_in_the_way(tmp_path, folder, monkeypatch, spoil):
 
 
 BAD = {
-    "no flag": ("a.jsonl", [{"text": ASKED}], {"tokenizer": None}, "holds texts, and no lengths; count it with --tok"),
+    "no flag": ("a.jsonl", [{"text": ASKED}], {"tokenizer": None}, "holds texts but no lengths; count it with --tok"),
     "no flag for a column": ("a.jsonl", [{"body": ASKED}], {"tokenizer": None, "column": "body"}, "count it with"),
     "no flag for a table": ("a.parquet", [{"messages": TALK}], {"tokenizer": None}, "count it with --tokenizer"),
     "nothing to count": ("a.jsonl", [{"length": 5}], {}, "no text to count in 'length'; give messages"),
@@ -211,7 +211,7 @@ def test_what_cannot_be_counted_is_one_line(tmp_path, folder, case):
 def test_templates_that_are_missing_refuse_or_try_to_get_out(tmp_path):
     rows = written(tmp_path / "a.jsonl", [{"messages": TALK}])
     for name, template, message in [
-        ("none", None, "conversations need a chat template, and none lies beside it"),
+        ("none", None, "conversations need a chat template, and there is none beside it"),
         ("strict", "{{ raise_exception('Roles must alternate') }}", r"a.jsonl:1: the chat .* take it \(Roles must"),
         ("out", "{{ ''.__class__.__mro__ }}", "does not take it"),
         ("broken", "{% for %}", "does not take it"),
@@ -222,7 +222,7 @@ def test_templates_that_are_missing_refuse_or_try_to_get_out(tmp_path):
 
 def test_a_tokenizer_that_is_none_is_one_line(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
-    with pytest.raises(InputError, match="is no tokenizer"):
+    with pytest.raises(InputError, match="is not a tokenizer"):
         load(written(tmp_path / "a.jsonl", [{"text": "a"}]), tokenizer=tmp_path)
 
 

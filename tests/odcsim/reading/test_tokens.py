@@ -146,8 +146,9 @@ def test_an_index_of_megatron(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(index([5, 70])[:40], "is cut short of its 2 lengths"), (index([5])[:20], "is no index"),
-     (index([5], version=2), "is no index"), (index([5], magic=b"TNTIDX\x00\x00\x00"), "is no index"),
+    [(index([5, 70])[:40], "is cut short of its 2 lengths"), (index([5])[:20], "is not a Megatron index"),
+     (index([5], version=2), "is not a Megatron index"),
+     (index([5], magic=b"TNTIDX\x00\x00\x00"), "is not a Megatron index"),
      (b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, 2**62, 1), "is cut short"), (index([-1]), "holds -1")],
 )  # fmt: skip
 def test_what_is_no_index(tmp_path, content, message):

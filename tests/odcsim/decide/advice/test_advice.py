@@ -239,7 +239,9 @@ def test_a_cutoff_of_few_samples_that_makes_room_does_so():
     wish = replace(WISH, question=OUTLIER, gpus=("h100",), devices=(8,), prices={})
     one = offer(wish, "h100", 8)
     said = "\n".join(reply.sentences(advise(wish)))
-    found = re.search(r"This does not fit memory, and would .* \(\d+ of 86 GB\)\. --truncate (\d+) \(shortens 0\.1%", said)
+    found = re.search(
+        r"This does not fit memory, and would .* \(\d+ of 86 GB\)\. --truncate (\d+) \(shortens 0\.1%", said
+    )
     cutoff, kept = int(found[1]), one.best.kept_out
     assert capacity.level(kept.need) == capacity.OVER
     cut = replace(OUTLIER, trace=Trace("cut", OUTLIER.trace.lengths.clip(0, cutoff)))

@@ -23,8 +23,8 @@ def lines(told):
 def test_the_first_sentence_says_how_long_why_and_what_would_change_it():
     assert words.answer(*_of(diagnosis())) == (
         "A step takes 9.07 s, of which 37 % is idle: 22 % because lengths are uneven (rank 5 had 3 of the 4 worst "
-        "microbatches), 9 % because a stage takes longer, 6 % for the data loader. 3 % is compute on padding. It could "
-        "be 1.41 times as fast: lb-mini under collective."
+        "microbatches), 9 % because a stage takes longer, 6 % waiting for the data loader. 3 % is compute on padding. "
+        "It could be 1.41 times as fast: lb-mini under collective."
     )
 
 
@@ -92,7 +92,7 @@ def test_where_changes_cannot_be_told_nothing_is_said_of_them():
     unknown = replace(told, changes=replace(told.changes, replayed=0.0, rests="", cannot=(why,)))
     assert "Nothing to gain" not in unknown.sentences()[0]
     assert unknown.sentences()[-1] == "Not known: what other ways bring: give --model"
-    assert "Nothing to gain for certain from dealing the samples otherwise." in told.sentences()[0]
+    assert "No other assignment of samples is certain to be faster." in told.sentences()[0]
 
 
 def test_one_rank_alone_is_said_to_be_one():

@@ -160,7 +160,7 @@ def test_what_a_change_promises_is_what_a_run_with_it_takes(seen, stages):
     grid = causes.grid
     tried = {
         "layers moved until all stages take as long": _layered(causes, grid.seconds),
-        "the same microbatches dealt anew over data-parallel ranks, by their seconds": _dealt(causes),
+        "the same microbatches reassigned to data-parallel ranks, by their seconds": _dealt(causes),
     }
     for way, seconds in tried.items():
         took = np.mean([step.seconds for step in seen(relaid(run, laid, seconds)).steps])

@@ -211,7 +211,9 @@ def test_what_does_not_fit_is_never_the_answer():
     told = whole.verdict([replace(few, memory_fits=False), many])
     assert told[0] == "Of those that fit memory, on-demand + lb-mini is the fastest."
     assert told[2] == "Verl's rule does not fit memory here."
-    assert whole.verdict([replace(each, memory_fits=False) for each in (few, many)]) == ["Out of memory: nothing here fits."]
+    assert whole.verdict([replace(each, memory_fits=False) for each in (few, many)]) == [
+        "Out of memory: nothing here fits."
+    ]
 
 
 def rollouts(prompts, rng):

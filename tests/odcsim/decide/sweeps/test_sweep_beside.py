@@ -93,7 +93,7 @@ def test_a_second_sweep_of_one_output_is_refused_and_the_first_ends_well(whole, 
     second = lambda: codes.append(main(["sweep", str(grid), "-o", str(output), "--jobs", "1"]))  # noqa: E731
     odcsim.sweep(GRID, output=output, executor=Disturbed(number, second))
     assert codes == [2]
-    told = f"odcsim: error: {output}.points: another run works on it; wait for it, or name another output\n"
+    told = f"odcsim: error: {output}.points: another run is writing to it; wait for it, or name another output\n"
     assert capsys.readouterr().err == told
     assert output.read_bytes() == whole
     assert names(tmp_path) == ["grid.toml", "out.csv", "out.csv.points"]
@@ -153,7 +153,7 @@ def holder(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_lock_goes_with_its_holder_however_that_one_ends(holder, whole, tmp_path, number):
-    with pytest.raises(InputError, match="another run works on it"):
+    with pytest.raises(InputError, match="another run is writing to it"):
         odcsim.sweep(GRID, output=tmp_path / "out.csv")
     holder.send_signal(number)
     holder.wait()

@@ -65,7 +65,7 @@ def test_the_link_opens_the_page_and_all_that_it_asks_for(served, stranger):
 def test_without_the_token_nothing_is_answered(stranger, place, method):
     reply = stranger.open(place, method=method, base_url=BASE)
     assert reply.status_code == 403
-    assert method == "HEAD" or reply.get_data(as_text=True).startswith("open the link that odcsim explore has printed")
+    assert method == "HEAD" or reply.get_data(as_text=True).startswith("open the link that odcsim explore printed")
 
 
 @given(given=st.one_of(st.text(max_size=60), st.text("0123456789abcdef", min_size=48, max_size=48)))

@@ -125,7 +125,7 @@ def test_what_is_folded_says_how_much_it_is(page, comparison):
     rows, inputs = re.findall("<details><summary>([^<]*)</summary>", page.source)
     assert rows.startswith(f"{len(choice.parted(comparison, answer.answer(comparison))[1])} more rows: ")
     told = page.source.split(inputs)[1].split("</details>")[0]
-    assert inputs == f"{told.count('<tr>')} inputs, of which {told.count('(default)')} are as usual"
+    assert inputs == f"{told.count('<tr>')} inputs, of which {told.count('(default)')}are defaults"
 
 
 def test_memory_of_the_rows_that_count_is_told_by_term(page, comparison):
@@ -168,7 +168,12 @@ def test_it_asks_what_somebody_would_and_answers_first(page, comparison):
     chosen = answer.answer(comparison).chosen
     heading, _, rest = page.text.partition("Would on-demand communication pay?")
     assert "How to train r1-distill-qwen-1.5b on 4 x a100" in heading
-    for words in (f"Run {answer_words.named(chosen)}", "at most 65,536 tokens", "24 optimizer steps take", "How sure"):
+    for words in (
+        f"Run {answer_words.named(chosen)}",
+        "at most 65,536 tokens",
+        "24 optimizer steps take",
+        "Uncertainty",
+    ):
         assert words in heading
     assert f"{chosen.gpu_hours:.3g} GPU-hours" in heading
     assert f"${chosen.dollars:,.2f}" in heading
@@ -187,7 +192,7 @@ def test_a_sweep_tells_seconds_dollars_and_what_does_not_fit(setting, comparison
     limits = (65536, 131072)
     swept = sweep_max_tokens(small, limits, price=2.0, memory_limit=20e9)
     write_report(comparison, tmp_path / "r.html", swept)
-    told = Page(tmp_path / "r.html").text.split("How full may a microbatch be?")[1].split("Memory")[0]
+    told = Page(tmp_path / "r.html").text.split("How many tokens should a microbatch hold?")[1].split("Memory")[0]
     for limit, one in swept:
         chosen = answer.answer(one).chosen
         assert f"{limit:,} {answer_words.named(chosen)} {chosen.speedup:.2f} {chosen.makespan_seconds:,.1f}" in told
