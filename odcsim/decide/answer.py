@@ -119,7 +119,7 @@ def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
     ours = [r for r in ours if fits or not balance.named(r.balancer).tight]
     theirs = [r for r in comparison.rows if r.sync != "on-demand"]
     if not ours:
-        raise InputError("no row with on-demand to answer by", fix="compare lb-mini under on-demand, too")
+        raise InputError("no row with on-demand, which the answer needs", fix="compare lb-mini under on-demand, too")
     return ours, theirs
 
 

@@ -206,10 +206,10 @@ def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
     """What hybrid sharding, or all that a node keeps, brings the chosen row and costs, where somebody asked for it."""
     recipe, chosen, gain = comparison.setting.cost.recipe, reply.chosen, reply.chosen.over_full
     if recipe.on(2).ahead:  # asked for, whether or not there are nodes
-        return [_gained("Hierarchical transfers", ("run", "gain"), comparison, reply)]
+        return [_gained("Hierarchical transfers", ("run", "make"), comparison, reply)]
     if recipe.sharding == "full":
         return []
-    words = _gained("Hybrid sharding", ("runs", "gains"), comparison, reply)
+    words = _gained("Hybrid sharding", ("runs", "makes"), comparison, reply)
     if gain is None:
         return [words]
     full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in _rivals(comparison)}
@@ -235,15 +235,15 @@ def _rivals(comparison: Comparison) -> list[Row]:
 
 
 def _gained(name: str, verbs: tuple[str, str], comparison: Comparison, reply: Basis) -> str:
-    run, gain = verbs
+    run, make = verbs
     chosen, times = reply.chosen, reply.chosen.over_full
     if comparison.setting.cost.cluster.nodes == 1:
-        return f"{name} {gain} nothing here: there is one node, so it is full sharding."
+        return f"{name} {make} no difference here: there is one node, so it is full sharding."
     price = f"{_over_full(comparison, chosen) / 1e9:.1f} GB more memory per device"
     if times is None:
-        return f"{name} {gain} {named(chosen)} nothing: it has none."
+        return f"{name} {make} no difference to {named(chosen)}: it has none."
     if round(times, 2) <= 1:
-        return f"{name} {gain} {named(chosen)} nothing here ({times:.2f} times full sharding), for {price}."
+        return f"{name} {make} {named(chosen)} no faster here ({times:.2f} times full sharding), for {price}."
     return f"{name} {run} {named(chosen)} {times:.2f} times as fast as full sharding would, for {price}."
 
 

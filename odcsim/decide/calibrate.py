@@ -143,7 +143,7 @@ class Calibration:
         """Where the factor is from: rows of a log of this name, or a number."""
         balancer, sync = self.simulated.way
         read = f"{counted(len(self.kept), 'row')} of {name}" if self.kept else "measured"
-        share = f"{self.rate / self.simulated.rate:.2f} of what would be said"
+        share = f"{self.rate / self.simulated.rate:.2f} of the prediction"
         where = f"{sync} + {balancer} on {counted(self.simulated.setting.cost.cluster.devices, 'device')}"
         return f"{read}: {self.rate:,.0f} tokens/s under {where}, {share}"
 
@@ -158,7 +158,7 @@ class Calibration:
             stretched(before, self.factor),
             fidelity="scaled",
             origin=f"{self.origin(name)}; {self.factor:.3g} times the compute of: {before.origin}",
-            notes="One factor on all compute: how it splits over tokens and squares of lengths is as it was before.",
+            notes="One factor scales all compute: its split over tokens and squares of lengths is unchanged.",
             timings=(*before.timings, *timings),
             longest=setting.trace.longest,
             most_tokens=setting.limit,
@@ -243,29 +243,29 @@ def sentences(found: Calibration) -> Iterator[str]:
     said = found.simulated.rate
     yield (
         f"measured: {found.rate:,.0f} tokens/s under {sync} + {balancer}, {found.rate / said:.2f} of the "
-        f"{said:,.0f} that would be said; compute takes {found.factor:.2f} times as long"
+        f"{said:,.0f}predicted; compute takes {found.factor:.2f} times as long"
     )
     alone = ", by the lengths of steps alone: one number has no scatter of its own" if len(found.kept) < 2 else ""
     yield f"90 % interval: {found.low:.3f} to {found.high:.3f} times these seconds{alone}"
     if found.told:
         yield f"steps differ enough in tokens: {found.beside:.3g} s of each do not depend on them, with the optimizer's"
     elif found.kept:
-        yield "not told: what a step takes beside its tokens, of which steps differ too little: one factor for all"
+        yield "not known: what a step takes beside its tokens, in which steps differ too little: one factor for all"
     if found.left_out:
         shown = ", ".join(f"step {s.step} ({s.seconds:.3g} s)" for s in found.left_out[:4])
         more = f" and {len(found.left_out) - 4} more" if len(found.left_out) > 4 else ""
         yield f"left out: {counted(len(found.left_out), 'row')} unlike the others: {shown}{more}"
     yield from doubtful(found)
-    yield "not told: which lengths a step held, how much grows with their squares, transfers apart from compute"
+    yield "not known: which lengths a step held, how much grows with their squares, transfers apart from compute"
 
 
 def doubtful(found: Calibration) -> Iterator[str]:
     """Where what was measured hardly is of the run that was told."""
     if found.tokens and not found.simulated.is_alike(found.tokens):
         drawn = found.simulated.slope.tokens
-        yield f"doubtful: a step held {found.tokens:,.0f} tokens, and {drawn:,.0f} are drawn: see the batch, padding"
+        yield f"doubtful: a step held {found.tokens:,.0f} tokens, and {drawn:,.0f} are drawn: check batch and padding"
     if not 1 / ODD < found.factor < ODD:
-        yield "doubtful: that is far from what others reach: see whether the tokens are those of all devices"
+        yield "doubtful: that is far from what others reach: are tokens those of all devices?"
 
 
 def taken(found: Calibration) -> str:

@@ -206,7 +206,7 @@ def _taken(given: Mapping[str, Any]) -> list[str]:
     if given.get("trainer") is None or {"balancer", "sync"} <= set(given):
         return []
     fix = "the fastest is taken unless --balancer and --sync say it"
-    return [f"not told: which of its ways {given['trainer']} ran: {fix}"]
+    return [f"not known: which of its ways {given['trainer']} ran: {fix}"]
 
 
 def _read(log: StepLog | None) -> list[str]:

@@ -24,7 +24,7 @@ from odcsim.results import capacity
 from odcsim.results.capacity import Need
 from odcsim.schedule import Schedule
 
-USUAL = "usual between nodes; --sharding full is the other"
+USUAL = "the default between nodes; --sharding full is the alternative"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,12 @@ def _better(hybrid: Setting, full: Setting, held: int) -> Setting:
     room_for = f"at most {held:,} tokens in a microbatch"
     if lost > NEAR * gained:
         why = f"hybrid leaves memory for {room_for} and would take up to {lost:.2f} times as long"
-        return replace(full, sharded_by=f"{why}; --sharding hybrid is the other")
+        return replace(full, sharded_by=f"{why}; --sharding hybrid is the alternative")
     if lost <= NEAR:
         return hybrid
     side = SIDES[times.index(lost)]
     squeezed = f"though it leaves memory for {room_for}, so that {side} takes {lost:.2f} times as long"
-    return replace(hybrid, sharded_by=f"usual between nodes, {squeezed}; --sharding full is the other")
+    return replace(hybrid, sharded_by=f"the default between nodes, {squeezed}; --sharding full is the alternative")
 
 
 def as_ran(question: Question) -> Question:

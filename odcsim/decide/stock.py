@@ -79,7 +79,7 @@ def chosen(setting: Setting, trainer: Neighbour) -> list[tuple[Stock, str]]:
         problem = f"{trainer.name} packs samples into rows, which would span steps of '{setting.trace.name}'"
         raise InputError(problem, fix="leave out --in-order, or --trainer")
     batch, rule = setting.minibatch * setting.cost.cluster.devices, next(rule for rule in trainer.own if rule.rows)
-    problem = f"{trainer.name} makes no step of {batch:,} samples of these: {nearest_steps(setting, rule, given)}"
+    problem = f"{trainer.name} cannot make a step of {batch:,} samples of these: {nearest_steps(setting, rule, given)}"
     raise InputError(problem, fix="ask for as many with --global-batch, or leave --trainer out")
 
 

@@ -77,5 +77,5 @@ def notes(comparison: Comparison) -> Iterator[str]:
 def rules(trainer: Neighbour, recipe: Recipe) -> str:
     listed = "; ".join(f"{rule.balancer}: {rule.says}" for rule in trainer.own)
     kernels = ", ".join(f"{name} {value}" for name, value in trainer.assumes.items() if recipe.value(name) == value)
-    assumed = f" Assumed of it, unless other kernels are asked for: {kernels}." if kernels else ""
+    assumed = f" Kernels assumed for it, unless you ask for others: {kernels}." if kernels else ""
     return f"{trainer.name} assigns samples by its own rules ({listed}) under {' or '.join(trainer.met)} sync.{assumed}"

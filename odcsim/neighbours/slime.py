@@ -36,7 +36,7 @@ SLIME = Neighbour(
     COLLECTIVE,
     "Karmarkar-Karp over tokens, for devices and for microbatches",
     frozenset({"operators"}),
-    caution="slime runs Megatron, whose data parallelism keeps whole weights: memory was reckoned for FSDP",
+    caution="slime runs Megatron, whose data parallelism keeps whole weights: memory was estimated for FSDP",
     deal=deal,
     help="Karmarkar-Karp over tokens",
     assumes={"loss": "whole"},  # Transformer Engine's layers are fused

@@ -16,13 +16,13 @@ def notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
     yield _priced(row)
     yield f"names as in {trainer.source}{' and DPOConfig' if row.pairs else ''}"
     if row.data:
-        yield f"lengths were those of {row.data}: train on what they are of"
+        yield f"lengths were those of {row.data}: train on that dataset"
     if row.model and not carried(row, "model"):
         yield f"the model is {row.model}, by the catalogue's name: name its weights as well"
     if row.way == ENGINE:
         yield f"on-demand by odc_engine, with max_tokens = {row.max_tokens}: see {trainer.engine}"
     else:
-        yield f"{trainer.name} deals by its own rule: {_rule(trainer, row)}"
+        yield f"{trainer.name} assigns samples by its own rule: {_rule(trainer, row)}"
     if trainer.launcher:
         each = ", on each machine with its --machine_rank and --main_process_ip" if row.nodes > 1 else ""
         yield f"run it by {trainer.launched(row)}{each}"
@@ -55,7 +55,7 @@ def _unsaid(row: ChosenRow) -> dict[str, str]:
         "moments": f"moments in {row.moments}" if row.moments != "fp32" else "",
         "operators": "recompute of operators alone" if row.recompute == "operators" else "",
         "layers": "recompute of every second layer alone" if row.recompute == "layers" else "",
-        "kernels": f"kernels as they were priced: {', '.join(row.kernels)}" if row.kernels else "",
+        "kernels": f"kernels as they were assumed: {', '.join(row.kernels)}" if row.kernels else "",
     }
     return {name: words for name, words in said.items() if words}
 

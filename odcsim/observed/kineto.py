@@ -61,7 +61,7 @@ def _seen(traces: dict[int, OwnTrace]) -> SeenRun:
     met = parted(traces, met, ahead)
     if (pair := strangers(traces, met, ahead, world)) is not None:
         one, other = (traces[rank].where for rank in pair)
-        problem = f"its collectives and those of {one} are no meetings"
+        problem = f"its collectives and those of {one} do not match"
         raise InputError(problem, where=other, fix="give traces of the same steps of one run")
     origin = min(s.pieces.edges[0] + ahead[r] for r, t in traces.items() for s in t.steps if s.number == numbers[0])
     shifts = {rank: ahead[rank] - origin for rank in traces}
@@ -158,7 +158,9 @@ def _lacks(
             f"what {alone} forwards without a backward are for (evaluation, another model): they are in no microbatch"
         )
     if met.lonely:
-        said.append(f"with whom ranks met in {met.lonely} calls of collectives, which match no other rank's")
+        said.append(f"with whom ranks met in {met.lonely} calls of collectives that match no other rank's")
     if apart:
-        said.append(f"how the clocks of ranks {', '.join(map(str, apart))} stand to the others', whom they never meet")
+        said.append(
+            f"how the clocks of ranks {', '.join(map(str, apart))} stand to the others', who share no collective"
+        )
     return tuple(said)

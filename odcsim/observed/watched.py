@@ -77,7 +77,7 @@ def read(paths: Sequence[Path]) -> SeenRun:
     told = all(file.steps[number].told for file in files for number in numbers)
     once = _meets_once([[(file.steps[n], offsets[file.rank]) for file in files] for n in numbers])
     if not told and not once:
-        lacks.append("compute apart from waiting, which follows from lengths alone")
+        lacks.append("compute apart from waiting: both are inferred from lengths alone")
     return SeenRun(
         f"watched steps of {counted(len(files), 'rank')}",
         ranks=files[0].ranks,

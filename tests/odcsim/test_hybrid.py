@@ -264,4 +264,6 @@ def test_the_answer_tells_where_it_buys_nothing(on_two_nodes, setting):
     assert {(r.sharding, r.over_full) for r in one.rows} == {("full", None)}
     assert "there is one node" in " ".join(answer_words.sentences(one, answer.answer(one)))
     slower = replace(on_two_nodes, rows=tuple(replace(r, over_full=0.97) for r in on_two_nodes.rows))
-    assert "nothing here (0.97 times full sharding)" in " ".join(answer_words.sentences(slower, answer.answer(slower)))
+    assert "no faster here (0.97 times full sharding)" in " ".join(
+        answer_words.sentences(slower, answer.answer(slower))
+    )

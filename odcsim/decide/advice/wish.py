@@ -50,10 +50,10 @@ class Wish:
         if missing := [name for name in self.gpus if name not in self.prices]:
             if self.budget is not None:
                 fix = f"--price {missing[0]}=2.5, or no --budget"
-                raise InputError(f"a budget, and no price of {missing[0]}", fix=fix)
+                raise InputError(f"a budget without a price of {missing[0]}", fix=fix)
             if self.prices:  # dollars of some beside GPU-hours of others would be put in one order
                 fix = f"add {missing[0]}=2.5, or give no --price"
-                raise InputError(f"a price of {min(self.prices)}, and none of {missing[0]}", fix=fix)
+                raise InputError(f"a price of {min(self.prices)}, but none of {missing[0]}", fix=fix)
 
     @property
     def trace(self) -> Trace:

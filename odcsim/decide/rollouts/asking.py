@@ -40,7 +40,7 @@ from odcsim.support.numbers import counted, seconds
 from odcsim.trace import Trace
 
 UNGROUPED = (
-    "The lengths say no groups: rollouts of a prompt are drawn singly, which evens devices out more than real ones."
+    "No groups are known: rollouts of a prompt are drawn independently, which balances devices more than real ones."
 )
 PASSES = Values(int, "a whole number from 0 to 3", 0, 3)
 TIME = "give seconds, or a time such as 3min"

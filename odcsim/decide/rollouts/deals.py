@@ -100,10 +100,10 @@ MET, APART = "collective", "on-demand"
 DEALERS = (
     Dealer("padded", "as they come, padded to the longest of a microbatch", padded, (MET,), "trl"),
     Dealer("packed", "as they come, packed up to the limit", in_order, (MET,)),
-    Dealer("rollout", "verl's rule (0.9.1): dealt once for all updates of a step", by_rollout, (MET, APART), "verl"),
-    Dealer("lb-micro", "balanced anew for each update", by_update("lb-micro"), (MET,)),
-    Dealer("sorted-slice", "balanced anew for each update", by_update("sorted-slice"), (MET,)),
-    Dealer("lb-mini", "balanced anew for each update", by_update("lb-mini"), (APART,)),
+    Dealer("rollout", "verl's rule (0.9.1): assigned once for all updates of a step", by_rollout, (MET, APART), "verl"),
+    Dealer("lb-micro", "balanced for each update", by_update("lb-micro"), (MET,)),
+    Dealer("sorted-slice", "balanced for each update", by_update("sorted-slice"), (MET,)),
+    Dealer("lb-mini", "balanced for each update", by_update("lb-mini"), (APART,)),
 )
 # Of trainers that were asked for, beside the others.
 ASKED = tuple(
@@ -118,5 +118,5 @@ def dealers(trainer: str | None) -> tuple[Dealer, ...]:
     every = (*DEALERS, *ASKED)
     if known.name not in {dealer.trainer for dealer in every}:
         names = ", ".join(dealer.trainer for dealer in every if dealer.trainer)
-        raise InputError(f"{known.name} trains on no rollouts", fix=f"ask for {names} or {stock.ENGINE}")
+        raise InputError(f"{known.name} does not train on rollouts", fix=f"ask for {names} or {stock.ENGINE}")
     return (*DEALERS, *(dealer for dealer in ASKED if dealer.trainer == known.name))

@@ -38,7 +38,7 @@ class Point:
         """Refuse to answer for somebody who sees other files, or another odcsim."""
         if self.key != self._key():
             raise InputError(
-                f"point {self.key} has other content where it is worked on",
+                f"point {self.key} has other content on the worker",
                 fix="workers need the same odcsim, and the files of the grid under the same paths",
             )
 
@@ -75,7 +75,7 @@ def trace(known: str, *asked: Any) -> Trace:
     found = read(dict(zip(LENGTHS, asked, strict=True)))
     if digest(found) != known:
         fix = "workers need the files of the grid as they were when the sweep began"
-        raise InputError("has other lengths where it is worked on", where=found.name, fix=fix)
+        raise InputError("has other lengths on the worker", where=found.name, fix=fix)
     return found
 
 

@@ -143,7 +143,7 @@ def _check_head(file: BinaryIO, path: Path) -> bytes:
     """As much of it as is there: somebody may just have begun, or been killed as soon."""
     head = file.readline(len(_HEAD))
     if not _HEAD.encode().startswith(head):
-        raise InputError("is there, and holds no points of a sweep", where=str(path), fix="move it, or name another")
+        raise InputError("exists, and holds no points of a sweep", where=str(path), fix="move it, or name another")
     return head
 
 

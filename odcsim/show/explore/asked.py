@@ -37,7 +37,7 @@ CONTROLS = {name: about for name, about in FIELDS.items() if about.control} | BE
 READ = tuple(name for name in LENGTHS if name not in CONTROLS)  # how lengths are read, which a link holds
 OPENED = (*READ, "profile")  # what a page is opened with, and has no control for
 LINKED = (*CONTROLS, *OPENED)
-SHARDED = "sharding"  # every link says it, but those of before hybrid was usual between nodes: they mean full
+SHARDED = "sharding"  # every link says it, but those of before hybrid was the default between nodes: they mean full
 TEXTS = tuple(name for name, about in CONTROLS.items() if about.values.type is str and not about.stops)
 SLIDERS = tuple(name for name, about in CONTROLS.items() if about.stops)
 

@@ -227,7 +227,7 @@ def test_the_command_says_what_it_found_and_could_not_tell(tmp_path, capsys):
     assert "read as a log of steps: 60 rows of 60 steps, by 'step', 'seconds', 'tokens'\n" in out
     assert "tokens/s under collective + lb-micro, 0.7" in out
     assert "left out: 1 row unlike the others: step 1 (" in out
-    assert "not told: which lengths a step held" in out
+    assert "not known: which lengths a step held" in out
     assert math.isclose(profiles.read(tmp_path / "p.json").low, 0.96, abs_tol=0.04)
 
 
@@ -257,7 +257,7 @@ def test_a_trainer_runs_its_own_way_and_gets_its_throughput_back(trainer, tmp_pa
     argv = [*FLAGS, "--trainer", trainer, "--measured-tokens-per-second", "30k", "-o", tmp_path / "p.json"]
     assert fitted(*argv) == 0
     out = capsys.readouterr().out
-    assert f"not told: which of its ways {trainer} ran: the fastest is taken" in out
+    assert f"not known: which of its ways {trainer} ran: the fastest is taken" in out
     sync, balancer = re.search(r"under (\S+) \+ (\S+),", out).groups()
     words = [*FLAGS[1:8], *FLAGS[10:], "--minibatch", "8", "--trainer", trainer, "--profile", str(tmp_path / "p.json")]
     assert main(["compare", *words, "--json"]) == 0

@@ -263,7 +263,7 @@ def test_some_rows_alone_say_what_they_say_among_all(setting, compared):
     mine, all_of_them = few.row("lb-mini", "on-demand"), compared.row("lb-mini", "on-demand")
     assert (mine.speedup, mine.sync_gain, mine.idle) == (all_of_them.speedup, all_of_them.sync_gain, all_of_them.idle)
     assert answer_words.verdict(answer.answer(few))
-    with pytest.raises(InputError, match="no row with on-demand to answer by"):
+    with pytest.raises(InputError, match="no row with on-demand, which the answer needs"):
         answer.answer(compare(setting, among=REST[:2]))
 
 

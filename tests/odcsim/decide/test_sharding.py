@@ -45,7 +45,7 @@ def test_on_several_nodes_that_hold_it_it_is_hybrid_for_all_rows():
     assert rows == compare(hybrid, doubted=False).rows
     assert {row.sharding for row in rows} == {"hybrid"}
     assert fixed(usual)["sharding_because"] == sharding.USUAL
-    assert "hybrid sharding (usual between nodes; --sharding full is the other)" in sentence(usual)
+    assert "hybrid sharding (the default between nodes; --sharding full is the alternative)" in sentence(usual)
     assert "hybrid sharding," in sentence(hybrid)
 
 

@@ -95,7 +95,7 @@ def test_rows_that_are_another_batch_are_left_out_and_told(capsys, tmp_path):
     assert "\n packed" not in out
     assert "packed is left out: its smallest step has " in out
     assert main(["compare", str(path), *words[:-1], "torchtitan"]) == 2
-    assert "torchtitan makes no step of 8 samples of these: its smallest step has " in capsys.readouterr().err
+    assert "torchtitan cannot make a step of 8 samples of these: its smallest step has " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("trainer", ["trl", "verl"])
@@ -222,15 +222,15 @@ def test_what_no_setting_says_is_refused(more):
 def test_kernels_that_were_asked_for_are_no_longer_told_as_assumed(capsys, tmp_path):
     words = "sharegpt --truncate 2k --model qwen3-0.6b --gpu h100 --devices 2 --minibatch 64 --minibatches 2".split()
     for more, told, note in (
-        ([], "Assumed of it, unless other kernels are asked for: stack plain, loss whole.", False),
-        (["--loss", "chunked"], "Assumed of it, unless other kernels are asked for: stack plain.", True),
+        ([], "Kernels assumed for it, unless you ask for others: stack plain, loss whole.", False),
+        (["--loss", "chunked"], "Kernels assumed for it, unless you ask for others: stack plain.", True),
     ):
         assert main(["compare", *words, "--trainer", "axolotl", *more]) == 0
         assert told in capsys.readouterr().out
         assert main(["compare", *words, "--trainer", "axolotl", *more, "--json"]) == 0
         (tmp_path / "rows.json").write_text(capsys.readouterr().out)
         assert main(["flags", "axolotl", str(tmp_path / "rows.json")]) == 0
-        assert ("not said here: kernels as they were priced: loss chunked" in capsys.readouterr().out) is note
+        assert ("not said here: kernels as they were assumed: loss chunked" in capsys.readouterr().out) is note
 
 
 def test_of_one_microbatch_nothing_is_deferred():

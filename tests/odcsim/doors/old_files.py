@@ -18,7 +18,7 @@ LINKS = {
     "coarse": "?devices=2&minibatch=1&room=1.0&price=0&minibatches=4&gpu=l40s&model=qwen2.5-0.5b&trace=azure-chat",
     "chosen": "?devices=4&trace=deepcoder-rl&minibatches=8",
 }
-THEN = ("--sharding", "full")  # what was usual between nodes then
+THEN = ("--sharding", "full")  # what was the default between nodes then
 KEPT = ("makespan_seconds", "idle", "speedup_low", "gpu_hours_high", "dollars", "memory_bytes")
 TABLE = (
     "balancer", "sync", "devices", "minibatch", "global_batch", "max_tokens", "recompute", "selective", "seed",

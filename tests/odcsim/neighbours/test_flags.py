@@ -141,7 +141,7 @@ def test_model_epochs_and_the_longest_sample_are_carried(run):
     content["inputs"] |= {"model": "Qwen/Qwen3-8B", "epochs": 3.0, "trace_longest": 7000, "trace": "chats.jsonl"}
     out = run("trl", content)[1].out.splitlines()
     assert {"--model_name_or_path Qwen/Qwen3-8B", "--num_train_epochs 3", "--max_length 7000"} <= set(out)
-    assert "# lengths were those of chats.jsonl: train on what they are of" in out
+    assert "# lengths were those of chats.jsonl: train on that dataset" in out
 
 
 def test_json_by_a_pipe(monkeypatch, capsys):

@@ -28,7 +28,7 @@ def said(*argv):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(list(argv))
-    if code == 2 and " makes no step of " in err.getvalue():
+    if code == 2 and " cannot make a step of " in err.getvalue():
         return ""
     assert code == 0, err.getvalue()
     return out.getvalue()

@@ -75,7 +75,7 @@ def test_from_saved_rollouts_to_a_purchase_and_the_settings(tmp_path, told):
     step = told("rl", data, *model, "--gpu", "h100", "--devices", "4", "--prompts", "32", "--rollouts", "8",
                 "--updates", "2", "--steps", "4", "--generation-seconds", "40")  # fmt: skip
     assert "4 x h100, 32 prompts x 8 rollouts in 2 updates" in step
-    assert "drawn singly" not in step  # groups are kept
+    assert "drawn independently" not in step  # groups are kept
     share = re.search(r"^Training is (\d+)% of the step", step, re.MULTILINE)
     assert 0 < int(share[1]) < 100
 

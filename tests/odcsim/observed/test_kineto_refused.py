@@ -98,7 +98,7 @@ def test_files_that_are_not_of_one_run(tmp_path):
 def test_ranks_of_two_runs_are_refused_by_name(one, other):
     paths = [f"{RECORDED}/{one}-rank0.json.gz", f"{RECORDED}/{other}-rank1.json.gz"]
     line = refused(paths)
-    assert "are no meetings; give traces of the same steps of one run" in line
+    assert "do not match; give traces of the same steps of one run" in line
     assert all(path in line for path in paths)
     assert kineto.read([paths[0], f"{RECORDED}/{one}-rank1.json.gz"]).seen == (0, 1)
 
@@ -112,7 +112,7 @@ def test_clocks_that_no_shift_brings_together_are_those_of_another_run(tmp_path,
     for rank, path in enumerate(paths):
         path.write_text(json.dumps(trace(ran[rank == place], rank)))
     line = refused(paths)
-    assert f"{paths[place]}: its collectives and those of {paths[0]} are no meetings" in line
+    assert f"{paths[place]}: its collectives and those of {paths[0]} do not match" in line
 
 
 def test_a_trace_of_a_gpu_s_job_that_has_no_event_of_it(tmp_path):

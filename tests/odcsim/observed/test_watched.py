@@ -56,7 +56,7 @@ def test_where_waiting_is_not_told_it_is_not_made_up(tmp_path):
     (one,) = run.steps[0].microbatches
     assert (one.seconds, one.wall, run.steps[0].meetings) == (0.0, 1.5, ())
     assert sums(run.steps[0].tracks[0])[Doing.COMPUTE] == 0
-    assert "compute apart from waiting, which follows from lengths alone" in run.lacks
+    assert "compute apart from waiting: both are inferred from lengths alone" in run.lacks
 
 
 @pytest.mark.parametrize("waited", [0.5, None])
@@ -170,5 +170,5 @@ def test_where_gradients_meet_behind_the_last_microbatch_ranks_wait_there(tmp_pa
 def test_ranks_that_wait_inside_microbatches_do_not_meet_behind_them_alone():
     """Where each is as long as the longest of all says, though ranks run ahead by a layer and so end apart."""
     run = read(sorted((ROOT / "traces" / "slow-step").glob("watch-rank*.jsonl")))
-    assert "compute apart from waiting, which follows from lengths alone" in run.lacks
+    assert "compute apart from waiting: both are inferred from lengths alone" in run.lacks
     assert not any(step.meetings for step in run.steps)

@@ -200,7 +200,7 @@ def test_the_verdict_is_of_the_whole_step():
     assert "makes the training pass 2.00 times as fast as collective + lb-micro, the whole step 1.50 times" in told[0]
     assert told[1] == "Training is 50% of the step: if it took no time, the step would be 2.00 times as fast."
     assert "3.00 times as fast as collective + rollout, the whole step 2.00 times" in told[2]
-    assert "brings nothing here" in whole.verdict([row("lb-mini", "on-demand", 20.0), *rest()])[0]
+    assert "does not pay here" in whole.verdict([row("lb-mini", "on-demand", 20.0), *rest()])[0]
 
 
 def test_what_does_not_fit_is_never_the_answer():
@@ -303,7 +303,7 @@ def test_the_command(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "8 prompts x 4 rollouts in 2 updates, at most 2,000 tokens" in out
     assert "2 steps with 30 s of generation each" in out
-    assert "drawn singly" not in out
+    assert "drawn independently" not in out
     assert main([*asked, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["inputs"].items() >= {"gpu": "h100", "recompute": True, "sharding": "full"}.items()

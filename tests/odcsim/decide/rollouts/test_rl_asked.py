@@ -68,7 +68,7 @@ def test_what_the_command_prints_ends_in_its_sentences(found, file, capsys):
 def test_lengths_without_groups_are_said_to_have_none():
     alone = odcsim.rl(LENGTHS, MODEL, **USUAL)
     assert alone.as_json()["inputs"]["grouped"] is False
-    assert "say no groups" in alone.sentences()[-1]
+    assert "No groups are known" in alone.sentences()[-1]
 
 
 def test_its_records_are_its_rows(found):

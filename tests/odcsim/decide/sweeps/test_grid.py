@@ -159,7 +159,7 @@ def test_who_sees_another_odcsim_is_refused(monkeypatch):
     [point] = grid_of(SMALL).points
     point.check()
     monkeypatch.setattr("odcsim.decide.sweeps.point.version", lambda: "another")
-    with pytest.raises(InputError, match="has other content where it is worked on; workers need the same odcsim"):
+    with pytest.raises(InputError, match="has other content on the worker; workers need the same odcsim"):
         point.check()
 
 
@@ -167,5 +167,5 @@ def test_who_sees_other_lengths_is_refused(lengths):
     [point] = grid_of(SMALL | {"trace": str(lengths)}).points
     lengths.write_text("length\n5\n6\n7\n8\n")
     trace.cache_clear()  # as in a worker that has not read it yet
-    with pytest.raises(InputError, match="has other content where it is worked on"):
+    with pytest.raises(InputError, match="has other content on the worker"):
         point.check()
