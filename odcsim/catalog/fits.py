@@ -73,7 +73,7 @@ def own_origin(profile: Profile, given: float = 0.0) -> str:
         known = own.ORIGIN
     else:
         known = "given in the profile" if profile.publish else "none known"
-    return f"{known}; and {given:g} s as given, not proven" if given else known
+    return f"{known}; and {given:g} s as given, not measured" if given else known
 
 
 def _check_recipe(profile: Profile, recipe: Recipe, path: str) -> None:
@@ -81,7 +81,7 @@ def _check_recipe(profile: Profile, recipe: Recipe, path: str) -> None:
     asked = dict(zip(recipe.estimated, held(recipe), strict=True))
     free = {"recompute"} if profile.factor else set[str]()
     if odd := [name for name, words in asked.items() if words not in profile.recipe and name not in free]:
-        fix = "its seconds hold what it was measured with"
+        fix = "its seconds already include what it was measured with"
         raise InputError(f"{', '.join(map(flag, odd))} with a profile", where=path, fix=fix)
     missing = [words for words in profile.recipe if words not in asked.values() and words.partition(" ")[0] not in free]
     if missing:

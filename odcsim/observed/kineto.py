@@ -161,6 +161,6 @@ def _lacks(
         said.append(f"with whom ranks met in {met.lonely} calls of collectives that match no other rank's")
     if apart:
         said.append(
-            f"how the clocks of ranks {', '.join(map(str, apart))} stand to the others', who share no collective"
+            f"how far the clocks of ranks {', '.join(map(str, apart))} are from the others': they share no collective"
         )
     return tuple(said)

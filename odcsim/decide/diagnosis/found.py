@@ -14,7 +14,7 @@ PARTS: Mapping[str, str] = {
     "lengths": "waiting: uneven lengths",
     "device": "waiting: a slow device",
     "stages": "waiting: uneven stages",
-    "bubble": "waiting: the pipeline fills and drains",
+    "bubble": "waiting: pipeline bubble",
     "loader": "data loader",
     "collector": "garbage collection",
     "launch": "launch gaps of the host",

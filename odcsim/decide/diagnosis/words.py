@@ -167,7 +167,7 @@ def _cause(run: SeenRun, found: Breakdown, part: StepPart) -> str:
     if part.name == "stages":
         return _slower_stage(run, found)
     return {
-        "bubble": "the pipeline fills and drains",
+        "bubble": "the pipeline fills and drains (bubble)",
         "transfer": "transfers are not overlapped with compute",
         "launch": "the host launches kernels late",
         "loader": "the data loader is late",

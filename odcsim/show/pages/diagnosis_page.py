@@ -76,7 +76,7 @@ def _ranks(told: Diagnosis) -> list[str]:
         return []
     more = f" ({len(rows)} of {len(found.ranks)}, the worst first)" if len(rows) < len(found.ranks) else ""
     return [
-        page.heading("Who waits for whom"),
+        page.heading("Stragglers: who waits for whom"),
         *([plots.embed(ran_step(step), "worst")] if step else []),
         *([plots.embed(plots.ranks(found), "ranks")] if rows else []),
         *([page.table(head, rows, name=f"Ranks{more}")] if rows else []),

@@ -301,4 +301,4 @@ def test_what_on_demand_was_said_to_cost_is_charged_and_called_unproven():
     assert not any("not proven" in line for line in plain.sentences())
     told = [one.as_json()["inputs"] for one in (plain, dear)]
     assert [one["on_demand_cost"] for one in told] == [0.0, 1.5]
-    assert told[1]["on_demand_origin"] == f"{told[0]['on_demand_origin']}; and 1.5 s as given, not proven"
+    assert told[1]["on_demand_origin"] == f"{told[0]['on_demand_origin']}; and 1.5s as given, not measured"

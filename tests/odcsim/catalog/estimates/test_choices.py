@@ -30,7 +30,9 @@ def test_a_published_fit_is_taken_for_what_it_was_made_of_alone(chosen):
 def test_what_was_measured_is_not_asked_for_otherwise(chosen, tmp_path):
     write(fits.published(SMALL, "a100"), tmp_path / "p.json")
     (name,) = chosen
-    with pytest.raises(InputError, match=f"--{name} with a profile; its seconds hold what it was measured with"):
+    with pytest.raises(
+        InputError, match=f"--{name} with a profile; its seconds already include what it was measured with"
+    ):
         ask("longalign", SMALL, profile=str(tmp_path / "p.json"), gpu="a100", **chosen)
 
 

@@ -64,7 +64,7 @@ def test_other_recompute_is_the_factor_on_what_is_estimated(path, again):
     ("gpus", "words", "problem"),
     [
         ("a100,h200", [], "profile is for h100, and --gpus names a100, h200; add h100 to --gpus"),
-        ("h100", ["--stack", "plain"], "--stack with a profile; its seconds hold what it was measured with"),
+        ("h100", ["--stack", "plain"], "--stack with a profile; its seconds already include what it was measured with"),
     ],
 )
 def test_a_profile_that_fits_nothing_asked_is_refused_in_one_line(path, gpus, words, problem, capsys):

@@ -40,7 +40,7 @@ def test_without_ways_or_tracks_there_are_no_pictures_of_them(tmp_path):
     bare = replace(told, run=replace(told.run, steps=tuple(replace(s, tracks=()) for s in told.run.steps)))
     page = shown(bare, tmp_path / "page.html")
     assert page.count("<figure ") == 1
-    assert "Who waits for whom" not in page
+    assert "Stragglers: who waits for whom" not in page
     assert words.rests(bare.changes)[0] in page
 
 
