@@ -349,7 +349,7 @@ def test_what_on_demand_is_said_to_cost_is_added_to_each_of_its_minibatches_alon
     ("profile", "given", "words"),
     [
         (fits.published(SMALL, "a100"), 0.0, "none known"),
-        (fits.published(SMALL, "a100"), 1.3, "none known; and 1.3s as given, not measured"),
+        (fits.published(SMALL, "a100"), 1.3, "none known; and 1.3 s as given, not measured"),
         (estimate(catalog.model(SMALL), A100, 8), 0.0, own.ORIGIN),
         (
             replace(fits.published(SMALL, "a100"), fidelity="calibrated", timings=(Timing("settle", 4, 1.0),)),

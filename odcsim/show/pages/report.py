@@ -150,11 +150,11 @@ def _pair(comparison: Comparison, reply: Basis) -> list[str]:
     timelines = [comparison.timeline(*row, number) for row in pair]
     spans = [float(t.blocks[0].had.max()) for t in timelines]
     lost = [idle(*t.block_of(0)) for t in timelines]
-    words = f"The same {timelines[0].samples[0]} samples twice, on one scale: minibatch {number}, whose idle "
-    words += f"({lost[0]:.0%} and {lost[1]:.0%}) is nearest to that of all {comparison.setting.minibatches} "
-    words += (
-        f"({reply.reference.idle:.0%} and {chosen.idle:.0%}). It takes {spans[0] / spans[1]:.2f} times as long above."
-    )
+    words = f"Both charts run the same {timelines[0].samples[0]} samples, on one time scale: "
+    words += f"minibatch {number}. Its idle time "
+    words += f"({lost[0]:.0%} and {lost[1]:.0%}) is closest to that of all {comparison.setting.minibatches} "
+    words += f"({reply.reference.idle:.0%} and {chosen.idle:.0%}). "
+    words += f"The upper chart takes {spans[0] / spans[1]:.2f} times as long."
     drawn = [plots.gantt(t, 0, until=max(spans), number=number) for t in timelines]
     charts = [plots.embed(chart, name) for chart, name in zip(drawn, ("gantt-before", "gantt-after"), strict=True)]
     return [page.heading("One minibatch, device by device"), page.paragraph(words), *charts]

@@ -152,14 +152,14 @@ def test_what_was_chosen_is_told_from_what_is_usual(page, comparison):
 
 def test_the_gantt_pair_shows_a_typical_minibatch_of_today_and_of_what_to_run(page, comparison):
     pair = (("lb-micro", "collective"), ("lb-robust", "on-demand"))
-    told = r"minibatch (\d+), whose idle \((\d+)% and (\d+)%\) is nearest to that of all 24 \((\d+)% and (\d+)%\)"
+    told = r"minibatch (\d+)\. Its idle time \((\d+)% and (\d+)%\) is closest to that of all 24 \((\d+)% and (\d+)%\)"
     number, *shares = map(int, re.search(told, page.text).groups())
     usages = [comparison.usage(*key) for key in pair]
     shown = [100 * metrics.usage(comparison.timeline(*key, number)).idle() for key in pair]
     assert shares == pytest.approx([*shown, *(100 * usage.idle() for usage in usages)], abs=0.51)
     assert number == comparison.typical(*pair)
     spent = [comparison.usage(*key).makespan[number] for key in pair]
-    assert f"It takes {spent[0] / spent[1]:.2f} times as long above" in page.text
+    assert f"The upper chart takes {spent[0] / spent[1]:.2f} times as long" in page.text
     for (balancer, sync), seconds in zip(pair, spent, strict=True):
         assert f"{sync} + {balancer}: {seconds:.3g} s" in page.text
 
