@@ -153,7 +153,7 @@ def test_the_command_draws_and_tells(tmp_path, monkeypatch, capsys):
     assert printed.count("lead of on-demand") >= 4
     assert "Balanced by tokens alone" in printed
     page = (tmp_path / "b.html").read_text(encoding="utf-8")
-    assert page.index(printed.splitlines()[0]) < page.index("Lead of on-demand")
+    assert page.index(printed.splitlines()[0]) < page.index("Speedup of on-demand")
     assert "curve-3" in page
     assert main([*args, "--max-tokens", "32769", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
@@ -166,7 +166,7 @@ def test_what_fits_nowhere_is_told_with_what_would(capsys):
     assert main(["break-even", "lognormal:median=1500,sigma=0.9,max=8192", *args]) == 0
     answer, ways_out, *rest = capsys.readouterr().out.splitlines()
     assert "cannot be compared here" in answer
-    assert "does not fit memory. What would: --offload (" in ways_out
+    assert "does not fit. Options that fit: --offload (" in ways_out
     assert not any("Balanced by" in line for line in rest)
 
 

@@ -90,7 +90,7 @@ def test_what_is_rented_is_as_cheap_as_any_and_within_what_was_asked():
 def test_where_nothing_is_within_both_it_says_what_would_be():
     some = replace(ADVICE, wish=replace(WISH, deadline=min(o.seconds for o in ADVICE.offers) / 2, budget=1e6))
     said = reply.sentences(some)
-    assert said[0].startswith("Nothing of this is done within")
+    assert said[0].startswith("Nothing here finishes within")
     assert "a deadline of" in said[1]
     assert "1.5 epochs instead of 3" in said[1]
 
@@ -124,8 +124,8 @@ def test_it_is_the_same_again():
         ({"epochs": 0}, "--epochs is 0"),
         ({"global_batch": 4000}, "has 2,000 samples"),
         ({"prices": {"h200": 3.0}}, "--price of h200"),
-        ({"prices": {}, "budget": 5.0}, "no price of h100"),
-        ({"prices": {"h100": 2.5}}, "a price of h100, and none of a100"),
+        ({"prices": {}, "budget": 5.0}, "a budget without a price of h100"),
+        ({"prices": {"h100": 2.5}}, "a price of h100, but none of a100"),
         ({"model": "qwen38b"}, "unknown model 'qwen38b'; did you mean 'qwen3-8b'"),
         ({"gpus": ("h1000",)}, "unknown GPU"),
     ],
@@ -195,7 +195,7 @@ def test_where_nothing_fits_it_says_what_would():
     some = advise(wished(model="llama-3.1-70b", gpus=("a100",), prices={}, devices=(4,)))
     assert not some.offers
     assert "would fit: 32 devices (" in some.refused[0].why
-    assert reply.sentences(some)[0].startswith("Nothing of this can be run")
+    assert reply.sentences(some)[0].startswith("None of these can run")
 
 
 def test_where_no_way_out_is_enough_two_at_once_are(capsys):

@@ -38,7 +38,7 @@ def test_causes_add_up_to_what_is_waiting(some):
     told = words.answer(seen(), breakdown(shares), NOTHING)
     lost = [share for name, share in shares.items() if name not in words.WORK]
     if match := re.search(r"of which (\d+) % is idle: ([^.]*)\.", told):
-        parts = [int(n) for n in re.findall(r"(\d+) % (?:since|for|at|of|else)", match[2])]
+        parts = [int(n) for n in re.findall(r"(\d+) % (?:because|waiting|in|at|of|else)", match[2])]
         assert abs(sum(parts) - int(match[1])) <= len(parts)
         assert len(parts) <= words.CAUSES + 1
     elif "is idle" in told:  # one cause alone, or none worth a name
@@ -112,13 +112,13 @@ def test_a_cause_that_no_dealing_takes_away_has_its_remedy(cause):
 def test_a_slow_device_is_named_with_how_slow_it_is():
     ranks = tuple(RankFound(r, 0.5, 0.2, 1.3 if r == 6 else 1.0, 0.0) for r in range(8))
     told = diagnosis({"compute": 0.9, "device": 0.1}, (), ranks=ranks)
-    assert "10 % is idle since the device of rank 6 is slow (1.30 times as long for equal work)" in told.sentences()[0]
+    assert "10 % is idle because the device of rank 6 is slow (1.30 times as long for equal work)" in told.sentences()[0]
 
 
 def test_a_slow_stage_is_named_by_what_its_ranks_compute():
     told = diagnosis(ranks=tuple(RankFound(r, 0.7 if r in (2, 3) else 0.5, 0.2, 1.0, 0.0) for r in range(8)))
     run = replace(told.run, stages={r: r // 2 for r in range(8)})
-    assert "9 % since stage 1 takes longer" in words.answer(run, told.found, told.changes)
+    assert "9 % because stage 1 takes longer" in words.answer(run, told.found, told.changes)
     assert "9 % because a stage takes longer" in words.answer(told.run, told.found, told.changes)
 
 

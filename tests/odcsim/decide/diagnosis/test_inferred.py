@@ -83,7 +83,7 @@ def test_a_rank_that_runs_fewer_microbatches_waits_at_the_end():
 
 def test_that_a_slow_device_does_not_show_where_all_hold_the_same_is_said():
     run, _ = watched("collective", pace=(1.0, 1.0, 1.4), even=True)
-    assert any("waiting is inferred from what microbatches hold" in line for line in broken_down(run).cannot)
+    assert any("waiting is inferred from what they hold" in line for line in broken_down(run).cannot)
     assert not any("inferred" in line for line in broken_down(watched("collective", told=True)[0]).cannot)
 
 
