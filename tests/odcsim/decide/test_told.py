@@ -93,7 +93,7 @@ def test_an_advice_is_shown_with_what_to_rent(advice):
 
 def test_an_advice_of_nothing_that_runs_is_shown():
     none = odcsim.advise(TRACE, "llama-3.1-70b", gpus="a100", devices=2, global_batch=16, minibatches=2)
-    assert "Nothing of this can be run" in repr(none)
+    assert "None of these can run" in repr(none)
     assert none.records() == []
     assert none._repr_html_().count("<tr>") == 2
 

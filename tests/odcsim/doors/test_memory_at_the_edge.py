@@ -132,7 +132,7 @@ def named(row: dict[str, Any]) -> str:
 
 def decided(text: str) -> str:
     """The sentence of `odcsim rl` that names the fastest first."""
-    return next(line for line in text.splitlines() if re.search(r"pass \d|brings nothing|is the fastest", line))
+    return next(line for line in text.splitlines() if re.search(r"pass \d|does not pay|is the fastest", line))
 
 
 def test_what_is_recommended_fits_or_is_called_tight(edges):

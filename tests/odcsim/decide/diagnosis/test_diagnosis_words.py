@@ -112,7 +112,9 @@ def test_a_cause_that_no_dealing_takes_away_has_its_remedy(cause):
 def test_a_slow_device_is_named_with_how_slow_it_is():
     ranks = tuple(RankFound(r, 0.5, 0.2, 1.3 if r == 6 else 1.0, 0.0) for r in range(8))
     told = diagnosis({"compute": 0.9, "device": 0.1}, (), ranks=ranks)
-    assert "10 % is idle because the device of rank 6 is slow (1.30 times as long for equal work)" in told.sentences()[0]
+    assert (
+        "10 % is idle because the device of rank 6 is slow (1.30 times as long for equal work)" in told.sentences()[0]
+    )
 
 
 def test_a_slow_stage_is_named_by_what_its_ranks_compute():
