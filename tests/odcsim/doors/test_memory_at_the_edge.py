@@ -118,7 +118,7 @@ def rows_chosen(door: str, words: Sequence[str]) -> tuple[str, dict[str, Any] | 
     if door == "advise":
         rent = re.search(r"^Rent (\d+) x", text, re.MULTILINE)
         return text, next((row for row in rows if rent and row["devices"] == int(rent[1])), None), rows
-    if "Nothing here fits memory" in text:
+    if "Out of memory: " in text:
         return text, None, rows
     if door == "rl":
         return text, min((row for row in rows if named(row) in decided(text)), key=lambda r: r["step_seconds"]), rows
@@ -153,7 +153,7 @@ def test_what_is_recommended_fits_or_is_called_tight(edges):
 def ways_out(text: str) -> Iterator[str]:
     """Each thing that is said to fit."""
     for line in text.splitlines():
-        for said in re.findall(r"[Ww](?:hat w)?ould fit: (.*?)(?:\.$|\. |$)", line):
+        for said in re.findall(r"(?:[Oo]ptions that fit:|would fit:) (.*?)(?:\.$|\. |$)", line):
             yield from re.sub(r" \([^)]*\)", "", said).split("; ")
 
 
