@@ -58,4 +58,4 @@ def _table(curve: "Curve") -> list[str]:
     head = f"{curve.name}, {curve.unit}" if curve.unit else curve.name
     cells = [[s.label for s in curve.spots], ["-" if s.lead is None else f"{s.lead:.2f}" for s in curve.spots]]
     widths = [-32, *[7] * len(curve.spots)][: len(curve.spots) + 1]
-    return tables.lines([[head, *cells[0]], ["  lead of on-demand", *cells[1]]], widths)
+    return tables.lines([[head, *cells[0]], ["  on-demand speedup", *cells[1]]], widths)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from odcsim.decide.setting import Setting
 
 
-HEAD = ("dealt", "run", "training", "forward", "step", "cost", "times\nas\nfast", "memory")
+HEAD = ("batching", "sync", "training", "forward", "step", "cost", "times\nas\nfast", "memory")
 EXAMPLE = "odcsim rl deepcoder-rl --model qwen3-1.7b --gpu h100 --devices 4 --prompts 32 --rollouts 8"
 
 
@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> None:
     batch = RolloutBatch(args.prompts, args.rollouts, args.updates, args.steps)
     around = Around(args.forward_passes, args.critic, args.generation_seconds)
     question = options.asked(args)
-    with progress("dealing", pieces(question.trainer)) as advance:
+    with progress("assigning samples", pieces(question.trainer)) as advance:
         found = stepped(question, batch, around, advance=advance, limited=options.limited)
     if args.json:
         options.print_json(found.as_json())

@@ -72,7 +72,7 @@ def _run(args: argparse.Namespace) -> None:
     else:
         table.show([row])
         if why:
-            print(f"Held fixed: {row.sharding} sharding ({why}).")
+            print(f"Not varied: {row.sharding} sharding ({why}).")
         if cost.ran.sharding == "hybrid" and sync_named(row.sync).meets:
             print(EXCHANGE)
         print(f"{result.about.fidelity}: {cost.profile.origin}\n{args.output}: {row.minibatches} minibatches")

@@ -73,7 +73,7 @@ class BreakEven(Glanced):
             for c in self.curves
         ]
         detail = break_even_words.question(self.setting, limited=self.limited)
-        about, head = setting_words.named(self.setting), ("changed", "here", "lead of on-demand", "")
+        about, head = setting_words.named(self.setting), ("changed", "here", "on-demand speedup", "")
         return Glance("BreakEven", about, self.sentences()[:1], head, rows, detail)
 
 

@@ -44,12 +44,12 @@ UNGROUPED = (
 )
 PASSES = Values(int, "a whole number from 0 to 3", 0, 3)
 TIME = "give seconds, or a time such as 3min"
-HEAD = ("assigned by", "sync", "training", "forward", "step", "times as fast")
+HEAD = ("batching", "sync", "training", "forward", "step", "times as fast")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RolloutSteps(Glanced):
-    """What a step takes by every rule of dealing, under each sync that is run with it."""
+    """Step seconds under every batching rule and each sync that is run with it."""
 
     setting: Setting  # of the updates, one behind the other
     batch: RolloutBatch
@@ -73,7 +73,7 @@ class RolloutSteps(Glanced):
         return least_trusted(row.fidelity for row in self.rows)
 
     def sentences(self) -> list[str]:
-        """What a step takes, and what dealing and sync bring."""
+        """Step seconds, and what batching and sync bring."""
         mine = own(self.rows, self.setting.trainer)
         told = [*takes(self.rows, mine), *(beside(self.rows, mine) if mine else verdict(self.rows))]
         told += [*out(self.setting, self.rows), *doubts(self.fidelity, self.setting.cost.profile)]

@@ -150,7 +150,7 @@ def test_the_command_draws_and_tells(tmp_path, monkeypatch, capsys):
     assert main([*args, "--max-tokens", "32769", "--html", "b.html"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("On-demand ")
-    assert printed.count("lead of on-demand") >= 4
+    assert printed.count("on-demand speedup") >= 4
     assert "Balanced by tokens alone" in printed
     page = (tmp_path / "b.html").read_text(encoding="utf-8")
     assert page.index(printed.splitlines()[0]) < page.index("Speedup of on-demand")

@@ -161,7 +161,7 @@ def test_simulate_takes_what_compare_took(tmp_path, capsys, monkeypatch):
         for sync in ("collective", "on-demand"):
             run = ["simulate", "a.jsonl", "--sync", sync, "--gpu", "h100", "--executor", "analytic", "-o", "a.npz"]
             assert main([*run, "--force"]) == 0
-            assert f"Held fixed: {how} sharding (" in capsys.readouterr().out
+            assert f"Not varied: {how} sharding (" in capsys.readouterr().out
 
 
 TIGHT = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 2}  # for a model of 14B: hybrid leaves less room
@@ -218,7 +218,7 @@ def test_simulate_takes_full_where_compare_did_for_its_limit(tmp_path, capsys, m
     assert main(["balance", SQUEEZED[0], "--balancer", "lb-micro", *words, "-o", "a.jsonl"]) == 0
     run = ["simulate", "a.jsonl", "--sync", "collective", "--gpu", "h100", "--executor", "analytic", "-o", "a.npz"]
     assert main(run) == 0
-    assert "Held fixed: full sharding (" in capsys.readouterr().out
+    assert "Not varied: full sharding (" in capsys.readouterr().out
 
 
 def test_where_hybrid_is_asked_for_and_does_not_fit_full_is_a_way_out():
