@@ -56,8 +56,8 @@ def _verdict(reply: Basis) -> str:
         likely = min(best.speedup or 0, reply.over_rival) >= NOTABLE
         what = "does not pay for certain" if likely else "does not pay here"
         return f"No: on-demand {what}. Its best row, {name}, is {gain}.{_flipped(reply)}"
-    words = f"No: {name} is {gain}, but only {rival}: a better balancer brings as much"
-    return f"{words}, and the sync can stay as it is.{_flipped(reply)}"
+    words = f"No: {name} is {gain}, but only {rival}: a better balancer alone gains"
+    return f"{words} about as much or more, so keep the sync you have.{_flipped(reply)}"
 
 
 def _flipped(reply: Basis) -> str:

@@ -243,7 +243,7 @@ def sentences(found: Calibration) -> Iterator[str]:
     said = found.simulated.rate
     yield (
         f"measured: {found.rate:,.0f} tokens/s under {sync} + {balancer}, {found.rate / said:.2f} of the "
-        f"{said:,.0f}predicted; compute takes {found.factor:.2f} times as long"
+        f"{said:,.0f} predicted; compute takes {found.factor:.2f} times as long"
     )
     alone = ", by the lengths of steps alone: one number has no scatter of its own" if len(found.kept) < 2 else ""
     yield f"90 % interval: {found.low:.3f} to {found.high:.3f} times these seconds{alone}"

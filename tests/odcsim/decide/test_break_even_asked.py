@@ -50,7 +50,7 @@ def test_it_is_shown_in_short(found):
 def test_where_nothing_fits_it_says_what_would():
     unfit = odcsim.break_even(LENGTHS, "llama-3.1-70b", gpu="a100", devices=2, minibatch=2)
     assert unfit.ways_out
-    assert "does not fit memory" in unfit.sentences()[1]
+    assert "Out of memory: what you ask about does not fit." in unfit.sentences()[1]
     assert unfit.regrets == ()
 
 

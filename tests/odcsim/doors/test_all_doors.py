@@ -250,7 +250,7 @@ def asks_again(question: Question) -> Iterator[str]:
         return
     how = told["inputs"]["sharding"]
     if known := told["held_fixed"].get("sharding_because"):
-        yield "" if how == "full" or known.startswith("usual") else f"hybrid, and {known}"
+        yield "" if how == "full" or known.startswith("the default") else f"hybrid, and {known}"
     again = answered("compare", with_recipe(question, sharding=how))
     yield from same_rows("asked for", again["rows"], told["rows"])
     for door in ("report", "python", "sweep", "simulate", "break-even"):
@@ -505,7 +505,7 @@ def test_an_rl_step_fits_where_compares_rows_fit(questions):
 
 
 def verdict_of(lines: Sequence[str]) -> str:
-    return next(line for line in lines if line.startswith(("Yes", "No:", "Nothing here")))
+    return next(line for line in lines if line.startswith(("Yes", "No:", "Out of memory:")))
 
 
 def says_as_the_report(question: Question) -> Iterator[str]:

@@ -105,7 +105,7 @@ def change(content, place, value):
         (("gpu",), 1, "gpu is 1; expected a text"),
         (("dtype",), "int8", "dtype is 'int8'; one of float32"),
         (("speed",), 1, "unknown key 'speed'; known: model"),
-        (("version",), 2, "version 2 is not 1; make measurements anew"),
+        (("version",), 2, "version 2 is not 1; make measurements again"),
         (("format",), "odcsim profile", "not measurements"),
     ],
 )

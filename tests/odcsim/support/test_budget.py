@@ -27,7 +27,7 @@ def test_the_bound_is_written_as_people_write_it(given, monkeypatch):
 @pytest.mark.parametrize("given", ["much", "8 apples", "-1GB", "0", "1e9", "100MB"])
 def test_what_is_no_size_is_one_line(given, monkeypatch):
     monkeypatch.setenv(budget.VARIABLE, given)
-    with pytest.raises(InputError, match=f"^ODCSIM_MAX_MEMORY is '{given}'; write it as 8GB, from 256MB$"):
+    with pytest.raises(InputError, match=f"^ODCSIM_MAX_MEMORY is '{given}'; write it as 8GB, at least 256MB$"):
         budget.most()
 
 

@@ -80,7 +80,7 @@ def test_lengths_may_be_given_themselves(file):
         ({"global_batch": 4000}, "global_batch=4000 and 'lengths' has 400 samples"),
         ({"deadline": 0}, "deadline is 0; give seconds, or a time such as 12h"),
         ({"deadline": "soon"}, "deadline holds 'soon': 'soon' is not a time"),
-        ({"budget": 5}, "a budget, and no price of h100; price h100=2.5, or no budget"),
+        ({"budget": 5}, "a budget without a price of h100; price h100=2.5, or no budget"),
         ({"budget": -1, "price": 2}, "budget is -1; give a number from 0"),
         ({"price": -1}, "price is -1; give a number from 0"),
         ({"price": True}, "price is True; give a number from 0"),

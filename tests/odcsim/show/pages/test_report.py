@@ -250,7 +250,7 @@ def with_rows(comparison, **values):
     [
         ({"speedup": 1.0, "speedup_low": 0.98, "speedup_high": 1.03}, "No: on-demand does not pay here"),
         ({"speedup": 0.8, "speedup_low": 0.7, "speedup_high": 0.9}, "No: on-demand is slower here"),
-        ({"stretch": 1.5}, "a better balancer gives about the same speedup"),
+        ({"stretch": 1.5}, "a better balancer alone gains about as much or more"),
         ({}, "Yes: "),
     ],
 )
