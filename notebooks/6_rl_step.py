@@ -34,7 +34,7 @@ trace = odcsim.load(ROLLOUTS)
 plots.lengths(trace)
 
 # %% [markdown]
-# ## The whole step, by rule of dealing
+# ## The whole step, by batching rule
 #
 # The seconds of generation are yours to measure or to guess: balance does not touch them. The slider shows how the
 # gain fades as generation takes more of the step.
@@ -78,12 +78,12 @@ plots.slide(drawn, generation_seconds=(20, 0, 5, 60, 200))
 rows = {named(row): row for row in steps(20)}
 best = min(rows, key=lambda name: rows[name]["step_seconds"])
 without = min((name for name in rows if name.startswith("collective")), key=lambda name: rows[name]["step_seconds"])
-usual = rows["collective + rollout"]  # a trainer that deals a step's samples at once, as it comes
+usual = rows["collective + rollout"]  # a trainer that balances all samples of a step at once, by default
 apart = rows[without]["training_seconds"] / rows[best]["training_seconds"]
 share = 1 - rows[best]["generation_seconds"] / rows[best]["step_seconds"]
 gain = usual["step_seconds"] / rows[best]["step_seconds"]
 print(
-    f"{best} is fastest: {gain:.2f} times as fast a step as the usual rule of dealing.\n"
+    f"{best} is fastest: {gain:.2f} times as fast a step as the usual batching rule.\n"
     f"Its training pass is {apart:.2f} times as fast as the best one with collectives, {without}.\n"
     f"All but generation is {share:.0%} of the step: that is the most that balance can touch."
 )
