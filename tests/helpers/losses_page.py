@@ -12,29 +12,29 @@ from typing import Any
 
 HEAD = """# Is my loss safe?
 
-`OnDemandMixin` cuts a minibatch into other microbatches than the stock `Trainer` does. So it has to know what a loss is
-a mean over, and finds that out before the first step. What losses and loaders come to, as people write them:
+Does a loss or a data loader still give the right gradient when ranks run other microbatches than the stock `Trainer`?
+This page lists common losses, loaders and TRL trainers with the result under `OnDemandMixin`. The mixin has to know what
+your loss is a mean over (its normalization), and finds that out before the first step.
 
 - **trains**: the gradient is that of the loss on the whole minibatch, as one batch in one process, within 1e-5 (in bf16
-  2e-2), however many microbatches there are. *Over* is what the loss was found to be a mean over.
-- **refused**: on all devices, before the first step, in these words. They end in the line to write.
-- *Stock* is the gradient that the `Trainer` takes without the mixin, of the same samples, on two devices with two
-  accumulation steps: the same, or another one. Where it is another one, the first step says so, with both norms;
-  `learning_rate` and `max_grad_norm` may then want other values.
+  2e-2), for any number of microbatches. *Over* is what the loss was found to be a mean over.
+- **refused**: all ranks raise this error before the first step. It ends in the line to write.
+- *Stock* compares with the gradient of the `Trainer` without the mixin, for the same samples, on two ranks with two
+  gradient accumulation steps: the same, or another. If it is another, the first step says so, with both norms;
+  `learning_rate` and `max_grad_norm` may then need other values.
 
-A loss of your own is tried when training begins: on three samples, in one batch and in several, which takes some twenty
-forward passes and leaves no trace. What it is a mean over can be said instead, on the class of the trainer:
-`mean_over = "samples"`, `"labels"`, `"next_labels"` (without the first of each row), `"tokens"`, or `"nothing"` for a
-sum. What is said is believed, and nothing is tried.
+The mixin tries a loss of your own when training begins: on three samples, in one batch and in several. The trial takes
+about twenty forward passes and leaves no trace. You can instead say what the loss is a mean over, on the class of the
+trainer: `mean_over = "samples"`, `"labels"`, `"next_labels"` (without the first of each row), `"tokens"`, or
+`"nothing"` for a sum. The mixin then believes you and tries nothing.
 
-`BalancedMixin` trains and refuses the same, but for `to_local()`, which is refused in other words, and trainers whose
-samples are made while training.
+`BalancedMixin` gives the same results, with two exceptions: it refuses `to_local()` in other words, and it refuses
+trainers that generate their samples while training.
 
-What a trial does not see: a part that depends on which samples are in a batch together, and is less than 2e-5 of the
-whole loss (5e-3 in bf16); and what a loss divides by later, if that changes while training.
+A trial misses two things: a part of the loss that depends on which samples share a batch and is smaller than 2e-5 of the
+whole loss (5e-3 in bf16), and a divisor that changes later in training.
 
-The tests hold this page to what they find.
-`python tests/helpers/losses_page.py > docs/losses.md` writes it anew.
+The tests check this page against what they find; `python tests/helpers/losses_page.py > docs/losses.md` writes it.
 """
 
 
@@ -50,7 +50,7 @@ def page(verdicts: dict[str, dict[str, Any]]) -> str:
     parts = [HEAD]
     for room, title in ROOMS.items():
         rows = "\n".join(row(sentence, verdict) for sentence, verdict in verdicts[room].items())
-        parts.append(f"## {title}\n\n| trainer | comes to | over | stock |\n|---|---|---|---|\n{rows}\n")
+        parts.append(f"## {title}\n\n| trainer | result | over | stock |\n|---|---|---|---|\n{rows}\n")
     return "\n".join(parts)
 
 
