@@ -13,8 +13,8 @@ from typing import Any
 HEAD = """# Is my loss safe?
 
 Does a loss or a data loader still give the right gradient when ranks run other microbatches than the stock `Trainer`?
-This page lists common losses, loaders and TRL trainers with the result under `OnDemandMixin`. The mixin has to know what
-your loss is a mean over (its normalization), and finds that out before the first step.
+This page lists common losses, loaders and TRL trainers with the result under `OnDemandMixin`. The mixin has to know how
+your loss is normalized, that is, what it is a mean over, and finds that out before the first step.
 
 - **trains**: the gradient is that of the loss on the whole minibatch, as one batch in one process, within 1e-5 (in bf16
   2e-2), for any number of microbatches. *Over* is what the loss was found to be a mean over.
@@ -31,8 +31,8 @@ trainer: `mean_over = "samples"`, `"labels"`, `"next_labels"` (without the first
 `BalancedMixin` gives the same results, with two exceptions: it refuses `to_local()` in other words, and it refuses
 trainers that generate their samples while training.
 
-A trial misses two things: a part of the loss that depends on which samples share a batch and is smaller than 2e-5 of the
-whole loss (5e-3 in bf16), and a divisor that changes later in training.
+A trial misses two things: a part of the loss that depends on which samples share a batch and is smaller than 2e-5 of
+the whole loss (5e-3 in bf16), and a divisor that changes later in training.
 
 The tests check this page against what they find; `python tests/helpers/losses_page.py > docs/losses.md` writes it.
 """

@@ -9,8 +9,8 @@ from losses.kind import Kind
 
 ROOMS = {
     "models": "Losses of models",
-    "own": "Losses of one's own",
-    "apart": "Losses that meet other samples or other processes",
+    "own": "Your own losses",
+    "apart": "Losses that depend on other samples or other ranks",
     "loaders": "Loaders and samplers",
     "of_trl": "Trainers of TRL",
 }

@@ -131,23 +131,23 @@ def grouped(strategy: str) -> dict[str, object]:
 
 
 KINDS = {
-    "as it comes": Kind(),
+    "the Trainer's own loader": Kind(),
     "`_get_train_sampler` with a `WeightedRandomSampler`": Kind(Weighted),
     "the same, drawn from the process's own random numbers": Kind(WeightedUnseeded),
     "`train_sampling_strategy='group_by_length'`": Kind(arguments=grouped("group_by_length")),
     "`train_sampling_strategy='sequential'`": Kind(arguments=grouped("sequential")),
-    "`get_train_dataloader` with a plain `DataLoader`, every device all samples": Kind(Plain),
+    "`get_train_dataloader` with a plain `DataLoader`, all samples on every rank": Kind(Plain),
     "`get_train_dataloader` that `accelerator.prepare`s it": Kind(Prepared),
     "`get_train_dataloader` with a `DistributedSampler`": Kind(Distributed),
-    "`get_train_dataloader` with batches of like length": Kind(Batches),
+    "`get_train_dataloader` with batches of similar length": Kind(Batches),
     "`get_train_dataloader` with a `BatchSampler` and `num_workers=1`": Kind(InTurn),
     "`dataloader_drop_last=True`": Kind(arguments={"dataloader_drop_last": True}),
     "`accelerator_config={'split_batches': True}`": Kind(arguments={"accelerator_config": {"split_batches": True}}),
     "`accelerator_config={'use_seedable_sampler': False}`": Kind(
         arguments={"accelerator_config": {"use_seedable_sampler": False}}
     ),
-    "a list for a dataset": Kind(data=lambda: spoken().every),
-    "samples of mixed keys": of_bert(nets.bert, of_two_keys, collate=keys_of_all),
+    "a list as dataset": Kind(data=lambda: spoken().every),
+    "samples with different keys": of_bert(nets.bert, of_two_keys, collate=keys_of_all),
     "an `IterableDataset`": Kind(data=Stream),
     "`get_train_dataloader` over an `IterableDataset`": Kind(Streamed),
 }

@@ -21,8 +21,8 @@ def one_label_all_ignored():
 
 
 EVERY = {
-    "a causal language model, as it comes": Kind(limits=(64, 120, 480)),
-    "the same, of some samples no token counted": Kind(data=one_label_all_ignored),
+    "a causal language model, unchanged": Kind(limits=(64, 120, 480)),
+    "the same, where some samples have no token in the loss": Kind(data=one_label_all_ignored),
     "the same, with `label_smoothing_factor`": Kind(arguments={"label_smoothing_factor": 0.1}),
     "the same, in bf16": Kind(arguments={"bf16": True}, bound=2e-2),
     "`LlamaForSequenceClassification`": of_llama(nets.classifying, classes, limits=(64, 120, 480)),

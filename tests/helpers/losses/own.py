@@ -307,17 +307,17 @@ EVERY = {
     "`super().compute_loss`, and a sum that is divided by `num_items_in_batch`": Kind(ZLossOfItems),
     "a mean over tokens and a mean over samples": Kind(TwoMeans),
     "focal loss, a mean over samples": of_bert(nets.bert, CLASSES, trainer=Focal),
-    "classes with weights: `cross_entropy(..., weight=...)`, a mean over weights": of_bert(
+    "class weights: `cross_entropy(..., weight=...)`, a mean over weights": of_bert(
         nets.bert, CLASSES, trainer=WeightedClasses
     ),
-    "classes with weights, summed and divided by the number of samples": of_bert(
+    "class weights, summed and divided by the number of samples": of_bert(
         nets.bert, CLASSES, trainer=WeightedClassesOverSamples
     ),
-    "samples with weights, a mean over samples": Kind(WeightedSamples, data=weighted, arguments=ALL_KEYS),
-    "samples with weights, divided by the sum of weights": Kind(OverWeights, data=weighted, arguments=ALL_KEYS),
+    "sample weights, a mean over samples": Kind(WeightedSamples, data=weighted, arguments=ALL_KEYS),
+    "sample weights, divided by the sum of weights": Kind(OverWeights, data=weighted, arguments=ALL_KEYS),
     "distillation from a frozen teacher, a mean over tokens": Kind(Distilled),
-    "a loss that draws": Kind(Draws),
+    "a loss with random noise": Kind(Draws),
     "a loss that counts its calls, with a buffer": Kind(Counting, seen=counts, limits=(64,)),
     "`training_step` with `self.accelerator.backward`": Kind(OneBackward),
-    "`training_step` with two of them": Kind(TwoBackwards),
+    "`training_step` with two calls of `self.accelerator.backward`": Kind(TwoBackwards),
 }
