@@ -1,5 +1,7 @@
 """What Sphinx is told. Nothing is fetched from anywhere: no fonts, no scripts of others."""
 
+from pathlib import Path
+
 from pygments.lexers.data import JsonLexer
 from pygments.lexers.special import TextLexer
 
@@ -15,6 +17,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_copy_source = False
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_show_sphinx = False
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}

@@ -40,7 +40,8 @@ def main() -> None:
     _write(sources / "_static/figures.js", notebooks.figures())
     for name in ("site.css", "site.js"):
         _copy(SELF / name, sources / "_static" / name)
-    _copy(SELF / "conf.py", sources / "conf.py")
+    for name in ("conf.py", "scorer.js"):
+        _copy(SELF / name, sources / name)
     shutil.rmtree(folder, ignore_errors=True)
     build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "-d", ROOT / ".site/trees"]
     if subprocess.run([*build, sources, folder]).returncode:
