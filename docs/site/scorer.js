@@ -4,8 +4,9 @@ var LOWERED = [
   [/^(log|changelog|contributing|genindex)$/, 16],
   [/^(reference\/|published-runs$|validation-runs$|paper-cells$|decisions$|design$|contract$)/, 14],
   [/^(habits|glossary)$/, 9],
-  [/^(notebooks\/|readme$|index$|howto\/index$|traces$|paper$|neighbours$)/, 5],
-  [/^(model\/|faq$|users$|validation$|published$|uneven$|engine\/measured$)/, 3],
+  [/^(notebooks\/|readme$|index$|howto\/index$|traces$|paper$)/, 8],
+  [/^(faq|users)$/, 4],
+  [/^(neighbours$|model\/|validation$|published$|uneven$|engine\/measured$)/, 3],
 ];
 
 var Scorer = {

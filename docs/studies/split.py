@@ -27,7 +27,7 @@ SIZES = (1, 2, 4, 8)
 OVERHEADS = (0.05, 0.15)
 DRAWS = 50
 
-TEXT = """{mark} Split the outliers
+TEXT = """{mark} Context parallelism for the longest samples
 
 What context parallelism for the few samples that cost more than a device's share would buy, under on-demand.
 Simulated only: nothing here runs it. [The model](model/index.md) says what is assumed and what is left out.
