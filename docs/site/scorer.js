@@ -4,7 +4,7 @@ var LOWERED = [
   [/^(log|changelog|contributing|genindex)$/, 16],
   [/^(reference\/|published-runs$|validation-runs$|paper-cells$|decisions$|design$|contract$)/, 14],
   [/^(habits|glossary)$/, 9],
-  [/^(notebooks\/|readme$|index$|howto\/index$|traces$|paper$)/, 8],
+  [/^(notebooks\/|readme$|index$|howto\/index$|traces$|paper$)/, 11],
   [/^(faq|users)$/, 4],
   [/^(neighbours$|model\/|validation$|published$|uneven$|engine\/measured$)/, 3],
 ];
@@ -28,10 +28,10 @@ var Scorer = {
     return 5 + 12 * Scorer.share(asked, titles[page] || "") + 8 * best - lowered;
   },
 
-  // The part of the words that a heading has.
+  // The part of the words that a heading has, squared: all of them in one heading are worth more than halves of two.
   share: (asked, heading) => {
     const has = new Set(Scorer.words(heading));
-    return asked.length ? asked.filter((word) => has.has(word)).length / asked.length : 0;
+    return asked.length ? (asked.filter((word) => has.has(word)).length / asked.length) ** 2 : 0;
   },
 
   words: (text) => {
