@@ -23,6 +23,7 @@ SEARCHES = {
     "peak memory": ["howto/recompute", "model/memory"],
     "token limit": ["users", "model/memory"],
     "resume from a checkpoint": ["faq"],
+    "speedup": ["faq"],
     "MFU": ["neighbours"],
     "Megatron": ["neighbours"],
     "confidence interval": ["model/statistics"],
