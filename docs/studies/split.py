@@ -29,8 +29,9 @@ DRAWS = 50
 
 TEXT = """{mark} Context parallelism for the longest samples
 
-What context parallelism for the few samples that cost more than a device's share would buy, under on-demand.
-Simulated only: nothing here runs it. [The model](model/index.md) says what is assumed and what is left out.
+How much faster training would be if context parallelism split the few longest samples (those that cost more than one
+GPU's share), under on-demand. Simulated only: odcsim's engine does not run it. [The model](model/index.md) says what is
+assumed and what is left out.
 
 {model} on {devices} {gpu} in 8 nodes, seconds from the catalog, {draws} minibatches of each setting, seed 0. Extra work
 is 5 % or 15 % of a sample's for each doubling of the devices on it; both are assumptions, measured by nobody here.
