@@ -1,8 +1,8 @@
-"""The engine that runs odcsim's schedules on real devices.
+"""Run odcsim's schedules on real devices, and train FSDP2 models with on-demand communication (ODC).
 
 from odc_engine import OnDemand
 
-Here are all names that loops build on, and they have no other path; trainers have theirs in `odc_engine.trainers`.
+Training loops import all public names from here; trainers import from `odc_engine.trainers`.
 """
 
 from importlib import import_module
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Public names load when first used: they need torch, and `odc_engine --help` does not."""
+    """Load a public name at first use: most need torch, and `odc_engine --help` does not."""
     if name in _HOME:
         return getattr(import_module(f"odc_engine.{_HOME[name]}"), name)
     raise AttributeError(f"module 'odc_engine' has no attribute '{name}'")

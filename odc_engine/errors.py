@@ -1,15 +1,15 @@
-"""What goes wrong while devices work together, and how to get what is not installed."""
+"""Errors of the engine, and the commands that install missing packages."""
 
 FOR_ENGINE = "pip install 'odcsim[engine]' -c constraints.txt"
 FOR_GPUS = "pip install 'odcsim[gpu]' -c constraints.txt"
 
 
 class EngineError(RuntimeError):
-    """Told in one line by the command, without a traceback."""
+    """A failure that the command line prints as one line, without a traceback."""
 
 
 class PeerLost(EngineError):
-    """A device died or stopped answering. Names the device; nothing of this minibatch can be saved."""
+    """A rank died or stopped answering. The message names it; the current minibatch is lost."""
 
     def __init__(self, devices: list[int], what: str) -> None:
         self.devices, self.what = devices, what
@@ -18,4 +18,4 @@ class PeerLost(EngineError):
 
 
 class BadGradient(EngineError):
-    """A gradient that is not finite, with the device, microbatch and unit it came from."""
+    """A gradient is NaN or infinite. The message names the rank, microbatch and unit."""

@@ -1,1 +1,1 @@
-"""On-demand communication for a model that FSDP2 shards, through its public hooks."""
+"""On-demand communication for models sharded by FSDP2, through FSDP2's public hooks."""

@@ -1,8 +1,8 @@
-"""What one mesh of shards over several machines costs: bytes that pass the network, told once, with the way out.
+"""Estimate the network traffic of full sharding across several machines, and suggest hybrid sharding once.
 
-Every device gathers every other machine's shards in forward and, unless they stay, in backward, and pushes gradients in
-fp32: over what is in its slot at first, and from the second microbatch on it fetches the slot to add to it. Replicas
-that are each on one machine exchange one sum of their gradients once a minibatch.
+Every rank gathers the shards of all other machines in forward and, if the unit is resharded after forward, again in
+backward. It pushes gradients in fp32: the first microbatch overwrites its slot on the owner, and each later one reads
+the slot to add to it. With one replica per machine, replicas exchange one sum of gradients per minibatch instead.
 """
 
 import sys
@@ -17,39 +17,39 @@ from odc_engine.fsdp.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that a device fetches from other machines and sends there for a microbatch."""
+    """Bytes that a rank reads from and writes to other machines per microbatch."""
 
     gathered: int
     pushed: int
 
     def fetched(self, microbatches: int) -> int:
-        """Of a minibatch."""
+        """Bytes read for a minibatch of so many microbatches."""
         return microbatches * self.gathered + max(0, microbatches - 1) * self.pushed
 
     def sent(self, microbatches: int) -> int:
-        """Of a minibatch. Who has none says so by zeros."""
+        """Bytes written for a minibatch of so many microbatches. A rank without microbatches writes zeros."""
         return max(1, microbatches) * self.pushed
 
 
 def traffic(model: nn.Module, units: Sequence[Unit], others: int) -> Traffic:
-    """Of a device that has so many devices on other machines."""
+    """Return the traffic of a rank that has `others` ranks on other machines."""
     shards = sum(_gathers(unit, model) * unit.shape.gather * unit.shape.dtype.itemsize for unit in units)
     return Traffic(others * shards, others * 4 * sum(unit.shape.push for unit in units))
 
 
 def _gathers(unit: Unit, model: nn.Module) -> int:
-    """Of a microbatch."""
+    """Count a unit's gathers per microbatch."""
     return 2 if unit.group.reshards_after_forward(root=unit.module is model) else 1
 
 
 def between_replicas(units: Sequence[Unit], size: int, machines: int) -> int:
-    """Bytes that a device passes on in a ring for a minibatch, where each machine has a replica."""
+    """Return the bytes that a rank sends per minibatch in a ring all-reduce among one replica per machine."""
     shard = 4 * size * sum(unit.shape.push for unit in units) // (size // machines)
     return 2 * (machines - 1) * shard // machines
 
 
 def costs(memory: PeerMemory, model: nn.Module, units: Sequence[Unit]) -> list[str]:
-    """In lines, for who has not chosen the memory. None where all devices are near."""
+    """Return lines to print if the user has not chosen the memory, or None if all ranks are on one machine."""
     if not isinstance(memory, FarMemory) or memory.all_near:
         return []
     machines = list(dict.fromkeys(memory.every_near))
@@ -75,7 +75,7 @@ def costs(memory: PeerMemory, model: nn.Module, units: Sequence[Unit]) -> list[s
 
 
 def tell(memory: PeerMemory, model: nn.Module, units: Sequence[Unit]) -> None:
-    """By one device."""
+    """Print the lines, on one rank."""
     if memory.rank == 0:
         for line in costs(memory, model, units):
             print(line, file=sys.stderr, flush=True)

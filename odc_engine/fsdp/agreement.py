@@ -1,7 +1,6 @@
-"""What devices tell each other where they meet: what they came for, and why they cannot go on.
+"""Check at each synchronization that all ranks are there for the same reason.
 
-So a meeting of which one device has another idea than the others, or a problem, is refused on all of them, in the same
-words, instead of leaving the others to wait.
+If one rank called something else or has an error, every rank raises with the same message, so that none waits forever.
 """
 
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ _CAME = {SETTLES: "called settle()", DROPS: "called publish()", LOOKS: "looked a
 
 
 def word(comes_for: int, refusal: InputError | None = None, *, steps: int = 0) -> Tensor:
-    """What a device says: one byte, and the words of its refusal. `steps`: of optimizers since weights were published,
-    which all devices have taken or none."""
+    """Encode what a rank says: one byte for the reason, and the message of its refusal. `steps`: optimizer steps
+    since weights were published, which all ranks must have taken or none."""
     if refusal is None:
         return _bytes(comes_for, bytes([min(steps, 255)]))
     parts = b"\0".join(text.encode() for text in (refusal.problem, refusal.fix))
@@ -34,7 +33,7 @@ def _bytes(first: int, text: bytes) -> Tensor:
 
 
 def agree(words: Tensor, way_out: str) -> None:
-    """Raise where devices have not come for the same. `words`: a row of each."""
+    """Raise if ranks are here for different reasons. `words`: one row per rank."""
     came = words[:, 0].tolist()
     if len(set(came)) == 1 and came[0] != REFUSES:
         _agree_on_steps(words[:, 1].tolist())

@@ -1,7 +1,8 @@
-"""FSDP2's own collectives (gloo or NCCL), told to sum like on-demand does, and recorded.
+"""The collective baseline: FSDP2's own collectives (gloo or NCCL), set to sum gradients as on-demand does, and
+recorded.
 
-A rival over another transport: what it loses against on-demand is the transport's doing as much as the meetings'. The
-fair rival is OnDemand(meets=True).
+It uses another transport than on-demand, so that a difference in time may come from the transport. OnDemand(meets=True)
+compares collectives over the same memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +25,11 @@ from odc_engine.record import Recorder, Silence
 
 
 class Collective(Communication):
-    """Stands where OnDemand stands, for a backend that has no one-sided access.
+    """Replaces OnDemand for a backend without one-sided access.
 
-    On a GPU all is as FSDP2 has it: transfers on its own streams, where nobody waits for them but other streams. NCCL
-    does a communicator's transfers one after the other, in the order of being given, and so does the lane; for it says
-    when one could begin. `finish` returns when this device's streams are done, or raises where a peer is gone.
+    On a GPU, transfers run on FSDP2's own streams, and only streams wait for them. NCCL runs the transfers of one
+    communicator in order, and the recorder uses one lane for them: it notes when each could begin. `finish` returns
+    when this rank's streams are done, and raises if a peer is gone.
     """
 
     def __init__(
@@ -60,18 +61,18 @@ class Collective(Communication):
         unit.fsdp.set_custom_all_gather(cast(Any, _CollectiveGather(self, unit, gathers)))
         unit.fsdp.set_custom_reduce_scatter(cast(Any, _Reduce(self, unit, reduces)))
         unit.fsdp.set_gradient_divide_factor(1.0)
-        # Devices that use different parameters would otherwise reduce different sizes, and gloo ends the process.
+        # Otherwise ranks that use different parameters reduce different sizes, and gloo aborts the process.
         return pack_zeros(unit, meets=True)
 
     def _begin(self) -> None:
-        """What is kept of a minibatch."""
+        """Reset the state that is kept per minibatch."""
         self._reached, self.microbatches = ReachedParameters(self.units), Microbatches(len(self.units))
 
     def drain(self) -> None:
         self._lane.drain()
 
     def transfer(self, kind: str, unit: Unit, move: Callable[[], None]) -> None:
-        """Beside compute on a GPU, done at once on a CPU."""
+        """Run a transfer: asynchronously on a GPU, at once on a CPU."""
         number = self.recorder.given(kind, unit.index)
 
         def recorded() -> None:
@@ -85,7 +86,7 @@ class Collective(Communication):
         self._finite.check(gradients, unit.name, self.rank, self.microbatches.of_push(unit.index))
 
     def reduce(self, unit: Unit, output: Tensor, packed: Tensor, by: Callable[..., Any], **how: Any) -> None:
-        """Over all devices, whichever parameters each has reached."""
+        """Reduce over all ranks, whichever parameters each of them used."""
         reached = self._reached.collect(unit.index)
         if (whole := spread(unit, packed, reached, self.size)) is packed:
             by(output, packed, **how)
@@ -95,7 +96,7 @@ class Collective(Communication):
         self._late.part(unit, summed, reached, output)
 
     def settle(self) -> None:
-        """Meet, and drop the zeros that FSDP2 reduced for parameters that nobody used."""
+        """Synchronize, and drop the zeros that FSDP2 reduced for parameters that no rank used."""
         self.drain()
         used = self._reached.flags()
         with self.recorder.span("meeting"):
@@ -110,7 +111,7 @@ class Collective(Communication):
                 piece.parameter.grad = None
 
     def publish(self) -> None:
-        """Drop the gradients. Collectives read shards where they are."""
+        """Drop the gradients. Nothing else to do: collectives read the shards in place."""
         self._begin()
         for unit in self.units:
             for piece in unit.pieces:
@@ -121,7 +122,7 @@ class Collective(Communication):
 
 
 class _Timed:
-    """`own`: FSDP2's, which has memory of its own for it; None: any memory will do."""
+    """A collective that is timed. `own`: FSDP2's, if it has memory of its own; None: any memory will do."""
 
     def __init__(self, owner: Collective, unit: Unit, own: Any) -> None:
         self.owner, self.unit, self.own = owner, unit, own

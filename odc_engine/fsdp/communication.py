@@ -1,4 +1,4 @@
-"""What a training loop asks of a model's communication, be it one-sided (OnDemand) or FSDP2's own (Collective)."""
+"""The calls of a training loop, whether communication is one-sided (OnDemand) or FSDP2's own (Collective)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,20 +15,21 @@ Batch = TypeVar("Batch")
 class Communication(ABC):
     @abstractmethod
     def drain(self) -> None:
-        """What this device computes from now on comes after its transfers."""
+        """Make later compute of this rank wait for its transfers."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Meet when all pushes are done; then `.grad` of every parameter that anybody used is the sum over devices."""
+        """Synchronize when all pushes are done; then each `.grad` holds the sum over ranks, for every parameter that
+        any rank used."""
 
     @abstractmethod
     def publish(self) -> None:
-        """Drop the gradients; from now on everybody has the new weights."""
+        """Drop the gradients, and make the new weights readable for all ranks."""
 
     def take(self) -> int:
-        """The next number of a count that all devices share: whose turn it is in a queue of microbatches.
+        """Return the next number of a counter that all ranks share, for a queue of microbatches.
 
-        `settle()` is where devices have all taken what they wanted, and `publish()` starts anew from 0.
+        `settle()` waits until every rank has taken its last number, and `publish()` resets the counter to 0.
         """
         raise InputError("take() where devices meet", fix="take between publish() and settle(), without `meets`")
 
@@ -38,10 +39,11 @@ class Communication(ABC):
         batch: Batch,  # noqa: ARG002
         halve: Callable[[Batch], tuple[Batch, Batch]] = halved,  # noqa: ARG002
     ) -> Tensor:
-        """Forward and backward of a microbatch, in halves where memory runs out. `loss`: a sum over samples."""
+        """Run forward and backward of a microbatch, and halve it if memory runs out. `loss` must be a sum over
+        samples."""
         problem = "retry() where devices meet for every layer: others would wait for a microbatch that is not theirs"
         raise InputError(problem, fix="use OnDemand without `meets`")
 
     @abstractmethod
     def close(self) -> None:
-        """Put stock communication back. The model can be given to another communication."""
+        """Restore stock communication. The model can then be given to another communication."""

@@ -1,4 +1,4 @@
-"""Pushes of one minibatch that a lane was given."""
+"""Track the pushes of one minibatch that a lane was given."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from odc_engine.places.lanes import Handle
 
 
 class GivenPushes:
-    """`count`: of each unit. `torn`: one has ended in the middle."""
+    """`count`: pushes of each unit. `torn`: a push failed half-way."""
 
     def __init__(self, units: int, way_out: str) -> None:
         self.count: Counter[int] = Counter()
@@ -18,13 +18,13 @@ class GivenPushes:
         self._in_flight: list[Handle] = []
 
     def note(self, unit: int, handle: Handle, most: int) -> None:
-        """Returns when less than `most` are under way."""
+        """Add a push; block while `most` or more are under way."""
         self.count[unit] += 1
         self._in_flight.append(handle)
         self._wait(most)
 
     def wait_for_all(self) -> None:
-        """What has been given is with its owners, or its error is raised."""
+        """Wait until all pushes have arrived at their owners; raise the error of one that failed."""
         self._wait(1)
 
     def _wait(self, most: int) -> None:

@@ -1,4 +1,4 @@
-"""What torch.compile leaves out, whatever a user compiles: meetings, and what looks at gradients on their way."""
+"""Keep synchronizations, and code that inspects pending gradients, out of torch.compile."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -10,5 +10,5 @@ FULL = "devices meet there: compile it without fullgraph=True"
 
 
 def uncompiled(call: Call) -> Call:
-    """torch loads its compiler for that, as FSDP2 does at its first use."""
+    """Exclude `call` from compilation. torch loads its compiler for this, as FSDP2 does at first use."""
     return cast(Call, cast(Any, torch.compiler.disable)(call, reason=FULL))

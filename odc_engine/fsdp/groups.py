@@ -1,6 +1,6 @@
-"""FSDP2's parameter groups: what it gathers and reduces as one, in its own order and padding, and how it does so.
+"""Access FSDP2's parameter groups: what it gathers and reduces as one, in which order and padding.
 
-FSDP2 has no public list of them. This is the only file that reads its private names; a torch that has others is
+FSDP2 has no public list of them. This is the only file that reads its private names; an unknown version of torch is
 refused.
 """
 
@@ -20,7 +20,7 @@ from odcsim.errors import InputError
 
 Result = TypeVar("Result")
 REGISTERING = "set_symm_mem_for_comm"
-# How a group communicates: what OnDemand changes of it, and gives back as it was.
+# Settings of a group's communication that OnDemand changes, and restores at the end.
 SETTINGS = (
     "_all_gather_comm",
     "_reduce_scatter_comm",
@@ -33,7 +33,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Managed:
-    """A parameter of a group. FSDP2 may put others in the place of what it shows: all is read anew each time."""
+    """One parameter of a group. FSDP2 may replace the tensors, so each property reads them anew."""
 
     name: str
     own: Any  # FSDP2's FSDPParam
@@ -48,12 +48,12 @@ class Managed:
 
     @property
     def whole(self) -> nn.Parameter:
-        """What forward passes use. It exists from the first gather on, and stays the same."""
+        """The whole parameter that forward uses. It exists from the first gather on, and stays the same tensor."""
         return cast(nn.Parameter, self.own._unsharded_param)
 
     @property
     def in_place(self) -> bool:
-        """Whether the modules that use it show it, sharded or whole."""
+        """Whether modules hold this parameter, sharded or whole."""
         at = self.own._module_info
         slots = [(at.module, at.param_name), *zip(at.shared_modules, at.shared_param_names, strict=True)]
         shown = (module._parameters.get(name) for module, name in slots)
@@ -61,28 +61,28 @@ class Managed:
 
     @property
     def cast(self) -> bool:
-        """Whether it has another dtype than when it was gathered first: FSDP2 keeps memory of the former one."""
+        """Whether the dtype has changed since the first gather: FSDP2 keeps memory of the former dtype."""
         whole = getattr(self.own, "_unsharded_param", None)
         return whole is not None and whole.dtype != (self.own.param_dtype or self.sharded.dtype)
 
     @property
     def padded(self) -> int:
-        """Elements of every device's shard, padding included."""
+        """Number of elements in each rank's shard, padding included."""
         return int(self.own.padded_sharded_param_size.numel())
 
     def like_the_shard(self, local: Tensor) -> DTensor:
-        """A DTensor that is spread over devices as the parameter is."""
+        """Wrap a local tensor as a DTensor with the parameter's mesh and placements."""
         of = self.sharded
         mesh, placements = of.device_mesh, of.placements
         return DTensor.from_local(local, mesh, placements, run_check=False, shape=of.shape, stride=of.stride())
 
     @property
     def kept_back(self) -> bool:
-        """Whether it has a gradient that has not been reduced."""
+        """Whether it has a gradient that is not reduced yet (no_sync)."""
         return self.whole.grad is not None or self.own.unsharded_accumulated_grad is not None
 
     def reach_by_zeros(self) -> None:
-        """As if a gradient had come."""
+        """Treat it as used, with a gradient of zeros."""
         if self.whole.requires_grad:
             self.whole.grad = torch.zeros_like(self.whole)
 
@@ -93,7 +93,7 @@ class Managed:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One of FSDP2's FSDPParamGroups. `modules`: those that `fully_shard` was given together."""
+    """One of FSDP2's FSDPParamGroups. `modules`: those given to one `fully_shard` call."""
 
     name: str
     modules: tuple[nn.Module, ...]
@@ -102,12 +102,12 @@ class Group:
 
     @property
     def devices(self) -> dist.ProcessGroup:
-        """Over which it is sharded."""
+        """Process group over which it is sharded."""
         return cast(dist.ProcessGroup, self.own.mesh_info.shard_process_group)
 
     @property
     def replicas(self) -> dist.ProcessGroup | None:
-        """Of devices that hold the same shard (HSDP)."""
+        """Process group of the ranks that hold the same shard (HSDP)."""
         return cast("dist.ProcessGroup | None", getattr(self.own.mesh_info, "replicate_process_group", None))
 
     @property
@@ -116,26 +116,27 @@ class Group:
 
     @property
     def offloaded(self) -> bool:
-        """Whether its parameters are kept on the CPU, away from what computes."""
+        """Whether its parameters are offloaded to the CPU."""
         return isinstance(self.own.offload_policy, CPUOffloadPolicy)
 
     @property
     def dims(self) -> int:
-        """Of FSDP2's own mesh."""
+        """Number of dimensions of FSDP2's own mesh."""
         return int(self.own.mesh_info.mesh.ndim)
 
     @property
     def beside(self) -> dist.ProcessGroup | None:
-        """Of devices that hold other parts of the same layers (tensor parallel)."""
+        """Process group of the ranks that hold other parts of the same layers (tensor parallelism)."""
         meshes = [managed.sharded.device_mesh for managed in self.parameters]
         return next((mesh.get_group(self.dims) for mesh in meshes if mesh.ndim > self.dims), None)
 
     def keep_from_replicas(self) -> Callable[[], None]:
-        """Have no backward pass reduce over replicas. Returns what ends that."""
+        """Stop backward from reducing over replicas. Returns a call that ends this."""
         usual = self.own.all_reduce_grads
 
         def alone() -> None:
-            """FSDP2 would add what a push leaves behind to the next, which torch 2.11 makes of another size."""
+            """Clear the output of the last push, which FSDP2 would add to the next; torch 2.11 gives that another
+            size."""
             self.own.all_reduce_grads, self.own._partial_reduce_output = False, None
 
         end = self.before_reduction(alone)
@@ -148,12 +149,12 @@ class Group:
 
     @property
     def ahead(self) -> bool:
-        """Whether it was gathered and nobody has taken what came yet."""
+        """Whether a prefetched gather has not been used yet."""
         return _known(lambda: self.own._all_gather_result) is not None
 
     @property
     def fsdp(self) -> FSDPModule:
-        """A module of it under its other name: `fully_shard` gives it both types."""
+        """One of its modules, typed as FSDPModule: `fully_shard` gives modules both types."""
         return cast(FSDPModule, self.modules[0])
 
     @property
@@ -163,11 +164,11 @@ class Group:
 
     @property
     def reduces(self) -> bool:
-        """Whether the next backward pass reduces gradients (set_requires_gradient_sync)."""
+        """Whether the next backward reduces gradients (set_requires_gradient_sync)."""
         return bool(self.own.reduce_grads)
 
     def reshards_after_forward(self, *, root: bool) -> bool:
-        """Whether backward gathers it anew. FSDP2 keeps a root whole, unless it was told otherwise."""
+        """Whether backward gathers it again. FSDP2 keeps the root whole unless told otherwise."""
         left_to_it = getattr(self.fsdp._get_fsdp_state(), "_auto_reshard_after_forward", False)
         return bool(self.own._reshard_after_forward) and not (root and left_to_it)
 
@@ -180,12 +181,12 @@ class Group:
         return bool(self.own.is_unsharded)
 
     def finish_gather(self) -> None:
-        """What was gathered ahead for nothing would be taken for newer weights."""
+        """Finish a prefetched gather that was not used: its result would later be taken for newer weights."""
         if self.ahead:
             self.own.wait_for_unshard()
 
     def registered(self) -> tuple[Any, Any]:
-        """FSDP2's gather and reduction, with buffers registered with NCCL: copy engines may gather then."""
+        """Return FSDP2's gather and reduction with buffers registered with NCCL, so that copy engines can gather."""
         setter = getattr(self.fsdp, REGISTERING, None)
         if setter is None:
             raise InputError("this torch registers no buffers with NCCL", fix="use torch 2.12 or later, or kernels")
@@ -193,9 +194,9 @@ class Group:
         return self.own._all_gather_comm, self.own._reduce_scatter_comm
 
     def before_use(self, look: Callable[[], None]) -> Callable[[], None]:
-        """Have somebody look whenever FSDP2 wants it whole, be it so already or not. Returns what ends that.
+        """Call `look` whenever FSDP2 needs the unit whole, even if it is whole already. Returns a call that ends this.
 
-        A module's own hooks would do, but for compiled layers: FSDP2's are left out of what is compiled.
+        Module hooks would do, except for compiled layers: FSDP2's hooks are left out of compiled code.
         """
         usual = self.own.unshard
 
@@ -207,7 +208,7 @@ class Group:
         return lambda: self.own.__dict__.pop("unshard", None)
 
     def before_reduction(self, look: Callable[[], None]) -> Callable[[], None]:
-        """Have somebody look whenever FSDP2 takes the gradients of a backward pass. Returns what ends that."""
+        """Call `look` whenever FSDP2 takes the gradients of a backward. Returns a call that ends this."""
         usual = self.own.post_backward
 
         def post_backward(*unused: Any) -> None:
@@ -219,7 +220,7 @@ class Group:
 
     @property
     def replaced(self) -> bool:
-        """Whether somebody communicates in FSDP2's place."""
+        """Whether other code has replaced FSDP2's communication."""
         return hasattr(self.own._all_gather_comm, "unit")
 
     def settings(self) -> dict[str, Any]:
@@ -231,12 +232,12 @@ class Group:
 
 
 def groups_of(model: nn.Module) -> list[Group]:
-    """The groups of a model on which `fully_shard` has been called, in the order of its modules."""
+    """Return the groups of a model on which `fully_shard` has been called, in the order of its modules."""
     return _known(lambda: list(_groups(model)))
 
 
 def devices_of(model: nn.Module) -> dist.ProcessGroup | None:
-    """Over which a model is sharded, where that is a part of all."""
+    """Return the ranks over which the model is sharded, if they are only some of all."""
     groups = groups_of(model) if isinstance(model, FSDPModule) else []
     ranks = {tuple(dist.get_process_group_ranks(group.devices)) for group in groups}
     if any(group.replicas is not None and group.devices.size() == 1 for group in groups):
@@ -265,7 +266,7 @@ def _groups(model: nn.Module) -> Iterator[Group]:
 
 
 def _own_groups(state: Any) -> list[Any]:
-    """torch before 2.13 has one, or none where a module has no parameters of its own."""
+    """Return a module's own groups. torch before 2.13 has one, or none if the module has no parameters of its own."""
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
     return [own] if (own := state._fsdp_param_group) is not None else []
@@ -288,7 +289,7 @@ def _known(read: Callable[[], Result]) -> Result:
 
 @contextmanager
 def stock_afterwards(groups: Sequence[Group]) -> Iterator[None]:
-    """However it ends, FSDP2 communicates as it did before."""
+    """Restore FSDP2's stock communication on exit, also after an exception."""
     before = [_known(group.settings) for group in groups]
     try:
         yield
@@ -299,7 +300,7 @@ def stock_afterwards(groups: Sequence[Group]) -> Iterator[None]:
 
 
 def start_anew(model: nn.Module, groups: Sequence[Group]) -> None:
-    """After an exception in a forward or backward pass: nothing of the pass is left, but for what was reduced."""
+    """Reset FSDP2 after an exception in forward or backward. Gradients that were already reduced remain."""
     root = cast(FSDPModule, model)
     if hasattr(root, "reset_iter_state") and root._get_fsdp_state()._is_root is not False:
         root.reset_iter_state()
@@ -324,10 +325,10 @@ def _reset(group: Group) -> None:
 
 
 def in_backward() -> bool:
-    """Whether this thread is inside a backward pass."""
+    """Whether this thread is inside a backward."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 
 def after_backward(call: Callable[[], None]) -> None:
-    """Call when the backward pass that runs now has done all it has to. Not where it ends in an exception."""
+    """Call `call` when the current backward has ended. It is not called if backward raises."""
     cast(Any, Variable)._execution_engine.queue_callback(call)

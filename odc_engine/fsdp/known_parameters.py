@@ -1,4 +1,4 @@
-"""Which parameters a model has: loading by assignment puts others in their places."""
+"""Remember a model's parameters: load_state_dict(assign=True) replaces them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ _REPLACED = "odc_replaced"
 
 
 class KnownParameters:
-    """Of all units, as they are when this is made."""
+    """The parameters of all units at the time of construction."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         pieces = [piece for unit in units for piece in unit.pieces]
@@ -21,7 +21,7 @@ class KnownParameters:
         return any(id(each) in self._sharded for each in parameters)
 
     def has_whole(self, parameter: Tensor) -> bool:
-        """Whether it is one that FSDP2 shows while a unit is whole."""
+        """Whether FSDP2 shows this tensor while a unit is whole."""
         return id(parameter) in self._whole
 
     def mark_replaced(self, former: "KnownParameters") -> None:

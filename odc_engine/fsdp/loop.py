@@ -1,4 +1,4 @@
-"""A training loop as all parts of an OnDemand see it."""
+"""State of a training loop, shared by all parts of an OnDemand."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,9 +13,10 @@ from odcsim.errors import InputError
 
 
 class Loop:
-    """`published`: what peers read of a unit of this device. `minibatch`: the one that runs, replaced and not cleared.
-    `why`: why all devices have to drop it. `look`: what settles where somebody reads a gradient, with an optimizer
-    attached. `remedies`: ways out of a refusal, in words of whose loop it is. `way_out`: of gradients not finite."""
+    """`published`: the shard of a unit that peers read from this rank. `minibatch`: the current one, replaced rather
+    than cleared. `why`: reason for which all ranks have to drop it. `look`: called when somebody reads a gradient
+    while an optimizer is attached; it settles. `remedies`: fixes named in error messages, for this kind of loop.
+    `way_out`: fix for gradients that are not finite."""
 
     def __init__(
         self, model: nn.Module, units: Sequence[Unit], published: Callable[[Unit], Tensor], way_out: str = ""
@@ -28,7 +29,7 @@ class Loop:
         self.minibatch = Minibatch(units, self, way_out)
 
     def enter(self, phase: Phase, why: InputError | None = None) -> None:
-        """The one place where a phase ends."""
+        """Change the phase. No other code does."""
         assert phase in FOLLOWING[self.phase], f"{self.phase} does not become {phase}"
         self.phase, self.why = phase, why
 
@@ -37,26 +38,27 @@ class Loop:
             raise closed()
 
     def attach(self, look: Callable[[], None]) -> None:
-        """Whoever looks at gradients settles from now on."""
+        """Settle from now on when somebody reads a gradient, by `look`."""
         self.look, self.remedies = look, ATTACHED
 
     def end(self) -> None:
-        """Nothing of the minibatch that runs is left in FSDP2 or in `.grad`."""
+        """Remove what the current minibatch left in FSDP2 and in `.grad`."""
         self.mend()
         self.minibatch.end()
 
     def begin(self) -> None:
-        """Another minibatch, of the weights that there are now."""
+        """Begin a minibatch with the current weights."""
         former, self.minibatch = self.minibatch, Minibatch(self.units, self, self._way_out)
         self.minibatch.parameters.mark_replaced(former.parameters)
 
     def mend(self) -> None:
-        """After a pass that was interrupted before it left a trace: FSDP2 would go on in the middle of it."""
+        """Reset FSDP2 after a pass that was interrupted before it pushed: otherwise FSDP2 would continue in the
+        middle of it."""
         if self.minibatch.in_pass or any(unit.group.phase != "IDLE" for unit in self.units):
             self.start_anew()
 
     def start_anew(self) -> None:
-        """After an exception in a forward or backward pass."""
+        """Reset after an exception in forward or backward."""
         start_anew(self.model, [unit.group for unit in self.units])
         self.minibatch.lose_pass()
 

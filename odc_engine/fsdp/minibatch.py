@@ -1,4 +1,4 @@
-"""What this device has done since weights were published, in one value: with the next publication comes another one."""
+"""What this rank has done since weights were published. The next publication replaces it."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,11 +18,12 @@ from odcsim.errors import InputError
 
 
 class Minibatch:
-    """Others read it, and tell it what happens; none but itself changes what it holds.
+    """Other parts read it and report events to it; only its own methods change it.
 
-    `deferred`: gradients of earlier passes have been kept back. `given_up`: why it cannot be settled any more.
-    `looked`: somebody has settled by reading a gradient. `unlike`: on a GPU, where a look would wait for it, whether
-    shards are otherwise than they were published. `watches`: what ends with it."""
+    `deferred`: gradients of earlier passes were accumulated without a push. `given_up`: why it cannot be settled any
+    more. `looked`: settled because somebody read a gradient. `unlike`: on a GPU, flags for shards that differ from what
+    was published, read later. `watches`: calls that end with it.
+    """
 
     def __init__(self, units: Sequence[Unit], reader: Reader, way_out: str) -> None:
         self._units = units
@@ -41,11 +42,11 @@ class Minibatch:
     # Forward and backward passes.
 
     def first_use(self, unit: Unit) -> bool:
-        """Whether this is the first forward pass of a unit that a backward pass may follow."""
+        """Return whether this is the first forward of a unit that a backward may follow."""
         return torch.is_grad_enabled() and unit.index not in self.forwarded
 
     def use(self, unit: Unit) -> None:
-        """FSDP2 wants a unit whole."""
+        """Note that FSDP2 needs a unit whole."""
         if unit.phase == "backward":
             self.deferred |= not unit.group.reduces
             if in_backward() and self._pushes_before is None:
@@ -53,7 +54,7 @@ class Minibatch:
                 after_backward(self._end_pass)
 
     def forward(self, unit: Unit) -> None:
-        """Nobody has refused it."""
+        """Note a forward of a unit that no guard has refused."""
         if torch.is_grad_enabled():
             self.forwarded.add(unit.index)
 
@@ -62,7 +63,7 @@ class Minibatch:
 
     @property
     def in_pass(self) -> bool:
-        """Whether a backward pass has begun that has not ended."""
+        """Whether a backward has begun and not ended."""
         return self._pushes_before is not None
 
     @property
@@ -71,7 +72,7 @@ class Minibatch:
         return self.in_pass and (self.deferred or self._pushes_before != self.pushes) and not in_backward()
 
     def lose_pass(self) -> None:
-        """What has been reached and not pushed is lost."""
+        """Forget gradients of an interrupted pass that were not pushed."""
         self._pushes_before = None
         self.reached.lose_unpushed()
 
@@ -89,13 +90,13 @@ class Minibatch:
     def give_up(self, why: InputError) -> None:
         self.given_up = why
 
-    # Meetings.
+    # Synchronizations.
 
     def look(self) -> None:
         self.looked = True
 
     def step(self, optimizer: Optimizer) -> None:
-        """An attached optimizer has stepped."""
+        """Note a step of an attached optimizer."""
         self.stepped.add(id(optimizer))
 
     def end(self) -> None:
@@ -106,6 +107,6 @@ class Minibatch:
         self.watches.close()
 
     def close(self) -> None:
-        """Gradients that never arrived are not to be taken for others."""
+        """Mark gradients that never arrived, so that nobody takes them for others."""
         self.watches.close()
         self.pending.close(pushed=self.pushes > 0)

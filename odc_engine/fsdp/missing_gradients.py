@@ -1,9 +1,9 @@
-"""Parameters that no gradient has reached since their unit's last push.
+"""Fill in zeros for parameters that got no gradient since their unit's last push.
 
-FSDP2 packs what has a gradient: a parameter used in some microbatches only would shift all that follow it. It is known
-here which ones it has packed, and zeros are put between them. A unit of which it would pack nothing it does not reduce
-at all, so a device that skips a unit moves no byte of it. Where transfers meet the others would wait: there all of the
-unit's gradients are zeros, which FSDP2 can be told to pack from torch 2.13 on.
+FSDP2 packs only parameters with a gradient: if a parameter is used in some microbatches only, all that follow it would
+shift. This module knows which ones were packed, and inserts zeros for the others. If no parameter of a unit has a
+gradient, FSDP2 does not reduce the unit, so that a rank that skips a unit sends nothing. Under collectives the other
+ranks would wait: there the whole unit is sent as zeros, which FSDP2 supports from torch 2.13 on.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,8 @@ SETTER = "set_reduce_scatter_unused_params"
 
 
 def pack_zeros(unit: Unit, *, meets: bool) -> Callable[[], object]:
-    """Have FSDP2 do so where transfers meet, and nowhere else. Returns what ends it, where that is not a setting."""
+    """Make FSDP2 send zeros for unused units, under collectives only. Returns a call that ends this, if it is not a
+    setting."""
     if hasattr(FSDPModule, SETTER):
         unit.fsdp.set_reduce_scatter_unused_params(meets)
     elif meets:
@@ -35,7 +36,8 @@ def _reach(unit: Unit) -> None:
 
 
 def spread(unit: Unit, packed: Tensor, reached: Sequence[bool], devices: int) -> Tensor:
-    """A unit's gradients as if each parameter had one: all devices' parts of the first device, then of the next."""
+    """Return a unit's gradients with zeros where parameters have none: all parameters' parts of rank 0, then of rank
+    1, and so on."""
     if packed.numel() == unit.shape.push * devices:
         return packed
     known = len(reached) == len(unit.trainable)  # none was frozen since
@@ -50,20 +52,20 @@ def spread(unit: Unit, packed: Tensor, reached: Sequence[bool], devices: int) ->
 
 
 def _columns(unit: Unit, reached: Sequence[bool]) -> Tensor:
-    """Where the parameters that were reached lie in a device's part of the unit."""
+    """Return where the parameters with gradients lie in one rank's part of the unit."""
     sizes = torch.tensor([piece.numel for piece in unit.trainable], device="cpu")
     return torch.repeat_interleave(torch.tensor(reached, device="cpu"), sizes).nonzero().flatten()
 
 
 class Late:
-    """Sums that a collective has brought of parameters which this device did not reach: FSDP2 expects none of them, so
-    they join `.grad` when the minibatch ends."""
+    """Sums of parameters that this rank did not use, reduced by a collective. FSDP2 expects none of them, so that
+    they are added to `.grad` at the end of the minibatch."""
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
 
     def part(self, unit: Unit, summed: Tensor, reached: Sequence[bool], expected: Tensor) -> None:
-        """Give FSDP2 what it expects of a unit's sum, and keep the rest."""
+        """Return the part of a unit's sum that FSDP2 expects, and keep the rest."""
         columns = _columns(unit, reached).to(summed.device)
         expected.copy_(summed[columns])
         summed[columns] = 0

@@ -1,1 +1,1 @@
-"""What would make sums other than a user takes them for, each seen by one guard and refused."""
+"""Guards: each detects one mistake that would make gradients wrong, and refuses it."""

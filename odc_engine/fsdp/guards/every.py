@@ -1,4 +1,4 @@
-"""All guards. Their order says which of two refusals a user reads."""
+"""All guards. If two of them object, the user reads the message of the first."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ GUARDS: tuple[Callable[[Loop], Guard], ...] = (
 
 
 class Guards:
-    """They are asked one after the other, and what the first of them says is refused."""
+    """Ask all guards in order, and raise the first objection."""
 
     def __init__(self, loop: Loop) -> None:
         self._guards = [kind(loop) for kind in GUARDS]

@@ -1,5 +1,4 @@
-"""Parameters that came, or took others' places, after units were laid out: FSDP2 knows nothing of them, and nobody adds
-up their gradients."""
+"""Refuse parameters that were added or replaced after OnDemand was made: FSDP2 does not reduce their gradients."""
 
 import torch
 
@@ -27,7 +26,7 @@ class ForeignParameters(Guard):
                 yield InputError(problem, fix=self.loop.remedies.join)
 
     def throughout(self, unit: Unit) -> Refusals:
-        """FSDP2 would put its own back."""
+        """Object to a replaced parameter: FSDP2 would put its own back."""
         for piece in unit.pieces:
             if not piece.managed.in_place:
                 problem = f"parameter {piece.name} was replaced by another since this OnDemand was made"

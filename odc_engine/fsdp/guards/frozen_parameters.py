@@ -1,4 +1,4 @@
-"""Parameters that are frozen and unfrozen while a loop runs."""
+"""Handle parameters that are frozen or unfrozen (requires_grad) during training."""
 
 from odc_engine.fsdp.guards.guard import Guard, Refusals
 from odc_engine.fsdp.loop import Loop
@@ -7,10 +7,12 @@ from odcsim.errors import InputError
 
 
 class FrozenParameters(Guard):
-    """A parameter shows itself whole or sharded, as an evaluation or a step has left it, and is frozen as it shows
-    itself. FSDP2 carries that over from the shard alone, here the latest is what counts.
+    """Carry requires_grad over between a parameter's whole and sharded tensors.
 
-    What was frozen when the arena was laid out has no room there."""
+    After an evaluation or a step, the model shows one of the two, and the user freezes that one. FSDP2 copies the flag
+    from the shard only; here the latest change counts. A parameter that was frozen when the arena was laid out has no
+    memory for gradients there.
+    """
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)

@@ -1,4 +1,4 @@
-"""Hooks on gradients of shards. FSDP2 never calls them: a user's do nothing, ours see what goes past it."""
+"""Refuse hooks on gradients of sharded parameters. FSDP2 never calls them; ours detect gradients that bypass it."""
 
 from typing import Any, cast
 
@@ -11,8 +11,8 @@ from odcsim.errors import InputError
 
 
 class _Bypass:
-    """Called with a gradient that autograd brings to a shard itself: of this device's data alone, and summed by
-    nobody."""
+    """Hook that autograd calls if a gradient reaches a shard directly: it is of this rank's data only, and not
+    reduced."""
 
     def __init__(self, loop: Loop, name: str) -> None:
         self._loop, self._name = loop, name

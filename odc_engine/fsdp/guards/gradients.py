@@ -1,4 +1,4 @@
-"""`.grad`, in which nobody has a part before settle() but pushes."""
+"""Refuse gradients in `.grad` before settle(), other than those of pushes."""
 
 from odc_engine.fsdp.guards.guard import Guard, Refusals
 from odc_engine.fsdp.pending_gradients import PendingGradient
@@ -7,7 +7,7 @@ from odcsim.errors import InputError
 
 
 class KeptGradients(Guard):
-    """What FSDP2 has kept back is in no sum."""
+    """Object to gradients that were accumulated without a push (no_sync), and are in no sum."""
 
     def throughout(self, unit: Unit) -> Refusals:
         for piece in unit.trainable:
@@ -24,7 +24,7 @@ class KeptGradients(Guard):
 
 
 class TouchedGradients(Guard):
-    """Those of the last minibatch are gone before this one has any, and those on their way are left alone."""
+    """Object if gradients of the last minibatch are still there, or if pending gradients were replaced."""
 
     def before_push(self, unit: Unit) -> Refusals:
         for piece in unit.trainable if self.loop.look is not None else ():

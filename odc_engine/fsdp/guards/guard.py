@@ -1,4 +1,4 @@
-"""What a guard is: somebody who is asked before each thing that a loop does, and says why it must not be done."""
+"""The interface of guards: each is asked before every operation of the loop, and returns why it must be refused."""
 
 from collections.abc import Iterator
 
@@ -12,36 +12,36 @@ Refusals = Iterator[InputError]
 
 
 class Guard:
-    """Has what it needs from the loop, and nothing of its own of a minibatch. Usually it has nothing to say."""
+    """Reads the loop's state and keeps none of its own per minibatch. By default it has no objection."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
 
     def begin(self) -> None:
-        """Weights are published, and the loop has another minibatch."""
+        """Called when weights are published, with a new minibatch in the loop."""
 
     def before_pass(self) -> Refusals:
-        """A forward pass of the whole model."""
+        """Called before a forward of the whole model."""
         return iter(())
 
     def before_forward(self, unit: Unit) -> Refusals:  # noqa: ARG002 - for who looks at units
-        """FSDP2 wants it whole, be it so already or not."""
+        """Called when FSDP2 needs a unit whole, even if it is whole already."""
         return iter(())
 
     def before_backward(self, unit: Unit) -> Refusals:  # noqa: ARG002
         return iter(())
 
     def before_gather(self, unit: Unit, mine: Tensor | None) -> Refusals:  # noqa: ARG002
-        """`mine`: the unit's shard as FSDP2 hands it over."""
+        """Called before a gather. `mine`: this rank's shard of the unit, as FSDP2 passes it."""
         return iter(())
 
     def before_push(self, unit: Unit) -> Refusals:  # noqa: ARG002
         return iter(())
 
     def before_settle(self) -> Refusals:
-        """Why `.grad` would not be what it is taken for."""
+        """Return why `.grad` would be wrong after settle()."""
         return (each for unit in self.loop.units for each in self.throughout(unit))
 
     def throughout(self, unit: Unit) -> Refusals:  # noqa: ARG002
-        """What stays as it is while a minibatch runs. Asked before settle()."""
+        """Return what has changed in a unit that must not change during a minibatch. Called before settle()."""
         return iter(())

@@ -1,7 +1,7 @@
-"""Whether the weights are those that were published. Peers read what was laid out, FSDP2 what is in the parameters.
+"""Refuse weights that differ from those that were published: peers read the arena, FSDP2 reads the parameters.
 
-Versions tell of most changes and cost nothing. Some go past them: of `.data`, by a collective into a shard, by a fused
-optimizer. So what FSDP2 hands over is held against what was laid out, too, bit by bit.
+Version counters detect most changes at no cost. Changes through `.data`, by a collective into a shard or by a fused
+optimizer do not count there, so that the shards that FSDP2 passes are also compared bit by bit.
 """
 
 import torch
@@ -15,7 +15,8 @@ from odcsim.errors import InputError
 
 
 class PublishedVersions(Guard):
-    """What a forward pass changes of whole weights is its device's alone, and gone with the whole copy."""
+    """Object to a forward that changes whole weights: the change exists on this rank only, and is lost with the
+    whole copy."""
 
     def before_forward(self, unit: Unit) -> Refusals:
         for piece in unit.pieces:
@@ -33,11 +34,11 @@ class PublishedVersions(Guard):
 
 
 class PublishedBits(Guard):
-    """At each gather of a forward pass, not once more when its backward pass gathers. On a GPU a look would wait for
-    it: all flags are looked at together before gradients are used."""
+    """Compare bits at each gather in forward, not again in backward. On a GPU the result would have to be waited
+    for, so all flags are read together before gradients are used."""
 
     def before_forward(self, unit: Unit) -> Refusals:
-        """FSDP2 does not hand over the shard of a unit that it has kept whole."""
+        """Check a unit that FSDP2 kept whole, since it passes no shard of it."""
         if unit.group.is_whole and unit.group.phase == "FORWARD":
             yield from self.before_gather(unit, None)
 

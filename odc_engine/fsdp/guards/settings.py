@@ -1,4 +1,4 @@
-"""How FSDP2 has been told to communicate. Others may tell it otherwise."""
+"""Refuse changes of FSDP2's communication settings by other code."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from odcsim.errors import InputError
 
 
 class Settings(Guard):
-    """While an OnDemand has the units."""
+    """Compare the settings of all units while an OnDemand holds them."""
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
