@@ -4,7 +4,7 @@
     odc = OnDemand(model)
     odc.attach(optimizer)                     # its steps settle before, and publish after
     for minibatch in data:
-        for batch in my_share(minibatch):     # as many microbatches as this device likes, or none
+        for batch in my_share(minibatch):     # any number of microbatches, also none
             loss(model, batch).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -61,17 +61,17 @@ SKIPS = "OnDemand(check_finite=False) leaves it to who skips such steps, as scal
 
 
 class OnDemand(Communication):
-    """Replaces a sharded model's all-gathers and reduce-scatters. Every device makes one, at the same time.
+    """Replaces a sharded model's all-gathers and reduce-scatters. Every rank makes one, at the same time.
 
-    `timeout`: seconds after which a device that lives and is late is reported, torch's own where nobody says; one that
-    is gone is, at once. `meets` turns every transfer into a meeting of all devices, one lane for both: FSDP's
-    collectives over the same memory, as the rival to compare with. `average`: gradients are means over devices, as
-    stock FSDP2 gives them, not sums. `trail`: a compute waits for the push that many positions back, since that one
-    still holds a buffer (FSDP2 has 2; 1 waits for every push at once). `devices_per_node`, for hybrid sharding: so many
-    consecutive devices hold all weights and sums of gradients, gathers and pushes stay among them, and nodes exchange
-    both once per minibatch. FSDP2 shards the model over all devices in any case. `far="hierarchical"`: new weights
-    come into a node unit by unit from the moment they are published, each device bringing its part, instead of all at
-    once while everybody waits.
+    `timeout`: seconds after which a rank that is alive but silent is reported (default: torch's own); a dead rank is
+    reported at once. `meets`: every transfer synchronizes all ranks, in one lane, as FSDP's collectives would over the
+    same memory: the baseline to compare with. `average`: gradients are means over ranks, as in stock FSDP2, not sums.
+    `trail`: compute waits for the push so many positions back, which still holds a buffer (FSDP2 has 2; 1 waits for
+    every push at once). `devices_per_node`, for hybrid sharding: each group of so many consecutive ranks holds all
+    weights and sums of gradients, gathers and pushes stay inside the group, and groups exchange both once per
+    minibatch. The model itself is sharded over all ranks by FSDP2 in any case. `far="hierarchical"`: after publish(),
+    new weights come into a node unit by unit, each rank fetching its part, instead of all at once while every rank
+    waits.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class OnDemand(Communication):
         return self._loop.phase is Phase.SETTLED
 
     def speak(self, remedies: Remedies) -> None:
-        """From now on ways out of a refusal are told in other words."""
+        """Use other words for the fixes that error messages name."""
         self._loop.remedies = remedies
 
     def _published(self, unit: Unit) -> Tensor:
@@ -156,12 +156,13 @@ class OnDemand(Communication):
         opened.callback(unit.group.before_use(lambda: self._before_use(unit)))
 
     def _before_pass(self) -> None:
-        """A forward pass of the whole model."""
+        """Run the guards before a forward of the whole model."""
         self._guards.ask(lambda guard: guard.before_pass())
         self._loop.minibatch.given.microbatches.begin()
 
     def _before_use(self, unit: Unit) -> None:
-        """FSDP2 wants a unit whole. What is so already, from an earlier pass, is not gathered again."""
+        """Run the guards when FSDP2 needs a unit whole. A unit that is still whole from an earlier pass is not
+        gathered again."""
         minibatch = self._loop.minibatch
         minibatch.use(unit)
         if unit.phase == "backward":
@@ -172,8 +173,11 @@ class OnDemand(Communication):
         self._retry.use(unit)
 
     def attach(self, *optimizers: Optimizer) -> None:
-        """From now on their steps settle before, where nobody has, and publish after the last of them. Who looks at
-        gradients first, to clip them, settles. Loading into the model publishes. `.grad` stays until zero_grad()."""
+        """Make steps of these optimizers settle before (if nobody has) and publish after the last of them.
+
+        Reading a gradient before the step, for example to clip it, settles. Loading into the model publishes. `.grad`
+        stays until zero_grad().
+        """
         self._loop.refuse_closed()
         if self.size > 1:
             self._attachment.attach(optimizers)
@@ -185,8 +189,11 @@ class OnDemand(Communication):
             raise InputError("a step with gradients that are on their way to their owners", fix=fix)
 
     def _after_step(self, optimizer: Optimizer) -> None:
-        """torch.distributed.checkpoint has an optimizer that has no state yet step with nothing, at a rate of nothing:
-        then all weights are what was published."""
+        """Publish after the last optimizer's step.
+
+        torch.distributed.checkpoint makes an optimizer without state step with zero gradients at learning rate 0: then
+        the weights remain as published.
+        """
         empty = not self.settled and no_rate(optimizer)
         unchanged = empty and all(equal(packed(unit, own := self._published(unit)), own) for unit in self.units)
         self._loop.minibatch.versions.step(optimizer, unchanged=unchanged)
@@ -220,21 +227,21 @@ class OnDemand(Communication):
             used = [next(anybody) for _ in unit.trainable]
             total = self.replicas.sum(arena.gradients(unit.index))
             set_grads(unit, total, used, self.scales[unit.index])
-            unit.fsdp.reshard()  # else model.parameters() are whole ones, without gradients, on who only evaluated
+            unit.fsdp.reshard()  # else a rank that only evaluated shows whole parameters, without gradients
         minibatch.pending.arrive()
 
     def _agree(self, words: Tensor) -> None:
         try:
             agreement.agree(self.replicas.every(words[:, : agreement.SIZE]), self._loop.remedies.together)
         except InputError as error:
-            why = self._loop.why or error  # whoever settles once more hears the same
+            why = self._loop.why or error  # settle() again raises the same
             self._loop.enter(Phase.BROKEN, why)
-            self.memory.meet(MAIN)  # all have read it, before anybody says the next thing
+            self.memory.meet(MAIN)  # all ranks have read it, before anyone writes the next word
             raise why from None
 
     def _drop(self) -> None:
-        """All devices leave what they have of this minibatch, and nobody evaluates with old weights any more."""
-        # A late push would add to a sum that its owner has cleared already.
+        """Drop what all ranks have of this minibatch; nobody can evaluate with old weights any more."""
+        # A late push would add to a sum that its owner has already cleared.
         self._transfers.finish_pushes(self._loop.minibatch.given)
         word = agreement.word(agreement.DROPS)
         self.arena.notes(self.rank, len(word)).copy_(word)
@@ -261,18 +268,18 @@ class OnDemand(Communication):
         return self._retry.run(loss, batch, halve) if self.size > 1 else alone(loss, batch)
 
     def publish(self) -> None:
-        """Lay this device's weights out for peers, drop the gradients, and meet when everybody has."""
+        """Write this rank's weights for peers to read, drop the gradients, and wait until every rank has done so."""
         self.renew(keep=False)
 
     def renew(self, *, keep: bool) -> None:
-        """`keep`: `.grad` stays what it is."""
+        """Publish. `keep`: leave `.grad` as it is."""
         arena, loop = self.arena, self._loop
         self._transfers.finish_gathers()
         if not self.settled and self.size > 1:
             self._drop()
         loop.end()
         if self.rank == 0:
-            self.memory.refill()  # all have come to the meeting before, and nobody takes until the one below
+            self.memory.refill()  # all ranks have passed the last synchronization, and take() waits for the one below
         with self.recorder.span("publish"):
             for unit in self.units:
                 self._publish(unit, keep)
@@ -285,13 +292,13 @@ class OnDemand(Communication):
     def _meet_to_publish(self, arena: Arena) -> None:
         if arena.nodes > 1 and not self.meets and not self._ahead:
             with self.recorder.span("meeting"):
-                self.memory.meet(MAIN)  # all shards are laid out, and all sums read
+                self.memory.meet(MAIN)  # all shards are written, and all sums read
         if not self._ahead:
             self._transfers.between_nodes("gather", arena.fetch)
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)
         self._transfers.begin()
-        if isinstance(self.recorder, Silence):  # else it is recorded as of the next minibatch, with the first gather
+        if isinstance(self.recorder, Silence):  # else the first gather records it, in the next minibatch
             self._transfers.bring()
 
     def _publish(self, unit: Unit, keep: bool) -> None:
@@ -319,5 +326,5 @@ class OnDemand(Communication):
         self._transfers.wait_for_all()
 
     def close(self) -> None:
-        """Stop the lanes, give the memory back, and put stock communication back. The model can be given to another."""
+        """Stop the lanes, free the memory and restore stock communication. The model can then be given to another."""
         self._opened.close()

@@ -1,8 +1,8 @@
-"""What stands in `.grad` between a unit's first push and settle(): a gradient that nobody can read yet.
+"""Stand-in for `.grad` between a unit's first push and settle(): a gradient that cannot be read yet.
 
-FSDP2 would leave zeros there, which clipping, steps and logs take for gradients. This one has a gradient's shape and
-no data: whoever reads it is told to settle first, or settles by that where an optimizer is attached. FSDP2 alone adds
-to it, and what it adds is nothing.
+FSDP2 would leave zeros there, which clipping, steps and logs would take for gradients. The stand-in has a gradient's
+shape and no data: reading it raises and names settle(), or settles if an optimizer is attached. FSDP2 adds to it
+without effect.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,19 +22,19 @@ SHAPES = set("size dim numel stride element_size is_floating_point is_complex __
 
 
 class Reader(Protocol):
-    """Whose loop reads gradients."""
+    """The loop whose gradients are read."""
 
     @property
     def remedies(self) -> Remedies: ...
 
     @property
     def look(self) -> Callable[[], None] | None:
-        """What settles where somebody reads one."""
+        """Return the call that settles when a gradient is read."""
 
 
 class PendingGradient(DTensor):
-    """`managed`: whose it is. `closed`: what took it away is gone, and stock FSDP2 must not add to it either. `look`:
-    what settles, until the minibatch has ended. `arrived`: what it stood for."""
+    """`managed`: its parameter. `closed`: its OnDemand is closed, and stock FSDP2 must not add to it either. `look`:
+    settles, until the minibatch has ended. `arrived`: the settled gradient."""
 
     managed: Managed
     reader: Reader
@@ -50,7 +50,7 @@ class PendingGradient(DTensor):
         return made
 
     def arrive(self) -> None:
-        """The minibatch is settled. A gradient of nobody reads as zeros."""
+        """Become the settled gradient. If no rank used the parameter, it reads as zeros."""
         found = self.managed.sharded.grad
         if found is None:
             found = self.managed.like_the_shard(torch.zeros_like(self.managed.local))
@@ -77,7 +77,7 @@ class PendingGradient(DTensor):
 
     @_local_tensor.setter
     def _local_tensor(self, value: object) -> None:
-        """What FSDP2 has added up."""
+        """Return the gradient that FSDP2 has summed."""
 
     def to_local(self, **how: Any) -> Tensor:
         return self.read().to_local(**how)
@@ -107,7 +107,7 @@ class PendingGradient(DTensor):
 
 
 class _Nothing:
-    """What FSDP2 finds where it adds a push's result to. Others who look for a tensor there have read the gradient."""
+    """What FSDP2 finds where it adds a push's result. Any other access counts as reading the gradient."""
 
     def __init__(self, gradient: PendingGradient) -> None:
         self._gradient = gradient
@@ -144,7 +144,7 @@ def _replacing(
 
 
 class PendingGradients:
-    """Those of one minibatch, by units."""
+    """The pending gradients of one minibatch, by unit."""
 
     def __init__(self, units: Sequence[Unit], reader: Reader) -> None:
         self._units, self._reader = units, reader
@@ -159,14 +159,14 @@ class PendingGradients:
         self._laid.setdefault(unit.index, made)
 
     def lay_all(self) -> None:
-        """Say of every gradient that it is on its way, also of those that this device has no part in."""
+        """Mark all gradients as pending, also those to which this rank does not contribute."""
         for unit in self._units:
             self.lay(unit)
             grads = [piece.parameter.grad for piece in unit.trainable]
             self._laid[unit.index] = [gradient for gradient in grads if isinstance(gradient, PendingGradient)]
 
     def take_up(self) -> bool:
-        """What was laid, of a minibatch that has not begun. Whether there was anything."""
+        """Remove stand-ins of a minibatch that has not begun. Returns whether there were any."""
         laid = any(self._laid.values())
         self.release()
         for unit in self._units:
@@ -183,14 +183,14 @@ class PendingGradients:
                     gradient.arrive()
 
     def release(self) -> None:
-        """Nobody settles by reading these any more."""
+        """Stop settling when these are read."""
         for gradients in self._laid.values():
             for gradient in gradients:
                 gradient.look = None
         self._laid.clear()
 
     def close(self, *, pushed: bool) -> None:
-        """`pushed`: sums without them are nobody's gradients."""
+        """End all stand-ins. `pushed`: gradients were pushed, and the sums are incomplete without them."""
         for gradients in self._laid.values():
             for gradient in gradients:
                 gradient.closed = True
@@ -199,7 +199,7 @@ class PendingGradients:
 
 
 def drop_gradients(unit: Unit, keep: bool) -> None:
-    """FSDP2 would add to them in backward. `keep`: only those that never came."""
+    """Clear `.grad`, to which FSDP2 would add in backward. `keep`: clear only those that never arrived."""
     for piece in unit.pieces:
         if not keep or isinstance(piece.parameter.grad, PendingGradient):
             piece.parameter.grad = None

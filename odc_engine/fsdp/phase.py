@@ -1,4 +1,4 @@
-"""Where an OnDemand stands, from one publication of weights to the next. docs/design.md has a picture of it."""
+"""The phase of an OnDemand between two publications of weights. docs/design.md has a diagram."""
 
 from enum import Enum
 
@@ -6,14 +6,14 @@ from odcsim.errors import InputError
 
 
 class Phase(Enum):
-    # Weights are published. Units are gathered, gradients pushed, entries of a queue taken.
+    # Weights are published: gathers, pushes and take() are allowed.
     OPEN = "open"
-    # Sums are in `.grad`, and peers may change their weights: nothing is gathered, pushed or taken until publish().
-    # Here an OnDemand begins, whose weights nobody has published yet.
+    # Sums are in `.grad`, and peers may change their weights: no gather, push or take() until publish().
+    # A new OnDemand begins here: its weights are not published yet.
     SETTLED = "settled"
-    # All devices have been told why there are no sums, and hear it again until all drop the minibatch with publish().
+    # All ranks have raised why there are no sums, and raise it again until all drop the minibatch with publish().
     BROKEN = "broken"
-    # Stock communication is back, and the memory has been given back.
+    # Stock communication is restored, and the memory is freed.
     CLOSED = "closed"
 
 

@@ -1,4 +1,4 @@
-"""What FSDP2 calls for a unit in place of its all-gather and reduce-scatter; it asks for the memory first."""
+"""The calls that replace FSDP2's all-gather and reduce-scatter of a unit; FSDP2 first asks them for memory."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -30,7 +30,7 @@ class _Plug:
 
 
 class Gather(_Plug):
-    """Pulls the unit."""
+    """Gathers the unit."""
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
@@ -45,7 +45,7 @@ class Gather(_Plug):
 
 
 class Push(_Plug):
-    """Adds the unit's gradients to their owners' sums. What FSDP2 finds in the output stays unread."""
+    """Pushes the unit's gradients to their owners, which add them. FSDP2's own output stays unused."""
 
     def __call__(
         self,

@@ -1,7 +1,7 @@
-"""What of a model's precision and place the engine does not move: refused when it is made, on processors as on GPUs.
+"""Refuse dtypes and offloading that the engine does not support, on CPUs as on GPUs, when OnDemand is made.
 
-Kernels and arenas take float32 and bfloat16, and sums are float32. float16 would need its loss scaled by what all
-devices agree on. Parameters of float64 are a processor's alone, where torch moves them; their sums are float32, too.
+Kernels and arenas support float32 and bfloat16, and sums are float32. float16 would need one loss scale on all ranks.
+float64 parameters work on CPUs only, where torch moves them; their sums are float32, too.
 """
 
 from collections.abc import Sequence

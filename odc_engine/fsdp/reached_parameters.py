@@ -1,4 +1,4 @@
-"""Which parameters a gradient has reached on this device. What nobody uses keeps `.grad` None: AdamW would decay it."""
+"""Track which parameters got a gradient on this rank. An unused parameter keeps `.grad` None: AdamW would decay it."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from odc_engine.fsdp.units import Unit
 
 
 class ReachedParameters:
-    """Of one minibatch."""
+    """The parameters with gradients in one minibatch."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self._flags = [torch.zeros(len(unit.trainable), dtype=torch.uint8, device="cpu") for unit in units]
@@ -26,7 +26,7 @@ class ReachedParameters:
         return any(self._unpushed[unit])
 
     def collect(self, unit: int) -> list[bool]:
-        """Which of a unit's trainable parameters, since this was asked last: a push brings their gradients."""
+        """Return a unit's trainable parameters that got a gradient since the last call: the next push sends them."""
         reached = self._unpushed[unit]
         self._flags[unit] |= torch.tensor(reached, dtype=torch.uint8, device="cpu")
         self._unpushed[unit] = [False] * len(reached)
@@ -36,12 +36,12 @@ class ReachedParameters:
         self._unpushed = [[False] * len(reached) for reached in self._unpushed]
 
     def flags(self) -> Tensor:
-        """A byte for each trainable parameter of all units."""
+        """Return one byte per trainable parameter of all units."""
         return torch.cat(self._flags) if self._flags else torch.zeros(0, dtype=torch.uint8, device="cpu")
 
 
 def watch(units: Sequence[Unit], now: Callable[[], ReachedParameters]) -> Callable[[], None]:
-    """Have each whole parameter tell when a gradient reaches it, however it is used. Returns what ends that."""
+    """Note when a gradient reaches a whole parameter, however it is used. Returns a call that ends this."""
     watches = ExitStack()
     for unit in units:
         for i, piece in enumerate(unit.trainable):

@@ -1,29 +1,30 @@
-"""Ways out of a refusal, in words of whose loop it is: one's own, one whose optimizer is attached, or a trainer's."""
+"""Fixes that error messages name, for three kinds of loop: with settle() and publish(), with an attached optimizer,
+in a trainer."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """What to do in place of what was refused."""
+    """What to do instead of what was refused."""
 
-    look: str  # where gradients are read
-    step: str  # where an optimizer steps
-    backward: str  # where a backward pass runs, when gradients have been summed
-    again: str  # where gradients are summed, when they have been already
-    drop: str  # where a minibatch cannot be saved
-    leave: str  # where gradients are dropped or set
-    left: str  # where those of the last step are still there
-    add: str  # where gradients are brought past a unit
-    change: str  # where gradients are changed
-    evaluate: str  # where a forward pass runs between two minibatches
-    publish: str  # where weights were changed
-    together: str  # where devices do not do the same
-    remake: str  # where an optimizer has others' parameters
+    look: str  # a gradient is read too early
+    step: str  # an optimizer steps too early
+    backward: str  # backward() after gradients were summed
+    again: str  # gradients are summed twice
+    drop: str  # the minibatch is lost
+    leave: str  # gradients are cleared or set too early
+    left: str  # gradients of the last step are still there
+    add: str  # a gradient bypasses its unit
+    change: str  # a hook changes gradients
+    evaluate: str  # a forward pass between two minibatches
+    publish: str  # weights were changed
+    together: str  # ranks do not call the same
+    remake: str  # an optimizer holds other parameters
     unfreeze: str
-    join: str  # where parameters come later
+    join: str  # parameters were added later
     replace: str
-    collective: str  # where somebody waits in one of his own
+    collective: str  # a rank waits in a collective of the user's
 
 
 ANEW = "make the optimizer of model.parameters() anew"

@@ -1,8 +1,7 @@
-"""FSDP2's hybrid sharding: a mesh of replicas, each of which is sharded over devices of its own.
+"""HSDP: a mesh of replicas, each sharded over ranks of its own.
 
-FSDP2 reduces over replicas inside backward, where devices of unequal counts would wait for each other. Here gathers and
-pushes stay inside a replica, and replicas exchange what they have summed when a minibatch is settled, which is a
-meeting in any case.
+FSDP2 reduces over replicas inside backward, where ranks with unequal microbatch counts would wait for each other. Here
+gathers and pushes stay inside a replica, and replicas all-reduce their sums in settle(), which synchronizes anyway.
 """
 
 from collections.abc import Sequence
@@ -19,8 +18,8 @@ from odcsim.errors import InputError
 
 
 class Replicas:
-    """Those of this device's shards, by FSDP2's own collectives; and the devices beside it under tensor parallel, which
-    have to agree, too, and have nothing else to exchange."""
+    """The replicas of this rank's shards, which FSDP2's own collectives reach. With tensor parallelism also the
+    ranks that hold other parts of the same layers: they must agree, and exchange nothing else."""
 
     def __init__(self, groups: Sequence[Group], device: torch.device, timeout: float) -> None:
         self._group = _same([group.replicas for group in groups], "replicated")
@@ -31,7 +30,7 @@ class Replicas:
 
     @property
     def speaks(self) -> bool:
-        """Whether this device is the one of its replicas, and of those beside it, that tells a user something."""
+        """Whether this rank prints messages for its replicas and its tensor-parallel ranks."""
         return not any(group is not None and group.rank() for group in (self._group, self._beside))
 
     def refuse_queue(self) -> None:
@@ -46,7 +45,7 @@ class Replicas:
             raise InputError(problem, fix="use smaller microbatches")
 
     def every(self, rows: Tensor) -> Tensor:
-        """The rows of all replicas' devices, and of those beside them."""
+        """Return the rows of all replicas' ranks, and of the tensor-parallel ranks beside them."""
         for group, host in self._hosts.items():
             mine = rows.to(self._device).contiguous()
             found = [torch.empty_like(mine) for _ in range(group.size())]
@@ -56,7 +55,7 @@ class Replicas:
         return rows
 
     def sum(self, total: Tensor) -> Tensor:
-        """The same bits on all of them: whoever steps with it keeps replicas equal."""
+        """Sum over replicas. The result has the same bits on all, so that an optimizer step keeps replicas equal."""
         if self._group is None:
             return total
         summed = total.clone()
@@ -64,7 +63,7 @@ class Replicas:
         return summed
 
     def begin(self) -> None:
-        """Where one of them could not be made, none begins."""
+        """Begin, unless OnDemand could not be made on one of them: then none begins."""
         for host in self._hosts.values():
             host.meet(MAIN)
 

@@ -1,11 +1,11 @@
-"""What sums of gradients are multiplied with: FSDP2 can be told to give means, or to divide by something else."""
+"""Factor on sums of gradients: FSDP2 can be set to give means, or to divide by another number."""
 
 from odc_engine.fsdp.groups import Group
 from odcsim.errors import InputError
 
 
 def scale(group: Group, devices: int, *, average: bool) -> float:
-    """What a unit's sums are multiplied with: 1, or what stock FSDP2 would."""
+    """Return the factor on a unit's sums: 1, or stock FSDP2's."""
     settings = group.settings()
     if settings.get("_all_reduce_hook") is not None:
         raise InputError(f"unit {group.name} has an all-reduce hook", fix="change .grad after settle() instead")

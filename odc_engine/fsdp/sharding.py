@@ -1,4 +1,4 @@
-"""Wraps a model in FSDP2 units the usual way, with gathers that run ahead as far as a program says."""
+"""Shard a model with FSDP2, one unit per layer, prefetching as far ahead as the program says."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,10 @@ def shard(
     *,
     reshard: bool = True,
 ) -> None:
-    """A unit for each layer, the rest in the root.
+    """Make each layer a unit, and the rest the root.
 
-    On a GPU FSDP2 runs ahead because the CPU does; on a CPU nothing does, so each module is told what to prefetch.
+    On a GPU, FSDP2 prefetches because the CPU runs ahead; on a CPU nothing does, so each module is told what to
+    prefetch.
     """
     policy = precision or MixedPrecisionPolicy()
     for layer in layers:

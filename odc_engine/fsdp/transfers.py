@@ -1,4 +1,4 @@
-"""A device's transfers: gathers and pushes of units, each kind in a lane of its own, recorded."""
+"""A rank's gathers and pushes of units, one lane for each kind, recorded."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,8 +18,8 @@ from odcsim.recipe import FAR
 
 
 class Transfers:
-    """`meets`: every transfer is a meeting of all devices, one lane for both. `trail`: a compute waits for the push so
-    many positions back. `check_finite`: gradients are looked at before they reach a sum. `ahead`: units come from other
+    """`meets`: every transfer synchronizes all ranks, in one lane. `trail`: compute waits for the push so many
+    positions back. `check_finite`: check gradients before they are added to a sum. `ahead`: fetch units from other
     nodes one by one, in a lane of their own."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Transfers:
         return self._open_arena
 
     def gather(self, unit: Unit, out: Tensor) -> Handle:
-        """Start to pull a unit."""
+        """Start to gather a unit."""
         arena, number = self.arena, self._recorder.given("gather", unit.index)
         own = self.bring().get(unit.index, DONE)
 
@@ -59,13 +59,13 @@ class Transfers:
         return self._gathers.give(pull)
 
     def begin(self) -> None:
-        """All devices have published."""
+        """Begin after all ranks have published."""
         if self._nodes is not None:
             self.arena.begin()
             self._brought = None
 
     def bring(self) -> dict[int, Handle]:
-        """Start to bring in what other nodes hold, unit by unit in the order of use, once for each publication."""
+        """Start to fetch what other nodes hold, unit by unit in the order of use, once per publication."""
         if self._brought is None and self._nodes is not None:
             self._brought = {unit: self._nodes.give(self._bringing(unit)) for unit in range(len(self.arena.units))}
         return self._brought or {}
@@ -75,7 +75,7 @@ class Transfers:
         return lambda: self._move(number, lambda: arena.bring(unit))
 
     def push(self, unit: Unit, gradients: Tensor, given: GivenPushes) -> None:
-        """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
+        """Start to push a unit's gradients to their owners, once few enough pushes are under way."""
         arena, microbatches = self.arena, given.microbatches.of_push(unit.index)
         number = self._recorder.given("push", unit.index)
 
@@ -88,7 +88,7 @@ class Transfers:
         given.note(unit.index, self._pushes.give(lambda: self._move(number, add)), self._trail)
 
     def finish_pushes(self, given: GivenPushes) -> None:
-        """Nothing of a minibatch's gradients is under way any more; and others have what this device brings in for
+        """Wait until all of a minibatch's pushes are done, and until other ranks have what this one fetches for
         them."""
         if self.bring() and self._nodes is not None:
             self._nodes.drain()
@@ -104,12 +104,12 @@ class Transfers:
         self._pushes.drain()
 
     def between_nodes(self, kind: str, move: Callable[[], None]) -> None:
-        """What nodes exchange under hybrid sharding. A meeting where transfers are."""
+        """Run an exchange between nodes (hybrid sharding). It synchronizes if transfers do."""
         if self.arena.nodes > 1:
             self._move(self._recorder.given(kind, -1), move)
 
     def _move(self, number: int, move: Callable[[], None]) -> None:
-        """In a lane: meet the others first where transfers are meetings."""
+        """Run in a lane: first synchronize, if transfers do."""
         asked = self._recorder.tick()
         if self._meets:
             self._memory.meet(COMM)
@@ -122,7 +122,7 @@ class Transfers:
 
 
 def comes_ahead(far: str, meets: bool, devices_per_node: int | None) -> bool:
-    """Whether what is far comes ahead of its use."""
+    """Whether weights of other nodes are fetched before their use."""
     if far not in FAR:
         raise InputError(f"unknown far mode '{far}'", fix=nearest(far, list(FAR)))
     if far == "each":

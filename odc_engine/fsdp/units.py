@@ -1,6 +1,6 @@
-"""An FSDP2 model seen as units: which parameters each gathers and reduces, in FSDP2's order and padding.
+"""View an FSDP2 model as units: which parameters each gathers and reduces, in FSDP2's order and padding.
 
-Both are held against what FSDP2 itself packs: a version that packs otherwise is refused instead of trained wrongly.
+Both are compared with what FSDP2 itself packs: a version of torch that packs differently is refused.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from odcsim.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One parameter's shard: its padded size in every device's shard of the unit."""
+    """One parameter's part of a unit: its padded size in every rank's shard."""
 
     managed: Managed
     numel: int
@@ -41,7 +41,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What FSDP2 gathers and reduces as one. `trainable` and `frozen` are its pieces as they were at first."""
+    """What FSDP2 gathers and reduces as one. `trainable` and `frozen` are its pieces at construction."""
 
     index: int
     group: Group
@@ -91,7 +91,7 @@ def refuse_cast(managed: Managed) -> None:
 
 
 def units_of(groups: Sequence[Group]) -> tuple[Unit, ...]:
-    """Refuses what is not supported."""
+    """Return a model's units, or raise if something about them is not supported."""
     return tuple(_unit(index, group) for index, group in enumerate(groups))
 
 
@@ -130,7 +130,7 @@ def _checked(managed: Managed, group: Group) -> Managed:
 
 
 def steps_in_backward(parameter: DTensor) -> bool:
-    """Whether torch.distributed.optim has given it an optimizer of its own, which FSDP2 never calls."""
+    """Whether torch.distributed.optim has given the parameter an optimizer in backward, which FSDP2 never calls."""
     return bool(getattr(parameter, "_in_backward_optimizers", None))
 
 
@@ -140,7 +140,7 @@ def hook_that_steps(name: str) -> InputError:
 
 
 class _Look:
-    """Stands in for an all-gather once, to see what FSDP2 hands to it."""
+    """Replaces one all-gather, to see what FSDP2 passes to it."""
 
     def __init__(self) -> None:
         self.packed: Tensor | None = None
@@ -159,9 +159,9 @@ class _Look:
 
 
 def _packed_by_fsdp(group: Group) -> Tensor:
-    """Afterwards its whole parameters exist, without memory of their own."""
+    """Return what FSDP2 packs. Afterwards its whole parameters exist, without memory."""
     look, module = _Look(), group.fsdp
-    module.set_custom_all_gather(cast(Any, look))  # FSDP2's base class is not public; it asks for no more than this
+    module.set_custom_all_gather(cast(Any, look))  # FSDP2's base class is not public; it needs no more than this
     module.unshard()
     module.reshard()
     if look.packed is None:
@@ -176,7 +176,7 @@ def _mixed_dtypes(name: str) -> InputError:
 
 
 def pack(unit: Unit, out: Tensor) -> None:
-    """A unit's shard as FSDP2 packs it: each parameter's rows, padded with zeros, in the gather's dtype."""
+    """Pack a unit's shard as FSDP2 does: each parameter's rows, padded with zeros, in the gather's dtype."""
     start = 0
     for piece in unit.pieces:
         local = piece.local.detach().reshape(-1)
@@ -186,9 +186,9 @@ def pack(unit: Unit, out: Tensor) -> None:
 
 
 def set_grads(unit: Unit, total: Tensor, used: list[int], scale: float = 1.0) -> None:
-    """Give each parameter its part of the unit's sum of gradients, or none where nobody used it.
+    """Set each parameter's `.grad` from the unit's sum, or to None if no rank used it.
 
-    A copy: what a user keeps does not change when others push, and peers' pushes do not change when a user does.
+    It is a copy: later pushes do not change a gradient that the user keeps, and the user's changes do not change sums.
     """
     copied = torch.mul(total, scale) if any(used) else total
     start = 0

@@ -1,7 +1,7 @@
-"""How long a silent device is waited for where nobody says: as long as torch's own collectives wait.
+"""Default timeout for a silent rank: that of torch's own collectives.
 
-Trainers set that by names of their own (`ddp_timeout`, `comm.init_timeout_seconds`, `nccl_timeout`), and loops by
-`init_process_group(timeout=...)`. torch has no public way to ask for it: this is the only file that knows another.
+Trainers set it by names of their own (`ddp_timeout`, `comm.init_timeout_seconds`, `nccl_timeout`), and loops by
+`init_process_group(timeout=...)`. torch has no public way to read it: only this file uses a private one.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from torch.distributed.constants import default_pg_timeout
 
 
 def usual_timeout(model: nn.Module) -> float:
-    """Seconds. Each kind of device has collectives of its own."""
+    """Return the timeout in seconds. Each device type has its own collectives."""
     world: Any = dist.group.WORLD
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     try:

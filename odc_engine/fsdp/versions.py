@@ -1,4 +1,4 @@
-"""Versions of weights, which tell of most changes and cost nothing; and their bits, which tell of all."""
+"""Detect changed weights: version counters find most changes at no cost, and comparing bits finds all."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class WeightVersions:
-    """As they are when this is made. `steps`: of optimizers with a state since then."""
+    """The versions of weights at construction. `steps`: optimizers with state that have stepped since."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self._units = units
@@ -21,7 +21,7 @@ class WeightVersions:
         self._stepped, self.steps = False, 0
 
     def step(self, optimizer: Optimizer, *, unchanged: bool) -> None:
-        """`unchanged`: weights have the same bits as before, whatever their versions say."""
+        """Note a step. `unchanged`: weights have the same bits as before, whatever their versions are."""
         self.steps += bool(optimizer.state)
         if unchanged:
             self._sharded = [_sharded(unit) for unit in self._units]
@@ -32,15 +32,15 @@ class WeightVersions:
         return self._stepped or self._sharded[unit.index] != _sharded(unit)
 
     def changed_whole(self, unit: Unit) -> Iterator[str]:
-        """Names of the parameters whose whole copy somebody has changed. FSDP2's gathers do not count."""
+        """Return the parameters whose whole copy was changed by other code than FSDP2's gathers."""
         for piece, noted, now in zip(unit.pieces, self._whole[unit.index], _whole(unit), strict=True):
             if now != noted:
                 yield piece.name
 
 
 def _sharded(unit: Unit) -> list[tuple[int, int, int]]:
-    """An operation on a DTensor counts in the DTensor alone, one on its local tensor in that alone. Loading by
-    assignment puts another DTensor in its place."""
+    """Return versions of the DTensor and of its local tensor: an operation counts in one of them only. Loading by
+    assignment replaces the DTensor."""
     return [(id(p := piece.parameter), p._version, piece.local._version) for piece in unit.pieces]
 
 
@@ -49,7 +49,7 @@ def _whole(unit: Unit) -> list[int]:
 
 
 def packed(unit: Unit, like: Tensor) -> Tensor:
-    """A unit's shard as it is now."""
+    """Return a unit's current shard, packed."""
     out = torch.empty_like(like)
     pack(unit, out)
     return out
@@ -64,5 +64,5 @@ def equal(one: Tensor, other: Tensor) -> bool:
 
 
 def no_rate(optimizer: Optimizer) -> bool:
-    """Whether it steps with a learning rate of nothing."""
+    """Whether the optimizer steps with learning rate 0."""
     return all("lr" in group and float(group["lr"]) == 0 for group in optimizer.param_groups)

@@ -1,1 +1,2 @@
-"""What a run that trains anyway loses: lengths and seconds of every microbatch as lines of JSON, and a word on it."""
+"""Watch a training run: write lengths and seconds of every microbatch as JSON lines, and print how much time ranks
+wait."""

@@ -1,4 +1,4 @@
-"""Lengths of the samples in a batch that a model is given, without waiting for a GPU."""
+"""Read the lengths of samples from a model's batch, without waiting for a GPU."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,7 +13,7 @@ IGNORED = -100
 
 
 def holding(batch: Mapping[str, Any]) -> Holding:
-    """What to ask later, when the device has come so far. On a processor it is known at once."""
+    """Return a call that gives the lengths later, when the GPU has copied them. On a CPU they are known at once."""
     given = {name: batch.get(name) for name in ("attention_mask", "position_ids", "labels", "seq_lengths", *BORDERS)}
     kept = {name: _copied(value) for name, value in given.items() if value is not None}
     rows, width = _shape(batch)
@@ -24,7 +24,7 @@ def holding(batch: Mapping[str, Any]) -> Holding:
 
 
 def _copied(value: Any) -> Any:
-    """On the host, some time: a copy to pinned memory waits for nothing."""
+    """Copy to the host asynchronously, into pinned memory."""
     if not isinstance(value, Tensor) or not value.is_cuda:
         return value
     here = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True)
@@ -61,7 +61,7 @@ def _flat(told: Any) -> list[int]:
 
 
 def _flat_rows(value: Any, rows: int, width: int) -> Tensor | None:
-    """None where it is of another form, such as a mask of pairs or positions in three dimensions."""
+    """Return lengths per row, or None for other forms, such as masks of pairs or 3-D positions."""
     if not isinstance(value, Tensor):
         return None
     value = value[None] if value.dim() == 1 else value
@@ -70,7 +70,7 @@ def _flat_rows(value: Any, rows: int, width: int) -> Tensor | None:
 
 
 def _labelled(labelled: Tensor) -> tuple[int, ...]:
-    """A row ends with its last label where nothing else tells."""
+    """Take the last label as a row's end if nothing else tells it."""
     places = torch.arange(1, labelled.shape[1] + 1, device=labelled.device).expand_as(labelled)
     return tuple(n for n in places.where(labelled, 0).amax(dim=1).tolist() if n)
 
@@ -80,7 +80,7 @@ def _counted(real: Tensor) -> tuple[int, ...]:
 
 
 def _segments(real: Tensor, positions: Tensor) -> tuple[int, ...]:
-    """Tokens of each sample: a row's, or, where positions begin anew inside it, those from there on."""
+    """Return the tokens of each sample: a row's, or of each part where positions restart inside the row."""
     starts = torch.zeros_like(real)
     starts[:, 0] = True
     starts[:, 1:] = (positions[:, 1:] <= positions[:, :-1]) & real[:, 1:] & real[:, :-1]

@@ -1,9 +1,8 @@
-"""A callback for the Trainer of transformers and those of TRL. It looks on, and changes nothing.
+"""A callback for the Trainer of transformers and those of TRL. It only observes.
 
     trainer.add_callback(odc_engine.watch("runs/watched"))
 
-A microbatch is from the model's forward pass to the end of its backward pass. What a batch holds is read off what the
-model is given.
+A microbatch lasts from the model's forward to the end of its backward. Its lengths are read from the model's inputs.
 """
 
 import time
@@ -22,12 +21,13 @@ from odcsim.errors import InputError
 
 
 def watch(folder: Path | str, *, every: int = 20) -> "WatchCallback":
-    """Lengths and seconds of every rank's microbatches into `folder`; rank 0 says a line every so many steps."""
+    """Write lengths and seconds of every rank's microbatches to `folder`; rank 0 prints a summary every so many
+    steps."""
     return WatchCallback(folder, every)
 
 
 class WatchCallback:
-    """Hears all that a Trainer tells a callback; of most it makes nothing."""
+    """Receives all events of a Trainer, and ignores most."""
 
     def __init__(self, folder: Path | str, every: int = 20) -> None:
         self._folder, self._every = folder, every
@@ -37,7 +37,7 @@ class WatchCallback:
         self._in_step = False
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Transformers is not asked for the names of its events, so that nothing here needs it."""
+        """Ignore all other events. Their names are not asked of transformers, so that this file does not need it."""
         if name.startswith("on_"):
             return lambda *_, **__: None
         raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
@@ -59,7 +59,7 @@ class WatchCallback:
         self._load()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """The step's batches are there."""
+        """Note that the step's batches are loaded."""
         if self._watcher:
             self._watcher.note_loader(time.perf_counter() - self._since)
             self._in_step = True
@@ -78,7 +78,7 @@ class WatchCallback:
             self._load()
 
     def on_log(self, *_: Any, **__: Any) -> None:
-        """Whatever a Trainer does between steps is over: from here on it loads."""
+        """Note that the Trainer's work between steps is over: from here on it loads data."""
         if self._watcher and not self._in_step:
             self._load()
 
@@ -103,7 +103,7 @@ class WatchCallback:
             self._watcher = None
 
     def _enter(self, model: nn.Module, args: tuple[Any, ...], batch: Mapping[str, Any]) -> None:
-        """A pass forward that is asked for nothing, as of a reference, is none of a microbatch's."""
+        """Begin a microbatch. A forward without gradients, such as a reference model's, does not count."""
         del model
         if self._watcher and self._in_step and torch.is_grad_enabled():
             named = {"input_ids": args[0]} if args and isinstance(args[0], Tensor) else {}
@@ -119,7 +119,7 @@ class WatchCallback:
                 return
 
     def _backward(self, gradient: Tensor) -> None:
-        """A backward pass begins; when it ends the microbatch does."""
+        """Note that backward begins; the microbatch ends with it."""
         del gradient
         Variable._execution_engine.queue_callback(self._end)
 
@@ -129,7 +129,7 @@ class WatchCallback:
 
 
 class _Hook:
-    """Of a model that is copied or saved, the copy's does nothing."""
+    """A hook of a model. Its copy, when the model is copied or saved, does nothing."""
 
     def __init__(self, does: Callable[..., None] | None = None) -> None:
         self._does = does
@@ -147,7 +147,7 @@ _WATCHED: weakref.WeakKeyDictionary[nn.Module, WatchCallback] = weakref.WeakKeyD
 
 
 def _refuse(args: Any, model: nn.Module) -> None:
-    """What it cannot tell the time of."""
+    """Refuse models whose times cannot be measured."""
     where, fix = "odc_engine.watch", "take the callback away"
     if (devices := getattr(args, "n_gpu", 1)) > 1:
         fix = "start one process for each GPU, as torchrun does"
@@ -157,7 +157,7 @@ def _refuse(args: Any, model: nn.Module) -> None:
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
-    """Of what a model gives, those that a backward pass may begin at; the loss first."""
+    """Return the output tensors at which backward may begin; the loss first."""
     if isinstance(output, Tensor):
         if output.requires_grad:
             yield output

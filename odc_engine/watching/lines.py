@@ -1,4 +1,4 @@
-"""The watcher's file: a line for the run, then one for each step. A run that is killed leaves whole lines."""
+"""The watcher's file: one line for the run, then one per step. A killed run leaves only whole lines."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ def file_of(rank: int | str) -> str:
 
 
 def place() -> tuple[int, int]:
-    """This process's rank, and how many there are."""
+    """Return this process's rank, and the number of ranks."""
     dist = torch.distributed
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -33,9 +33,9 @@ def place() -> tuple[int, int]:
 
 
 def opened(folder: Path, rank: int, header: dict[str, Any]) -> tuple[Path, TextIO]:
-    """A file of its own in `folder`; where an earlier run has left one, in `folder-2`, `folder-3` and so on.
+    """Open a new file in `folder`; if an earlier run left one, in `folder-2`, `folder-3` and so on.
 
-    Ranks that find each other take the folder and the name of the run that the first of them to come here does.
+    Ranks with a process group use the folder and the run's name that the first of them chose.
     """
     if agreed := _agreed(folder):
         home, run = agreed
@@ -71,7 +71,7 @@ def _begun(home: Path, rank: int, header: dict[str, Any]) -> TextIO:
 
 
 def _agreed(folder: Path) -> tuple[Path, str] | None:
-    """By the store in which ranks find each other: nobody waits for anybody. None where there is no such store."""
+    """Return the common choice, through the process group's store, so that no rank waits. None without such a store."""
     dist = torch.distributed
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return None
@@ -86,7 +86,7 @@ def _agreed(folder: Path) -> tuple[Path, str] | None:
 
 
 def _named() -> str:
-    """A launcher's word for the run, which all of its processes have; else one of this process's own."""
+    """Return the launcher's name of the run, which all its processes share, else one of this process."""
     words = [os.environ.get(f"TORCHELASTIC_{word}", "") for word in ("RUN_ID", "RESTART_COUNT")]
     return "-".join(words) if words[0] not in ("", "none") else uuid.uuid4().hex
 

@@ -1,4 +1,5 @@
-"""A line on the last steps, from all ranks' files in the folder. Nobody meets for it, so nothing can hang."""
+"""Summarize the last steps in one line, from all ranks' files in the folder. Ranks do not synchronize, so nothing
+can hang."""
 
 import json
 from collections import Counter
@@ -9,15 +10,16 @@ from typing import Any
 
 from odc_engine.watching.lines import file_of
 
-EVEN = 50_000  # tokens from which on attention takes more than all else, as odcsim's costs have it
-ALIKE = 0.2  # seconds of one microbatch on all ranks: nearer than that, and they met in it
-MOST, FEWEST = 256, 3  # steps of ranks that are looked at, so that many ranks take no longer; and of each rank
-TOLD = 0.02  # a share of waiting from which on it has a reason
+EVEN = 50_000  # tokens above which attention takes more time than all else, in odcsim's cost model
+ALIKE = 0.2  # ranks whose seconds of a microbatch differ by less have synchronized in it
+MOST, FEWEST = 256, 3  # steps read over all ranks, so that many ranks take no longer; and per rank at least
+TOLD = 0.02  # share of waiting above which the line names a reason
 Line = Mapping[str, Any]
 
 
 class Teller:
-    """Reads what all ranks wrote since the last time. Files of ranks on other disks are not there, and it says so."""
+    """Reads what all ranks wrote since the last call. Files on other machines' disks are missing, and the line says
+    so."""
 
     def __init__(self, folder: Path, ranks: int, say: Callable[[str], None]) -> None:
         self._folder, self._ranks, self._say = folder, ranks, say
@@ -56,7 +58,7 @@ class Teller:
 
 
 def in_words(window: Mapping[int, Sequence[Line]], ranks: int) -> str:
-    """Of steps that all ranks here ran."""
+    """Describe steps that all ranks here ran."""
     seen = "" if len(window) == ranks else f" (of {len(window)} of {ranks} ranks)"
     every = [line for lines in window.values() for line in lines]
     loader = f"{_percent(sum(line['loader'] for line in every) / sum(line['seconds'] for line in every))} loader"
@@ -78,14 +80,15 @@ def _of(line: Line) -> Sequence[Line]:
 
 
 def cost(microbatch: Line) -> float:
-    """What it takes, in tokens, as odcsim's balancers take it where nothing is measured."""
+    """Return a microbatch's cost in tokens, by the cost model of odcsim's balancers without a profile."""
     lengths = microbatch["lengths"]
     padded = max(microbatch["computed"] - sum(lengths), 0)
     return float(sum(n + n * n / EVEN for n in lengths) + padded)
 
 
 def _waiting(window: Mapping[int, Sequence[Line]], *, measured: bool) -> float:
-    """Inside microbatches as measured, else as costs say; behind them, what a rank spends more than the quickest."""
+    """Return the share of waiting: inside microbatches as measured, else by the cost model; after them, what a rank
+    spends more than the fastest."""
     waited = total = 0.0
     for lines in zip(*window.values(), strict=True):
         tails = [_tail(line) for line in lines]
@@ -99,19 +102,19 @@ def _waiting(window: Mapping[int, Sequence[Line]], *, measured: bool) -> float:
 
 
 def _tail(line: Line) -> float:
-    """Seconds behind the last microbatch. What lies before and between them is the rank's own."""
+    """Seconds after the last microbatch. Time before and between microbatches is the rank's own."""
     ended = max((m["begin"] + m["seconds"] for m in _of(line)), default=line["seconds"])
     return max(0.0, float(line["seconds"] - ended))
 
 
 def _measured(rivals: Sequence[Line]) -> float:
-    """Who came last waited for nobody, and for bytes as long as all others."""
+    """Take the shortest wait as transfer time: the last rank waited for none, and for bytes as long as the others."""
     waited = [m["waited"] for m in rivals]
     return float(sum(waited) - (len(waited) * min(waited) if len(waited) > 1 else 0.0))
 
 
 def _by_cost(rivals: Sequence[Line], ranks: int) -> float:
-    """All take as long as the longest where they meet in a microbatch, which their seconds show."""
+    """If ranks synchronize in a microbatch, which equal seconds show, all take as long as the slowest."""
     seconds, costs = [m["seconds"] for m in rivals], [cost(m) for m in rivals]
     if len(rivals) < ranks or max(seconds) - min(seconds) > ALIKE * max(seconds):
         return 0.0
@@ -119,7 +122,8 @@ def _by_cost(rivals: Sequence[Line], ranks: int) -> float:
 
 
 def _reason(window: Mapping[int, Sequence[Line]], waiting: float) -> str:
-    """Who had the longest where lengths explain at least half of it, else who waited least."""
+    """Name the rank with the longest microbatches if lengths explain at least half of the waiting, else the one that
+    waited least."""
     if waiting < TOLD or len(window) == 1:
         return ""
     if _waiting(window, measured=False) < waiting / 2:

@@ -1,4 +1,4 @@
-"""Times of what a device does, taken without waiting for it."""
+"""Take the times of a device's work without waiting for it."""
 
 import os
 import time
@@ -16,15 +16,15 @@ class Ticking(Protocol):
     device: str
 
     def mark(self) -> Any:
-        """Now, or when the device comes here."""
+        """Return a mark for now; on a GPU, for when its stream gets here."""
 
     def ready(self, mark: Any) -> bool:
-        """Whether the device has come there."""
+        """Whether the device has reached the mark."""
 
     def seconds(self, begin: Any, end: Any) -> float: ...
 
     def waited(self, begin: Any, end: Any) -> float | None:
-        """How long of that nothing was done; None: not told."""
+        """Return for how long nothing was done in between; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,10 @@ class ThreadMark:
 
 
 class ThreadTicking:
-    """A processor's. Who waits for others sleeps: neither on a core nor in line for one.
+    """Times on a CPU. A thread that waits for other ranks sleeps: it neither has a core nor queues for one.
 
-    With more threads than cores a thread also sleeps for the others of its own operator, so nothing is told then.
+    With more threads than cores a thread also sleeps for the others of its own operator, so that nothing is reported
+    then.
     """
 
     device = "cpu"
@@ -59,7 +60,7 @@ class ThreadTicking:
 
 
 def _processes() -> int:
-    """Of this run, on this machine."""
+    """Count this run's processes on this machine."""
     if "LOCAL_WORLD_SIZE" in os.environ:
         return int(os.environ["LOCAL_WORLD_SIZE"])
     there = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -67,7 +68,8 @@ def _processes() -> int:
 
 
 class StreamTicking:
-    """A GPU's: events in its stream. Waiting for others is a kernel there like any other, and not told."""
+    """Times on a GPU: events in its stream. Waiting for other ranks is a kernel like any other there, and not
+    reported."""
 
     device = "cuda"
 

@@ -1,13 +1,13 @@
-"""Watches a loop of somebody's own.
+"""Watch your own training loop.
 
     watcher = odc_engine.Watcher("runs/watched")
     ...
-        with watcher.microbatch(lengths):  # of the samples in it
+        with watcher.microbatch(lengths):  # of its samples
             model(batch).backward()
         ...
-        watcher.step()  # after the optimizer's
+        watcher.step()  # after optimizer.step()
 
-What lies between a step and the next one's first microbatch, such as an evaluation, is not counted.
+Time between a step and the next one's first microbatch, such as an evaluation, is not counted.
 """
 
 import atexit
@@ -38,12 +38,12 @@ class _Span:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A step that is not over, or whose device has not come so far."""
+    """A step that is not over, or that the GPU has not finished."""
 
     begin: float
     first: Any
     collected: float
-    before: float = 0.0  # seconds of a loader, ahead of `first`
+    before: float = 0.0  # seconds of the data loader before `first`
     loader: float = 0.0
     spans: list[_Span] = field(default_factory=list)
     number: int = 0
@@ -52,7 +52,8 @@ class _Open:
 
 
 class Watcher:
-    """Lengths and seconds of this rank's microbatches into `folder`. Rank 0 says a line `every` so many steps, or 0."""
+    """Write lengths and seconds of this rank's microbatches to `folder`. Rank 0 prints a summary every `every`
+    steps; 0 prints none."""
 
     def __init__(self, folder: Path | str, *, every: int = 20, trainer: str = "own loop") -> None:
         self._folder, self._every, self._trainer = Path(folder), every, trainer
@@ -62,13 +63,13 @@ class Watcher:
         self._step: _Open | None = None
         self._left: deque[_Open] = deque()
         self._number = 0
-        self._aside = 0.0  # seconds of a loader that the next step begins with
+        self._aside = 0.0  # seconds of the data loader for the next step
         self._over = False
         self._collections = _Collections()
         atexit.register(self.close)
 
     def open(self) -> None:
-        """Begins the file, or refuses. From here on nothing that fails in watching ends the run."""
+        """Create the file, or raise. After this, no error in watching ends the run."""
         if self._file is None and not self._over:
             rank, ranks = lines.place()
             about = lines.header(rank, ranks, self._trainer, self._ticks.device)
@@ -78,7 +79,7 @@ class Watcher:
 
     @contextmanager
     def safely(self) -> Iterator[None]:
-        """What fails in it ends the watching, with a line."""
+        """Stop watching at an error, and print it."""
         try:
             yield
         except Exception as error:
@@ -91,7 +92,7 @@ class Watcher:
 
     @contextmanager
     def microbatch(self, lengths: Sequence[int], computed: int | None = None) -> Iterator[None]:
-        """Around a forward and a backward pass. `computed`: tokens with padding, where there is some."""
+        """Time a forward and a backward pass. `computed`: tokens with padding, if there is any."""
         held = tuple(int(n) for n in lengths)
         self.begin_microbatch(lambda: (held, computed or sum(held)))
         try:
@@ -102,7 +103,7 @@ class Watcher:
         self.end_microbatch()
 
     def loaded(self, loader: Iterable[Item]) -> Iterator[Item]:
-        """What a loader gives, where its seconds shall be counted, too."""
+        """Yield the loader's batches, and count its seconds."""
         them = iter(loader)
         while True:
             since = time.perf_counter()
@@ -114,7 +115,7 @@ class Watcher:
             yield item
 
     def step(self, number: int | None = None) -> None:
-        """A step of the optimizer is over: its line is written, on a GPU as soon as it has come so far."""
+        """End an optimizer step: its line is written, on a GPU as soon as its work is done."""
         self._number = self._number + 1 if number is None else number
         if (step := self._step) is None or not step.spans:
             self._step = None
@@ -138,11 +139,11 @@ class Watcher:
                 self._aside = 0.0
 
     def drop_step(self) -> None:
-        """What has begun is none: it is forgotten."""
+        """Forget the step that has begun."""
         self._step, self._aside = None, 0.0
 
     def note_loader(self, seconds: float) -> None:
-        """Of the step that has begun, else of the next one."""
+        """Add loader seconds to the current step, or to the next one."""
         if self._step:
             self._step.loader += seconds
         else:
@@ -156,18 +157,18 @@ class Watcher:
                 self._step.spans.append(_Span([holding], self._ticks.mark()))
 
     def widen_microbatch(self, holding: Holding) -> None:
-        """The open one holds this, too."""
+        """Add samples to the open microbatch."""
         if self._step:
             self._step.spans[-1].holdings.append(holding)
 
     def end_microbatch(self) -> None:
-        """Of the one that is open, if one is."""
+        """End the open microbatch, if there is one."""
         with self.safely():
             if self._step and self._step.spans and self._step.spans[-1].end is None:
                 self._step.spans[-1].end = self._ticks.mark()
 
     def drop_microbatch(self) -> None:
-        """The open one has failed, and is none."""
+        """Forget the open microbatch, which has failed."""
         if self.in_microbatch and self._step:
             self._step.spans.pop()
         if self._step and not self._step.spans:
@@ -178,7 +179,7 @@ class Watcher:
         return bool(self._step and self._step.spans and self._step.spans[-1].end is None)
 
     def close(self) -> None:
-        """Writes what is left. At the latest when the program ends."""
+        """Write what is left. Called at the latest when the program ends."""
         atexit.unregister(self.close)
         self._collections.close()
         with self.safely():
@@ -224,7 +225,7 @@ class Watcher:
 
 
 class _Collections:
-    """Seconds of Python's garbage collection."""
+    """Measures the seconds of Python's garbage collection."""
 
     def __init__(self) -> None:
         self.seconds, self._since = 0.0, 0.0

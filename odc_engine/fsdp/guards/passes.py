@@ -43,8 +43,8 @@ class PassesInOrder(Guard):
 
 
 class UnfinishedPasses(Guard):
-    """A pass that ended in an exception is mended where nothing of it has left this device, else nobody can tell what
-    the sums have of it."""
+    """Reset FSDP2 after a pass that raised before it pushed anything; otherwise refuse, since the sums may have a
+    part of it."""
 
     def before_pass(self) -> Refusals:
         yield from self._interrupted()

@@ -1,1 +1,1 @@
-"""Optimizers of a model's parameters: when they step, and what their steps do where they are attached."""
+"""Optimizers of a model's parameters: detect their steps, and settle and publish around steps of attached ones."""

@@ -1,14 +1,14 @@
-"""Optimizers of a loop that nobody wrote for on-demand: their steps settle before and publish after.
+"""Attach optimizers, so that a standard training loop works on demand: steps settle before and publish after.
 
     odc.attach(optimizer)
     for minibatch in data:
         for batch in my_share(minibatch):
             loss(model, batch).backward()
-        clip_grad_norm_(model.parameters(), 1.0)   # whoever looks at gradients settles, too
+        clip_grad_norm_(model.parameters(), 1.0)   # reading a gradient settles, too
         optimizer.step()
         optimizer.zero_grad()
 
-Gradients stay until zero_grad(), as without any engine, and are not added to those of the next minibatch.
+Gradients stay until zero_grad(), as without the engine, and are not added to those of the next minibatch.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,21 +28,21 @@ from odcsim.errors import InputError
 
 
 class Meetings(Protocol):
-    """What an OnDemand does where all devices meet."""
+    """The synchronizing calls of an OnDemand."""
 
     def meet_to_settle(self, *, by_a_look: bool) -> None: ...
 
     def renew(self, *, keep: bool) -> None:
-        """Publish."""
+        """Publish. `keep`: leave `.grad` as it is."""
 
 
 class Attachment:
-    """The optimizers attached, and what they have stepped with."""
+    """The attached optimizers, and which of them have stepped."""
 
     def __init__(self, loop: Loop, meetings: Meetings) -> None:
         self._loop, self._meetings = loop, meetings
         self._optimizers: list[Optimizer] = []
-        self._begun: set[int] = set()  # whoever has stepped before, and has the state that it will have
+        self._begun: set[int] = set()  # optimizers that have stepped before, and so have their state
         self._opened, self.closed = ExitStack(), False
 
     def attach(self, optimizers: Sequence[Optimizer]) -> None:
@@ -72,7 +72,7 @@ class Attachment:
                 raise InputError("an optimizer has none of the model's parameters", fix="attach the model's own")
 
     def before_step(self, optimizer: Optimizer, closure: object) -> bool:
-        """Whether it is attached: then gradients are there now."""
+        """Settle if the optimizer is attached, so that gradients are there."""
         if not any(optimizer is each for each in self._optimizers):
             return False
         if closure is not None:
@@ -82,13 +82,14 @@ class Attachment:
         return True
 
     def _has_gradients(self, optimizer: Optimizer) -> bool:
-        """Whether it steps with those of the step before, or with what somebody has laid there."""
+        """Whether it steps with gradients of the last step, or with those that the user has set."""
         own = {id(piece.parameter) for unit in self._loop.units for piece in unit.trainable}
         every = (p.grad for group in optimizer.param_groups for p in group["params"] if id(p) in own)
         return any(gradient is not None and not isinstance(gradient, PendingGradient) for gradient in every)
 
     def after_step(self, optimizer: Optimizer, *, empty: bool) -> None:
-        """The last of them publishes. `empty`: with nothing, before anything was settled: it ends no minibatch."""
+        """Publish after the last attached optimizer's step. `empty`: a step without gradients before settle(), which
+        ends no minibatch."""
         if any(optimizer is each for each in self._optimizers):
             self._begun.add(id(optimizer))
             if not empty:
@@ -105,12 +106,12 @@ class Attachment:
         return self._loop.minibatch.pushes > 0
 
     def _loaded(self, *_: object) -> None:
-        """Into the whole model. In the middle of a minibatch the step that ends it publishes."""
+        """Publish after loading into the whole model. Inside a minibatch, the step that ends it publishes."""
         if not self._settled and not self._pushed:
             self._meetings.renew(keep=True)
 
     def _first_state(self, optimizer: Optimizer, give: Callable[[], None]) -> None:
-        """An optimizer's state is saved or loaded."""
+        """Create an optimizer's state, which is about to be saved or loaded."""
         own = any(optimizer is each for each in self._optimizers) and id(optimizer) not in self._begun
         laid = own and not self._settled and not self._pushed and self._loop.minibatch.pending.take_up()
         give()
@@ -131,7 +132,8 @@ class Attachment:
             self._loop.minibatch.pending.lay_all()
 
     def _look(self) -> None:
-        """Somebody reads a gradient that is on its way. Everybody does, or they disagree where they meet."""
+        """Settle because somebody reads a pending gradient. All ranks must do so, or the next synchronization
+        raises."""
         if not in_backward() and not self._settled:
             self._meetings.meet_to_settle(by_a_look=True)
             self._loop.minibatch.look()
@@ -143,7 +145,7 @@ class Attachment:
 
 
 def _uncover(optimizer: Optimizer) -> None:
-    """Take the zero_grad of who has closed off an optimizer, unless somebody else's lies on it."""
+    """Restore the zero_grad of an optimizer, unless another wrapper has been put over ours."""
     top: Any = optimizer.zero_grad
     while isinstance(top, partial) and isinstance(at := getattr(top, "laid_by", None), Attachment) and at.closed:
         top = top.args[0]

@@ -1,7 +1,7 @@
-"""Optimizers that have no state yet when torch.distributed.checkpoint saves or loads it.
+"""Create the state of optimizers when torch.distributed.checkpoint saves or loads it before the first step.
 
-It has them step with nothing, but for those that have gradients: a state of nothing is saved for these, and nothing is
-loaded where that is what to load into. What stands in `.grad` for gradients of a minibatch that has not begun is none.
+torch makes such an optimizer step with zero gradients, unless it has gradients: then it saves an empty state, and loads
+nothing into it. So pending gradients of a minibatch that has not begun are put aside.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _NAME = "_init_optim_state"  # FSDP2's users have no other way to a state that i
 
 
 def aside_of_first_states(aside: Callable[[Optimizer, Callable[[], None]], None]) -> Callable[[], None]:
-    """Have `aside` called with an optimizer and what gives it its state. Returns what ends that."""
+    """Call `aside` with an optimizer and the call that creates its state. Returns a call that ends this."""
     from torch.distributed.checkpoint import state_dict as checkpoint
 
     usual: Any = getattr(checkpoint, _NAME, None)

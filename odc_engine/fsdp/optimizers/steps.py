@@ -1,4 +1,4 @@
-"""Optimizers of the model's parameters, whoever made them: none steps with gradients that are on their way."""
+"""Watch all optimizers of the model's parameters: none may step with pending gradients."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,8 +12,8 @@ from odcsim.errors import InputError
 
 
 class Steps:
-    """`before` and `after` are called for each step of an optimizer that has one of the units' parameters; `before` is
-    given the step's closure, too."""
+    """Calls `before` and `after` around each step of an optimizer that has parameters of the units; `before` also
+    gets the step's closure."""
 
     def __init__(
         self, loop: Loop, before: Callable[[Optimizer, object], None], after: Callable[[Optimizer], None]

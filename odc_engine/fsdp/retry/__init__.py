@@ -1,1 +1,1 @@
-"""A microbatch that runs out of memory, in halves."""
+"""Retry a microbatch that ran out of memory, in halves."""

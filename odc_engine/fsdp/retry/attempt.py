@@ -1,4 +1,4 @@
-"""One attempt at a microbatch, or at a part of one."""
+"""One attempt at a microbatch or a part of it."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Batch = TypeVar("Batch")
 
 
 class Attempt:
-    """`muted`: units whose gradients of all its samples have gone to their owners."""
+    """`muted`: units whose gradients, of all samples, have already been pushed."""
 
     def __init__(self, muted: frozenset[int]) -> None:
         self._muted = muted
@@ -34,7 +34,7 @@ class Attempt:
         self._forwards[unit.index] += 1
 
     def mutes(self, unit: Unit) -> bool:
-        """Asked at each push."""
+        """Return whether a push has to be skipped."""
         if self._in_forward:
             raise InputError("a backward pass inside the loss that retry() is given", fix="leave backward to retry()")
         self._pushed[unit.index] += 1

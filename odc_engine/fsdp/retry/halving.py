@@ -1,4 +1,4 @@
-"""A microbatch in two, by samples."""
+"""Split a microbatch in two, by samples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,8 @@ WAY_OUT = "shorten samples, use more devices, or give retry() a `halve` of your 
 
 
 def halved(batch: Any) -> tuple[Any, Any]:
-    """A tensor's rows, a sequence's entries, those of each value of a dict, or the samples of a Packed."""
+    """Return two halves of a batch: a tensor's rows, a sequence's entries, those of each value of a dict, or the
+    samples of a Packed."""
     if isinstance(batch, Packed):
         return _packed(batch)
     if isinstance(batch, Mapping):

@@ -1,9 +1,9 @@
-"""A microbatch that runs out of memory is halved and goes on; peers see nothing of it.
+"""Halve a microbatch that runs out of memory, and continue; other ranks notice nothing.
 
-Gradients leave a device unit by unit, so a pass that fails has pushed those of some units already: whole ones, of the
-whole microbatch. They stay. The halves push for the other units alone, and the sums are those of the microbatch
-unsplit. That holds where a microbatch has one forward pass, one backward pass, and the same numbers in both attempts:
-anything else is refused once a gradient is on its way.
+Gradients are pushed unit by unit, so a backward that fails has already pushed some units, each with the gradients of
+the whole microbatch. These stay. The halves push the other units only, and the sums equal those of the whole
+microbatch. This needs one forward and one backward per microbatch, and the same numbers in both attempts: anything else
+is refused once a gradient was pushed.
 """
 
 import gc
@@ -23,7 +23,7 @@ Batch = TypeVar("Batch")
 
 
 class Retry:
-    """`_attempt`: the one that runs now, if any."""
+    """`_attempt`: the current one, if any."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -32,7 +32,7 @@ class Retry:
     def run(
         self, loss: Callable[[Batch], Tensor], batch: Batch, halve: Callable[[Batch], tuple[Batch, Batch]]
     ) -> Tensor:
-        """Forward and backward of a microbatch. Its loss, detached."""
+        """Run forward and backward of a microbatch. Returns its loss, detached."""
         if not all(unit.group.reduces for unit in self._loop.units):
             raise InputError("retry() while gradients are kept back", fix="set_requires_gradient_sync(True) before it")
         given = self._loop.minibatch.given
@@ -60,7 +60,7 @@ class Retry:
         try:
             return attempt.run(loss, batch)
         except torch.OutOfMemoryError:
-            pass  # out of the handler its frames, and the tensors in them, are free
+            pass  # after the handler, its frames and their tensors are freed
         given.wait_for_all()
         new = frozenset(given.count - before)
         self._refuse(attempt, state, pushed=bool(new))
@@ -70,16 +70,16 @@ class Retry:
         return first + second
 
     def use(self, unit: Unit) -> None:
-        """FSDP2 wants a unit whole. What was gathered ahead for a pass has been counted then."""
+        """Note that FSDP2 needs a unit whole. A prefetched gather was counted when it began."""
         if self._attempt is not None and unit.group.phase == "FORWARD" and not unit.group.ahead:
             self._attempt.forward(unit)
 
     def mutes(self, unit: Unit) -> bool:
-        """Whether the gradients of a unit are with their owners already."""
+        """Whether the gradients of a unit have already been pushed."""
         return self._attempt is not None and self._attempt.mutes(unit)
 
     def _refuse(self, attempt: Attempt, state: State, pushed: bool) -> None:
-        """Raise where the halves would not bring what is missing."""
+        """Raise if the halves would not give the missing gradients."""
         if self._loop.minibatch.deferred:
             raise torn("out of memory with gradients that earlier microbatches have kept back")
         if (name := state.changed_buffer(self._loop.model)) is not None:
@@ -94,7 +94,7 @@ class Retry:
 
 
 def alone(loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
-    """On one device, whose gradients are in `.grad` before anybody could mute them."""
+    """Run on a single rank, where gradients go to `.grad` at once and a push cannot be skipped."""
     return backward(loss(batch))
 
 

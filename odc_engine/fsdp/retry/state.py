@@ -1,11 +1,11 @@
-"""What a forward or backward pass changes beside gradients: random numbers are drawn, buffers written."""
+"""Save what forward and backward change besides gradients: random number generators and buffers."""
 
 import torch
 from torch import Tensor, nn
 
 
 class State:
-    """What a pass that fails must have left as it was."""
+    """State to restore after a pass that failed."""
 
     def __init__(self, model: nn.Module) -> None:
         self._random = random_states()
