@@ -1,4 +1,5 @@
-"""From a schedule file and options to the job that every device is told. Without torch, so that refusals are quick."""
+"""Combine a schedule file and options into the job that every rank runs. Works without torch, so that refusals are
+quick."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,7 @@ from odcsim.schedule import Schedule, ScheduleFile
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run, as every device is told."""
+    """One run of the engine, the same for every rank."""
 
     schedules: tuple[Schedule, ...]
     cost: Cost  # sizes and the recipe, and the seconds that emulated compute waits
@@ -37,7 +38,7 @@ class Job:
 
     @property
     def use(self) -> Use:
-        """What the backend has to know of it, on this machine."""
+        """Return what the backend has to know of the job on this machine."""
         place = started()
         return Use(
             devices=place.here if place else self.devices,
@@ -48,14 +49,14 @@ class Job:
 
     @property
     def recipe(self) -> Recipe:
-        """As it is run."""
+        """The recipe as it is run."""
         return self.cost.ran
 
     def program(self, microbatches: int) -> Program:
         return self.cost.program(microbatches)
 
     def program_of(self, schedule: Schedule) -> Program:
-        """Long enough for whoever takes the whole queue."""
+        """Return a program long enough for a rank that takes the whole queue."""
         return self.program(max(schedule.microbatches) + len(schedule.queue))
 
 
@@ -72,9 +73,10 @@ def job_of(
     device: str = backends.USUAL.device,
     **choices: Any,
 ) -> Job:
-    """Emulated compute needs seconds, and takes `cluster`'s luck and slow devices; real compute takes its own.
+    """Build a job. Emulated compute needs step times, and uses `cluster`'s noise and slow devices; real compute ignores
+    them.
 
-    `choices`: of the recipe, `sync="collective"`.
+    `choices`: fields of the recipe, such as `sync="collective"`.
     """
     _refuse_gangs(file)
     model, recipe = catalog.model(file.header.model), recipe_of(choices).sharded("full")
@@ -105,14 +107,15 @@ def _check_nodes(recipe: Recipe, devices_per_node: int | None) -> None:
 
 
 def check_job(file: ScheduleFile, job: Job) -> None:
-    """Refuse what would hang or cannot run anywhere."""
+    """Raise if the job would hang, or cannot run on any machine."""
     backends.check(job.backend, job.recipe)
     for number, schedule in enumerate(file.schedules):
         check_counts(job.recipe.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
 
 
 def check_model(shape: Model) -> None:
-    """Only what this decoder really computes: another shape's measurements would carry its name without its cost."""
+    """Raise if the engine's decoder cannot compute this model: measurements would carry its name with another
+    model's cost."""
     odd = {
         "mixture of experts": shape.experts,
         "sliding windows": shape.window_layers,
@@ -151,7 +154,7 @@ def _profile(model: Model, gpu: str | None, devices: int, path: str | None, reci
 
 
 def _machine(devices: int, path: str | None, emulate: bool) -> Cluster:
-    """Transfers are real here, so nothing of the cluster is used but what changes compute."""
+    """Return the cluster for emulated compute. Transfers are real, so that only what changes compute is used."""
     here = Cluster(devices, devices, 1.0, 1.0, devices)
     if path is None:
         return here

@@ -1,7 +1,7 @@
-"""One microbatch as tensors: samples laid end to end, each token with its target and what its loss counts for.
+"""One microbatch as tensors: packed samples, each token with its target and its loss weight.
 
-Weights are normalised over the whole minibatch, never over a microbatch, so losses and gradients of all microbatches
-of all devices are simply added up and the result does not depend on which sample ran where.
+Weights are normalized over the whole minibatch, never over a microbatch, so that losses and gradients of all
+microbatches on all ranks are simply added up, and the result does not depend on which sample ran where.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ NO_TARGET = -100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """The samples of one microbatch, end to end."""
+    """The packed samples of one microbatch, end to end."""
 
     tokens: Tensor  # int64 [T]
-    targets: Tensor  # int64 [T]: the sample's next token; NO_TARGET where there is none or it carries no loss
-    weights: Tensor  # float64 [T]: what the loss at each position counts for; zero where there is no target
+    targets: Tensor  # int64 [T]: the sample's next token; NO_TARGET if there is none or it has no loss
+    weights: Tensor  # float64 [T]: weight of the loss at each position; zero without a target
     lengths: tuple[int, ...]  # of the samples, in order
 
     def to(self, device: torch.device | str) -> "Packed":
@@ -31,10 +31,10 @@ class Packed:
 
 
 def pack(samples: Sequence[Tensor], weights: Sequence[Tensor]) -> Packed:
-    """Lay samples end to end.
+    """Pack samples end to end, without padding.
 
-    A weight stands at the position that predicts, one before the token it is predicted for. So the last position of
-    a sample predicts nothing and counts for nothing, whatever weight it comes with.
+    A weight belongs to the position that predicts: one before the predicted token. So a sample's last position predicts
+    nothing, and its weight is ignored.
     """
     if not samples:
         raise InputError("a microbatch without samples", fix="a device without samples runs no microbatch")
@@ -52,15 +52,15 @@ def pack(samples: Sequence[Tensor], weights: Sequence[Tensor]) -> Packed:
 
 
 def token_mean(loss_tokens: Sequence[int]) -> tuple[float, ...]:
-    """What each loss token of each sample counts for, so that the sum is the mean over the minibatch's loss tokens."""
+    """Return the weight of each sample's loss tokens, so that the sum is the mean over the minibatch's loss tokens."""
     total = sum(loss_tokens)
     return tuple(1 / total if own else 0.0 for own in loss_tokens)
 
 
 def sample_mean(loss_tokens: Sequence[int]) -> tuple[float, ...]:
-    """What each loss token of each sample counts for, so that the sum is the mean over samples of each one's mean.
+    """Return the weight of each sample's loss tokens, so that the sum is the mean over samples of each sample's mean.
 
-    Samples without loss are not counted.
+    Samples without loss tokens are not counted.
     """
     carrying = sum(1 for own in loss_tokens if own)
     return tuple(1 / (carrying * own) if own else 0.0 for own in loss_tokens)
@@ -70,7 +70,7 @@ NORMALISE = {"token-mean": token_mean, "sample-mean": sample_mean}
 
 
 def loss_tokens(schedule: Schedule) -> tuple[int, ...]:
-    """Tokens of each sample that are predicted and carry loss: the last `loss` ones, or all but the first."""
+    """Count each sample's predicted tokens with loss: its last `loss` ones, or all but the first."""
     loss = schedule.loss or schedule.lengths
     return tuple(min(own, length - 1) for own, length in zip(loss, schedule.lengths, strict=True))
 
@@ -78,7 +78,8 @@ def loss_tokens(schedule: Schedule) -> tuple[int, ...]:
 def synthetic(
     schedule: Schedule, microbatch: Iterable[int], vocab: int, seed: int, normalise: str = "token-mean"
 ) -> Packed:
-    """Random tokens for one microbatch. A sample's tokens follow from the seed and its id alone, wherever it runs."""
+    """Return random tokens for one microbatch. A sample's tokens depend on the seed and its id only, not on where it
+    runs."""
     if normalise not in NORMALISE:
         raise InputError(f"unknown normalisation '{normalise}'", fix=nearest(normalise, list(NORMALISE)))
     counts = loss_tokens(schedule)

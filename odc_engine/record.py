@@ -1,6 +1,6 @@
-"""Keeps what one device did in one minibatch, as times of its program's steps.
+"""Record what one rank did in one minibatch, as times of its program's steps.
 
-Steps are told apart by what happens in them: a layer's second gather of a microbatch is the backward's.
+A step is identified by what it does: a layer's second gather in a microbatch belongs to backward.
 """
 
 import time
@@ -16,20 +16,22 @@ from odcsim.timeline import Floats
 
 
 class Recorder(Protocol):
-    """Told of everything that takes time beside compute."""
+    """Receives all events besides compute that take time."""
 
     def tick(self) -> float:
-        """The present time, as `done` wants it."""
+        """Return the present time, in the form that `done` takes."""
 
     def given(self, kind: str, unit: int) -> int:
-        """A transfer was given to its lane; the number that `done` shall call it by. Unit -1: between nodes, of all
-        units at once. Kind NODES: a unit that comes ahead of its use."""
+        """Note a transfer that was given to its lane. Returns the number to pass to `done`.
+
+        Unit -1: all units at once, between nodes. Kind NODES: a unit that is fetched before its use.
+        """
 
     def done(self, number: int, asked: float, had: float) -> None:
-        """From when on a transfer's lane could only wait or move bytes for it, and when it was done."""
+        """Note a transfer's end. `asked`: since when its lane could only wait for it or move its bytes."""
 
     def span(self, kind: str) -> AbstractContextManager[None]:
-        """A meeting or a publish, which the training loop itself waits for."""
+        """Time a synchronization or a publish, for which the training loop itself waits."""
 
 
 class Silence:
@@ -48,23 +50,23 @@ class Silence:
 
 
 class Clock:
-    """Seconds, as the machine counts them."""
+    """The machine's clock, in seconds."""
 
     def start(self) -> float:
-        """A minibatch begins: the time now."""
+        """Begin a minibatch, and return the present time."""
         return time.perf_counter()
 
     def tick(self) -> float:
-        """What `seconds` makes the present time of."""
+        """Return a mark of the present time, which `seconds` converts."""
         return time.perf_counter()
 
     def seconds(self, ticks: Floats) -> Floats:
-        """Times of ticks, which may be not a number."""
+        """Convert ticks to times, which may be NaN."""
         return ticks
 
 
 class MinibatchRecorder:
-    """Fills the times of one minibatch. Listens to the model's marks and to the transfers."""
+    """Fills in the times of one minibatch, from the model's marks and the transfers."""
 
     def __init__(self, program: Program, clock: Clock | None = None) -> None:
         self.program, self.clock = program, clock or Clock()
@@ -79,7 +81,7 @@ class MinibatchRecorder:
             self._steps[what, step.unit, step.microbatch].append(i)
 
     def _next(self, what: str, unit: int, microbatch: int) -> int:
-        """The next step of this kind that has not happened yet; -1 where the program has none (left)."""
+        """Return the next step of this kind that has not happened yet; -1 if the program has none (left)."""
         left = self._steps.get((what, unit, microbatch))
         return left.pop(0) if left else -1
 
@@ -107,13 +109,14 @@ class MinibatchRecorder:
         self.done(number, asked, self.tick())
 
     def open_microbatch(self, microbatch: int) -> None:
-        """A microbatch begins. The engine has no constant of its own that could be told from compute."""
+        """Begin a microbatch. Its overhead step takes no time: the engine cannot tell overhead from compute."""
         self.microbatch = microbatch
         number, now = self._next("overhead", -1, microbatch), self.tick()
         self.done(number, now, now)
 
     def times(self, start: float) -> tuple[Floats, Floats]:
-        """Times asked and had since `start`; steps that did not happen here pass in no time."""
+        """Return the times since `start` at which steps were asked for and done; steps that did not happen here take
+        no time."""
         asked, had = self.clock.seconds(self.asked) - start, self.clock.seconds(self.had) - start
         before = self.program.previous_in_lane()
         for i, step in enumerate(self.program.steps):

@@ -10,8 +10,8 @@
             optimizer.step()
             optimizer.zero_grad()
 
-Every device plans every minibatch by itself, from the same lengths and the same shuffle: nothing is sent, no sample is
-repeated or dropped, and what cannot be planned is an error on all of them.
+Every rank plans every minibatch itself, from the same lengths and the same shuffle: nothing is sent, no sample is
+repeated or dropped, and a minibatch that cannot be planned raises on all ranks.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,28 +30,29 @@ from odcsim.program import sync_named
 from odcsim.support.checked import numbers, whole_numbers
 
 Batch = TypeVar("Batch")
-REMEMBERED = 64  # shares that a loader may be ahead of the loop without planning them twice
+REMEMBERED = 64  # shares that a loader may read ahead of the loop without planning them twice
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one device runs of one minibatch."""
+    """One rank's part of one minibatch."""
 
     number: int  # of the minibatch in its epoch
-    microbatches: tuple[tuple[int, ...], ...]  # places in the dataset; () meets the others and runs nobody
-    weights: tuple[float, ...]  # what to multiply each microbatch's mean loss with
-    token_weight: float  # or its summed loss
-    tokens: int  # that the loss counts in the whole minibatch, for trainers that divide by such a number themselves
+    microbatches: tuple[tuple[int, ...], ...]  # indices into the dataset; () runs no sample, and only synchronizes
+    weights: tuple[float, ...]  # factor on each microbatch's mean loss
+    token_weight: float  # or factor on its summed loss
+    tokens: int  # loss tokens of the whole minibatch, for trainers that divide by it themselves
     samples: int  # of the whole minibatch
-    digest: str  # alike on all devices, as their plans are
+    digest: str  # of the plan, equal on all ranks
 
 
 class BalancedBatches(Sampler[list[int]]):
-    """Yields this device's microbatches, minibatch after minibatch. `over` tells where one ends and what losses weigh.
+    """Yields this rank's microbatches, minibatch after minibatch. `over` also says where a minibatch ends, and gives
+    loss weights.
 
-    `minibatch` counts samples per device between two optimizer steps; the last minibatch of an epoch may have less.
-    `loss` are the tokens of each sample that the loss counts (all but the first); `averaged`: whether the framework
-    takes the mean of the devices' gradients (FSDP and DDP as they come) or their sum (`OnDemand`).
+    `minibatch` counts samples per rank between two optimizer steps; the last minibatch of an epoch may have fewer.
+    `loss`: loss tokens of each sample (default: all but the first). `averaged`: whether the framework averages
+    gradients over ranks (stock FSDP and DDP) or sums them (`OnDemand`).
     """
 
     def __init__(
@@ -98,10 +99,11 @@ class BalancedBatches(Sampler[list[int]]):
             )
 
     def replan(self, weights: ArrayLike | None = None, speeds: ArrayLike | None = None) -> None:
-        """Costs of all samples and speeds of devices, for every iteration that starts from now on.
+        """Set costs of all samples and speeds of ranks, for iterations that start from now on.
 
-        A loader reads ahead, on each device as far as it likes. So costs never change under a running iteration:
-        leave the loop over `over` at the same minibatch on all devices, replan, and start another, which goes on there.
+        A loader reads ahead by another number of batches on each rank, so that costs never change within an iteration:
+        leave the loop over `over` at the same minibatch on all ranks, replan, and start another iteration, which
+        continues there.
         """
         count = len(self.lengths)
         self._weights = weigh(self.lengths) if weights is None else numbers("weight", weights, count)
@@ -109,7 +111,7 @@ class BalancedBatches(Sampler[list[int]]):
         self._planned: _Epoch | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Another shuffle, from its beginning; the epoch that is running goes on where it is."""
+        """Begin another shuffle, or continue the current epoch where it stopped."""
         if epoch != self.epoch:
             self._go_to(epoch, 0)
 
@@ -118,12 +120,12 @@ class BalancedBatches(Sampler[list[int]]):
         return (list(part) for number in rest for part in epoch.share(number).microbatches)
 
     def __len__(self) -> int:
-        """Microbatches that this device has left in this epoch. To know, it plans them all."""
+        """Return how many microbatches this rank has left in the epoch. It plans all of them."""
         rest = range(self.position, self.minibatches_per_epoch)
         return sum(len(self._now().share(number).microbatches) for number in rest)
 
     def minibatches(self) -> Iterator[Share]:
-        """This device's share of each minibatch that is left. One that was given out counts as done in the state."""
+        """Yield this rank's share of each remaining minibatch. A share that was yielded counts as done in the state."""
         epoch = self._now()
         for number in range(self.position, self.minibatches_per_epoch):
             share = epoch.share(number)
@@ -132,22 +134,22 @@ class BalancedBatches(Sampler[list[int]]):
             yield share
 
     def over(self, loader: Iterable[Batch]) -> Iterator[tuple[Share, Iterator[Batch]]]:
-        """Each share together with its microbatches as `loader` loads them."""
+        """Yield each share with its microbatches as `loader` loads them."""
         if getattr(loader, "batch_sampler", self) is not self:
             raise InputError("a loader of other batches", fix="give it this sampler as batch_sampler")
         loaded = iter(loader)
         for share in self.minibatches():
             own = _next(loaded, len(share.microbatches))
             yield share, own
-            for _ in own:  # what the loop left unread, so that the next minibatch starts where it should
+            for _ in own:  # skip what the loop did not read, so that the next minibatch starts at its first batch
                 pass
 
     def state_dict(self) -> dict[str, Any]:
-        """Where to go on: behind the last minibatch given out."""
+        """Return the position: after the last minibatch that was yielded."""
         return {"epoch": self.epoch, "minibatch": self.position, "digest": self._digest()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another sampler of the same data was. Costs, speeds and balancer may be others."""
+        """Continue at another sampler's position in the same data. Costs, speeds and balancer may differ."""
         if state["digest"] != (own := self._digest()):
             raise InputError(
                 f"state {state['digest']} of another sampler than {own}",
@@ -170,7 +172,7 @@ class BalancedBatches(Sampler[list[int]]):
 
 
 class _Epoch:
-    """One shuffle of the samples, planned with costs that stay as they are."""
+    """One shuffle of the samples, planned with fixed costs."""
 
     def __init__(
         self, batches: BalancedBatches, number: int, weights: NDArray[np.float64], speeds: ArrayLike | None
@@ -216,7 +218,7 @@ def _next(loaded: Iterator[Batch], count: int) -> Iterator[Batch]:
 
 
 def agree(digest: str) -> None:
-    """Meet, and fail on every device alike where any two have planned something else."""
+    """Synchronize, and raise on every rank if any two have different plans."""
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, digest)
     if len(set(told)) > 1:

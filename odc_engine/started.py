@@ -1,7 +1,7 @@
-"""Who started this process, where it was started as one of several: torchrun, or Slurm's srun.
+"""Detect whether torchrun or Slurm's srun started this process as one of several.
 
-Both tell by variables of the environment. Slurm sets some of them in the script of a batch job too, which is no task:
-that one has no step. A single task is nobody's peer, and starts its own.
+Both set environment variables. Slurm sets some of them in a batch script too, which is not a task: it has no step id. A
+single task has no peers, and starts its own.
 """
 
 import os
@@ -26,14 +26,15 @@ class Started:
         return self.here == self.size
 
     def fix(self, devices: int) -> str:
-        """How to have so many on one machine."""
+        """Return how to start so many ranks on one machine."""
         if self.by == "srun":
             return f"srun --nodes 1 --ntasks {devices}"
         return f"--nnodes 1 --nproc-per-node {devices}"
 
 
 def started(environment: Mapping[str, str] | None = None) -> Started | None:
-    """None where this process was started alone. Torchrun's word counts before Slurm's, under which it may run."""
+    """Return who started this process, None if it was started alone. Torchrun takes precedence over Slurm, under
+    which it may run."""
     env = os.environ if environment is None else environment
     if "RANK" in env and "WORLD_SIZE" in env:
         rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
@@ -54,7 +55,7 @@ def _by_srun(env: Mapping[str, str]) -> Started:
 
 
 def _tasks_here(env: Mapping[str, str], size: int) -> int:
-    """Slurm writes `2(x3),1`: two on each of three machines, one on the next."""
+    """Parse Slurm's tasks per node: `2(x3),1` means two on each of three machines, one on the next."""
     text = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE", "")
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
@@ -64,7 +65,7 @@ def _tasks_here(env: Mapping[str, str], size: int) -> int:
 
 
 def _first_host(env: Mapping[str, str]) -> str:
-    """Where device 0 is, unless the user says otherwise. Slurm writes `gpu[03-05,9],cpu1`."""
+    """Return the first host of Slurm's list, such as `gpu[03-05,9],cpu1`, unless MASTER_ADDR says otherwise."""
     if told := env.get("MASTER_ADDR"):
         return told
     first = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\])?([^,]*)", env.get("SLURM_STEP_NODELIST", ""))
@@ -72,7 +73,7 @@ def _first_host(env: Mapping[str, str]) -> str:
 
 
 def _port(env: Mapping[str, str]) -> int:
-    """The store's port: one for all tasks of a step, another one for the next step."""
+    """Return the store's port: the same for all tasks of a step, another one for the next step."""
     if "MASTER_PORT" in env:
         return _number(env, "MASTER_PORT")
     return 20000 + (_number(env, "SLURM_JOB_ID", 0) * 61 + _number(env, "SLURM_STEP_ID", 0)) % 12000

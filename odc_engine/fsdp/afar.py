@@ -49,7 +49,7 @@ def between_replicas(units: Sequence[Unit], size: int, machines: int) -> int:
 
 
 def costs(memory: PeerMemory, model: nn.Module, units: Sequence[Unit]) -> list[str]:
-    """Return lines to print if the user has not chosen the memory, or None if all ranks are on one machine."""
+    """Return lines to print if the user has not chosen the memory; none if all ranks are on one machine."""
     if not isinstance(memory, FarMemory) or memory.all_near:
         return []
     machines = list(dict.fromkeys(memory.every_near))

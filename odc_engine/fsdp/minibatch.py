@@ -68,7 +68,7 @@ class Minibatch:
 
     @property
     def interrupted(self) -> bool:
-        """Whether one was left that cannot be told apart from what was not."""
+        """Whether a backward was interrupted after some of its gradients were pushed or accumulated."""
         return self.in_pass and (self.deferred or self._pushes_before != self.pushes) and not in_backward()
 
     def lose_pass(self) -> None:

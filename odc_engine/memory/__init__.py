@@ -1,1 +1,1 @@
-"""What lies in a device's arena, and the two things peers do to it: gather and push."""
+"""A rank's arena: the memory that peers read (gather) and add to (push)."""

@@ -1,6 +1,6 @@
-"""What lies in a device's arena, and the two things peers do to it: gather its weights, add to its gradients.
+"""A rank's arena: its weights, which peers gather, and its sums of gradients, to which peers push.
 
-Written once for every transport: all it needs is peers' memory as tensors, and locks.
+Written once for every transport, which provides peers' memory as tensors, and locks.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ NOTES = 1 << 16  # bytes at the end with which a device tells peers which parame
 
 @dataclass(frozen=True, slots=True)
 class UnitShape:
-    """One FSDP unit's shards: elements that a device publishes, and elements of gradient that it owns."""
+    """One FSDP unit's shards: how many elements a rank publishes, and of how many it owns the gradient."""
 
     name: str
     gather: int
@@ -31,7 +31,8 @@ class UnitShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chunk:
-    """What one lock covers: a part of the gradients, the sum it is added to, and where that lies in its arena."""
+    """What one lock covers: a part of the gradients, the sum to which it is added, and that sum's place in its
+    arena."""
 
     device: int
     part: slice
@@ -46,16 +47,15 @@ class _Chunk:
 
 
 class Arena:
-    """Typed views of every near device's arena: weights, then gradients, unit after unit, the same layout everywhere.
+    """Typed views of the arenas of all near ranks: weights, then gradients, unit after unit, in the same layout.
 
-    Under hybrid sharding (several nodes of `per_node` devices) a device holds copies of the shards of its
-    counterparts, the devices with its local rank in the other nodes: its arena has a part for each of them beside its
-    own, of weights and of gradients. So gathers and pushes find everything in the node. `sum_nodes` and `fetch` are
-    what goes between nodes. Hierarchical, `begin` and `bring` stand in the place of `fetch`: units come one by one,
-    beside what goes on.
+    With hybrid sharding (several nodes of `per_node` ranks) a rank also holds copies of the shards of its counterparts,
+    the ranks with its local rank on other nodes, of weights and of gradients. So gathers and pushes find everything
+    inside the node. `sum_nodes` and `fetch` exchange between nodes. With hierarchical transfers, `begin` and `bring`
+    replace `fetch`: units are fetched one by one, overlapped with training.
 
-    `locked` keeps one sum per unit that everybody adds to under a lock. `slots` keeps one per writer, added up in the
-    order of devices at the end: the same bits in every run, for as many times the memory as there are devices.
+    `locked` keeps one sum per unit, to which every rank adds under a lock. `slots` keeps one sum per writer, added up
+    in rank order at the end: the same bits in every run, for as many times the memory as there are ranks.
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class Arena:
         self._chunks = [self._chunked(unit) for unit in range(len(self.units))]
 
     def _chunked(self, unit: int) -> list[_Chunk]:
-        """Where this device adds to, the own sum first, so that devices do not all start at one."""
+        """Return the chunks to which this rank adds, its own sum first, so that ranks do not all start at the same
+        one."""
         n, found, owners = self.units[unit].push, [], self._owners
         for i in range(len(owners)):
             owner = owners[(self.memory.rank - owners.start + i) % len(owners)]
@@ -119,33 +120,34 @@ class Arena:
             raise InputError(why, fix=SLOTS)
 
     def _check_reach(self) -> None:
-        """Raise InputError, on all devices alike, where a transport does not reach what it would have to."""
+        """Raise InputError, on all ranks, if the transport does not reach all memory that it has to."""
 
     def _spare_size(self) -> int:
-        """Bytes behind all this that a transport needs for itself."""
+        """Return how many bytes behind the arena the transport needs for itself."""
         return 0
 
     def _stand_in(self, device: int) -> int:
-        """Who stands for a device in this device's node: the one with its place."""
+        """Return the rank that holds another rank's shards in this node: the one with its local rank."""
         return self.memory.rank // self.per_node * self.per_node + device % self.per_node
 
     def _counterparts(self) -> list[int]:
-        """The devices of other nodes that this one stands for, and that stand for it there."""
+        """Return the ranks of other nodes with this local rank."""
         place = self.memory.rank % self.per_node
         return [d for d in range(place, self.memory.size, self.per_node) if d != self.memory.rank]
 
     def weights(self, device: int, unit: int, owner: int | None = None) -> Tensor:
-        """What a device has published of a unit, or has of what its counterpart `owner` published."""
+        """Return the weights of a unit that a rank has published, or its copy of what its counterpart `owner`
+        published."""
         start, size = self._weights_at(unit, device if owner is None else owner)
         return self._bytes(device, start, size).view(self.units[unit].dtype)
 
     def _weights_at(self, unit: int, owner: int) -> tuple[int, int]:
-        """Where a device's arena has what an owner with its place published, and how many bytes."""
+        """Return where an arena holds the weights that an owner with its local rank published, and how many bytes."""
         size = self.units[unit].gather * self.units[unit].dtype.itemsize
         return self._weights[unit] + aligned(size) * (owner // self.per_node), size
 
     def slot(self, device: int, unit: int, writer: int, owner: int | None = None) -> Tensor:
-        """The sum that a writer of the device's node adds to, of gradients that the device or a counterpart owns."""
+        """Return the sum to which a writer in the rank's node adds gradients that the rank or a counterpart owns."""
         start = self._slot_start(unit, writer, device if owner is None else owner)
         return self._bytes(device, start, 4 * self.units[unit].push).view(torch.float32)
 
@@ -158,32 +160,32 @@ class Arena:
         return aligned(4 * unit.push)
 
     def notes(self, device: int, count: int) -> Tensor:
-        """A byte for each of `count` parameters that a device may have used."""
+        """Return one byte for each of `count` parameters that a rank may have used."""
         if count > NOTES:
             raise InputError(f"{count} parameters", fix=f"at most {NOTES} are supported")
         return self._bytes(device, self._notes, count)
 
     def every_note(self, count: int) -> Tensor:
-        """The notes of all devices, a row for each."""
+        """Return the notes of all ranks, one row each."""
         return torch.stack([self.notes(device, count) for device in range(self.memory.size)])
 
     def _bytes(self, device: int, start: int, size: int) -> Tensor:
         return self.memory.view(device)[start : start + size]
 
     def _near_part(self, whole: Tensor, n: int) -> Tensor:
-        """Of a tensor with n elements of each device, those of owners that are reached by addresses."""
+        """Select owners that are reached by address from a tensor with n elements per rank."""
         owners = self._owners
         return whole if len(owners) == self.memory.size else whole[owners.start * n : owners.stop * n]
 
     def gather(self, unit: int, out: Tensor) -> None:
-        """Pull every device's shard into its place, from this device's node."""
+        """Copy every rank's shard into `out`, from this rank's node."""
         self.memory.check()
         self._brought.wait_for(unit)
         # One call, and a plain memcpy inside, which copy_ is not.
         torch.cat(self._shards[unit], out=self._near_part(out, self.units[unit].gather))
 
     def push(self, unit: int, gradients: Tensor) -> None:
-        """Add each device's part of a unit's gradients to that device's sum in this device's node, in fp32."""
+        """Add each owner's part of a unit's gradients to its sum in this rank's node, in fp32."""
         self.memory.check()
         if self._slots > 1:
             for chunk in self._chunks[unit]:
@@ -210,17 +212,17 @@ class Arena:
         return self.memory
 
     def complete(self) -> None:
-        """All pushes of this minibatch are given. Called before devices meet."""
+        """End the pushes of this minibatch. Called before ranks synchronize."""
 
     def meet(self) -> None:
-        """Meet when this device's pushes are done, and go on when everybody's are."""
+        """Synchronize when this rank's pushes are done; return when those of all ranks are."""
         self.memory.meet(MAIN)
         self._brought.check()
 
     def sum_nodes(self) -> None:
-        """Add what other nodes have summed of this device's gradients. Only after devices have met.
+        """Add the sums of other nodes to this rank's gradients. Only after a synchronization.
 
-        In the order of nodes, and of writers where they have slots: the same bits in every run.
+        It adds in the order of nodes, and of writers in slots: the same bits in every run.
         """
         self.memory.check()
         for unit in range(len(self.units)):
@@ -230,9 +232,9 @@ class Arena:
                     total.add_(self.slot(device, unit, writer, self.memory.rank))
 
     def fetch(self) -> None:
-        """Copy what counterparts have published into this node, and forget the gradients, which nobody reads any more.
+        """Copy what counterparts have published into this node, and forget the gradients, which are not read any more.
 
-        Only after all have published, and while nobody gathers.
+        Only after all ranks have published, and while none gathers.
         """
         self.memory.check()
         for unit in range(len(self.units)):
@@ -244,29 +246,30 @@ class Arena:
         self.clear(unit)
 
     def begin(self) -> None:
-        """All have published, and no unit of that has come yet: gathers wait until their node has brought it in."""
+        """Mark all units as not fetched yet, after all ranks have published: gathers wait until their node has
+        fetched them."""
         self._brought.begin()
 
     def bring(self, unit: int) -> None:
-        """What `fetch` does, of one unit. Others gather meanwhile, and push once they have this one."""
+        """Fetch one unit, as `fetch` does for all. Other ranks gather meanwhile, and push once they have this unit."""
         self.memory.check()
         self._take_in(unit)
         self._brought.tell(unit)
 
     def gradients(self, unit: int) -> Tensor:
-        """The sum of everything pushed to this device, in the memory it was pushed to. Only after pushes are done."""
+        """Return the sum of all pushes to this rank, in place. Only after pushes are done."""
         total = self.slot(self.memory.rank, unit, 0)
         for writer in range(1, self._slots):
             total.add_(self.slot(self.memory.rank, unit, writer))
         return total
 
     def clear(self, unit: int) -> None:
-        """Forget the gradients. Only while nobody pushes, nor sums nodes."""
+        """Forget the gradients. Only while no rank pushes or sums nodes."""
         for owner in (self.memory.rank, *self._counterparts()):
             for writer in range(self._slots):
                 self.slot(self.memory.rank, unit, writer, owner).zero_()
 
 
 def aligned(n: int) -> int:
-    """The next place at which something may begin."""
+    """Round up to the next aligned offset."""
     return -(-n // ALIGN) * ALIGN

@@ -1,4 +1,4 @@
-"""Which memory suits a model, and which arena a memory."""
+"""Choose the memory for a model, and the arena for a memory."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,8 +20,8 @@ from odcsim.errors import InputError
 
 
 def memory_for(model: nn.Module, timeout: float, group: dist.ProcessGroup | None) -> PeerMemory:
-    """Arenas where the parameters are, of the usual backend there: of one machine where all devices are on it, else of
-    several. `group`: of these devices, not of all."""
+    """Return memory on the parameters' device, from the usual backend for one machine or for several. `group`: only
+    these ranks."""
     device = next((p.device for p in model.parameters() if p.is_cuda), torch.device("cpu"))
     across = machines.several(group)
     row = backends.usual(device.type, across=across)
@@ -37,12 +37,12 @@ def memory_for(model: nn.Module, timeout: float, group: dist.ProcessGroup | None
 
 
 def host_of(group: dist.ProcessGroup | None, timeout: float) -> Host:
-    """Devices as processes of one machine, or of several."""
+    """Return the processes' host: of one machine, or of several."""
     return Network(group, timeout) if machines.several(group) else SharedMemory(group, timeout)
 
 
 def _refuse_missing(row: Processes) -> None:
-    """Where devices are on several machines."""
+    """Raise if a backend across machines is missing something."""
     if lacks := row.lacks():
         raise InputError(
             f"devices are on several machines, and {row.name}, which reaches GPUs of others, is not installed",
@@ -51,14 +51,15 @@ def _refuse_missing(row: Processes) -> None:
 
 
 def usual_sums(memory: PeerMemory, per_node: int | None) -> str:
-    """How gradients are added up where nobody says: in place where that loses nothing and reaches everybody."""
+    """Return the default for sums of gradients: in place (locked) if that loses nothing and reaches every rank, else
+    slots."""
     beyond = isinstance(memory, FarMemory) and not memory.all_near_from_the_start
     return "slots" if memory.why_not_add or (beyond and per_node is None) else "locked"
 
 
 def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str | None, per_node: int | None) -> Arena:
-    """Moved by kernels on a GPU, by torch on a CPU, and through a library where no address reaches. `accumulate`: as
-    suits the memory where nobody says."""
+    """Return an arena: kernels move bytes on a GPU, torch on a CPU, and a library where no address reaches.
+    `accumulate`: by default as suits the memory."""
     accumulate = accumulate or usual_sums(memory, per_node)
     if memory.device.type != "cuda":
         if isinstance(memory, FarMemory):

@@ -1,5 +1,5 @@
-"""Which units the devices of a node have brought in since weights were published last: each tells all, unit by unit,
-and who gathers a unit waits for its node."""
+"""Track which units the ranks of a node have fetched from other nodes since the last publication. A gather waits
+until its node has all parts of the unit."""
 
 import time
 from collections.abc import Sequence
@@ -15,8 +15,10 @@ AT_ONCE = 50  # ... after so many without a pause
 
 
 class Brought:
-    """`rows`: of each device of the node, in its arena, a row for each unit: 32 bits for each device that brings it.
-    They count publications, and are nobody's before the first. `first`: of the node's devices."""
+    """`rows`: for each rank of the node, in its arena, a row per unit: 32 bits for each rank that fetches a part.
+
+    They count publications, and are unset before the first. `first`: the node's first rank.
+    """
 
     def __init__(self, memory: PeerMemory, rows: Sequence[Tensor], first: int) -> None:
         self._memory, self.rows, self.first = memory, rows, first
@@ -25,16 +27,16 @@ class Brought:
         rows[self._place].zero_()
 
     def begin(self) -> None:
-        """Weights are published: what was brought in before is old."""
+        """Begin a publication: what was fetched before is old."""
         self._round += 1
 
     def tell(self, unit: int) -> None:
-        """This device has brought its part of a unit in."""
+        """Note that this rank has fetched its part of a unit."""
         for row in self.rows:
             row[unit, self._place] = self._round
 
     def wait_for(self, unit: int) -> None:
-        """Return when the node has all of it, at once where nothing is brought in ahead. Raises PeerLost."""
+        """Wait until the node has all of the unit; return at once if nothing is fetched ahead. Raises PeerLost."""
         patience, looks, mine = Patience(), 0, self.rows[self._place][unit]
         while self._round and (late := (mine < self._round).nonzero().flatten().tolist()):
             self._memory.check()
@@ -45,7 +47,7 @@ class Brought:
                 time.sleep(RETRY)
 
     def check(self) -> None:
-        """Raise PeerLost where one has been waited for in vain. Where devices meet, after they have."""
+        """Raise PeerLost if a rank was waited for in vain. Called after ranks have synchronized."""
 
     def _late(self, places: Sequence[int], over: float) -> PeerLost:
         who = [self.first + place for place in places]

@@ -1,4 +1,4 @@
-"""An arena some of whose devices no address reaches: what belongs to those is fetched and sent.
+"""An arena in which some ranks have no address here: their bytes are fetched and sent over a network.
 
 Near devices' parts move as in any other arena. Each device has a slot at every owner, near or far, and nobody else
 writes to it. The first gradients of a minibatch are sent over what is in the slot; later ones are added to what the
@@ -28,7 +28,7 @@ from odcsim.errors import InputError
 
 
 class FarArena(Arena):
-    """Where pushes go over a network, slots only: it adds nothing to what is there."""
+    """Fetch and send the parts of far ranks. Slots only: a network cannot add to a sum."""
 
     def __init__(
         self, memory: FarMemory, units: Sequence[UnitShape], accumulate: str, per_node: int | None = None
@@ -64,7 +64,8 @@ class FarArena(Arena):
         return sum(self._rooms()) + super()._spare_size()
 
     def _rooms(self) -> tuple[int, int, int]:
-        """Bytes for shards that are gathered from far devices, for sums, and for notes. Who is far is not known yet."""
+        """Return bytes for shards gathered from far ranks, for sums and for notes. Which ranks are far is not known
+        yet."""
         others = self.memory.size - 1
         if self.nodes > 1:
             return 0, room_for(self._longest, self.nodes - 1), NOTES * others
@@ -104,7 +105,7 @@ class FarArena(Arena):
         self._given.add(unit)
 
     def _at_owners(self, unit: int, piece: slice, sums: Iterable[Tensor]) -> list[tuple[int, int, Tensor]]:
-        """Where a piece of this device's slot lies at every far owner, and what belongs there."""
+        """Return where a piece of this rank's slot lies at every far owner, and its values there."""
         start = self._slot_start(unit, self.memory.rank) + 4 * piece.start
         return [(device, start, each.view(torch.uint8)) for device, each in zip(self._far, sums, strict=True)]
 
@@ -113,13 +114,13 @@ class FarArena(Arena):
         self._on_the_way = True
 
     def _arrive(self) -> None:
-        """What was sent is where it belongs. Before its room, or what it was sent to, is used again."""
+        """Wait until what was sent has arrived, before its memory is used again."""
         if self._on_the_way:
             self._remote.arrive()
             self._on_the_way = False
 
     def complete(self) -> None:
-        """What this device has not pushed is nothing: its slots hold the last minibatch's gradients."""
+        """Send zeros to far owners that got nothing: otherwise its slots hold the last minibatch's gradients."""
         super().complete()
         self._arrive()
         missing = [unit for unit, shape in enumerate(self.units) if shape.push and unit not in self._given]
@@ -133,7 +134,7 @@ class FarArena(Arena):
         self._given.clear()
 
     def meet(self) -> None:
-        """Twice where there are nodes: what goes between them is one sum, of a node's writers in their order."""
+        """Synchronize, twice with several nodes: between nodes goes one sum, of a node's writers in their order."""
         super().meet()
         if not (counterparts := self._counterparts()):
             return
@@ -183,11 +184,11 @@ def _rounds(room: Tensor, n: int, devices: int) -> Iterator[tuple[slice, Tensor]
 
 
 def _add(total: Tensor, part: Tensor) -> None:
-    """On a processor another dtype is converted first: adding it at once runs seven times slower."""
+    """Add, converting another dtype first on a CPU: adding it at once runs seven times slower."""
     total.add_(part.to(total.dtype) if total.device.type == "cpu" else part)
 
 
 def _torn(near: Sequence[range], per_node: int) -> list[int]:
-    """Devices that have no address of some device of their node."""
+    """Return the ranks without an address of some rank of their node."""
     firsts = [device // per_node * per_node for device in range(len(near))]
     return [d for d, first in enumerate(firsts) if not set(range(first, first + per_node)) <= set(near[d])]

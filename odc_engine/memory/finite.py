@@ -1,4 +1,4 @@
-"""Gradients that are not finite, reported with device, microbatch and unit before they reach anybody's sum."""
+"""Check gradients for NaN and infinity, and report rank, microbatch and unit before they are added to a sum."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from odc_engine.errors import BadGradient
 
 
 class Microbatches:
-    """Which microbatches of a minibatch a unit's push is of: those whose forward has begun since the one before."""
+    """Know the microbatches to which a push of a unit belongs: those whose forward began since the unit's last push."""
 
     def __init__(self, units: int) -> None:
         self._begun, self._pushed = 0, [0] * units
 
     def begin(self) -> None:
-        """A forward pass of the whole model does."""
+        """Note a forward of the whole model."""
         self._begun += torch.is_grad_enabled()
 
     def of_push(self, unit: int) -> range:
@@ -22,7 +22,7 @@ class Microbatches:
 
 
 class Checks:
-    """Looks at gradients at once on a CPU. On a GPU a look would wait for it, so all are looked at together."""
+    """Check at once on a CPU. On a GPU a check would wait for it, so that all results are read together."""
 
     def __init__(self, way_out: str = "") -> None:
         self._way_out = way_out
@@ -35,7 +35,7 @@ class Checks:
             check(gradients, unit, device, microbatches, self._way_out)
 
     def settle(self) -> None:
-        """Raise BadGradient for the first that was bad, before anybody uses the sum."""
+        """Raise BadGradient for the first bad one, before the sum is used."""
         later, self._later = self._later, []
         if later and not torch.isfinite(torch.stack([total for total, *_ in later])).all():
             for total, unit, device, microbatches in later:

@@ -101,7 +101,7 @@ class GpuArena(Arena):
         return self._pushes[unit].total()
 
     def clear(self, unit: int) -> None:
-        """Slots are overwritten by the next minibatch."""
+        """Do nothing: the next minibatch overwrites slots."""
         if self._slots == 1:
             super().clear(unit)
 

@@ -1,5 +1,5 @@
-"""How one device's gradients of one unit come to their owners on a GPU: added to sums by atomics, or into slots of its
-own, which owners add up."""
+"""Push one rank's gradients of one unit on a GPU: add to the owner's sum by atomics, or write to slots, which owners
+add up."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ SUM = -1  # what a slot holds instead of so many gradients as they came
 class Pushes(ABC):
     @abstractmethod
     def push(self, gradients: Tensor) -> None:
-        """The parts of all owners that are reached by addresses, end to end."""
+        """Push the parts of all owners that are reached by address, end to end."""
 
     @abstractmethod
     def complete(self) -> None:
-        """All of this minibatch are given. Called before devices meet."""
+        """End the pushes of this minibatch. Called before ranks synchronize."""
 
     @abstractmethod
     def total(self) -> Tensor:
-        """The sum of everybody's. Only after devices have met."""
+        """Return the sum over ranks. Only after a synchronization."""
 
 
 class Atomic(Pushes):
-    """Everybody adds to one sum of each owner, `own` among them."""
+    """Every rank adds to one sum of each owner, `own` among them."""
 
     def __init__(self, sums: Shards, own: Tensor, launch: Launch) -> None:
         self._sums, self._own, self._launch = sums, own, launch

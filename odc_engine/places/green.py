@@ -1,8 +1,8 @@
-"""One GPU as several devices: disjoint groups of its SMs (green contexts), each with streams of its own.
+"""Divide one GPU into several devices: disjoint groups of its SMs (green contexts), each with its own streams.
 
-All groups come out of one split. torch.cuda.green_contexts splits the whole GPU anew for each context and hands out the
-first group each time, so contexts made that way share their SMs. What is not split: memory's bandwidth, the L2 cache
-and the copy engines.
+All groups come from one split. torch.cuda.green_contexts splits the whole GPU again for each context and returns the
+first group each time, so that contexts made that way share their SMs. Not divided: memory bandwidth, the L2 cache and
+the copy engines.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ PRIORITIES = (0, -1, -1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """`context` must live as long as the streams are used."""
+    """One group of SMs. `context` must live as long as its streams are used."""
 
     sms: int
     streams: tuple[torch.cuda.Stream, ...]
@@ -37,25 +37,25 @@ class Partition:
 
 
 def share(devices: int, gpu: int = 0) -> int:
-    """SMs of each device where so many have equal groups."""
+    """Return the SMs of each device in so many equal groups."""
     if (own := every(gpu) // devices // PIECE * PIECE) == 0:
         raise InputError(f"{devices} devices on {every(gpu)} SMs", fix=f"use at most {every(gpu) // PIECE} devices")
     return own
 
 
 def every(gpu: int = 0) -> int:
-    """SMs of the whole GPU."""
+    """Return the SMs of the whole GPU."""
     return int(torch.cuda.get_device_properties(gpu).multi_processor_count)
 
 
 def told(sms: int, gpu: int = 0) -> str:
-    """A device in words."""
+    """Describe one device."""
     every = torch.cuda.get_device_properties(gpu)
     return f"{sms} of {every.multi_processor_count} SMs of {every.name} for each device"
 
 
 def refuse_without() -> None:
-    """In one line, before anything is started: this is where the process first asks CUDA something."""
+    """Raise an error of one line before anything starts: this is the process's first call of CUDA."""
     os.environ.update(queues(os.environ))
     if not torch.cuda.is_available():
         raise InputError(
@@ -73,7 +73,8 @@ def refuse_without() -> None:
 
 @cache  # contexts last as long as the process: a profile runs the engine many times
 def partitions(count: int, sms: int, gpu: int = 0) -> tuple[Partition, ...]:
-    """So many groups of so many SMs each, or more where the GPU gives them in larger pieces (8 on an H100)."""
+    """Return so many groups of so many SMs each, or of more if the GPU divides into larger pieces only (8 on an
+    H100)."""
     from cuda.bindings import driver
 
     torch.zeros(1, device=f"cuda:{gpu}")  # the context of the GPU itself has to be there first
@@ -99,7 +100,7 @@ def _partition(driver: Any, device: Any, group: Any, gpu: int) -> Partition:
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:
-    """What a call of the driver brings beside its status."""
+    """Return the results of a driver call, or raise its error."""
     status, *values = answer
     if int(status) != 0:
         raise RuntimeError(f"the driver answers {status.name}")

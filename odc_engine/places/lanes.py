@@ -1,5 +1,5 @@
-"""A lane does transfers in the order in which they were given, beside the compute that goes on meanwhile: by a thread
-here, on a GPU by its streams (`odc_engine.places.streams.StreamLane`)."""
+"""A lane runs transfers in the order in which they were given, overlapped with compute: on a thread here, on streams
+of a GPU in `odc_engine.places.streams.StreamLane`."""
 
 import queue
 import threading
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 class Handle(dist.Work):  # FSDP2 waits on nothing else
-    """One transfer under way. `wait` returns when it is done, or raises what it raised."""
+    """A transfer under way. `wait` returns when it is done, or raises its error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,11 +19,11 @@ class Handle(dist.Work):  # FSDP2 waits on nothing else
 
     @property
     def awaited(self) -> "Handle | None":
-        """What FSDP2 is given to wait on before it takes what this brings."""
+        """Return what FSDP2 waits for before it uses the result."""
         return self
 
     def end(self, error: BaseException | None) -> None:
-        """It is done, or has failed."""
+        """Mark it as done or failed."""
         self.error = error
         self._done.set()
 
@@ -32,7 +32,7 @@ class Handle(dist.Work):  # FSDP2 waits on nothing else
         return True
 
     def check(self) -> None:
-        """Have what comes after it wait."""
+        """Make later work of the caller wait for it."""
         self._done.wait()
         if self.error is not None:
             raise self.error
@@ -43,23 +43,24 @@ DONE.end(None)
 
 
 class Lane(ABC):
-    """Transfers in order."""
+    """Runs transfers in order."""
 
     @abstractmethod
     def give(self, transfer: Callable[[], None], after: Sequence[Handle] = ()) -> Handle:
-        """Start a transfer, once what it needs is done."""
+        """Start a transfer once the handles in `after` are done."""
 
     @abstractmethod
     def drain(self) -> None:
-        """What the caller computes from now on comes after everything given so far."""
+        """Make later compute of the caller wait for everything given so far."""
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing more is given."""
+        """Stop accepting transfers."""
 
 
 class ThreadLane(Lane):
-    """A thread of its own. The first error ends the lane: what was given after it fails with the same error."""
+    """Runs transfers on a thread of its own. The first error ends the lane: later transfers fail with the same
+    error."""
 
     def __init__(self, name: str) -> None:
         self._given: queue.SimpleQueue[tuple[Callable[[], None], Handle] | None] = queue.SimpleQueue()

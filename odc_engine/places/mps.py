@@ -1,6 +1,7 @@
-"""MPS, NVIDIA's service by which processes compute on one GPU side by side: whether it is up, and what each one gets.
+"""NVIDIA MPS, with which processes compute on one GPU at the same time: whether it is up, and which share each process
+gets.
 
-Its daemon is the user's: nothing here starts, ends or changes one.
+The daemon belongs to the user: nothing here starts, ends or changes one.
 """
 
 import os
@@ -14,7 +15,7 @@ START, END = f"{PROGRAM} -d", f"echo quit | {PROGRAM}"
 
 
 def control(env: Mapping[str, str]) -> Path:
-    """The pipe by which the daemon is spoken to."""
+    """Return the daemon's control pipe."""
     return Path(env.get(PIPES) or "/tmp/nvidia-mps") / "control"
 
 
@@ -23,8 +24,8 @@ def up(env: Mapping[str, str]) -> bool:
 
 
 def share(devices: int, gpus: int, env: Mapping[str, str] | None = None) -> str:
-    """Percent of a GPU for each of so many processes of this machine: the user's word, else as much as the fullest GPU
-    has for each of its own. Empty where nothing limits them."""
+    """Return the percentage of a GPU for each of so many processes of this machine: the user's setting, else an
+    equal part of the fullest GPU. Empty without a limit."""
     env = os.environ if env is None else env
     if not up(env):
         return ""
@@ -34,7 +35,7 @@ def share(devices: int, gpus: int, env: Mapping[str, str] | None = None) -> str:
 
 
 def percent(text: str) -> float | None:
-    """None where the text is no percentage."""
+    """Parse a percentage; None if it is not one."""
     try:
         value = float(text)
     except ValueError:
@@ -43,6 +44,6 @@ def percent(text: str) -> float | None:
 
 
 def apart(part: str, devices: int, gpus: int) -> bool:
-    """Whether the processes of the fullest GPU get no more than all of it."""
+    """Whether the processes of the fullest GPU get at most all of it together."""
     value = percent(part)
     return value is not None and value * -(-devices // gpus) <= 100

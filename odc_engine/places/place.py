@@ -1,5 +1,5 @@
-"""Where a device's work is given to: the questions, and the answers of a processor, whose calls are done when they
-return. `odc_engine.places.streams` answers them for GPUs, where calls are only given."""
+"""The interface of places, where a rank's work runs, and its version for CPUs, where a call is done when it returns.
+`odc_engine.places.streams` has the one for GPUs, where calls are only queued."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,34 +14,34 @@ from odc_engine.record import Clock
 
 
 def own(value: Any) -> Any:
-    """What a device has from device 0 where it shares with nobody."""
+    """Return the value itself, for a rank that shares its clock with none."""
     return value
 
 
 class Place(ABC):
-    """What a device's work is given to."""
+    """Where a rank's work runs."""
 
     device: torch.device
 
     def working(self) -> AbstractContextManager[Any]:
-        """Everything that the calling thread does inside computes here."""
+        """Run compute of the calling thread here."""
         return nullcontext()
 
     @abstractmethod
     def mark(self) -> Handle:
-        """Stands for all that was given to where the caller is: whoever checks it goes on after that."""
+        """Return a mark after all work given so far; whoever checks it continues after that."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Return when all that this device was given is done."""
+        """Return when all work of this rank is done."""
 
     @abstractmethod
     def lane(self, name: str) -> Lane:
-        """Does transfers beside compute."""
+        """Return a lane for transfers beside compute."""
 
     @abstractmethod
     def clock(self, share: Callable[[Any], Any] = own) -> Clock:
-        """Of a device's times. `share` gives everybody what device 0 brings."""
+        """Return the clock of this rank's times. `share` gives every rank what rank 0 passes."""
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
@@ -49,7 +49,7 @@ class Place(ABC):
 
 
 class Processor(Place):
-    """The machine's."""
+    """The machine's CPU."""
 
     device = torch.device("cpu")
 
@@ -57,7 +57,7 @@ class Processor(Place):
         return DONE
 
     def finish(self) -> None:
-        """Nothing is left."""
+        """Do nothing: all calls are done."""
 
     def lane(self, name: str) -> Lane:
         return ThreadLane(name)
@@ -75,15 +75,15 @@ HOST = Processor()
 class Buffers:
     """Memory for whole units, used again and again.
 
-    A gather writes on another stream than compute reads on, so memory comes with a mark that stands for its last
-    reader. An allocator would hand it out again as soon as the reader is given, not when it is done.
+    A gather writes on another stream than the one on which compute reads, so that each buffer has a mark of its last
+    reader. An allocator would reuse it as soon as the reader is queued, not when it is done.
     """
 
     def __init__(self) -> None:
         self._free: dict[int, list[tuple[torch.Tensor, Handle]]] = {}
 
     def take(self, place: Place, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, Handle]:
-        """n elements, all of this dtype in one pool, and what has to be done before they are written."""
+        """Return n elements, all of this dtype from one pool, and what to wait for before writing to them."""
         if free := self._free.get(n):
             return free.pop()
         # Fresh memory may have belonged to something that compute still reads.

@@ -1,5 +1,5 @@
-"""Places, lanes and times on a GPU: transfers are put on streams and nobody waits for them but other streams, and times
-are marks on streams, read when all is done.
+"""Places, lanes and clocks on a GPU: transfers are queued on streams and only streams wait for them; times are
+events on streams, read when all is done.
 """
 
 import time
@@ -24,12 +24,12 @@ HEAD_START = 2e-4  # seconds in which the host gives a kernel, and more
 
 
 def present(device: torch.device) -> Any:
-    """The stream that the caller gives work to on this GPU, which need not be the GPU that is present to it."""
+    """Return the caller's current stream on this GPU, which need not be the current GPU."""
     return _cuda.current_stream() if device.index is None else _cuda.current_stream(device)
 
 
 class StreamHandle(Handle):
-    """A transfer that is on its stream."""
+    """A transfer that is queued on its stream."""
 
     def __init__(self, done: StreamMark | None, device: torch.device) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class StreamHandle(Handle):
         return None if self._done_at is not None else self
 
     def check(self) -> None:
-        """Let the stream that asks wait; the caller goes on."""
+        """Make the current stream wait; the caller continues."""
         if self._done_at is not None:
             present(self._device).wait_event(self._done_at.event)
 
@@ -126,10 +126,11 @@ class StreamClock(Clock):
 
 
 class SharedClock(StreamClock):
-    """Times of devices that share a GPU: marks are read against one mark of device 0, made for each minibatch.
+    """Times of ranks that share a GPU, relative to one event of rank 0 per minibatch.
 
-    Marks of all streams are stamped by the GPU's one clock, to about half a microsecond. The time between two is told
-    in milliseconds of 32 bits, which is 4 microseconds after a minute: so each minibatch has a first mark of its own.
+    The GPU's one clock stamps the events of all streams, to about half a microsecond. CUDA gives the time between two
+    in 32-bit milliseconds, which is 4 microseconds exact after a minute: so each minibatch has a first event of its
+    own.
     """
 
     def __init__(self, device: torch.device, finish: Callable[[], None], share: Callable[[Any], Any]) -> None:
@@ -177,7 +178,7 @@ def _events(device: torch.device) -> EventPool:
 
 
 def place_of(device: torch.device) -> Place:
-    """Where a process works that has a device to itself."""
+    """Return the place of a process that has a device to itself."""
     return WholeGpu(device) if device.type == "cuda" else HOST
 
 
@@ -236,7 +237,7 @@ def lasted(move: Callable[[], object], repeats: int) -> float:
 
 
 def pause(seconds: float) -> None:
-    """Let so much time pass on the present stream."""
+    """Let so much time pass on the current stream."""
     from odc_engine.kernels.calls import call
     from odc_engine.kernels.pause import pause as kernel
 

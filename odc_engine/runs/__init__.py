@@ -1,1 +1,1 @@
-"""A schedule file is run for real: devices started, held against one process, and ended."""
+"""Run a schedule file for real: start its ranks, compare gradients with one process, and end the ranks."""

@@ -1,12 +1,12 @@
-"""One minibatch of somebody's own model and loop, held against one process.
+"""Compare gradients of one minibatch of your own model and loop with those of one process.
 
     with odc_engine.check(odc):
         for batch in mine:
             loss(model, batch).backward()
         odc.settle()
 
-Device 0 gathers the weights and what all devices gave to the model, runs it all again in a plain copy of the model, and
-says in a line how far the gradients are apart. It holds the whole model in fp64 then: take one of few layers.
+Rank 0 gathers the weights and the inputs that all ranks gave to the model, runs them again in a plain copy of the
+model, and prints the largest difference of gradients. It holds the whole model in fp64: use a model of few layers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,13 +25,13 @@ from odc_engine.runs.replay.plain_copy import as_computed, plain
 from odc_engine.runs.replay.recording import Noted, Recording, refuse_empty, replay
 from odcsim.errors import InputError
 
-FULL, LOW = 1e-5, 5e-2  # what fp32 explains, and what bf16 does
+FULL, LOW = 1e-5, 5e-2  # largest differences that fp32 and bf16 explain
 FLOOR = 1e-4  # of the largest gradient: below it a parameter's own is noise, as that of a key's bias
 
 
 @dataclass(frozen=True, slots=True)
 class Distances:
-    """`parameters`: the largest difference of each, over its largest value in one process."""
+    """`parameters`: the largest difference of each parameter, over its largest value in one process."""
 
     devices: int
     passes: int
@@ -56,7 +56,7 @@ class Distances:
 
 @contextmanager
 def check(odc: OnDemand) -> Iterator[None]:
-    """All devices, around one minibatch up to settle(). Raises EngineError where gradients differ."""
+    """Check one minibatch up to settle(), on all ranks. Raises EngineError if gradients differ."""
     if odc.size == 1:
         raise InputError("one device alone has nothing to check", fix="start it with torchrun --nproc-per-node 2")
     recording = Recording(odc.model)
@@ -78,7 +78,7 @@ def tell(odc: OnDemand, distances: Distances) -> None:
 
 
 def compared(odc: OnDemand, passes: Sequence[Noted]) -> Distances:
-    """Between settle() and publish(), on all devices alike."""
+    """Compare gradients between settle() and publish(), on all ranks."""
     every = _of_everybody(odc.units[0].group, passes)
     refuse_empty(every)
     dtypes = {id(piece.parameter): unit.shape.dtype for unit in odc.units for piece in unit.pieces}
@@ -124,7 +124,8 @@ def differences(
 
 
 def _reference(model: nn.Module, weights: dict[str, Tensor], every: Sequence[Noted]) -> dict[str, Tensor | None]:
-    """In fp64, or in fp32 where an operation knows no fp64, as the grouped products of experts."""
+    """Compute reference gradients in fp64, or in fp32 if an operation lacks fp64, such as grouped matmuls of
+    experts."""
     try:
         return replay(plain(model, weights).double(), every)
     except RuntimeError:
@@ -134,7 +135,7 @@ def _reference(model: nn.Module, weights: dict[str, Tensor], every: Sequence[Not
 
 
 def _relative(mine: Tensor | None, reference: Tensor | None, floor: float) -> float:
-    """Not a number counts as endless. A gradient of nobody is zeros."""
+    """Return the relative difference. NaN counts as infinite, a missing gradient as zeros."""
     if mine is None or reference is None:
         other = reference if mine is None else mine
         return float(other is not None and bool(other.any()))

@@ -1,4 +1,4 @@
-"""Devices that are ended though the process that has forked them is gone: Python takes them for ended then."""
+"""End ranks even if the process that forked them is gone: Python then reports them as ended."""
 
 import contextlib
 import multiprocessing.connection
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Handles:
-    """Of processes, by which they are found whoever has their numbers later. Without any where the system has none."""
+    """Handles of processes (pidfds), which stay valid if a pid is reused. Empty if the system has none."""
 
     def __init__(self) -> None:
         self._open: list[int] = []
@@ -20,7 +20,7 @@ class Handles:
                 self._open.append(os.pidfd_open(process.pid))
 
     def end(self, within: float) -> None:
-        """Kill those that live, and wait for each that long."""
+        """Kill those that are alive, and wait up to `within` seconds for each."""
         for handle in self._open:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)

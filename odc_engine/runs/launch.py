@@ -1,7 +1,7 @@
-"""Starts one process per device on this machine, or joins the ones that torchrun or srun has started.
+"""Start one process per rank on this machine, or join the processes that torchrun or srun has started.
 
-A device that fails or dies takes the run down: the others get a few seconds to say what they saw of it, then they are
-killed. Nothing is left behind, whoever is killed, this process included.
+If a rank fails or dies, the run ends: the others get a few seconds to print what they saw, then they are killed. No
+process is left behind, whoever is killed, this process included.
 """
 
 import contextlib
@@ -48,14 +48,15 @@ _CONNECTION = "gloo/transport"  # in what gloo says of a connection that broke
 def run(
     work: Work, devices: int, timeout: float, *args: Any, across: bool = False, env: Mapping[str, str] | None = None
 ) -> int:
-    """Call `work(memory, *args)` in a process per device, with a process group in place, and shared memory that has no
-    arena yet. 0 when all have succeeded, 2 when one had bad input, else 1. `across`: devices may be on several
-    machines, and then there is a network instead of shared memory. `env`: more for the environment of the processes
-    that are started here."""
+    """Call `work(memory, *args)` in one process per rank, with a process group and shared memory without an arena yet.
+
+    Returns 0 if all have succeeded, 2 if one had bad input, else 1. `across`: ranks may be on several machines, which
+    use a network instead of shared memory. `env`: more environment variables for processes that are started here.
+    """
     if (place := started()) is not None:
         _check(place, devices, across)
         if code := _device(work, place.rank, devices, place.address, timeout, args, shared=place.one_machine):
-            os._exit(code)  # lanes may be at work still, and an interpreter that ends beneath them aborts
+            os._exit(code)  # lanes may still be running, and an interpreter that ends under them aborts
         return 0
     with _rendezvous() as meeting, _ended_by_signals():
         return _spawn(work, devices, meeting, timeout, args, env or {})
@@ -75,9 +76,10 @@ def _check(place: Started, devices: int, across: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """A file for devices to meet in: a path, or an open file without a name, which each device inherits.
+    """A file for ranks to find each other: a path, or an open file without a name, which each rank inherits.
 
-    Were it opened through this process's entry in /proc, torch would look for it without end once this one is killed.
+    If it were opened through this process's entry in /proc, torch would look for it forever once this process is
+    killed.
     """
 
     path: str = ""
@@ -97,7 +99,7 @@ def _received(path: str, inherited: Any) -> Rendezvous:
 
 @contextlib.contextmanager
 def _rendezvous() -> Iterator[Rendezvous]:
-    """A killed parent leaves nothing where the system has files without a name."""
+    """Return a file that leaves nothing behind if the parent is killed, if the system has files without a name."""
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryDirectory(prefix="odc-") as folder:
             yield Rendezvous(path=f"{folder}/rendezvous")
@@ -111,7 +113,7 @@ def _rendezvous() -> Iterator[Rendezvous]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Leave in order when told to end, as on an interrupt. Signals reach the main thread alone."""
+    """Exit in order on SIGTERM, as on an interrupt. Signals reach the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -150,7 +152,7 @@ def _spawn(
 
 
 def _clear(processes: list[Any]) -> None:
-    """End what is left, and the server too if it does not say that it has ended."""
+    """End the remaining processes, and the fork server too if it does not report that it has ended."""
     for process in processes:
         if process.is_alive():
             process.kill()
@@ -187,8 +189,8 @@ def _entry(
 
 
 def _die_with_parent(server: int) -> None:
-    """Clear up for a parent that was killed, and end all devices, those too that are stopped. Without the server the
-    parent has dropped this device, and may live."""
+    """Exit if the parent was killed, and end all ranks, also stopped ones. Without the server, the parent has
+    dropped this rank and may be alive."""
     parent = mp.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
@@ -234,7 +236,7 @@ def _device(
 
 
 def _failed(rank: int, memory: "Host | None", error: Exception) -> int:
-    """Say what this device ends for, in a line where that is no fault of the program. The exit code."""
+    """Print why this rank ends, in one line if the program is not at fault. Returns the exit code."""
     if told := lacking(error):
         error = EngineError(told)
     if isinstance(error, RuntimeError) and not isinstance(error, EngineError):
@@ -248,7 +250,7 @@ def _failed(rank: int, memory: "Host | None", error: Exception) -> int:
 
 
 def _named(memory: "Host | None", error: RuntimeError) -> Exception:
-    """gloo says that a connection broke, or that time is up, but not whose."""
+    """Name the rank at fault: gloo reports a broken connection or a timeout without one."""
     if memory is None:
         return EngineError(f"devices did not all come up ({str(error).splitlines()[0]})")
     left = EngineError("another device left before it could say so; its own line tells why")

@@ -1,4 +1,4 @@
-"""Starts a thread per device in this process. Ends as odc_engine.runs.launch does: one failure takes the run down."""
+"""Start one thread per rank in this process. One failure ends the run, as in odc_engine.runs.launch."""
 
 import atexit
 import os
@@ -21,7 +21,7 @@ Work = Callable[..., None]
 
 
 def run(work: Work, devices: int, timeout: float, *args: Any, places: Sequence[Place] = ()) -> int:
-    """Call `work(memory, *args)` on a thread per device, each in its place. 0 when all have succeeded."""
+    """Call `work(memory, *args)` on one thread per rank, each in its place. Returns 0 if all have succeeded."""
     refuse_started()
     before = torch.get_num_threads()
     team = Team(devices, timeout)
@@ -35,8 +35,8 @@ def run(work: Work, devices: int, timeout: float, *args: Any, places: Sequence[P
 
 
 def _ended(team: Team, places: Sequence[Place], device: Callable[[ThreadMemory], int]) -> dict[int, int]:
-    """Each device's exit code. Without those that still run GRACE seconds after the first failure, or long after the
-    first end: nobody can stop a thread from outside."""
+    """Return each rank's exit code, without ranks that still run GRACE seconds after the first failure, or long
+    after the first end: a thread cannot be stopped from outside."""
     codes: dict[int, int] = {}
     changed = threading.Condition()
 
@@ -63,7 +63,7 @@ def _ended(team: Team, places: Sequence[Place], device: Callable[[ThreadMemory],
 
 
 def _leave(threads: list[threading.Thread]) -> None:
-    """End the process under threads that still compute: one that came back from torch meanwhile would abort it."""
+    """Exit the process while threads still compute: a thread that returned from torch meanwhile would abort it."""
     if any(thread.is_alive() for thread in threads):
         sys.stdout.flush()
         sys.stderr.flush()

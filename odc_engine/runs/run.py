@@ -1,4 +1,4 @@
-"""Runs a schedule file for real and writes the timeline, or holds its gradients against one process."""
+"""Run a schedule file for real and write the timeline, or compare its gradients with one process."""
 
 import os
 import platform
@@ -21,8 +21,7 @@ from odcsim.timeline import About, Block, Timeline, padded, shortened
 
 
 def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> int:
-    """Every minibatch of the file, on as many devices as it names. Device 0 writes the timeline, there once all
-    have ended well."""
+    """Run every minibatch of the file on its number of ranks. Rank 0 writes the timeline, after all have succeeded."""
     check(file, job)
     if not (quiet or job.emulate):
         warn_if_busy()
@@ -50,12 +49,12 @@ def _perform(device: RunDevice, file: ScheduleFile, job: Job, output: str, quiet
 
 
 def _warm_up(devices: int) -> Schedule:
-    """A few tokens for each device: the first microbatch pays for FSDP2's setting up and for fresh memory."""
+    """Run a few tokens on each rank first: the first microbatch pays for FSDP2's set-up and for new memory."""
     return Schedule((8,) * devices, tuple(((device,),) for device in range(devices)))
 
 
 def block_of(number: int, schedule: Schedule, job: Job, every: list[Recorded]) -> Block:
-    """One minibatch as its devices recorded it, on a program no longer than what they came to run."""
+    """Return one minibatch as its ranks recorded it, with a program as long as they needed."""
     takers = _takers(number, schedule, every)
     counts = schedule.realised(takers).microbatches
     asked, had = as_block(every)
@@ -67,7 +66,7 @@ def block_of(number: int, schedule: Schedule, job: Job, every: list[Recorded]) -
 
 
 def _takers(number: int, schedule: Schedule, every: list[Recorded]) -> list[int]:
-    """The device that ran each entry of the queue."""
+    """Return the rank that ran each entry of the queue."""
     pairs = sorted((entry, device) for device, recorded in enumerate(every) for entry in recorded.taken)
     if [entry for entry, _ in pairs] != list(range(len(schedule.queue))):
         told = f"of the {len(schedule.queue)} entries of its queue devices ran {[entry for entry, _ in pairs]}"
@@ -76,7 +75,7 @@ def _takers(number: int, schedule: Schedule, every: list[Recorded]) -> list[int]
 
 
 def assembled(file: ScheduleFile, job: Job, found: list[Block]) -> Timeline:
-    """A timeline of recorded minibatches, in blocks of those that share a program."""
+    """Return the timeline of recorded minibatches, in blocks that share a program."""
     alike: dict[tuple[int, bool], list[Block]] = {}
     for block in found:
         alike.setdefault((block.program.microbatches, block.takers is not None), []).append(block)
@@ -87,7 +86,7 @@ def assembled(file: ScheduleFile, job: Job, found: list[Block]) -> Timeline:
 
 
 def _joined(blocks: list[Block]) -> Block:
-    """Blocks of one program as one."""
+    """Join blocks of one program."""
     takers = [block.takers[0].tolist() for block in blocks if block.takers is not None]
     return Block(
         blocks[0].program,
@@ -117,7 +116,7 @@ def _about(file: ScheduleFile, job: Job) -> About:
 
 
 def hardware(job: Job | None = None) -> str:
-    """The processor's name and how many cores this process may use, with the job's GPUs before it."""
+    """Describe the job's GPUs, the processor, and how many cores this process may use."""
     if job is not None:
         return with_gpus(job.backend.hardware(job.use))
     name = platform.processor() or platform.machine()
@@ -130,14 +129,14 @@ def hardware(job: Job | None = None) -> str:
 
 
 def with_gpus(gpus: str) -> str:
-    """GPUs in words, if any, and the processor beside them."""
+    """Describe GPUs, if any, and the processor."""
     return f"{gpus}; {hardware()}" if gpus else hardware()
 
 
 def warn_if_busy() -> None:
-    """Other programs on the cores whose times are to be measured: worth a word before the numbers are believed.
+    """Warn if other programs use the cores whose times are to be measured.
 
-    One word: of processes that torchrun or srun started, the first alone says it.
+    Of processes that torchrun or srun started, only the first warns.
     """
     if (place := started()) is not None and place.rank:
         return
@@ -148,5 +147,5 @@ def warn_if_busy() -> None:
 
 
 def first(file: ScheduleFile, minibatches: int) -> ScheduleFile:
-    """The file's first minibatches, under the digest of what is left."""
+    """Return the file's first minibatches, with a digest of their own."""
     return replace(file, schedules=file.schedules[:minibatches]).sealed()

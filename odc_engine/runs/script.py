@@ -1,4 +1,4 @@
-"""A training script of somebody else's, run until its first minibatch on demand is settled, and that checked."""
+"""Run a training script until its first on-demand minibatch is settled, and check that minibatch's gradients."""
 
 import runpy
 import sys
@@ -18,8 +18,8 @@ HOW = "torchrun --nproc-per-node 2 --no-python odc_engine verify --script train.
 
 
 class Checked(BaseException):
-    """The script has come as far as it has to. No Exception, which training loops catch, and no SystemExit, which some
-    swallow."""
+    """Ends the script once it is checked. Neither an Exception, which training loops catch, nor a SystemExit, which
+    some swallow."""
 
     def __init__(self, odc: OnDemand, distances: Distances) -> None:
         self.odc, self.distances = odc, distances
@@ -27,7 +27,7 @@ class Checked(BaseException):
 
 
 def verify_script(arguments: Sequence[str]) -> int:
-    """`arguments`: the script and its own."""
+    """Run and check a script. `arguments`: the script and its own."""
     path = arguments[0] if arguments else ""
     if not Path(path).is_file():
         raise InputError(f"no script '{path}'", fix=HOW)
@@ -47,7 +47,7 @@ def verify_script(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _first_settled() -> Iterator[None]:
-    """Every OnDemand that is made notes its passes; the first to settle any is compared, and ends all."""
+    """Record passes of every OnDemand that is made; the first to settle one is compared, and ends the script."""
     make, settle = OnDemand.__init__, OnDemand.meet_to_settle
     recordings: dict[int, Recording] = {}
 

@@ -1,6 +1,6 @@
-"""The process that imports torch once and forks the devices: sixteen imports would take longer than a short run.
+"""The process that imports torch once and forks the ranks: sixteen imports would take longer than a short run.
 
-It is Python's own server of forks, which says nothing when it dies and waits without end while it is stopped.
+It is Python's fork server, which says nothing when it dies and waits forever while it is stopped.
 """
 
 import multiprocessing as mp
@@ -25,7 +25,8 @@ CONTEXT = mp.get_context("forkserver")
 
 
 def start() -> None:
-    """An interrupt from the keyboard goes to all processes of a terminal, and only this one shall answer."""
+    """Start the server, which ignores interrupts from the keyboard: they reach all processes of a terminal, and only
+    this one acts."""
     # FSDP2 imports torch._dynamo at its first use.
     CONTEXT.set_forkserver_preload(["odc_engine.devices.process", "torch._dynamo"])
     multiprocessing.resource_tracker.ensure_running()  # by itself, for it unblocks what is blocked here
@@ -41,7 +42,7 @@ def start() -> None:
 
 
 def _reachable() -> None:
-    """Whoever clears temporary folders takes the server's socket away too. Python looks for neither."""
+    """Kill the server if its socket was deleted with other temporary files, which Python does not notice."""
     Path(multiprocessing.util.get_temp_dir()).mkdir(mode=0o700, exist_ok=True)
     address = getattr(multiprocessing.forkserver._forkserver, "_forkserver_address", None)
     if address and not multiprocessing.util.is_abstract_socket_namespace(address) and not Path(address).exists():
@@ -49,8 +50,10 @@ def _reachable() -> None:
 
 
 def fork(starts: list[Callable[[], None]], limit: float) -> None:
-    """Perform what has the server fork devices, and raise where it is gone, is stopped for `limit` seconds or does not
-    answer. What is left of the list then is not performed, whatever this is interrupted by."""
+    """Make the server fork ranks. Raises if it is gone, is stopped for `limit` seconds or does not answer.
+
+    The remaining starts are then not performed, whatever has interrupted this.
+    """
     left = list(reversed(starts))
 
     def every() -> None:
@@ -80,14 +83,16 @@ def fork(starts: list[Callable[[], None]], limit: float) -> None:
 
 
 def pid() -> int | None:
-    """Of the server, once it was started. Python keeps it to itself."""
+    """Return the server's pid after its start, which Python keeps private."""
     found: int | None = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     return found
 
 
 def died(within: float = 0.0) -> str:
-    """What became of the server, in words, where it is gone, or about to be: its pipes close some time before it ends.
-    Python itself asks for its end when it starts another."""
+    """Describe how the server ended, if it is gone or about to be: its pipes close some time before it ends.
+
+    Python itself asks for its exit status when it starts another.
+    """
     deadline = time.monotonic() + within
     while not (words := _died()) and time.monotonic() < deadline:
         time.sleep(within / 50)
@@ -110,12 +115,12 @@ def _died() -> str:
 
 
 def stopped() -> str:
-    """Of the server, in words."""
+    """Describe a server that is stopped."""
     return f"{WHOSE} (pid {pid()}) is stopped" if is_stopped(pid()) else ""
 
 
 def kill() -> None:
-    """With the server go, on Linux, all devices that it has forked."""
+    """Kill the server. On Linux, all ranks that it has forked end with it."""
     server = pid()
     if server is None or died():
         return
@@ -125,7 +130,7 @@ def kill() -> None:
 
 
 def is_stopped(process: int | None) -> bool:
-    """Whether a process is stopped, where that can be seen."""
+    """Whether a process is stopped, if that can be seen."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except (OSError, IndexError):

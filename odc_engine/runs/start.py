@@ -1,4 +1,4 @@
-"""A job's devices, started as its backend has them: processes or threads."""
+"""Start a job's ranks as its backend has them: processes or threads."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Work = Callable[..., None]  # called with a RunDevice, then with `args`
 
 
 def check(file: ScheduleFile, job: Job) -> None:
-    """Refuse before anything starts what would hang or cannot run, or not here."""
+    """Raise before anything starts if the job would hang or cannot run here."""
     check_job(file, job)
     if started() is not None and isinstance(job.backend, Processes):
         os.environ.update(job.backend.env(job.use))  # this process is a device, and what follows may touch CUDA
@@ -26,7 +26,7 @@ def check(file: ScheduleFile, job: Job) -> None:
 
 
 def on_devices(job: Job, work: Work, *args: Any) -> int:
-    """Call `work(device, *args)` on each device. 0 when all have succeeded, 2 when one had bad input, else 1."""
+    """Call `work(device, *args)` on each rank. Returns 0 if all have succeeded, 2 if one had bad input, else 1."""
     backend, limit = job.backend, job.timeout
     if isinstance(backend, Threads):
         places = backend.places(job.use)

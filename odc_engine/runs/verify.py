@@ -1,4 +1,4 @@
-"""Proof for one's own machine: gradients of a schedule through a backend, held against one process in fp64."""
+"""Verify a backend on this machine: compare a schedule's gradients with those of one process in fp64."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from odc_engine.packed import synthetic
 from odc_engine.runs.start import check, on_devices
 from odcsim.schedule import Schedule, ScheduleFile
 
-BOUND = 1e-5  # fp32: what differing orders of summation explain, with room
+BOUND = 1e-5  # fp32: what different orders of summation explain, with a margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Verdict:
 
 
 def verify(file: ScheduleFile, job: Job, as_json: bool) -> int:
-    """Check every minibatch of the file with the same weights. Device 0 prints the verdict; not 0 beyond BOUND."""
+    """Check every minibatch of the file with the same weights. Rank 0 prints the verdict. Returns nonzero beyond
+    BOUND."""
     check(file, job)
     return on_devices(job, _verify, job, as_json)
 
@@ -48,7 +49,7 @@ def _verify(device: RunDevice, job: Job, as_json: bool) -> None:
 
 
 def reference_gradients(job: Job, schedule: Schedule) -> dict[str, Tensor]:
-    """The same minibatch on one process, in fp64, one microbatch after the other."""
+    """Return the minibatch's gradients of one process in fp64, one microbatch after the other."""
     model = drawn(job).cpu().double()
     for microbatch in schedule.contents():
         model(synthetic(schedule, microbatch, job.cost.model.vocab, job.seed)).backward()
@@ -57,7 +58,7 @@ def reference_gradients(job: Job, schedule: Schedule) -> dict[str, Tensor]:
 
 
 def relative_errors(mine: dict[str, Tensor], reference: dict[str, Tensor]) -> dict[str, float]:
-    """Largest |difference| over largest |reference| of each parameter; not a number counts as endless."""
+    """Largest |difference| over largest |reference| of each parameter; NaN counts as infinite."""
     errors = {}
     for name, expected in reference.items():
         scale = float(expected.abs().max()) if expected.numel() else 0.0

@@ -1,5 +1,5 @@
-"""Waits until all devices have ended, and sees when one will not: after a failure, while it is stopped, or once others
-have come to their end."""
+"""Wait until all ranks have ended, and detect those that will not: after a failure, while stopped, or long after
+others have ended."""
 
 import multiprocessing.connection
 import sys
@@ -17,14 +17,14 @@ LOST = 255  # the exit code that Python gives a process of which the server has 
 
 
 def say(line: str) -> None:
-    """To stderr, in one piece: devices speak at the same time, and some of them share this process."""
+    """Print to stderr in one write: ranks print at the same time, and some share this process."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
 class Vigil:
-    """`ends`: where each device sends a word when its work is over, which its process may outlive. `timeout`: seconds
-    that a peer may be silent; whoever is stopped is its peers' to name, as long as there are any."""
+    """`ends`: where each rank sends a word when its work is over, after which its process may go on. `timeout`:
+    seconds that a peer may be silent; peers name a rank that is stopped, as long as there are any."""
 
     def __init__(self, processes: list[Any], ends: list[Connection], timeout: float) -> None:
         self._processes, self._ends = processes, dict(zip(ends, processes, strict=True))
@@ -34,7 +34,7 @@ class Vigil:
         self._since: dict[str, tuple[float, str]] = {}
 
     def code(self) -> int:
-        """0 when all have succeeded, 2 when one had bad input, else 1."""
+        """Return 0 if all have succeeded, 2 if one had bad input, else 1."""
         reason = ""
         while (alive := [p for p in self._processes if p.is_alive()]) and not reason:
             self._wait(alive)
@@ -57,7 +57,7 @@ class Vigil:
         return 0 if not any(code != 0 for code in codes) else 2 if 2 in codes else 1
 
     def _wait(self, alive: list[Any]) -> None:
-        """For whatever happens next, and no longer than until the next look."""
+        """Wait for the next event, at most until the next look."""
         began = time.monotonic()
         sentinels = [process.sentinel for process in alive]
         for word in multiprocessing.connection.wait([*sentinels, *self._ends], timeout=LOOK_UP):
@@ -66,7 +66,7 @@ class Vigil:
         self._now += min(time.monotonic() - began, 2 * LOOK_UP)
 
     def _reasons(self, alive: list[Any]) -> Iterator[str]:
-        """Why no more time is given to those that have not ended, where that is so."""
+        """Return why ranks that have not ended get no more time, if so."""
         if failed := [p.name for p in self._processes if p.exitcode]:
             if whom := self._long("failed", failed, GRACE):
                 yield f"did not end within {GRACE:g} s of {whom}"
@@ -77,7 +77,7 @@ class Vigil:
             yield f"did not go on within {self._halt:g} s"
 
     def _long(self, what: str, whom: list[str] | str, limit: float) -> str:
-        """Whom it was first true of, where it has been true for so many seconds."""
+        """Return the rank for which this was true first, if it has been true for so many seconds."""
         if not whom:
             self._since.pop(what, None)
             return ""

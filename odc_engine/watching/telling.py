@@ -114,7 +114,7 @@ def _measured(rivals: Sequence[Line]) -> float:
 
 
 def _by_cost(rivals: Sequence[Line], ranks: int) -> float:
-    """If ranks synchronize in a microbatch, which equal seconds show, all take as long as the slowest."""
+    """Estimate the wait by cost if nearly equal seconds show that ranks synchronized in the microbatch; else none."""
     seconds, costs = [m["seconds"] for m in rivals], [cost(m) for m in rivals]
     if len(rivals) < ranks or max(seconds) - min(seconds) > ALIKE * max(seconds):
         return 0.0

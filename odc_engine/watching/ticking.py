@@ -89,5 +89,5 @@ class StreamTicking:
 
 
 def ticking() -> Ticking:
-    """Of what this process trains on."""
+    """Return the clock for the device that this process trains on."""
     return StreamTicking() if _cuda.is_available() and _cuda.is_initialized() else ThreadTicking()

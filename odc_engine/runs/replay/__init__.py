@@ -1,1 +1,1 @@
-"""Passes of a sharded model run again by one process: what they were given, and a plain copy of the model."""
+"""Run a sharded model's passes again in one process: their recorded inputs, and a plain copy of the model."""

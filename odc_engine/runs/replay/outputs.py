@@ -1,7 +1,7 @@
-"""What a forward pass returns, as backward comes back to it.
+"""A forward's outputs, and the gradients that return to them in backward.
 
-Where a model returns a loss and the logits that it is made of, what comes back to the logits is from the loop and from
-the loss. A hook sees the sum of both.
+If a model returns a loss and the logits of which it is made, the logits' gradient comes from the loop and from the
+loss. A hook sees the sum of both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ Node = Any  # torch.autograd.graph.Node, some of whose methods torch does not ty
 
 
 def leaves_of(output: object) -> Iterator[object]:
-    """Whatever is in it, in its order; dataclasses and mappings that pytrees do not know, too."""
+    """Return all leaves of an output in order, also inside dataclasses and mappings that pytrees do not know."""
     for leaf in tree_leaves(output):
         if is_dataclass(leaf) and not isinstance(leaf, type):
             yield from leaves_of([getattr(leaf, field.name) for field in fields(leaf)])
@@ -28,7 +28,7 @@ def leaves_of(output: object) -> Iterator[object]:
 
 
 def of_graph(output: object) -> dict[int, Tensor]:
-    """Tensors that were computed from something that wants a gradient, by their places; each of them once."""
+    """Return the tensors that depend on something with a gradient, by position; each of them once."""
     found: dict[int, Tensor] = {}
     seen: set[int] = set()
     for place, leaf in enumerate(leaves_of(output)):
@@ -39,7 +39,7 @@ def of_graph(output: object) -> dict[int, Tensor]:
 
 
 class Graph:
-    """What outputs were computed by."""
+    """The autograd graph of outputs."""
 
     def __init__(self, outputs: Mapping[int, Tensor]) -> None:
         self._leaves: list[Node] = []
@@ -61,8 +61,8 @@ class Graph:
         return edges
 
     def accumulates(self) -> bool:
-        """Whether the backward pass that runs now adds to `.grad`, and is none of torch.autograd.grad's. Where no
-        parameter is in sight, all are inside of checkpoints."""
+        """Whether the current backward adds to `.grad`, unlike torch.autograd.grad's. If no parameter is visible,
+        all are inside activation checkpoints."""
         return not self._leaves or any(map(_runs, self._leaves))
 
 

@@ -1,4 +1,4 @@
-"""A sharded model as a plain one: a copy of its modules that FSDP2 has no part in, with whole weights."""
+"""Copy a sharded model without FSDP2, with whole weights."""
 
 import copy
 from collections import OrderedDict
@@ -20,12 +20,12 @@ HOOKS = (
     "_state_dict_hooks",
     "_state_dict_pre_hooks",
 )
-COMPILED = "_orig_mod"  # what torch.compile makes of a module has the module there
+COMPILED = "_orig_mod"  # attribute of a compiled module that holds the module
 OURS = ("torch.distributed", "odc_engine")
 
 
 def plain(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """`weights`: by the names of `named_parameters()`. Hooks that others have registered stay."""
+    """Return the copy. `weights`: by the names of `named_parameters()`. Hooks that others have registered stay."""
     if isinstance(inner := getattr(model, COMPILED, None), nn.Module):
         return _Eager(plain(inner, {name.removeprefix(f"{COMPILED}."): own for name, own in weights.items()}))
     memo: dict[int, Any] = {}
@@ -40,7 +40,7 @@ def plain(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
 
 
 class _Eager(nn.Module):
-    """In the place of what torch.compile has made of a module; parameters have the same names."""
+    """Replaces a module compiled by torch.compile; parameters keep their names."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _Eager(nn.Module):
 
 @contextmanager
 def _without_fsdp(module: nn.Module) -> Iterator[None]:
-    """Its class and what it holds as they would be if nobody had sharded it."""
+    """Return a module's class and attributes as they were before it was sharded."""
     usual, former = dict(module.__dict__), type(module)
     if isinstance(module, FSDPModule):
         module.__class__ = former.__mro__[2]  # after FSDP2's own, which refuses to be copied, and FSDPModule
@@ -71,20 +71,21 @@ def _without_fsdp(module: nn.Module) -> Iterator[None]:
 
 
 def _of_fsdp(value: object) -> bool:
-    """What FSDP2 keeps in a module: neither a parameter nor another module, whose classes are its, too."""
+    """Whether FSDP2 has stored the value in a module: neither a parameter nor another module, whose classes are
+    FSDP2's, too."""
     values = value.values() if isinstance(value, dict) else [value]
     own = [each for each in values if not isinstance(each, Tensor | nn.Module)]
     return any(type(each).__module__.startswith("torch.distributed") for each in own)
 
 
 def _ours(hook: object) -> bool:
-    """FSDP2's, and those that see what it does."""
+    """Whether a hook is FSDP2's or the engine's."""
     inner = getattr(hook, "func", hook)  # of a partial
     inner = getattr(inner, "__wrapped__", inner)
     return str(getattr(inner, "__module__", "")).startswith((*OURS, "torch._dynamo"))
 
 
 def as_computed(parameter: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Whole, as FSDP2 hands it to a forward pass, in fp64."""
+    """Return the whole parameter as FSDP2 passes it to a forward, in fp64."""
     whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
     return whole.detach().to(dtype or whole.dtype).double()

@@ -1,7 +1,7 @@
-"""Forward and backward passes of a loop, noted on each device and run again by a plain model.
+"""Record forward and backward of a loop on each rank, and run them again in a plain model.
 
-What the whole model is given, and what comes back to its outputs in backward. So the loop's own losses, masks and
-weights are part of it, whatever they are. The loop gets the outputs as they are, and does with them what it likes.
+Recorded are the model's inputs, and the gradients of its outputs. So the loop's own losses, masks and weights are
+included, whatever they are. The loop gets the outputs unchanged.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from odcsim.errors import InputError
 
 @dataclass(slots=True)
 class Noted:
-    """`gradients`: by places among the outputs. `inner`: outputs of which others are made, and whose gradients have
-    the others' part in them."""
+    """One recorded pass. `gradients`: by position among the outputs. `inner`: outputs from which others are
+    computed, so that their gradients contain the others' part."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -42,7 +42,7 @@ class Recording:
 
     @property
     def passes(self) -> list[Noted]:
-        """Those that backward came back to."""
+        """Return the passes that backward has reached."""
         return [each for each in self._every if each.gradients]
 
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ def _note(noted: Noted, graph: Graph, place: int, gradient: Tensor) -> None:
 
 
 def replay(plain: nn.Module, passes: Sequence[Noted]) -> dict[str, Tensor | None]:
-    """Gradients of all of them, one after the other, in the dtype of its parameters."""
+    """Return gradients of all passes, run one after the other in the dtype of the plain model's parameters."""
     first = next(plain.parameters())
     device, given = first.device, partial(_given, like=first)
     with torch.enable_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -95,7 +95,7 @@ def replay(plain: nn.Module, passes: Sequence[Noted]) -> dict[str, Tensor | None
 
 
 def _back(leaves: Sequence[Any], noted: Noted) -> None:
-    """What comes to an inner output from the others has been noted with it, and is put in its place, not added."""
+    """Set an inner output's gradient instead of adding to it: the recorded one contains the others' part."""
     roots, seeds = [], []
     for place, gradient in noted.gradients.items():
         if (own := leaves[place]).requires_grad:  # not so where it is an input's
@@ -109,7 +109,8 @@ def _back(leaves: Sequence[Any], noted: Noted) -> None:
 
 
 def _given(value: Tensor, like: Tensor) -> Tensor:
-    """An input that wants a gradient does so again, since old checkpoints look at that, and may be changed in place."""
+    """Return an input that requires grad as the recorded one did, which old checkpoints need, and that may be
+    changed in place."""
     own = value.detach().to(like.device, like.dtype if value.is_floating_point() else value.dtype)
     return own.requires_grad_().clone() if value.requires_grad else own
 
