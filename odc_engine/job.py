@@ -82,7 +82,7 @@ def job_of(
     model, recipe = catalog.model(file.header.model), recipe_of(choices).sharded("full")
     devices = file.header.devices
     if emulate and gpu is None and profile is None:
-        raise InputError("--emulate-compute needs seconds to wait", fix="give --profile or --gpu")
+        raise InputError("--emulate-compute needs step times", fix="give --profile or --gpu")
     _check_nodes(recipe, devices_per_node)
     machine = replace(_machine(devices, cluster, emulate), devices_per_node=devices_per_node or devices)
     cost = Cost(model, _profile(model, gpu, devices, profile, recipe), machine, recipe)
@@ -159,10 +159,10 @@ def _machine(devices: int, path: str | None, emulate: bool) -> Cluster:
     if path is None:
         return here
     if not emulate:
-        raise InputError("--cluster says how compute shall be, and compute is real", fix="add --emulate-compute")
+        raise InputError("--cluster changes emulated compute only, and compute is real", fix="add --emulate-compute")
     found = read_cluster(path, here)
     for drawn in ("jitter", "swing"):
         if getattr(found, drawn):
             fix = "use sample_noise, or leave it out"
-            raise InputError(f"{drawn} is drawn by the simulator alone", where=path, fix=fix)
+            raise InputError(f"{drawn} is supported by the simulator only", where=path, fix=fix)
     return replace(here, slow=found.slow, sample_noise=found.sample_noise)

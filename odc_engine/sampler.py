@@ -94,7 +94,7 @@ class BalancedBatches(Sampler[list[int]]):
         sync_named(self.sync)
         if not runs_with(self.balancer, self.sync):
             raise InputError(
-                f"'{self.balancer}' gives devices unlike numbers of microbatches, which hangs '{self.sync}'",
+                f"'{self.balancer}' gives devices different numbers of microbatches, which hangs '{self.sync}'",
                 fix="take 'sorted-slice', or sync 'on-demand'",
             )
 
@@ -136,7 +136,7 @@ class BalancedBatches(Sampler[list[int]]):
     def over(self, loader: Iterable[Batch]) -> Iterator[tuple[Share, Iterator[Batch]]]:
         """Yield each share with its microbatches as `loader` loads them."""
         if getattr(loader, "batch_sampler", self) is not self:
-            raise InputError("a loader of other batches", fix="give it this sampler as batch_sampler")
+            raise InputError("this loader has another batch_sampler", fix="give it this sampler as batch_sampler")
         loaded = iter(loader)
         for share in self.minibatches():
             own = _next(loaded, len(share.microbatches))

@@ -36,7 +36,7 @@ class Use:
         """Where devices are on several machines."""
         if self.recipe.sharding != "hybrid" and self.recipe.accumulate != "slots":
             fix = "use --accumulate slots, or --sharding hybrid"
-            raise InputError("a network adds nothing to a sum on another machine", fix=fix)
+            raise InputError("a network cannot add to a sum on another machine", fix=fix)
 
 
 @dataclass(frozen=True, slots=True)

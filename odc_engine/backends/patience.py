@@ -18,7 +18,7 @@ LOOKS = 1_000_000  # at a flag in a second, by a kernel: about as many as a GPU 
 LOOK_UP = 0.5  # and between those of whoever has started devices, for who is stopped
 REPORTED = 1.0  # seconds in which a kernel reports a death whose broken connections are seen already
 NOTICED = 5.0  # seconds that devices of other machines get to say whose fault a broken connection is
-LATE = "did not come to a meeting"
+LATE = "did not synchronize"
 LONGER = "wait longer with --timeout, or timeout= of OnDemand"
 
 

@@ -56,19 +56,22 @@ def costs(memory: PeerMemory, model: nn.Module, units: Sequence[Unit]) -> list[s
     each = traffic(model, units, memory.size - len(memory.near))
     own = sum(4 * unit.shape.push for unit in units)
     lines = [
-        f"odc_engine: one mesh of shards lies over {len(machines)} machines. Of each device "
-        f"{_told(each.gathered + each.pushed)} pass the network for a minibatch's first microbatch and "
-        f"{_told(each.gathered + 2 * each.pushed)} for each later one; its sums take {_told(own * memory.size)}, "
+        f"odc_engine: the model is sharded across {len(machines)} machines. Each device sends and receives "
+        f"{_told(each.gathered + each.pushed)} over the network for a minibatch's first microbatch and "
+        f"{_told(each.gathered + 2 * each.pushed)} for each later one; its gradient sums take {_told(own * memory.size)}, "
         f"{memory.size} times its gradients."
     ]
     here = {len(near) for near in machines}
     if len(here) > 1 or here == {1}:
-        return [*lines, "odc_engine: as many devices on each machine, and more than one, could be replicas instead."]
+        return [
+            *lines,
+            "odc_engine: hybrid sharding (HSDP) would move less; it needs the same number of devices, at least 2, on each machine.",
+        ]
     size, kind = (len(machines), here.pop()), memory.device.type
     passed = _told(between_replicas(units, memory.size, len(machines)))
     return [
         *lines,
-        f"odc_engine: with a replica on each machine it would be {passed} for a whole minibatch. Give fully_shard this "
+        f"odc_engine: with a replica on each machine (HSDP) it would be {passed} per minibatch. Give fully_shard this "
         "mesh:",
         f'odc_engine: mesh = init_device_mesh("{kind}", {size}, mesh_dim_names=("replicate", "shard"))',
     ]

@@ -31,7 +31,7 @@ class Communication(ABC):
 
         `settle()` waits until every rank has taken its last number, and `publish()` resets the counter to 0.
         """
-        raise InputError("take() where devices meet", fix="take between publish() and settle(), without `meets`")
+        raise InputError("take() with collectives", fix="take between publish() and settle(), without `meets`")
 
     def retry(
         self,
@@ -41,7 +41,7 @@ class Communication(ABC):
     ) -> Tensor:
         """Run forward and backward of a microbatch, and halve it if memory runs out. `loss` must be a sum over
         samples."""
-        problem = "retry() where devices meet for every layer: others would wait for a microbatch that is not theirs"
+        problem = "retry() with collectives: the other devices would wait in each layer for the additional microbatch"
         raise InputError(problem, fix="use OnDemand without `meets`")
 
     @abstractmethod

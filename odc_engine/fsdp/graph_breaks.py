@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 Call = TypeVar("Call", bound=Callable[..., Any])
-FULL = "devices meet there: compile it without fullgraph=True"
+FULL = "devices synchronize here: compile it without fullgraph=True"
 
 
 def uncompiled(call: Call) -> Call:

@@ -241,7 +241,10 @@ def devices_of(model: nn.Module) -> dist.ProcessGroup | None:
     groups = groups_of(model) if isinstance(model, FSDPModule) else []
     ranks = {tuple(dist.get_process_group_ranks(group.devices)) for group in groups}
     if any(group.replicas is not None and group.devices.size() == 1 for group in groups):
-        raise InputError("a mesh of replicas alone, each of one device", fix="shard over more than one device")
+        raise InputError(
+            "the mesh has replicas of one device each, so that nothing is sharded",
+            fix="shard over more than one device",
+        )
     if len(ranks) > 1:
         raise InputError("units are sharded over different devices", fix="give every fully_shard the same mesh")
     whole = not groups or len(next(iter(ranks))) == dist.get_world_size()

@@ -57,7 +57,7 @@ from odc_engine.record import Recorder, Silence
 from odcsim.errors import InputError, nearest
 from odcsim.recipe import ACCUMULATE
 
-SKIPS = "OnDemand(check_finite=False) leaves it to who skips such steps, as scalers do"
+SKIPS = "OnDemand(check_finite=False) skips this check, for loops that skip such steps themselves (gradient scalers)"
 
 
 class OnDemand(Communication):
@@ -186,7 +186,7 @@ class OnDemand(Communication):
         attached = self._attachment.before_step(optimizer, closure)
         if not attached and not self.settled and self._loop.minibatch.pushes:
             fix = self._loop.remedies.step
-            raise InputError("a step with gradients that are on their way to their owners", fix=fix)
+            raise InputError("optimizer.step() before gradients are summed", fix=fix)
 
     def _after_step(self, optimizer: Optimizer) -> None:
         """Publish after the last optimizer's step.

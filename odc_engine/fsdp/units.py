@@ -107,7 +107,8 @@ def _unit(index: int, group: Group) -> Unit:
     pack(unit, mine)
     if not torch.equal(mine.view(torch.uint8), packed.view(torch.uint8)):
         raise InputError(
-            f"unit {group.name} is packed in an order that is not understood", fix="see 'odc_engine doctor'"
+            f"unit {group.name} is packed by FSDP2 in an order that the engine does not know",
+            fix="see 'odc_engine doctor'",
         )
     return unit
 
@@ -136,7 +137,7 @@ def steps_in_backward(parameter: DTensor) -> bool:
 
 def hook_that_steps(name: str) -> InputError:
     problem = f"parameter {name} has a hook that steps in backward"
-    return InputError(problem, fix="step after settle(): before it gradients are zeros")
+    return InputError(problem, fix="step after settle(): earlier, gradients are zeros")
 
 
 class _Look:

@@ -51,4 +51,4 @@ class Brought:
 
     def _late(self, places: Sequence[int], over: float) -> PeerLost:
         who = [self.first + place for place in places]
-        return self._memory.silent(who, f"brought nothing in within {over:g} s")
+        return self._memory.silent(who, f"fetched nothing from other nodes within {over:g} s")

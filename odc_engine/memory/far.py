@@ -52,7 +52,7 @@ class FarArena(Arena):
             beyond = [d for d in range(size) if d not in self.memory.near]
             told = f"devices {', '.join(map(str, beyond))}" if beyond else "other devices' peers"
             raise InputError(
-                f"{told} are beyond a network, which adds nothing to a sum",
+                f"{told} are reached over a network, which cannot add to a sum",
                 fix="use --accumulate slots, or --sharding hybrid",
             )
         if self.nodes > 1 and (torn := _torn(near, k)):

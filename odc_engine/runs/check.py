@@ -58,7 +58,7 @@ class Distances:
 def check(odc: OnDemand) -> Iterator[None]:
     """Check one minibatch up to settle(), on all ranks. Raises EngineError if gradients differ."""
     if odc.size == 1:
-        raise InputError("one device alone has nothing to check", fix="start it with torchrun --nproc-per-node 2")
+        raise InputError("a single device has nothing to check", fix="start it with torchrun --nproc-per-node 2")
     recording = Recording(odc.model)
     try:
         yield
@@ -74,7 +74,7 @@ def tell(odc: OnDemand, distances: Distances) -> None:
     if odc.rank == 0 and odc.replicas.speaks:
         print(distances, flush=True)
     if not distances.ok:
-        raise EngineError("gradients of one minibatch are not those of one process")
+        raise EngineError("gradients of one minibatch differ from those of one process")
 
 
 def compared(odc: OnDemand, passes: Sequence[Noted]) -> Distances:

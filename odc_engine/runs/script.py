@@ -54,7 +54,7 @@ def _first_settled() -> Iterator[None]:
     def noting(self: OnDemand, *args: Any, **how: Any) -> None:
         make(self, *args, **how)
         if self.size == 1:
-            raise InputError("one device alone has nothing to check", fix=HOW)
+            raise InputError("a single device has nothing to check", fix=HOW)
         recordings[id(self)] = Recording(self.model)
 
     def ending(self: OnDemand, **how: Any) -> None:

@@ -43,7 +43,9 @@ def opened(folder: Path, rank: int, header: dict[str, Any]) -> tuple[Path, TextI
             return home, _begun(home, rank, header | {"run": run})
         except FileExistsError:
             fix = "remove it, or name another folder"
-            raise InputError("has another run's file here", where=str(home / file_of(rank)), fix=fix) from None
+            raise InputError(
+                "a file of another run is already here", where=str(home / file_of(rank)), fix=fix
+            ) from None
     for number in range(1, MOST):
         home = _numbered(folder, number)
         try:
@@ -53,7 +55,7 @@ def opened(folder: Path, rank: int, header: dict[str, Any]) -> tuple[Path, TextI
         if number > 1 and rank == 0:
             _say_moved(folder, home)
         return home, file
-    raise InputError("has been watched into too often", where=str(folder), fix="name another one")
+    raise InputError("holds too many runs", where=str(folder), fix="name another one")
 
 
 def _begun(home: Path, rank: int, header: dict[str, Any]) -> TextIO:

@@ -63,10 +63,10 @@ def in_words(window: Mapping[int, Sequence[Line]], ranks: int) -> str:
     every = [line for lines in window.values() for line in lines]
     loader = f"{_percent(sum(line['loader'] for line in every) / sum(line['seconds'] for line in every))} loader"
     if len(window) == 1 and not all("waited" in m for line in every for m in _of(line)):
-        return f"{loader}, and what a rank alone waits for is not told{seen}"
+        return f"{loader}; waiting of a single rank is not measured{seen}"
     waiting = _waiting(window, measured=True)
     if ranks == 1:
-        return f"{_percent(waiting)} blocked, and not by other ranks, {loader}"
+        return f"{_percent(waiting)} blocked (not by other ranks), {loader}"
     return f"{_percent(waiting)} waiting{_reason(window, waiting)}, {loader}{seen}"
 
 

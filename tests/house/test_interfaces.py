@@ -63,7 +63,7 @@ def test_a_verb_is_said_where_its_interface_is(verb):
             assert ast.get_docstring(method)
 
 
-@pytest.mark.parametrize("said", ["did not come to a meeting", "wait longer with", "seconds between looks"])
+@pytest.mark.parametrize("said", ["did not synchronize", "wait longer with", "seconds between looks"])
 def test_how_long_a_silent_peer_is_waited_for_has_one_home(said):
     homes = [name for name, path in ENGINE.items() if said in path.read_text(encoding="utf-8")]
     assert homes == ["odc_engine.backends.patience"]

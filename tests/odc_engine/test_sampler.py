@@ -61,7 +61,7 @@ def test_where_devices_meet_they_run_as_many_microbatches(case):
 
 def test_only_on_demand_may_give_devices_unlike_counts():
     for sync in ("collective", "deferred"):
-        told = rf"^'lb-mini' gives devices unlike numbers of microbatches, which hangs '{sync}'; take 'sorted-slice'"
+        told = rf"^'lb-mini' gives devices different numbers of microbatches, which hangs '{sync}'; take 'sorted-slice'"
         with pytest.raises(InputError, match=told):
             samplers(drawn_lengths(), 2, sync=sync)
     counts = {tuple(len(share.microbatches) for share in shares) for shares in both(samplers(drawn_lengths(), 2))}

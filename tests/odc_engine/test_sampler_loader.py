@@ -67,7 +67,9 @@ def test_an_empty_microbatch_reaches_the_loop_as_an_empty_batch():
 
 def test_a_loader_of_something_else_is_refused():
     one, other = samplers(drawn_lengths(), 2)
-    with pytest.raises(InputError, match=r"^a loader of other batches; give it this sampler as batch_sampler"):
+    with pytest.raises(
+        InputError, match=r"^this loader has another batch_sampler; give it this sampler as batch_sampler"
+    ):
         next(one.over(loader_of(other, drawn_lengths())))
     _, microbatches = next(one.over([]))
     with pytest.raises(InputError, match=r"^the loader ended inside a minibatch"):

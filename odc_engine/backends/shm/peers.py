@@ -23,7 +23,7 @@ PAGE = 4096
 ENDS = ROOMS  # the word after those that meetings count in: 0 while all is well, then 1 + the device at fault, or LEFT
 TAKEN = 16  # the word, in a cache line of its own, in which device 0's page counts what was taken from a shared queue
 LEFT = 2**32 - 1
-LEFT_EARLY = "left: it came to fewer meetings than others"
+LEFT_EARLY = "left: it synchronized fewer times than the others"
 
 
 class Peers:

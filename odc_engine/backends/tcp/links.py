@@ -27,7 +27,7 @@ STILL = 5 * BEAT  # after so many without one a process does not run
 MUTE = 25 * BEAT  # ... and after so many it is not only that Python stood still, as in a long call that keeps its lock
 LINGER = 0.3  # seconds from the first loss to the first word of it: machines and jobs die as a whole
 LEFT = 2**31 - 1
-LEFT_EARLY = "left: it came to fewer meetings than others"
+LEFT_EARLY = "left: it synchronized fewer times than the others"
 _WORD = struct.Struct("<iiq")
 _BEATS, _CAME, _ENDS, _TAKES, _REFILLS, _TOLD = range(6)
 
@@ -247,7 +247,7 @@ class Links:
             while not self._waited(lambda: bool(self._answers)):
                 self.check()
                 if patience.over(self, [0]):
-                    self._raise(self.silent([0], "did not say whose turn it is"))
+                    self._raise(self.silent([0], "did not answer a take() from the queue"))
             return self._answers.pop()
 
     def fail(self, error: BaseException) -> None:

@@ -15,11 +15,11 @@ class KeptGradients(Guard):
                 yield self._kept_back(unit, piece)
 
     def _kept_back(self, unit: Unit, piece: Piece) -> InputError:
-        problem = f"the gradient of {piece.name} was kept back and never pushed"
+        problem = f"the gradient of {piece.name} was accumulated without synchronization and never reduced"
         if not unit.group.reduces:
             fix = "set_requires_gradient_sync(True) before the last backward pass of a minibatch"
             return InputError(problem, fix=fix)
-        problem = f"a gradient of {piece.name} came when those of its unit had been pushed"
+        problem = f"a gradient of {piece.name} came after the gradients of its unit were pushed"
         return InputError(problem, fix="call backward(), and leave torch.autocast, after each microbatch")
 
 

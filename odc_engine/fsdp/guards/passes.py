@@ -63,13 +63,13 @@ class UnfinishedPasses(Guard):
 
     def _interrupted(self) -> Refusals:
         if self.loop.minibatch.interrupted:
-            problem = "a backward pass was interrupted when a part of its gradients was on the way"
+            problem = "a backward pass was interrupted after some of its gradients were pushed"
             yield InputError(problem, fix=self.loop.remedies.drop)
 
 
 class SecondDerivatives(Guard):
     def before_backward(self, unit: Unit) -> Refusals:
         if in_backward() and torch.is_grad_enabled() and unit.group.reshards_after_backward:
-            problem = f"create_graph=True, which wants weights of {unit.name} that are freed in backward"
+            problem = f"create_graph=True needs weights of {unit.name}, which FSDP2 frees in backward"
             fix = "fully_shard(reshard_after_forward=False) and set_reshard_after_backward(False)"
             yield InputError(problem, fix=fix)

@@ -29,7 +29,7 @@ class PublishedVersions(Guard):
 
     def throughout(self, unit: Unit) -> Refusals:
         for name in self.loop.minibatch.versions.changed_whole(unit):
-            problem = f"a forward pass changes {name}, of which each device has a copy for a while"
+            problem = f"a forward pass changes parameter {name}, and each device would change only a temporary copy"
             yield InputError(problem, fix="change it between settle() and publish(), or make it a buffer")
 
 

@@ -22,5 +22,5 @@ class Settings(Guard):
         now, told = unit.group.settings(), self._settings[unit.index]
         for name in told:
             if now[name] != told[name]:
-                problem = f"FSDP2 was told to communicate otherwise for {unit.name} ({name.strip('_')})"
-                yield InputError(problem, fix="tell it before OnDemand is made")
+                problem = f"FSDP2's communication settings changed for {unit.name} ({name.strip('_')})"
+                yield InputError(problem, fix="change them before OnDemand is made")

@@ -76,7 +76,7 @@ class Attachment:
         if not any(optimizer is each for each in self._optimizers):
             return False
         if closure is not None:
-            raise InputError("an attached optimizer is given a closure", fix="call backward before step()")
+            raise InputError("step(closure) of an attached optimizer", fix="call backward before step()")
         if not self._settled and (self._pushed or not self._has_gradients(optimizer)):
             self._meetings.meet_to_settle(by_a_look=False)
         return True

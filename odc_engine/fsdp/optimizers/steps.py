@@ -27,9 +27,9 @@ class Steps:
         known, remake = self._loop.minibatch.parameters, self._loop.remedies.remake
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
             if known.has_whole(parameter):
-                raise InputError("an optimizer holds whole parameters, as an evaluation left them", fix=remake)
+                raise InputError("an optimizer holds unsharded parameters: it was made after an evaluation", fix=remake)
             if was_replaced(parameter):
-                raise InputError("an optimizer holds parameters that others have replaced", fix=remake)
+                raise InputError("an optimizer holds parameters that were replaced in the model", fix=remake)
         if self._own(optimizer):
             self._before(optimizer, kwargs.get("closure") or next(iter(args[1:]), None))
 

@@ -34,14 +34,17 @@ class Retry:
     ) -> Tensor:
         """Run forward and backward of a microbatch. Returns its loss, detached."""
         if not all(unit.group.reduces for unit in self._loop.units):
-            raise InputError("retry() while gradients are kept back", fix="set_requires_gradient_sync(True) before it")
+            raise InputError(
+                "retry() while gradients are not reduced (set_requires_gradient_sync(False))",
+                fix="set_requires_gradient_sync(True) before it",
+            )
         given = self._loop.minibatch.given
         before = given.count.total()
         try:
             return self._run(loss, batch, halve, frozenset())
         except BaseException as error:
             if given.torn or given.count.total() != before:
-                why = error if isinstance(error, InputError) else torn("a microbatch was left half done")
+                why = error if isinstance(error, InputError) else torn("an earlier microbatch was interrupted")
                 self._loop.minibatch.give_up(why)
             raise
         finally:
@@ -81,13 +84,15 @@ class Retry:
     def _refuse(self, attempt: Attempt, state: State, pushed: bool) -> None:
         """Raise if the halves would not give the missing gradients."""
         if self._loop.minibatch.deferred:
-            raise torn("out of memory with gradients that earlier microbatches have kept back")
+            raise torn("out of memory while gradients of earlier microbatches are not reduced yet")
         if (name := state.changed_buffer(self._loop.model)) is not None:
             raise torn(f"out of memory in a forward pass that changes buffer {name}, which it would change twice")
         if self._loop.minibatch.given.torn:
-            raise torn("out of memory in the middle of a push")
+            raise torn("out of memory during a push")
         if pushed and state.drew():
-            raise torn("out of memory when a part of its gradients was on the way, and dropout would draw others")
+            raise torn(
+                "out of memory after some gradients were pushed, and a retry would draw other random numbers (dropout)"
+            )
         for unit in self._loop.units if pushed else ():
             if attempt.used_again(unit):
                 raise torn(f"{unit.name} is used more than once in a microbatch that ran out of memory")

@@ -230,7 +230,7 @@ def one_is_mute(rank, seconds):
 def test_who_says_nothing_for_long_is_named_long_before_the_timeout(pools):
     (devices, line), _ = pools(2).run(one_is_mute, 0.5)[0]
     assert devices == [1]
-    assert re.search(r"did not come to a meeting within 0.5 s: no word for \d s, stopped", line)
+    assert re.search(r"did not synchronize within 0.5 s: no word for \d s, stopped", line)
 
 
 def test_who_says_nothing_for_a_while_is_waited_for(pools):

@@ -275,7 +275,7 @@ def refused(_rank, machines):
 
 def test_sums_that_a_network_would_have_to_add_to_are_refused(pools):
     told = pools(3).run(refused, (2, 1))
-    assert told[0] == f"devices 2 are beyond a network, which adds nothing to a sum; {FIX}"
+    assert told[0] == f"devices 2 are reached over a network, which cannot add to a sum; {FIX}"
     assert told[2].startswith("devices 0, 1 are beyond")
 
 

@@ -47,4 +47,4 @@ def test_several_machines_need_slots(asked, capsys, monkeypatch):
         hybrid = ["--sharding", "hybrid", "--devices-per-node", "1"]
         assert "needs NVIDIA GPUs" in lines(["verify", *asked, *hybrid], capsys)[0]
     [line] = lines(["verify", *asked], capsys)
-    assert "a network adds nothing to a sum on another machine; use --accumulate slots, or --sharding hybrid" in line
+    assert "a network cannot add to a sum on another machine; use --accumulate slots, or --sharding hybrid" in line

@@ -171,9 +171,7 @@ def silent(rank, where, timeout):
 def test_a_device_that_runs_but_does_not_come_is_named_after_the_timeout(pools, where):
     found = pools(2).run(silent, where, SHORT)
     message, seconds = found[0]
-    expected = (
-        "did not come to a meeting within" if where == "meeting" else "held a lock on device 1's bytes 0 to 8 for"
-    )
+    expected = "did not synchronize within" if where == "meeting" else "held a lock on device 1's bytes 0 to 8 for"
     assert f"device 1 {expected} {SHORT:g} s" in message
     assert message.endswith("wait longer with --timeout, or timeout= of OnDemand")
     assert SHORT <= seconds < SHORT + 1

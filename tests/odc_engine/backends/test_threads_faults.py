@@ -103,7 +103,7 @@ def test_a_device_that_does_not_come_is_named(capfd):
     assert launch_threads.run(work, 3, 0.2) == 1
     told = capfd.readouterr().err
     for rank in (0, 1):
-        assert f"device {rank}: device 2 did not come to a meeting within 0.2 s" in told
+        assert f"device {rank}: device 2 did not synchronize within 0.2 s" in told
 
 
 def test_the_holder_of_a_lock_is_named(capfd):

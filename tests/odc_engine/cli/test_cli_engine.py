@@ -89,7 +89,7 @@ REFUSED = {
     "unequal counts": (["--sync", "collective"], "minibatch 0: devices run different numbers of microbatches"),
     "unequal counts, deferred": (["--sync", "deferred"], "minibatch 0: devices run different numbers"),
     "backend": (["--sync", "on-demand", "--backend", "torch"], "backend torch has collectives only"),
-    "seconds": (["--sync", "on-demand", "--emulate-compute"], "--emulate-compute needs seconds to wait"),
+    "seconds": (["--sync", "on-demand", "--emulate-compute"], "--emulate-compute needs step times"),
     "profile": (["--sync", "on-demand", "--emulate-compute", "--profile", "nowhere"], "nowhere: no such file"),
     "sync": (["--sync", "ondemand"], "argument --sync: invalid choice: 'ondemand'"),
     "no sync": ([], "the following arguments are required: --sync"),

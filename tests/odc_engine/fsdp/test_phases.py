@@ -90,7 +90,7 @@ def told_in(rank: int, phase: str) -> tuple[str, dict[str, str], str]:
 NOTHING = "nothing was refused"
 SAYS = {
     "open": {},
-    "settled": {"take": "take() where devices meet", "retry": "forward of root between", "settle": "settle() twice"},
+    "settled": {"take": "take() with collectives", "retry": "forward of root between", "settle": "settle() twice"},
     "broken": {"retry": "device 0: the gradient of", "settle": "device 0: the gradient of"},
     "closed": dict.fromkeys(("take", "attach", "retry", "settle", "publish"), "this communication is closed"),
 }

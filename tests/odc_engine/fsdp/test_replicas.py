@@ -177,7 +177,10 @@ def told(_: int) -> tuple[str, str]:
 
 def test_what_is_not_carried_is_refused_with_a_way_out(pools):
     for alone, collective in pools(4).run(told):
-        assert alone == "a mesh of replicas alone, each of one device; shard over more than one device"
+        assert (
+            alone
+            == "the mesh has replicas of one device each, so that nothing is sharded; shard over more than one device"
+        )
         assert collective.endswith("reduces over replicas inside backward; use OnDemand, or a one-dimensional mesh")
 
 

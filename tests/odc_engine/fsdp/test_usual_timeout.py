@@ -60,4 +60,4 @@ def trained(rank, seconds, how):
 @pytest.mark.parametrize("how", [{}, {"timeout": 0.3}], ids=["torch", "the loop"])
 def test_who_is_late_is_waited_for_as_long_as_was_said(pools, how):
     found = pools(2).run(trained, 1.0, how)
-    assert found[1].startswith("device 0 did not come to a meeting within 0.3 s") if how else found == ["", ""]
+    assert found[1].startswith("device 0 did not synchronize within 0.3 s") if how else found == ["", ""]

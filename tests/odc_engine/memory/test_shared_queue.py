@@ -191,8 +191,8 @@ def test_syncs_that_meet_refuse_a_queue(sync, backend):
     ("text", "emulate", "message"),
     [
         ("[slow]\n1 = 1.1\n", False, "compute is real; add --emulate-compute"),
-        ("jitter = 0.1\n", True, "jitter is drawn by the simulator alone"),
-        ("swing = 0.1\n", True, "swing is drawn by the simulator alone"),
+        ("jitter = 0.1\n", True, "jitter is supported by the simulator only"),
+        ("swing = 0.1\n", True, "swing is supported by the simulator only"),
         ("[slow]\n2 = 1.1\n", True, "slow names device '2'; devices are 0 to 1"),
     ],
 )

@@ -87,4 +87,4 @@ def test_nobody_takes_where_devices_meet(pools):
     found = pools(2).run(refusals)
     assert sorted(first for first, *_ in found) == [0, 1]
     for _, *told in found:
-        assert told == ["take() where devices meet; take between publish() and settle(), without `meets`"] * 2
+        assert told == ["take() with collectives; take between publish() and settle(), without `meets`"] * 2

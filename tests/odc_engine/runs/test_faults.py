@@ -166,7 +166,7 @@ def unequal(memory: SharedMemory, _folder: Path) -> None:
 def test_a_device_that_leaves_early_is_told_from_one_that_died(tmp_path):
     ended = faults.run(unequal, tmp_path / "run")
     assert ended.code == 1
-    named(ended, "left: it came to fewer meetings than others")
+    named(ended, "left: it synchronized fewer times than the others")
 
 
 def chained(memory: SharedMemory, folder: Path) -> None:

@@ -111,7 +111,7 @@ def test_what_is_right_is_called_so(pools, name):
 
 def test_what_is_not_right_is_not(pools):
     for words in pools(2).run(partial(checked, wrong=1.001), CASE):
-        assert words == "gradients of one minibatch are not those of one process"
+        assert words == "gradients of one minibatch differ from those of one process"
 
 
 def never_settled(rank: int) -> list[str]:
@@ -151,7 +151,7 @@ def alone(_: int) -> str:
 
 
 def test_one_device_alone_has_nothing_to_check(pools):
-    assert pools(1).run(alone)[0].startswith("one device alone has nothing to check; start it with torchrun")
+    assert pools(1).run(alone)[0].startswith("a single device has nothing to check; start it with torchrun")
 
 
 def test_a_script_that_is_not_there_is_named(capsys):

@@ -68,10 +68,10 @@ def test_what_ranks_do_before_and_between_microbatches_is_no_waiting():
 
 def test_a_rank_alone_says_what_it_can():
     assert in_words({0: [step(0, [ran([9], 0.9)], loader=0.1)]}, 1) == (
-        "10 % loader, and what a rank alone waits for is not told"
+        "10 % loader; waiting of a single rank is not measured"
     )
     alone = in_words({0: [step(0, [ran([9], 1.0, waited=0.97)])]}, 1)
-    assert alone == "97 % blocked, and not by other ranks, 0 % loader"
+    assert alone == "97 % blocked (not by other ranks), 0 % loader"
     assert in_words({0: [step(0, [ran([9], 1.0, waited=0.3)])]}, 4) == "30 % waiting, 0 % loader (of 1 of 4 ranks)"
 
 
