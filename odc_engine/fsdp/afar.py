@@ -56,17 +56,14 @@ def costs(memory: PeerMemory, model: nn.Module, units: Sequence[Unit]) -> list[s
     each = traffic(model, units, memory.size - len(memory.near))
     own = sum(4 * unit.shape.push for unit in units)
     lines = [
-        f"odc_engine: the model is sharded across {len(machines)} machines. Each device sends and receives "
+        f"odc_engine: the model is sharded across {len(machines)} machines. Each device moves "
         f"{_told(each.gathered + each.pushed)} over the network for a minibatch's first microbatch and "
-        f"{_told(each.gathered + 2 * each.pushed)} for each later one; its gradient sums take {_told(own * memory.size)}, "
-        f"{memory.size} times its gradients."
+        f"{_told(each.gathered + 2 * each.pushed)} for each later one; its gradient sums take "
+        f"{_told(own * memory.size)}, {memory.size} times its gradients."
     ]
     here = {len(near) for near in machines}
     if len(here) > 1 or here == {1}:
-        return [
-            *lines,
-            "odc_engine: hybrid sharding (HSDP) would move less; it needs the same number of devices, at least 2, on each machine.",
-        ]
+        return [*lines, "odc_engine: hybrid sharding (HSDP) needs equally many devices, at least 2, on each machine."]
     size, kind = (len(machines), here.pop()), memory.device.type
     passed = _told(between_replicas(units, memory.size, len(machines)))
     return [
