@@ -1,6 +1,6 @@
-"""How devices reach each other's memory and meet: a row for each backend, which this file lists.
+"""Backends: how ranks reach each other's memory and synchronize. This file lists them, one row each.
 
-The command lines' choices and what refusals advise follow from the list.
+The command lines' choices and the fixes in error messages follow from the list.
 """
 
 from odc_engine.backends import cuda_ipc, gloo, nccl, nvshmem, shm, tcp, threads
@@ -27,18 +27,18 @@ def names() -> tuple[str, ...]:
 
 
 def devices() -> tuple[str, ...]:
-    """What may compute, the usual one first."""
+    """Return the device types, the default first."""
     return tuple(dict.fromkeys(row.device for row in ROWS))
 
 
 def by_device() -> tuple[str, ...]:
-    """Names under which --device chooses a row. The others compute on one thing alone."""
+    """Return the backend names for which --device selects a row. The others run on one device type only."""
     every = [row.name for row in ROWS]
     return tuple(name for name in names() if every.count(name) > 1)
 
 
 def chosen(name: str, device: str = USUAL.device) -> Backend:
-    """The row that --backend and --device mean together."""
+    """Return the row for --backend and --device."""
     rows = {row.device: row for row in ROWS if row.name == name}
     if not rows:
         raise InputError(f"unknown backend '{name}'", fix=nearest(name, list(names())))
@@ -51,33 +51,33 @@ def chosen(name: str, device: str = USUAL.device) -> Backend:
 
 
 def label(row: Backend) -> str:
-    """A row's name, with what computes where that tells it from another row."""
+    """Return a row's name, with the device type if another row has the same name."""
     return row.name if chosen(row.name) is row else f"{row.name} {row.device}"
 
 
 def usual(device: str, *, across: bool = False) -> Processes:
-    """Of processes whose parameters are there, where nobody chooses one. `across`: they are on several machines."""
+    """Return the default row for parameters on this device type. `across`: ranks are on several machines."""
     rows = (row for row in ROWS if isinstance(row, Processes) and row.device == device and row.one_sided)
     return next(row for row in rows if row.across >= across)
 
 
 def across() -> tuple[str, ...]:
-    """Names of those whose devices may be on several machines, and run every sync there."""
+    """Return the backends that run every sync across several machines."""
     return tuple(row.name for row in ROWS if isinstance(row, Processes) and row.across and row.one_sided)
 
 
 def profiled() -> list[str]:
-    """Names of those that `profile` measures, those first that say more."""
+    """Return the backends that `profile` measures, those that measure more first."""
     return list(dict.fromkeys(row.name for row in sorted(ROWS, key=lambda row: -len(row.profiled)) if row.profiled))
 
 
 def measured() -> dict[str, Processes]:
-    """Those whose rates `bandwidth` measures, by name."""
+    """Return the backends whose rates `bandwidth` measures, by name."""
     return {row.name: row for row in ROWS if isinstance(row, Processes) and row.rival}
 
 
 def check(row: Backend, recipe: Recipe) -> None:
-    """Refuse what it does not run."""
+    """Raise if the backend does not support the recipe."""
     sync, sharding = recipe.sync, recipe.sharded("full").sharding
     if sync not in row.syncs:
         others = next(other.name for other in ROWS if sync in other.syncs)

@@ -1,4 +1,4 @@
-"""Calls that may never return, on one thread beside the caller's, which is left behind then.
+"""Run calls that may never return on a second thread, and abandon the thread if they do not.
 
 The standard library's pools have such a thread too, but wait for it when the process ends.
 """
@@ -18,7 +18,7 @@ Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
 
 class Aside:
-    """All calls come one after the other."""
+    """Runs all calls one after the other."""
 
     def __init__(self) -> None:
         self._calls = Calls()
@@ -30,7 +30,7 @@ class Aside:
         return future
 
     def bounded(self, work: Callable[[], Result], host: Host, what: str) -> Result:
-        """What a call returns, waited for as long as nobody is gone and time is left."""
+        """Return a call's result; stop waiting if a peer is gone or time is up."""
         done = self.call(work)
         patience, others = Patience(), [device for device in range(host.size) if device != host.rank]
         while not wait([done], LOOK).done:
@@ -40,7 +40,7 @@ class Aside:
         return done.result()
 
     def end(self) -> None:
-        """Once all that was called is over, if ever."""
+        """End the thread once all calls are over, if ever."""
         self._calls.put(None)
 
 

@@ -1,7 +1,7 @@
-"""What a backend is: one row for each way in which devices reach each other, and for what they compute on.
+"""The interface of backends: one row for each way in which ranks reach each other, and each device type.
 
-Everybody else asks a row and never for its name. Help and refusals are quick, so reading rows loads no torch: what one
-needs to run is imported inside its methods. `odc_engine.backends` lists them.
+Other code asks a row and never compares its name. Reading rows loads no torch, so that help and refusals are quick: a
+row imports what it needs to run inside its methods. `odc_engine.backends` lists them.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ BOTH = ("on-demand", "collective")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What somebody is about to do with a backend."""
+    """How a backend is about to be used."""
 
     devices: int  # on this machine
     recipe: Recipe = USUAL
@@ -33,7 +33,7 @@ class Use:
     part: str = ""  # of a GPU for each device, as the backend's `part` says it; empty: equal ones
 
     def refuse_sums_afar(self) -> None:
-        """Where devices are on several machines."""
+        """Raise if sums are to be added in place while ranks are on several machines."""
         if self.recipe.sharding != "hybrid" and self.recipe.accumulate != "slots":
             fix = "use --accumulate slots, or --sharding hybrid"
             raise InputError("a network cannot add to a sum on another machine", fix=fix)
@@ -41,7 +41,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Backend(ABC):
-    """A row: `Processes` or `Threads`. What it leaves out is as on a processor, where nothing has to be there."""
+    """A row: `Processes` or `Threads`. Defaults suit a CPU, which needs nothing installed."""
 
     name: str  # --backend
     says: str = ""  # in a line of `doctor`; empty: none. {arenas} stands for what memory is made of here
@@ -54,36 +54,37 @@ class Backend(ABC):
 
     @property
     def one_sided(self) -> bool:
-        """Whether devices reach each other's memory. Others have collectives alone."""
+        """Whether ranks reach each other's memory. Other backends have collectives only."""
         return bool(set(self.syncs) - set(COLLECTIVES))
 
     @property
     def draws_on(self) -> str:
-        """What draws the first weights. A GPU draws others than a processor."""
+        """Return the device type that draws the initial weights. A GPU draws other numbers than a CPU."""
         return "cpu"
 
     def needs(self, use: Use) -> None:  # noqa: B027 - a processor is there
-        """Raise InputError where this machine lacks something for it. Before anything is started."""
+        """Raise InputError if this machine lacks something for this use, before anything starts."""
 
     def lacks(self) -> str:
-        """How to get what is not installed, "" where all is. Without torch too."""
+        """Return how to install what is missing, "" if nothing is. Works without torch."""
         return ""
 
     def hardware(self, use: Use) -> str:  # noqa: ARG002
-        """The GPUs in words, "" where there are none."""
+        """Describe the GPUs, "" if there are none."""
         return ""
 
     def part(self, devices: int) -> str:  # noqa: ARG002
-        """Of a GPU for each of so many devices, "" where nothing divides one. Fewer may be given as much."""
+        """Return the part of a GPU for each of so many ranks, "" if GPUs are not divided. Fewer ranks may get as
+        much."""
         return ""
 
     def check_timed(self, devices: int) -> None:  # noqa: B027 - they share its cores, and that is measured
-        """Raise InputError where times of so many devices here would mean nothing."""
+        """Raise InputError if times of so many ranks on this machine would be meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processes(Backend):
-    """Each device is one."""
+    """A backend with one process per rank."""
 
     across: bool = False  # they may be on several machines
     rival: Optional["Processes"] = None  # whose collectives `bandwidth` holds it against; None: it is not measured
@@ -91,23 +92,23 @@ class Processes(Backend):
 
     @abstractmethod
     def memory(self, host: "Host", device: "torch.device | None" = None) -> "PeerMemory | Collectives":
-        """What a device has of it. `host`: the same devices, which can meet already. `device`: where its parameters
-        are, None before it has any. All make it together."""
+        """Return a rank's memory. `host`: the same ranks, which can already synchronize. `device`: where its
+        parameters are, None before it has any. All ranks call it together."""
 
     def env(self, use: Use) -> dict[str, str]:  # noqa: ARG002
-        """More for a process's environment, before it touches CUDA."""
+        """Return more environment variables for a process, to set before it uses CUDA."""
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Threads(Backend):
-    """All devices are of one process."""
+    """A backend with one thread per rank, in one process."""
 
     @property
     def draws_on(self) -> str:
-        """One device draws for all, in a second instead of a minute."""
+        """One rank draws for all, in a second instead of a minute."""
         return self.device
 
     @abstractmethod
     def places(self, use: Use) -> Sequence["Place"]:
-        """Where each device works."""
+        """Return where each rank works."""

@@ -1,8 +1,8 @@
-"""What every transport offers, in the words that all use: meet, check, take, refill, fail, explain, close.
+"""The interface of transports: meet (synchronize), check, take, refill, fail, explain, close.
 
-`PeerMemory` is memory that peers reach, which some can lock (`Lockable`) and some reach over a network alone
-(`FarMemory`); `Collectives` stands there for a backend that has those instead. `Host` is the same devices as processes:
-what the others meet through, and hear from who is gone.
+`PeerMemory` is memory that peers reach; some of it can be locked (`Lockable`), some is reached over a network only
+(`FarMemory`). `Collectives` replaces it in a backend without one-sided access. `Host` is the same ranks as processes:
+the others synchronize through it and learn from it which ranks are gone.
 """
 
 from abc import ABC, abstractmethod
@@ -18,68 +18,68 @@ from odc_engine.backends.patience import LONGER
 from odc_engine.errors import PeerLost
 from odc_engine.places.place import HOST, Place
 
-ROOMS = 4  # meetings that lanes hold independently of each other
-MAIN, COMM = 0, 1  # the room of the training loop, and that of a lane whose transfers meet
-END = 2  # and that of devices which are about to free what only all can free together
+ROOMS = 4  # number of independent synchronizations, each with its own count
+MAIN, COMM = 0, 1  # for the training loop, and for a lane whose transfers synchronize
+END = 2  # for freeing what all ranks have to free together
 
 
 class Meeting(ABC):
-    """All devices of a run, as one of them meets the others."""
+    """All ranks of a run, as one of them synchronizes with the others."""
 
     rank: int
     size: int
 
     @abstractmethod
     def meet(self, room: int) -> None:
-        """Return when every device has come to this room as often as this one. Raises PeerLost."""
+        """Wait until every rank has called meet() for this room as often as this one. Raises PeerLost."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back. Peers' views are void from now on."""
+        """Free everything. Peers' views are invalid from now on."""
 
 
 class Counting(Meeting):
-    """Whose devices share a count, too, and can tell who is gone without meeting."""
+    """A Meeting with a counter that ranks share, which can also tell which ranks are gone."""
 
     timeout: float  # seconds after which a silent peer is reported
 
     def stopped(self) -> list[int]:
-        """Devices that are seen to stand still now, and so will not come, however long one waits."""
+        """Return the ranks that are stopped now, and so will not come however long one waits."""
         return []
 
     def silent(self, devices: list[int], what: str) -> PeerLost:
-        """For devices that have not done in time what others wait for."""
+        """Return the error for ranks that did not do in time what others wait for."""
         return PeerLost(devices, f"{what}; {LONGER}")
 
     def check(self) -> None:
-        """Raise PeerLost where a peer is known to have failed. Called before every transfer, so it must be quick."""
+        """Raise PeerLost if a peer is known to have failed. It is called before every transfer, so it must be quick."""
 
     @abstractmethod
     def take(self) -> int:
-        """0, 1, 2, ... in the order in which devices ask, each number to one of them. Nobody meets, none is held up."""
+        """Return 0, 1, 2, ... in the order in which ranks ask, each number once. Does not synchronize."""
 
     @abstractmethod
     def refill(self) -> None:
-        """Start anew from 0. Called by one device, between two meetings in which nobody takes."""
+        """Reset the counter to 0. One rank calls it, between two synchronizations in which none takes."""
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
-        """Tell peers that this device ends, and why."""
+        """Tell peers that this rank ends, and why."""
 
 
 class Host(Counting):
-    """Devices as processes that can meet: by shared memory on one machine, by a network on several."""
+    """Ranks as processes that can synchronize: through shared memory on one machine, over a network on several."""
 
     group: dist.ProcessGroup | None
     one_clock = True  # its processes share a machine's
 
     @abstractmethod
     def explain(self) -> Exception | None:
-        """Whose fault it may be that a connection broke or timed out, which names nobody."""
+        """Name the rank that may have caused a broken connection or a timeout, which libraries report without one."""
 
 
 class Collectives(Meeting):
-    """What stands where others have memory: a process group, whose collectives are FSDP2's own."""
+    """Replaces memory in backends that use collectives: a process group, on which FSDP2's own collectives run."""
 
     group: dist.ProcessGroup | None  # None: torch's own
     place: Place = HOST
@@ -91,15 +91,15 @@ class Collectives(Meeting):
     @property
     @abstractmethod
     def mesh(self) -> DeviceMesh:
-        """What FSDP2 shards over."""
+        """Return the mesh over which FSDP2 shards."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Return when all that this device was given is done."""
+        """Return when all work of this rank is done."""
 
 
 class PeerMemory(Counting):
-    """A symmetric arena: every device owns one of the same size and sees those of all near ones."""
+    """A symmetric arena: every rank owns one of the same size and sees those of all near ranks."""
 
     place: Place = HOST  # where arenas lie, and what works on them
 
@@ -109,77 +109,79 @@ class PeerMemory(Counting):
 
     @property
     def why_not_add(self) -> str:
-        """Why devices cannot all add to one sum of each at once and lose nothing, "" where they can: the same words on
-        all. Known before there are arenas, but of a far memory, whose near devices are not."""
+        """Return why ranks cannot add to one sum at once without loss, "" if they can; the same words on all ranks.
+
+        Known before there are arenas, except for a far memory, whose near ranks are not.
+        """
         return ""
 
     def elsewhere(self, device: int) -> bool:  # noqa: ARG002
-        """Whether a near device's arena lies on another GPU than this one's. Known once there are arenas."""
+        """Whether a near rank's arena is on another GPU than this one's. Known once there are arenas."""
         return False
 
     @property
     def near(self) -> range:
-        """Devices whose arenas `view` shows, this one among them. Known once there are arenas."""
+        """Return the ranks whose arenas `view` shows, this one included. Known once there are arenas."""
         return range(self.size)
 
     @abstractmethod
     def allocate(self, nbytes: int) -> None:
-        """Make this device's arena and attach everybody's. Every device calls it once, with the same size."""
+        """Make this rank's arena and attach those of all. Every rank calls it once, with the same size."""
 
     @abstractmethod
     def view(self, device: int) -> Tensor:
-        """A near device's arena as bytes."""
+        """Return a near rank's arena as bytes."""
 
 
 class Lockable(PeerMemory):
-    """Memory of processors: two that add to a sum at once have to take turns."""
+    """Memory of CPUs: ranks that add to one sum at the same time have to take turns."""
 
     @abstractmethod
     def lock(self, device: int, start: int, stop: int) -> AbstractContextManager[None]:
-        """Hold bytes start to stop of a device's arena against other writers. Dies with its holder."""
+        """Lock bytes start to stop of a rank's arena against other writers. The lock ends if its holder dies."""
 
     @abstractmethod
     def try_lock(self, device: int, start: int, stop: int) -> bool:
-        """Hold the bytes until `unlock`, but only if nobody else holds them now."""
+        """Lock the bytes until `unlock`, but only if no other rank holds them now."""
 
     @abstractmethod
     def unlock(self, device: int, start: int, stop: int) -> None: ...
 
 
 class FarMemory(PeerMemory):
-    """Reaches devices that are not near by fetching from and sending to their arenas, in the order of the calls'
-    stream. What is fetched into or sent from lies in the own arena, where a network may reach it."""
+    """Fetches from and sends to the arenas of ranks that are not near, in stream order. Bytes lie in this rank's
+    own arena, where a network may reach them."""
 
     every_near: tuple[range, ...] = ()  # what `near` is of each device, the same on all. Known once there are arenas
 
     @property
     def all_near_from_the_start(self) -> bool:
-        """Whether it is known before there are arenas that no device has far ones: to those nothing can be added."""
+        """Whether it is known before there are arenas that all ranks are near, so that ranks can add to sums."""
         return False
 
     @property
     def all_near(self) -> bool:
-        """Whether no device has far ones."""
+        """Whether all ranks are near."""
         return all(len(near) == self.size for near in self.every_near)
 
     @abstractmethod
     def fetch(self, device: int, start: int, into: Tensor) -> None:
-        """Copy bytes of a device's arena, from `start` on, into bytes of the own one."""
+        """Copy bytes of a rank's arena, from `start` on, into bytes of the own one."""
 
     def fetch_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
-        """Fetch ranges of devices' arenas into the own one, as one batch. A fetch waits for the one before."""
+        """Fetch ranges of ranks' arenas into the own one, as one batch. A fetch waits for the one before."""
         for device, start, into in places:
             self.fetch(device, start, into)
 
     @abstractmethod
     def send(self, device: int, start: int, data: Tensor) -> None:
-        """Copy bytes into a device's arena. `data` stays as it is until `arrive` has said that they are there."""
+        """Copy bytes into a rank's arena. `data` must not change until `arrive` has returned."""
 
     def send_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
-        """Send ranges of the own arena to devices', as one batch. The same ones may go to several."""
+        """Send ranges of the own arena to ranks, as one batch. The same range may go to several."""
         for device, start, data in places:
             self.send(device, start, data)
 
     @abstractmethod
     def arrive(self) -> None:
-        """Everything that this device has sent is there, and a fetch from now on finds it."""
+        """Wait until everything that this rank has sent has arrived, so that a later fetch reads it."""

@@ -1,7 +1,7 @@
-"""How long a silent peer is waited for, how often one looks meanwhile, and what is said when it was long enough.
+"""How long to wait for a silent peer, how often to check meanwhile, and what to report after that.
 
-Whoever waits for others does it by these: meetings and locks of processes (`shm`), of threads and over a network, and
-calls that may never return (`aside`). On a GPU a kernel counts its looks instead.
+All waiting uses it: synchronization and locks of processes (`shm`), of threads and over a network, and calls that may
+never return (`aside`). On a GPU a kernel counts its polls instead.
 """
 
 import time
@@ -23,7 +23,7 @@ LONGER = "wait longer with --timeout, or timeout= of OnDemand"
 
 
 class Awaited(Protocol):
-    """Devices that one waits for. `timeout`: seconds that a silent one is given."""
+    """Ranks that one waits for. `timeout`: seconds that a silent one is given."""
 
     timeout: float
 
@@ -31,7 +31,7 @@ class Awaited(Protocol):
 
 
 class Patience:
-    """With peers, from now on."""
+    """Waits for peers, from construction on."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -40,15 +40,18 @@ class Patience:
 
     @property
     def used(self) -> float:
-        """Seconds."""
+        """Return the seconds waited so far."""
         return time.monotonic() - self._began
 
     def ended(self, limit: float) -> bool:
         return self.used > limit
 
     def over(self, peers: Awaited, devices: Sequence[int]) -> float:
-        """0 as long as these are waited for, then after how many seconds they are not: those that a silent one is
-        given, or fewer where one stands still. That is counted in looks: who is stopped himself takes none."""
+        """Return 0 while there is time left for these ranks, then the seconds waited: the timeout, or less if a rank is
+        stopped.
+
+        A stopped rank is counted in polls: a process that was stopped itself polls nothing.
+        """
         if self.ended(peers.timeout):
             return peers.timeout
         if self.ended(self._next_look):
@@ -63,7 +66,7 @@ def did_not_come(limit: float) -> str:
 
 @contextmanager
 def hinting(hint: str) -> Iterator[None]:
-    """Say more where peers have not come to a meeting."""
+    """Add a hint to the error if peers have not synchronized in time."""
     try:
         yield
     except PeerLost as lost:

@@ -1,4 +1,5 @@
-"""Balance in trainers that others wrote: on demand, where every device has its own number of microbatches, or stock.
+"""Balance samples in other trainers: on demand, where ranks may have different microbatch counts, or with stock
+communication.
 
 from odc_engine.trainers import BalancedMixin, OnDemandMixin
 """
@@ -14,7 +15,7 @@ __all__ = ["BalancedMixin", "OnDemandMixin", "OnDemandRollouts"]
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch loads when first used."""
+    """Load a public name at first use: they need torch."""
     if name == "BalancedMixin":
         from odc_engine.trainers.balanced import BalancedMixin
 

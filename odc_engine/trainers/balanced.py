@@ -1,10 +1,10 @@
-"""Balance in the `Trainer` of transformers and in trainers that are made of it, over their own collectives.
+"""Balance samples in the `Trainer` of transformers and its subclasses, with their stock collectives.
 
     class BalancedTrainer(BalancedMixin, Trainer):
         max_tokens = 8192
 
-Minibatches are planned (planned.py), with equal numbers of microbatches, so that devices meet in each of them, as FSDP2
-does, or in the last, as DDP. A device that has fewer for all that runs a sample that counts for nothing.
+Minibatches are planned (planned.py) with equal microbatch counts, so that ranks synchronize in each microbatch, as
+FSDP2 does, or in the last, as DDP does. A rank that still has fewer runs a sample with loss weight 0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ from odc_engine.trainers.untraced import untraced
 
 
 class BalancedMixin(PlannedMixin):
-    """Goes in front of a Trainer. `max_tokens` of a microbatch, padding included; without it, what the Trainer's own
-    microbatches reach at most: per_device_train_batch_size x the longest sample."""
+    """Put it in front of a Trainer. `max_tokens`: limit of a microbatch, padding included. Default: the Trainer's
+    own, per_device_train_batch_size x the longest sample."""
 
     balancer = "sorted-slice"
     _equal = True
@@ -46,14 +46,14 @@ class BalancedMixin(PlannedMixin):
                     self._stand_in(model, usual)
 
     def _apart(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """Gradients are added up here until the last microbatch, where the Trainer would do so, too."""
+        """Accumulate gradients locally until the last microbatch, if the Trainer would do so."""
         accelerator = self._trainer.accelerator
         if accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
             return nullcontext()
         return accelerator.no_sync(model)  # type: ignore[no-any-return]
 
     def _stand_in(self, model: nn.Module, usual: Usual) -> None:
-        """The others meet somebody in their microbatch."""
+        """Run a sample with weight 0, since the other ranks synchronize in this microbatch."""
         assert self._losses is not None
         accelerator = self._trainer.accelerator
         with ExitStack() as kept:
@@ -63,7 +63,7 @@ class BalancedMixin(PlannedMixin):
             self._losses.step(model, self._counting(usual), self._losses.items())
 
     def _counting(self, usual: Usual) -> Any:
-        """A batch of the shortest sample whose loss is a number: where none of its labels counts, a mean is none."""
+        """Return a batch of the shortest sample with a finite loss: if no label counts, a mean is NaN."""
         assert self._losses is not None
         places = {place for batches in usual for batch in batches for place in batch}
         for place in sorted(places, key=lambda one: (self._sampler.lengths[one], one)):

@@ -1,10 +1,10 @@
-"""On-demand in the `Trainer` of transformers and in trainers that are made of it, over the FSDP2 of accelerate.
+"""On-demand communication in the `Trainer` of transformers and its subclasses, with accelerate's FSDP2.
 
     class OnDemandTrainer(OnDemandMixin, Trainer):
         max_tokens = 8192
 
-Minibatches are planned (planned.py). One device may run more microbatches than others, or none: they meet once, at the
-end of a minibatch.
+Minibatches are planned (planned.py). A rank may run more microbatches than others, or none: ranks synchronize once, at
+the end of a minibatch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ from odc_engine.trainers.planned import PlannedMixin, Run
 
 
 class OnDemandMixin(PlannedMixin):
-    """Goes in front of a Trainer. `max_tokens` of a microbatch, padding included; without it, what the Trainer's own
-    microbatches reach at most: per_device_train_batch_size x the longest sample."""
+    """Put it in front of a Trainer. `max_tokens`: limit of a microbatch, padding included. Default: the Trainer's
+    own, per_device_train_batch_size x the longest sample."""
 
     balancer = "lb-mini"
     _equal = False
@@ -54,12 +54,13 @@ class OnDemandMixin(PlannedMixin):
             self._others.pop().close()
 
     def publish_weights(self) -> None:
-        """Weights have changed otherwise than by a step, as in a callback. On all devices."""
+        """Publish weights that were changed other than by a step, for example in a callback. Call it on all ranks."""
         if self._odc is not None:
             self._odc.publish()
 
     def _gather_head(self) -> None:
-        """Of a head that is a unit of its own TRL takes the weight without a forward pass, and would meet for it."""
+        """Gather a head that is a unit of its own: TRL uses its weight without a forward, and ranks would
+        synchronize for it."""
         head = self._trainer.model.get_output_embeddings() if self._odc is not None else None
         if isinstance(head, FSDPModule):
             head.unshard()

@@ -1,7 +1,7 @@
-"""What each microbatch's loss counts for, so that a gradient is that of the loss on the whole minibatch.
+"""Find each microbatch's loss weight, so that the gradient is that of the loss on the whole minibatch.
 
-Found out before the first step, and again where a batch has other keys: a few samples' losses, in one batch and in
-several, tell what the loss is a mean over (normalization.py). A trainer that says `mean_over` is believed.
+Before the first step, and again for a batch with other keys, a few samples' losses in one batch and in several show
+what the loss is a mean over (normalization.py). A trainer that sets `mean_over` is not tested.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ SAY = "divide it by num_items_in_batch, or say what weighs microbatches: mean_ov
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """`scale`: what a microbatch's loss counts for. `items`: what it is told as num_items_in_batch."""
+    """`scale`: factor on a microbatch's loss. `items`: passed to the loss as num_items_in_batch."""
 
     scale: float
     items: Any
@@ -39,7 +39,7 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`over`: what the loss is a mean over; more than one where the samples so far have the same of each."""
+    """`over`: what the loss is a mean over; several if the samples so far do not distinguish them."""
 
     over: tuple[Over, ...]
     by_items: bool = False  # all of it is divided by num_items_in_batch
@@ -48,7 +48,7 @@ class Found:
 
 
 class Losses:
-    """Of one trainer while it trains. `ready` comes before each `step`, as it does in training."""
+    """The loss weights of one trainer while it trains. `ready` is called before each `step`."""
 
     def __init__(self, trainer: Any, data: Collated, planned: PlannedSampler, step: Step) -> None:
         self._trainer, self._data, self.planned, self.step = trainer, data, planned, step
@@ -71,7 +71,7 @@ class Losses:
         return self._data[Portion(places, 1.0)]
 
     def begin(self, model: nn.Module, loaded: Sequence[Loaded], items: Any) -> None:
-        """A minibatch, of which this rank has these microbatches and so many items. A meeting."""
+        """Begin a minibatch with this rank's microbatches and number of items. Synchronizes."""
         counts = [counts_of(batch, part.samples) for batch, part in loaded]
         keys = {_keys(batch): part.places for batch, part in loaded if part.samples}
         new = self._trainer.mean_over is None and not keys.keys() <= self._known.keys()
@@ -86,12 +86,12 @@ class Losses:
                 raise InputError(told, where=self._where, fix=SAY)
 
     def weighed(self, batch: Any, part: Portion) -> Weighed:
-        """One microbatch of it, or a half of one."""
+        """Return the weight of one microbatch, or of a half of one."""
         share = weight(self.over, counts_of(batch, part.samples), self._whole)
         return Weighed(share, self.items(share))
 
     def items(self, share: float = 1.0) -> Any:
-        """Of what all ranks have of them, that share; in the form that a trainer has them here."""
+        """Return a share of all ranks' items, in the form that the trainer uses."""
         if self._every is None or self._items_here is None:
             return None
         items, value = self._items_here, self._every * share
@@ -101,7 +101,7 @@ class Losses:
         return over_ranks(values, self._trainer.args.device)
 
     def _undecided(self, counts: Sequence[Counts]) -> bool:
-        """Whether what fitted so far weighs microbatches otherwise, on any rank."""
+        """Whether the candidates that fitted so far give microbatches different weights, on any rank."""
         if len(self.law.over) == 1:
             return False
         weights = [[weight(over, part, self._whole) for part in counts] for over in self.law.over]
@@ -109,7 +109,7 @@ class Losses:
         return bool(self._summed([unlike])[0])
 
     def _find(self, model: nn.Module, own: dict[Keys, Places], itemized: bool, narrow: bool = False) -> None:
-        """On all ranks, of the same samples, so that all find the same."""
+        """Find what the loss is a mean over, on all ranks from the same samples, so that all find the same."""
         every: dict[Keys, list[int]] = {}
         for told in all_told(own):
             for keys, places in told.items():
@@ -135,7 +135,7 @@ class Losses:
         return replace(found, over=over)
 
     def _one(self) -> Found:
-        """What holds for all keys, since a minibatch may have microbatches of each."""
+        """Return what holds for all keys, since a minibatch may have microbatches of each."""
         every = list(self._known.values())
         over = tuple(one for one in every[0].over if all(one in other.over for other in every))
         if not over:
@@ -181,7 +181,8 @@ class Losses:
         return not alike(one, other)
 
     def _samples(self, keys: Keys, places: Sequence[int]) -> list[Any]:
-        """A few of unlike lengths, which fit one microbatch: of the minibatch, and others of the same keys."""
+        """Return a few samples of different lengths that fit one microbatch: of the minibatch, and others with the
+        same keys."""
         lengths = self.planned.lengths
         found = sorted({*places}, key=lambda i: (lengths[i], i))
         fitting = sum(int(lengths[i]) * FEW <= self.planned.max_tokens for i in found)
@@ -195,7 +196,7 @@ class Losses:
         return self._data.samples([short[i] for i in chosen])
 
     def _items(self, batch: Any) -> float | None:
-        """What the trainer counts in it."""
+        """Return the items that the trainer counts in a batch."""
         with one_process(self._trainer):
             counted = self._trainer._get_num_items_in_batch([batch], self._trainer.args.device)
         return None if counted is None else float(counted)
@@ -205,7 +206,7 @@ class Losses:
         return abs(one - other) > 1e-6 * max(abs(one), abs(other))
 
     def _value(self, model: nn.Module, batch: Any, items: float | None, *, stock: bool = False, seed: int = 0) -> float:
-        """What would go into backward, as one process has it, or as `stock` training has it on each of many."""
+        """Return the value that backward would get in one process, or on each rank in `stock` training."""
         own, noted = self._trainer, HeardLosses()
         told = None if items is None else torch.tensor(items, device=own.args.device)
         with ExitStack() as kept:
@@ -232,7 +233,7 @@ class Losses:
             raise InputError(told, where=self._where, fix=BACKWARD) from error
 
     def _bound(self, model: nn.Module) -> float:
-        """How far sums of losses may be off by rounding."""
+        """Bound the rounding error of sums of losses."""
         own = self._trainer.args
         exact = next(model.parameters()).dtype == torch.float32 and not (own.bf16 or own.fp16)
         fast = torch.cuda.is_available() and torch.get_float32_matmul_precision() != "highest"
@@ -247,7 +248,7 @@ def _keys(batch: Any) -> Keys:
 
 
 def _total(items: Any) -> tuple[float, bool]:
-    """Of the items, and whether there are none to be told."""
+    """Return the sum of items, and whether the loss is passed none."""
     return (0.0, True) if items is None else (float(items), False)
 
 

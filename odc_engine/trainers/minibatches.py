@@ -1,6 +1,6 @@
-"""A DataLoader whose every item is what this device runs of one minibatch, for trainers that know nothing smaller.
+"""A DataLoader whose every item is one rank's part of a minibatch, for trainers that step once per item.
 
-Such a trainer steps once for each item, so that devices step alike whatever they run in between.
+So all ranks step together, whatever each runs in between.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ Places = tuple[int, ...]  # in the dataset
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """A microbatch to be loaded. One that counts for 0 stands in for a device that has nothing to run."""
+    """A microbatch to be loaded. One with weight 0 replaces an empty one."""
 
     places: Places
     share: float  # of the minibatch's samples, times the number of devices
@@ -36,18 +36,19 @@ Loaded = tuple[Any, Portion]  # what the trainer's own collate function made of 
 
 
 def freely_balanced(lengths: Sequence[int], **asked: Any) -> BalancedBatches:
-    """Plans that leave every device its own number of microbatches."""
+    """Return batches planned with a microbatch count of its own for each rank."""
     return BalancedBatches(lengths, sync="on-demand", **asked)
 
 
 class MinibatchSampler(Sampler[list[Portion]]):
-    """A batch for each minibatch: this device's portions. `padded`: a portion's samples get as long as its longest."""
+    """Yields a batch for each minibatch: this rank's portions. `padded`: a portion's samples are padded to its
+    longest."""
 
     def __init__(self, batches: BalancedBatches, padded: bool) -> None:
         self.batches, self.padded = batches, padded
 
     def set_epoch(self, epoch: int) -> None:
-        """Here, too, since a loader that skips batches passes it on to its sampler's sampler."""
+        """Pass the epoch on: a loader that skips batches sets it on its sampler's sampler."""
         self.batches.set_epoch(epoch)
 
     def __len__(self) -> int:
@@ -65,7 +66,7 @@ class MinibatchSampler(Sampler[list[Portion]]):
 
 
 def padded_parts(places: Sequence[int], lengths: NDArray[np.int64], max_tokens: int) -> list[Places]:
-    """The same samples in microbatches of at most `max_tokens`, padding included, those of like length together."""
+    """Split samples into microbatches of at most `max_tokens`, padding included, of similar lengths together."""
     parts: list[list[int]] = []
     longest = 0
     for place in sorted(places, key=lambda i: -lengths[i]):
@@ -77,7 +78,7 @@ def padded_parts(places: Sequence[int], lengths: NDArray[np.int64], max_tokens: 
 
 
 class Minibatches(Protocol):
-    """A batch sampler whose batches are one device's portions of a minibatch."""
+    """A batch sampler whose batches are one rank's portions of a minibatch."""
 
     def set_epoch(self, epoch: int) -> None: ...
 
@@ -108,7 +109,7 @@ class MinibatchLoader(DataLoader[Any]):
 
 
 class Collated(Dataset[Loaded]):
-    """A dataset of microbatches, by their portions."""
+    """A dataset of microbatches, indexed by portions."""
 
     def __init__(self, dataset: Any, collate: Collate) -> None:
         self._dataset, self.collate = dataset, collate

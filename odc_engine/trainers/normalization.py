@@ -1,9 +1,9 @@
-"""What a loss divides by, found out from its values: so that microbatches weigh what they have to.
+"""Find what a loss is divided by, from its values, so that microbatches get the right weights.
 
-A loss of a whole minibatch is to be put together from losses of its microbatches, however it was cut. Where the loss is
-a mean over samples, a microbatch weighs its part of the samples; where it is a mean over labels, its part of those. A
-loss that is told `num_items_in_batch` is told the same part of it, so that what it divides by that number and what it
-adds besides (a penalty on weights, say) both come to what they are for the whole minibatch.
+The loss of a whole minibatch is to be the sum of weighted losses of its microbatches, however it was split. If the loss
+is a mean over samples, a microbatch's weight is its share of the samples; if it is a mean over labels, its share of
+those. A loss that takes `num_items_in_batch` gets the same share of it, so that both its part divided by that number
+and what it adds besides (a weight penalty, say) sum to their values for the whole minibatch.
 """
 
 import math
@@ -20,7 +20,7 @@ SAME, SLIGHT = 1e-9, 0.01  # between weights: rounding, and what matters little 
 
 
 def weight(over: Over, part: Counts, whole: Counts) -> float:
-    """What a microbatch's loss counts for in the whole minibatch's."""
+    """Return a microbatch's weight in the whole minibatch's loss."""
     if over == "nothing":
         return 1.0
     total = float(getattr(whole, over))
@@ -41,14 +41,14 @@ class BatchLoss:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """The same samples in one batch, and cut into several in more than one way."""
+    """The same samples in one batch, and split into several in more than one way."""
 
     whole: BatchLoss
     cuts: tuple[tuple[BatchLoss, ...], ...]
     items: float = 1.0  # num_items_in_batch of the whole, where there is one
 
     def error(self, over: Over) -> float:
-        """How far the parts are from the whole at worst, relative to it, if the loss is a mean over that."""
+        """Return the largest relative difference between the parts and the whole, if the loss is a mean over `over`."""
         return max(self._of_cut(over, cut) for cut in self.cuts)
 
     def _of_cut(self, over: Over, cut: Sequence[BatchLoss]) -> float:
@@ -64,7 +64,7 @@ class Trials:
         return abs(sum(parts) - told) / scale if scale else 0.0
 
     def apart(self, one: Over, other: Over) -> float:
-        """How far weights by the one are from those by the other, at most."""
+        """Return the largest difference between the weights of two candidates."""
         return max(
             abs(weight(one, part.counts, self.whole.counts) - weight(other, part.counts, self.whole.counts))
             for cut in self.cuts
@@ -72,8 +72,8 @@ class Trials:
         )
 
     def fitting(self, bound: float) -> tuple[Over, ...]:
-        """What the loss is a mean over. More than one where these samples do not tell them apart; none where it is a
-        mean over nothing that is known here, or where more than one comes as close and weighs otherwise."""
+        """Return what the loss is a mean over: several if these samples do not distinguish them, none if nothing
+        known fits, or if several fit equally well and give other weights."""
         errors: dict[Over, float] = {over: error for over in EVERY if (error := self.error(over)) <= bound}
         best = min(errors.values(), default=0.0)
         near = [over for over in errors if errors[over] <= APART * best + bound / 100]
@@ -87,6 +87,6 @@ class Trials:
         return tuple(over for over in near if self.apart(first, over) <= SAME)
 
     def _items(self, near: Sequence[Over]) -> Over:
-        """What the items are, where that is among them: a microbatch is told its own number of them."""
+        """Return the candidate whose count the items are, if any: a microbatch is passed its own number of them."""
         named = (over for over in near if over != "nothing" and getattr(self.whole.counts, over) == self.items)
         return next(named, near[0])

@@ -1,4 +1,4 @@
-"""Minibatches in the order of a trainer's own loader, whatever sampler draws it, dealt anew to devices."""
+"""Draw minibatches in the order of a trainer's own loader, with any sampler, and assign their samples to ranks anew."""
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -22,10 +22,10 @@ Usual = tuple[tuple[Places, ...], ...]  # of each device, the microbatches that 
 
 
 class OwnOrder:
-    """What each device's own loader would run until the next optimizer step, minibatch after minibatch.
+    """Yields what each rank's own loader would run until the next optimizer step, minibatch after minibatch.
 
-    A loader that accelerate has prepared draws for all devices, and deals; what the first device draws then holds for
-    all, since samplers that draw from the process's own random numbers differ. Any other loader draws for its device.
+    A loader that accelerate has prepared draws for all ranks, and splits; what rank 0 draws then holds for all, since
+    samplers that use the process's own random numbers differ. Any other loader draws for its own rank.
     """
 
     def __init__(self, usual: Any, devices: int, accumulated: int) -> None:
@@ -50,7 +50,7 @@ class OwnOrder:
 
     @property
     def _drawn(self) -> int:
-        """Batches that one device draws for a minibatch."""
+        """Number of batches that one rank draws for a minibatch."""
         return self._accumulated * (self._devices if self._prepared and not self._split else 1)
 
     def __len__(self) -> int:
@@ -58,12 +58,12 @@ class OwnOrder:
         return -(-(self._kept(count) if self._prepared else count) // self._drawn)
 
     def _kept(self, count: int) -> int:
-        """Without the last ones, where incomplete rounds are dropped."""
+        """Return the number of batches, without an incomplete last round if that is dropped."""
         drops = not self._split and bool(getattr(self._shard, "drop_last", False))
         return count // self._devices * self._devices if drops else count
 
     def __iter__(self) -> Iterator[Usual]:
-        """Of every minibatch, on all devices alike. Each is a meeting."""
+        """Yield every minibatch, the same on all ranks. Each synchronizes."""
         self._synchronize()
         batches = iter(self._batches)
         while True:
@@ -81,7 +81,7 @@ class OwnOrder:
         return tuple(tuple(kept[rank :: self._devices]) for rank in range(self._devices))
 
     def _synchronize(self) -> None:
-        """As a prepared loader does before it draws."""
+        """Synchronize random numbers, as a prepared loader does before it draws."""
         if getattr(self._usual, "rng_types", None) is not None:
             synchronize = import_module("accelerate.utils").synchronize_rng_states
             synchronize(self._usual.rng_types, getattr(self._usual, "synchronized_generator", None))
@@ -93,7 +93,7 @@ def _part(batch: Places, rank: int, devices: int) -> Places:
 
 
 class PlannedSampler(Sampler[list[Portion]]):
-    """A batch for each minibatch: this device's portions of the samples that the trainer's own order has there."""
+    """Yields a batch for each minibatch: this rank's portions of the samples that the trainer's own order gives."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class PlannedSampler(Sampler[list[Portion]]):
         return shared or [Portion((ids[0],), 0.0, usual)]
 
     def _own(self, ids: list[int]) -> list[Places]:
-        """This device's microbatches of those samples."""
+        """Return this rank's microbatches of those samples."""
         if self.padded and self.equal:
             return padded_slices(ids, self.lengths, self._weights, self.devices, self.max_tokens)[self.rank]
         found = plan(

@@ -1,9 +1,8 @@
-"""Planned minibatches in the `Trainer` of transformers and in trainers that are made of it.
+"""Planned minibatches in the `Trainer` of transformers and its subclasses.
 
-A minibatch has as many samples as ever: per_device_train_batch_size x gradient_accumulation_steps for each device.
-Which samples those are, the trainer's own loader says. Which device runs which of them, in which microbatches, is
-planned. To the trainer a whole minibatch is one batch, so that it steps, logs, evaluates and saves on all devices
-alike.
+A minibatch has as many samples as before: per_device_train_batch_size x gradient_accumulation_steps on each rank. The
+trainer's own loader chooses the samples. The plan assigns them to ranks and microbatches. To the trainer a whole
+minibatch is one batch, so that it steps, logs, evaluates and saves on all ranks alike.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +26,8 @@ Run = TypeVar("Run")
 
 
 class PlannedMixin:
-    """Goes in front of a Trainer, as one of the mixins that say how devices meet. `max_tokens` of a microbatch, padding
-    included; without it, what the Trainer's own microbatches reach at most: per_device_train_batch_size x the longest
-    sample."""
+    """Base of the mixins that go in front of a Trainer. `max_tokens`: limit of a microbatch, padding included.
+    Default: the Trainer's own, per_device_train_batch_size x the longest sample."""
 
     max_tokens: int | None = None
     balancer: str
@@ -47,7 +45,7 @@ class PlannedMixin:
 
     @property
     def _trainer(self) -> Any:
-        """This object as the Trainer that it is, too."""
+        """Return this object, typed as the Trainer that it is, too."""
         return self
 
     @property
@@ -55,8 +53,8 @@ class PlannedMixin:
         return super()
 
     def lengths(self, dataset: Any) -> Sequence[int]:
-        """Tokens of each sample: of its `input_ids`, or of what the collate function makes of it alone. Say it here
-        where it is known otherwise."""
+        """Return the tokens of each sample: of its `input_ids`, or of what the collate function makes of it.
+        Override it if you know them."""
         own = self._trainer.args
         told = lengths_of(dataset, str(own.length_column_name), getattr(own, "max_length", None))
         if told is None:
@@ -64,7 +62,7 @@ class PlannedMixin:
         return told
 
     def costs(self, dataset: Any, lengths: Sequence[int]) -> Sequence[float] | None:
-        """What each sample costs, in any unit, where it is not what tokens cost: say it here."""
+        """Return the cost of each sample, in any unit. Override it if the cost does not follow from tokens."""
         del dataset, lengths
         return None
 
@@ -78,14 +76,14 @@ class PlannedMixin:
             self._close()
 
     def _open(self) -> None:
-        """The Trainer has prepared its model."""
+        """Begin, once the Trainer has prepared its model."""
         raise NotImplementedError
 
     def _close(self) -> None:
-        """It trains no more."""
+        """End training."""
 
     def publish_weights(self) -> None:
-        """Weights have changed otherwise than by a step, as in a callback. On all devices."""
+        """Publish weights that were changed other than by a step, for example in a callback. Call it on all ranks."""
 
     def get_total_train_batch_size(self, args: Any) -> int:
         return int(self._stock.get_total_train_batch_size(args)) * self._accumulated
@@ -115,7 +113,8 @@ class PlannedMixin:
         return loader
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """One minibatch, and what its losses count on this device, as the Trainer counts it in its own batches."""
+        """Return one minibatch, and the number of its items on this rank by which losses are divided, as the Trainer
+        counts it."""
         del num_batches  # 1: a minibatch is a batch
         minibatch = next(epoch_iterator)
         counted = [batch for batch, _ in minibatch["microbatches"]]
@@ -124,7 +123,7 @@ class PlannedMixin:
         return [minibatch], items
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward of all microbatches of this device, after which gradients have met."""
+        """Run forward and backward of all microbatches of this rank, and synchronize gradients."""
         assert self._losses is not None
         own, loaded = self._trainer, inputs["microbatches"]
         model.train()
@@ -148,7 +147,7 @@ class PlannedMixin:
         return loss
 
     def _in_turn(self, model: nn.Module, run: Sequence[Run], usual: Usual) -> Iterator[Run]:
-        """What this device runs of the minibatch, one after another. Once all are run, gradients meet."""
+        """Run this rank's microbatches one after another, then synchronize gradients."""
         raise NotImplementedError
 
     def _runner(self, model: nn.Module) -> MicrobatchRunner:
@@ -156,12 +155,12 @@ class PlannedMixin:
         return MicrobatchRunner(self._trainer, model, self._losses, None)
 
     def _run(self, model: nn.Module, batch: Any, items: Any) -> Tensor:
-        """One microbatch, as the trainer runs it."""
+        """Run one microbatch, as the trainer does."""
         loss: Tensor = self._stock.training_step(model, batch, items)
         return loss
 
     def _stock_norm(self, model: nn.Module, usual: Usual) -> float | None:
-        """Of the first minibatch's gradient, where stock training may take another one."""
+        """Return the norm of the first minibatch's gradient in stock training, if it may differ."""
         assert self._losses is not None
         devices, rank = self._trainer.args.world_size, self._trainer.args.process_index
         told, self._told = self._told, True
@@ -179,7 +178,7 @@ class PlannedMixin:
 
 
 class _Events:
-    """A callback of the Trainer, for which it does all but nothing."""
+    """A callback of the Trainer that ignores most events."""
 
     def __init__(self, mixin: PlannedMixin) -> None:
         self._mixin = mixin
@@ -197,7 +196,7 @@ class _Events:
 
 
 def _sealed(loaded: list[Loaded]) -> dict[str, Any]:
-    """A minibatch as the Trainer wants a batch: whose tokens can be counted."""
+    """Wrap a minibatch as the batch that the Trainer expects, whose tokens it can count."""
     for batch, part in loaded:
         if not part.samples:  # a stand-in: nothing of it counts
             for name in [name for name in ("labels", "shift_labels") if name in batch]:
@@ -212,5 +211,5 @@ def _loss_tokens(batch: Any) -> int | None:
 
 
 def _counted(run: list[Any]) -> list[str]:
-    """What the Trainer reads the number of tokens from."""
+    """Return the batch from which the Trainer counts tokens."""
     return [name for name in ("input_ids", "attention_mask") if run and all(name in batch for batch in run)]

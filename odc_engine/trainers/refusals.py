@@ -1,4 +1,5 @@
-"""Settings of a Trainer under which on-demand would train otherwise, or not at all: refused, with the way out."""
+"""Refuse settings of a Trainer under which on-demand would train differently or not at all, and say what to set
+instead."""
 
 import inspect
 import os
@@ -17,7 +18,7 @@ BELOW = ("training_step", "get_train_dataloader", "get_batch_samples")  # what t
 
 
 def check_order(kind: type, mixin: type) -> None:
-    """Of the bases of a class: what stands in front of the mixin trains without it."""
+    """Refuse base classes in front of the mixin that bypass it."""
     before = kind.__mro__[: kind.__mro__.index(mixin)]
     if ahead := [base for base in before if "training_step" in vars(base) and not issubclass(base, mixin)]:
         told = f"{ahead[0].__name__} in front of {mixin.__name__} trains without it"
@@ -31,14 +32,14 @@ def check_order(kind: type, mixin: type) -> None:
 
 
 def _replaces(method: Any, mixin: type) -> bool:
-    """Whether it never calls what it stands in front of."""
+    """Whether a method never calls the one that it overrides."""
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
     own = getattr(method, "__module__", "").split(".")[0] == __name__.split(".")[0]
     return code is not None and not own and not {"super", mixin.__name__} & {*code.co_names}
 
 
 def check_processes(given: Iterable[Any], where: str) -> None:
-    """Of what a Trainer is made of: whether its arguments ask for FSDP where accelerate has nobody to shard over."""
+    """Check a Trainer's arguments: FSDP needs several processes, with GPUs, or accelerate shards nothing."""
     own = next((one for one in given if hasattr(one, "fsdp") and hasattr(one, "parallel_mode")), None)
     if own is None or not own.fsdp or own.parallel_mode.value == "distributed":
         return
@@ -49,14 +50,15 @@ def check_processes(given: Iterable[Any], where: str) -> None:
 
 
 def dataset_of(trainer: Any, loader: Any, mixin: type) -> Any:
-    """What the loader's places are places in: of a trainer's own loader the dataset with all its columns."""
+    """Return the dataset that the loader's indices refer to: with all its columns if the loader is the trainer's
+    own."""
     made = cast(Any, super(mixin, trainer)).get_train_dataloader
     own = made.__func__.__module__.split(".")[0] in ("transformers", "trl")
     return trainer.train_dataset if own else loader.dataset
 
 
 def check(trainer: Any) -> None:
-    """Before anything is prepared for training."""
+    """Check a trainer before anything is prepared for training."""
     for problem, fix in _problems(trainer):
         raise InputError(problem, where=type(trainer).__name__, fix=fix)
 
@@ -87,7 +89,7 @@ MIXED = ("aot", "aot_unpaired", "bco_pair", "sft")  # losses of TRL's in which a
 
 
 def _of_preferences(trainer: Any) -> Iterator[tuple[str, str]]:
-    """What a DPOTrainer or a KTOTrainer of TRL's knows."""
+    """Check settings of TRL's DPOTrainer or KTOTrainer."""
     own = trainer.args
     losses = getattr(own, "loss_type", None) or ()
     if mixed := [loss for loss in ([losses] if isinstance(losses, str) else losses) if loss in MIXED]:
@@ -105,7 +107,7 @@ def _of_preferences(trainer: Any) -> Iterator[tuple[str, str]]:
 
 
 def _of_experts(trainer: Any) -> Iterator[tuple[str, str]]:
-    """What a router adds is too small a part of a loss to be seen in it."""
+    """Check a mixture of experts: the router's part of a loss is too small to be detected in it."""
     config = getattr(getattr(trainer, "model", None), "config", None)
     told = getattr(trainer, "aux_loss_enabled", False) or getattr(trainer, "mean_over", None) is not None
     if getattr(config, "output_router_logits", False) and not told:
@@ -117,7 +119,7 @@ PLAIN = ("nothing", "samples")  # what answers' own losses may be said to be mea
 
 
 def check_rollouts(trainer: Any) -> None:
-    """A GRPOTrainer or RLOOTrainer of TRL's."""
+    """Check settings of TRL's GRPOTrainer or RLOOTrainer."""
     for problem, fix in _of_rollouts(trainer):
         raise InputError(problem, where=type(trainer).__name__, fix=fix)
 
@@ -147,7 +149,7 @@ ROWS = "let _generate_and_score_completions give a row for each answer"
 
 
 def check_answers(answers: dict[str, Any]) -> None:
-    """Apart: whatever is no row for each answer, nor one value for all, would go with other answers than its own."""
+    """Check answers: a value that is neither one row per answer nor the same for all would go to other answers."""
     count = len(answers["prompt_ids"])
     for name, value in answers.items():
         if value is None or (isinstance(value, Tensor) and not value.dim()):
@@ -159,7 +161,7 @@ def check_answers(answers: dict[str, Any]) -> None:
 
 
 def check_alike(facts: Sequence[dict[str, str]]) -> None:
-    """Of all devices' answers, which go to other devices."""
+    """Check that all ranks' answers have the same names and common values, since answers move between ranks."""
     for name in sorted({name for own in facts for name in own}):
         if not all(name in own for own in facts):
             raise InputError(f"'{name}', which answers have on some ranks alone", fix=f"{ROWS}, on every rank")
@@ -171,14 +173,14 @@ def check_alike(facts: Sequence[dict[str, str]]) -> None:
 
 
 def check_balancer(kind: type, balancer: str) -> None:
-    """Of a class whose devices meet in every microbatch."""
+    """Check the balancer of a trainer whose ranks synchronize in every microbatch."""
     if (named := getattr(kind, "balancer", balancer)) != balancer:
         told = f"balancer '{named}' where devices meet in every microbatch"
         raise InputError(told, where=kind.__name__, fix=f"leave it at '{balancer}', or take OnDemandMixin")
 
 
 def check_prepared(model: nn.Module, processes: int) -> None:
-    """As the Trainer has prepared it for collectives of its own."""
+    """Check the model that the Trainer has prepared for its own collectives."""
     compiled = getattr(model, "_orig_mod", model)  # before or after it was wrapped
     if isinstance(compiled, nn.DataParallel):
         raise InputError("several GPUs in one process", fix="torchrun --nproc-per-node 2 train.py")
@@ -188,12 +190,12 @@ def check_prepared(model: nn.Module, processes: int) -> None:
 
 
 def check_model(model: nn.Module) -> None:
-    """As the Trainer has prepared it."""
+    """Check the model that the Trainer has prepared."""
     if not isinstance(model, FSDPModule):
         fix = "set fsdp=True and fsdp_config={'version': 2}, or fsdp_version: 2 in accelerate's config file"
         raise InputError(f"{type(model).__name__} is not sharded by FSDP2", fix=fix)
 
 
 def pads(collate: Any) -> bool:
-    """Whether it makes samples as long as the longest beside them."""
+    """Whether a collate function pads samples to the longest of the batch."""
     return not (getattr(collate, "padding_free", False) or type(collate).__name__ == "DataCollatorWithFlattening")

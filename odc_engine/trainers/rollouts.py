@@ -1,10 +1,10 @@
-"""On-demand in trainers of TRL that make their samples while they train: GRPOTrainer and RLOOTrainer.
+"""On-demand communication in TRL's trainers that generate samples while training: GRPOTrainer and RLOOTrainer.
 
     class OnDemandTrainer(OnDemandRollouts, GRPOTrainer):
         max_tokens = 8192
 
-Prompts are answered where they were. How long an answer is, nobody knows before; so the answers of a minibatch are
-planned when all are there, and move to the devices that run them.
+Each rank generates answers for its own prompts. Their lengths are not known before, so that a minibatch's answers are
+planned once all exist, and sent to the ranks that train on them.
 """
 
 import time
@@ -31,11 +31,11 @@ BY_TOKENS = ("cispo", "dapo", "vespo")  # losses that are divided by all tokens,
 
 
 class AnswerRows(dict[str, Any]):
-    """A microbatch of answers, which needs no more preparation."""
+    """A microbatch of answers that needs no more preparation."""
 
 
 class OnDemandRollouts(OnDemandMixin):
-    """Goes in front of a GRPOTrainer. `max_tokens` of a microbatch, padding included; without it,
+    """Put it in front of a GRPOTrainer. `max_tokens`: limit of a microbatch, padding included. Default:
     per_device_train_batch_size x the longest answer with its prompt."""
 
     rollouts = True
@@ -49,7 +49,7 @@ class OnDemandRollouts(OnDemandMixin):
         return self._stock.get_train_dataloader()
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
-        """An item for each optimizer step, not for each microbatch."""
+        """Yield one item per optimizer step, not per microbatch."""
         sampler = self._stock._get_train_sampler(*args, **kwargs)
         sampler.repeat_count //= self._accumulated
         return sampler
@@ -91,7 +91,7 @@ class OnDemandRollouts(OnDemandMixin):
         return loss
 
     def _made(self, prompts: Any) -> Row:
-        """This device's answers for this optimizer step, generated with those of the next ones where it is time."""
+        """Return this rank's answers for this optimizer step; generate those of several steps when due."""
         own = self._trainer
         steps, every = own.args.steps_per_generation, own.args.steps_per_generation * own.num_iterations
         if own._step % every == 0 or self._answers is None:
@@ -105,7 +105,7 @@ class OnDemandRollouts(OnDemandMixin):
 
     @contextmanager
     def _accumulating(self) -> Iterator[None]:
-        """What is computed beforehand depends on how many microbatches stock training would run."""
+        """Set the accumulation count of stock training, on which values computed beforehand depend."""
         own = self._trainer.args
         own.gradient_accumulation_steps = self._accumulated
         try:
@@ -114,7 +114,8 @@ class OnDemandRollouts(OnDemandMixin):
             own.gradient_accumulation_steps = 1
 
     def _shared(self, answers: Row) -> list[tuple[AnswerRows, float]]:
-        """The microbatches that are this device's, with their shares: of the minibatch, times the number of devices."""
+        """Return this rank's microbatches with their loss weights: share of the minibatch, times the number of
+        ranks."""
         own, rows = self._trainer.args, unpadded(answers)
         told = all_told(([sizes_of(row) for row in rows], facts_of(answers)))
         refusals.check_alike([facts for _, facts in told])
@@ -132,13 +133,13 @@ class OnDemandRollouts(OnDemandMixin):
         ]
 
     def _batch(self, rows: list[Row], answers: Row) -> AnswerRows:
-        """A microbatch, where the model is."""
+        """Return a microbatch on the model's device."""
         batch = padded(rows, self._trainer._tokenizer.pad_token_id) | shared(answers)
         device = self._trainer.args.device
         return AnswerRows({name: v.to(device) if isinstance(v, Tensor) else v for name, v in batch.items()})
 
     def _moved(self, rows: dict[int, Row], devices: Any) -> dict[int, Row]:
-        """This device's rows go to those that run them, and those that it runs come, by their places."""
+        """Send this rank's rows to the ranks that train on them, and receive its own, by their positions."""
         places = [{i for part in parts for i in part} for parts in devices]
         parcels = [{i: row for i, row in rows.items() if i in own} for own in places]
         device = self._trainer.args.device

@@ -1,4 +1,5 @@
-"""On-demand in torchtitan: a trainer whose steps run as many microbatches as this device has, and data that says so.
+"""On-demand communication in torchtitan: a trainer whose ranks run different microbatch counts, and a loader that plans
+them.
 
     class OnDemandTrainer(TitanMixin, Trainer):
         @dataclass(kw_only=True, slots=True)
@@ -11,8 +12,8 @@
 
     config = OnDemandTrainer.Config(dataloader=Texts.Config(max_tokens=8192), ...)
 
-torchtitan divides summed losses by the tokens of the whole step on all devices, and has FSDP2 sum gradients: so they
-are right whoever runs what. A step has as many samples as the data says, not training.global_batch_size.
+torchtitan divides summed losses by the tokens of the whole step on all ranks, and has FSDP2 sum gradients: so they are
+right whichever rank runs a sample. The loader sets the number of samples per step, not training.global_batch_size.
 """
 
 from abc import ABC, abstractmethod
@@ -35,14 +36,14 @@ Batch = tuple[dict[str, Tensor], Tensor]
 
 
 class TitanMixin:
-    """Goes in front of torchtitan's Trainer."""
+    """Put it in front of torchtitan's Trainer."""
 
     _odc: OnDemand | None = None
     _left = 0  # microbatches of this step
 
     @property
     def _trainer(self) -> Any:
-        """This object as the Trainer that it is, too."""
+        """Return this object, typed as the Trainer that it is, too."""
         return self
 
     @property
@@ -60,7 +61,7 @@ class TitanMixin:
         self._odc.publish()
 
     def forward_backward_step(self, *, input_dict: Any, labels: Any, global_valid_tokens: Tensor) -> Tensor:
-        """The last one of the step meets the others, before gradients are clipped."""
+        """Run one microbatch. The last one of the step synchronizes ranks, before gradients are clipped."""
         self._left -= 1
         if (labels != IGNORED).any():
             step = self._stock.forward_backward_step
@@ -72,7 +73,7 @@ class TitanMixin:
         return loss
 
     def publish_weights(self) -> None:
-        """Weights have changed otherwise than by a step. On all devices."""
+        """Publish weights that were changed other than by a step. Call it on all ranks."""
         if self._odc is not None:
             self._odc.publish()
 
@@ -97,7 +98,8 @@ def _check(trainer: Any) -> None:
 
 @dataclass(kw_only=True)
 class TextsConfig:
-    """What torchtitan builds a loader from. Each subclass of `BalancedTexts` has its own, under the name of Config."""
+    """The configuration from which torchtitan builds a loader. Each subclass of `BalancedTexts` has its own, named
+    Config."""
 
     max_tokens: int = 8192  # of a microbatch, padding included
     minibatch: int = 8
@@ -115,16 +117,16 @@ class TextsConfig:
 
 
 class BalancedTexts(ABC):
-    """A data loader of torchtitan's, for samples that lie in memory or are as quickly read.
+    """A data loader of torchtitan, for samples in memory or quickly read.
 
-    `minibatch` counts samples per device between two optimizer steps. Rows of a microbatch are padded, to a multiple of
-    `multiple` tokens: a chunked loss wants one.
+    `minibatch` counts samples per rank between two optimizer steps. Rows of a microbatch are padded to a multiple of
+    `multiple` tokens, which a chunked loss needs.
     """
 
     Config: ClassVar[Any] = TextsConfig
 
     def __init_subclass__(cls) -> None:
-        """Each subclass has a Config that builds it, as torchtitan's components have."""
+        """Give each subclass a Config that builds it, as torchtitan's components have."""
         cls.Config = type("Config", (cls.Config,), {"_owner": cls})
 
     def __init__(self, config: TextsConfig, *, dp_world_size: int, dp_rank: int, tokenizer: Any, **_: Any) -> None:
@@ -149,10 +151,10 @@ class BalancedTexts(ABC):
 
     @abstractmethod
     def samples(self) -> Sequence[Sequence[int]]:
-        """Tokens of each sample; `self.tokenizer` is there."""
+        """Return the tokens of each sample; `self.tokenizer` is available."""
 
     def begin(self) -> int:
-        """The next minibatch begins: how many microbatches this device has to run, or a single one to run nobody."""
+        """Begin the next minibatch. Returns how many microbatches this rank has to run, or 1 that runs no sample."""
         while not (minibatch := next(self._epoch, None)):
             self._epoch = iter(self._sampler)
         self._now = minibatch

@@ -1,10 +1,10 @@
-"""On-demand in verl: its FSDP2 engine, whose microbatches are as many as a device's own samples want.
+"""On-demand communication in verl's FSDP2 engine: each rank runs as many microbatches as its own samples need.
 
     export VERL_USE_EXTERNAL_MODULES=odc_engine.trainers.verl_plugin VERL_ENGINE_VENDOR=odc
     python -m verl.trainer.main_ppo ...
 
-verl builds its actor's engine from a registry, by the name of a vendor where one is set. It divides losses by the
-tokens of the whole minibatch on all devices and multiplies them with their number: right however samples are packed.
+verl builds its actor's engine from a registry, by a vendor's name if one is set. It divides losses by the tokens of the
+whole minibatch on all ranks and multiplies them by the number of ranks: right however samples are packed.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,14 +22,14 @@ VENDOR = "odc"
 
 
 class VerlMixin:
-    """Goes in front of an FSDPEngine of verl's. One that is only asked, as the reference's, stays stock."""
+    """Put it in front of verl's FSDPEngine. An engine that only runs forward, such as the reference's, stays stock."""
 
     _odc: OnDemand | None = None
     _apart = False  # whether devices split their own samples, each for itself
 
     @property
     def _engine(self) -> Any:
-        """This object as the engine that it is, too."""
+        """Return this object, typed as the engine that it is, too."""
         return self
 
     @property
@@ -54,12 +54,12 @@ class VerlMixin:
             self._apart = False
 
     def get_data_parallel_group(self) -> Any:
-        """Nobody in particular while samples are split: verl then adds up tokens over all devices, and does not make
-        all devices have equally many microbatches."""
+        """Return None while samples are split: verl then sums tokens over all ranks, and does not make microbatch
+        counts equal."""
         return None if self._apart else self._stock.get_data_parallel_group()
 
     def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> AbstractContextManager[None]:
-        """Every microbatch's gradients are pushed, which meets nobody."""
+        """Push the gradients of every microbatch, which does not synchronize."""
         del is_last_micro_batch
         return nullcontext()
 
@@ -77,12 +77,12 @@ class VerlMixin:
             self._odc.publish()
 
     def publish_weights(self) -> None:
-        """Weights have changed otherwise than by a step. On all devices."""
+        """Publish weights that were changed other than by a step. Call it on all ranks."""
         if self._odc is not None:
             self._odc.publish()
 
     def close(self) -> None:
-        """Communication is stock again."""
+        """Restore stock communication."""
         if self._odc is not None:
             self._odc.close()
             self._odc = None
@@ -108,7 +108,7 @@ def _problems(own: Any) -> Iterator[tuple[str, str]]:
 
 
 def register() -> None:
-    """Engines for verl to choose by VERL_ENGINE_VENDOR=odc; all others are verl's own."""
+    """Register engines that VERL_ENGINE_VENDOR=odc selects; all others stay verl's own."""
     base = import_module("verl.workers.engine.base")
     stock = import_module("verl.workers.engine.fsdp.transformer_impl")
     for kind, model in (("FSDPEngineWithLMHead", "language_model"), ("FSDPEngineWithValueHead", "value_model")):
