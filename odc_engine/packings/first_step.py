@@ -35,8 +35,8 @@ HOW = "odc_engine verify --packings --script train.py"
 
 @dataclass(frozen=True, slots=True)
 class FirstStep:
-    """`places`: of the samples in the dataset, where something of ours has planned them. `by`: the mixin of the trainer
-    that has, if any. `drawn`: samples that are made while training. `gradients` and `weights`: device 0's alone."""
+    """`places`: indices of the samples in the dataset, if the engine planned them. `by`: the trainer mixin that planned
+    them, if any. `drawn`: samples that are generated while training. `gradients` and `weights`: on rank 0 only."""
 
     gradients: dict[str, Tensor]
     weights: dict[str, Tensor]

@@ -131,7 +131,7 @@ class Losses:
         assert found is not None
         over = tuple(one for one in EVERY if all(one in each.over for each, _ in told))
         if not over:
-            raise InputError(f"ranks weigh a loss by unlike things: {[each.over for each, _ in told]}", fix=SAY)
+            raise InputError(f"ranks find different divisors of the loss: {[each.over for each, _ in told]}", fix=SAY)
         return replace(found, over=over)
 
     def _one(self) -> Found:
@@ -140,7 +140,7 @@ class Losses:
         over = tuple(one for one in every[0].over if all(one in other.over for other in every))
         if not over:
             told = "; ".join(f"{found.over[0]} with keys {', '.join(keys)}" for keys, found in self._known.items())
-            raise InputError(f"a loss that is a mean over unlike things: over {told}", where=self._where, fix=SAY)
+            raise InputError(f"a loss that is a mean over different things: {told}", where=self._where, fix=SAY)
         by_items, drawn = all(one.by_items for one in every), any(one.drawn for one in every)
         return replace(every[0], over=over, by_items=by_items, drawn=drawn)
 
@@ -159,7 +159,7 @@ class Losses:
             if self._draws(model, make(range(count)), items):
                 kept.callback(without_dropout(model))
                 if self._draws(model, make(range(count)), items):
-                    told = "a loss that draws, so that nobody knows what it divides by"
+                    told = "a loss with random numbers, so that its divisor cannot be found"
                     raise InputError(told, where=self._where, fix=SAY)
 
             def loss(batch: Any, items: float | None) -> float:
@@ -167,7 +167,7 @@ class Losses:
 
             trials = tried(make, count, loss, items)
             if trials is None:
-                told = "a loss that uses num_items_in_batch otherwise than to divide by it"
+                told = "a loss that uses num_items_in_batch other than as a divisor"
                 raise InputError(told, where=self._where, fix=SAY)
             whole, stock = trials.whole.at(trials.items), self._value(model, make(range(count)), items, stock=True)
         over = trials.fitting(self._bound(model))
@@ -229,7 +229,7 @@ class Losses:
         except RuntimeError as error:
             if "does not require grad" not in str(error):
                 raise
-            told = "a training_step, or a loss, that goes back by itself"
+            told = "a training_step or loss that calls backward() itself"
             raise InputError(told, where=self._where, fix=BACKWARD) from error
 
     def _bound(self, model: nn.Module) -> float:
@@ -240,7 +240,7 @@ class Losses:
         return 2e-5 if exact and not fast else 5e-3
 
 
-BACKWARD = "call self.accelerator.backward(loss), which weighs it"
+BACKWARD = "call self.accelerator.backward(loss), which sets its weight"
 
 
 def _keys(batch: Any) -> Keys:

@@ -13,7 +13,7 @@ from odc_engine.trainers.one_process import Backward, backward_as, one_process
 from odc_engine.trainers.untraced import notes
 from odcsim.errors import InputError
 
-UNREACHED = "a microbatch whose loss reaches nothing that is trained"
+UNREACHED = "a microbatch whose loss depends on no trainable parameter"
 NOTHING = (
     "adds nothing to the gradient: right for texts where a vision tower alone is trained, else look for detach() and "
     "no_grad() on the way to the loss"
@@ -45,7 +45,11 @@ class MicrobatchRunner:
         if backward.total is None:
             raise InputError("a training_step without accelerator.backward", where=type(own).__name__, fix=BACKWARD)
         if not backward.reached and self._odc is None and own.args.world_size > 1:
-            raise InputError(NEVER, where=type(own).__name__, fix="take OnDemandMixin, where none waits before the end")
+            raise InputError(
+                NEVER,
+                where=type(own).__name__,
+                fix="use OnDemandMixin, where ranks wait only at the end of a minibatch",
+            )
         if not backward.reached:
             warnings.warn(f"{UNREACHED} {NOTHING}", stacklevel=2)
         return backward.total
@@ -56,7 +60,7 @@ class MicrobatchRunner:
         if len(places) < 2:
             raise InputError("a microbatch of one sample ran out of memory", fix="shorten samples, or use more devices")
         if self._losses.law.drawn:
-            told = "a microbatch ran out of memory whose samples are others each time they are loaded"
+            told = "a microbatch ran out of memory, and loading it again gives other samples"
             raise InputError(told, fix="lower max_tokens")
         self._forget()
         middle = len(places) // 2

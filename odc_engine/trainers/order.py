@@ -35,7 +35,7 @@ class OwnOrder:
         if not isinstance(usual, DataLoader) or streams or self._usual.batch_sampler is None:
             fix = "return a torch DataLoader with a batch_size or a batch_sampler, over a dataset with __getitem__"
             told = type(self._usual.dataset if streams else usual).__name__
-            raise InputError(f"a loader without batches of places ({told})", fix=fix)
+            raise InputError(f"a loader whose batches are not lists of indices ({told})", fix=fix)
         batches: Any = self._usual.batch_sampler
         self._shard: Any = batches if hasattr(batches, "even_batches") else None
         self._prepared = self._shard is not None or hasattr(usual, "rng_types")

@@ -66,21 +66,21 @@ def check(trainer: Any) -> None:
 def _problems(trainer: Any) -> Iterator[tuple[str, str]]:
     own = trainer.args
     if own.world_size > 1 and not own.average_tokens_across_devices:
-        told = "average_tokens_across_devices is off, so that losses depend on which device runs what"
-        yield told, "leave it on, as it comes"
+        told = "average_tokens_across_devices is off, so that the loss depends on which rank runs a sample"
+        yield told, "leave it on, its default"
     if own.fp16:
-        yield "fp16, whose scaler expects gradients that are not finite", "use bf16"
+        yield "fp16, whose loss scaler relies on gradients that overflow", "use bf16"
     if own.auto_find_batch_size:
-        told = "auto_find_batch_size, with which one device alone would start again"
+        told = "auto_find_batch_size, with which a single rank would restart"
         yield told, "set max_tokens to what fits"
     if trainer.train_dataset is not None and not hasattr(trainer.train_dataset, "__len__"):
-        yield "a dataset that does not know its length", "use one with __len__ and __getitem__"
+        yield "a dataset without a length", "use one with __len__ and __getitem__"
     spread = {name: getattr(trainer, f"get_{name}_size")() for name in ("tp", "cp", "sp")}
     if any(size > 1 for size in spread.values()):
         told = ", ".join(f"{name} {size}" for name, size in spread.items() if size > 1)
         yield f"samples that several devices run together ({told})", "use data parallelism alone"
     if hasattr(trainer, "_generate_and_score_completions") and not hasattr(trainer, "rollouts"):
-        yield "samples that are made while training", "put OnDemandRollouts in front instead"
+        yield "samples that are generated while training", "put OnDemandRollouts in front instead"
     yield from _of_preferences(trainer)
     yield from _of_experts(trainer)
 
@@ -101,7 +101,7 @@ def _of_preferences(trainer: Any) -> Iterator[tuple[str, str]]:
         told = f"loss_type '{losses}', whose KL term is a mean over the samples of a batch"
         yield told, "use 'apo_zero_unpaired', or take each microbatch's own by mean_over = 'samples' on your trainer"
     if getattr(own, "sync_ref_model", False):
-        yield "sync_ref_model, which changes weights that others read", "leave the reference as it is"
+        yield "sync_ref_model, which changes weights that other ranks read", "leave the reference as it is"
     if getattr(trainer, "aux_loss_enabled", False):
         yield "a router's loss, which depends on how samples are packed", "leave output_router_logits off"
 

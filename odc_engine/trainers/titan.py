@@ -87,7 +87,7 @@ class TitanMixin:
 def _check(trainer: Any) -> None:
     config, dims = trainer.config, trainer.parallel_dims
     if not config.training.disable_cuda_graphs:
-        raise InputError("CUDA graphs, which want like shapes", fix="set training.disable_cuda_graphs")
+        raise InputError("CUDA graphs, which need equal shapes", fix="set training.disable_cuda_graphs")
     if spread := [name for name in ("tp", "cp", "pp", "ep") if getattr(dims, name) > 1]:
         told = f"samples that several devices run together ({', '.join(spread)})"
         raise InputError(told, fix="use data parallelism alone, by data_parallel_shard_degree")

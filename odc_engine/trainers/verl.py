@@ -102,9 +102,9 @@ def _problems(own: Any) -> Iterator[tuple[str, str]]:
     if own.fsdp_size == 1:
         yield "fsdp_size 1, which leaves each device a whole model", "leave it at -1, or set the devices of a machine"
     if own.param_offload:
-        yield "param_offload, which takes weights away that others read", "leave it off; optimizer_offload may be on"
+        yield "param_offload, which moves weights that other ranks read", "leave it off; optimizer_offload may be on"
     if str((own.mixed_precision or {}).get("param_dtype", own.dtype)) in ("fp16", "float16"):
-        yield "fp16, whose scaler expects gradients that are not finite", "use bf16"
+        yield "fp16, whose loss scaler relies on gradients that overflow", "use bf16"
 
 
 def register() -> None:
