@@ -141,7 +141,7 @@ def refused(rank: int, case: Case, computed: Callable, rows, point: int, how: di
 NOTHING, DROP = "nothing was refused", "drop the minibatch with publish() on all devices"
 LATE = 300  # an operation in the middle of the backward pass
 REFUSALS = {
-    "dropout": (CASE.but(model=Drops), loss, batch(0), LATE, "dropout would draw others"),
+    "dropout": (CASE.but(model=Drops), loss, batch(0), LATE, "a retry would draw other random numbers"),
     "a buffer": (CASE.but(model=Counts), loss, batch(0), LATE, "changes buffer seen"),
     "two forward passes": (CASE, twice, batch(0), 600, "used more than once"),
     "one sample": (CASE, loss, {name: value[:1] for name, value in batch(0).items()}, LATE, "of one sample"),
@@ -176,7 +176,7 @@ def under_meetings(rank: int) -> str:
 
 
 def test_under_collectives_it_is_refused_with_the_reason(pools):
-    assert all("others would wait" in words for words in pools(2).run(under_meetings))
+    assert all("the other devices would wait" in words for words in pools(2).run(under_meetings))
 
 
 # Halves.
