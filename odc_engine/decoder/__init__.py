@@ -1,1 +1,1 @@
-"""The load: a model of its own on packed samples, which tells a listener what it does."""
+"""The engine's workload: a decoder on packed samples, which reports what it is doing to a listener."""

@@ -1,4 +1,4 @@
-"""Attention of the decoder: rotary positions that start anew in each sample, and no sight from one into another."""
+"""The decoder's attention: causal inside each sample, with rotary positions that restart in each sample."""
 
 from dataclasses import dataclass
 
@@ -14,21 +14,21 @@ ROTARY_BASE = 10_000.0
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the samples lie and each token's rotation. Not a tensor, so that FSDP2 leaves its precision alone."""
+    """Where the samples lie, and each token's rotation. Not a tensor, so that FSDP2 leaves its precision alone."""
 
     lengths: tuple[int, ...]
     cos: Tensor  # [T, 1, head_dim / 2]
     sin: Tensor
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Queries or keys [T, heads, head_dim] turned by their positions."""
+        """Rotate queries or keys [T, heads, head_dim] by their positions."""
         first, second = x.chunk(2, dim=-1)
         turned = (first * self.cos - second * self.sin, second * self.cos + first * self.sin)
         return torch.cat(turned, dim=-1).to(x.dtype)
 
 
 def layout(lengths: tuple[int, ...], head_dim: int, like: Tensor) -> Layout:
-    """Positions start anew in each sample."""
+    """Return the layout of packed samples; positions restart in each sample."""
     # Where it is used: a copy from the CPU would wait for all that a GPU has been given.
     rates = ROTARY_BASE ** -(torch.arange(0, head_dim, 2, dtype=torch.float64, device=like.device) / head_dim)
     angles = torch.arange(max(lengths), dtype=torch.float64, device=like.device)[:, None, None] * rates
@@ -54,7 +54,7 @@ class PackedAttention(nn.Module):
         return mixed
 
     def _attend(self, *sample: Tensor) -> Tensor:
-        """One sample's queries, keys and values [s, heads, head_dim] to [s, heads * head_dim]."""
+        """Attend within one sample: queries, keys and values [s, heads, head_dim] to [s, heads * head_dim]."""
         queries, keys, values = (part.transpose(0, 1)[None] for part in sample)
         grouped = self.heads[0] != self.heads[1]
         if grouped and knows_no_groups(queries):
@@ -65,8 +65,8 @@ class PackedAttention(nn.Module):
 
 
 def knows_no_groups(queries: Tensor) -> bool:
-    """Whether key heads have to be repeated. In float32 torch has two kernels on a GPU: one that takes no groups of
-    query heads, and one that keeps the scores of all pairs of tokens."""
+    """Whether key heads have to be repeated. In float32 torch has two kernels on a GPU: one without grouped-query
+    attention, and one that stores the scores of all pairs of tokens."""
     return queries.is_cuda and queries.dtype == torch.float32
 
 

@@ -16,12 +16,13 @@ from torch.nn import functional as F  # noqa: N812
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What to compute in where 16 bits are too few."""
+    """Return the dtype to compute in: float32 for 16 bits."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def weighted_loss(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor, chunk: int) -> Tensor:
-    """Sum over tokens of weight times cross-entropy. hidden [T, H], weight [V, H], targets and weights [T]."""
+    """Return the sum over tokens of weight times cross-entropy. hidden [T, H], weight [V, H], targets and weights
+    [T]."""
     if not torch.is_grad_enabled():
         return -(log_probs(hidden, weight, targets, chunk) * weights.to(wide(hidden.dtype))).sum()
     apply: Callable[..., Tensor] = _WeightedLoss.apply
@@ -30,7 +31,7 @@ def weighted_loss(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tens
 
 @torch.no_grad()
 def log_probs(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
-    """Log-probability of each target [T]; zero where there is none."""
+    """Return the log-probability of each target [T]; zero without a target."""
     found = torch.zeros(targets.shape, dtype=wide(hidden.dtype), device=hidden.device)
     for part in _chunks(hidden, chunk):
         found[part] = _targets_log_probs(_logits(hidden[part], weight), targets[part])[0]
@@ -46,7 +47,7 @@ def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def _targets_log_probs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each target (zero where none), and each token's normaliser."""
+    """Return the log-probability of each target (zero without one), and each token's normalizer."""
     normaliser = logits.logsumexp(-1)
     picked = logits.gather(1, targets.clamp(min=0)[:, None])[:, 0]
     return (picked - normaliser).where(targets >= 0, 0.0), normaliser
@@ -80,6 +81,6 @@ class _WeightedLoss(torch.autograd.Function):
 
 
 def _slope(logits: Tensor, normaliser: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """The loss's gradient with respect to the logits, which it overwrites."""
+    """Return the loss's gradient with respect to the logits, which it overwrites."""
     slope = logits.sub_(normaliser[:, None]).exp_().mul_(weights[:, None])
     return slope.scatter_add_(1, targets.clamp(min=0)[:, None], -weights[:, None])

@@ -1,4 +1,4 @@
-"""Where a model tells a listener what it is doing, and where waiting may stand for computing.
+"""Marks at which a model reports its progress to a listener, and at which waiting can replace computing.
 
 Forward marks are plain calls. Backward marks are identity operations in the graph: one at a unit's output, whose
 backward runs when that output's gradient has arrived, one at its input, whose backward runs when the unit is done.
@@ -23,7 +23,8 @@ _SLACK = 1e-4
 
 
 class Listener(Protocol):
-    """Hears each phase of each unit begin and end, on the thread that runs it (for a GPU's backward autograd's own)."""
+    """Receives the begin and end of each phase of each unit, on the thread that runs it (on a GPU, autograd's thread
+    runs backward)."""
 
     def begin(self, phase: str, unit: int) -> None: ...
 
@@ -42,7 +43,7 @@ def wait(seconds: float) -> None:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """What all units of one model share, so that one assignment reaches them all."""
+    """State shared by all units of one model, so that one assignment reaches them all."""
 
     listener: Listener | None = None
     emulate: Emulate | None = None  # seconds that each phase of each unit waits instead of computing
@@ -58,24 +59,24 @@ class Watch:
             self.listener.end(phase, unit)
 
     def begin_backward(self, x: Tensor, phase: str, unit: int) -> Tensor:
-        """`x`, at whose gradient's arrival the listener hears that the phase begins."""
+        """Return `x`; when its gradient arrives, the listener hears that the phase begins."""
         return x if self.listener is None else on_gradient(x, partial(self.listener.begin, phase, unit))
 
     def end_backward(self, x: Tensor, phase: str, unit: int) -> Tensor:
-        """`x`, at whose gradient's arrival the listener hears that the phase has ended."""
+        """Return `x`; when its gradient arrives, the listener hears that the phase has ended."""
         return x if self.listener is None else on_gradient(x, partial(self.listener.end, phase, unit))
 
     def wait(self, phase: str, unit: int) -> None:
-        """Let the seconds pass that the phase is emulated to take."""
+        """Wait for the seconds that the phase is emulated to take."""
         if self.emulate is not None:
             self.pause(self.emulate(phase, unit))
 
     def wait_backward(self, x: Tensor, phase: str, unit: int) -> Tensor:
-        """`x`, whose gradient is passed on only when the phase's seconds have passed."""
+        """Return `x`; its gradient is passed on after the phase's seconds."""
         return on_gradient(x, partial(self.wait, phase, unit))
 
     def zero_backward(self, x: Tensor, module: nn.Module) -> Tensor:
-        """`x`, at whose gradient's arrival the module's parameters get zero gradients where they shall have some."""
+        """Return `x`; when its gradient arrives, the module's parameters get zero gradients if they need some."""
         return on_gradient(x, partial(_zero, module)) if self.zeros else x
 
 
@@ -86,7 +87,7 @@ def _zero(module: nn.Module) -> None:
 
 
 def on_gradient(x: Tensor, call: Callable[[], None]) -> Tensor:
-    """`x`, uncopied; `call` runs when its gradient has arrived. Where there will be none, `x` itself."""
+    """Return `x`, not copied; `call` runs when its gradient has arrived. Without a gradient, `x` itself."""
     if not (x.requires_grad and torch.is_grad_enabled()):
         return x
     apply: Callable[..., Tensor] = _Mark.apply

@@ -27,7 +27,7 @@ SPREAD = 0.02  # standard deviation of fresh weights
 
 
 class Embedding(nn.Embedding):
-    """Tokens to vectors."""
+    """Map tokens to vectors."""
 
     def __init__(self, vocab: int, hidden: int, watch: Watch, dtype: torch.dtype, device: torch.device) -> None:
         # Passing the weight spares drawing it twice.
@@ -50,7 +50,7 @@ class Embedding(nn.Embedding):
         return x
 
     def _emulated(self) -> Tensor:
-        """One row stands for all tokens."""
+        """Use one row for all tokens."""
         self._watch.wait(EMBED, ROOT)
         x = self.weight.new_zeros((1, self.embedding_dim), requires_grad=torch.is_grad_enabled())
         x = self._watch.zero_backward(self._watch.end_backward(x, EMBED_BACKWARD, ROOT), self)
@@ -94,7 +94,7 @@ class DecoderLayer(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm, projection to the vocabulary and loss: one step, from its input to its input's gradient."""
+    """Final norm, projection to the vocabulary, and loss: one step, from its input to its input's gradient."""
 
     def __init__(self, shape: Model, weight: Tensor, chunk: int, watch: Watch) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Decoder(nn.Module):
 
     @property
     def listener(self) -> Listener | None:
-        """Hears every phase of every unit begin and end."""
+        """Receives the begin and end of every phase of every unit."""
         return self._watch.listener
 
     @listener.setter
@@ -168,7 +168,7 @@ class Decoder(nn.Module):
 
     @property
     def emulate(self) -> Emulate | None:
-        """Seconds of (phase, unit). Where set, units wait that long instead of computing and give no gradients."""
+        """Seconds per (phase, unit). If set, units wait that long instead of computing, and give no gradients."""
         return self._watch.emulate
 
     @emulate.setter
@@ -176,12 +176,12 @@ class Decoder(nn.Module):
         self._watch.emulate = emulate
 
     def pause_by(self, pause: Callable[[float], None], *, zeros: bool = False) -> None:
-        """How emulated seconds pass: on a processor they are slept, unless this is called. `zeros`: and leave zero
+        """Set how emulated seconds pass: on a CPU by sleeping, unless this is called. `zeros`: also give zero
         gradients."""
         self._watch.pause, self._watch.zeros = pause, zeros
 
     def forward(self, batch: Packed, *, only_log_probs: bool = False) -> Tensor:
-        """The weighted sum of the tokens' losses; or their targets' log-probabilities."""
+        """Return the weighted sum of the tokens' losses, or their targets' log-probabilities."""
         x = self.embedding(batch.tokens)
         place = None if self.emulate is not None else layout(batch.lengths, self.shape.head_dim, x)
         for block in self.layers:
@@ -191,7 +191,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def log_probs(self, batch: Packed) -> Tensor:
-        """Log-probability of each target [T], zero where there is none: a forward-only pass, as RL needs it."""
+        """Return the log-probability of each target [T], zero without one: a forward pass only, as RL needs it."""
         result: Tensor = self(batch, only_log_probs=True)
         return result
 

@@ -1,1 +1,1 @@
-"""One device's run: its share of every minibatch, computed, moved and recorded."""
+"""One rank's run: its share of every minibatch, computed, communicated and recorded."""

@@ -16,7 +16,7 @@ Clock = Callable[[], float]
 
 
 def offset(group: dist.ProcessGroup | None = None, clock: Clock = time.perf_counter) -> float:
-    """Seconds to add to this clock to have device 0's. All devices call it together."""
+    """Return the seconds to add to this clock to get rank 0's. All ranks call it together."""
     found = 0.0
     for device in range(1, dist.get_world_size(group)):
         if dist.get_rank(group) == 0:

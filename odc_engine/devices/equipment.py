@@ -1,4 +1,4 @@
-"""What one device works with: the same for every minibatch, and what a microbatch's steps leave for later ones."""
+"""What one rank works with: the same for every minibatch, and what a microbatch's steps leave for later ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

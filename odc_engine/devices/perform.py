@@ -61,7 +61,7 @@ class Performance:
         }
 
     def perform(self, until: str = "") -> None:
-        """All steps that this device has, or those before the first of a kind."""
+        """Perform all steps of this rank, or those before the first of a kind."""
         self._perform(until)
         self._handles.clear()  # a collector of garbage would come late, and marks are used again
 
@@ -87,7 +87,7 @@ class Performance:
             number += 1
 
     def _open(self, number: int, microbatch: Microbatch | None) -> bool:
-        """Begin a microbatch, where there is one. The engine has no constant of its own beside compute."""
+        """Begin a microbatch, if there is one. The engine has no fixed overhead beside compute."""
         if microbatch is None:
             return False
         self._pass = Pass(microbatch.batch, microbatch.seconds)
@@ -96,14 +96,14 @@ class Performance:
         return True
 
     def _follow(self, steps: tuple[int, ...]) -> None:
-        """Compute goes on when these transfers are done, and so nobody needs what they carried any more."""
+        """Make compute wait for these transfers, after which their buffers are free."""
         for earlier in steps:
             if earlier in self._handles:
                 self._handles.pop(earlier).check()
             self._held.pop(earlier, None)
 
     def _complete(self) -> None:
-        """All microbatches are given: what is left before devices meet."""
+        """End the pushes of all microbatches, before ranks synchronize."""
         for lane in self.parts.lanes.values():
             lane.drain()
         self._held.clear()
@@ -111,7 +111,7 @@ class Performance:
         self.parts.arena.complete()
 
     def _give(self, number: int, step: Step) -> None:
-        """Start a transfer, which waits for the steps it names."""
+        """Start a transfer, which waits for the steps that it names."""
         after = [self._handles[n] for n in step.after if n in self._handles]
         if step.lane == NODES:
             move: Callable[[], None] = partial(self.parts.arena.bring, step.unit)
@@ -133,7 +133,7 @@ class Performance:
         self.recorder.done(number, asked, self.recorder.tick())
 
     def _exchange(self, step: Step) -> Callable[[], None]:
-        """What nodes exchange once per minibatch under hybrid sharding."""
+        """Exchange between nodes, once per minibatch under hybrid sharding."""
         if step.kind == "push":
             return self.parts.arena.sum_nodes
         if not sync_named(self.program.sync).publishes:
@@ -141,7 +141,7 @@ class Performance:
         return self.parts.arena.fetch
 
     def _gather(self, unit: int) -> tuple[Callable[[], None], Handle]:
-        """The move, and what it has to wait for before it may overwrite the memory that it moves to."""
+        """Return the gather, and what it waits for before it may overwrite its target."""
         arena, parts = self.parts.arena, self.parts
         shape = arena.units[unit]
         if unit in self._empty:
@@ -154,7 +154,7 @@ class Performance:
         return lambda: arena.gather(unit, out), free
 
     def _release(self, unit: int) -> None:
-        """The present compute is the last to read a gathered unit."""
+        """Note that the current compute is the last to read a gathered unit."""
         self.parts.buffers.give(self._whole.pop(unit), self.parts.place.mark())
 
     def _push(self, number: int, step: Step) -> Callable[[], None]:
@@ -178,7 +178,7 @@ class Performance:
         self.recorder.done(number, asked, self.recorder.tick())
 
     def _emulate(self, what: str, unit: int, seconds: float) -> None:
-        """Wait, and leave no gradient but zeros."""
+        """Wait for the seconds, and set zero gradients."""
         if what in ("backward", "embed backward"):
             self._add(unit, torch.zeros_like(self._whole[unit]))
         self.parts.place.wait(seconds)
@@ -186,7 +186,7 @@ class Performance:
             self._release(unit)
 
     def _lent(self, module: nn.Module, unit: int) -> dict[str, Tensor]:
-        """A module's weights, by the module's own names."""
+        """Return a module's weights, by the module's own names."""
         views = self.parts.units[unit].views(self._whole[unit])
         return {name: views[self._names[id(p)]] for name, p in module.named_parameters()}
 
@@ -205,7 +205,7 @@ class Performance:
             self._release(unit)
 
     def _forward_kept(self, unit: int) -> None:
-        """Keep the graph, which holds the weights: their storage goes meanwhile, as FSDP2's does."""
+        """Run forward and keep the graph, which holds the weights; their storage is freed meanwhile, as FSDP2's is."""
         module, now = self.parts.module(unit), self._pass
         read, weights = now.activation.requires_grad_(), _leaves(self._lent(module, unit))
         output = functional_call(module, weights, (read, now.layout))
@@ -246,7 +246,7 @@ class Performance:
         return {self._names[id(p)]: g for p, g in zip(module.parameters(), gradients, strict=True)}
 
     def _add(self, unit: int, gradients: Tensor) -> None:
-        """To what waits for its push: nothing, or the microbatches before where only the last one pushes."""
+        """Add to the gradients that wait for a push: those of earlier microbatches if only the last one pushes."""
         if not self._each:
             gradients = gradients.float()  # 16 bits are too few to add up in
         self._sums[unit] = self._sums[unit].add_(gradients) if unit in self._sums else gradients
@@ -260,7 +260,8 @@ def _leaves(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _derived(
     module: nn.Module, weights: Mapping[str, Tensor], given: tuple[Any, ...], inputs: list[Tensor], slope: Tensor | None
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The loss's gradients to inputs and weights, from the one to the module's output (none where that is the loss)."""
+    """Return the loss's gradients to inputs and weights, from the gradient of the module's output (none if that is
+    the loss)."""
     lent = _leaves(weights)
     output = functional_call(module, lent, given)
     found = list(torch.autograd.grad(output, [*inputs, *lent.values()], slope))

@@ -28,7 +28,7 @@ from odcsim.schedule import Schedule
 
 
 class ProcessDevice(RunDevice):
-    """A device that is a process: a model that FSDP2 shards, its communication replaced, and an optimizer."""
+    """A rank that is a process: a model sharded by FSDP2, whose communication is replaced, and an optimizer."""
 
     def __init__(self, job: Job, rank: int, memory: Host | None = None) -> None:
         self.job, self.rank = job, rank
@@ -55,7 +55,7 @@ class ProcessDevice(RunDevice):
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
     def _mesh(self) -> DeviceMesh:
-        """By torch's own choice it would be of GPUs wherever there is one."""
+        """Return the mesh. torch's default would be of GPUs wherever there is one."""
         if isinstance(self.memory, Collectives):
             return self.memory.mesh
         return init_device_mesh(self.memory.device.type, (self.memory.size,))
@@ -146,7 +146,7 @@ class ProcessDevice(RunDevice):
 
 
 class _Switch:
-    """Passes on to the recorder of the minibatch that runs, if any."""
+    """Passes events on to the recorder of the current minibatch, if any."""
 
     def __init__(self) -> None:
         self.now: MinibatchRecorder | None = None
@@ -170,7 +170,7 @@ class _Switch:
 
 
 def whole_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter's gradient, gathered from all devices; zeros where nobody used it."""
+    """Return every parameter's gradient, gathered from all ranks; zeros if no rank used it."""
     found = {}
     for name, parameter in model.named_parameters():
         gradient = parameter.grad

@@ -25,50 +25,51 @@ class Recorded:
 
 
 class RunDevice(ABC):
-    """What a run asks of one device: its share of each minibatch, its times, and a meeting with the others."""
+    """The calls that a run makes on one rank: its share of each minibatch, its times, and synchronization."""
 
     rank: int
 
     @abstractmethod
     def minibatch(self, number: int) -> Recorded:
-        """Forward and backward of this device's microbatches, settle, step, publish."""
+        """Run forward and backward of this rank's microbatches, settle, step and publish."""
 
     @abstractmethod
     def gradients(self, schedule: Schedule) -> None:
-        """Leave the sum over all devices in `.grad`."""
+        """Leave the sum of gradients over all ranks in `.grad`."""
 
     @abstractmethod
     def warm_up(self, schedule: Schedule) -> None:
-        """Everything a minibatch does, weights left as they are: the first time pays for fresh memory and state."""
+        """Do everything that a minibatch does, without changing weights: the first time pays for new memory and
+        state."""
 
     @abstractmethod
     def whole_gradients(self) -> dict[str, Tensor]:
-        """Every parameter's gradient, put together from all devices; zeros where nobody used it."""
+        """Return every parameter's gradient, put together from all ranks; zeros if no rank used it."""
 
     @abstractmethod
     def publish(self) -> None:
-        """Drop the gradients; the weights are there for everybody."""
+        """Drop the gradients, and make the weights readable for all ranks."""
 
     @abstractmethod
     def gathered(self, recorded: Recorded) -> list[Recorded] | None:
-        """Every device's record, on device 0."""
+        """Return every rank's record, on rank 0."""
 
     @abstractmethod
     def meet(self) -> None:
-        """Return when every device has come as often as this one."""
+        """Synchronize: return when every rank has called it as often as this one."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
 
 
 def drawn(job: Job) -> Decoder:
-    """The whole model with its first weights."""
+    """Return the whole model with its initial weights."""
     return Decoder(job.cost.model, seed=job.seed, device=job.backend.draws_on)
 
 
 def idle_step(optimizer: torch.optim.Optimizer) -> None:
-    """A step that changes no weight, and makes the optimizer's state as it is before the first one: zeros."""
+    """Take a step that changes no weight, and makes the optimizer's state as before the first one: zeros."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
@@ -82,7 +83,7 @@ def idle_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def as_block(every: list[Recorded]) -> tuple[Floats, Floats]:
-    """Times [step, device] since the first device started."""
+    """Return times [step, rank] since the first rank started."""
     first = min(r.start for r in every)
     asked = np.stack([r.asked + (r.start - first) for r in every], axis=1)
     return asked, np.stack([r.had + (r.start - first) for r in every], axis=1)

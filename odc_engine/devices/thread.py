@@ -55,7 +55,7 @@ class ThreadDevice(RunDevice):
         self.publish()
 
     def _drawn(self, units: tuple[FlatUnit, ...]) -> list[nn.Parameter]:
-        """This device's parts of the weights, which are drawn once for all."""
+        """Return this rank's parts of the weights, which are drawn once for all."""
         first = drawn(self.job) if self.rank == 0 else None
         whole = dict(self.memory.exchange(first)[0].named_parameters())
         parts = (unit.flatten(whole).detach().chunk(self.memory.size)[self.rank] for unit in units)
@@ -76,7 +76,7 @@ class ThreadDevice(RunDevice):
         return Recorded(start, *performance.recorder.times(start), tuple(performance.share.taken))
 
     def gradients(self, schedule: Schedule) -> None:
-        """Leave the sum over all devices in `.grad`."""
+        """Leave the sum of gradients over all ranks in `.grad`."""
         self._performance(schedule, None).perform(until="optimizer")
         self._settle(schedule)
 
@@ -94,13 +94,13 @@ class ThreadDevice(RunDevice):
         return Performance(self.job.program_of(schedule), self.parts, share, update, self._lay_out)
 
     def _settle(self, schedule: Schedule) -> None:
-        """`.grad` is what was pushed. There is none where nobody computed: AdamW would still decay the weights."""
+        """Set `.grad` to what was pushed, or None if no rank computed: AdamW would still decay the weights."""
         computed = any(schedule.contents()) and not self.job.emulate
         for unit, shard in enumerate(self.shards):
             shard.grad = self.parts.arena.gradients(unit) if computed else None
 
     def publish(self) -> None:
-        """Lay the weights out for peers, drop the gradients, and meet when everybody has."""
+        """Write the weights for peers to read, drop the gradients, and wait until every rank has done so."""
         self._lay_out()
         self.meet()
         if self._ahead:
@@ -110,7 +110,7 @@ class ThreadDevice(RunDevice):
             self.meet()
 
     def _lay_out(self) -> None:
-        """Only between two meetings in which nobody gathers, pushes or takes."""
+        """Write the weights. Only between two synchronizations in which no rank gathers, pushes or takes."""
         if self.rank == 0:
             self.memory.refill()
         for unit, shard in enumerate(self.shards):
@@ -120,11 +120,11 @@ class ThreadDevice(RunDevice):
                 self.parts.arena.clear(unit)
 
     def whole_gradients(self) -> dict[str, Tensor]:
-        """Every parameter's gradient, put together from all devices; zeros where there is none."""
+        """Return every parameter's gradient, put together from all ranks; zeros without one."""
         return self._whole([torch.zeros_like(s) if s.grad is None else s.grad for s in self.shards])
 
     def whole_weights(self) -> dict[str, Tensor]:
-        """Every parameter, put together from all devices."""
+        """Return every parameter, put together from all ranks."""
         return self._whole([shard.detach() for shard in self.shards])
 
     def _whole(self, mine: list[Tensor]) -> dict[str, Tensor]:
@@ -136,7 +136,7 @@ class ThreadDevice(RunDevice):
         return {name: tensor.cpu() for name, tensor in found.items()}
 
     def gathered(self, recorded: Recorded) -> list[Recorded] | None:
-        """Every device's record, on device 0."""
+        """Return every rank's record, on rank 0."""
         every = self.memory.exchange(recorded)
         return every if self.rank == 0 else None
 

@@ -1,4 +1,4 @@
-"""What one device runs of a minibatch: its own microbatches, then entries of the shared queue while it gets any."""
+"""What one rank runs of a minibatch: its own microbatches, then entries of the shared queue until it is empty."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Microbatch:
 
 
 class Workload:
-    """Iterate once. An entry is taken when the loop asks for a microbatch: when the device is done with all before."""
+    """Iterate once. An entry is taken when the loop asks for a microbatch, after the rank has finished all before."""
 
     def __init__(self, own: Sequence[Microbatch], queue: Sequence[Microbatch], take: Callable[[], int]) -> None:
         self.own, self._queue, self._take = tuple(own), tuple(queue), take
@@ -39,9 +39,9 @@ class Workload:
 def workload_of(
     job: Job, schedule: Schedule, rank: int, take: Callable[[], int], number: int | None, device: torch.device
 ) -> Workload:
-    """All microbatches that this device may come to run, ready as a data loader has them.
+    """Return all microbatches that this rank may run, ready as a data loader has them.
 
-    `number` is that of the minibatch, where it is one of the job's: what its samples' luck is drawn by.
+    `number`: the minibatch's number in the job, from which the noise of its samples is drawn.
     """
     own, queue = schedule.devices[rank], schedule.queue
     seconds = _emulated(job, schedule, rank, number) if job.emulate else (None, None)
@@ -59,7 +59,7 @@ def _made(
 
 
 def _emulated(job: Job, schedule: Schedule, rank: int, number: int | None) -> tuple[list[Seconds], list[Seconds]]:
-    """By the cost model, of the device's own microbatches and of the queue's entries, should it take them."""
+    """Return emulated seconds by the cost model, for the rank's own microbatches and for the queue's entries."""
     luck = [] if number is None else job.cost.luck([schedule], [number], job.seed)
     own, queue = (job.cost.load([schedule], luck, queues=queues) for queues in (False, True))
     return _rows(job, own, rank, len(schedule.devices[rank])), _rows(job, queue, rank, len(schedule.queue))

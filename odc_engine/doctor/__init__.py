@@ -1,1 +1,1 @@
-"""What this machine can run and why not, asked without starting anything."""
+"""Report what this machine can run, and why not, without starting anything."""

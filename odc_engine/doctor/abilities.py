@@ -1,4 +1,4 @@
-"""What is installed, what this machine can do, and why not. Nothing here needs torch to be installed."""
+"""Report what is installed and what this machine can do, and why not. Nothing here needs torch."""
 
 import fcntl
 import importlib.metadata
@@ -32,7 +32,7 @@ HOOKS = (
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """What `doctor` is asked for beside what is there."""
+    """What `doctor` was asked about, besides this machine."""
 
     backend: Backend | None = None  # that shall run
     model: str | None = None
@@ -47,7 +47,7 @@ NOTHING = Inquiry()
 
 
 def examine(asked: Inquiry = NOTHING) -> list[Finding]:
-    """All but backends are of this machine alone."""
+    """Return all findings. All except backends are about this machine only."""
     abilities, facts = _abilities(), _facts(asked)
     links = pairs.examine(facts.gpus)
     cards = network.examine() if facts.across else []
@@ -57,8 +57,8 @@ def examine(asked: Inquiry = NOTHING) -> list[Finding]:
 
 
 def at_fault(findings: list[Finding], asked: Inquiry = NOTHING) -> bool:
-    """Whether what shall run will not, or not as it should: a variable is wrong, the model fits in no way, or the
-    backend that was asked for is not there. What nobody asked for may be lacking."""
+    """Whether what shall run will fail, or not run as it should: a wrong variable, a model that does not fit, or a
+    missing backend. What was not asked for may be missing."""
     rooms = [f.ok for f in findings if f.area == "memory"]
     wrong = any(not f.ok for f in findings if f.area == "environment") or (bool(rooms) and not any(rooms))
     name = backends.label(asked.backend) if asked.backend else None
@@ -66,7 +66,7 @@ def at_fault(findings: list[Finding], asked: Inquiry = NOTHING) -> bool:
 
 
 def variables(asked: Inquiry = NOTHING) -> list[Finding]:
-    """What the environment means."""
+    """Return what the environment variables mean."""
     facts = _facts(asked)
     return [*environment.examine(facts), *environment.daemon(facts)]
 
@@ -79,7 +79,7 @@ def _facts(asked: Inquiry) -> Facts:
 
 
 def _own_address() -> str:
-    """What this machine's name means, as gloo looks it up where it is told no interface."""
+    """Return the address of this machine's name, which gloo uses unless it is given an interface."""
     try:
         return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
     except OSError:
@@ -132,7 +132,7 @@ def _abilities() -> list[Finding]:
 
 
 def _backends(abilities: dict[str, Finding]) -> list[Finding]:
-    """What `odc_engine run --backend` can do here."""
+    """Report what `odc_engine run --backend` can do here."""
     return [_backend(row, abilities) for row in backends.ROWS if row.says]
 
 
@@ -149,7 +149,7 @@ def _backend(row: Backend, abilities: dict[str, Finding]) -> Finding:
 
 
 def _without(row: Backend, abilities: dict[str, Finding]) -> str:
-    """What its devices do not reach each other without, "" where all is there or nobody says."""
+    """Return what is missing for ranks to reach each other, "" if nothing is or it is unknown."""
     if not isinstance(row, Processes) or not row.one_sided:
         return ""
     needs = abilities.get(network.CARDS if row.across else pairs.REACH)
@@ -201,7 +201,7 @@ def _hooks() -> Finding:
 
 
 def _gpus() -> int:
-    """That torch sees."""
+    """Return the GPUs that torch sees."""
     try:
         import torch
     except ImportError:
@@ -210,7 +210,7 @@ def _gpus() -> int:
 
 
 def _bytes_of_gpu() -> int:
-    """Of the smallest, 0 without one."""
+    """Return the memory of the smallest GPU, 0 without one."""
     count = _gpus()
     if not count:
         return 0

@@ -1,6 +1,6 @@
-"""What variables of the environment mean for the engine, and which of them are at odds with it or with each other.
+"""Explain environment variables that matter to the engine, and find those that contradict it or each other.
 
-Only variables that are set are spoken of. Of Slurm's many, those that the engine reads; of NVSHMEM's and NCCL's, all.
+Only variables that are set are reported: of Slurm's, those that the engine reads; of NVSHMEM's and NCCL's, all.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ Problem = tuple[str, str, str]  # a variable, what is wrong with it, the way out
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """A line for each variable that is set, and for one that is not and should be."""
+    """Return a line for each variable that is set, and for one that is not and should be."""
     problems: dict[str, tuple[str, str]] = {}
     for look in LOOKS:
         for name, problem, advice in look(facts):
@@ -92,7 +92,7 @@ def examine(facts: Facts) -> list[Finding]:
 
 
 def daemon(facts: Facts) -> list[Finding]:
-    """A line on MPS where it could matter. No fault either way: a GPU for each process needs none."""
+    """Return a line on MPS if it could matter. It is never an error: one GPU per process needs no MPS."""
     if not (facts.gpus or {mps.PIPES, mps.SHARE} & set(facts.env)):
         return []
     pipe, ends = mps.control(facts.env), f"'{mps.END}' ends it"

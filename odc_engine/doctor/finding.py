@@ -1,4 +1,4 @@
-"""What `odc_engine doctor` says of one thing that it looked at."""
+"""One finding of `odc_engine doctor`."""
 
 from dataclasses import dataclass
 

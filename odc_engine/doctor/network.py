@@ -1,4 +1,4 @@
-"""What GPUs of several machines reach each other by, as the kernel lists it."""
+"""Report the network between GPUs of several machines, as the kernel lists it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What links between the GPUs of this machine do, as `backends/links.py` asks it when arenas are made."""
+"""Report what the links between this machine's GPUs support, as `backends/links.py` asks it when arenas are made."""
 
 from odc_engine.backends.links import SLOTS, link, seen
 from odc_engine.doctor.finding import Finding

@@ -1,4 +1,4 @@
-"""What a model needs of each device's memory, by how gradients are summed. Needs no torch.
+"""Estimate what a model needs of each rank's memory, by how gradients are summed. Needs no torch.
 
 Arenas have the layout of `memory/arena.py` and the room of `memory/spare.py`; tests hold the two together.
 """
@@ -17,18 +17,18 @@ LESS = "use more devices, or a smaller model"
 
 
 def slots(model: Model, devices: int) -> int:
-    """Bytes of a device's arena in fp32 with a slot for everybody, and room for bytes that a network carries."""
+    """Return bytes of a rank's arena in fp32 with a slot for each rank, and memory for bytes that a network carries."""
     largest = -(-max(model.layer_parameters, model.root_parameters) // devices)
     return FP32 * _shard(model, devices) * (1 + devices) + 2 * room_for(FP32 * largest, devices - 1)
 
 
 def locked(model: Model, devices: int) -> int:
-    """Bytes of an arena with one sum for each shard."""
+    """Return bytes of an arena with one sum for each shard."""
     return 2 * FP32 * _shard(model, devices)
 
 
 def arena(name: str, devices: int) -> int:
-    """Bytes that have room for it in whichever way."""
+    """Return bytes that suffice for either."""
     return slots(catalog.model(name), devices)
 
 
