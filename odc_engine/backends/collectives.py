@@ -1,4 +1,4 @@
-"""Collectives of torch's own whose devices may die meanwhile: gloo would say so after half an hour, NCCL to nobody."""
+"""Wait for torch's collectives while ranks may die: gloo would report that after half an hour, NCCL not at all."""
 
 import time
 
@@ -13,7 +13,7 @@ SOON = 0.2
 
 
 def watched(work: dist.Work | None, host: Host) -> None:
-    """Return when it is done, or has its place on a stream. Raises PeerLost where one of the host's devices is gone."""
+    """Return when the collective is done, or queued on a stream. Raises PeerLost if one of the host's ranks is gone."""
     if work is None:
         return
     patience, others = Patience(), [device for device in range(host.size) if device != host.rank]

@@ -1,4 +1,4 @@
-"""What every backend for GPUs asks for before it begins."""
+"""Checks that every backend for GPUs makes before it begins."""
 
 import importlib.util
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def own(host: Host, device: torch.device | None = None) -> int:
 
 
 def refuse_without_gpus(backend: str) -> None:
-    """In one line, before anything is started."""
+    """Raise an error of one line before anything starts if there is no GPU."""
     if not torch.cuda.is_available():
         raise InputError(
             f"backend {backend} needs NVIDIA GPUs, and torch {torch.__version__} sees none",
@@ -54,7 +54,7 @@ def refuse_without(backend: str, module: str, name: str) -> None:
 
 
 def check_own(devices: int) -> None:
-    """Refuse to time devices of this machine that would take turns on a GPU. With a share each, by MPS, they do not."""
+    """Refuse to time ranks of this machine that would take turns on a GPU. With a share each, by MPS, they do not."""
     refuse_without_gpus("cuda_ipc")
     if devices <= (count := torch.cuda.device_count()) or mps.apart(part := mps.share(devices, count), devices, count):
         return
@@ -70,7 +70,7 @@ def check_own(devices: int) -> None:
 
 
 def told(devices: int) -> str:
-    """What so many devices of this machine run on, in words."""
+    """Describe the hardware of so many ranks on this machine."""
     count = torch.cuda.device_count()
     names = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in range(count)}))
     if part := mps.share(devices, count):

@@ -1,4 +1,4 @@
-"""Which devices are on one machine: those that can open each other's files in memory, and have the same network.
+"""Group ranks by machine: those that can open each other's files in memory and have the same network.
 
 Containers on one host are machines of their own, unless they share both.
 """
@@ -12,7 +12,7 @@ _SHARED = ("pid", "net")  # kinds of namespaces
 
 
 def here() -> str:
-    """What all processes of this machine say of it, and nobody else."""
+    """Return a value that all processes of this machine share, and no others."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return platform.node()
@@ -20,7 +20,7 @@ def here() -> str:
 
 
 def numbers_of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
-    """A number for each device: equal where machines are, counted from 0 in the order of devices."""
+    """Return a machine number per rank, counted from 0 in rank order."""
     told = [""] * dist.get_world_size(group)
     dist.all_gather_object(told, here(), group=group)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(told))}
@@ -28,7 +28,7 @@ def numbers_of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
 
 
 def several(group: dist.ProcessGroup | None) -> bool:
-    """Whether devices are on more than one."""
+    """Whether ranks are on more than one machine."""
     return len(set(numbers_of(group))) > 1
 
 

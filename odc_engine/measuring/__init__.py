@@ -1,1 +1,1 @@
-"""Runs made to be measured: profiles, bandwidth, and launches of kernels."""
+"""Runs for measuring: profiles, bandwidth, and kernel launches."""

@@ -1,1 +1,1 @@
-"""A script's first minibatch, cut in other ways and run by other numbers of processes: gradients must not change."""
+"""Run a script's first minibatch in other microbatches and on other numbers of processes: gradients must not change."""

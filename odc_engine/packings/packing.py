@@ -1,4 +1,4 @@
-"""How a run cuts and deals a script's first minibatch."""
+"""How a run splits a script's first minibatch and assigns its samples to ranks."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Nothing that depends on microbatches by chance, and nothing that hides the size of a gradient."""
+"""Turn off what differs by chance between microbatches, and what hides the size of a gradient."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,8 @@ CLIPS = ("clip_grads_with_norm_", "_clip_grads_with_norm_", "clip_grad_value_") 
 
 @contextmanager
 def steady() -> Iterator[None]:
-    """Dropout draws other numbers in other microbatches, and clipped gradients are of one size."""
+    """Turn off dropout, which draws other numbers in other microbatches, and clipping, which makes gradients equally
+    large."""
     with ExitStack() as stack:
         for name in DROPS:
             stack.enter_context(put(F, name, _kept))

@@ -1,4 +1,4 @@
-"""Gradients of one minibatch, run in several ways, held against each other: a line for each way, and what is amiss."""
+"""Compare gradients of one minibatch that was run in several ways: one line per way, and what is wrong."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -68,7 +68,7 @@ def norm(step: FirstStep) -> float:
 
 
 def furthest(base: FirstStep, other: FirstStep) -> tuple[float, str]:
-    """Of each parameter's gradient, the norm of the difference over its own; not a number counts as endless."""
+    """Return the largest difference of a parameter's gradient, relative to its norm, and the name; NaN is infinite."""
     floor, found = FLOOR * norm(base), {}
     for name, own in base.gradients.items():
         scale = max(float(own.double().norm()), floor)
@@ -80,7 +80,7 @@ def furthest(base: FirstStep, other: FirstStep) -> tuple[float, str]:
 
 
 def cause(base: FirstStep, packing: Packing, other: FirstStep) -> str:
-    """What is likely, and the line to write."""
+    """Name the likely cause, and the line to write."""
     if base.mixing:
         return f"{base.mixing[0]} is a batch norm, in which samples of a microbatch depend on each other"
     ratio = norm(other) / norm(base)

@@ -1,4 +1,4 @@
-"""GPUs of one node, a process for each, that map each other's memory."""
+"""GPUs of one node, one process each, that map each other's memory."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""A processor whose collectives are gloo's: FSDP2's, as they come. On one machine.
+"""FSDP2's own collectives over gloo, on the CPUs of one machine.
 
-A rival over another transport: what it loses against on-demand is the transport's doing as much as the meetings'.
+It uses another transport than on-demand, so that a difference in time may come from the transport.
 """
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -19,7 +19,7 @@ class GlooDevice(Collectives):
         return init_device_mesh(self.device.type, (self.size,))
 
     def finish(self) -> None:
-        """All is done when it is given."""
+        """Do nothing: a collective is done when it returns."""
 
     def meet(self, room: int) -> None:
         self.host.meet(room)

@@ -1,4 +1,4 @@
-"""FSDP2's own collectives over NCCL, a GPU for each process. On one machine or several."""
+"""FSDP2's own collectives over NCCL, one GPU per process, on one machine or several."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""GPUs of one node or many, a process for each, by NVSHMEM."""
+"""GPUs of one node or many, one process each, over NVSHMEM."""
 
 from typing import TYPE_CHECKING
 

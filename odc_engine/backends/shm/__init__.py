@@ -1,4 +1,4 @@
-"""Processes of one machine that share memory: the usual backend, and the one every other is compared with."""
+"""Processes of one machine that share memory: the default backend, and the one with which every other is compared."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Memory that processes of one machine share: a file per device, without a name, which all of them map.
+"""Memory that processes of one machine share: one file per rank, without a name, which all of them map.
 
 The file is anonymous (memfd) and peers open it through /proc, so nothing is left behind, whoever dies. Where that does
 not exist, a temporary file takes its place and loses its name once everybody has opened it.
@@ -47,7 +47,7 @@ class _Told:
 
 
 def share(group: dist.ProcessGroup | None, nbytes: int, near: Sequence[int] | None = None) -> list[Mapped]:
-    """Make this device's file and map everybody's, or those of `near` devices. All devices call it together; it
+    """Make this rank's file and map those of all ranks, or of the `near` ones. All ranks call it together; it
     succeeds on all or on none."""
     fd, path = agreed(group, lambda: _create(nbytes))
     try:
@@ -65,7 +65,7 @@ def share(group: dist.ProcessGroup | None, nbytes: int, near: Sequence[int] | No
 
 
 def agreed(group: dist.ProcessGroup | None, attempt: Callable[[], Result]) -> Result:
-    """What an attempt returns, once it has succeeded on all devices: where one cannot go on, nobody waits for it."""
+    """Return the result of an attempt if it succeeded on all ranks. If one fails, none waits for it."""
     made, problem = [], None
     try:
         made.append(attempt())
@@ -82,7 +82,7 @@ def agreed(group: dist.ProcessGroup | None, attempt: Callable[[], Result]) -> Re
 
 
 def _create(nbytes: int) -> tuple[int, str]:
-    """A file with its pages reserved, and its path where it needs one."""
+    """Create a file with its pages reserved. Returns its path, too, if it needs one."""
     path = ""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("odc")
@@ -137,7 +137,7 @@ def bytes_of(mapped: Mapped) -> Tensor:
 
 
 def unmap(mapped: list[Mapped]) -> None:
-    """Give files back. A map that somebody still holds a view of (a gradient, say) goes with that view."""
+    """Free files. A map of which somebody still holds a view (a gradient, say) is freed with that view."""
     for one in mapped:
         os.close(one.fd)
         try:

@@ -21,9 +21,9 @@ _CACHED = ("active_file", "inactive_file")
 
 
 class SharedMemory(FileLocks, Host):
-    """`timeout`: seconds after which a peer that does not come to a meeting, or holds a lock, is reported.
+    """`timeout`: seconds after which a peer that does not synchronize, or holds a lock, is reported.
 
-    Every device makes one, at the same time. Meetings work before there is an arena.
+    Every rank makes one, at the same time. Ranks can synchronize before there is an arena.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, timeout: float = LIMIT) -> None:

@@ -1,7 +1,7 @@
-"""The devices of one machine, as they see each other: meetings, who lives, and whose fault it is that a run ends.
+"""The ranks of one machine as they see each other: synchronization, which are alive, and which one ended the run.
 
-Each device has a page that all others map. It counts how often the device came to each room, and says for whom it ends:
-for itself, or for another that it has lost. So whoever finds many devices gone can name the one that went first.
+Each rank has a page that all others map. It counts how often the rank came to each room, and says why it ends: because
+of itself, or because it lost another rank. So a rank that finds many others gone can name the one that went first.
 """
 
 import os
@@ -27,8 +27,10 @@ LEFT_EARLY = "left: it synchronized fewer times than the others"
 
 
 class Peers:
-    """`timeout`: seconds after which a peer that does not come to a meeting is reported. Made by all at once.
-    Whoever is lost is told by its rank among all, be the group a part of them."""
+    """`timeout`: seconds after which a peer that does not synchronize is reported. All ranks make it at the same time.
+
+    Messages name a lost rank by its number among all ranks, also if the group is a part of them.
+    """
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
         self.rank, self.size, self.timeout = dist.get_rank(group), dist.get_world_size(group), timeout
@@ -61,7 +63,7 @@ class Peers:
         self._pidfds.clear()
 
     def meet(self, room: int) -> None:
-        """Return when every device has come to this room as often as this one."""
+        """Wait until every rank has come to this room as often as this one."""
         self._came[room] += 1
         count = self._came[room]
         self._words[self.rank][room] = count
@@ -74,7 +76,7 @@ class Peers:
                     self._look_for(room, count, patience)
 
     def _look_for(self, room: int, count: int, patience: Patience) -> None:
-        """Raise PeerLost where waiting for the others to come to a room is in vain, or has taken too long."""
+        """Raise PeerLost if the others will not come to a room, or have not come in time."""
         try:
             self.look()
             missing = self._missing(room, count)
@@ -93,13 +95,13 @@ class Peers:
         return int(self._words[device][ENDS])
 
     def check(self) -> None:
-        """Raise PeerLost where a peer is known to have failed; looks only every now and then."""
+        """Raise PeerLost if a peer is known to have failed; looks only now and then."""
         if (now := time.monotonic()) >= self._next_look:
             self._next_look = now + LOOK
             self.look()
 
     def look(self) -> None:
-        """Raise PeerLost for the devices at fault, if any."""
+        """Raise PeerLost for the ranks at fault, if any."""
         dead = self._dead()
         ends = {d: self._ends(d) for d in self._others}
         accused = {e - 1 for e in ends.values() if 0 < e < LEFT}
@@ -124,18 +126,19 @@ class Peers:
         return [d for d in self._others if not _exists(self.pids[d])]
 
     def stopped(self) -> list[int]:
-        """By a signal. Who is held by a debugger may go on any time, and is given all the time there is."""
+        """Return the ranks stopped by a signal. One that a debugger holds may continue any time, and gets the full
+        timeout."""
         return [d for d in self._others if _state(self.pids[d]) == "T"]
 
     def silent(self, devices: list[int], what: str) -> PeerLost:
-        """For devices that do not answer: those of them that are stopped, or all where none is."""
+        """Return the error for ranks that do not answer: those that are stopped, or all if none is."""
         stopped = [d for d in devices if _state(self.pids[d]) in "Tt"]
         if stopped:
             return self._lost(stopped, f"{what}: stopped ({self._named(stopped)})")
         return self._lost(devices, f"{what} ({self._named(devices)}); {LONGER}")
 
     def explain(self) -> PeerLost | None:
-        """Whose fault it may be that a connection broke or timed out, as gloo says without a name."""
+        """Name the rank that may have caused a broken connection or a timeout, which gloo reports without one."""
         patience = Patience()
         while self._words and not patience.ended(REPORTED):
             try:
@@ -148,7 +151,7 @@ class Peers:
         return None
 
     def fail(self, error: BaseException) -> None:
-        """Tell peers that this device ends, and for whom."""
+        """Tell peers that this rank ends, and which rank is at fault."""
         if self._words:
             at_fault = error.devices[0] if isinstance(error, PeerLost) else -1
             device = self._ranks.index(at_fault) if at_fault in self._ranks else self.rank
@@ -156,11 +159,11 @@ class Peers:
 
     @property
     def count(self) -> tuple[int, int, int]:
-        """The file with device 0's page, and the bytes of it to lock for `take`."""
+        """Return the file with rank 0's page, and the bytes to lock for `take`."""
         return self._pages[0].fd, 4 * TAKEN, 4 * TAKEN + 4
 
     def take(self) -> int:
-        """The next number of the count that all share. Only under a lock."""
+        """Return the next number of the shared counter. Only under a lock."""
         taken = int(self._words[0][TAKEN])
         self._words[0][TAKEN] = taken + 1
         return taken
@@ -172,7 +175,7 @@ class Peers:
         return ", ".join(f"pid {self.pids[device]}" for device in devices)
 
     def close(self) -> None:
-        """Leave. Whoever still waits for this device hears that it will not come."""
+        """Leave. Ranks that still wait for this one learn that it will not come."""
         if self._words and self._ends(self.rank) == 0:
             self._words[self.rank][ENDS] = LEFT
         self._words.clear()

@@ -1,4 +1,4 @@
-"""Processes of one machine or many: arenas that a machine's share, and that others reach over TCP."""
+"""Processes of one machine or many: ranks of one machine share arenas, and reach those of others over TCP."""
 
 from typing import TYPE_CHECKING
 

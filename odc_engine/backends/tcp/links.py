@@ -1,4 +1,4 @@
-"""The devices of several machines, as they see each other: meetings, who lives, and whose fault it is that a run ends.
+"""The ranks of several machines as they see each other: synchronization, which are alive, and which one ended the run.
 
 Each pair of devices has a connection, on which one tells the other to which meetings it has come, that it lives, and
 for whom it ends: as the pages of processes on one machine do (`shm/peers.py`), and nobody has to answer. A process that
@@ -135,7 +135,7 @@ class Links:
                     continue
 
     def meet(self, room: int) -> None:
-        """Return when every device has come to this room as often as this one."""
+        """Wait until every rank has come to this room as often as this one."""
         with self._news:
             self._came[self.rank][room] += 1
             count = self._came[self.rank][room]
@@ -152,7 +152,7 @@ class Links:
         return [d for d in self._others if self._came[d][room] < count]
 
     def _look_for(self, room: int, count: int, patience: Patience) -> None:
-        """Raise PeerLost where waiting for the others to come to a room is in vain, or has taken too long."""
+        """Raise PeerLost if the others will not come to a room, or have not come in time."""
         lost = self.fault()
         with self._news:  # else one could come and leave between the two
             missing = self._missing(room, count)
@@ -172,7 +172,7 @@ class Links:
         return PeerLost([self._ranks[device] for device in devices], what)
 
     def check(self) -> None:
-        """Raise PeerLost where a peer is known to have failed."""
+        """Raise PeerLost if a peer is known to have failed."""
         if (self._gone or any(self._ends)) and (lost := self.fault()):
             self._raise(lost)
 
@@ -210,7 +210,7 @@ class Links:
         return [d for d in self._others if time.monotonic() > self._last[d] + MUTE]
 
     def silent(self, devices: list[int], what: str) -> PeerLost:
-        """For devices that do not answer: those of them that do not run, or all where all do."""
+        """Return the error for ranks that do not answer: those that do not run, or all if all do."""
         now = time.monotonic()
         if still := [d for d in devices if now > self._last[d] + STILL]:
             quiet = now - max(self._last[d] for d in still)
@@ -218,7 +218,7 @@ class Links:
         return self._lost(devices, f"{what} ({self._named(devices)}); {LONGER}")
 
     def explain(self) -> PeerLost | None:
-        """Whose fault it may be that a connection broke or timed out, as gloo says without a name."""
+        """Name the rank that may have caused a broken connection or a timeout, which gloo reports without one."""
         patience = Patience()
         while not patience.ended(REPORTED):
             if lost := self.fault():
@@ -251,7 +251,7 @@ class Links:
             return self._answers.pop()
 
     def fail(self, error: BaseException) -> None:
-        """Tell peers that this device ends, and for whom."""
+        """Tell peers that this rank ends, and which rank is at fault."""
         if self._ends[self.rank] != LEFT:
             at_fault = error.devices[0] if isinstance(error, PeerLost) else -1
             self._end(1 + (self._ranks.index(at_fault) if at_fault in self._ranks else self.rank))

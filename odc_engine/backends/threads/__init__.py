@@ -1,4 +1,4 @@
-"""Threads of one process, on the machine's processor or each on SMs of its GPU."""
+"""Threads of one process, on the machine's CPU or each on SMs of its GPU."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

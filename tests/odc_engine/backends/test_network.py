@@ -69,7 +69,7 @@ def test_who_does_not_come_is_named_by_all_others(pools):
     found = pools(3).run(one_does_not_come)
     for devices, line in found[:2]:
         assert devices == [2]
-        told_first, told_next = "come to a meeting within 0.5 s", "answer another device in time"
+        told_first, told_next = "synchronize within 0.5 s", "answer another device in time"
         longer = "wait longer with --timeout, or timeout= of OnDemand"
         assert re.fullmatch(rf"device 2 did not ({told_first}|{told_next}) \(pid \d+ on \S+\); {longer}", line)
 
