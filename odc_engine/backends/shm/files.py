@@ -77,7 +77,7 @@ def agreed(group: dist.ProcessGroup | None, attempt: Callable[[], Result]) -> Re
         raise problem
     if failed := [device for device, bad in enumerate(told) if bad]:
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        raise PeerLost([ranks[device] for device in failed], "failed: see there")
+        raise PeerLost([ranks[device] for device in failed], "failed: its own error says why")
     return made[0]
 
 

@@ -106,7 +106,7 @@ class Peers:
         ends = {d: self._ends(d) for d in self._others}
         accused = {e - 1 for e in ends.values() if 0 < e < LEFT}
         if failed := sorted(d for d in accused if ends.get(d) == d + 1):
-            raise self._lost(failed, "failed: see there")
+            raise self._lost(failed, "failed: its own error says why")
         if died := [d for d in dead if ends[d] == 0]:
             raise self._lost(died, f"died ({self._named(died)})")
         if left := sorted(d for d in accused if ends.get(d) == LEFT):

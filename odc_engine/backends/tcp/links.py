@@ -182,7 +182,7 @@ class Links:
             ends, gone = {d: self._ends[d] for d in self._others}, dict(self._gone)
         accused = {end - 1 for end in ends.values() if 0 < end < LEFT}
         if failed := sorted(d for d in accused if ends.get(d) == d + 1):
-            return self._lost(failed, "failed: see there")
+            return self._lost(failed, "failed: its own error says why")
         if died := sorted(d for d in gone if ends[d] == 0):
             if time.monotonic() < self._first_gone + LINGER:
                 return None

@@ -129,7 +129,7 @@ def test_all_are_refused_where_one_has_no_address(pools):
     found = pools(3).run(one_cannot)
     assert found[1][0].startswith("no address of interface 'none0'")
     assert address.FIX in found[1][0]
-    assert found[0] == found[2] == ("device 1 failed: see there", 0)
+    assert found[0] == found[2] == ("device 1 failed: its own error says why", 0)
 
 
 def test_an_interface_is_taken_by_its_name(monkeypatch):

@@ -88,7 +88,7 @@ def one_fails(rank):
 
 def test_who_says_that_it_fails_is_named(pools):
     found = pools(3).run(one_fails)
-    assert found[0] == found[2] == ([1], "device 1 failed: see there")
+    assert found[0] == found[2] == ([1], "device 1 failed: its own error says why")
 
 
 def cut(net):

@@ -97,12 +97,12 @@ def test_a_part_of_all_names_ranks_among_all(pools):
     waited = pools(3).run(of_a_part, one_is_late)[1]
     assert waited[0] == [2]
     assert waited[1].startswith("device 2 did not come")
-    assert pools(3).run(of_a_part, refused_by_one)[1] == ([2], "device 2 failed: see there")
+    assert pools(3).run(of_a_part, refused_by_one)[1] == ([2], "device 2 failed: its own error says why")
 
 
 def test_who_ends_for_a_device_outside_says_so_itself(pools):
     found = pools(3).run(alone_ended)[2]
-    assert found == [([1], "device 1 gave up waiting for this one"), ([1], "device 1 failed: see there")]
+    assert found == [([1], "device 1 gave up waiting for this one"), ([1], "device 1 failed: its own error says why")]
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

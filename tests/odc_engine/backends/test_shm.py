@@ -271,14 +271,14 @@ def test_arenas_that_memory_cannot_hold_are_refused_before_any_is_made(pools):
     first, second = pools(2).run(refused, 1 << 46)
     assert first.startswith("InputError: arenas for all devices need 140737.5 GB of shared memory and ")
     assert first.endswith(" GB are free; use fewer devices, a smaller model, or --accumulate locked")
-    assert second == "PeerLost: device 0 failed: see there"
+    assert second == "PeerLost: device 0 failed: its own error says why"
 
 
 def test_a_device_that_gets_no_memory_says_so_and_the_others_go_no_further(pools):
     found = pools(DEVICES).run(refused, 1 << 20, False, 1)
     way_out = "use fewer devices, a smaller model, or --accumulate locked"
     assert found[1] == f"InputError: no shared memory for 1.05 MB (No space left on device); {way_out}"
-    assert found[0] == found[2] == "PeerLost: device 1 failed: see there"
+    assert found[0] == found[2] == "PeerLost: device 1 failed: its own error says why"
 
 
 def test_arenas_of_different_sizes_are_refused(pools):

@@ -146,7 +146,7 @@ def test_gpus_of_several_machines_are_refused_by_all_where_one_has_no_nvshmem(po
     found = pools(4).run(on_gpus)
     assert "devices are on several machines, and nvshmem, which reaches GPUs of others, is not installed" in found[1]
     assert "a mesh of replicas each of which is on one machine" in found[1]
-    assert {found[0], *found[2:]} == {"device 1 failed: see there"}
+    assert {found[0], *found[2:]} == {"device 1 failed: its own error says why"}
 
 
 COUNTS = ((3, 1, 0, 2), (0, 0, 2, 1))
@@ -280,7 +280,7 @@ def asked_for_too_much(rank):
 
 def test_a_server_that_fails_is_heard_of_on_both_sides(pools):
     asked, served = pools(2).run(asked_for_too_much)
-    assert asked == "device 1 failed: see there"
+    assert asked == "device 1 failed: its own error says why"
     assert served == f"what others asked for could not be done: bytes {SIZE - 5} to {SIZE + 5} of an arena of {SIZE}"
 
 
@@ -338,7 +338,7 @@ def test_after_a_transfer_that_was_broken_off_there_is_none(pools):
     (lines, at_meeting), (_, elsewhere) = pools(2).run(broken_off)
     assert lines == ["a transfer was broken off (KeyboardInterrupt)"] * 3
     assert at_meeting == lines[0]
-    assert elsewhere == "device 0 failed: see there"
+    assert elsewhere == "device 0 failed: its own error says why"
 
 
 def one_leaves_before(rank):

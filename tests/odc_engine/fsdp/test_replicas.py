@@ -143,8 +143,8 @@ def one_has_no_room(rank):
 def test_what_one_replica_has_no_room_for_no_other_begins(pools):
     found = pools(4).run(one_has_no_room)
     assert found[2].startswith("no room")
-    assert found[3] == found[0] == "device 2 failed: see there"
-    assert found[1] in ("device 2 failed: see there", "device 3 failed: see there")
+    assert found[3] == found[0] == "device 2 failed: its own error says why"
+    assert found[1] in ("device 2 failed: its own error says why", "device 3 failed: its own error says why")
 
 
 def test_out_of_memory_in_one_replica_is_its_own_affair(pools):

@@ -128,7 +128,7 @@ def test_a_gradient_that_is_not_finite_is_named(tmp_path, sync, backend, microba
     assert ended.code == 1
     culprit = f"a gradient of layers.1 is not finite (device {VICTIM}, {microbatch})"
     assert ended.lines[VICTIM] == (f"odc_engine: error: device {VICTIM}: {culprit}",)
-    named(ended, "failed: see there")
+    named(ended, "failed: its own error says why")
     assert ended.ended < SOON
 
 
@@ -151,7 +151,7 @@ def refused(memory: SharedMemory, folder: Path, error: Exception) -> None:
 def test_nobody_waits_for_a_device_that_has_failed(tmp_path, error, code):
     ended = faults.run(refused, tmp_path / "run", error)
     assert ended.code == code
-    named(ended, "failed: see there")
+    named(ended, "failed: its own error says why")
     if isinstance(error, OSError):
         line = f"odc_engine: error: device {VICTIM}: Too many open files; see what this machine has left"
         assert ended.lines[VICTIM] == (line,)
