@@ -96,7 +96,7 @@ def test_a_part_of_all_names_ranks_among_all(pools):
     """As memory over a network does, so that both name the same process."""
     waited = pools(3).run(of_a_part, one_is_late)[1]
     assert waited[0] == [2]
-    assert waited[1].startswith("device 2 did not come")
+    assert waited[1].startswith("device 2 did not synchronize")
     assert pools(3).run(of_a_part, refused_by_one)[1] == ([2], "device 2 failed: its own error says why")
 
 
