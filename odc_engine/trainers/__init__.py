@@ -1,5 +1,4 @@
-"""Balance samples in other trainers: on demand, where ranks may have different microbatch counts, or with stock
-communication.
+"""Balance samples in other trainers: on demand, with microbatch counts that differ between ranks, or with stock sync.
 
 from odc_engine.trainers import BalancedMixin, OnDemandMixin
 """

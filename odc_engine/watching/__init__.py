@@ -1,2 +1,1 @@
-"""Watch a training run: write lengths and seconds of every microbatch as JSON lines, and print how much time ranks
-wait."""
+"""Watch a training run: write lengths and seconds of each microbatch as JSON lines, and print how much ranks wait."""

@@ -276,7 +276,7 @@ def refused(_rank, machines):
 def test_sums_that_a_network_would_have_to_add_to_are_refused(pools):
     told = pools(3).run(refused, (2, 1))
     assert told[0] == f"devices 2 are reached over a network, which cannot add to a sum; {FIX}"
-    assert told[2].startswith("devices 0, 1 are beyond")
+    assert told[2].startswith("devices 0, 1 are reached over")
 
 
 class Line(FakeNvshmem):
@@ -300,7 +300,7 @@ def test_what_only_some_are_near_to_is_decided_by_all_alike(pools):
     """A device that all are near to meets through the library as the others do, and refuses what they refuse."""
     found = pools(3).run(near_and_met)
     assert [near for near, *_ in found] == [2, 3, 2]
-    assert all(f"beyond a network, which adds nothing to a sum; {FIX}" in told for _, told, _ in found)
+    assert all(f"reached over a network, which cannot add to a sum; {FIX}" in told for _, told, _ in found)
     assert [met for *_, met in found] == [["meet"]] * 3
 
 

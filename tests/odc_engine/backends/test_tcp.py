@@ -210,7 +210,7 @@ def refused(rank):
 
 def test_sums_at_which_a_network_would_have_to_add_are_refused_by_all(pools):
     for line in pools(4).run(refused):
-        assert "beyond a network, which adds nothing to a sum" in line
+        assert "reached over a network, which cannot add to a sum" in line
 
 
 def counted(rank, counts):
