@@ -245,9 +245,9 @@ def test_one_mesh_over_machines_is_told_what_it_costs_and_the_way_out(pools):
     _, _, told, own = pools(4).run(counted, (1, 1, 1, 1))[0]
     assert len(told) == 3
     assert "sharded across 2 machines" in told[0]
-    assert f"its sums take {4 * own / 1e6:.3g} MB, 4 times its gradients" in told[0]
+    assert f"its gradient sums take {4 * own / 1e6:.3g} MB, 4 times its gradients" in told[0]
     # Each of two replicas has half: a ring of two passes it twice half.
-    assert f"it would be {2 * own / 1e6:.3g} MB for a whole minibatch" in told[1]
+    assert f"it would be {2 * own / 1e6:.3g} MB per minibatch" in told[1]
     assert told[2] == 'odc_engine: mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))'
 
 
