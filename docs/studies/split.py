@@ -29,8 +29,8 @@ DRAWS = 50
 
 TEXT = """{mark} Context parallelism for the longest samples
 
-How much faster training would be if context parallelism split the few longest samples (those that cost more than one
-GPU's share), under on-demand. Simulated only: odcsim's engine does not run it. [The model](model/index.md) says what is
+How much faster would training be if context parallelism split the few longest samples (those that cost more than one
+GPU's share), under on-demand? Simulated only: the engine does not run it. [The model](model/index.md) says what is
 assumed and what is left out.
 
 {model} on {devices} {gpu} in 8 nodes, seconds from the catalog, {draws} minibatches of each setting, seed 0. Extra work
