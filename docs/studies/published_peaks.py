@@ -67,7 +67,7 @@ def each_peak(found: Sequence[Peak]) -> str:
 
 
 def _by_source(found: Sequence[Peak]) -> str:
-    """All runs, and all sources alike, before each source."""
+    """All runs, and their average over sources, before each source."""
     every = sources(p.cell for p in found)
     slack = {p.cell.publisher: without(found, p.cell.publisher) for p in found}
     blind = {source: np.array([p.by(slack[p.cell.publisher]) for p in _of(found, source)]) for source in every}
@@ -77,7 +77,8 @@ def _by_source(found: Sequence[Peak]) -> str:
         _alike(list(errors.values()), list(blind.values())),
         *(_shares(source, _told(found, source), errors[source], blind[source]) for source in every),
     ]
-    head = ("source", "runs", "told", "median", "signed", SMALL_HEAD, "worst", "median, blind", f"{SMALL_HEAD}, blind")
+    blind_heads = ("median, blind", f"{SMALL_HEAD}, blind")
+    head = ("source", "runs", "reported", "median", "signed", SMALL_HEAD, "worst", *blind_heads)
     return table(head, rows)
 
 
@@ -100,7 +101,7 @@ def _alike(errors: Sequence[NDArray[Any]], blind: Sequence[NDArray[Any]]) -> tup
     """Averages over sources."""
     medians, small = ([float(np.mean([of(e) for e in both])) for both in (errors, blind)] for of in (_median, _small))
     told = (f"{medians[0]:.1%}", "", f"{small[0]:.0%}", "", f"{medians[1]:.1%}", f"{small[1]:.0%}")
-    return ("**sources alike**", str(len(errors)), "", *told)
+    return ("**averaged over sources**", str(len(errors)), "", *told)
 
 
 def _shares(source: str, told: str, errors: NDArray[Any], blind: NDArray[Any]) -> tuple[str, ...]:

@@ -122,7 +122,7 @@ reports what was allocated.
 The estimate counts bytes ([each term](model/memory.md)). Which copies a trainer holds on to was read in its source, and
 looked for where peaks showed that some were missing. The only measured figure is slack, from fms-acceleration; none of
 its peaks here went into it. *Blind* replaces it by what the other publishers' reserved peaks would choose,
-{least:.2f} to {most:.2f} for {slack:.2f}.
+{least:.2f} to {most:.2f} instead of {slack:.2f}.
 """
 OFF_PEAKS = """- **ATorch's runs hold twice what is estimated**, 31.4 GB beside states on any number of GPUs, full or
   with adapters. Their recipe says bf16 by autocast, flash attention and activation checkpointing of every layer. This

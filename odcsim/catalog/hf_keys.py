@@ -35,7 +35,7 @@ class Config:
     def require(self, *keys: str) -> None:
         missing = [self.named(key) for key in keys if not self.has(key)]
         if missing:
-            fix = f"model_type '{self.kind}' needs it: complete the file, or pick a model of 'odcsim catalog list'"
+            fix = f"complete the file, as model_type '{self.kind}' needs, or pick a model of 'odcsim catalog list'"
             raise InputError(f"lacks {', '.join(missing)}", where=self.where, fix=fix)
 
     def number(self, key: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:

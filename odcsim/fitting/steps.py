@@ -17,8 +17,8 @@ from odcsim.neighbours.logs import BY_HAND, logged_by
 from odcsim.support.checked import LARGEST, shown
 
 UNTIMED = (
-    "log the seconds of each step; Hugging Face's Trainer has a clock in each row with --include_num_input_tokens_seen "
-    "non_padding, or give what it reached with --measured-tokens-per-second"
+    "log the seconds of each step (Hugging Face's Trainer: --include_num_input_tokens_seen non_padding), or give the "
+    "throughput of the run with --measured-tokens-per-second"
 )
 
 

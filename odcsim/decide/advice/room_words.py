@@ -46,7 +46,8 @@ def memory(advice: Advice, rent: Offer, within: Sequence[Offer]) -> Iterator[str
     if capacity.tight(rent):
         listed = remedies(replace(rent.chosen.way.setting, max_tokens=0))
         beside = f" Options that fit: {'; '.join(listed)}." if listed else ""
-        yield f"Memory estimates are off by some 8 %, so a tight row may not fit.{beside}"
+        off = "some 5 % off at the median, and some by far more"
+        yield f"Memory estimates are {off}, so a tight row may not fit.{beside}"
     yield from _passed_over(advice, rent, within)
     yield from _kept_out(rent)
 
