@@ -33,7 +33,8 @@ def fitting(advice: Advice) -> list[Offer]:
 def sentences(advice: Advice) -> list[str]:
     within, rent = fitting(advice), rented(advice)
     if not advice.offers:
-        return ["None of these can run; the table says why, and what would fit, beside each number of GPUs."]
+        why = "the list says why, and what would help where that is known"
+        return [f"None of these can run; {why}. If memory is short: more GPUs, LoRA or a smaller model."]
     if rent is None:
         return list(_out_of_reach(advice))
     others = [offer for offer in advice.offers if offer is not rent]
