@@ -138,7 +138,9 @@ def _report(kind: str, given: Mapping[str, Any], sources: Sequence[str], lengths
     fix = "leave it out: of these, seconds hold all but --no-recompute"
     _refuse(given, ("model", "gpu", "devices", "recompute"), f"given for {kind}", first, fix)
     if missing := [f"--{name}" for name in ("model", "gpu") if not given.get(name)]:
-        raise InputError(f"{missing[0]} is needed for a log and for traces", where=first, fix="give the model and the GPU that ran")
+        raise InputError(
+            f"{missing[0]} is needed for a log and for traces", where=first, fix="give the model and the GPU that ran"
+        )
     model, gpu, recipe = catalog.model(given["model"]), given["gpu"], recipe_of(given)
     if kind == "traces":
         return kineto.fit_traces(
