@@ -11,7 +11,7 @@ published, from {sources} sources, are predicted and compared; none of them is a
   whose ends are a factor of {width} apart. Averaged over runs: {runs_median}, {runs_p90}, {runs_inside} and
   {runs_width}.
 - **The aim**, averaged over sources, is a median of 8 %, a 90th percentile of 18 % and 85 to 95 % inside the interval.
-  The first two are missed: one publisher's RL trainers and experts, and torchao's H100s, are most of it.
+  The first two are missed: most of that is one publisher's RL trainers and mixtures of experts, and torchao's H100s.
 - **Peak memory**: {peak_median} off at the median over {peak_runs} runs, {peak_sources} averaged over sources;
   {peak_small} of the estimates are over 10 % too small.
 
