@@ -20,13 +20,23 @@ FIRST = (
         f"{HERE}.threads:one_stream",
         TRITON,
     ),
-    Probe("four-streams", "do four threads on four plain streams", 40, f"{HERE}.threads:four_streams", TRITON),
     Probe(
-        "green-contexts", "do four threads on four groups of the GPU's SMs", 45, f"{HERE}.threads:green_contexts", PARTS
+        "four-streams",
+        "do four threads on four plain streams get them, too",
+        40,
+        f"{HERE}.threads:four_streams",
+        TRITON,
+    ),
+    Probe(
+        "green-contexts",
+        "do four threads, each on a group of the GPU's SMs",
+        45,
+        f"{HERE}.threads:green_contexts",
+        PARTS,
     ),
     Probe(
         "bf16",
-        "does a whole minibatch in bf16 come to its end, and to about the same",
+        "does a whole minibatch in bf16 finish, with about the same gradients",
         35,
         f"{HERE}.threads:half",
         PARTS,
@@ -39,7 +49,7 @@ FIRST = (
         TRITON,
     ),
     Probe("kernels", "do the Triton kernels move the right bytes, and how fast", 65, f"{HERE}.kernels:probe", KERNELS),
-    Probe("large", "do they where slots pass 2 GiB, and elements 2^31", 21, f"{HERE}.kernels:large", KERNELS),
+    Probe("large", "the same where slots exceed 2 GiB, and elements 2^31", 21, f"{HERE}.kernels:large", KERNELS),
     Probe(
         "partitions",
         "are green contexts of one split disjoint, and do they run at the same time",
@@ -65,12 +75,18 @@ FIRST = (
 )
 SECOND = (
     Probe(
-        "profile", "what this GPU takes, in four groups of its SMs", 205, f"{MEASURED}:profile_of_parts", PARTS, 2, True
+        "profile",
+        "a profile of this GPU as four groups of its SMs",
+        205,
+        f"{MEASURED}:profile_of_parts",
+        PARTS,
+        2,
+        True,
     ),
-    Probe("whole", "what all of it takes for a microbatch", 40, f"{MEASURED}:whole", TRITON, 2, True),
+    Probe("whole", "how long the whole GPU takes for a microbatch", 40, f"{MEASURED}:whole", TRITON, 2, True),
     Probe("longalign", "uneven lengths: on-demand against collectives", 185, f"{MEASURED}:longalign", PARTS, 2, True),
-    Probe("pushes", "how much of pushes lies beside backward", 10, f"{MEASURED}:pushes", ("a GPU",), 2, True),
-    Probe("even", "what on-demand costs where nothing is to be gained", 85, f"{MEASURED}:even", PARTS, 2, True),
+    Probe("pushes", "how much of pushes overlaps with backward", 10, f"{MEASURED}:pushes", ("a GPU",), 2, True),
+    Probe("even", "what on-demand costs where lengths are equal", 85, f"{MEASURED}:even", PARTS, 2, True),
 )
 THIRD = (
     Probe(
@@ -83,7 +99,7 @@ THIRD = (
     ),
     Probe(
         "legacy-ipc",
-        "do they through CUDA IPC handles",
+        "do processes on one GPU reach each other through CUDA IPC handles",
         30,
         f"{HERE}.peers:legacy",
         TRITON,
@@ -98,7 +114,14 @@ THIRD = (
         TRITON,
         rung=3,
     ),
-    Probe("cuda-ipc-4", "do four, in all ways to add up and in nodes", 50, f"{HERE}.processes:four", TRITON, rung=3),
+    Probe(
+        "cuda-ipc-4",
+        "do four, with every way to sum gradients, and in nodes",
+        50,
+        f"{HERE}.processes:four",
+        TRITON,
+        rung=3,
+    ),
     Probe(
         "nvshmem-host",
         "does NVSHMEM start with two processes on one GPU, and copy on a stream",
@@ -149,7 +172,7 @@ THIRD = (
     ),
     Probe(
         "sanitizer",
-        "do kernels touch nothing but what they may",
+        "do kernels stay within the memory that is theirs",
         40,
         f"{HERE}.checked:probe",
         (*TRITON, "compute-sanitizer"),
@@ -158,7 +181,7 @@ THIRD = (
     ),
     Probe(
         "tune",
-        "which launch of the kernels reaches most of a copy",
+        "which launch parameters bring kernels nearest to a copy's speed",
         65,
         f"{MEASURED}:tuning",
         KERNELS,
@@ -187,7 +210,7 @@ FOURTH = (
     ),
     Probe(
         "profile-processes",
-        "what a GPU takes as a device by itself, beside others of its machine",
+        "a profile of ranks that each have a GPU of one machine",
         140,
         f"{MEASURED}:profile_of_processes",
         (*SEVERAL, "Triton"),
@@ -197,7 +220,7 @@ FOURTH = (
     ),
     Probe(
         "profile-nccl",
-        "what NCCL takes between the same GPUs",
+        "how long NCCL takes between the same GPUs",
         110,
         f"{MEASURED}:profile_of_nccl",
         (*SEVERAL, "Triton"),
@@ -207,7 +230,7 @@ FOURTH = (
     ),
     Probe(
         "against-nccl",
-        "uneven lengths with a GPU for each device, and NCCL for a rival",
+        "uneven lengths with a GPU per rank: on-demand against NCCL",
         160,
         f"{MEASURED}:against_nccl",
         (*SEVERAL, "Triton"),
