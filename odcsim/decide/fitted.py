@@ -182,7 +182,7 @@ def calibrated(
     for name in ("trace", "model", "gpu", "devices"):
         if given.get(name) is None or not _some(given[name]):
             fix = "give the flags of the run that was measured, as 'odcsim compare' takes them"
-            raise InputError(f"--{name} is needed for a log of steps and for tokens in a second", fix=fix)
+            raise InputError(f"--{name} is needed for a log of steps and for tokens per second", fix=fix)
     log = read_steps(list(sources), given["devices"]) if sources else None
     simulated = _simulated(given, log)
     if log is None:

@@ -273,7 +273,7 @@ def test_a_trainer_runs_its_own_way_and_gets_its_throughput_back(trainer, tmp_pa
     ("argv", "problem"),
     [
         ((), "nothing to fit; give a log"),
-        (("--measured-tokens-per-second", "9k"), "--trace is needed for a log of steps and for tokens in a second"),
+        (("--measured-tokens-per-second", "9k"), "--trace is needed for a log of steps and for tokens per second"),
         (("--measured-tokens-per-second", "0", *FLAGS), "'0' is not a number above 0"),
         (
             ("log.csv", "--measured-tokens-per-second", "9k", *FLAGS),

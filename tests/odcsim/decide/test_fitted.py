@@ -80,7 +80,7 @@ def test_it_is_shown_in_short(folder):
         (".", {"trace": TRACE}, ".: is a folder; name a file inside it"),
         ("microbatches.csv", {}, "microbatches.csv: model is needed for a log and for traces"),
         ("microbatches.csv", {"model": MODEL, "gpu": "h100", "seed": 3}, "microbatches.csv: seed given for micro"),
-        ("steps.jsonl", {"model": MODEL}, "trace is needed for a log of steps and for tokens in a second"),
+        ("steps.jsonl", {"model": MODEL}, "trace is needed for a log of steps and for tokens per second"),
         ("steps.jsonl", {"measured_tokens_per_second": 5}, "steps.jsonl: measured_tokens_per_second beside a log"),
         ([], {"measured_tokens_per_second": -1}, "measured_tokens_per_second is -1; give a number above 0"),
         ("steps.jsonl", {"trace": TRACE, "model": MODEL, **RUN, "sync": "none"}, "sync is 'none'; give one of "),
