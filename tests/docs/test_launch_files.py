@@ -141,7 +141,7 @@ def runs_on_gpus() -> list[tuple[str, list[str]]]:
 
 def test_every_run_on_gpus_says_what_it_computes_in():
     found = runs_on_gpus()
-    assert {"launch.md", "gpu.md", SBATCH.name, JOB.name} <= {name for name, _ in found}
+    assert {"launch.md", "gpus.md", SBATCH.name, JOB.name} <= {name for name, _ in found}
     assert [(name, call) for name, call in found if "bfloat16" not in call] == []
 
 

@@ -276,7 +276,7 @@ def test_a_callback_evaluates_when_the_trainer_has_stepped(pools, tmp_path):
 
 
 REFUSED = {
-    "losses depend on which device": {"average_tokens_across_devices": False},
+    "the loss depends on which rank": {"average_tokens_across_devices": False},
     "fp16": {"fp16": True},
     "auto_find_batch_size": {"auto_find_batch_size": True},
 }

@@ -72,7 +72,7 @@ def test_a_loader_of_ones_own_is_taken_as_it_is(monkeypatch):
 
 @pytest.mark.parametrize("loader", [[], SimpleNamespace(batch_sampler=[[0]]), DataLoader(range(3), batch_size=None)])
 def test_a_loader_without_places_is_refused(loader):
-    with pytest.raises(InputError, match=r"without batches of places .*; return a torch DataLoader"):
+    with pytest.raises(InputError, match=r"whose batches are not lists of indices .*; return a torch DataLoader"):
         OwnOrder(loader, 2, 1)
 
 
