@@ -69,5 +69,5 @@ def locked(rank):  # noqa: ARG001
 
 def test_one_sum_for_all_is_refused_beyond_a_network(machines):
     for words in machines(2, 2).run(locked):
-        assert "beyond a network, which adds nothing to a sum" in words
+        assert "over a network, which cannot add to a sum" in words
         assert "slots" in words
