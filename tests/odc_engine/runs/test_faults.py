@@ -18,7 +18,7 @@ from odcsim.errors import InputError
 
 SOON = 5.0  # seconds from a death to the last survivor's end
 TIMEOUT = 2.0
-LEFT = "another device left before it could say so; its own line tells why"  # of gloo, where machines are busy
+LEFT = "another device left before it could say so; its own line tells why"  # of a survivor whose links end with another one's, where a machine is busy
 SHM = ["forward", "backward", "lock", "before a meeting", "after a meeting"]
 ANYWHERE = [
     *(("on-demand", "shm", place) for place in SHM),
@@ -232,7 +232,6 @@ def test_fifty_runs_leave_nothing(tmp_path):
         job = faults.job(sync, backend, 1.0)
         ended = faults.run(faults.training, tmp_path / str(number), job, place, fault, timeout=1.0)
         if LEFT in str(ended.survivors):
-            assert backend == "torch"
             assert f": device {VICTIM} " in str(ended.survivors), ended
         else:
             named(ended, "")

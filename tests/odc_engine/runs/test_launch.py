@@ -149,7 +149,7 @@ def test_nothing_outlives_a_command_that_ends_while_devices_start(tmp_path, send
     What is said is not looked at: a device that is cut off while it is told its task shows Python's own traceback.
     """
     with at_work(tmp_path, reached=lambda pid, _told: len(session(pid)) >= processes) as (process, _):
-        assert len(session(process.pid)) >= processes  # else there would be nothing to outlive it
+        assert len(session(process.pid)) > 1  # else there would be nothing to outlive it; some end by themselves
         send(process, {})
         assert process.wait(SECONDS) in (130, -signal.SIGINT, -signal.SIGKILL)
         assert none_left(process.pid)
