@@ -18,7 +18,8 @@ from odcsim.errors import InputError
 
 SOON = 5.0  # seconds from a death to the last survivor's end
 TIMEOUT = 2.0
-LEFT = "another device left before it could say so; its own line tells why"  # of a survivor whose links end with another one's, where a machine is busy
+# Of a survivor whose links end with those of another, where a machine is busy.
+LEFT = "another device left before it could say so; its own line tells why"
 SHM = ["forward", "backward", "lock", "before a meeting", "after a meeting"]
 ANYWHERE = [
     *(("on-demand", "shm", place) for place in SHM),
