@@ -20,7 +20,6 @@ from odc_engine.places.place import HOST, Place
 
 ROOMS = 4  # number of independent synchronizations, each with its own count
 MAIN, COMM = 0, 1  # for the training loop, and for a lane whose transfers synchronize
-END = 2  # for freeing what all ranks have to free together
 
 
 class Meeting(ABC):
@@ -53,6 +52,11 @@ class Counting(Meeting):
 
     def check(self) -> None:
         """Raise PeerLost if a peer is known to have failed. It is called before every transfer, so it must be quick."""
+
+    def leave(self) -> bool:
+        """Come to no more meetings, and wait until no other rank comes to any. Returns whether all have left so, and
+        none was lost. Raises PeerLost for those that stay. Ranks that end together need not."""
+        return True
 
     @abstractmethod
     def take(self) -> int:

@@ -39,6 +39,9 @@ class Network(Host):
     def check(self) -> None:
         self.links.check()
 
+    def leave(self) -> bool:
+        return self.links.leave()
+
     def stopped(self) -> list[int]:
         return self.links.stopped()
 

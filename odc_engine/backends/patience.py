@@ -64,6 +64,10 @@ def did_not_come(limit: float) -> str:
     return f"{LATE} within {limit:g} s"
 
 
+def did_not_close(limit: float) -> str:
+    return f"did not close its memory within {limit:g} s of this one"
+
+
 @contextmanager
 def hinting(hint: str) -> Iterator[None]:
     """Add a hint to the error if peers have not synchronized in time."""

@@ -17,6 +17,7 @@ Gathers pull peers' shards, pushes add to the owner's sum; neither needs the pee
 not means: weigh losses by the whole minibatch (odc_engine.token_mean).
 """
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, cast
@@ -326,5 +327,12 @@ class OnDemand(Communication):
         self._transfers.wait_for_all()
 
     def close(self) -> None:
-        """Stop the lanes, free the memory and restore stock communication. The model can then be given to another."""
-        self._opened.close()
+        """Stop the lanes, free the memory and restore stock communication. The model can then be given to another.
+
+        It waits until all ranks close, since some may still gather from this one. An exception on its way does not.
+        """
+        try:
+            if self._loop.phase is not Phase.CLOSED and sys.exc_info()[0] is None:
+                self.memory.leave()
+        finally:
+            self._opened.close()

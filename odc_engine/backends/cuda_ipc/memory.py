@@ -92,6 +92,9 @@ class CudaMemory(PeerMemory):
     def refill(self) -> None:
         self.host.refill()
 
+    def leave(self) -> bool:
+        return self.host.leave()
+
     def stopped(self) -> list[int]:
         return self.host.stopped()
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.aside import Result
-from odc_engine.backends.base import END, MAIN, FarMemory, Host
+from odc_engine.backends.base import MAIN, FarMemory, Host
 from odc_engine.backends.gpus import check_sizes
 from odc_engine.backends.links import GpuLinks, asked
 from odc_engine.backends.nvshmem.process import PROCESS, Process, check_devices
@@ -183,6 +183,11 @@ class NvshmemMemory(FarMemory):
     def refill(self) -> None:
         self.host.refill()
 
+    def leave(self) -> bool:
+        self._finish()
+        with self._noted():
+            return self.host.leave()
+
     def stopped(self) -> list[int]:
         return self.host.stopped()
 
@@ -198,15 +203,12 @@ class NvshmemMemory(FarMemory):
         self.host.fail(error)
 
     def close(self) -> None:
-        """Freeing is a meeting of all, which nobody enters before all have come. Maps of peers' memory go first."""
+        """Freeing is a meeting of all, which nobody enters before all have left. Maps of peers' memory go first."""
         mine, self._mine = self._mine, None
         self._views.clear()
         if not self._ended and mine is None:
             self.library.stop(None)
-        elif not self._ended:
-            self._finish()
-            with self._noted():
-                self.host.meet(END)
+        elif not self._ended and self.leave():
             self._bounded(lambda: self.library.stop(mine), "NVSHMEM's end")
         PROCESS.leave(self._aside)
         self.host.close()

@@ -59,6 +59,9 @@ class SharedMemory(FileLocks, Host):
     def explain(self) -> Exception | None:
         return self.peers.explain()
 
+    def leave(self) -> bool:
+        return self.peers.leave()
+
     def stopped(self) -> list[int]:
         return self.peers.stopped()
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch.distributed as dist
 
 from odc_engine.backends.base import ROOMS
-from odc_engine.backends.patience import LONGER, LOOK, REPORTED, Patience, did_not_come
+from odc_engine.backends.patience import LONGER, LOOK, REPORTED, Patience, did_not_close, did_not_come
 from odc_engine.backends.shm import futex
 from odc_engine.backends.shm.files import Mapped, share, unmap
 from odc_engine.errors import PeerLost
@@ -152,10 +152,23 @@ class Peers:
 
     def fail(self, error: BaseException) -> None:
         """Tell peers that this rank ends, and which rank is at fault."""
-        if self._words:
-            at_fault = error.devices[0] if isinstance(error, PeerLost) else -1
-            device = self._ranks.index(at_fault) if at_fault in self._ranks else self.rank
-            self._words[self.rank][ENDS] = 1 + device
+        at_fault = error.devices[0] if isinstance(error, PeerLost) else -1
+        self._end(1 + (self._ranks.index(at_fault) if at_fault in self._ranks else self.rank))
+
+    def leave(self) -> bool:
+        """Come to no more meetings, and wait until no other rank comes to any."""
+        self._end(LEFT)
+        patience = Patience()
+        while staying := [d for d in self._others if self._ends(d) == 0 and d not in self._dead()]:
+            if over := patience.over(self, staying):
+                raise self.silent(staying, did_not_close(over))
+            futex.wait(self._addresses[staying[0]] + 4 * ENDS, 0, LOOK)
+        return all(self._ends(device) == LEFT for device in self._others)
+
+    def _end(self, word: int) -> None:
+        if self._words and self._ends(self.rank) == 0:
+            self._words[self.rank][ENDS] = word
+            futex.wake(self._addresses[self.rank] + 4 * ENDS)
 
     @property
     def count(self) -> tuple[int, int, int]:
@@ -176,8 +189,7 @@ class Peers:
 
     def close(self) -> None:
         """Leave. Ranks that still wait for this one learn that it will not come."""
-        if self._words and self._ends(self.rank) == 0:
-            self._words[self.rank][ENDS] = LEFT
+        self._end(LEFT)
         self._words.clear()
         unmap(self._pages)
         self._unwatch()

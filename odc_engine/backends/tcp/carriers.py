@@ -4,12 +4,15 @@ A device that computes need not do anything for it: torch leaves Python to other
 What is sent is not answered; `flush` is, when all before it has been written.
 """
 
+import atexit
 import socket
 import struct
 import threading
 from collections.abc import Callable
 
 from torch import Tensor
+
+from odc_engine.backends.tcp.sockets import end
 
 _REQUEST = struct.Struct("<iqq")  # what, from which byte of the arena on, and how many
 _FETCH, _SEND, _FLUSH = range(3)
@@ -40,9 +43,24 @@ class Asker:
         receive(self.connection, memoryview(bytearray(1)))
 
 
+_serving: dict[socket.socket, threading.Thread] = {}
+
+
 def serve(connection: socket.socket, arena: Tensor, failed: Callable[[Exception], None]) -> None:
     """Do what the device at the other end asks for until it leaves, by a thread that keeps the arena so long."""
-    threading.Thread(target=_serve, args=(connection, arena, failed), name="odc-serves", daemon=True).start()
+    for ended in [each for each, thread in _serving.items() if not thread.is_alive()]:
+        del _serving[ended]
+    thread = threading.Thread(target=_serve, args=(connection, arena, failed), name="odc-serves", daemon=True)
+    _serving[connection] = thread
+    thread.start()
+
+
+@atexit.register
+def stop_serving() -> None:
+    """End all of it: a thread that frees its arena while Python itself ends takes the process down (SIGABRT)."""
+    for connection, thread in list(_serving.items()):
+        end([connection])
+        thread.join()
 
 
 def _serve(connection: socket.socket, arena: Tensor, failed: Callable[[Exception], None]) -> None:

@@ -18,7 +18,7 @@ from contextlib import suppress
 import torch.distributed as dist
 
 from odc_engine.backends.base import ROOMS
-from odc_engine.backends.patience import LONGER, LOOK, NOTICED, REPORTED, Patience, did_not_come
+from odc_engine.backends.patience import LONGER, LOOK, NOTICED, REPORTED, Patience, did_not_close, did_not_come
 from odc_engine.backends.tcp.sockets import break_when_unanswered, connect
 from odc_engine.errors import PeerLost
 
@@ -54,6 +54,7 @@ class Links:
         self._first_gone = 0.0
         self._last = [time.monotonic()] * self.size
         self._answers: list[int] = []
+        self._closed = False
         self._taken = 0  # device 0 counts for all
         for each in self._sockets.values():
             break_when_unanswered(each)
@@ -75,7 +76,7 @@ class Links:
                     if not self._hear(key.data):
                         selector.unregister(key.fileobj)
                         self._forget(key.data)
-                if self._ends[self.rank] != LEFT and time.monotonic() > beat:
+                if not self._closed and time.monotonic() > beat:
                     beat = time.monotonic() + BEAT
                     self._tell(_BEATS)
 
@@ -256,6 +257,19 @@ class Links:
             at_fault = error.devices[0] if isinstance(error, PeerLost) else -1
             self._end(1 + (self._ranks.index(at_fault) if at_fault in self._ranks else self.rank))
 
+    def leave(self) -> bool:
+        """Come to no more meetings, and wait until no other rank comes to any."""
+        if self._ends[self.rank] == 0:
+            self._end(LEFT)
+        patience = Patience()
+        while not self._waited(lambda: not self._staying()):
+            if over := patience.over(self, staying := self._staying()):
+                raise self.silent(staying, did_not_close(over))
+        return all(self._ends[device] == LEFT for device in self._others)
+
+    def _staying(self) -> list[int]:
+        return [d for d in self._others if self._ends[d] == 0 and d not in self._gone]
+
     def _end(self, word: int) -> None:
         self._ends[self.rank] = word
         self._tell(_ENDS, word)
@@ -267,7 +281,7 @@ class Links:
         """Leave. Whoever still waits for this device hears that it will not come."""
         if self._ends[self.rank] == 0:
             self._end(LEFT)
-        self._ends[self.rank] = LEFT
+        self._ends[self.rank], self._closed = LEFT, True
         for device, each in self._sockets.items():
             with suppress(OSError):  # the other end was quicker
                 each.shutdown(socket.SHUT_WR)
