@@ -33,9 +33,17 @@ class Loop:
         assert phase in FOLLOWING[self.phase], f"{self.phase} does not become {phase}"
         self.phase, self.why = phase, why
 
+    def lose(self, error: BaseException) -> None:
+        """End all but close() on this rank, which left a meeting by an error."""
+        if self.phase is not Phase.LOST:
+            what = str(error) or type(error).__name__
+            self.enter(Phase.LOST, InputError(f"devices are out of step ({what})", fix=self.remedies.lost))
+
     def refuse_closed(self) -> None:
         if self.phase is Phase.CLOSED:
             raise closed()
+        if self.phase is Phase.LOST and self.why is not None:
+            raise self.why
 
     def attach(self, look: Callable[[], None]) -> None:
         """Settle from now on when somebody reads a gradient, by `look`."""

@@ -18,8 +18,8 @@ not means: weigh losses by the whole minibatch (odc_engine.token_mean).
 """
 
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
@@ -58,6 +58,7 @@ from odc_engine.record import Recorder, Silence
 from odcsim.errors import InputError, nearest
 from odcsim.recipe import ACCUMULATE
 
+NO_FLAGS = torch.zeros(0, dtype=torch.uint8, device="cpu")
 SKIPS = "OnDemand(check_finite=False) skips this check, for loops that skip such steps themselves (gradient scalers)"
 
 
@@ -206,24 +207,23 @@ class OnDemand(Communication):
             self.meet_to_settle(by_a_look=False)
 
     def meet_to_settle(self, *, by_a_look: bool) -> None:
-        arena, minibatch = self.arena, self._loop.minibatch
+        self._loop.refuse_closed()
         if self.settled:
             raise InputError("settle() twice for one minibatch", fix=self._loop.remedies.again)
+        with self._in_step():
+            self._settle(by_a_look)
+
+    def _settle(self, by_a_look: bool) -> None:
+        arena, minibatch = self.arena, self._loop.minibatch
         problem = self._loop.why or next(self._guards.say(lambda guard: guard.before_settle()), None)
         if problem is None:
             self._loop.mend()
         comes_for = agreement.LOOKS if by_a_look else agreement.SETTLES
         word = agreement.word(comes_for, problem, steps=minibatch.versions.steps)
-        self._transfers.finish_pushes(minibatch.given)
-        mine = torch.cat([word, minibatch.reached.flags()])
-        arena.notes(self.rank, len(mine)).copy_(mine)
-        with self.recorder.span("meeting"), hinting(self._loop.remedies.collective):
-            arena.meet()
-        every = arena.every_note(len(mine))
-        self._agree(every)
+        flags = self._agree(word, minibatch.reached.flags())
         self._loop.enter(Phase.SETTLED)
         self._transfers.between_nodes("push", arena.sum_nodes)
-        anybody = iter(self.replicas.every(every[:, len(word) :]).amax(dim=0).tolist())
+        anybody = iter(self.replicas.every(flags).amax(dim=0).tolist())
         for unit in self.units:
             used = [next(anybody) for _ in unit.trainable]
             total = self.replicas.sum(arena.gradients(unit.index))
@@ -231,23 +231,36 @@ class OnDemand(Communication):
             unit.fsdp.reshard()  # else a rank that only evaluated shows whole parameters, without gradients
         minibatch.pending.arrive()
 
-    def _agree(self, words: Tensor) -> None:
+    def _agree(self, word: Tensor, flags: Tensor) -> Tensor:
+        """Meet once all that this rank has pushed has arrived. If ranks come for different reasons, all raise the same
+        and are still in step. Returns the flags of all ranks."""
+        self._transfers.finish_pushes(self._loop.minibatch.given)
+        mine = torch.cat([word, flags])
+        self.arena.notes(self.rank, len(mine)).copy_(mine)
+        with self.recorder.span("meeting"), hinting(self._loop.remedies.collective):
+            self.arena.meet()
+        every = self.arena.every_note(len(mine))
         try:
-            agreement.agree(self.replicas.every(words[:, : agreement.SIZE]), self._loop.remedies.together)
+            agreement.agree(self.replicas.every(every[:, : agreement.SIZE]), self._loop.remedies.together)
         except InputError as error:
             why = self._loop.why or error  # settle() again raises the same
             self._loop.enter(Phase.BROKEN, why)
-            self.memory.meet(MAIN)  # all ranks have read it, before anyone writes the next word
+            self.arena.meet()  # all ranks have read it, before anyone writes the next word
             raise why from None
+        return every[:, agreement.SIZE :]
 
-    def _drop(self) -> None:
-        """Drop what all ranks have of this minibatch; nobody can evaluate with old weights any more."""
-        # A late push would add to a sum that its owner has already cleared.
-        self._transfers.finish_pushes(self._loop.minibatch.given)
-        word = agreement.word(agreement.DROPS)
-        self.arena.notes(self.rank, len(word)).copy_(word)
-        self.memory.meet(MAIN)
-        self._agree(self.arena.every_note(len(word)))
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """Whoever leaves here by an error that not all raise may have missed a meeting, or come to one too many. So it
+        comes to no other: all ranks hear of it, and this one can only close."""
+        try:
+            yield
+        except BaseException as error:
+            if self.size > 1 and error is not self._loop.why:
+                self._loop.lose(error)
+                self.memory.fail(error)
+                self.replicas.fail(error)
+            raise
 
     def take(self) -> int:
         self._loop.refuse_closed()
@@ -274,10 +287,15 @@ class OnDemand(Communication):
 
     def renew(self, *, keep: bool) -> None:
         """Publish. `keep`: leave `.grad` as it is."""
+        self._loop.refuse_closed()
+        with self._in_step():
+            self._renew(keep)
+
+    def _renew(self, keep: bool) -> None:
         arena, loop = self.arena, self._loop
         self._transfers.finish_gathers()
-        if not self.settled and self.size > 1:
-            self._drop()
+        if not self.settled and self.size > 1:  # all drop this minibatch: nobody can evaluate with old weights any more
+            self._agree(agreement.word(agreement.DROPS), NO_FLAGS)
         loop.end()
         if self.rank == 0:
             self.memory.refill()  # all ranks have passed the last synchronization, and take() waits for the one below

@@ -13,14 +13,18 @@ class Phase(Enum):
     SETTLED = "settled"
     # All ranks have raised why there are no sums, and raise it again until all drop the minibatch with publish().
     BROKEN = "broken"
+    # This rank left a meeting by an error of its own, or by a lost peer: it comes to no other, and can only close.
+    LOST = "lost"
     # Stock communication is restored, and the memory is freed.
     CLOSED = "closed"
 
 
 FOLLOWING = {
-    Phase.OPEN: {Phase.SETTLED, Phase.BROKEN, Phase.OPEN, Phase.CLOSED},  # OPEN again: publish() without settle()
-    Phase.SETTLED: {Phase.OPEN, Phase.CLOSED},
-    Phase.BROKEN: {Phase.OPEN, Phase.BROKEN, Phase.CLOSED},
+    # OPEN again: publish() without settle()
+    Phase.OPEN: {Phase.SETTLED, Phase.BROKEN, Phase.OPEN, Phase.LOST, Phase.CLOSED},
+    Phase.SETTLED: {Phase.OPEN, Phase.LOST, Phase.CLOSED},
+    Phase.BROKEN: {Phase.OPEN, Phase.BROKEN, Phase.LOST, Phase.CLOSED},
+    Phase.LOST: {Phase.CLOSED},
     Phase.CLOSED: {Phase.CLOSED},
 }
 

@@ -13,6 +13,7 @@ class Remedies:
     backward: str  # backward() after gradients were summed
     again: str  # gradients are summed twice
     drop: str  # the minibatch is lost
+    lost: str  # a rank has left a meeting
     leave: str  # gradients are cleared or set too early
     left: str  # gradients of the last step are still there
     add: str  # a gradient bypasses its unit
@@ -36,6 +37,7 @@ BY_HAND = Remedies(
     backward="settle when all backward passes are done",
     again="call publish() after the optimizer's step",
     drop=DROP,
+    lost="close() this OnDemand on all devices and make another, or start again",
     leave=f"zero_grad() and the like after the step, or {DROP}",
     left="call zero_grad() after each step",
     add="use it in a forward pass, or add to .grad after settle()",
@@ -73,6 +75,7 @@ IN_A_TRAINER = Remedies(
     backward="leave backward passes to the trainer",
     again="leave settle() to the trainer",
     drop="start again from a checkpoint",
+    lost="start again from a checkpoint",
     leave="leave gradients to the trainer until its step",
     left="leave zero_grad() to the trainer",
     add="use it in a forward pass",

@@ -72,9 +72,13 @@ class Replicas:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
-            for host in self._hosts.values():
-                host.fail(error)
+            self.fail(error)
         self.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell these ranks that this one comes to no other meeting."""
+        for host in self._hosts.values():
+            host.fail(error)
 
     def close(self) -> None:
         for host in self._hosts.values():

@@ -133,23 +133,19 @@ class FarArena(Arena):
             self._arrive()
         self._given.clear()
 
-    def meet(self) -> None:
-        """Synchronize, twice with several nodes: between nodes goes one sum, of a node's writers in their order."""
-        super().meet()
-        if not (counterparts := self._counterparts()):
+    def sum_nodes(self) -> None:
+        """Add up in a node, in the order of writers, then between nodes: one sum of each crosses the network."""
+        if not (others := self._counterparts()):
             return
         for unit in range(len(self.units)):
-            for owner in counterparts:
+            for owner in others:
                 total = self.slot(self.memory.rank, unit, 0, owner)
                 for writer in range(1, self._slots):
                     total.add_(self.slot(self.memory.rank, unit, writer, owner))
-        super().meet()
-
-    def sum_nodes(self) -> None:
-        others = self._counterparts()
+        self.meet()
         for unit, shape in enumerate(self.units):
             total = self.slot(self.memory.rank, unit, 0)
-            for piece, sums in _rounds(self._sums, shape.push, len(others)) if others else ():
+            for piece, sums in _rounds(self._sums, shape.push, len(others)):
                 at = self._slot_start(unit, 0, self.memory.rank) + 4 * piece.start
                 places = [(device, at, each.view(torch.uint8)) for device, each in zip(others, sums, strict=True)]
                 self._remote.fetch_all(places)

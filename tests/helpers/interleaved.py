@@ -69,6 +69,20 @@ class Kind:
         return FarGpuArena if self.machines else GpuArena
 
 
+KINDS = {
+    "locked": Kind(3, "locked"),
+    "slots": Kind(3),
+    "nodes": Kind(4, per_node=2),
+    "nodes, locked, ahead": Kind(4, "locked", per_node=2, ahead=True),
+    "a network": Kind(3, machines=(2, 1)),
+    "a network only": Kind(3, machines=(1, 1, 1)),
+    "nodes over a network": Kind(4, machines=(2, 2), per_node=2),
+    "nodes over a network, ahead": Kind(4, machines=(2, 2), per_node=2, ahead=True),
+    "TCP": Kind(4, machines=(2, 1, 1), tcp=True),
+    "nodes over TCP, locked, ahead": Kind(4, "locked", machines=(2, 2), per_node=2, ahead=True, tcp=True),
+}
+
+
 class Late:
     """Waits at drawn points, and much longer on one device."""
 

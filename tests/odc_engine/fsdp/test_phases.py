@@ -18,7 +18,7 @@ from odc_engine.fsdp.phase import FOLLOWING, Phase
 from odcsim.errors import InputError
 
 CASE = Case((1, 1))
-ROW = re.compile(r"^\| `(OPEN|SETTLED|BROKEN|CLOSED)` \| .+ \| (.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(OPEN|SETTLED|BROKEN|LOST|CLOSED)` \| .+ \| (.+) \|$", re.MULTILINE)
 
 
 def test_the_page_has_every_phase_and_what_follows_it():
@@ -63,10 +63,20 @@ def broken(odc: OnDemand, model: torch.nn.Module, rank: int) -> None:
         odc.settle()
 
 
+def lost(odc: OnDemand, *_: object) -> None:
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    odc.arena.meet = fail
+    with contextlib.suppress(KeyboardInterrupt):
+        odc.settle()
+
+
 BROUGHT = {
     "open": lambda *_: None,
     "settled": settled,
     "broken": broken,
+    "lost": lost,
     "closed": lambda odc, *_: odc.close(),
 }
 
@@ -92,6 +102,7 @@ SAYS = {
     "open": {},
     "settled": {"take": "take() with collectives", "retry": "forward of root between", "settle": "settle() twice"},
     "broken": {"retry": "device 0: the gradient of", "settle": "device 0: the gradient of"},
+    "lost": dict.fromkeys(("take", "attach", "retry", "settle", "publish"), "devices are out of step"),
     "closed": dict.fromkeys(("take", "attach", "retry", "settle", "publish"), "this communication is closed"),
 }
 
@@ -100,5 +111,5 @@ SAYS = {
 def test_what_may_be_called_in_a_phase(pools, phase):
     for found, words, after in pools(2).run(told_in, phase):
         assert found == phase
-        assert after == ("closed" if phase == "closed" else "open")
+        assert after == (phase if phase in ("lost", "closed") else "open")
         assert {name: told for name, told in words.items() if not told.startswith(SAYS[phase].get(name, NOTHING))} == {}

@@ -5,7 +5,7 @@ import pytest
 import shards
 import torch
 import work
-from interleaved import Kind, Late, seen, without
+from interleaved import KINDS, Kind, Late, seen, without
 from work import Case
 
 from odc_engine import OnDemand
@@ -15,18 +15,6 @@ from odcsim.errors import InputError
 needs_triton = pytest.mark.skipif(
     not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"
 )
-KINDS = {
-    "locked": Kind(3, "locked"),
-    "slots": Kind(3),
-    "nodes": Kind(4, per_node=2),
-    "nodes, locked, ahead": Kind(4, "locked", per_node=2, ahead=True),
-    "a network": Kind(3, machines=(2, 1)),
-    "a network only": Kind(3, machines=(1, 1, 1)),
-    "nodes over a network": Kind(4, machines=(2, 2), per_node=2),
-    "nodes over a network, ahead": Kind(4, machines=(2, 2), per_node=2, ahead=True),
-    "TCP": Kind(4, machines=(2, 1, 1), tcp=True),
-    "nodes over TCP, locked, ahead": Kind(4, "locked", machines=(2, 2), per_node=2, ahead=True, tcp=True),
-}
 BY_KERNELS = {
     "kernels": Kind(2, kernels=True),
     "kernels, locked": Kind(2, "locked", kernels=True),
@@ -134,17 +122,16 @@ def cleared_early(arena):
     return early
 
 
-def one_meeting(arena):
-    """Of a far arena's two: counterparts' sums are fetched while their nodes may still add them up."""
-    meet = arena.memory.meet
+def no_second_meeting(arena):
+    """Counterparts' sums are fetched while their nodes may still add them up."""
+    sum_nodes, meet = arena.sum_nodes, arena.meet
 
-    def met():
-        taken = []
-        arena.memory.meet = lambda room: meet(room) if not taken.append(room) and len(taken) == 1 else None
-        type(arena).meet(arena)
-        arena.memory.meet = meet
+    def sums():
+        arena.meet = nothing(arena)
+        sum_nodes()
+        arena.meet = meet
 
-    return met
+    return sums
 
 
 LEFT_OUT = {
@@ -154,7 +141,7 @@ LEFT_OUT = {
     "the meeting before nodes fetch": ("nodes", no_meeting, 0, 3),
     "the meeting behind what nodes fetch": ("nodes", no_meeting, 1, 3),
     "the meeting in which pushes over a network end": ("a network", no_meeting, 1, 2),
-    "the second meeting, behind sums of nodes": ("nodes over a network", patched, "meet", one_meeting),
+    "the second meeting, behind sums of nodes": ("nodes over a network", patched, "sum_nodes", no_second_meeting),
     "the wait for what a node brings in": ("nodes, locked, ahead", patched, "begin", nothing),
     "clearing behind the meeting": ("slots", patched, "complete", cleared_early),
     "the wait for what was sent": ("a network only", patched, "_arrive", nothing),
