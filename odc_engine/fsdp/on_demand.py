@@ -222,6 +222,8 @@ class OnDemand(Communication):
         word = agreement.word(comes_for, problem, steps=minibatch.versions.steps)
         flags = self._agree(word, minibatch.reached.flags())
         self._loop.enter(Phase.SETTLED)
+        with self.recorder.span("meeting"):
+            arena.offer_sums()
         self._transfers.between_nodes("push", arena.sum_nodes)
         anybody = iter(self.replicas.every(flags).amax(dim=0).tolist())
         for unit in self.units:

@@ -133,19 +133,22 @@ class FarArena(Arena):
             self._arrive()
         self._given.clear()
 
-    def sum_nodes(self) -> None:
-        """Add up in a node, in the order of writers, then between nodes: one sum of each crosses the network."""
-        if not (others := self._counterparts()):
+    def offer_sums(self) -> None:
+        """Add up each counterpart's slots, in the order of writers, and meet: one sum of a node crosses the network."""
+        if not (counterparts := self._counterparts()):
             return
         for unit in range(len(self.units)):
-            for owner in others:
+            for owner in counterparts:
                 total = self.slot(self.memory.rank, unit, 0, owner)
                 for writer in range(1, self._slots):
                     total.add_(self.slot(self.memory.rank, unit, writer, owner))
         self.meet()
+
+    def sum_nodes(self) -> None:
+        others = self._counterparts()
         for unit, shape in enumerate(self.units):
             total = self.slot(self.memory.rank, unit, 0)
-            for piece, sums in _rounds(self._sums, shape.push, len(others)):
+            for piece, sums in _rounds(self._sums, shape.push, len(others)) if others else ():
                 at = self._slot_start(unit, 0, self.memory.rank) + 4 * piece.start
                 places = [(device, at, each.view(torch.uint8)) for device, each in zip(others, sums, strict=True)]
                 self._remote.fetch_all(places)

@@ -227,6 +227,7 @@ def _settle(
     if arena.every_note(8).tolist() != [[10 * number + device] * 8 for device in range(kind.devices)]:
         wrong.append(f"{number}: notes")
     late()
+    arena.offer_sums()
     arena.sum_nodes()
     for unit, shape in enumerate(UNITS):
         own = slice(rank * shape.push, (rank + 1) * shape.push)

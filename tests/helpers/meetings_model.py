@@ -111,6 +111,8 @@ class _Own:
 
     def end_minibatch(self, number: int, end: str) -> Rank:
         if end != "drop" and (yield from self.agree("refuses" if end == "refuse" else "settles")):
+            if self.case.network and self.case.node and not self.case.twice:
+                yield from self.meet("offer sums")
             yield from self.sum_nodes()
             yield from self.read_gradients(number)
         else:
@@ -141,8 +143,6 @@ class _Own:
         return False
 
     def sum_nodes(self) -> Rank:
-        if self.case.network and self.case.node and not self.case.twice:
-            yield from self.meet("nodes")
         for other in self.case.counterparts(self.rank):
             found = yield ("read", ("sum", other, self.rank))
             yield ("join", ("sum", self.rank, self.rank), found)

@@ -22,7 +22,7 @@ from odc_engine.errors import PeerLost
 PAGE = 4096
 ENDS = ROOMS  # the word after those that meetings count in: 0 while all is well, then 1 + the device at fault, or LEFT
 TAKEN = 16  # the word, in a cache line of its own, in which device 0's page counts what was taken from a shared queue
-LEFT = 2**32 - 1
+LEAVES, LEFT = 2**32 - 2, 2**32 - 1  # it comes to no more meetings; it has freed its memory, too
 LEFT_EARLY = "left: it synchronized fewer times than the others"
 
 
@@ -80,7 +80,7 @@ class Peers:
         try:
             self.look()
             missing = self._missing(room, count)
-            if left := [d for d in missing if self._ends(d) == LEFT]:
+            if left := [d for d in missing if self._ends(d) >= LEAVES]:
                 raise self._lost(left, LEFT_EARLY)
             if missing and (over := patience.over(self, missing)):
                 raise self.silent(missing, did_not_come(over))
@@ -104,12 +104,12 @@ class Peers:
         """Raise PeerLost for the ranks at fault, if any."""
         dead = self._dead()
         ends = {d: self._ends(d) for d in self._others}
-        accused = {e - 1 for e in ends.values() if 0 < e < LEFT}
+        accused = {e - 1 for e in ends.values() if 0 < e < LEAVES}
         if failed := sorted(d for d in accused if ends.get(d) == d + 1):
             raise self._lost(failed, "failed: its own error says why")
-        if died := [d for d in dead if ends[d] == 0]:
+        if died := [d for d in dead if ends[d] in (0, LEAVES)]:
             raise self._lost(died, f"died ({self._named(died)})")
-        if left := sorted(d for d in accused if ends.get(d) == LEFT):
+        if left := sorted(d for d in accused if ends.get(d, 0) >= LEAVES):
             raise self._lost(left, LEFT_EARLY)
         if silent := sorted(accused - {self.rank}):
             raise self.silent(silent, "did not answer another device in time")
@@ -157,16 +157,20 @@ class Peers:
 
     def leave(self) -> bool:
         """Come to no more meetings, and wait until no other rank comes to any."""
-        self._end(LEFT)
+        self._end(LEAVES)
         patience = Patience()
-        while staying := [d for d in self._others if self._ends(d) == 0 and d not in self._dead()]:
+        while self._ends(self.rank) == LEAVES and (staying := self._staying()):
             if over := patience.over(self, staying):
                 raise self.silent(staying, did_not_close(over))
             futex.wait(self._addresses[staying[0]] + 4 * ENDS, 0, LOOK)
-        return all(self._ends(device) == LEFT for device in self._others)
+        return all(self._ends(device) >= LEAVES for device in range(self.size))
+
+    def _staying(self) -> list[int]:
+        dead = self._dead()
+        return [d for d in self._others if self._ends(d) == 0 and d not in dead]
 
     def _end(self, word: int) -> None:
-        if self._words and self._ends(self.rank) == 0:
+        if self._words and self._ends(self.rank) in (0, LEAVES):
             self._words[self.rank][ENDS] = word
             futex.wake(self._addresses[self.rank] + 4 * ENDS)
 

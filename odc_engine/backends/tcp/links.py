@@ -26,7 +26,7 @@ BEAT = 1.0  # seconds between two words of who has nothing to say
 STILL = 5 * BEAT  # after so many without one a process does not run
 MUTE = 25 * BEAT  # ... and after so many it is not only that Python stood still, as in a long call that keeps its lock
 LINGER = 0.3  # seconds from the first loss to the first word of it: machines and jobs die as a whole
-LEFT = 2**31 - 1
+LEAVES, LEFT = 2**31 - 2, 2**31 - 1  # it comes to no more meetings; it has freed its memory, too
 LEFT_EARLY = "left: it synchronized fewer times than the others"
 _WORD = struct.Struct("<iiq")
 _BEATS, _CAME, _ENDS, _TAKES, _REFILLS, _TOLD = range(6)
@@ -157,7 +157,7 @@ class Links:
         lost = self.fault()
         with self._news:  # else one could come and leave between the two
             missing = self._missing(room, count)
-            left = [d for d in missing if self._ends[d] == LEFT]
+            left = [d for d in missing if self._ends[d] >= LEAVES]
         if missing and (lost or left):
             self._raise(lost or self._lost(left, LEFT_EARLY))
         if missing and (over := patience.over(self, missing)):
@@ -181,14 +181,14 @@ class Links:
         """The devices at fault, if any. None, too, a moment long, until all that have died at once are known."""
         with self._news:
             ends, gone = {d: self._ends[d] for d in self._others}, dict(self._gone)
-        accused = {end - 1 for end in ends.values() if 0 < end < LEFT}
+        accused = {end - 1 for end in ends.values() if 0 < end < LEAVES}
         if failed := sorted(d for d in accused if ends.get(d) == d + 1):
             return self._lost(failed, "failed: its own error says why")
-        if died := sorted(d for d in gone if ends[d] == 0):
+        if died := sorted(d for d in gone if ends[d] in (0, LEAVES)):
             if time.monotonic() < self._first_gone + LINGER:
                 return None
             return self._lost(died, f"{_one(gone[d] for d in died)} ({self._named(died)})")
-        if left := sorted(d for d in accused if ends.get(d) == LEFT):
+        if left := sorted(d for d in accused if ends.get(d, 0) >= LEAVES):
             return self._lost(left, LEFT_EARLY)
         if silent := sorted(accused - {self.rank}):
             return self.silent(silent, "did not answer another device in time")
@@ -260,12 +260,12 @@ class Links:
     def leave(self) -> bool:
         """Come to no more meetings, and wait until no other rank comes to any."""
         if self._ends[self.rank] == 0:
-            self._end(LEFT)
+            self._end(LEAVES)
         patience = Patience()
-        while not self._waited(lambda: not self._staying()):
+        while self._ends[self.rank] == LEAVES and not self._waited(lambda: not self._staying()):
             if over := patience.over(self, staying := self._staying()):
                 raise self.silent(staying, did_not_close(over))
-        return all(self._ends[device] == LEFT for device in self._others)
+        return all(end >= LEAVES for end in self._ends)
 
     def _staying(self) -> list[int]:
         return [d for d in self._others if self._ends[d] == 0 and d not in self._gone]
@@ -279,7 +279,7 @@ class Links:
 
     def close(self) -> None:
         """Leave. Whoever still waits for this device hears that it will not come."""
-        if self._ends[self.rank] == 0:
+        if self._ends[self.rank] in (0, LEAVES):
             self._end(LEFT)
         self._ends[self.rank], self._closed = LEFT, True
         for device, each in self._sockets.items():

@@ -262,3 +262,41 @@ def unequal_evaluation(user: User) -> None:
         if user.odc and user.rank == 0:
             user.evaluate(microbatches=5)
             del user.seen[-5:]
+
+
+def interrupt_settle(user: User) -> None:
+    """Ctrl-C while ranks wait for each other."""
+    if user.odc:
+        meet = user.odc.arena.meet
+
+        def interrupted() -> None:
+            user.odc.arena.meet = meet
+            raise KeyboardInterrupt
+
+        user.odc.arena.meet = interrupted
+        with contextlib.suppress(KeyboardInterrupt):
+            user.settle()
+
+
+@habit()
+def settle_again(user: User) -> None:
+    """`settle()` interrupted by Ctrl-C, and called again"""
+    user.minibatch()
+    user.backward()
+    interrupt_settle(user)
+    user.finish()
+
+
+@habit()
+def settle_interrupted_and_made_anew(user: User) -> None:
+    """`settle()` interrupted by Ctrl-C, and another OnDemand made on all devices, after `close()`"""
+    user.minibatch()
+    if user.odc:
+        user.backward()
+        interrupt_settle(user)
+        user.odc.close()
+        user.zero()
+        user.reopen()
+        user.number -= 1
+    user.minibatch()
+    user.minibatch()

@@ -128,6 +128,7 @@ def crossed(_rank, minibatches):
         arena.complete()
         inside = got()
         arena.meet()
+        arena.offer_sums()
         log.clear()
         arena.sum_nodes()
         assert ("meet", 0, None) not in log  # waiting in there would count as transfer

@@ -124,14 +124,14 @@ def cleared_early(arena):
 
 def no_second_meeting(arena):
     """Counterparts' sums are fetched while their nodes may still add them up."""
-    sum_nodes, meet = arena.sum_nodes, arena.meet
+    offer_sums, meet = arena.offer_sums, arena.meet
 
-    def sums():
+    def offer():
         arena.meet = nothing(arena)
-        sum_nodes()
+        offer_sums()
         arena.meet = meet
 
-    return sums
+    return offer
 
 
 LEFT_OUT = {
@@ -141,7 +141,7 @@ LEFT_OUT = {
     "the meeting before nodes fetch": ("nodes", no_meeting, 0, 3),
     "the meeting behind what nodes fetch": ("nodes", no_meeting, 1, 3),
     "the meeting in which pushes over a network end": ("a network", no_meeting, 1, 2),
-    "the second meeting, behind sums of nodes": ("nodes over a network", patched, "sum_nodes", no_second_meeting),
+    "the second meeting, behind sums of nodes": ("nodes over a network", patched, "offer_sums", no_second_meeting),
     "the wait for what a node brings in": ("nodes, locked, ahead", patched, "begin", nothing),
     "clearing behind the meeting": ("slots", patched, "complete", cleared_early),
     "the wait for what was sent": ("a network only", patched, "_arrive", nothing),
