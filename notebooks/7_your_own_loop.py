@@ -64,7 +64,7 @@ if not on_demand:
     mine = mine + [None] * (3 - len(mine))         # stock FSDP2: the same number everywhere
 weights = token_mean([len(s) - 1 for s in samples])  # of a token of each sample, over the whole minibatch
 
-odc = OnDemand(model) if on_demand else None                                               # 1
+odc = OnDemand(model, average=False) if on_demand else None  # gradients are sums          # 1
 if odc:
     odc.attach(optimizer)  # its steps settle before and publish after                     # 2
 start = time.perf_counter()

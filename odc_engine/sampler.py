@@ -52,7 +52,7 @@ class BalancedBatches(Sampler[list[int]]):
 
     `minibatch` counts samples per rank between two optimizer steps; the last minibatch of an epoch may have fewer.
     `loss`: loss tokens of each sample (default: all but the first). `averaged`: whether the framework averages
-    gradients over ranks (stock FSDP and DDP) or sums them (`OnDemand`).
+    gradients over ranks (stock FSDP and DDP, `OnDemand`) or sums them (`OnDemand(model, average=False)`).
     """
 
     def __init__(

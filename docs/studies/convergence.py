@@ -90,7 +90,7 @@ def losses(way: Way, data: list[list[bytes]], rank: int) -> list[float]:
     """This device's part of each minibatch's loss."""
     model = Decoder(catalog.model("nano"), seed=1)
     shard(model, list(model.layers), prefetch_named("fsdp2"))
-    odc = OnDemand(model, meets=way.sync != "on-demand")
+    odc = OnDemand(model, meets=way.sync != "on-demand", average=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     found = []
     for step, minibatch in enumerate(data):

@@ -70,6 +70,7 @@ class ProcessDevice(RunDevice):
             memory=self.memory,
             accumulate=self.job.recipe.accumulate,
             meets=self.sync.meets,
+            average=False,
             trail=prefetch_named(self.job.recipe.prefetch).trail,
             devices_per_node=self.job.cost.holders,
             far=self.job.recipe.far,

@@ -19,8 +19,8 @@ class Communication(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Synchronize when all pushes are done; then each `.grad` holds the sum over ranks, for every parameter that
-        any rank used."""
+        """Synchronize when all pushes are done; then each `.grad` holds the sum over ranks (under OnDemand by
+        default the mean), for every parameter that any rank used."""
 
     @abstractmethod
     def publish(self) -> None:

@@ -9,12 +9,13 @@
         optimizer.step()
         optimizer.zero_grad()
 
-settle() is a meeting: every push has arrived, and `.grad` holds the sum over all devices. publish() is another: the new
-weights are there for everybody. Without attach() a loop calls settle() before the step and publish() after zero_grad(),
-on every device.
+settle() is a meeting: every push has arrived, and `.grad` holds the mean over all devices. publish() is another: the
+new weights are there for everybody. Without attach() a loop calls settle() before the step and publish() after
+zero_grad(), on every device.
 
-Gathers pull peers' shards, pushes add to the owner's sum; neither needs the peer to do anything. Gradients are sums,
-not means: weigh losses by the whole minibatch (odc_engine.token_mean).
+Gathers pull peers' shards, pushes add to the owner's sum; neither needs the peer to do anything. The sum over
+microbatches and devices is divided by the number of devices, as stock FSDP2 does; `average=False` leaves it a sum, for
+losses weighed by the whole minibatch (odc_engine.token_mean).
 """
 
 import sys
@@ -67,13 +68,13 @@ class OnDemand(Communication):
 
     `timeout`: seconds after which a rank that is alive but silent is reported (default: torch's own); a dead rank is
     reported at once. `meets`: every transfer synchronizes all ranks, in one lane, as FSDP's collectives would over the
-    same memory: the baseline to compare with. `average`: gradients are means over ranks, as in stock FSDP2, not sums.
-    `trail`: compute waits for the push so many positions back, which still holds a buffer (FSDP2 has 2; 1 waits for
-    every push at once). `devices_per_node`, for hybrid sharding: each group of so many consecutive ranks holds all
-    weights and sums of gradients, gathers and pushes stay inside the group, and groups exchange both once per
-    minibatch. The model itself is sharded over all ranks by FSDP2 in any case. `far="hierarchical"`: after publish(),
-    new weights come into a node unit by unit, each rank fetching its part, instead of all at once while every rank
-    waits.
+    same memory: the baseline to compare with. `average`: gradients are divided as stock FSDP2 does (by the number of
+    ranks, or by a gradient_divide_factor set before); else they are sums over ranks. `trail`: compute waits for the
+    push so many positions back, which still holds a buffer (FSDP2 has 2; 1 waits for every push at once).
+    `devices_per_node`, for hybrid sharding: each group of so many consecutive ranks holds all weights and sums of
+    gradients, gathers and pushes stay inside the group, and groups exchange both once per minibatch. The model itself
+    is sharded over all ranks by FSDP2 in any case. `far="hierarchical"`: after publish(), new weights come into a node
+    unit by unit, each rank fetching its part, instead of all at once while every rank waits.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class OnDemand(Communication):
         timeout: float | None = None,
         meets: bool = False,
         check_finite: bool = True,
-        average: bool = False,
+        average: bool = True,
         trail: int = 2,
         devices_per_node: int | None = None,
         far: str = "each",

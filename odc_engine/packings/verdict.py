@@ -86,5 +86,7 @@ def cause(base: FirstStep, packing: Packing, other: FirstStep) -> str:
     ratio = norm(other) / norm(base)
     scaled = replace(base, gradients={name: ratio * own for name, own in base.gradients.items()})
     if packing.processes != packing.of and furthest(scaled, other)[0] <= 1e-4:
-        return f"on {packing} they are {ratio:.4g} times as large; leave the number of processes out of the loss"
+        less = ratio > 1 and not base.by  # a trainer makes its OnDemand itself
+        sums = ", or give OnDemand average=False: weights are for sums" if less else ""
+        return f"on {packing} they are {ratio:.4g} times as large; leave the number of processes out of the loss{sums}"
     return f"a loss that is a mean over its own microbatch counts unlike numbers alike; {FIXES[base.by]}"

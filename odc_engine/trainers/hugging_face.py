@@ -41,10 +41,10 @@ class OnDemandMixin(PlannedMixin):
         self._close()
         if self._trainer.args.world_size > 1:
             refusals.check_model(model := self._trainer.model_wrapped)
-            self._odc = OnDemand(model, average=True)
+            self._odc = OnDemand(model)
             self._odc.speak(IN_A_TRAINER)
             if isinstance(reference := getattr(self, "ref_model", None), FSDPModule):
-                self._others.append(OnDemand(cast(nn.Module, reference), average=True))
+                self._others.append(OnDemand(cast(nn.Module, reference)))
 
     def _close(self) -> None:
         if self._odc is not None:

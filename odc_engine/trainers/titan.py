@@ -54,7 +54,7 @@ class TitanMixin:
         if self._odc is None:
             _check(self._trainer)  # here, since a checkpoint has been loaded by now
             # As FSDP2 divides, whom torchtitan told not to: gradients are sums.
-            self._odc = OnDemand(self._trainer.model_parts[0], average=True)
+            self._odc = OnDemand(self._trainer.model_parts[0])
             self._odc.speak(IN_A_TRAINER)
         self._left = self._trainer.gradient_accumulation_steps = self._trainer.dataloader.begin()
         self._stock.train_step(data_iterator)

@@ -43,7 +43,7 @@ class VerlMixin:
         self._stock.initialize()
         if trained:
             # What is not finite verl skips itself, on all devices.
-            self._odc = OnDemand(self._engine.module, average=True, check_finite=False)
+            self._odc = OnDemand(self._engine.module, check_finite=False)
             self._odc.speak(IN_A_TRAINER)
 
     def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:

@@ -20,7 +20,7 @@ from odcsim.errors import InputError
 
 RATE = 0.05
 BOUND = 2e-5
-TIMEOUT = 8.0
+HOW = {"timeout": 8.0, "average": False}  # one process adds up, too
 
 Seen = float | dict[str, Tensor | None]
 
@@ -109,7 +109,7 @@ class User:
     def reopen(self) -> None:
         """Another OnDemand of the model, after `close()`."""
         if self.odc:
-            self.odc = OnDemand(self.model, **{"timeout": TIMEOUT} | self.habit.how)
+            self.odc = OnDemand(self.model, **HOW | self.habit.how)
 
     def reopen_attached(self) -> None:
         if self.odc:
@@ -181,7 +181,7 @@ def follow(rank: int, habit: Habit) -> Outcome:
     (habit.wrap or by_layers)(model)
     odc, user = None, None
     try:
-        odc = OnDemand(model, **{"timeout": TIMEOUT} | habit.how)
+        odc = OnDemand(model, **HOW | habit.how)
         user = User(habit, model)
         user.odc, user.rank = odc, rank
         habit.follow(user)

@@ -93,7 +93,7 @@ def communication(case: Case, model: nn.Module) -> OnDemand | Collective:
     if case.backend == "nvshmem":
         memory = NvshmemMemory(SharedMemory(timeout=30), FakeNvshmem(case.machines))
     how = {"accumulate": case.accumulate, "trail": case.trail, "devices_per_node": case.per_node, "far": case.far}
-    return OnDemand(model, memory=memory, **how, meets=case.sync != "on-demand", timeout=30)
+    return OnDemand(model, memory=memory, **how, meets=case.sync != "on-demand", average=False, timeout=30)
 
 
 def minibatch(case: Case, rank: int, model: nn.Module, comm, number: int = 0) -> float:

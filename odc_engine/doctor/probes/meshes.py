@@ -61,7 +61,7 @@ def replicated(rank: int, device: str) -> tuple[int, int, float]:
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    odc = OnDemand(model, accumulate="slots")  # whatever links are like
+    odc = OnDemand(model, accumulate="slots", average=False)  # whatever links are like
     for whose, count in enumerate(COUNTS):
         for number in range(count):
             torch.manual_seed(10 * whose + number)

@@ -58,14 +58,11 @@ def unfrozen_later(user: User) -> None:
 @habit(model=Half)
 def refrozen(user: User) -> None:
     """a layer unfrozen for a new `OnDemand`"""
-    from odc_engine import OnDemand
-
     user.minibatch()
     if user.odc:
         user.odc.close()
     user.model.layers[1].requires_grad_(True)
-    if user.odc:
-        user.odc = OnDemand(user.model, timeout=8)
+    user.reopen()
     user.minibatch()
 
 

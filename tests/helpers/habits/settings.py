@@ -60,16 +60,21 @@ def never_last_backward(user: User) -> None:
     user.minibatch()
 
 
+def _weighed(user: User, divided: int) -> None:
+    """A minibatch until it is settled, losses weighed for gradients that are divided."""
+    user.number += 1
+    for rank in user.ranks:
+        for m in range(user.habit.counts[rank]):
+            value = user.loss(rank, m)
+            (divided * value if user.odc else value).backward()
+    user.settle()
+
+
 @habit(how={"average": True})
 def averaged(user: User) -> None:
-    """`OnDemand(average=True)`, losses weighed for stock FSDP2's means"""
+    """`OnDemand` without `average=False`, losses weighed for stock FSDP2's means"""
     for _ in range(2):
-        user.number += 1
-        for rank in user.ranks:
-            for m in range(user.habit.counts[rank]):
-                value = user.loss(rank, m)
-                (2 * value if user.odc else value).backward()
-        user.settle()
+        _weighed(user, 2)
         user.look_at_gradients()
         user.step()
         user.publish()
@@ -94,8 +99,17 @@ def _divide(model: nn.Module) -> None:
 
 @habit(wrap=_divide)
 def divide_factor_before(user: User) -> None:
-    """`set_gradient_divide_factor` before `OnDemand`"""
+    """`set_gradient_divide_factor` before `OnDemand(average=False)`"""
     user.minibatch()
+
+
+@habit(wrap=_divide, how={"average": True})
+def divide_factor_kept(user: User) -> None:
+    """`set_gradient_divide_factor` before `OnDemand`, losses weighed for it"""
+    _weighed(user, 4)
+    user.look_at_gradients()
+    user.step()
+    user.publish()
 
 
 def _divide_by_one(model: nn.Module) -> None:

@@ -55,7 +55,7 @@ def saved_and_resumed(rank: int, folder: str) -> Trained:
 
 
 def _steps(rank: int, model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
-    odc, norms = OnDemand(model, timeout=60), []
+    odc, norms = OnDemand(model, average=False, timeout=60), []
     try:
         for step in steps:
             replace(KIND, images=STEPS[step]).backward(model, rank, step)

@@ -29,7 +29,7 @@ def expected(machines, mesh):
 def two_at_once(rank, mesh):
     """Two models, each with its own OnDemand; a minibatch of one, then one of the other."""
     models = [sharded(mesh) for _ in range(2)]
-    odcs = [OnDemand(model, timeout=TIMEOUT) for model in models]
+    odcs = [OnDemand(model, timeout=TIMEOUT, average=False) for model in models]
     optimizers = [optimizer_of(model) for model in models]
     for number, counts in enumerate(Loop().counts):
         for model, odc, optimizer in zip(models, odcs, optimizers, strict=True):
@@ -55,7 +55,7 @@ def closed_and_anew(rank, mesh):
     model, steps = sharded(mesh), []
     optimizer = optimizer_of(model)
     for number, counts in enumerate(Loop().counts):
-        odc = OnDemand(model, timeout=TIMEOUT)
+        odc = OnDemand(model, timeout=TIMEOUT, average=False)
         for m in range(counts[rank]):
             nets.loss(model, rank, m, number).backward()
         odc.settle()
@@ -71,7 +71,7 @@ def closed_and_anew(rank, mesh):
 def evaluated(rank, mesh):
     """As often as each process likes, on demand."""
     model, losses = sharded(mesh), []
-    odc = OnDemand(model, timeout=TIMEOUT)
+    odc = OnDemand(model, timeout=TIMEOUT, average=False)
     optimizer = optimizer_of(model)
     for number, counts in enumerate(Loop().counts):
         for m in range(counts[rank]):
@@ -98,7 +98,7 @@ def test_weights_are_everywhere_after_each_step(machines, mesh, expected, how):
 
 def attached(mesh):
     model = sharded(mesh)
-    odc, optimizer = OnDemand(model, timeout=TIMEOUT), optimizer_of(model)
+    odc, optimizer = OnDemand(model, timeout=TIMEOUT, average=False), optimizer_of(model)
     odc.attach(optimizer)
     return model, odc, optimizer
 

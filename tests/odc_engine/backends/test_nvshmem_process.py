@@ -216,7 +216,8 @@ def trained(rank, evaluated):
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        return model, OnDemand(model, memory=memory_over(devices_of(model)), accumulate="slots", timeout=30)
+        memory = memory_over(devices_of(model))
+        return model, OnDemand(model, memory=memory, accumulate="slots", average=False, timeout=30)
 
     model, odc = sharded()
     frozen, evaluation = sharded() if evaluated else (None, None)

@@ -155,7 +155,8 @@ COUNTS = ((3, 1, 0, 2), (0, 0, 2, 1))
 def trained(rank, accumulate, per_node, far):
     with spread(rank):
         model = sharded()
-        odc = OnDemand(model, timeout=20, accumulate=accumulate, devices_per_node=per_node, far=far)
+        how = {"accumulate": accumulate, "devices_per_node": per_node, "far": far}
+        odc = OnDemand(model, timeout=20, average=False, **how)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         for number, counts in enumerate(COUNTS):
             for m in range(counts[rank]):

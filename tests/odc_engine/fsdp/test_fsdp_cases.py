@@ -82,7 +82,7 @@ def test_units_are_fsdps_groups_of_modules(pools, group):
 def grouped(rank, case, group):
     model = case.fresh()
     group(model)
-    comm = OnDemand(fully_shard(model))
+    comm = OnDemand(fully_shard(model), average=False)
     work.minibatch(case, rank, model, comm)
     found = work.whole_gradients(model)
     comm.close()
@@ -101,7 +101,7 @@ def on_a_submesh(rank, case):
     model = case.fresh()
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)
-    comm = OnDemand(fully_shard(model, mesh=mesh))
+    comm = OnDemand(fully_shard(model, mesh=mesh), average=False)
     work.minibatch(case, rank, model, comm)
     found = work.whole_gradients(model)
     comm.close()
@@ -206,7 +206,7 @@ def test_a_model_can_be_given_to_another_engine(pools):
 def engine_after_engine(rank, case):
     with work.device(case) as (model, comm):
         work.minibatch(case, rank, model, comm)
-    comm = OnDemand(model)
+    comm = OnDemand(model, average=False)
     work.minibatch(case, rank, model, comm)
     found = work.whole_gradients(model)
     comm.close()

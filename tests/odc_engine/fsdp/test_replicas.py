@@ -193,7 +193,7 @@ def tensor_parallel(rank: int) -> tuple[dict[str, torch.Tensor], str, str]:
     for layer in model.layers:
         parallelize_module(layer, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
         fully_shard(layer, mesh=mesh["data"])
-    odc = OnDemand(fully_shard(model, mesh=mesh["data"]), timeout=20)
+    odc = OnDemand(fully_shard(model, mesh=mesh["data"]), average=False, timeout=20)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     odc.attach(optimizer)
     for number, counts in enumerate(UNEVEN):

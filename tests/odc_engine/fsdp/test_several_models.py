@@ -84,7 +84,7 @@ def on_devices(rank: int, job: Job) -> dict[str, dict[str, Tensor]]:
         if hasattr(module, "set_force_sum_reduction_for_comms"):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    odcs = [OnDemand(models[name], timeout=20) for name in ("policy", "critic", "reference")]
+    odcs = [OnDemand(models[name], average=False, timeout=20) for name in ("policy", "critic", "reference")]
     try:
         trained(models, job, [rank], odcs[:2])
         return {name: work.whole_parameters(model) for name, model in models.items()}
@@ -107,7 +107,7 @@ def one_closed(rank: int) -> float:
     models = made()
     for model in models.values():
         work.shard(Case((1, 1)), model)
-    odcs = [OnDemand(models[name], timeout=20) for name in ("policy", "critic")]
+    odcs = [OnDemand(models[name], average=False, timeout=20) for name in ("policy", "critic")]
     job = Job(together=True, attached=True)
     step = optimizers(models, job)[0]
     for odc in odcs:

@@ -42,10 +42,10 @@ for layer in (model[0], model[1], model[3], model):
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 batches = BalancedBatches(
     [len(sample) for sample in SAMPLES], devices=dist.get_world_size(), rank=dist.get_rank(), minibatch=4,
-    max_tokens=30, averaged=False, sync="on-demand", balancer="lb-mini",
+    max_tokens=30, averaged={averaged}, sync="on-demand", balancer="lb-mini",
 )
 loader = DataLoader(SAMPLES, batch_sampler=batches, collate_fn=list)
-odc = OnDemand(model)
+odc = OnDemand(model, average={average})
 {attach}
 for share, microbatches in batches.over(loader):
     for weight, batch in zip(share.weights, microbatches):
@@ -58,6 +58,8 @@ for share, microbatches in batches.over(loader):
     {publish}
 """
 USUAL = {
+    "average": "False",
+    "averaged": "False",
     "layer": "nn.ReLU()",
     "attach": "",
     "loss": "share.token_weight * loss",
@@ -68,6 +70,7 @@ USUAL = {
 RIGHT = {
     "sums": {},
     "means, weighed": {"loss": "weight * loss / count"},
+    "means over processes": {"average": "True", "averaged": "True"},
     "dropout": {"layer": "nn.Dropout(0.5)"},
     "attached": {"attach": "odc.attach(optimizer)", "settle": "", "publish": ""},
     "a step by hand": {"step": "[p.data.sub_(0.1 * p.grad) for p in model.parameters()]"},
@@ -81,6 +84,10 @@ WRONG = {
     "sums, by the number of processes": (
         {"loss": "share.token_weight * loss * dist.get_world_size()"},
         "on 1 process they are 0.5 times as large; leave the number of processes out of the loss",
+    ),
+    "sums, averaged over processes": (
+        {"average": "True"},
+        r"on 1 process they are 2 times as large; leave .* the loss, or give OnDemand average=False",
     ),
     "a penalty in each microbatch": ({"loss": "share.token_weight * loss + model(batch[0]).square().mean()"}, "a mean"),
     "batch norm": ({"layer": "nn.BatchNorm1d(16)"}, "2 is a batch norm"),
@@ -154,12 +161,12 @@ def dealt():
     yield Share, [[sample] for sample in SAMPLES[:4][{places}]]
 
 
-odc = OnDemand(model)
+odc = OnDemand(model, average=False)
 """
 
 
 def by_hand(places):
-    return OWN, ("odc = OnDemand(model)\n", DEALT.format(places=places))
+    return OWN, ("odc = OnDemand(model, average=False)\n", DEALT.format(places=places))
 
 
 def test_a_loop_that_cuts_its_minibatch_itself_is_held_against_one_process(typed):

@@ -70,7 +70,7 @@ def without_mixin(rank, folder):
 
         def train_step(self, data_iterator):
             if not hasattr(self, "odc"):
-                self.odc = OnDemand(self.model_parts[0], average=True, timeout=20.0)
+                self.odc = OnDemand(self.model_parts[0], timeout=20.0)
             self.gradient_accumulation_steps = 1 - rank
             super().train_step(data_iterator)
 
