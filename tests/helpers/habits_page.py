@@ -11,7 +11,8 @@ Does your training loop work under `OnDemand`? This page is a reference for peop
 loop: it lists what loops do between two minibatches, and the result. A habit works, with the gradients of one process
 that has all the data, or the engine refuses it with the error on the right. Mistakes that leave no trace and are as
 wrong under stock FSDP2 are in [the engine's table](engine/index.md#what-is-supported-and-what-is-refused). Tests run
-every habit on two devices and in one process, and compare this page with the results.
+every habit on two devices and in one process, and compare this page with the results. There gradients are sums, as in
+one process: where nothing else is said, by `OnDemand(model, average=False)`.
 `python tests/helpers/habits_page.py > docs/habits.md` writes it.
 """
 
