@@ -182,7 +182,7 @@ def summed(_, reduced):
     model = nn.Linear(8, 1, bias=False)
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced)
     fully_shard(model, mp_policy=precision)
-    odc = OnDemand(model)
+    odc = OnDemand(model, average=False)
     for _ in range(8):
         model(torch.full((1, 8), 1 + 2**-7)).sum().backward()
     odc.settle()

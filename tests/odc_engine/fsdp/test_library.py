@@ -27,13 +27,13 @@ def documented(model: str) -> str:
 
 
 def test_the_documented_loop_trains(pools):
-    """The text of the docstring itself is run, and gives what one process gives."""
+    """The text of the docstring itself is run, and gives what one process gives by the mean over ranks."""
     reference = Case(COUNTS).fresh()
     optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
     for minibatch in range(MINIBATCHES):
         for rank, count in enumerate(COUNTS):
             for m in range(count):
-                nets.loss(reference, rank, m, minibatch).backward()
+                (nets.loss(reference, rank, m, minibatch) / len(COUNTS)).backward()
         optimizer.step()
         optimizer.zero_grad()
     for found in pools(3).run(run_the_docstring):

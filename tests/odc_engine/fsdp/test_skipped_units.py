@@ -24,7 +24,7 @@ def counted(rank, told):
     if told:
         model.set_reduce_scatter_unused_params(True)
     moved = Moved()
-    odc = OnDemand(model, recorder=moved, timeout=30)
+    odc = OnDemand(model, recorder=moved, average=False, timeout=30)
     work.minibatch(CASE, rank, model, odc)
     layers = {unit.index: int(unit.name.rpartition(".")[2]) for unit in odc.units if unit.name != "root"}
     gradients = work.whole_gradients(model)
