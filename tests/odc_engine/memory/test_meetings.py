@@ -6,6 +6,7 @@ A round is a minibatch of drawn microbatches, and what each rank does at its end
 import random
 from collections.abc import Sequence
 
+import fake_nvshmem
 import pytest
 import torch
 from hypothesis import given, settings
@@ -119,6 +120,8 @@ def played(rank: int, name: str, seed: int, rounds: Sequence[Round]) -> list[str
         ends[-1] += ", lost"
     finally:
         odc.close()
+        if kind.machines and not kind.tcp:
+            fake_nvshmem.forget()
     return ends
 
 
