@@ -8,6 +8,7 @@ the others synchronize through it and learn from it which ranks are gone.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -69,6 +70,14 @@ class Counting(Meeting):
     @abstractmethod
     def fail(self, error: BaseException) -> None:
         """Tell peers that this rank ends, and why."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self.fail(error)
+        self.close()
 
 
 class Host(Counting):

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from odc_engine.backends.base import Host
-from odc_engine.backends.shm.files import agreed
+from odc_engine.backends.collectives import agreed
 from odc_engine.errors import FOR_GPUS
 from odc_engine.places import mps
 from odc_engine.started import started

@@ -7,7 +7,7 @@ is not taken for granted.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -97,8 +97,8 @@ def asked(group: "dist.ProcessGroup | None", device: "torch.device") -> GpuLinks
     if device.type != "cuda":
         count = _size(group)
         return GpuLinks((PlacedGpu(),) * count, ((GpuLink(True, True),) * count,) * count)
-    gpus, own = _every(group, seen(device.index or 0)), _rank(group)
-    return GpuLinks(gpus, _every(group, tuple(_link_of(gpus, own, other) for other in range(len(gpus)))))
+    gpus, own = _every(group, lambda: seen(device.index or 0)), _rank(group)
+    return GpuLinks(gpus, _every(group, lambda: tuple(_link_of(gpus, own, other) for other in range(len(gpus)))))
 
 
 def seen(number: int) -> PlacedGpu:
@@ -195,9 +195,12 @@ def _size(group: "dist.ProcessGroup | None") -> int:
     return dist.get_world_size(group)
 
 
-def _every(group: "dist.ProcessGroup | None", mine: Any) -> tuple[Any, ...]:
+def _every(group: "dist.ProcessGroup | None", ask: Callable[[], Any]) -> tuple[Any, ...]:
     import torch.distributed as dist
 
+    from odc_engine.backends.collectives import agreed
+
+    mine = agreed(group, ask)
     told = [mine] * _size(group)
     dist.all_gather_object(told, mine, group=group)
     return tuple(told)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from odc_engine.backends.collectives import agreed
+
 _SHARED = ("pid", "net")  # kinds of namespaces
 
 
@@ -21,8 +23,9 @@ def here() -> str:
 
 def numbers_of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
     """Return a machine number per rank, counted from 0 in rank order."""
-    told = [""] * dist.get_world_size(group)
-    dist.all_gather_object(told, here(), group=group)
+    mine = agreed(group, here)
+    told = [mine] * dist.get_world_size(group)
+    dist.all_gather_object(told, mine, group=group)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(told))}
     return tuple(numbers[name] for name in told)
 

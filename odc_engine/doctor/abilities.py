@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 from odc_engine import backends
 from odc_engine.backends.backend import Backend, Processes
+from odc_engine.backends.shm.nameless import nameless_file
 from odc_engine.doctor import environment, network, pairs, room
 from odc_engine.doctor.environment import Facts
 from odc_engine.doctor.finding import Finding
@@ -162,17 +163,10 @@ def _ability(name: str, ok: bool, used_for: str, advice: str) -> Finding:
 
 def _memfd() -> Finding:
     """An anonymous shared file that peers open through /proc: nothing stays behind when its owner dies."""
-    ok = False
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("odc-doctor")
-        try:
-            os.close(os.open(f"/proc/{os.getpid()}/fd/{fd}", os.O_RDWR))
-            ok = True
-        except OSError:
-            ok = False
-        finally:
-            os.close(fd)
-    return _ability("memfd", ok, "shared memory without a name to leak", "needs Linux with /proc")
+    if (fd := nameless_file()) is not None:
+        os.close(fd)
+    advice = "needs Linux with /proc, and no seccomp that refuses it: temporary files take its place"
+    return _ability("memfd", fd is not None, "shared memory without a name to leak", advice)
 
 
 def _locks() -> Finding:

@@ -21,6 +21,7 @@ losses weighed by the whole minibatch (odc_engine.token_mean).
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -33,7 +34,7 @@ from odc_engine.backends.patience import hinting
 from odc_engine.fsdp import afar, agreement, reached_parameters
 from odc_engine.fsdp.communication import Batch, Communication
 from odc_engine.fsdp.graph_breaks import uncompiled
-from odc_engine.fsdp.groups import devices_of, stock_afterwards
+from odc_engine.fsdp.groups import devices_of, groups_of, stock_afterwards
 from odc_engine.fsdp.guards.every import Guards
 from odc_engine.fsdp.loop import Loop
 from odc_engine.fsdp.missing_gradients import pack_zeros, spread
@@ -44,7 +45,7 @@ from odc_engine.fsdp.phase import Phase
 from odc_engine.fsdp.plugs import Gather, Push
 from odc_engine.fsdp.precision import check_precision
 from odc_engine.fsdp.remedies import Remedies
-from odc_engine.fsdp.replicas import Replicas
+from odc_engine.fsdp.replicas import Replicas, agreed_by_all
 from odc_engine.fsdp.retry.halving import halved
 from odc_engine.fsdp.retry.retry import Retry, alone
 from odc_engine.fsdp.scaling import scale
@@ -96,8 +97,11 @@ class OnDemand(Communication):
             raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
         with ExitStack() as opened:
             patience = usual_timeout(model) if timeout is None else timeout
-            self.memory = memory or memory_for(model, patience, devices_of(model))
-            opened.callback(self.memory.close)
+            if memory is None:
+                make = partial(memory_for, model, patience, devices_of(model))
+                self.memory = agreed_by_all(groups_of(model), opened, make)
+            else:
+                self.memory = opened.enter_context(memory)
             self.model, self.rank, self.size = model, self.memory.rank, self.memory.size
             self.meets, self.recorder = meets, recorder or Silence()
             groups = sharded_groups(model) if self.size > 1 else []
@@ -108,6 +112,7 @@ class OnDemand(Communication):
             self.scales = [scale(group, self.size * self.replicas.count, average=average) for group in groups]
             self.units = units_of(groups)
             shapes = [unit.shape for unit in self.units]
+            self.memory.meet(MAIN)  # it names who could not come so far, for whom a collective would wait
             arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
             self._ahead = comes_ahead(far, meets, devices_per_node) and arena.nodes > 1
             how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite, "ahead": self._ahead}

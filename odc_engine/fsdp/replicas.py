@@ -4,17 +4,22 @@ FSDP2 reduces over replicas inside backward, where ranks with unequal microbatch
 gathers and pushes stay inside a replica, and replicas all-reduce their sums in settle(), which synchronizes anyway.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from odc_engine.backends.base import MAIN
-from odc_engine.backends.collectives import watched
+from odc_engine.backends.base import MAIN, Counting, Host
+from odc_engine.backends.collectives import agreed, watched
 from odc_engine.fsdp.groups import Group
 from odc_engine.memory.arenas import host_of
 from odcsim.errors import InputError
+
+Ranks = TypeVar("Ranks", bound=Counting)
 
 
 class Replicas:
@@ -26,7 +31,13 @@ class Replicas:
         self._beside = _same([beside for group in groups if (beside := group.beside) is not None], "tensor parallel")
         self._device = device
         self.count = 1 if self._group is None else self._group.size()
-        self._hosts = {group: host_of(group, timeout) for group in (self._group, self._beside) if group is not None}
+        self._hosts: dict[dist.ProcessGroup, Host] = {}
+        with ExitStack() as opened:
+            for group in (self._group, self._beside):
+                if group is not None:
+                    host = partial(host_of, group, timeout)
+                    self._hosts[group] = agreed_by_all(groups, opened, host)
+            opened.pop_all()
 
     @property
     def speaks(self) -> bool:
@@ -70,10 +81,9 @@ class Replicas:
     def __enter__(self) -> "Replicas":
         return self
 
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None:
-            self.fail(error)
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for host in self._hosts.values():
+            host.__exit__(kind, error, trace)
 
     def fail(self, error: BaseException) -> None:
         """Tell these ranks that this one comes to no other meeting."""
@@ -83,6 +93,21 @@ class Replicas:
     def close(self) -> None:
         for host in self._hosts.values():
             host.close()
+
+
+def agreed_by_all(groups: Sequence[Group], opened: ExitStack, make: Callable[[], Ranks]) -> Ranks:
+    """Return, opened, what is made if it could be made on all ranks of the mesh, be it over some of them: the others
+    would wait for those in the next collective."""
+
+    def attempt() -> Ranks:
+        opened.enter_context(made := make())
+        return made
+
+    reached = [reached for each in groups for reached in (each.devices, each.replicas, each.beside)]
+    meshes = [group for group in dict.fromkeys(reached) if group is not None]
+    for group in meshes if len(meshes) > 1 else ():
+        attempt = partial(agreed, group, attempt)
+    return attempt()
 
 
 def _same(groups: Sequence[dist.ProcessGroup | None], how: str) -> dist.ProcessGroup | None:

@@ -11,8 +11,8 @@ from odc_engine import backends
 from odc_engine.backends import machines
 from odc_engine.backends.backend import Processes
 from odc_engine.backends.base import FarMemory, Host, PeerMemory
+from odc_engine.backends.collectives import agreed
 from odc_engine.backends.network import Network
-from odc_engine.backends.shm.files import agreed
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena
@@ -28,11 +28,10 @@ def memory_for(model: nn.Module, timeout: float, group: dist.ProcessGroup | None
     if across:
         agreed(group, lambda: _refuse_missing(row))
     with ExitStack() as opened:
-        host = host_of(group, timeout)
-        opened.callback(host.close)
+        host = opened.enter_context(host_of(group, timeout))
         memory = row.memory(host, device)
+        assert isinstance(memory, PeerMemory)
         opened.pop_all()
-    assert isinstance(memory, PeerMemory)
     return memory
 
 

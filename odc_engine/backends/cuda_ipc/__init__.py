@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 class _CudaIpc(GpuProcesses):
     def memory(self, host: "Host", device: "torch.device | None" = None) -> "PeerMemory":
+        from odc_engine.backends.collectives import agreed
         from odc_engine.backends.cuda_ipc.memory import CudaMemory
-        from odc_engine.backends.shm.files import agreed
         from odc_engine.backends.shm.memory import SharedMemory
 
         assert isinstance(host, SharedMemory)  # it runs on one machine

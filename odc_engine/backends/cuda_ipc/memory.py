@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.base import MAIN, ROOMS, PeerMemory
+from odc_engine.backends.collectives import agreed
 from odc_engine.backends.cuda_ipc.arenas import provided
 from odc_engine.backends.gpus import check_room, check_sizes
 from odc_engine.backends.links import asked
@@ -29,7 +30,7 @@ class CudaMemory(PeerMemory):
 
     def __init__(self, host: SharedMemory, device: torch.device) -> None:
         self.host, self.rank, self.size, self.timeout = host, host.rank, host.size, host.timeout
-        self.place = WholeGpu(device)
+        self.place = agreed(host.group, lambda: WholeGpu(device))
         self._links = asked(host.group, device)
         self._links.refuse_torn()
         self._arenas: list[Tensor] = []

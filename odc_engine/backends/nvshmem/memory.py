@@ -22,10 +22,10 @@ from torch import Tensor
 
 from odc_engine.backends.aside import Result
 from odc_engine.backends.base import MAIN, FarMemory, Host
+from odc_engine.backends.collectives import agreed
 from odc_engine.backends.gpus import check_sizes
 from odc_engine.backends.links import GpuLinks, asked
 from odc_engine.backends.nvshmem.process import PROCESS, Process, check_devices
-from odc_engine.backends.shm.files import agreed
 from odc_engine.errors import PeerLost
 from odc_engine.places.streams import place_of
 
@@ -99,7 +99,12 @@ class NvshmemMemory(FarMemory):
             self.host.meet(MAIN)  # nobody asks for memory before all have started: who is gone by then is named here
         agreed(self.host.group, lambda: self.library.check_joined(self.rank, self.size))
         self._mine = mine = self._bounded(lambda: self.library.allocate(nbytes), "NVSHMEM's memory")
-        mapped = [mine if d == self.rank else self.library.mapped(mine, d) for d in range(self.size)]
+        with self._noted():
+            self.host.meet(MAIN)  # ... and who got none here
+        every = range(self.size)
+        mapped = agreed(
+            self.host.group, lambda: [mine if d == self.rank else self.library.mapped(mine, d) for d in every]
+        )
         self._near = _run_around(self.rank, [one is not None for one in mapped])
         self._views = [one for d, one in enumerate(mapped) if one is not None and d in self._near]
         told = [self._near] * self.size

@@ -1,28 +1,29 @@
 """Memory that processes of one machine share: one file per rank, without a name, which all of them map.
 
 The file is anonymous (memfd) and peers open it through /proc, so nothing is left behind, whoever dies. Where that does
-not exist, a temporary file takes its place and loses its name once everybody has opened it.
+not exist or is refused, a temporary file takes its place and loses its name once everybody has opened it.
 """
 
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from odc_engine.backends.collectives import agreed, way_out
 from odc_engine.backends.machines import here
-from odc_engine.errors import PeerLost
+from odc_engine.backends.shm.nameless import nameless_file
 from odcsim.errors import InputError
 
-Result = TypeVar("Result")
 WAY_OUT = "use fewer devices, a smaller model, or --accumulate locked"
+TOGETHER = "run all devices as one user, in one container"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,55 +50,37 @@ class _Told:
 def share(group: dist.ProcessGroup | None, nbytes: int, near: Sequence[int] | None = None) -> list[Mapped]:
     """Make this rank's file and map those of all ranks, or of the `near` ones. All ranks call it together; it
     succeeds on all or on none."""
-    fd, path = agreed(group, lambda: _create(nbytes))
-    try:
-        mine = _Told(here(), os.getpid(), fd, path, os.fstat(fd).st_ino, nbytes)
+    with ExitStack() as made, ExitStack() as opened:
+        mine = agreed(group, lambda: _create(nbytes, made))
         told = [mine] * dist.get_world_size(group)
         dist.all_gather_object(told, mine, group=group)
         # The file must live until all have it open.
-        opened = range(len(told)) if near is None else near
+        devices = range(len(told)) if near is None else near
         _check_sizes(mine, told)
-        return agreed(group, lambda: [_open(device, mine, told[device]) for device in opened])
-    finally:
-        os.close(fd)
-        if path:
-            Path(path).unlink()
+        files = agreed(group, lambda: [_open(device, mine, told[device], opened) for device in devices])
+        opened.pop_all()
+        return files
 
 
-def agreed(group: dist.ProcessGroup | None, attempt: Callable[[], Result]) -> Result:
-    """Return the result of an attempt if it succeeded on all ranks. If one fails, none waits for it."""
-    made, problem = [], None
+def _create(nbytes: int, made: ExitStack) -> _Told:
+    """Create a file with its pages reserved. It is closed with `made`, and loses the path that it has if it needs
+    one."""
+    fd, path = nameless_file(), ""
     try:
-        made.append(attempt())
-    except InputError as error:
-        problem = error
-    told = [False] * dist.get_world_size(group)
-    dist.all_gather_object(told, problem is not None, group=group)
-    if problem is not None:
-        raise problem
-    if failed := [device for device, bad in enumerate(told) if bad]:
-        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        raise PeerLost([ranks[device] for device in failed], "failed: its own error says why")
-    return made[0]
-
-
-def _create(nbytes: int) -> tuple[int, str]:
-    """Create a file with its pages reserved. Returns its path, too, if it needs one."""
-    path = ""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("odc")
-    else:
-        fd, path = tempfile.mkstemp(prefix="odc-")
+        if fd is None:
+            fd, path = tempfile.mkstemp(prefix="odc-")
+            made.callback(Path(path).unlink)
+    except OSError as error:
+        fix = way_out(error, "set TMPDIR to a folder that this user may write to")
+        raise InputError(f"no file for shared memory ({error.strerror})", fix=fix) from None
+    made.callback(os.close, fd)
     try:
         os.ftruncate(fd, nbytes)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, nbytes)
     except OSError as error:
-        os.close(fd)
-        if path:
-            Path(path).unlink()
         raise InputError(f"no shared memory for {nbytes / 1e6:.3g} MB ({error.strerror})", fix=WAY_OUT) from None
-    return fd, path
+    return _Told(here(), os.getpid(), fd, path, os.fstat(fd).st_ino, nbytes)
 
 
 def _check_sizes(mine: _Told, told: Sequence[_Told]) -> None:
@@ -110,24 +93,23 @@ def _check_sizes(mine: _Told, told: Sequence[_Told]) -> None:
             )
 
 
-def _open(device: int, mine: _Told, its: _Told) -> Mapped:
+def _open(device: int, mine: _Told, its: _Told, opened: ExitStack) -> Mapped:
     if its.machine != mine.machine:
         raise InputError(f"device {device} is on another machine", fix="share memory on one machine only")
     try:
         # Opened anew also for the own file: locks belong to an open file, not to a process.
         fd = os.open(its.path or f"/proc/{its.pid}/fd/{its.fd}", os.O_RDWR)
     except OSError as error:
-        raise _not_reachable(device, str(error.strerror)) from None
+        raise InputError(
+            f"memory of device {device} cannot be opened ({error.strerror})", fix=way_out(error, TOGETHER)
+        ) from None
+    opened.callback(os.close, fd)
     if os.fstat(fd).st_ino != its.inode:
-        os.close(fd)
-        raise _not_reachable(device, "pids differ")
-    return Mapped(its.pid, fd, mmap.mmap(fd, its.nbytes))
-
-
-def _not_reachable(device: int, why: str) -> InputError:
-    return InputError(
-        f"memory of device {device} cannot be opened ({why})", fix="run all devices as one user, in one container"
-    )
+        raise InputError(f"memory of device {device} cannot be opened (pids differ)", fix=TOGETHER)
+    try:
+        return Mapped(its.pid, fd, mmap.mmap(fd, its.nbytes))
+    except OSError as error:  # of ulimit -v, and of the number of maps
+        raise InputError(f"memory of device {device} cannot be mapped ({error.strerror})", fix=WAY_OUT) from None
 
 
 def bytes_of(mapped: Mapped) -> Tensor:

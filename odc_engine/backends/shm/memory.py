@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from odc_engine.backends.base import Host
+from odc_engine.backends.collectives import agreed
 from odc_engine.backends.patience import LIMIT
-from odc_engine.backends.shm.files import WAY_OUT, Mapped, agreed, bytes_of, share, unmap
+from odc_engine.backends.shm.files import WAY_OUT, Mapped, bytes_of, share, unmap
 from odc_engine.backends.shm.locks import FileLocks
 from odc_engine.backends.shm.peers import Peers
 from odc_engine.errors import PeerLost

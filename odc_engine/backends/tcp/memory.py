@@ -13,10 +13,11 @@ from threading import Lock
 from torch import Tensor
 
 from odc_engine.backends.base import FarMemory
+from odc_engine.backends.collectives import agreed
 from odc_engine.backends.machines import runs
 from odc_engine.backends.network import Network
 from odc_engine.backends.patience import LIMIT
-from odc_engine.backends.shm.files import Mapped, agreed, bytes_of, share, unmap
+from odc_engine.backends.shm.files import Mapped, bytes_of, share, unmap
 from odc_engine.backends.shm.locks import FileLocks
 from odc_engine.backends.shm.memory import check_room
 from odc_engine.backends.tcp.carriers import Asker, serve

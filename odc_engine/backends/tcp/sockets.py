@@ -4,6 +4,7 @@ A port is open while they are made, on one interface, and for whoever brings the
 other through their process group. Afterwards nobody can connect any more.
 """
 
+import errno
 import os
 import secrets
 import selectors
@@ -17,8 +18,8 @@ from weakref import WeakSet
 
 import torch.distributed as dist
 
+from odc_engine.backends.collectives import agreed, way_out
 from odc_engine.backends.patience import Patience
-from odc_engine.backends.shm.files import agreed
 from odc_engine.backends.tcp.address import FIX, own
 from odcsim.errors import InputError
 
@@ -77,7 +78,7 @@ def _listen() -> tuple[socket.socket, _Entrance]:
         family = socket.AF_INET6 if ":" in at else socket.AF_INET
         listener = socket.create_server((at, 0), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise InputError(f"no port at {at} ({error.strerror})", fix=FIX) from None
+        raise InputError(f"no port at {at} ({error.strerror})", fix=way_out(error, FIX)) from None
     return listener, _Entrance(at, listener.getsockname()[1], secrets.token_bytes(32))
 
 
@@ -87,7 +88,7 @@ def _call(device: int, door: _Entrance, rank: int, number: int) -> socket.socket
         made.sendall(_HELLO.pack(door.secret, rank, number))
     except OSError as error:
         problem = f"device {device} cannot be reached at {door.address} ({error.strerror or error})"
-        raise InputError(problem, fix=FIX) from None
+        raise InputError(problem, fix=way_out(error, FIX)) from None
     return _ready(made)
 
 
@@ -133,7 +134,9 @@ class _Callers:
     def _let_in(self) -> None:
         try:
             caller, _ = self._listener.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # it stays at the door
             return  # it has left again
         self._silent.add(caller)
         self._selector.register(caller, selectors.EVENT_READ)

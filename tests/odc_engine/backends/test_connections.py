@@ -1,5 +1,6 @@
 """Connections between devices: made at once by all, open to nobody else, refused by all where one cannot have them."""
 
+import errno
 import os
 import socket
 import threading
@@ -84,6 +85,29 @@ def test_strangers_that_come_again_and_again_are_not_waited_for(monkeypatch, say
     for each in [device, *callers]:
         each.close()
     assert ended == [True]
+
+
+def no_number_for_a_caller(rank):
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 0:
+            patch.setattr(socket.socket, "accept", no_file)
+        try:
+            sockets.connect(None, lambda _: 1)
+        except (InputError, PeerLost) as error:
+            return str(error)
+    return ""
+
+
+def no_file(_listener):
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_limit_of_open_files_is_named_at_once(pools):
+    """The caller stays at the door, so that to look again would find the same."""
+    own, other = pools(2).run(no_number_for_a_caller)
+    assert "Too many open files" in own
+    assert "ulimit -n" in own
+    assert other == "device 0 failed: its own error says why"
 
 
 def one_ends_before_its_child(rank):

@@ -11,8 +11,8 @@ import pytest
 import torch.distributed as dist
 
 from odc_engine.backends.base import MAIN
+from odc_engine.backends.collectives import agreed
 from odc_engine.backends.shm import peers
-from odc_engine.backends.shm.files import agreed
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import PeerLost
 from odcsim.errors import InputError

@@ -360,6 +360,6 @@ def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr(os, "posix_fallocate", no_space)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(InputError, match=r"no shared memory for 4\.19 MB"):
-        files._create(4 << 20)
+    with pytest.raises(InputError, match=r"no shared memory for 4\.19 MB"), contextlib.ExitStack() as made:
+        files._create(4 << 20, made)
     assert not list(tmp_path.iterdir())
