@@ -4,7 +4,8 @@ Locks are byte ranges of an arena's file.
 """
 
 import math
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
 
 import torch.distributed as dist
 from torch import Tensor
@@ -18,7 +19,11 @@ from odc_engine.backends.shm.peers import Peers
 from odc_engine.errors import PeerLost
 from odcsim.errors import InputError
 
-_CACHED = ("active_file", "inactive_file")
+# By the file system of a version of control groups: the limit, what is used, and what of that is cached files.
+_FILES = {
+    "cgroup2": ("max", "current", ("active_file", "inactive_file")),
+    "cgroup": ("limit_in_bytes", "usage_in_bytes", ("total_active_file", "total_inactive_file")),
+}
 
 
 class SharedMemory(FileLocks, Host):
@@ -96,11 +101,35 @@ def _machine_free() -> float:
     return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), math.inf)
 
 
-def _group_free(folder: str = "/sys/fs/cgroup") -> float:
-    """What a container may still take, where it has a limit (cgroup v2). Cached files give way."""
+def _group_free(root: str = "/") -> float:
+    """What the control groups of this process may still take (a container's, a Slurm step's): the least of its own and
+    of all above it, since each limit holds for all below. Cached files give way."""
+    return min((_free(folder, *_FILES[kind]) for kind, folder in _groups(root)), default=math.inf)
+
+
+def _groups(root: str) -> Iterator[tuple[str, Path]]:
+    """The folders of both versions, from where this process is up to the top of what it sees."""
     try:
-        limit, used, parts = (Path(folder, f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+        told, mounts = (Path(root, "proc/self", name).read_text().splitlines() for name in ("cgroup", "mountinfo"))
     except OSError:
-        return math.inf
-    cached = sum(int(line.split()[1]) for line in parts.splitlines() if line.split()[0] in _CACHED)
-    return math.inf if limit.strip() == "max" else float(int(limit) - int(used) + cached)
+        return
+    own = {name: path for line in told for _, names, path in [line.split(":", 2)] for name in names.split(",")}
+    for fields in map(str.split, mounts):
+        kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
+        path = own.get("memory" if kind == "cgroup" else "")
+        if kind not in _FILES or path is None or (kind == "cgroup" and "memory" not in options):
+            continue
+        # The mount shows what lies under fields[3]; a group that is not below is shown as the mount itself.
+        top, shown = Path(root, fields[4].lstrip("/")), PurePosixPath(path)
+        below = shown.is_relative_to(fields[3]) and ".." not in shown.parts
+        folder = top / shown.relative_to(fields[3]) if below else top
+        yield from ((kind, each) for each in (folder, *folder.parents) if each.is_relative_to(top))
+
+
+def _free(folder: Path, limit: str, used: str, cached: Sequence[str]) -> float:
+    try:
+        most, taken, parts = ((folder / f"memory.{name}").read_text() for name in (limit, used, "stat"))
+    except OSError:
+        return math.inf  # a root has no limit
+    gives_way = sum(int(line.split()[1]) for line in parts.splitlines() if line.split()[0] in cached)
+    return math.inf if most.strip() == "max" else float(int(most) - int(taken) + gives_way)

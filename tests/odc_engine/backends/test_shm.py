@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gc
+import math
 import os
 import re
 import signal
@@ -345,15 +346,66 @@ def test_a_gradient_that_outlives_its_arena_keeps_its_memory(pools):
     assert pools(1).run(kept_after_the_end, False) == ["closed"]
 
 
-@pytest.mark.parametrize(
-    ("limit", "free"), [("max\n", float("inf")), ("1000\n", 1000 - 700 + 30 + 5), (None, float("inf"))]
+NEW = ("max", "current", "active_file {}\ninactive_file {}\n")
+OLD = (
+    "limit_in_bytes",
+    "usage_in_bytes",
+    "active_file 9\ninactive_file 9\ntotal_active_file {}\ntotal_inactive_file {}\n",
 )
-def test_a_container_s_limit_counts(tmp_path, limit, free):
-    if limit is not None:
-        (tmp_path / "memory.max").write_text(limit)
-        (tmp_path / "memory.current").write_text("700\n")
-        (tmp_path / "memory.stat").write_text("anon 600\ninactive_file 30\nactive_file 5\nfile 100\n")
+NO_LIMIT = 9223372036854771712  # of version 1
+V2, V1 = (
+    "30 23 0:26 {} /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+    "35 31 0:32 {} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
+)
+HYBRID = (
+    "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n32 31 0:29 / /sys/fs/cgroup/cpu - cgroup cgroup cpu"
+)
+# What /proc tells, the version's files, and of groups: the limit, what is used, and cached files of both kinds.
+GROUPS = {
+    "a container": ("0::/", V2.format("/"), NEW, {"": (1000, 700, 30, 5)}, 335),
+    "without a limit": ("0::/", V2.format("/"), NEW, {"": ("max", 700, 30, 5)}, math.inf),
+    "a step": ("0::/slurm/job/step", V2.format("/"), NEW, {"slurm/job/step": (1000, 700, 0, 0)}, 300),
+    "a job": (
+        "0::/slurm/job/step",
+        V2.format("/"),
+        NEW,
+        {"slurm/job/step": (1000, 100, 0, 0), "slurm/job": (1000, 950, 20, 0), "slurm": ("max", 5000, 0, 0)},
+        70,
+    ),
+    "a job alone": ("0::/slurm/job/step", V2.format("/"), NEW, {"slurm/job": (1000, 950, 20, 0)}, 70),
+    "of a namespace": ("0::/../step", V2.format("/"), NEW, {"": (1000, 900, 0, 0)}, 100),
+    "shown from a container": ("0::/docker/id", V2.format("/docker/id"), NEW, {"": (1000, 800, 0, 0)}, 200),
+    "shown from above": ("0::/docker/id/step", V2.format("/docker"), NEW, {"id/step": (1000, 600, 0, 0)}, 400),
+    "version 1": ("4:memory:/job\n0::/", f"{HYBRID}\n{V1.format('/')}", OLD, {"job": (1000, 700, 30, 5)}, 335),
+    "version 1 above": (
+        "4:cpu,memory:/job/step\n1:cpuset:/else\n0::/x",
+        f"{V1.format('/')}\n{HYBRID}",
+        OLD,
+        {"job/step": (NO_LIMIT, 700, 0, 0), "job": (1000, 999, 0, 0), "": (NO_LIMIT, 5000, 0, 0)},
+        1,
+    ),
+    "version 1 of docker": ("4:memory:/docker/id", V1.format("/docker/id"), OLD, {"": (1000, 300, 0, 0)}, 700),
+    "no groups": ("", "22 1 8:1 / / rw - ext4 /dev/root rw", NEW, {}, math.inf),
+}
+
+
+@pytest.mark.parametrize("where", GROUPS)
+def test_the_least_limit_of_a_process_s_groups_counts(tmp_path, where):
+    told, mounts, (limit, used, stat), groups, free = GROUPS[where]
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(told)
+    (tmp_path / "proc/self/mountinfo").write_text(mounts + "\n")
+    for name, (most, taken, *cached) in groups.items():
+        folder = tmp_path / ("sys/fs/cgroup" if stat is NEW[2] else "sys/fs/cgroup/memory") / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"memory.{limit}").write_text(f"{most}\n")
+        (folder / f"memory.{used}").write_text(f"{taken}\n")
+        (folder / "memory.stat").write_text("anon 600\nfile 100\n" + stat.format(*cached))
     assert shm._group_free(str(tmp_path)) == free
+
+
+def test_without_proc_no_limit_is_known(tmp_path):
+    assert shm._group_free(str(tmp_path)) == math.inf
 
 
 def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What one rank alone is refused while OnDemand is made: its error says what in one line, the others name it, and no rank
+"""What one rank alone is refused while OnDemand is made: its error says what in one line, the others name it, and none
 waits."""
 
 import errno
