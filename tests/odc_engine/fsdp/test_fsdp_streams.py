@@ -11,6 +11,9 @@ import work
 from fsdp_streams import on_streams
 from work import Case
 
+from odc_engine.errors import BadGradient, PeerLost
+from odc_engine.memory.finite import Checks
+
 LAYERS = 6
 DEEP = Case((1, 1), model=partial(nets.Net, layers=LAYERS))
 
@@ -57,6 +60,47 @@ def test_forward_gathers_are_two_layers_ahead_of_compute(pools, case):
     for found in pools(2).run(gathers, case):
         layers = [(unit, after) for unit, after in found if unit > 0]
         assert layers == [(k, max(0, k - 3)) for k in range(1, LAYERS + 1)]
+
+
+def pushed(rank, case, worth):
+    """What a minibatch comes to whose gradients say that they are on a GPU; `worth` is in one of device 1."""
+    usual, seen = Checks.check, []
+
+    def check(self, gradients, unit, device, microbatches):
+        gradients = gradients.clone()
+        if rank == 1 and (unit, list(microbatches)) == ("layers.2", [1]):
+            gradients[-2:] = worth
+        seen.append(unit)
+        usual(self, gradients.as_subclass(OnGpu), unit, device, microbatches)
+
+    with on_streams(), pytest.MonkeyPatch.context() as patch, work.device(case) as (model, comm):
+        patch.setattr(Checks, "check", check)
+        for m in range(case.counts[rank]):
+            case.loss(model, rank, m).backward()  # nothing is read here
+        pushes = len(seen)
+        try:
+            comm.settle()
+        except (BadGradient, PeerLost) as error:
+            comm.memory.fail(error)
+            return pushes, f"{type(error).__name__}: {error}"
+        dist.barrier()
+        return pushes, ""
+
+
+class OnGpu(torch.Tensor):
+    is_cuda = True
+
+
+@pytest.mark.parametrize("worth", [float("nan"), float("inf"), -float("inf")])
+def test_a_gradient_that_is_not_finite_is_named_when_a_gpu_s_pushes_end(pools, worth):
+    (_, other), (pushes, own) = pools(2).run(pushed, DEEP.but(counts=(1, 3)), worth)
+    assert pushes == 3 * (LAYERS + 1)
+    assert own.startswith("BadGradient: a gradient of layers.2 is not finite (device 1, microbatch 1)")
+    assert other.startswith("PeerLost: device 1 failed")
+
+
+def test_a_finite_one_is_not_however_large(pools):
+    assert [told for _, told in pools(2).run(pushed, DEEP.but(counts=(1, 3)), 3e38)] == ["", ""]
 
 
 def trained(rank, case):
