@@ -8,7 +8,7 @@ APART := -n 2 --dist loadfile
 LAWS := tests/odcsim tests/house
 SLOW := tests/odcsim tests/docs
 
-.PHONY: demo test slow break trainers site browser pictures oldest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage clean
+.PHONY: demo test slow break trainers site browser pictures oldest newest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -60,6 +60,12 @@ oldest: .venv-oldest/dev
 	.venv-oldest/bin/python -m pip --disable-pip-version-check install -q -c constraints-oldest.txt -e '.[dev]'
 	@touch $@
 
+# ... and with the newest, whatever versions of all others it takes. Not in CI: some 5 GB, and others release when they do.
+newest:
+	$(PYTHON) -m venv .venv-newest
+	PIP_CONFIG_FILE=/dev/null .venv-newest/bin/python -m pip --disable-pip-version-check install -q -U torch -e '.[dev]'
+	.venv-newest/bin/pytest $(OLDEST)
+
 bench: .venv/dev
 	$(BIN)/pytest tests/benchmarks --benchmark-only -m ""
 
@@ -98,7 +104,7 @@ uneven: .venv/core
 	$(BIN)/python docs/studies/uneven.py
 
 clean:
-	rm -rf .venv .venv-oldest .venv-trainers
+	rm -rf .venv .venv-oldest .venv-newest .venv-trainers
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

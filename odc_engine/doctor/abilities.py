@@ -19,16 +19,9 @@ from odc_engine.doctor.environment import Facts
 from odc_engine.doctor.finding import Finding
 from odc_engine.errors import FOR_ENGINE, FOR_GPUS
 from odc_engine.places import mps
+from odcsim.errors import InputError
 
 PACKAGES = ("odcsim", "numpy", "torch", "triton", "nvshmem4py-cu13", "nvidia-nvshmem-cu13", "transformers")
-
-# FSDP2's public hooks that on-demand communication plugs into.
-HOOKS = (
-    "set_custom_all_gather",
-    "set_custom_reduce_scatter",
-    "set_force_sum_reduction_for_comms",
-    "set_gradient_divide_factor",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +178,18 @@ def _pidfd() -> Finding:
 
 
 def _hooks() -> Finding:
+    """What the engine uses of FSDP2, tried as where OnDemand is made."""
     try:
-        from torch.distributed.fsdp import FSDPModule
+        import torch  # noqa: F401 - what is loaded already may outlive it
+
+        from odc_engine.fsdp.groups import try_alone
     except ImportError:
         return _ability("FSDP2 hooks", False, "torch is not installed", FOR_ENGINE)
-    missing = [hook for hook in HOOKS if not hasattr(FSDPModule, hook)]
-    found = f"lacks {', '.join(missing)}" if missing else "all public setters that on-demand needs"
-    return _ability("FSDP2 hooks", not missing, found, "needs torch >= 2.11")
+    try:
+        try_alone()
+    except InputError as error:
+        return _ability("FSDP2 hooks", False, error.problem, error.fix)
+    return _ability("FSDP2 hooks", True, "all names that on-demand needs", "")
 
 
 def _gpus() -> int:
@@ -244,6 +242,8 @@ def _nvshmem() -> Finding:
         from odc_engine.backends.nvshmem import library as nvshmem_library
 
         versions = nvshmem_library.versions()
+    except InputError as error:
+        return _ability(name, False, error.problem, error.fix)
     except Exception as error:  # whatever its search for libraries raises
         return _ability(name, False, f"is not complete ({type(error).__name__})", advice)
     found = f"host library {versions.host}, bitcode {versions.bitcode or 'of no wheel'}, nvshmem4py {versions.python}"

@@ -1,24 +1,25 @@
 """Access FSDP2's parameter groups: what it gathers and reduces as one, in which order and padding.
 
-FSDP2 has no public list of them. This is the only file that reads its private names; an unknown version of torch is
-refused.
+FSDP2 has no public list of them. This is the only file that reads its private names. All that is read anywhere is tried
+when groups are looked for, so that a version of torch that lacks one is refused before anything is changed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from odc_engine.errors import FOR_TORCH
 from odcsim.errors import InputError
 
-Result = TypeVar("Result")
 REGISTERING = "set_symm_mem_for_comm"
 # Settings of a group's communication that OnDemand changes, and restores at the end.
 SETTINGS = (
@@ -29,6 +30,26 @@ SETTINGS = (
     "gradient_divide_factor",
     "reduce_scatter_unused_params",
 )
+# FSDP2's public hooks that on-demand communication plugs into.
+HOOKS = (
+    "set_custom_all_gather",
+    "set_custom_reduce_scatter",
+    "set_force_sum_reduction_for_comms",
+    "set_gradient_divide_factor",
+)
+# Private names of its objects, by what has them here: a test holds these to what this file reads.
+STATE = ("_modules", "_auto_reshard_after_forward", "_is_root")
+GROUP = (
+    *("fsdp_params", "mesh_info", "mp_policy", "offload_policy", "_training_state", "reduce_grads", "all_reduce_grads"),
+    *("_partial_reduce_output", "_all_gather_result", "_reshard_after_forward", "reshard_after_backward"),
+    *("is_unsharded", "unshard", "wait_for_unshard", "post_backward", "_all_gather_comm", "_reduce_scatter_comm"),
+)
+MESH = ("mesh", "shard_process_group", "replicate_mesh_dim")
+PARAMETER = ("sharded_param", "_module_info", "padded_sharded_param_size", "unsharded_accumulated_grad")
+PARAMETER_LATER = ("param_dtype", "_unsharded_param")  # declared in the class, and set at the first use
+PLACES = ("module", "param_name", "shared_modules", "shared_param_names")
+# ... and those that torch before 2.13 needs to start anew.
+STATE_BEFORE, GROUP_BEFORE = ("_training_state", "_state_ctx"), ("_post_forward_indices", "comm_ctx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +129,9 @@ class Group:
     @property
     def replicas(self) -> dist.ProcessGroup | None:
         """Process group of the ranks that hold the same shard (HSDP)."""
-        return cast("dist.ProcessGroup | None", getattr(self.own.mesh_info, "replicate_process_group", None))
+        info = self.own.mesh_info
+        replicated = info.replicate_mesh_dim is not None
+        return cast("dist.ProcessGroup | None", info.replicate_process_group if replicated else None)
 
     @property
     def precision(self) -> MixedPrecisionPolicy:
@@ -150,7 +173,7 @@ class Group:
     @property
     def ahead(self) -> bool:
         """Whether a prefetched gather has not been used yet."""
-        return _known(lambda: self.own._all_gather_result) is not None
+        return self.own._all_gather_result is not None
 
     @property
     def fsdp(self) -> FSDPModule:
@@ -169,7 +192,7 @@ class Group:
 
     def reshards_after_forward(self, *, root: bool) -> bool:
         """Whether backward gathers it again. FSDP2 keeps the root whole unless told otherwise."""
-        left_to_it = getattr(self.fsdp._get_fsdp_state(), "_auto_reshard_after_forward", False)
+        left_to_it = self.fsdp._get_fsdp_state()._auto_reshard_after_forward
         return bool(self.own._reshard_after_forward) and not (root and left_to_it)
 
     @property
@@ -232,8 +255,27 @@ class Group:
 
 
 def groups_of(model: nn.Module) -> list[Group]:
-    """Return the groups of a model on which `fully_shard` has been called, in the order of its modules."""
-    return _known(lambda: list(_groups(model)))
+    """Return the groups of a model on which `fully_shard` has been called, in the order of its modules. Raises
+    InputError if this torch lacks something that the engine uses of FSDP2."""
+    try:
+        return list(_groups(model))
+    except AttributeError as error:
+        raise InputError(
+            f"torch {torch.__version__} has another FSDP2 than the engine knows ({error})", fix=FOR_TORCH
+        ) from error
+
+
+def try_alone() -> None:
+    """Do the same with a model of this process alone, if it has no other processes yet."""
+    if dist.is_initialized():
+        return
+
+    dist.init_process_group("fake", store=cast(Any, dist).HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+        groups_of(cast(nn.Module, fully_shard(nn.Linear(1, 1, device="cpu"), mesh=mesh)))
+    finally:
+        dist.destroy_process_group()
 
 
 def devices_of(model: nn.Module) -> dist.ProcessGroup | None:
@@ -265,7 +307,28 @@ def _groups(model: nn.Module) -> Iterator[Group]:
                 f"unit {title} has parameters on {len(every)} meshes", fix="give fully_shard one mesh for all of them"
             )
         for own in every:
+            _try_names(module, state, own)
             yield Group(title, tuple(state._modules), tuple(_managed(own, names)), own)
+
+
+def _try_names(module: nn.Module, state: Any, own: Any) -> None:
+    """Raise AttributeError if a name is missing that is read or replaced here, now or later."""
+    before = not hasattr(module, "reset_iter_state")
+    tried = [(FSDPModule, HOOKS), (state, STATE), (own, GROUP), (own.mesh_info, MESH)]
+    tried += [(state, STATE_BEFORE), (own, GROUP_BEFORE)] if before else []
+    tried += [(own.mesh_info, ("replicate_process_group",))] if own.mesh_info.replicate_mesh_dim is not None else []
+    for parameter in own.fsdp_params:
+        tried += [
+            (parameter, PARAMETER),
+            (parameter._module_info, PLACES),
+            (parameter.sharded_param, ("_local_tensor",)),
+        ]
+        declared = type(parameter).__annotations__
+        tried.append((parameter, tuple(name for name in PARAMETER_LATER if name not in declared)))
+    tried += [(torch._C, ("_current_graph_task_id",)), (cast(Any, Variable)._execution_engine, ("queue_callback",))]
+    for has, names in tried:
+        for name in names:
+            getattr(has, name)
 
 
 def _own_groups(state: Any) -> list[Any]:
@@ -281,19 +344,10 @@ def _managed(own: Any, names: dict[nn.Module, str]) -> Iterator[Managed]:
         yield Managed(f"{names.get(at.module, '?')}.{at.param_name}".lstrip("."), parameter)
 
 
-def _known(read: Callable[[], Result]) -> Result:
-    try:
-        return read()
-    except AttributeError as error:
-        raise InputError(
-            f"the FSDP2 of this torch is not understood ({error})", fix="see 'odc_engine doctor' for versions"
-        ) from error
-
-
 @contextmanager
 def stock_afterwards(groups: Sequence[Group]) -> Iterator[None]:
     """Restore FSDP2's stock communication on exit, also after an exception."""
-    before = [_known(group.settings) for group in groups]
+    before = [group.settings() for group in groups]
     try:
         yield
     finally:

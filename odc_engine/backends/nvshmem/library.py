@@ -50,8 +50,31 @@ def versions() -> Versions:
     import nvshmem.core
 
     found = nvshmem.core.get_version()
-    path = str(nvshmem.core.find_device_bitcode_library())
+    path = str(bitcode_in(Path(host_library()._name).parent, _architecture()))
     return Versions(found.nvshmem4py_version, found.libnvshmem_version, _wheel_of(path), path)
+
+
+def bitcode_in(folder: Path, own: int) -> Path:
+    """The device library that a GPU of this architecture runs, any where there is no GPU (0). From NVSHMEM 3.7 on there
+    are files by architecture alone, and not for every one: a GPU runs what is for one before it."""
+    each = {int(path.stem.rpartition("_")[2]): path for path in folder.glob("libnvshmem_device_sm_*[0-9].bc")}
+    for path in (each.get(own), folder / "libnvshmem_device.bc"):
+        if path is not None and path.exists():
+            return path
+    able = [architecture for architecture in each if architecture <= own or not own]
+    if not able:
+        has = f"only for {', '.join(f'sm_{one}' for one in sorted(each))}" if each else f"nothing in {folder}"
+        raise InputError(
+            f"NVSHMEM has no device library{f' for sm_{own}' if own else ''} ({has})",
+            fix="use --backend nvshmem, which needs none",
+        )
+    return each[max(able)]
+
+
+def _architecture() -> int:
+    """Of the present GPU, 0 without one."""
+    major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+    return 10 * major + minor
 
 
 def _wheel_of(path: str) -> str:
