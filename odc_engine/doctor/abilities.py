@@ -186,10 +186,10 @@ def _hooks() -> Finding:
     except ImportError:
         return _ability("FSDP2 hooks", False, "torch is not installed", FOR_ENGINE)
     try:
-        try_alone()
+        found = "all names that on-demand needs" if try_alone() else "not tried inside a run"
     except InputError as error:
         return _ability("FSDP2 hooks", False, error.problem, error.fix)
-    return _ability("FSDP2 hooks", True, "all names that on-demand needs", "")
+    return _ability("FSDP2 hooks", True, found, "")
 
 
 def _gpus() -> int:

@@ -265,10 +265,10 @@ def groups_of(model: nn.Module) -> list[Group]:
         ) from error
 
 
-def try_alone() -> None:
-    """Do the same with a model of this process alone, if it has no other processes yet."""
+def try_alone() -> bool:
+    """Do the same with a model of this process alone. Returns whether it could: not inside a run."""
     if dist.is_initialized():
-        return
+        return False
 
     dist.init_process_group("fake", store=cast(Any, dist).HashStore(), rank=0, world_size=1)
     try:
@@ -276,6 +276,7 @@ def try_alone() -> None:
         groups_of(cast(nn.Module, fully_shard(nn.Linear(1, 1, device="cpu"), mesh=mesh)))
     finally:
         dist.destroy_process_group()
+    return True
 
 
 def devices_of(model: nn.Module) -> dist.ProcessGroup | None:

@@ -12,13 +12,16 @@ from pathlib import Path
 import nets
 import pytest
 import work
-from test_replicas import sharded as hybrid
+from fake_nvshmem import FakeNvshmem
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from work import Case
 
 from odc_engine import OnDemand
 from odc_engine.backends import machines
 from odc_engine.backends.shm import files, peers
 from odc_engine.doctor import abilities
+from odc_engine.doctor.probes.ranks import on_ranks
 from odc_engine.fsdp import on_demand
 from odc_engine.memory import arenas
 
@@ -140,7 +143,8 @@ def test_nor_does_any_other_of_a_hybrid_mesh(pools, fault, tmp_path):
 
 
 def hybrid_mesh():
-    return hybrid(Case((1,)).fresh())
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    return fully_shard(Case((1,)).fresh(), mesh=mesh)
 
 
 def refused_memfd(rank, folder):
@@ -167,3 +171,23 @@ def test_where_memfd_is_refused_a_temporary_file_takes_its_place(pools, tmp_path
     assert [held for _, held, *_ in found] == [2, 2]  # a page and an arena
     assert [(ok, "temporary files" in says) for *_, ok, says in found] == [(True, False), (False, True)]
     assert not list(tmp_path.iterdir())
+
+
+def tried_over_nvshmem(rank, step):
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            patch.setattr(FakeNvshmem, step, broken)
+        try:
+            work.communication(Case((1, 1), backend="nvshmem", machines=(1, 1), accumulate="slots"), sharded())
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["start", "allocate", "mapped"])
+def test_nor_does_any_over_nvshmem(step):
+    """Not in a pool: what has started NVSHMEM once has it for good."""
+    other, own = on_ranks(tried_over_nvshmem, 2, 200.0, step)
+    assert own == "ValueError: something else"
+    assert other == "PeerLost: device 1 failed: its own error says why"
