@@ -68,8 +68,11 @@ class UnfinishedPasses(Guard):
 
 
 class SecondDerivatives(Guard):
+    """Ask where autograd calls FSDP2's hook before backward: a recomputation of activations enables gradients, too."""
+
     def before_backward(self, unit: Unit) -> Refusals:
-        if in_backward() and torch.is_grad_enabled() and unit.group.reshards_after_backward:
+        by_autograd = in_backward() and unit.group.phase == "PRE_BACKWARD"
+        if by_autograd and torch.is_grad_enabled() and unit.group.reshards_after_backward:
             problem = f"create_graph=True needs weights of {unit.name}, which FSDP2 frees in backward"
             fix = "fully_shard(reshard_after_forward=False) and set_reshard_after_backward(False)"
             yield InputError(problem, fix=fix)

@@ -6,7 +6,8 @@ import torch
 from nets import Net, loss, tokens_of
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from users import User
+from torch.utils.checkpoint import checkpoint
+from users import User, by_layers
 
 from habits import habit
 from habits.settings import keep_whole
@@ -275,6 +276,24 @@ def gradient_penalty(user: User) -> None:
 def gradient_penalty_kept_whole(user: User) -> None:
     """the same where `fully_shard(reshard_after_forward=False)` and `set_reshard_after_backward(False)` keep weights"""
     _penalized(user)
+    _penalized(user)
+
+
+class RecomputedFromInputs(FromInputs):
+    def forward(self, x: Tensor, turn: int) -> Tensor:  # noqa: ARG002
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return self.head(x)
+
+
+def keep_root_whole(model: nn.Module) -> None:
+    by_layers(model)
+    model.set_reshard_after_backward(False, recurse=False)
+
+
+@habit(model=RecomputedFromInputs, wrap=keep_root_whole)
+def gradient_penalty_recomputed(user: User) -> None:
+    """the same under activation checkpointing, where the root alone keeps its weights"""
     _penalized(user)
 
 

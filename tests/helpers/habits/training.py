@@ -6,8 +6,9 @@ import nets
 import torch
 from nets import Dropping, Net
 from torch import nn
+from torch.distributed import _composable as composable
 from torch.distributed.fsdp import fully_shard
-from users import User
+from users import User, by_layers
 
 from habits import habit
 from habits.attached import attached
@@ -130,6 +131,67 @@ def recomputed_reentrant(user: User) -> None:
     """reentrant activation checkpointing"""
     user.minibatch()
     user.minibatch()
+
+
+def _one_backward(user: User) -> None:
+    """Of all microbatches."""
+    user.number += 1
+    sum(user.loss(rank, m) for rank in user.ranks for m in range(user.habit.counts[rank])).backward()
+
+
+def _nested(model: nn.Module) -> None:
+    for layer in model.layers:
+        fully_shard(layer.up)
+        fully_shard(layer)
+    fully_shard(model)
+
+
+def _checkpointed(model: nn.Module) -> None:
+    for layer in model.layers:
+        composable.checkpoint(layer)
+    by_layers(model)
+
+
+@habit(counts=(2, 3), model=partial(Net, around="plain"))
+def recomputed_together(user: User) -> None:
+    """activation checkpointing around layers, several forward passes before one backward pass"""
+    for _ in range(2):
+        _one_backward(user)
+        user.finish()
+
+
+@habit(counts=(3, 2), model=partial(Net, recompute="plain"), wrap=_nested)
+def recomputed_nested(user: User) -> None:
+    """the same inside layers, of which parts are units of their own, and with an optimizer attached"""
+    attached(user)
+    for _ in range(2):
+        _one_backward(user)
+        user.clip()
+        user.step()
+        user.zero()
+
+
+@habit(wrap=_checkpointed)
+def recomputed_by_hooks(user: User) -> None:
+    """the same by hooks of `torch.distributed._composable.checkpoint`"""
+    for _ in range(2):
+        _one_backward(user)
+        user.finish()
+
+
+@habit(counts=(2, 2), model=partial(Net, around="plain"))
+def recomputed_together_then_apart(user: User) -> None:
+    """the same, and microbatches with a backward pass each in the next minibatch"""
+    for step in (_one_backward, User.backward, _one_backward):
+        step(user)
+        user.finish()
+
+
+@habit(counts=(2, 2), model=partial(Net, around="reentrant"))
+def recomputed_reentrant_together(user: User) -> None:
+    """reentrant activation checkpointing, two forward passes before one backward pass: wrong under stock FSDP2"""
+    _one_backward(user)
+    user.finish()
 
 
 @habit(model=Dropping)
