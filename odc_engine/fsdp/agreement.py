@@ -11,15 +11,20 @@ from torch import Tensor
 from odcsim.errors import InputError
 
 SIZE = 512  # bytes of a device's word
-SETTLES, DROPS, REFUSES, LOOKS = range(1, 5)
-_CAME = {SETTLES: "called settle()", DROPS: "called publish()", LOOKS: "looked at gradients"}
+SETTLES, DROPS, REFUSES, LOOKS, CLEARS = range(1, 6)
+_CAME = {
+    SETTLES: "called settle()",
+    DROPS: "called publish()",
+    LOOKS: "looked at gradients",
+    CLEARS: "called zero_grad()",
+}
 
 
-def word(comes_for: int, refusal: InputError | None = None, *, steps: int = 0) -> Tensor:
+def word(comes_for: int, refusal: InputError | None = None, *, steps: int = 0, pushed: bool = False) -> Tensor:
     """Encode what a rank says: one byte for the reason, and the message of its refusal. `steps`: optimizer steps
-    since weights were published, which all ranks must have taken or none."""
+    since weights were published, which all ranks must have taken or none. `pushed`: it has pushed gradients."""
     if refusal is None:
-        return _bytes(comes_for, bytes([min(steps, 255)]))
+        return _bytes(comes_for, bytes([min(steps, 255), pushed]))
     parts = b"\0".join(text.encode() for text in (refusal.problem, refusal.fix))
     return _bytes(REFUSES, parts)
 
@@ -42,6 +47,10 @@ def agree(words: Tensor, way_out: str) -> None:
         if first == REFUSES:
             raise _told(device, bytes(words[device, 1:SIZE].tolist()))
     raise _disagreement(came, way_out)
+
+
+def any_pushed(words: Tensor) -> bool:
+    return bool(words[:, 2].any())
 
 
 def _agree_on_steps(steps: Sequence[int]) -> None:

@@ -1,8 +1,9 @@
 """Remember a model's parameters: load_state_dict(assign=True) replaces them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
+from torch.optim.optimizer import Optimizer
 
 from odc_engine.fsdp.units import Unit
 
@@ -17,8 +18,8 @@ class KnownParameters:
         self._sharded: dict[int, Tensor] = {id(piece.parameter): piece.parameter for piece in pieces}
         self._whole = {id(piece.managed.whole) for piece in pieces}
 
-    def has_any(self, parameters: Iterable[Tensor]) -> bool:
-        return any(id(each) in self._sharded for each in parameters)
+    def any_in(self, optimizer: Optimizer) -> bool:
+        return any(id(each) in self._sharded for group in optimizer.param_groups for each in group["params"])
 
     def has_whole(self, parameter: Tensor) -> bool:
         """Whether FSDP2 shows this tensor while a unit is whole."""

@@ -15,15 +15,15 @@ from odcsim.errors import InputError
 class Loop:
     """`published`: the shard of a unit that peers read from this rank. `minibatch`: the current one, replaced rather
     than cleared. `why`: reason for which all ranks have to drop it. `look`: called when somebody reads a gradient
-    while an optimizer is attached; it settles. `remedies`: fixes named in error messages, for this kind of loop.
-    `way_out`: fix for gradients that are not finite."""
+    while an optimizer is attached; it settles, and returns False if no rank has gradients. `remedies`: fixes named in
+    error messages, for this kind of loop. `way_out`: fix for gradients that are not finite."""
 
     def __init__(
         self, model: nn.Module, units: Sequence[Unit], published: Callable[[Unit], Tensor], way_out: str = ""
     ) -> None:
         self.model, self.units, self.published, self._way_out = model, units, published, way_out
         self.remedies = BY_HAND
-        self.look: Callable[[], None] | None = None
+        self.look: Callable[[], bool] | None = None
         self.phase = Phase.SETTLED
         self.why: InputError | None = None
         self.minibatch = Minibatch(units, self, way_out)
@@ -45,7 +45,7 @@ class Loop:
         if self.phase is Phase.LOST and self.why is not None:
             raise self.why
 
-    def attach(self, look: Callable[[], None]) -> None:
+    def attach(self, look: Callable[[], bool]) -> None:
         """Settle from now on when somebody reads a gradient, by `look`."""
         self.look, self.remedies = look, ATTACHED
 

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer
 
 from odc_engine.fsdp.given_pushes import GivenPushes
 from odc_engine.fsdp.groups import after_backward, in_backward
@@ -21,22 +20,24 @@ class Minibatch:
     """Other parts read it and report events to it; only its own methods change it.
 
     `deferred`: gradients of earlier passes were accumulated without a push. `given_up`: why it cannot be settled any
-    more. `looked`: settled because somebody read a gradient. `unlike`: on a GPU, flags for shards that differ from what
-    was published, read later. `watches`: calls that end with it.
+    more. `cleared`: zero_grad() has cleared all its gradients, and the next synchronization drops what was pushed.
+    `turns`: attached optimizers that have stepped, or whose gradients were cleared instead. `looked`: settled because
+    somebody read a gradient. `unlike`: on a GPU, flags for shards that differ from what was published, read later.
+    `watches`: calls that end with it.
     """
 
     def __init__(self, units: Sequence[Unit], reader: Reader, way_out: str) -> None:
-        self._units = units
+        self._units, self._reader = units, reader
         self.versions, self.parameters = WeightVersions(units), KnownParameters(units)
         self.reached, self.pending = ReachedParameters(units), PendingGradients(units, reader)
         self.given = GivenPushes(len(units), way_out)
         self.forwarded: set[int] = set()
         self.pushes = 0  # those that retry() mutes, too
         self._pushes_before: int | None = None  # when the backward pass began that has not ended
-        self.deferred, self.looked = False, False
+        self.deferred, self.cleared, self.looked = False, False, False
         self.given_up: InputError | None = None
         self.unlike: list[tuple[Tensor, Unit]] = []
-        self.stepped: set[int] = set()  # attached optimizers
+        self.turns: set[int] = set()
         self.watches = ExitStack()
 
     # Forward and backward passes.
@@ -80,9 +81,28 @@ class Minibatch:
 
     def push(self, unit: Unit, *, attached: bool) -> None:
         if attached and not self.pushes:
-            self.pending.lay_all()
+            self.pending.lay_all(over=True)
         self.pushes += 1
-        self.pending.lay(unit)
+        self.pending.lay(unit, over=attached)
+
+    @property
+    def pushed(self) -> bool:
+        """Whether it has gradients, cleared ones not counted."""
+        return self.pushes > 0 and not self.cleared
+
+    def note_cleared(self) -> None:
+        """Note if zero_grad() has cleared all gradients of an attached loop since a push."""
+        if self.pushed and self._reader.look is not None and self.pending.all_cleared():
+            self.cleared = True
+            self.pending.release()
+            self.pending = PendingGradients(self._units, self._reader)
+
+    def drop(self) -> None:
+        """Forget what was pushed before zero_grad(). Forward passes may still have their backward, or be in it."""
+        self.cleared, self.given_up, self.given.torn = False, None, False
+        self.pushes = 0
+        self._pushes_before = None if self._pushes_before is None else 0
+        self.reached.lose_pushed()
 
     def suspect(self, unit: Unit, unlike: Tensor) -> None:
         self.unlike.append((unlike, unit))
@@ -95,10 +115,6 @@ class Minibatch:
     def look(self) -> None:
         self.looked = True
 
-    def step(self, optimizer: Optimizer) -> None:
-        """Note a step of an attached optimizer."""
-        self.stepped.add(id(optimizer))
-
     def end(self) -> None:
         for unit in self._units:
             for piece in unit.trainable:
@@ -109,4 +125,4 @@ class Minibatch:
     def close(self) -> None:
         """Mark gradients that never arrived, so that nobody takes them for others."""
         self.watches.close()
-        self.pending.close(pushed=self.pushes > 0)
+        self.pending.close(pushed=self.pushed)

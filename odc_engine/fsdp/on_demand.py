@@ -21,6 +21,9 @@ losses weighed by the whole minibatch (odc_engine.token_mean).
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -221,12 +224,16 @@ class OnDemand(Communication):
 
     def _settle(self, by_a_look: bool) -> None:
         arena, minibatch = self.arena, self._loop.minibatch
+        self._drop_cleared()
         problem = self._loop.why or next(self._guards.say(lambda guard: guard.before_settle()), None)
         if problem is None:
             self._loop.mend()
         comes_for = agreement.LOOKS if by_a_look else agreement.SETTLES
-        word = agreement.word(comes_for, problem, steps=minibatch.versions.steps)
-        flags = self._agree(word, minibatch.reached.flags())
+        word = agreement.word(comes_for, problem, steps=minibatch.versions.steps, pushed=minibatch.pushes > 0)
+        words, flags = self._agree(word, minibatch.reached.flags())
+        if by_a_look and not agreement.any_pushed(words):
+            arena.meet()  # all ranks have read it, before anyone writes the next word
+            return
         self._loop.enter(Phase.SETTLED)
         with self.recorder.span("meeting"):
             arena.offer_sums()
@@ -239,23 +246,35 @@ class OnDemand(Communication):
             unit.fsdp.reshard()  # else a rank that only evaluated shows whole parameters, without gradients
         minibatch.pending.arrive()
 
-    def _agree(self, word: Tensor, flags: Tensor) -> Tensor:
+    def _drop_cleared(self) -> None:
+        """Drop what zero_grad() has cleared inside a minibatch, on all ranks, before other gradients come."""
+        minibatch = self._loop.minibatch
+        minibatch.note_cleared()  # by zero_grad() of the model
+        if minibatch.cleared and self._loop.phase is Phase.OPEN:
+            self._agree(agreement.word(agreement.CLEARS), NO_FLAGS)
+            for unit in self.units:
+                self.arena.clear(unit.index)
+            self.arena.meet()  # nobody adds to a sum that its owner has not cleared
+            minibatch.drop()
+
+    def _agree(self, word: Tensor, flags: Tensor) -> tuple[Tensor, Tensor]:
         """Meet once all that this rank has pushed has arrived. If ranks come for different reasons, all raise the same
-        and are still in step. Returns the flags of all ranks."""
+        and are still in step. Returns the words of all ranks, those of replicas too, and the flags of all."""
         self._transfers.finish_pushes(self._loop.minibatch.given)
         mine = torch.cat([word, flags])
         self.arena.notes(self.rank, len(mine)).copy_(mine)
         with self.recorder.span("meeting"), hinting(self._loop.remedies.collective):
             self.arena.meet()
         every = self.arena.every_note(len(mine))
+        words = self.replicas.every(every[:, : agreement.SIZE])
         try:
-            agreement.agree(self.replicas.every(every[:, : agreement.SIZE]), self._loop.remedies.together)
+            agreement.agree(words, self._loop.remedies.together)
         except InputError as error:
             why = self._loop.why or error  # settle() again raises the same
             self._loop.enter(Phase.BROKEN, why)
             self.arena.meet()  # all ranks have read it, before anyone writes the next word
             raise why from None
-        return every[:, agreement.SIZE :]
+        return words, every[:, agreement.SIZE :]
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
@@ -343,6 +362,8 @@ class OnDemand(Communication):
 
     def push(self, unit: Unit, gradients: Tensor) -> None:
         self._guards.ask(lambda guard: guard.before_push(unit))
+        with self._in_step():
+            self._drop_cleared()
         minibatch = self._loop.minibatch
         gradients = spread(unit, gradients, minibatch.reached.collect(unit.index), self.size)
         minibatch.push(unit, attached=self._loop.look is not None)

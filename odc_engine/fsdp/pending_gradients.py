@@ -28,8 +28,8 @@ class Reader(Protocol):
     def remedies(self) -> Remedies: ...
 
     @property
-    def look(self) -> Callable[[], None] | None:
-        """Return the call that settles when a gradient is read."""
+    def look(self) -> Callable[[], bool] | None:
+        """Return the call that settles when a gradient is read, and tells whether any rank has gradients."""
 
 
 class PendingGradient(DTensor):
@@ -39,7 +39,7 @@ class PendingGradient(DTensor):
     managed: Managed
     reader: Reader
     closed: bool
-    look: Callable[[], None] | None
+    look: Callable[[], bool] | None
     arrived: DTensor | None
 
     @staticmethod
@@ -52,13 +52,14 @@ class PendingGradient(DTensor):
     def arrive(self) -> None:
         """Become the settled gradient. If no rank used the parameter, it reads as zeros."""
         found = self.managed.sharded.grad
-        if found is None:
-            found = self.managed.like_the_shard(torch.zeros_like(self.managed.local))
-        self.arrived = cast(DTensor, found)
+        self.arrived = self._zeros() if found is None else cast(DTensor, found)
+
+    def _zeros(self) -> DTensor:
+        return self.managed.like_the_shard(torch.zeros_like(self.managed.local))
 
     def read(self) -> DTensor:
-        if self.arrived is None and self.look is not None and not self.closed:
-            self.look()
+        if self.arrived is None and self.look is not None and not self.closed and not self.look():
+            return self._zeros()
         if self.arrived is None:
             raise self.refusal()
         return self.arrived
@@ -149,19 +150,23 @@ class PendingGradients:
     def __init__(self, units: Sequence[Unit], reader: Reader) -> None:
         self._units, self._reader = units, reader
         self._laid: dict[int, list[PendingGradient]] = {}
+        self.left: list[str] = []  # parameters with gradients of the last step, to which stock FSDP2 would add
 
-    def lay(self, unit: Unit) -> None:
+    def lay(self, unit: Unit, *, over: bool = False) -> None:
+        """`over`: also over gradients of the last step. They may not be read any more, only cleared."""
         made = []
         for piece in unit.trainable:
-            if piece.parameter.grad is None:
+            former = piece.parameter.grad
+            if former is None or (over and not isinstance(former, PendingGradient)):
+                self.left += [] if former is None else [piece.name]
                 piece.parameter.grad = gradient = PendingGradient.of(piece.managed, self._reader)
                 made.append(gradient)
         self._laid.setdefault(unit.index, made)
 
-    def lay_all(self) -> None:
+    def lay_all(self, *, over: bool = False) -> None:
         """Mark all gradients as pending, also those to which this rank does not contribute."""
         for unit in self._units:
-            self.lay(unit)
+            self.lay(unit, over=over)
             grads = [piece.parameter.grad for piece in unit.trainable]
             self._laid[unit.index] = [gradient for gradient in grads if isinstance(gradient, PendingGradient)]
 
@@ -172,6 +177,9 @@ class PendingGradients:
         for unit in self._units:
             drop_gradients(unit, keep=True)
         return laid
+
+    def all_cleared(self) -> bool:
+        return all(piece.parameter.grad is None for unit in self._units for piece in unit.trainable)
 
     def of(self, unit: Unit) -> set[int]:
         return {id(gradient) for gradient in self._laid.get(unit.index, [])}

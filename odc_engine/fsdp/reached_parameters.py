@@ -35,6 +35,10 @@ class ReachedParameters:
     def lose_unpushed(self) -> None:
         self._unpushed = [[False] * len(reached) for reached in self._unpushed]
 
+    def lose_pushed(self) -> None:
+        for flags in self._flags:
+            flags.zero_()
+
     def flags(self) -> Tensor:
         """Return one byte per trainable parameter of all units."""
         return torch.cat(self._flags) if self._flags else torch.zeros(0, dtype=torch.uint8, device="cpu")

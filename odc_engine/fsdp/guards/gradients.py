@@ -1,7 +1,6 @@
 """Refuse gradients in `.grad` before settle(), other than those of pushes."""
 
 from odc_engine.fsdp.guards.guard import Guard, Refusals
-from odc_engine.fsdp.pending_gradients import PendingGradient
 from odc_engine.fsdp.units import Piece, Unit
 from odcsim.errors import InputError
 
@@ -26,11 +25,11 @@ class KeptGradients(Guard):
 class TouchedGradients(Guard):
     """Object if gradients of the last minibatch are still there, or if pending gradients were replaced."""
 
-    def before_push(self, unit: Unit) -> Refusals:
-        for piece in unit.trainable if self.loop.look is not None else ():
-            if piece.parameter.grad is not None and not isinstance(piece.parameter.grad, PendingGradient):
-                problem = f"the gradient of {piece.name} is still there when the next minibatch has one"
-                yield InputError(problem, fix=self.loop.remedies.left)
+    def before_settle(self) -> Refusals:
+        for name in self.loop.minibatch.pending.left:
+            problem = f"the gradient of {name} is still there when the next minibatch has one"
+            yield InputError(problem, fix=self.loop.remedies.left)
+        yield from super().before_settle()
 
     def throughout(self, unit: Unit) -> Refusals:
         pending = self.loop.minibatch.pending.of(unit)

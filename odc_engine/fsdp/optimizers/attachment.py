@@ -8,7 +8,8 @@
         optimizer.step()
         optimizer.zero_grad()
 
-Gradients stay until zero_grad(), as without the engine, and are not added to those of the next minibatch.
+Gradients stay until zero_grad(), as without the engine, and are not added to those of the next minibatch. zero_grad()
+inside a minibatch drops what was pushed: the gradients of a discriminator, say, that its generator's pass has left.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,21 +55,20 @@ class Attachment:
         for optimizer in optimizers:
             self._optimizers.append(optimizer)
             usual = optimizer.zero_grad
-            cover = partial(uncompiled(self._zero), usual)
+            cover = partial(uncompiled(self._zero), usual, optimizer)
             cover.laid_by = self  # type: ignore[attr-defined]
             optimizer.zero_grad = cover  # type: ignore[method-assign]
             self._opened.callback(_uncover, optimizer)
         self._loop.attach(self._look)
 
     def _check(self, optimizers: Sequence[Optimizer]) -> None:
-        own = {id(piece.parameter) for unit in self._loop.units for piece in unit.pieces}
         for optimizer in optimizers:
             if not hasattr(optimizer, "param_groups"):
                 problem = f"an optimizer is attached that is none of torch's ({type(optimizer).__name__})"
                 raise InputError(problem, fix="attach a torch.optim.Optimizer, or call settle() and publish() yourself")
             if any(optimizer is each for each in self._optimizers):
                 raise InputError("an optimizer is attached twice", fix="attach it once, where it is made")
-            if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+            if not self._loop.minibatch.parameters.any_in(optimizer):
                 raise InputError("an optimizer has none of the model's parameters", fix="attach the model's own")
 
     def before_step(self, optimizer: Optimizer, closure: object) -> bool:
@@ -92,10 +92,18 @@ class Attachment:
         ends no minibatch."""
         if any(optimizer is each for each in self._optimizers):
             self._begun.add(id(optimizer))
-            if not empty:
-                self._loop.minibatch.step(optimizer)
-            if empty or len(self._loop.minibatch.stepped) == len(self._optimizers):
+            if empty:
                 self._meetings.renew(keep=True)
+            else:
+                self._end_turn(optimizer)
+
+    def _end_turn(self, optimizer: Optimizer) -> None:
+        """Publish after the last attached optimizer's step, or the zero_grad() in its place."""
+        minibatch = self._loop.minibatch
+        minibatch.turns.add(id(optimizer))
+        own = {id(each) for each in self._optimizers if minibatch.parameters.any_in(each)}
+        if minibatch.turns >= own:  # the parameters of others have been replaced
+            self._meetings.renew(keep=True)
 
     @property
     def _settled(self) -> bool:
@@ -103,7 +111,7 @@ class Attachment:
 
     @property
     def _pushed(self) -> bool:
-        return self._loop.minibatch.pushes > 0
+        return self._loop.minibatch.pushed
 
     def _loaded(self, *_: object) -> None:
         """Publish after loading into the whole model. Inside a minibatch, the step that ends it publishes."""
@@ -118,7 +126,7 @@ class Attachment:
         if laid:
             self._loop.minibatch.pending.lay_all()
 
-    def _zero(self, usual: Callable[..., None], set_to_none: bool = True, **how: Any) -> None:
+    def _zero(self, usual: Callable[..., None], optimizer: Optimizer, set_to_none: bool = True, **how: Any) -> None:
         if self.closed:  # and beneath another's
             usual(set_to_none=set_to_none, **how)
             return
@@ -126,17 +134,22 @@ class Attachment:
             problem = "zero_grad(set_to_none=False) is not supported after attach(): missing gradients would be zeros"
             raise InputError(problem, fix="zero_grad()")
         usual(set_to_none=True, **how)
-        if self._settled:  # a minibatch without a step
-            self._meetings.renew(keep=True)
-        if not self._pushed:
+        if self._settled:
+            self._end_turn(optimizer)
+        elif self._loop.phase is Phase.OPEN:
+            self._loop.minibatch.note_cleared()
+        if not self._settled and not self._pushed:
             self._loop.minibatch.pending.lay_all()
 
-    def _look(self) -> None:
-        """Settle because somebody reads a pending gradient. All ranks must do so, or the next synchronization
-        raises."""
+    def _look(self) -> bool:
+        """Settle because somebody reads a pending gradient, unless no rank has any. All ranks must do so, or the next
+        synchronization raises."""
         if not in_backward() and not self._settled:
             self._meetings.meet_to_settle(by_a_look=True)
+            if not self._settled:
+                return False
             self._loop.minibatch.look()
+        return True
 
     def close(self) -> None:
         self.closed = True

@@ -30,16 +30,12 @@ class Steps:
                 raise InputError("an optimizer holds unsharded parameters: it was made after an evaluation", fix=remake)
             if was_replaced(parameter):
                 raise InputError("an optimizer holds parameters that were replaced in the model", fix=remake)
-        if self._own(optimizer):
+        if known.any_in(optimizer):
             self._before(optimizer, kwargs.get("closure") or next(iter(args[1:]), None))
 
     def _post(self, optimizer: Optimizer, args: object, kwargs: object) -> None:  # noqa: ARG002
-        if self._own(optimizer):
+        if self._loop.minibatch.parameters.any_in(optimizer):
             self._after(optimizer)
-
-    def _own(self, optimizer: Optimizer) -> bool:
-        known = self._loop.minibatch.parameters
-        return any(known.has_any(group["params"]) for group in optimizer.param_groups)
 
     def close(self) -> None:
         self._hooks.close()

@@ -12,6 +12,7 @@ from users import Habit, User
 EVERY: dict[str, Habit] = {}
 ROOMS = {
     "attached": "Loops with `odc.attach(optimizer)`",
+    "turns": "Attached: several optimizers in turn, and `zero_grad()` at other times",
     "ways_out": "Attached: refused habits with their fix applied",
     "order": "By hand: the order of backward, settle, clip, step and publish",
     "steps": "Other optimizers, and steps with several backward passes",

@@ -1,6 +1,7 @@
 """Several models in one job, each with its own communication or FSDP2's: every one is trained as in one process."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import nets
 import pytest
@@ -11,6 +12,8 @@ from torch.nn import functional as F  # noqa: N812
 from work import Case
 
 from odc_engine import OnDemand
+from odc_engine.fsdp.remedies import DROP
+from odcsim.errors import InputError
 
 COUNTS = ((2, 1), (1, 2), (2, 0))  # microbatches of each device, in each minibatch
 NAMES = ("policy", "critic", "reference", "stock")
@@ -129,3 +132,106 @@ def test_closing_one_leaves_the_other_attached(pools):
         nets.loss(alone, rank, 0).backward()
     norm = nn.utils.clip_grad_norm_(alone.parameters(), 1.0).item()
     assert pools(2).run(one_closed) == pytest.approx([norm] * 2, rel=1e-5)
+
+
+@dataclass(frozen=True)
+class Gan:
+    """`cleared`: where the discriminator's gradients are cleared, by `zero_grad()` of its optimizer, or of the model,
+    or by `publish()`. `late`: its forward passes come before. `counts`: the generator's microbatches."""
+
+    cleared: tuple[str, ...] = ("before D",)
+    by: str = "optimizer"
+    late: bool = False
+    counts: tuple[int, int] = (1, 1)
+
+
+class Chain(nn.Module):
+    def __init__(self, *widths: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers[1](F.relu(self.layers[0](x)))
+
+
+def adversaries() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(3)
+    return Chain(4, 9, 6), Chain(6, 9, 1)
+
+
+def noise(model: nn.Module, *numbers: int) -> Tensor:
+    seed = sum(100**i * number for i, number in enumerate(numbers))
+    like = next(model.parameters())
+    return torch.randn(5, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(like.dtype)
+
+
+def play(models: tuple[nn.Module, nn.Module], gan: Gan, ranks: list[int], odcs: list[OnDemand]) -> None:
+    made, judge = models
+    steps = [torch.optim.Adam(model.parameters(), lr=0.01) for model in models]
+    for odc, step in zip(odcs, steps, strict=False):
+        odc.attach(step)
+    dropped = odcs[1].publish if odcs else judge.zero_grad
+    clear = {"optimizer": steps[1].zero_grad, "model": judge.zero_grad, "publish": dropped}[gan.by]
+    for number in range(3):
+        if "before D" in gan.cleared and not gan.late:
+            clear()
+        losses = []
+        for rank in ranks:
+            real = F.pad(noise(made, number, rank, 1), (1, 1))
+            fake = made(noise(made, number, rank, 2)).detach()
+            losses.append(F.softplus(-judge(real)).mean() + F.softplus(judge(fake)).mean())
+        if gan.late:
+            clear()
+        for loss in losses:
+            loss.backward()
+        nn.utils.clip_grad_norm_(judge.parameters(), 0.5)
+        steps[1].step()
+        if "after D" in gan.cleared:
+            clear()
+        steps[0].zero_grad()
+        for rank in ranks:
+            for microbatch in range(gan.counts[rank]):
+                F.softplus(-judge(made(noise(made, number, rank, 3 + microbatch)))).mean().backward()
+        steps[0].step()
+        if "after G" in gan.cleared:
+            clear()
+
+
+def of_adversaries(rank: int, gan: Gan) -> list[dict[str, Tensor]] | str:
+    models = adversaries()
+    for model in models:
+        work.shard(Case((1, 1)), model)
+    odcs = [OnDemand(model, timeout=20, average=False) for model in models]
+    try:
+        play(models, gan, [rank], odcs)
+        return [work.whole_parameters(model) for model in models]
+    except InputError as error:
+        return str(error)
+    finally:
+        for odc in odcs:
+            odc.close()
+
+
+PLAYED = (
+    Gan(),
+    Gan(late=True),
+    Gan(("before D", "after D"), by="model"),
+    Gan(("after D", "after G")),
+    Gan(("after G",), counts=(2, 1)),
+    Gan(by="publish", counts=(1, 0)),
+)
+
+
+@pytest.mark.parametrize("gan", PLAYED, ids=str)
+def test_adversaries_are_trained_as_in_one_process(pools, gan):
+    alone = tuple(model.double() for model in adversaries())
+    play(alone, gan, [0, 1], [])
+    for found in pools(2).run(of_adversaries, gan):
+        for model, weights in zip(alone, found, strict=True):
+            assert work.error(weights, dict(model.named_parameters())) < 1e-5
+
+
+def test_what_one_device_alone_has_of_an_adversary_is_dropped_by_publish_as_the_refusal_says(pools):
+    for words in pools(2).run(of_adversaries, Gan(counts=(1, 0))):
+        assert words.startswith("device 0 called zero_grad(), device 1 looked at gradients; ")
+        assert words.endswith(DROP)  # the last one that is played above
