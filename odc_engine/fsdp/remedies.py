@@ -54,7 +54,7 @@ BY_HAND = Remedies(
 ATTACHED = replace(
     BY_HAND,
     look="look at gradients when backward() has ended",
-    step="attach() the optimizer that steps, too",
+    step="attach() the optimizer that steps",
     backward="look at gradients when all backward passes are done",
     again="call the optimizer's step() next, or zero_grad() to leave it out",
     leave=f"call zero_grad() of every attached optimizer, on all devices or on none; or {DROP}",

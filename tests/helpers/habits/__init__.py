@@ -13,7 +13,7 @@ EVERY: dict[str, Habit] = {}
 ROOMS = {
     "attached": "Loops with `odc.attach(optimizer)`",
     "turns": "Attached: several optimizers in turn, and `zero_grad()` at other times",
-    "ways_out": "Attached: refused habits with their fix applied",
+    "ways_out": "Refused habits, and habits with their fix applied",
     "order": "By hand: the order of backward, settle, clip, step and publish",
     "steps": "Other optimizers, and steps with several backward passes",
     "forgotten": "Forgotten calls, and gradients read too early",

@@ -89,7 +89,7 @@ def divide_factor_later(user: User) -> None:
     user.minibatch()
 
 
-def _divide(model: nn.Module) -> None:
+def divided(model: nn.Module) -> None:
     for layer in model.layers:
         fully_shard(layer)
     fully_shard(model)
@@ -97,13 +97,13 @@ def _divide(model: nn.Module) -> None:
         module.set_gradient_divide_factor(4.0)
 
 
-@habit(wrap=_divide)
+@habit(wrap=divided)
 def divide_factor_before(user: User) -> None:
     """`set_gradient_divide_factor` before `OnDemand(average=False)`"""
     user.minibatch()
 
 
-@habit(wrap=_divide, how={"average": True})
+@habit(wrap=divided, how={"average": True})
 def divide_factor_kept(user: User) -> None:
     """`set_gradient_divide_factor` before `OnDemand`, losses weighed for it"""
     _weighed(user, 4)

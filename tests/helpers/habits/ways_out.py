@@ -1,11 +1,17 @@
-"""What an attached loop is refused, and what comes of it where the way out is taken."""
+"""What loops are refused, attached ones first, and what comes of it where the way out is taken."""
 
-from torch import nn
+import torch
+import torch.distributed as dist
+from nets import Net
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from users import User
 
 from habits import habit
 from habits.attached import attached, usual
 from habits.interrupted import collectives
+from habits.replaced import new_head
+from habits.settings import divided, to_sums
 
 
 @habit()
@@ -170,4 +176,139 @@ def metrics_for_each_microbatch(user: User) -> None:
     """attached: a collective for each microbatch, with unequal numbers of microbatches"""
     attached(user)
     collectives(user)
+    user.step()
+
+
+@habit()
+def metrics_after_the_step(user: User) -> None:
+    """attached: a collective of metrics after the step, with unequal numbers of microbatches"""
+    attached(user)
+    for _ in range(2):
+        usual(user)
+        if user.odc:
+            dist.all_reduce(torch.ones(1))
+
+
+@habit()
+def look_after_both(user: User) -> None:
+    """attached: two forward passes, gradients logged after both backward passes"""
+    attached(user)
+    user.number += 1
+    losses = [user.loss(rank, microbatch) for microbatch in range(2) for rank in user.ranks]
+    for value in losses:
+        value.backward()
+    user.look_at_gradients()
+    user.step()
+
+
+@habit(how={"timeout": 4.0})
+def another_head_for_another(user: User) -> None:
+    """attached: another head put in and given to `fully_shard`, for a new `OnDemand` and a new optimizer"""
+    attached(user)
+    usual(user)
+    if user.odc:
+        user.odc.close()
+    new_head(user)
+    if user.odc:
+        fully_shard(user.model.head)
+    user.optimizer = user.new_optimizer()
+    user.reopen_attached()
+    usual(user)
+    usual(user)
+
+
+@habit()
+def part_of_the_parameters_cleared(user: User) -> None:
+    """attached: an optimizer of some of the parameters, the gradients of all cleared by `model.zero_grad()`"""
+    user.optimizer = torch.optim.SGD(list(user.model.parameters())[:3], lr=0.1)
+    attached(user)
+    for _ in range(2):
+        user.backward()
+        user.step()
+        user.model.zero_grad()
+
+
+class Penalized(Net):
+    """The penalty on the head's weight is computed in the forward pass."""
+
+    def forward(self, tokens: Tensor, turn: int) -> Tensor:
+        return super().forward(tokens, turn) * (1 + self.head.weight.pow(2).mean())
+
+
+@habit(model=Penalized)
+def penalty_in_forward(user: User) -> None:
+    """a penalty computed in a forward pass"""
+    user.minibatch()
+    user.minibatch()
+
+
+@habit(model=Penalized)
+def penalty_in_forward_attached(user: User) -> None:
+    """attached: a penalty computed in a forward pass"""
+    attached(user)
+    usual(user)
+    usual(user)
+
+
+def _with_another_head() -> Net:
+    model = Net()
+    model.head.weight = nn.Parameter(0.5 * model.head.weight.detach())
+    return model
+
+
+@habit(model=_with_another_head)
+def replaced_before(user: User) -> None:
+    """another `nn.Parameter` put in a parameter's place before `fully_shard`"""
+    user.minibatch()
+    user.minibatch()
+
+
+@habit()
+def changed_between(user: User) -> None:
+    """weights scaled between `settle()` and `publish()`, not by forward passes"""
+    for _ in range(2):
+        user.backward()
+        user.settle()
+        user.step()
+        with torch.no_grad():
+            user.model.embedding.weight.mul_(0.9)
+        user.zero()
+        user.publish()
+
+
+@habit(wrap=divided, how={"average": True})
+def divided_and_averaged(user: User) -> None:
+    """`set_gradient_divide_factor` before `OnDemand(average=True)`"""
+    user.number += 1
+    for rank in user.ranks:
+        for microbatch in range(user.habit.counts[rank]):
+            value = user.loss(rank, microbatch)
+            (4 * value if user.odc else value).backward()
+    user.finish()
+
+
+def _in_bfloat16(model: nn.Module) -> None:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in model.layers:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+
+
+@habit(wrap=_in_bfloat16, bound=0.1)
+def in_bfloat16(user: User) -> None:
+    """`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`"""
+    user.minibatch()
+    user.minibatch()
+
+
+@habit()
+def closed_and_cleared(user: User) -> None:
+    """`close()` between backward and the step, `zero_grad()`, stock training on"""
+    user.backward((1, 1))
+    if user.odc:
+        user.odc.close()
+        user.odc = None
+        to_sums(user.model)
+    user.zero()
+    user.backward((1, 1))
     user.step()

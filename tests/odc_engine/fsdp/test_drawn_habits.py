@@ -31,6 +31,7 @@ ACTIONS = {
     "step": User.step,
     "publish": User.publish,
     "zero": User.zero,
+    "zero the model": lambda user: user.model.zero_grad(),
     "zero to zeros": lambda user: user.zero(set_to_none=False),
     "clip": User.clip,
     "evaluate": User.evaluate,
