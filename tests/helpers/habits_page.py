@@ -5,6 +5,9 @@
 Each is followed by two devices and by one process (tests/helpers/habits, tests/odc_engine/fsdp/test_habits.py).
 """
 
+import re
+
+ROW = re.compile(r"^\| (?!habit|---)(.+?) \| (works|refused: .+) \|$", re.MULTILINE)  # as row() writes it
 HEAD = """# Habits of training loops
 
 Does your training loop work under `OnDemand`? This page is a reference for people who put the engine into their own

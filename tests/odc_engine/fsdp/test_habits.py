@@ -1,17 +1,16 @@
 """Whatever people do in a training loop is right or refused: never a third thing. docs/habits.md says which."""
 
-import re
 from dataclasses import fields
 
 import pytest
 from habits import EVERY, sentence
+from habits_page import ROW
 from scripts import ROOT
 from users import found
 
 from odc_engine.fsdp.remedies import ATTACHED, BY_HAND
 
 PAGE = (ROOT / "docs/habits.md").read_text(encoding="utf-8")
-ROW = re.compile(r"^\| (?!habit|---)(.+?) \| (works|refused: .+) \|$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", EVERY)
