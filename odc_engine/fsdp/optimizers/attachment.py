@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Protocol, cast
 
+import torch
 from torch.optim.optimizer import Optimizer
 
 from odc_engine.fsdp.graph_breaks import uncompiled
@@ -52,6 +53,8 @@ class Attachment:
             loading = cast(Any, self._loop.model).register_load_state_dict_post_hook(self._loaded)
             self._opened.callback(loading.remove)
             self._opened.callback(aside_of_first_states(self._first_state))
+            hook = uncompiled(lambda *_: self._after_pass())
+            self._opened.callback(self._loop.model.register_forward_hook(hook).remove)
         for optimizer in optimizers:
             self._optimizers.append(optimizer)
             usual = optimizer.zero_grad
@@ -140,6 +143,12 @@ class Attachment:
             self._loop.minibatch.note_cleared()
         if not self._settled and not self._pushed:
             self._loop.minibatch.pending.lay_all()
+
+    def _after_pass(self) -> None:
+        """Show shards after an evaluation. FSDP2 leaves the root whole, and whole parameters show no gradients."""
+        if not torch.is_grad_enabled():
+            for unit in self._loop.units:
+                unit.fsdp.reshard()
 
     def _look(self) -> bool:
         """Settle because somebody reads a pending gradient, unless no rank has any. All ranks must do so, or the next

@@ -248,6 +248,57 @@ def part(gradient: torch.Tensor) -> torch.Tensor:
 
 
 @habit()
+def evaluation_before_clipping(user: User) -> None:
+    """attached: evaluation between backward and clipping"""
+    attached(user)
+    for _ in range(2):
+        user.backward()
+        user.evaluate()
+        user.clip()
+        user.step()
+        user.zero()
+
+
+@habit()
+def evaluation_before_logging(user: User) -> None:
+    """attached: evaluations between microbatches, under `inference_mode`, then gradients logged"""
+    attached(user)
+    for _ in range(2):
+        user.backward((1, 0))
+        user.evaluate(torch.inference_mode, 1)
+        user.backward((0, 1))
+        user.evaluate(torch.inference_mode, 2)
+        user.look_at_gradients()
+        user.step()
+        user.zero()
+
+
+@habit(counts=(2, 0))
+def evaluation_then_clip(user: User) -> None:
+    """attached: an evaluation, one device without microbatches, clipping"""
+    attached(user)
+    user.zero()
+    for _ in range(2):
+        user.evaluate()
+        usual(user)
+
+
+@habit(counts=(1, 1))
+def evaluation_between_forward_and_backward(user: User) -> None:
+    """attached: evaluation between a forward pass and its backward pass"""
+    attached(user)
+    for _ in range(2):
+        user.number += 1
+        losses = [user.loss(rank, 0) for rank in user.ranks]
+        user.evaluate()
+        for loss in losses:
+            loss.backward()
+        user.clip()
+        user.step()
+        user.zero()
+
+
+@habit()
 def evaluation_before_step(user: User) -> None:
     """attached: evaluation between clipping and the step"""
     attached(user)

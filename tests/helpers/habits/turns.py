@@ -43,6 +43,7 @@ def three_clip_step_and_clear(user: User) -> None:
         for optimizer in several:
             user.clip()
             _in_turn([optimizer])
+        user.evaluate()
 
 
 @habit()
