@@ -21,9 +21,6 @@ losses weighed by the whole minibatch (odc_engine.token_mean).
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, cast
 
