@@ -18,6 +18,8 @@ LOOKS = 1_000_000  # at a flag in a second, by a kernel: about as many as a GPU 
 LOOK_UP = 0.5  # and between those of whoever has started devices, for who is stopped
 REPORTED = 1.0  # seconds in which a kernel reports a death whose broken connections are seen already
 NOTICED = 5.0  # seconds that devices of other machines get to say whose fault a broken connection is
+REPEATS = 120.0  # seconds that a system waits at most before it repeats what was lost, each time twice as long
+outages: dict[object, float] = {}  # of each network of this process that is away: seconds, until all are heard of again
 LATE = "did not synchronize"
 LONGER = "wait longer with --timeout, or timeout= of OnDemand"
 
@@ -37,6 +39,7 @@ class Patience:
         self._began = time.monotonic()
         self._next_look = LOOK_UP
         self._still: dict[int, int] = {}  # at so many looks in a row
+        self._outage = 0.0
 
     @property
     def used(self) -> float:
@@ -50,14 +53,22 @@ class Patience:
         """Return 0 while there is time left for these ranks, then the seconds waited: the timeout, or less if a rank is
         stopped.
 
-        A stopped rank is counted in polls: a process that was stopped itself polls nothing.
+        A stopped rank is counted in polls: a process that was stopped itself polls nothing. Twice the seconds without a
+        network do not count: then a system waits as long again before it repeats what was lost. It may be a neighbour
+        that is held up so.
         """
-        if self.ended(peers.timeout):
+        self._outage = max([self._outage, *outages.values()])
+        if self.ended(peers.timeout + 2 * self._outage):
             return peers.timeout
         if self.ended(self._next_look):
             self._next_look = self.used + LOOK_UP
             self._still = {device: 1 + self._still.get(device, 0) for device in peers.stopped()}
         return HALTED if any(self._still.get(device, 0) * LOOK_UP >= HALTED for device in devices) else 0.0
+
+
+def until_repeated(timeout: float) -> float:
+    """Return the seconds until what was lost has come, if the network was away for less than the timeout."""
+    return timeout + min(timeout, REPEATS) + 1.0
 
 
 def did_not_come(limit: float) -> str:

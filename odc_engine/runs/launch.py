@@ -210,6 +210,7 @@ def _device(
 
     from odc_engine.backends.aside import Aside
     from odc_engine.backends.network import Network
+    from odc_engine.backends.patience import until_repeated
     from odc_engine.backends.shm.memory import SharedMemory
 
     faulthandler.enable()  # one that crashes says where its threads were
@@ -223,7 +224,8 @@ def _device(
         store, _, _ = next(rendezvous(address, rank, devices, timeout=limit))
         # torchrun keeps its store when it restarts devices, and gloo would look for those that are gone.
         store = PrefixStore(f"odc {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=devices, timeout=limit)
+        patience = timedelta(seconds=timeout if shared else until_repeated(timeout))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=devices, timeout=patience)
         memory = SharedMemory(timeout=timeout) if shared else Network(timeout=timeout)
         work(memory, *args)
         memory.close()

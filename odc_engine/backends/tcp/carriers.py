@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from odc_engine.backends.patience import LOOK_UP, Patience
 from odc_engine.backends.tcp.sockets import end
 
 _REQUEST = struct.Struct("<iqq")  # what, from which byte of the arena on, and how many
@@ -19,28 +20,34 @@ _FETCH, _SEND, _FLUSH = range(3)
 
 
 class Asker:
-    """For one thread at a time."""
+    """For one thread at a time. `look`: called now and then as long as nothing moves. It raises to end that."""
 
-    def __init__(self, connection: socket.socket, timeout: float) -> None:
-        self.connection = connection
-        connection.settimeout(timeout)
+    def __init__(self, connection: socket.socket, look: Callable[[Patience], None]) -> None:
+        self.connection, self._look = connection, look
+        connection.settimeout(LOOK_UP)
 
     def ask(self, start: int, nbytes: int) -> None:
         """For bytes that `read` then takes, in the order in which they are asked for."""
-        give(self.connection, _REQUEST.pack(_FETCH, start, nbytes))
+        self._give(_REQUEST.pack(_FETCH, start, nbytes))
 
     def read(self, into: Tensor) -> None:
-        receive(self.connection, bytes_in(into))
+        self._receive(bytes_in(into))
 
     def send(self, start: int, data: Tensor) -> None:
-        give(self.connection, _REQUEST.pack(_SEND, start, data.numel()))
-        give(self.connection, bytes_in(data))
+        self._give(_REQUEST.pack(_SEND, start, data.numel()))
+        self._give(bytes_in(data))
 
     def flush(self) -> None:
-        give(self.connection, _REQUEST.pack(_FLUSH, 0, 0))
+        self._give(_REQUEST.pack(_FLUSH, 0, 0))
 
     def flushed(self) -> None:
-        receive(self.connection, memoryview(bytearray(1)))
+        self._receive(memoryview(bytearray(1)))
+
+    def _give(self, data: bytes | memoryview) -> None:
+        move(self.connection.send, memoryview(data), self._look)
+
+    def _receive(self, into: memoryview) -> None:
+        move(self.connection.recv_into, into, self._look)
 
 
 _serving: dict[socket.socket, threading.Thread] = {}
@@ -67,7 +74,7 @@ def _serve(connection: socket.socket, arena: Tensor, failed: Callable[[Exception
     memory, request = bytes_in(arena), memoryview(bytearray(_REQUEST.size))
     try:
         while True:
-            receive(connection, request)
+            move(connection.recv_into, request)
             _answer(connection, memory, *_REQUEST.unpack(request))
     except OSError:
         pass  # it has left, or is lost: who waits for it says so
@@ -84,26 +91,26 @@ def _answer(connection: socket.socket, memory: memoryview, what: int, start: int
     if what == _FETCH:
         connection.sendall(part)
     elif what == _SEND:
-        receive(connection, part)
+        move(connection.recv_into, part)
     else:
         connection.sendall(b"\0")
 
 
-def give(connection: socket.socket, data: bytes | memoryview) -> None:
-    """All of it. The limit is for each piece that goes: `sendall` would take it for the whole, be it gigabytes."""
-    left = memoryview(data)
+def move(some: Callable[[memoryview], int], left: memoryview, look: Callable[[Patience], None] | None = None) -> None:
+    """All of it, by a call that moves some. Raises OSError where nothing moves any more. Patience is for each piece
+    that goes: `sendall` would take it for the whole, be it gigabytes."""
+    patience = Patience()
     while left:
-        left = left[connection.send(left) :]
-
-
-def receive(connection: socket.socket, into: memoryview) -> None:
-    """Fill it. Raises OSError where nothing comes any more."""
-    came = 0
-    while came < len(into):
-        more = connection.recv_into(into[came:])
-        if not more:
+        try:
+            moved = some(left)
+        except TimeoutError as error:
+            if look is None or error.errno:  # the system has given it up
+                raise
+            look(patience)
+            continue
+        if not moved:
             raise ConnectionResetError("the other end has left")
-        came += more
+        left, patience = left[moved:], Patience()
 
 
 def bytes_in(data: Tensor) -> memoryview:

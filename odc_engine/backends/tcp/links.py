@@ -3,7 +3,8 @@
 Each pair of devices has a connection, on which one tells the other to which meetings it has come, that it lives, and
 for whom it ends: as the pages of processes on one machine do (`shm/peers.py`), and nobody has to answer. A process that
 dies closes its connections; where a machine or the network to it is gone, the system breaks them, as nothing that is
-sent is acknowledged. No store is asked, so no device's death keeps others from naming it.
+sent is acknowledged. A network that is back before the timeout is over ends nothing: what was sent arrives later. No
+store is asked, so no device's death keeps others from naming it.
 """
 
 import os
@@ -18,8 +19,17 @@ from contextlib import suppress
 import torch.distributed as dist
 
 from odc_engine.backends.base import ROOMS
-from odc_engine.backends.patience import LONGER, LOOK, NOTICED, REPORTED, Patience, did_not_close, did_not_come
-from odc_engine.backends.tcp.sockets import break_when_unanswered, connect
+from odc_engine.backends.patience import (
+    LONGER,
+    LOOK,
+    NOTICED,
+    REPORTED,
+    Patience,
+    did_not_close,
+    did_not_come,
+    outages,
+)
+from odc_engine.backends.tcp.sockets import break_when_unanswered, connect, unanswered
 from odc_engine.errors import PeerLost
 
 BEAT = 1.0  # seconds between two words of who has nothing to say
@@ -28,7 +38,9 @@ MUTE = 25 * BEAT  # ... and after so many it is not only that Python stood still
 LINGER = 0.3  # seconds from the first loss to the first word of it: machines and jobs die as a whole
 LEAVES, LEFT = 2**31 - 2, 2**31 - 1  # it comes to no more meetings; it has freed its memory, too
 LEFT_EARLY = "left: it synchronized fewer times than the others"
+DOWN = "its machine, or the network to it, is down"
 _WORD = struct.Struct("<iiq")
+_AT_ONCE = 256 * _WORD.size
 _BEATS, _CAME, _ENDS, _TAKES, _REFILLS, _TOLD = range(6)
 
 
@@ -53,11 +65,14 @@ class Links:
         self._gone: dict[int, str] = {}
         self._first_gone = 0.0
         self._last = [time.monotonic()] * self.size
+        self._unanswered = [0.0] * self.size  # when that was last so
+        self._heard = [b""] * self.size  # of a word whose rest has not come yet
+        self._unsent = [bytearray() for _ in range(self.size)]  # words for which a connection had no room yet
         self._answers: list[int] = []
         self._closed = False
         self._taken = 0  # device 0 counts for all
         for each in self._sockets.values():
-            break_when_unanswered(each)
+            break_when_unanswered(each, timeout)
         threading.Thread(target=self._listen, name="odc-links", daemon=True).start()
 
     def _told(self, group: dist.ProcessGroup | None) -> list[str]:
@@ -70,7 +85,7 @@ class Links:
         with selectors.DefaultSelector() as selector:
             for device, each in self._sockets.items():
                 selector.register(each, selectors.EVENT_READ, device)
-            beat = 0.0
+            beat = look = 0.0
             while selector.get_map():
                 for key, _ in selector.select(BEAT / 2):
                     if not self._hear(key.data):
@@ -79,16 +94,39 @@ class Links:
                 if not self._closed and time.monotonic() > beat:
                     beat = time.monotonic() + BEAT
                     self._tell(_BEATS)
+                if time.monotonic() > look:
+                    look = time.monotonic() + BEAT / 4
+                    self._look_for_outages()
+            outages.pop(self, None)
+
+    def _look_for_outages(self) -> None:
+        for device in [d for d in self._others if d not in self._gone and unanswered(self._sockets[d])]:
+            self._unanswered[device] = time.monotonic()
+        if seconds := max(self._outage(device) for device in self._others):
+            outages[self] = seconds
+        else:
+            outages.pop(self, None)
+
+    def _outage(self, device: int) -> float:
+        """For how long the network to it has been away, until it is heard of again."""
+        away = device not in self._gone and self._unanswered[device] > self._last[device]
+        return self._unanswered[device] - self._last[device] if away else 0.0
 
     def _hear(self, device: int) -> bool:
         """Whether there may be more."""
         try:
-            word = self._sockets[device].recv(_WORD.size, socket.MSG_WAITALL)
+            came = self._sockets[device].recv(_AT_ONCE, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
         except OSError as error:
             return self._lose(device, "died" if isinstance(error, ConnectionResetError) else _unreachable(error))
-        if len(word) < _WORD.size:
+        if not came:
             return self._lose(device, "died")
-        self._take_in(device, *_WORD.unpack(word))
+        heard = self._heard[device] + came
+        whole = len(heard) - len(heard) % _WORD.size
+        for word in _WORD.iter_unpack(heard[:whole]):
+            self._take_in(device, *word)
+        self._heard[device] = heard[whole:]
         return True
 
     def _lose(self, device: int, what: str) -> bool:
@@ -126,14 +164,24 @@ class Links:
         return self._taken - 1
 
     def _tell(self, kind: int, what: int = 0, number: int = 0, to: list[int] | None = None) -> None:
-        """Whoever is gone is not told; who reads from the connection notices."""
+        """Nobody is waited for: what a connection has no room for goes later, before any other word."""
         word = _WORD.pack(kind, what, number)
         with self._telling:
             for device in self._others if to is None else to:
-                try:
-                    self._sockets[device].send(word, socket.MSG_DONTWAIT)
-                except OSError:
-                    continue
+                if kind != _BEATS or not self._unsent[device]:  # else older words will do to say that this one lives
+                    self._unsent[device] += word
+                self._send(device)
+
+    def _send(self, device: int) -> None:
+        """Whoever is gone is not told; who reads from the connection notices."""
+        unsent = self._unsent[device]
+        try:
+            while unsent:
+                del unsent[: self._sockets[device].send(unsent, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            unsent.clear()
 
     def meet(self, room: int) -> None:
         """Wait until every rank has come to this room as often as this one."""
@@ -208,14 +256,16 @@ class Links:
         return self._lost([device], what)
 
     def stopped(self) -> list[int]:
-        return [d for d in self._others if time.monotonic() > self._last[d] + MUTE]
+        """Those of whom nothing comes, though their machines answer, and have had the time to repeat what was lost."""
+        return [d for d in self._others if time.monotonic() > self._last[d] + MUTE + 2 * self._outage(d)]
 
     def silent(self, devices: list[int], what: str) -> PeerLost:
         """Return the error for ranks that do not answer: those that do not run, or all if all do."""
         now = time.monotonic()
         if still := [d for d in devices if now > self._last[d] + STILL]:
             quiet = now - max(self._last[d] for d in still)
-            return self._lost(still, f"{what}: no word for {quiet:.0f} s, stopped ({self._named(still)})")
+            why = DOWN if any(map(self._outage, still)) else "stopped"
+            return self._lost(still, f"{what}: no word for {quiet:.0f} s, {why} ({self._named(still)})")
         return self._lost(devices, f"{what} ({self._named(devices)}); {LONGER}")
 
     def explain(self) -> PeerLost | None:
@@ -282,6 +332,12 @@ class Links:
         if self._ends[self.rank] in (0, LEAVES):
             self._end(LEFT)
         self._ends[self.rank], self._closed = LEFT, True
+        patience = Patience()
+        while any(self._unsent[d] for d in self._others if d not in self._gone) and not patience.ended(self.timeout):
+            time.sleep(LOOK)
+            for device in self._others:
+                with self._telling:
+                    self._send(device)
         for device, each in self._sockets.items():
             with suppress(OSError):  # the other end was quicker
                 each.shutdown(socket.SHUT_WR)
@@ -290,7 +346,7 @@ class Links:
 
 
 def _unreachable(error: OSError) -> str:
-    return f"cannot be reached any more ({error.strerror}): its machine, or the network to it, is down"
+    return f"cannot be reached any more ({error.strerror}): {DOWN}"
 
 
 def _one(texts: Iterable[str]) -> str:

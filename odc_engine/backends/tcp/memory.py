@@ -8,6 +8,7 @@ beyond torch's process group but through these.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 
 from torch import Tensor
@@ -16,17 +17,16 @@ from odc_engine.backends.base import FarMemory
 from odc_engine.backends.collectives import agreed
 from odc_engine.backends.machines import runs
 from odc_engine.backends.network import Network
-from odc_engine.backends.patience import LIMIT
+from odc_engine.backends.patience import Patience
 from odc_engine.backends.shm.files import Mapped, bytes_of, share, unmap
 from odc_engine.backends.shm.locks import FileLocks
 from odc_engine.backends.shm.memory import check_room
 from odc_engine.backends.tcp.carriers import Asker, serve
-from odc_engine.backends.tcp.sockets import connect, end
+from odc_engine.backends.tcp.sockets import break_when_unanswered, connect, end
 from odc_engine.errors import EngineError, PeerLost
 
 FETCHES, SENDS = "fetched", "sent"
 _WAYS = (FETCHES, SENDS)
-SERVES = LIMIT  # seconds in which a device that runs has served others at all, whatever it computes
 
 
 class TcpMemory(FarMemory, FileLocks):
@@ -67,7 +67,9 @@ class TcpMemory(FarMemory, FileLocks):
             if device < self.rank:
                 asks, serves = serves, asks
             for way, each in zip(_WAYS, asks if connections else (), strict=bool(connections)):
-                self._askers[way][device] = Asker(each, min(self.timeout, SERVES))
+                self._askers[way][device] = Asker(each, partial(self._look_for, device))
+            for each in connections:
+                break_when_unanswered(each, self.timeout)
             for each in serves:
                 serve(each, self.view(self.rank), self._failed)
         self.host.links.broke = lambda device: end(made[device])
@@ -134,14 +136,16 @@ class TcpMemory(FarMemory, FileLocks):
     def _naming(self, device: int) -> Iterator[None]:
         try:
             yield
-        except TimeoutError:
-            lost = self.silent([device], f"moved nothing for {min(self.timeout, SERVES):g} s")
         except OSError:
             lost = self.host.links.lost_by(device, "broke a connection")
-        else:
-            return
-        self.host.fail(lost)
-        raise lost
+            self.host.fail(lost)
+            raise lost from None
+
+    def _look_for(self, device: int, patience: Patience) -> None:
+        if over := patience.over(self.host, [device]):
+            lost = self.silent([device], f"moved nothing for {over:g} s")
+            self.host.fail(lost)
+            raise lost
 
     def meet(self, room: int) -> None:
         self.check()

@@ -10,6 +10,7 @@ import secrets
 import selectors
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ from weakref import WeakSet
 import torch.distributed as dist
 
 from odc_engine.backends.collectives import agreed, way_out
-from odc_engine.backends.patience import Patience
+from odc_engine.backends.patience import Patience, until_repeated
 from odc_engine.backends.tcp.address import FIX, own
 from odcsim.errors import InputError
 
 COMES = 20.0  # seconds that a device waits for another to connect
 GREETS = 1.0  # and for the rest of a greeting, which is one packet
-UNANSWERED = 5.0  # seconds after which a network that answers nothing is taken for gone
+ANSWERS = 2.0  # seconds after which what answers nothing may be a network that is away: everybody speaks each second
+_UNACKNOWLEDGED, _ACKNOWLEDGED = 24, 56  # tcp_info: how many packets, and how many milliseconds ago
 _HELLO = struct.Struct("<32sii")
 _BACKLOG = 4096
 _open: WeakSet[socket.socket] = WeakSet()
@@ -163,10 +165,20 @@ def _ready(made: socket.socket) -> socket.socket:
     return made
 
 
-def break_when_unanswered(made: socket.socket) -> None:
+def break_when_unanswered(made: socket.socket, timeout: float) -> None:
     """The system ends it where what was sent is not acknowledged. That is its word for who reads, stopped or not."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * UNANSWERED))
+        limit = int(min(1000 * until_repeated(timeout), 2**31 - 1))
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
+
+
+def unanswered(made: socket.socket) -> bool:
+    """Whether the system at the other end has not acknowledged anything lately, though there is something."""
+    if sys.platform != "linux":
+        return False
+    told = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED + 4)
+    (packets,), (ago,) = (struct.unpack_from("=I", told, at) for at in (_UNACKNOWLEDGED, _ACKNOWLEDGED))
+    return bool(packets) and ago > 1000 * ANSWERS
 
 
 def end(made: Sequence[socket.socket]) -> None:

@@ -24,7 +24,7 @@ FAULTS = {
     "killed": lambda machines, number: machines.machines[number].kill(),
     "stopped": lambda machines, number: machines.machines[number].stop(),
     "unplugged": lambda machines, number: machines.unplug(number),
-    "unplugged for a patient loop": lambda machines, number: machines.unplug(number),
+    "killed in a patient loop": lambda machines, number: machines.machines[number].kill(),
 }
 
 
@@ -80,7 +80,7 @@ CASES = [
     (FULL, "gather", "stopped", 1),
     (FULL, "settle", "unplugged", 0),
     (FULL, "push", "unplugged", 1),
-    (FULL, "push", "unplugged for a patient loop", 1),
+    (FULL, "push", "killed in a patient loop", 1),
 ]
 
 

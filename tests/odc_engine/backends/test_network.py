@@ -2,9 +2,11 @@
 machines are one."""
 
 import re
+import socket
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.collectives import watched
 from odc_engine.backends.network import Network
 from odc_engine.backends.tcp import links
-from odc_engine.backends.tcp.sockets import end
+from odc_engine.backends.tcp.sockets import break_when_unanswered, end
 from odc_engine.devices import clocks
 from odc_engine.errors import PeerLost
 
@@ -237,6 +239,128 @@ def test_who_says_nothing_for_a_while_is_waited_for(pools):
     (found, waited), _ = pools(2).run(one_is_mute, 30.0)
     assert found == ([], "None")
     assert waited > 1.9
+
+
+@pytest.mark.parametrize(
+    ("quiet", "since_answers", "stopped"),
+    [(20.0, None, []), (30.0, None, [1]), (100.0, 0.0, []), (100.0, 50.0, []), (100.0, 80.0, [1]), (500.0, 240.0, [])],
+)
+def test_who_may_still_wait_to_repeat_what_was_lost_is_not_taken_for_stopped(pools, quiet, since_answers, stopped):
+    assert pools(2).run(quiet_since_an_outage, quiet, since_answers)[0] == stopped
+
+
+def quiet_since_an_outage(rank, quiet, since_answers):
+    """Seconds without a word, and seconds since its machine was last seen not to answer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(links, "BEAT", 1e5)
+        net = Network()
+        dist.barrier()
+        time.sleep(0.1)  # the first beats are there
+        now = time.monotonic()
+        net.links._last[1 - rank] = now - quiet
+        if since_answers is not None:
+            net.links._unanswered[1 - rank] = now - since_answers
+        found = net.stopped()
+        dist.barrier()
+    net.close()
+    return found
+
+
+def test_seconds_without_a_network_and_as_many_again_do_not_count(monkeypatch):
+    peers = SimpleNamespace(timeout=0.1, stopped=list)
+    one, other = patience.Patience(), patience.Patience()
+    monkeypatch.setitem(patience.outages, "a network", 100.0)
+    time.sleep(0.2)
+    assert one.over(peers, [1]) == 0.0
+    monkeypatch.delitem(patience.outages, "a network")
+    assert one.over(peers, [1]) == 0.0
+    assert other.over(peers, [1]) == 0.1  # it has not seen any
+
+
+@pytest.mark.parametrize("timeout", [0.5, 3.0, 60.0, 1800.0, 1e9])
+def test_a_connection_lasts_for_the_timeout_and_until_something_is_repeated(timeout):
+    with socket.socket() as made:
+        break_when_unanswered(made, timeout)
+        lasts = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1000
+    assert lasts > min(timeout + min(timeout, 120.0), 2e6)
+    assert lasts < timeout + min(timeout, 120.0) + 5.0
+
+
+def more_words_than_there_is_room_for(rank, last):
+    """Device 1's, while device 0 hears nothing, as when the cable is out."""
+    hears, hear = threading.Event(), links.Links._hear
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 0:
+            patch.setattr(links.Links, "_hear", lambda net, device: hears.wait() and hear(net, device))
+        net = Network(timeout=10.0)
+        if rank == 1:
+            net.links._sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
+            for _ in range(60_000):
+                net.links._tell(links._BEATS)
+        dist.barrier()
+        if rank == 0:
+            threading.Timer(0.3, hears.set).start()
+            found = told(lambda: net.meet(MAIN))
+        else:
+            found = told(lambda: LAST_WORDS[last](net))
+        dist.barrier()
+    net.close()
+    return found
+
+
+LAST_WORDS = {
+    "meets": lambda net: net.meet(MAIN),
+    "takes": lambda net: (net.take(), net.meet(MAIN))[0],
+    "fails": lambda net: net.fail(RuntimeError("out of memory")),
+    "leaves": lambda net: net.close(),
+}
+
+
+@pytest.mark.parametrize(
+    ("last", "heard"),
+    [
+        ("meets", ([], "None")),
+        ("takes", ([], "None")),
+        ("fails", ([1], "device 1 failed: its own error says why")),
+        ("leaves", ([1], f"device 1 {links.LEFT_EARLY}")),
+    ],
+)
+def test_no_word_is_lost_where_a_connection_has_no_room(pools, last, heard):
+    found = pools(2).run(more_words_than_there_is_room_for, last)
+    assert found[0] == heard
+    assert found[1] == ([], "0" if last == "takes" else "None")
+
+
+def half_a_word(rank):
+    """From device 0; the rest of it comes much later. Device 2 fails meanwhile."""
+    net = Network(timeout=10.0)
+    word = links._WORD.pack(links._CAME, COMM, 7)
+    if rank == 0:
+        time.sleep(0.1)
+        with net.links._telling:
+            net.links._sockets[1].send(word[:5])
+            dist.barrier()
+            dist.barrier()
+            net.links._sockets[1].send(word[5:])
+    else:
+        dist.barrier()
+        if rank == 2:
+            time.sleep(0.3)
+            net.fail(RuntimeError("out of memory"))
+        found = told(lambda: net.meet(MAIN)) if rank == 1 else None
+        dist.barrier()
+    dist.barrier()
+    until = time.monotonic() + 10.0
+    while rank == 1 and net.links._came[0][COMM] != 7 and time.monotonic() < until:
+        time.sleep(0.02)
+    came = net.links._came[0][COMM]
+    dist.barrier()
+    net.close()
+    return (found, came) if rank == 1 else None
+
+
+def test_others_are_heard_while_the_rest_of_a_word_is_on_its_way(pools):
+    assert pools(3).run(half_a_word)[1] == (([2], "device 2 failed: its own error says why"), 7)
 
 
 def one_still_computes(rank):

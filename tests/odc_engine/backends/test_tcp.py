@@ -315,13 +315,13 @@ def broken_off(rank):
             dist.barrier()
             return [], told(made)
 
-        def interrupted(connection, into):
-            connection.recv(len(into) // 2)
+        def interrupted(asker, into):
+            asker.connection.recv(len(into) // 2)
             raise KeyboardInterrupt
 
         into = made.view(0)[20:30]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(carriers, "receive", interrupted)
+            patch.setattr(carriers.Asker, "_receive", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 made.fetch(1, 0, into)
         lines = []
