@@ -30,11 +30,13 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class Minibatch:
-    """`end`: settle, drop, refuse or close. `fails_at`: so many things into what ends it the rank has an error."""
+    """`end`: settle, drop, refuse or close. `fails_at`: so many things into what ends it the rank has an error.
+    `clears`: after so many passes zero_grad() drops what they have pushed."""
 
     passes: int = 1
     end: str = "settle"
     fails_at: int | None = None
+    clears: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,11 @@ def rank_of(case: Case, rank: int) -> Rank:
     own = _Own(case, rank)
     try:
         for number, minibatch in enumerate(case.scripts[rank]):
-            yield from own.train(number, minibatch.passes)
+            trains = yield from own.train(number, minibatch)
             if minibatch.end == "close":
                 break
-            yield from _failing_at(minibatch.fails_at, own.end_minibatch(number, minibatch.end))
+            end = minibatch.end if trains else "drop again"
+            yield from _failing_at(minibatch.fails_at, own.end_minibatch(number, end))
     except (Told, Fault):
         yield ("end", FAILED)
     yield ("end", LEFT)
@@ -98,19 +101,41 @@ class _Own:
     def __init__(self, case: Case, rank: int) -> None:
         self.case, self.rank, self.version, self.came = case, rank, 0, 0
 
-    def train(self, number: int, passes: int) -> Rank:
-        for m in range(passes):
+    def train(self, number: int, minibatch: Minibatch) -> Generator[Op, Any, bool]:
+        """Returns whether all ranks are still for the same."""
+        self.cleared = False
+        for m in range(minibatch.passes):
             if (yield ("check",)):
                 raise Told
             for owner in self.case.ranks:
                 found = yield ("read", ("weights", self.case.stand_in(self.rank, owner), owner))
                 if found != self.version:
                     raise Wrong(f"{self.rank} gathers weights {found} of {owner} in minibatch {number}")
+            if not (yield from self.drop_cleared()):
+                return False
             for owner in self.case.ranks:
                 yield ("add", ("sum", self.case.stand_in(self.rank, owner), owner), (number, self.rank, m))
+            self.cleared = minibatch.clears == m + 1
+        return True
+
+    def drop_cleared(self) -> Generator[Op, Any, bool]:
+        if not self.cleared:
+            return True
+        self.cleared = False
+        if not (yield from self.agree("clears")):
+            return False
+        for owner in (self.rank, *self.case.counterparts(self.rank)):
+            yield ("write", ("sum", self.rank, owner), frozenset())
+        yield from self.meet("clear")
+        return True
+
+    def settle(self, end: str) -> Generator[Op, Any, bool]:
+        if not (yield from self.drop_cleared()):
+            return False
+        return (yield from self.agree("refuses" if end == "refuse" else "settles"))
 
     def end_minibatch(self, number: int, end: str) -> Rank:
-        if end != "drop" and (yield from self.agree("refuses" if end == "refuse" else "settles")):
+        if end in ("settle", "refuse") and (yield from self.settle(end)):
             if self.case.network and self.case.node and not self.case.twice:
                 yield from self.meet("offer sums")
             yield from self.sum_nodes()
@@ -137,7 +162,7 @@ class _Own:
         words = []
         for rank in self.case.ranks:
             words.append((yield ("read", ("word", rank))))
-        if set(words) in ({"settles"}, {"drops"}):
+        if set(words) in ({"settles"}, {"drops"}, {"clears"}):
             return True
         yield from self.meet("disagree")
         return False
@@ -149,7 +174,8 @@ class _Own:
 
     def read_gradients(self, number: int) -> Rank:
         found = yield ("read", ("sum", self.rank, self.rank))
-        passes = [(rank, m) for rank in self.case.ranks for m in range(self.case.scripts[rank][number].passes)]
+        every = [(rank, script[number]) for rank, script in enumerate(self.case.scripts)]
+        passes = [(rank, m) for rank, its in every for m in range(its.clears, its.passes)]
         if found != frozenset((number, *each) for each in passes):
             raise Wrong(f"{self.rank} has {sorted(found)} in minibatch {number}")
 

@@ -29,6 +29,15 @@ def test_all_are_told_wherever_one_has_an_error(arena, end):
             assert not wrong_in(Case((failing, (Minibatch(1, other), LAST)), **ARENAS[arena]))
 
 
+CLEARS = (Minibatch(1), Minibatch(1, clears=1), Minibatch(2, clears=1), Minibatch(0), Minibatch(1, "drop", clears=1))
+
+
+@pytest.mark.parametrize("arena", ARENAS)
+def test_what_zero_grad_drops_inside_a_minibatch_is_dropped_by_all_or_refused(arena):
+    for first, second in product(CLEARS, CLEARS):
+        assert not wrong_in(Case(((first, LAST), (second, LAST)), **ARENAS[arena]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", list(product(ENDS[:2], ENDS, ENDS)), ids="-".join)
 def test_three_ranks_are_in_step_or_told(ends):
@@ -59,6 +68,11 @@ LEFT_OUT = {
 def test_a_meeting_that_is_left_out_is_seen(meeting):
     arena, ends = LEFT_OUT[meeting]
     case = Case(scripts(ends, (1, 1)), without=frozenset([meeting]), **ARENAS[arena])
+    assert wrong_in(case)
+
+
+def test_the_meeting_behind_what_is_cleared_is_seen_where_it_is_left_out():
+    case = Case(((Minibatch(2, clears=1), LAST), (Minibatch(2, clears=1), LAST)), without=frozenset(["clear"]))
     assert wrong_in(case)
 
 
