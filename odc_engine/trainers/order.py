@@ -24,61 +24,47 @@ Usual = tuple[tuple[Places, ...], ...]  # of each device, the microbatches that 
 class OwnOrder:
     """Yields what each rank's own loader would run until the next optimizer step, minibatch after minibatch.
 
-    A loader that accelerate has prepared draws for all ranks, and splits; what rank 0 draws then holds for all, since
-    samplers that use the process's own random numbers differ. Any other loader draws for its own rank.
+    Each rank's batch sampler draws, as in stock training, and ranks tell each other: so an epoch has the samples that
+    it has there, those that accelerate repeats at its end (`even_batches`) or drops with it, whoever deals to ranks.
     """
 
-    def __init__(self, usual: Any, devices: int, accumulated: int) -> None:
+    def __init__(self, usual: Any, accumulated: int) -> None:
         self._usual: Any = usual
-        self._devices, self._accumulated = devices, accumulated
+        self._accumulated = accumulated
         streams = isinstance(usual, DataLoader) and isinstance(self._usual.dataset, IterableDataset)
         if not isinstance(usual, DataLoader) or streams or self._usual.batch_sampler is None:
             fix = "return a torch DataLoader with a batch_size or a batch_sampler, over a dataset with __getitem__"
             told = type(self._usual.dataset if streams else usual).__name__
             raise InputError(f"a loader whose batches are not lists of indices ({told})", fix=fix)
-        batches: Any = self._usual.batch_sampler
-        self._shard: Any = batches if hasattr(batches, "even_batches") else None
-        self._prepared = self._shard is not None or hasattr(usual, "rng_types")
-        self._batches: Any = batches if self._shard is None else self._shard.batch_sampler
-        self._split = bool(getattr(usual if self._shard is None else self._shard, "split_batches", False))
+        if type(usual).__name__ == "DataLoaderDispatcher":
+            told = "dispatch_batches, with which one rank loads the samples of all"
+            raise InputError(told, fix="leave it off, so that each rank loads its own")
+        self._batches: Any = self._usual.batch_sampler
+        counts = all_told(_count(self._batches))
+        self._count: int | None = None if None in counts else max(counts)
 
     def set_epoch(self, epoch: int) -> None:
-        sampler: Any = getattr(self._batches, "sampler", None)
-        for one in (self._usual, self._batches, sampler):
-            if hasattr(one, "set_epoch"):
-                one.set_epoch(epoch)
-
-    @property
-    def _drawn(self) -> int:
-        """Number of batches that one rank draws for a minibatch."""
-        return self._accumulated * (self._devices if self._prepared and not self._split else 1)
+        """Tell the loader, as the Trainer does, which also tells what accelerate has wrapped."""
+        own: Any
+        for own in (self._usual, getattr(self._batches, "batch_sampler", None)):
+            if hasattr(own, "set_epoch"):
+                own.set_epoch(epoch)
 
     def __len__(self) -> int:
-        count = len(self._batches)
-        return -(-(self._kept(count) if self._prepared else count) // self._drawn)
-
-    def _kept(self, count: int) -> int:
-        """Return the number of batches, without an incomplete last round if that is dropped."""
-        drops = not self._split and bool(getattr(self._shard, "drop_last", False))
-        return count // self._devices * self._devices if drops else count
+        if self._count is None:
+            raise TypeError("batches without a length")
+        return -(-self._count // self._accumulated)
 
     def __iter__(self) -> Iterator[Usual]:
         """Yield every minibatch, the same on all ranks. Each synchronizes."""
         self._synchronize()
         batches = iter(self._batches)
         while True:
-            own = [tuple(int(i) for i in batch) for batch in islice(batches, self._drawn)]
-            every = all_told(own)
-            dealt = self._deal(every[0]) if self._prepared else tuple(map(tuple, every))
-            if not any(dealt):
+            own = tuple(tuple(int(i) for i in batch) for batch in islice(batches, self._accumulated))
+            every: Usual = tuple(all_told(own))
+            if not any(every):
                 return
-            yield dealt
-
-    def _deal(self, batches: list[Places]) -> Usual:
-        if self._split:
-            return tuple(tuple(_part(batch, rank, self._devices) for batch in batches) for rank in range(self._devices))
-        kept = batches[: self._kept(len(batches))]
-        return tuple(tuple(kept[rank :: self._devices]) for rank in range(self._devices))
+            yield every
 
     def _synchronize(self) -> None:
         """Synchronize random numbers, as a prepared loader does before it draws."""
@@ -87,9 +73,12 @@ class OwnOrder:
             synchronize(self._usual.rng_types, getattr(self._usual, "synchronized_generator", None))
 
 
-def _part(batch: Places, rank: int, devices: int) -> Places:
-    size = -(-len(batch) // devices)
-    return batch[rank * size : (rank + 1) * size]
+def _count(batches: Any) -> int | None:
+    try:
+        count: int = len(batches)
+    except TypeError:
+        return None
+    return count
 
 
 class PlannedSampler(Sampler[list[Portion]]):

@@ -92,7 +92,7 @@ class PlannedMixin:
         own = self._trainer.args
         with instead(vars(own), "gradient_accumulation_steps", self._accumulated):  # a sampler may go by it
             self._usual = usual = self._stock.get_train_dataloader()
-        order = OwnOrder(usual, own.world_size, self._accumulated)
+        order = OwnOrder(usual, self._accumulated)
         dataset = refusals.dataset_of(self._trainer, usual, PlannedMixin)
         lengths = list(self.lengths(dataset))
         self._sampler = PlannedSampler(

@@ -115,7 +115,10 @@ CASES = {
     (HF, "the mixin behind the trainer"): lambda: type("Mine", (Stock, OnDemandMixin), {}),
     (HF, "`fsdp=True` without torchrun"): lambda: started(),
     (HF, "`fsdp=True` and no GPU"): lambda: started(LOCAL_RANK="0"),
-    (HF, "a loader that is none of torch"): lambda: OwnOrder([], devices=2, accumulated=1),
+    (HF, "a loader that is none of torch"): lambda: OwnOrder([], accumulated=1),
+    (HF, "`dispatch_batches=True`"): lambda: OwnOrder(
+        type("DataLoaderDispatcher", (DataLoader,), {})([1], batch_size=1), accumulated=1
+    ),
     (HF, "`accelerator.reduce` or `gather` in `compute_loss`"): gathered,
     (HF, "a collate function whose batches have no `input_ids`"): lambda: collated_lengths(
         DataLoader(["one"], collate_fn=lambda _: {"pixel_values": 1}), rank=0, devices=1
