@@ -5,7 +5,8 @@ trainer's own loader chooses the samples. The plan assigns them to ranks and mic
 minibatch is one batch, so that it steps, logs, evaluates and saves on all ranks alike.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -38,10 +39,9 @@ class PlannedMixin:
         refusals.check_processes([*args, *kwargs.values()], type(self).__name__)
         super().__init__(*args, **kwargs)
         refusals.check(self._trainer)
-        self._accumulated = 1
+        self._accumulated: int = self._trainer.args.gradient_accumulation_steps
         self._losses: Losses | None = None
         self._told = False  # whether the first minibatch's gradient is another one in stock training
-        self._trainer.add_callback(_Events(self))
 
     @property
     def _trainer(self) -> Any:
@@ -67,13 +67,39 @@ class PlannedMixin:
         return None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        own = self._trainer.args
+        """Train, while the Trainer's own loop takes each minibatch for one batch."""
+        own, handler = self._trainer.args, self._trainer.callback_handler
         self._accumulated, own.gradient_accumulation_steps = own.gradient_accumulation_steps, 1
+        handler.call_event = self._call_event
         try:
             return self._stock.train(*args, **kwargs)
         finally:
-            own.gradient_accumulation_steps, self._accumulated = self._accumulated, 1
+            own.gradient_accumulation_steps = self._accumulated
+            del handler.call_event
             self._close()
+
+    def _accumulating(self) -> AbstractContextManager[None]:
+        """Set `gradient_accumulation_steps` as the user gave it, for whoever reads it outside of a minibatch."""
+        return instead(vars(self._trainer.args), "gradient_accumulation_steps", self._accumulated)
+
+    def _call_event(self, event: str, *args: Any, **kwargs: Any) -> Any:
+        """Call all callbacks, whenever they were added, and then do what follows the event here."""
+        handler = self._trainer.callback_handler
+        with self._accumulating():
+            control = type(handler).call_event(handler, event, *args, **kwargs)
+        if event == "on_train_begin":
+            self._open()
+        elif event == "on_optimizer_step":
+            self.publish_weights()
+        return control
+
+    def log(self, *args: Any, **kwargs: Any) -> None:
+        with self._accumulating():
+            self._stock.log(*args, **kwargs)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        with self._accumulating():
+            self._stock._maybe_log_save_evaluate(*args, **kwargs)
 
     def _open(self) -> None:
         """Begin, once the Trainer has prepared its model."""
@@ -86,11 +112,12 @@ class PlannedMixin:
         """Publish weights that were changed other than by a step, for example in a callback. Call it on all ranks."""
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        return int(self._stock.get_total_train_batch_size(args)) * self._accumulated
+        with self._accumulating():
+            return int(self._stock.get_total_train_batch_size(args))
 
     def get_train_dataloader(self) -> MinibatchLoader:
         own = self._trainer.args
-        with instead(vars(own), "gradient_accumulation_steps", self._accumulated):  # a sampler may go by it
+        with self._accumulating():  # a sampler may go by it
             self._usual = usual = self._stock.get_train_dataloader()
         order = OwnOrder(usual, self._accumulated)
         dataset = refusals.dataset_of(self._trainer, usual, PlannedMixin)
@@ -175,24 +202,6 @@ class PlannedMixin:
 
     def _norm(self, model: nn.Module) -> float:
         return beside_stock.norm_of(model, self._trainer.args.device, self._trainer.args.world_size)
-
-
-class _Events:
-    """A callback of the Trainer that ignores most events."""
-
-    def __init__(self, mixin: PlannedMixin) -> None:
-        self._mixin = mixin
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self._mixin._open()
-
-    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        self._mixin.publish_weights()
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("on_"):
-            return lambda *_, **__: None
-        raise AttributeError(name)
 
 
 def _sealed(loaded: list[Loaded]) -> dict[str, Any]:
