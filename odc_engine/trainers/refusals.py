@@ -63,6 +63,21 @@ def check(trainer: Any) -> None:
         raise InputError(problem, where=type(trainer).__name__, fix=fix)
 
 
+GIVEN = tuple(f"trl.trainer.{name}_trainer" for name in ("dpo", "kto", "reward", "sft"))  # whose samples are there
+ANSWERING = ("trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer")  # whose answers OnDemandRollouts deals out
+
+
+def _first(kinds: Iterable[type], *methods: str) -> type | None:
+    """Return the first class that has one of these methods of its own."""
+    return next((kind for kind in kinds if {*methods} & vars(kind).keys()), None)
+
+
+def _generating(trainer: Any) -> type | None:
+    """Return the trainer of TRL's that makes its samples while training, as all but a few do that prepare inputs."""
+    theirs = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
+    return _first([kind for kind in theirs if kind.__module__ not in GIVEN], "training_step", "_prepare_inputs")
+
+
 def _problems(trainer: Any) -> Iterator[tuple[str, str]]:
     own = trainer.args
     if own.world_size > 1 and not own.average_tokens_across_devices:
@@ -79,8 +94,10 @@ def _problems(trainer: Any) -> Iterator[tuple[str, str]]:
     if any(size > 1 for size in spread.values()):
         told = ", ".join(f"{name} {size}" for name, size in spread.items() if size > 1)
         yield f"samples that several devices run together ({told})", "use data parallelism alone"
-    if hasattr(trainer, "_generate_and_score_completions") and not hasattr(trainer, "rollouts"):
-        yield "samples that are generated while training", "put OnDemandRollouts in front instead"
+    if (kind := _generating(trainer)) and not hasattr(trainer, "rollouts"):
+        known = kind.__module__ in ANSWERING
+        fix = "put OnDemandRollouts in front instead" if known else f"train {kind.__name__} without a mixin"
+        yield "samples that are generated while training", fix
     yield from _of_preferences(trainer)
     yield from _of_experts(trainer)
 
@@ -116,6 +133,17 @@ def _of_experts(trainer: Any) -> Iterator[tuple[str, str]]:
 
 
 PLAIN = ("nothing", "samples")  # what answers' own losses may be said to be means over
+OVER: dict[str | None, str] = {  # TRL's own losses on answers, by loss_type; RLOO has none
+    **dict.fromkeys(("cispo", "dapo", "vespo"), "nothing"),  # divided by all tokens, whoever runs them
+    **dict.fromkeys(("dr_grpo", "grpo", "luspo", "sapo", None), "samples"),
+}
+
+
+def over_of(trainer: Any) -> str | None:
+    """Return what a loss on answers is a mean over: of TRL's own it is known, of any other it has to be said."""
+    own, told = _first(type(trainer).__mro__, "compute_loss", "_compute_loss"), getattr(trainer, "mean_over", None)
+    known = own is not None and own.__module__ in ANSWERING
+    return OVER.get(getattr(trainer.args, "loss_type", None), told) if known else told
 
 
 def check_rollouts(trainer: Any) -> None:
@@ -125,12 +153,23 @@ def check_rollouts(trainer: Any) -> None:
 
 
 def _of_rollouts(trainer: Any) -> Iterator[tuple[str, str]]:
-    own = trainer.args
+    own, kinds = trainer.args, type(trainer).__mro__
+    generating = _generating(trainer)
+    if generating is None or generating.__module__ not in ANSWERING:
+        named = (generating or type(trainer)).__name__
+        yield f"{named}, which is neither a GRPOTrainer nor an RLOOTrainer", f"train {named} without OnDemandRollouts"
+        return
+    mixed = [place for place, kind in enumerate(kinds) if hasattr(kind, "rollouts")]
+    prepares = _first(kinds[mixed[-1] + 1 if mixed else 0 :], "_prepare_inputs")
+    if prepares is not None and prepares.__module__ not in ANSWERING:
+        fix = f"write it in front: class Own(OnDemandRollouts, {generating.__name__}) with _prepare_inputs"
+        yield f"_prepare_inputs of {prepares.__name__}, which is never called behind OnDemandRollouts", fix
     if own.steps_per_generation % own.gradient_accumulation_steps:
         told = f"steps_per_generation {own.steps_per_generation} in the middle of an optimizer step"
         yield told, f"make it a multiple of gradient_accumulation_steps {own.gradient_accumulation_steps}"
-    kinds = [kind for kind in type(trainer).__mro__ if {"compute_loss", "_compute_loss"} & vars(kind).keys()]
-    if kinds and kinds[0].__module__.split(".")[0] != "trl" and getattr(trainer, "mean_over", None) not in PLAIN:
+    if getattr(own, "loss_type", None) == "bnpo":
+        yield "loss_type 'bnpo', in which answers of a microbatch depend on each other", "use 'dapo' or 'grpo'"
+    elif over_of(trainer) not in PLAIN:
         fix = "say mean_over = 'samples' if it is a mean over answers, 'nothing' if it divides by num_items_in_batch"
         yield "a loss of its own, which is not tried since there are no answers yet", fix
     processor = getattr(trainer, "processing_class", None)
@@ -138,8 +177,6 @@ def _of_rollouts(trainer: Any) -> Iterator[tuple[str, str]]:
     if sided != "left" and {*TYPES} & {*getattr(processor, "model_input_names", ())}:
         told = f"a processor that pads on the {sided}, where types of tokens lie beside tokens of others"
         yield told, "set padding_side = 'left' on the processor's tokenizer"
-    if getattr(own, "loss_type", None) == "bnpo":
-        yield "loss_type 'bnpo', in which answers of a microbatch depend on each other", "use 'dapo' or 'grpo'"
     if getattr(trainer, "_entropy_bonus_enabled", False) or getattr(trainer, "top_entropy_quantile", 1.0) < 1.0:
         fix = "leave entropy_coef at 0 and top_entropy_quantile at 1"
         yield "entropies of a microbatch in its loss, so that answers depend on each other", fix

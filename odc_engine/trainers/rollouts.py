@@ -9,7 +9,6 @@ planned once all exist, and sent to the ranks that train on them.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -26,8 +25,6 @@ from odc_engine.trainers.metrics import noted_by
 from odc_engine.trainers.one_process import own_alone
 from odc_engine.trainers.planned import PlannedMixin
 from odcsim.balance import plan
-
-BY_TOKENS = ("cispo", "dapo", "vespo")  # losses that are divided by all tokens, whoever runs them
 
 
 class AnswerRows(dict[str, Any]):
@@ -66,13 +63,11 @@ class OnDemandRollouts(OnDemandMixin):
         model.train()
         parts = self._shared(self._made(inputs))
         loss, noted, before = torch.zeros((), device=own.args.device), noted_by(own), own._step
+        by_tokens = refusals.over_of(own) == "nothing"
         with own_alone(own.accelerator):
             for place, (rows, share) in enumerate(parts):
                 if place:
                     own.control = own.callback_handler.on_substep_end(own.args, own.state, own.control)
-                by_tokens = self.mean_over == "nothing" or (
-                    self.mean_over is None and getattr(own, "loss_type", None) in BY_TOKENS
-                )
                 own.current_gradient_accumulation_steps = self._accumulated if by_tokens else 1 / share
                 self._gather_head()
                 loss += self._stock_step(model, rows)
@@ -102,16 +97,6 @@ class OnDemandRollouts(OnDemandMixin):
             shuffled = helpers.shuffle_sequence_dict(answers)
             self._answers = helpers.split_tensor_dict(shuffled, steps // self._accumulated)
         return self._answers[int(own._step % steps // self._accumulated)]
-
-    @contextmanager
-    def _accumulating(self) -> Iterator[None]:
-        """Set the accumulation count of stock training, on which values computed beforehand depend."""
-        own = self._trainer.args
-        own.gradient_accumulation_steps = self._accumulated
-        try:
-            yield
-        finally:
-            own.gradient_accumulation_steps = 1
 
     def _shared(self, answers: Row) -> list[tuple[AnswerRows, float]]:
         """Return this rank's microbatches with their loss weights: share of the minibatch, times the number of

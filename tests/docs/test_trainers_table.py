@@ -30,12 +30,23 @@ def test_the_lines_of_the_table_are_those_that_programs_number():
         assert [int(n) for n in re.findall(r"  # (\d)\b", code[1])] == [*range(1, int(lines) + 1)], page
 
 
-def trainer(dataset=(1,), tp=1, made=False, **changed):
+class GRPOTrainer(SimpleNamespace):
+    """As GRPOTrainer."""
+
+    __module__ = "trl.trainer.grpo_trainer"
+
+    def _prepare_inputs(self, inputs):
+        return inputs
+
+    def compute_loss(self, model, inputs):
+        return model(inputs)
+
+
+def trainer(dataset=(1,), tp=1, kind=SimpleNamespace, **changed):
     usual = {"world_size": 2, "average_tokens_across_devices": True, "train_sampling_strategy": "random"}
     own = SimpleNamespace(**usual | {"fp16": False, "auto_find_batch_size": False} | changed)
     sizes = {f"get_{name}_size": lambda size=size: size for name, size in (("tp", tp), ("cp", 1), ("sp", 1))}
-    makes = {"_generate_and_score_completions": len} if made else {}
-    refusals.check(SimpleNamespace(args=own, train_dataset=dataset, **sizes, **makes))
+    refusals.check(kind(args=own, train_dataset=dataset, **sizes))
 
 
 def preferences(**changed):
@@ -49,7 +60,7 @@ def preferences(**changed):
     )
 
 
-def rollouts(quantile=1.0, kind=SimpleNamespace, processor=None, **changed):
+def rollouts(quantile=1.0, kind=GRPOTrainer, processor=None, **changed):
     usual = {"steps_per_generation": 2, "gradient_accumulation_steps": 2, "loss_type": "dapo"}
     own = SimpleNamespace(**usual | changed)
     refusals.check_rollouts(kind(args=own, top_entropy_quantile=quantile, processing_class=processor))
@@ -127,12 +138,18 @@ CASES = {
     (DPO, "`sync_ref_model=True`"): lambda: preferences(sync_ref_model=True),
     ("KTOTrainer", '`loss_type="kto"`'): lambda: preferences(loss_type="kto", kl=True),
     ("DPOTrainer, GRPOTrainer", "a loss of a mixture of experts' router"): lambda: preferences(router=True),
-    (BOTH, "`OnDemandMixin`"): lambda: trainer(made=True),
+    (BOTH, "`OnDemandMixin`"): lambda: trainer(kind=GRPOTrainer),
     (BOTH, "a generation that ends in the middle of a step"): lambda: rollouts(steps_per_generation=3),
     (GRPO, '`loss_type="bnpo"`'): lambda: rollouts(loss_type="bnpo"),
     (GRPO, "`top_entropy_quantile` under 1, or an entropy bonus"): lambda: rollouts(quantile=0.5),
-    (BOTH, "a `compute_loss` of one's own"): lambda: rollouts(
-        kind=type("Mine", (SimpleNamespace,), {"compute_loss": 0})
+    (BOTH, "a `compute_loss` of one's own, or TRL's `GMPOTrainer`"): lambda: rollouts(
+        kind=type("Mine", (GRPOTrainer,), {"compute_loss": 0})
+    ),
+    (BOTH, "a `_prepare_inputs` of one's own behind `OnDemandRollouts`"): lambda: rollouts(
+        kind=type("Mine", (GRPOTrainer,), {"_prepare_inputs": 0})
+    ),
+    ("other trainers of TRL that generate", "a mixin"): lambda: trainer(
+        kind=type("GKDTrainer", (SimpleNamespace,), {"training_step": 0, "__module__": "trl.experimental.gkd"})
     ),
     (BOTH, "a processor that pads on the right, with types of tokens"): lambda: rollouts(
         processor=SimpleNamespace(model_input_names=["token_type_ids"], tokenizer=SimpleNamespace(padding_side="right"))
@@ -165,7 +182,7 @@ def test_every_refusal_of_the_table_has_its_case():
 def test_what_is_refused_is_refused_in_the_words_of_the_table(trainers, habit, words):
     with pytest.raises(InputError) as refused:
         CASES[trainers, habit]()
-    assert re.sub(r"^(SimpleNamespace|gathered, line \d+): ", "", str(refused.value)) == words
+    assert re.sub(r"^(SimpleNamespace|GRPOTrainer|gathered, line \d+): ", "", str(refused.value)) == words
 
 
 def test_what_is_supported_is_not_refused():

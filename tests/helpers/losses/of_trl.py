@@ -23,6 +23,7 @@ from trl import (
     SFTConfig,
     SFTTrainer,
 )
+from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 from losses import nets
 from losses.kind import Kind
@@ -113,6 +114,11 @@ class OverSamples(SFTTrainer):
         return (loss, outputs) if return_outputs else loss
 
 
+class Doubled(RLOOTrainer):
+    def _compute_loss(self, model, inputs):
+        return 2 * super()._compute_loss(model, inputs)
+
+
 def sft(**changed: Any) -> Kind:
     given = {"trainer": SFTTrainer, "config": SFTConfig, "data": ready, "collate": None, "more": speaking}
     return Kind(**given | {"arguments": READY, "limits": (64,)} | changed)
@@ -128,10 +134,10 @@ def kto(**changed: Any) -> Kind:
     return Kind(**given | {"limits": (56,)} | changed | {"arguments": USUAL | changed.get("arguments", {})})
 
 
-def rolled(trainer: type, config: type, **changed: Any) -> Kind:
+def rolled(trainer: type, config: type, said: str | None = None, **changed: Any) -> Kind:
     own = {"bf16": False, "num_generations": 4, "max_completion_length": 24, "beta": 0.0, "learning_rate": 0.1}
-    given = {"data": prompts, "collate": None, "more": rewarded, "limits": (48,), "rollouts": True}
-    return Kind(trainer=trainer, config=config, arguments=own | changed, **given)
+    given = {"data": prompts, "collate": None, "more": rewarded, "limits": (48, 1000), "rollouts": True}
+    return Kind(trainer=trainer, config=config, arguments=own | changed, said={"mean_over": said}, **given)
 
 
 EVERY = {
@@ -152,5 +158,11 @@ EVERY = {
     "`GRPOTrainer`": rolled(GRPOTrainer, GRPOConfig),
     "`GRPOTrainer`, `loss_type='grpo'`": rolled(GRPOTrainer, GRPOConfig, loss_type="grpo"),
     "`GRPOTrainer`, `loss_type='bnpo'`": rolled(GRPOTrainer, GRPOConfig, loss_type="bnpo"),
+    "`GRPOTrainer` with `mean_over = 'samples'`, which is known better": rolled(GRPOTrainer, GRPOConfig, "samples"),
     "`RLOOTrainer`": rolled(RLOOTrainer, RLOOConfig),
+    "`RLOOTrainer` with a `_compute_loss` of one's own and `mean_over = 'samples'`": rolled(
+        Doubled, RLOOConfig, "samples"
+    ),
+    "`GMPOTrainer`": rolled(GMPOTrainer, GMPOConfig),
+    "`GMPOTrainer` with `mean_over = 'samples'`": rolled(GMPOTrainer, GMPOConfig, "samples"),
 }

@@ -1,13 +1,18 @@
 """TRL's GRPOTrainer: on demand it learns and tells what it learns and tells stock, over its own answers."""
 
+import importlib
+import pkgutil
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from datasets import Dataset
 from datasets.table import InMemoryTable
 from tiny_trainers import arguments, both, llama, outcome, words
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl.experimental.gmpo import GMPOTrainer
 
-from odc_engine.trainers import OnDemandMixin, OnDemandRollouts
+from odc_engine.trainers import BalancedMixin, OnDemandMixin, OnDemandRollouts, refusals
 from odcsim.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -82,9 +87,112 @@ def refused(rank, folder):
         with pytest.raises(InputError) as error:
             made(OnDemandRollouts, own)
         told[words_] = str(error.value)
+    others = []
+    for mixin in (OnDemandMixin, BalancedMixin):
+        with pytest.raises(InputError) as error:
+            made(mixin, arguments(rank, folder, GRPOConfig, bf16=False, num_generations=4))
+        others.append(str(error.value))
+    return told, others
+
+
+class OfGMPO(GMPOTrainer):
+    """Its loss is its parent's, which is none that is known."""
+
+
+class OwnLoss(RLOOTrainer):
+    def compute_loss(self, model, inputs, **_):
+        return super().compute_loss(model, inputs) * 2
+
+
+def halved(self, inputs):
+    """Advantages, once they are there."""
+    inputs = super(type(self), self)._prepare_inputs(inputs)
+    return {**inputs, "advantages": inputs["advantages"] / 2}
+
+
+class Prepares(GRPOTrainer):
+    _prepare_inputs = halved
+
+
+class OfThose(Prepares):
+    pass
+
+
+LOSSES = {
+    GRPOTrainer: "nothing",  # by all tokens, as loss_type says
+    RLOOTrainer: "samples",
+    GMPOTrainer: None,
+    OfGMPO: None,
+    OwnLoss: None,
+    type("Own", (GRPOTrainer,), {"_compute_loss": OwnLoss.compute_loss}): None,
+    Prepares: "nothing",
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("said", [None, "samples", "nothing"])
+def test_a_loss_that_is_not_known_goes_by_what_is_said_of_it_and_no_other_does(kind, said):
+    """`loss_type` tells of a loss alone that goes by it."""
+    trainer = object.__new__(type("Mine", (OnDemandRollouts, kind), {"mean_over": said}))
+    trainer.args = SimpleNamespace(**{} if issubclass(kind, RLOOTrainer) else {"loss_type": "dapo"})
+    assert refusals.over_of(trainer) == (LOSSES[kind] or said)
+    trainer.args.loss_type = "one of tomorrow"
+    assert refusals.over_of(trainer) == said
+
+
+def problems(kind):
+    trainer = object.__new__(type("Mine", (OnDemandRollouts, kind), {}))
+    trainer.args = SimpleNamespace(loss_type="dapo", steps_per_generation=2, gradient_accumulation_steps=2)
     with pytest.raises(InputError) as error:
-        made(OnDemandMixin, arguments(rank, folder, GRPOConfig, bf16=False, num_generations=4))
-    return told, str(error.value)
+        refusals.check_rollouts(trainer)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("kind", [Prepares, OfThose])
+def test_inputs_that_nobody_would_prepare_are_refused(kind):
+    assert "_prepare_inputs of Prepares, which is never called behind" in problems(kind)
+
+
+def prepared(rank, folder):
+    found = []
+    front = type("Front", (OnDemandRollouts, GRPOTrainer), {"_prepare_inputs": halved, "max_tokens": 48})
+    for kind in (Prepares, front):
+        usual = {"bf16": False, "num_generations": 4, "max_completion_length": 24, "max_steps": 2, "optim": "sgd"}
+        own = arguments(rank, folder / kind.__name__, GRPOConfig, **usual | {"learning_rate": 0.1})
+        more = {"train_dataset": prompts(24), "processing_class": words()}
+        trainer = kind(model=llama(), reward_funcs=reward, args=own, **more)
+        trainer.train()
+        found.append(outcome(trainer))
+    return found
+
+
+def test_inputs_that_are_prepared_in_front_are_those_of_stock_training(pools, tmp_path):
+    for stock, own in both(pools, prepared, tmp_path):
+        assert stock.furthest(own) < 1e-6
+        assert own.column("grad_norm") == pytest.approx(stock.column("grad_norm"), rel=1e-3)
+
+
+GIVEN = {"SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer", "TPOTrainer"}
+
+
+def every_trainer_of_trl():
+    import trl.experimental
+    from transformers import Trainer
+
+    names = [f"trl.experimental.{found.name}" for found in pkgutil.iter_modules(trl.experimental.__path__)]
+    modules = [importlib.import_module(name) for name in ("trl", *names)]
+    every = [getattr(module, name) for module in modules for name in dir(module) if name.endswith("Trainer")]
+    return sorted({kind for kind in every if issubclass(kind, Trainer)}, key=lambda kind: (kind.__module__, str(kind)))
+
+
+def test_trainers_of_trl_that_make_their_samples_are_known_for_it():
+    every = every_trainer_of_trl()
+    assert len(every) > 15
+    for kind in every:
+        generates = refusals._generating(object.__new__(kind)) is not None
+        assert generates == (kind.__name__ not in GIVEN), kind
+        if generates and not issubclass(kind, GRPOTrainer | RLOOTrainer):
+            assert "which is neither a GRPOTrainer nor an RLOOTrainer; train" in problems(kind)
 
 
 def made(mixin, own):
@@ -93,6 +201,6 @@ def made(mixin, own):
 
 
 def test_what_would_train_otherwise_is_refused_with_the_way_out(pools, tmp_path):
-    for told, other in both(pools, refused, tmp_path):
+    for told, others in both(pools, refused, tmp_path):
         assert all(words_ in problem and "; " in problem for words_, problem in told.items())
-        assert "put OnDemandRollouts in front" in other
+        assert all("put OnDemandRollouts in front" in other for other in others)
