@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from odc_engine.fsdp.groups import start_anew
 from odc_engine.fsdp.minibatch import Minibatch
 from odc_engine.fsdp.phase import FOLLOWING, Phase, closed
-from odc_engine.fsdp.remedies import ATTACHED, BY_HAND
+from odc_engine.fsdp.remedies import ATTACHED, BY_HAND, Remedies
 from odc_engine.fsdp.units import Unit
+from odc_engine.memory.finite import Checks
 from odcsim.errors import InputError
 
 
@@ -48,6 +49,10 @@ class Loop:
     def attach(self, look: Callable[[], bool]) -> None:
         """Settle from now on when somebody reads a gradient, by `look`."""
         self.look, self.remedies = look, ATTACHED
+
+    def speak(self, remedies: Remedies) -> None:
+        self.remedies, self._way_out = remedies, remedies.finite
+        self.minibatch.given.finite = Checks(self._way_out)
 
     def end(self) -> None:
         """Remove what the current minibatch left in FSDP2 and in `.grad`."""

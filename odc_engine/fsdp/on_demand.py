@@ -44,7 +44,7 @@ from odc_engine.fsdp.pending_gradients import drop_gradients
 from odc_engine.fsdp.phase import Phase
 from odc_engine.fsdp.plugs import Gather, Push
 from odc_engine.fsdp.precision import check_precision
-from odc_engine.fsdp.remedies import Remedies
+from odc_engine.fsdp.remedies import BY_HAND, Remedies
 from odc_engine.fsdp.replicas import Replicas, agreed_by_all
 from odc_engine.fsdp.retry.halving import halved
 from odc_engine.fsdp.retry.retry import Retry, alone
@@ -61,7 +61,6 @@ from odcsim.errors import InputError, nearest
 from odcsim.recipe import ACCUMULATE
 
 NO_FLAGS = torch.zeros(0, dtype=torch.uint8, device="cpu")
-SKIPS = "OnDemand(check_finite=False) skips this check, for loops that skip such steps themselves (gradient scalers)"
 
 
 class OnDemand(Communication):
@@ -118,7 +117,7 @@ class OnDemand(Communication):
             how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite, "ahead": self._ahead}
             self._transfers = Transfers(arena, self.recorder, **how)
             opened.callback(self._transfers.close)
-            way_out = "" if memory else SKIPS  # who brings the memory is no loop of a user's
+            way_out = "" if memory else BY_HAND.finite  # who brings the memory is no loop of a user's
             self._loop = loop = Loop(model, self.units, self._published, way_out=way_out)
             opened.callback(loop.close)
             opened.callback(reached_parameters.watch(self.units, lambda: loop.minibatch.reached))
@@ -148,7 +147,7 @@ class OnDemand(Communication):
 
     def speak(self, remedies: Remedies) -> None:
         """Use other words for the fixes that error messages name."""
-        self._loop.remedies = remedies
+        self._loop.speak(remedies)
 
     def _published(self, unit: Unit) -> Tensor:
         return self.arena.weights(self.rank, unit.index)

@@ -26,6 +26,7 @@ class Remedies:
     join: str  # parameters were added later
     replace: str
     collective: str  # a rank waits in a collective of the user's
+    finite: str  # a gradient is not finite
 
 
 ANEW = "make the optimizer of model.parameters() anew"
@@ -50,6 +51,8 @@ BY_HAND = Remedies(
     join="close() this OnDemand, have fully_shard manage the parameter, make another",
     replace="change its values in place and publish(), or replace it before fully_shard",
     collective="if it waits in a collective for each microbatch, as of metrics, call that once, after settle()",
+    finite="OnDemand(check_finite=False) skips this check, for loops that skip such steps themselves (gradient "
+    "scalers)",
 )
 ATTACHED = replace(
     BY_HAND,
@@ -89,4 +92,5 @@ IN_A_TRAINER = Remedies(
     join="add it before train()",
     replace="change its values in place and call the trainer's publish_weights(), or replace it before train()",
     collective="if it waits in a collective for each microbatch, as of metrics, call that once for each step",
+    finite="check_finite = False on your trainer's class skips this check, as where a callback clears such gradients",
 )

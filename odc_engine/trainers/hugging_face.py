@@ -26,6 +26,7 @@ class OnDemandMixin(PlannedMixin):
     own, per_device_train_batch_size x the longest sample."""
 
     balancer = "lb-mini"
+    check_finite = True  # whether a gradient that is not finite is refused, rather than stepped with as stock
     _equal = False
 
     def __init_subclass__(cls, **how: Any) -> None:
@@ -41,7 +42,7 @@ class OnDemandMixin(PlannedMixin):
         self._close()
         if self._trainer.args.world_size > 1:
             refusals.check_model(model := self._trainer.model_wrapped)
-            self._odc = OnDemand(model)
+            self._odc = OnDemand(model, check_finite=self.check_finite)
             self._odc.speak(IN_A_TRAINER)
             if isinstance(reference := getattr(self, "ref_model", None), FSDPModule):
                 self._others.append(OnDemand(cast(nn.Module, reference)))

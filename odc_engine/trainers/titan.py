@@ -38,6 +38,7 @@ Batch = tuple[dict[str, Tensor], Tensor]
 class TitanMixin:
     """Put it in front of torchtitan's Trainer."""
 
+    check_finite = True  # whether a gradient that is not finite is refused, rather than stepped with as stock
     _odc: OnDemand | None = None
     _left = 0  # microbatches of this step
 
@@ -54,7 +55,7 @@ class TitanMixin:
         if self._odc is None:
             _check(self._trainer)  # here, since a checkpoint has been loaded by now
             # As FSDP2 divides, whom torchtitan told not to: gradients are sums.
-            self._odc = OnDemand(self._trainer.model_parts[0])
+            self._odc = OnDemand(self._trainer.model_parts[0], check_finite=self.check_finite)
             self._odc.speak(IN_A_TRAINER)
         self._left = self._trainer.gradient_accumulation_steps = self._trainer.dataloader.begin()
         self._stock.train_step(data_iterator)

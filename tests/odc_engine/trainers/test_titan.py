@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+import torch
 from tiny_titan import balanced_data, config_of, on_processors, stock_data, trained
 
 pytestmark = pytest.mark.slow
@@ -54,6 +55,40 @@ def test_a_checkpoint_is_where_training_goes_on(pools, tmp_path):
     for whole, rest in pools(2).run(resumed, tmp_path, timeout=LIMIT):
         assert rest.losses == pytest.approx(whole.losses[3:], rel=1e-5)
         assert whole.furthest(rest) < 1e-6
+
+
+def poisoned(rank, folder, checks):
+    """What is said of a weight that is no number."""
+    on_processors(rank)
+    own = on_demand_trainer()
+
+    class Poisoned(own):
+        check_finite = checks
+
+        @dataclass(kw_only=True, slots=True)
+        class Config(own.Config):
+            pass
+
+        def train_step(self, data_iterator):
+            with torch.no_grad():
+                next(self.model_parts[0].parameters()).fill_(float("nan"))
+            super().train_step(data_iterator)
+
+    config = config_of(Poisoned, folder, balanced_data(25, 4), chunked=False, steps=1, minibatch=4)
+    trainer = config.build()
+    try:
+        trainer.train()
+    except Exception as error:
+        return str(error)
+    finally:
+        trainer.close()
+
+
+def test_a_gradient_that_is_not_finite_is_refused_or_left_to_torchtitan(pools, tmp_path):
+    every = pools(2).run(poisoned, tmp_path / "checked", True, timeout=LIMIT)
+    assert any("; check_finite = False on your trainer's class skips this check" in words for words in every)
+    every = pools(2).run(poisoned, tmp_path / "not", False, timeout=LIMIT)
+    assert all(words.startswith("Loss is not finite") for words in every)  # which stock training says, too
 
 
 def without_mixin(rank, folder):

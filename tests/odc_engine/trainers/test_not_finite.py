@@ -1,0 +1,103 @@
+"""A gradient that is not finite is refused, and the way out that is named leads where stock training is."""
+
+import pytest
+import torch
+from datasets import Dataset
+from datasets.table import InMemoryTable
+from tiny_trainers import Texts, arguments, both, collate, llama, outcome, words
+from torch.distributed.tensor import DTensor
+from transformers import Trainer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from odc_engine.errors import BadGradient, PeerLost
+from odc_engine.trainers import OnDemandMixin, OnDemandRollouts
+
+pytestmark = pytest.mark.slow
+
+
+class Spoils(TrainerCallback):
+    """The loss in the second step, on one rank or on both."""
+
+    def __init__(self, by, where):
+        self.by, self.where, self.factor = by, where, 1.0
+
+    def on_step_begin(self, args, state, *_, **__):
+        self.factor = self.by if state.global_step == 1 and args.process_index in self.where else 1.0
+
+
+class Clears(TrainerCallback):
+    """Gradients that are not finite, and so the step."""
+
+    def on_pre_optimizer_step(self, *_, model, **__):
+        for parameter in model.parameters():
+            grad = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
+            grad.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def spoiled(base, spoils):
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        return base.compute_loss(self, model, inputs, *args, **kwargs) * spoils.factor
+
+    return type("Spoiled", (base,), {"compute_loss": compute_loss})
+
+
+def prompts():
+    texts = [" ".join(map(str, range(1, 3 + i % 5))) for i in range(16)]
+    return Dataset(InMemoryTable.from_pydict({"prompt": texts}), fingerprint="prompts")
+
+
+def reward(completions, **_):
+    return [float(len(set(completion.split()))) for completion in completions]
+
+
+TRAINERS = {
+    "Trainer": (Trainer, OnDemandMixin, None, lambda: {"train_dataset": Texts(24), "data_collator": collate}),
+    "GRPOTrainer": (
+        GRPOTrainer,
+        OnDemandRollouts,
+        GRPOConfig,
+        lambda: {"train_dataset": prompts(), "processing_class": words(), "reward_funcs": reward},
+    ),
+}
+ANSWERS = {"bf16": False, "num_generations": 4, "max_completion_length": 8}
+
+
+def ended(rank, folder, name, by, where, clears):
+    """Stock training's weights, those of the way out, and what is said without it."""
+    base, mixin, config, more = TRAINERS[name]
+    found = []
+    for kind, said in (((), {}), ((mixin,), {"check_finite": False}), ((mixin,), {})):
+        usual = {"max_steps": 3, "optim": "sgd", "learning_rate": 0.1} | (ANSWERS if config else {})
+        own = arguments(rank, folder / str(len(found)), config, **usual)
+        spoils = Spoils(by, where)
+        mixed = type("Mine", (*kind, spoiled(base, spoils)), {"max_tokens": 64, "mean_over": "nothing"} | said)
+        trainer = mixed(model=llama(), args=own, callbacks=[spoils, *([Clears()] if clears else [])], **more())
+        try:
+            trainer.train()
+        except (BadGradient, PeerLost) as error:
+            found.append(str(error))
+        else:
+            found.append(outcome(trainer).weights)
+    return found
+
+
+WAYS = {
+    "no number, on one rank": ("Trainer", float("nan"), (0,), True),
+    "too much, on both ranks": ("Trainer", float("inf"), (0, 1), True),
+    "no number, of answers": ("GRPOTrainer", float("nan"), (1,), True),
+    "no number, stepped with as stock training does": ("Trainer", float("nan"), (0,), False),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_way_out_leads_where_stock_training_is(pools, tmp_path, way):
+    *_, clears = WAYS[way]
+    every = both(pools, ended, tmp_path, *WAYS[way])
+    told = [words_ for *_, words_ in every if "is not finite" in words_]
+    assert told
+    assert all("; check_finite = False on your trainer's class skips this check" in words_ for words_ in told)
+    assert all("left" in words_ for *_, words_ in every if words_ not in told)
+    for stock, own, _ in every:
+        assert all(torch.isfinite(weight).all() == clears for weight in stock.values())
+        for name, weight in stock.items():
+            torch.testing.assert_close(own[name], weight, rtol=1e-5, atol=1e-6, equal_nan=True)
