@@ -41,7 +41,7 @@ class OwnOrder:
             raise InputError(told, fix="leave it off, so that each rank loads its own")
         self._batches: Any = self._usual.batch_sampler
         counts = all_told(_count(self._batches))
-        self._count: int | None = None if None in counts else max(counts)
+        self.microbatches: int | None = None if None in counts else max(counts)  # of a rank, in an epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loader, as the Trainer does, which also tells what accelerate has wrapped."""
@@ -51,9 +51,9 @@ class OwnOrder:
                 own.set_epoch(epoch)
 
     def __len__(self) -> int:
-        if self._count is None:
+        if self.microbatches is None:
             raise TypeError("batches without a length")
-        return -(-self._count // self._accumulated)
+        return -(-self.microbatches // self._accumulated)
 
     def __iter__(self) -> Iterator[Usual]:
         """Yield every minibatch, the same on all ranks. Each synchronizes."""

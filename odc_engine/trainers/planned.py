@@ -5,6 +5,7 @@ trainer's own loader chooses the samples. The plan assigns them to ranks and mic
 minibatch is one batch, so that it steps, logs, evaluates and saves on all ranks alike.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
@@ -85,6 +86,8 @@ class PlannedMixin:
     def _call_event(self, event: str, *args: Any, **kwargs: Any) -> Any:
         """Call all callbacks, whenever they were added, and then do what follows the event here."""
         handler = self._trainer.callback_handler
+        if event == "on_step_end" and self._losses is not None:
+            self._count_epoch(self._losses.planned.order)
         with self._accumulating():
             control = type(handler).call_event(handler, event, *args, **kwargs)
         if event == "on_train_begin":
@@ -92,6 +95,14 @@ class PlannedMixin:
         elif event == "on_optimizer_step":
             self.publish_weights()
         return control
+
+    def _count_epoch(self, order: OwnOrder) -> None:
+        """Count the epoch in microbatches, as in stock training: its last minibatch may have fewer than others."""
+        state = self._trainer.state
+        if order.microbatches:
+            ended = math.ceil(state.epoch) - 1
+            run = round((state.epoch - ended) * len(order)) * self._accumulated
+            state.epoch = ended + min(run / order.microbatches, 1.0)
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         with self._accumulating():
