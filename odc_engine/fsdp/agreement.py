@@ -20,11 +20,14 @@ _CAME = {
 }
 
 
-def word(comes_for: int, refusal: InputError | None = None, *, steps: int = 0, pushed: bool = False) -> Tensor:
+def word(
+    comes_for: int, refusal: InputError | None = None, *, steps: int = 0, pushed: bool = False, whole: bool = False
+) -> Tensor:
     """Encode what a rank says: one byte for the reason, and the message of its refusal. `steps`: optimizer steps
-    since weights were published, which all ranks must have taken or none. `pushed`: it has pushed gradients."""
+    since weights were published, which all ranks must have taken or none. `pushed`: it has pushed gradients.
+    `whole`: some of its units show whole parameters, without gradients."""
     if refusal is None:
-        return _bytes(comes_for, bytes([min(steps, 255), pushed]))
+        return _bytes(comes_for, bytes([min(steps, 255), pushed, whole]))
     parts = b"\0".join(text.encode() for text in (refusal.problem, refusal.fix))
     return _bytes(REFUSES, parts)
 
@@ -42,6 +45,8 @@ def agree(words: Tensor, way_out: str) -> None:
     came = words[:, 0].tolist()
     if len(set(came)) == 1 and came[0] != REFUSES:
         _agree_on_steps(words[:, 1].tolist())
+        if came[0] == LOOKS and any_pushed(words):
+            _refuse_whole(words[:, 3].tolist())
         return
     for device, first in enumerate(came):
         if first == REFUSES:
@@ -58,6 +63,14 @@ def _agree_on_steps(steps: Sequence[int]) -> None:
         who = [f"device {device} {'has' if each else 'has not'}" for device, each in enumerate(steps)]
         problem = f"an optimizer stepped before settle(), as it does where its first state is saved: {', '.join(who)}"
         raise InputError(problem, fix="save states of optimizers between two minibatches")
+
+
+def _refuse_whole(whole: Sequence[int]) -> None:
+    """Who goes through model.parameters() misses gradients then, and clips by another norm."""
+    if any(whole):
+        problem = f"device {whole.index(1)} looks at gradients while units are whole, and parameters of these show none"
+        fix = "evaluate under torch.no_grad(), or reshard() every module given to fully_shard before"
+        raise InputError(problem, fix=fix)
 
 
 def _told(device: int, text: bytes) -> InputError:

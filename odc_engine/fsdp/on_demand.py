@@ -225,8 +225,9 @@ class OnDemand(Communication):
         if problem is None:
             self._loop.mend()
         comes_for = agreement.LOOKS if by_a_look else agreement.SETTLES
-        word = agreement.word(comes_for, problem, steps=minibatch.versions.steps, pushed=minibatch.pushes > 0)
-        words, flags = self._agree(word, minibatch.reached.flags())
+        whole = any(unit.trainable and unit.group.is_whole for unit in self.units)
+        says: Any = {"steps": minibatch.versions.steps, "pushed": minibatch.pushes > 0, "whole": whole}
+        words, flags = self._agree(agreement.word(comes_for, problem, **says), minibatch.reached.flags())
         if by_a_look and not agreement.any_pushed(words):
             arena.meet()  # all ranks have read it, before anyone writes the next word
             return

@@ -4,7 +4,7 @@ import io
 
 import torch
 from torch import nn
-from users import User
+from users import User, sharded
 
 from habits import habit
 from habits.forgotten import parts_norm
@@ -293,6 +293,44 @@ def evaluation_between_forward_and_backward(user: User) -> None:
         user.evaluate()
         for loss in losses:
             loss.backward()
+        user.clip()
+        user.step()
+        user.zero()
+
+
+def _forwards_alone(user: User) -> None:
+    for rank in user.ranks:
+        user.loss(rank, 0)
+
+
+@habit()
+def forward_before_clipping(user: User) -> None:
+    """attached: a forward pass with gradients and without a backward pass, then clipping"""
+    attached(user)
+    user.backward()
+    _forwards_alone(user)
+    user.clip()
+
+
+@habit(counts=(2, 0))
+def forward_before_clipping_where_one_has_nothing(user: User) -> None:
+    """attached: the same where one device has no microbatch"""
+    attached(user)
+    user.zero()
+    user.backward()
+    if user.rank != 0:
+        _forwards_alone(user)
+    user.clip()
+
+
+@habit()
+def forward_and_reshard_before_clipping(user: User) -> None:
+    """attached: a forward pass without a backward pass, `reshard()` of every module, then clipping"""
+    attached(user)
+    for _ in range(2):
+        user.backward()
+        _forwards_alone(user)
+        sharded(user.model)
         user.clip()
         user.step()
         user.zero()

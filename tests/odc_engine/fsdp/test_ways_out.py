@@ -10,7 +10,12 @@ from scripts import ROOT
 from odc_engine.fsdp.remedies import DROP
 
 FSDP = ROOT / "odc_engine/fsdp"
-SOURCES = [*FSDP.glob("guards/*.py"), *FSDP.glob("optimizers/*.py"), FSDP / "pending_gradients.py"]
+SOURCES = [
+    *FSDP.glob("guards/*.py"),
+    *FSDP.glob("optimizers/*.py"),
+    FSDP / "pending_gradients.py",
+    FSDP / "agreement.py",
+]
 LATE = "wait longer with --timeout, or timeout= of OnDemand; if it waits in a collective for each microbatch"
 
 # What follows each fix, one habit for each way that it names.
@@ -101,6 +106,10 @@ FOLLOWED = {
         "attached: five_lines",
         "attached: one_without_microbatches",
         "turns: published_where_one_has_nothing",
+    ),
+    "evaluate under torch.no_grad(), or reshard() every module given to fully_shard before": (
+        "attached: evaluation_before_clipping",
+        "attached: forward_and_reshard_before_clipping",
     ),
     "make the optimizer of model.parameters() anew, and attach() it": ("ways_out: assigned_and_attached",),
     "close() this OnDemand, make another and attach() to it where parameters are frozen or unfrozen": (
