@@ -60,13 +60,13 @@ def never_last_backward(user: User) -> None:
     user.minibatch()
 
 
-def _weighed(user: User, divided: int) -> None:
+def _weighed(user: User, ranks: int) -> None:
     """A minibatch until it is settled, losses weighed for gradients that are divided."""
     user.number += 1
     for rank in user.ranks:
         for m in range(user.habit.counts[rank]):
             value = user.loss(rank, m)
-            (divided * value if user.odc else value).backward()
+            (ranks * value if user.odc else value).backward()
     user.settle()
 
 

@@ -11,7 +11,7 @@ from habits import habit
 from habits.attached import attached, usual
 from habits.interrupted import collectives
 from habits.replaced import new_head
-from habits.settings import divided, to_sums
+from habits.settings import to_sums
 
 
 @habit()
@@ -274,17 +274,6 @@ def changed_between(user: User) -> None:
             user.model.embedding.weight.mul_(0.9)
         user.zero()
         user.publish()
-
-
-@habit(wrap=divided, how={"average": True})
-def divided_and_averaged(user: User) -> None:
-    """`set_gradient_divide_factor` before `OnDemand(average=True)`"""
-    user.number += 1
-    for rank in user.ranks:
-        for microbatch in range(user.habit.counts[rank]):
-            value = user.loss(rank, microbatch)
-            (4 * value if user.odc else value).backward()
-    user.finish()
 
 
 def _in_bfloat16(model: nn.Module) -> None:

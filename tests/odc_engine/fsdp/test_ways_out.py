@@ -67,8 +67,11 @@ FOLLOWED = {
     "close() that one first": ("frozen: refrozen",),
     "drop it with zero_grad()": ("ways_out: closed_and_cleared",),
     "cast the model before fully_shard": ("weights: cast_before",),
+    "close() this OnDemand on all devices and make another, as where training starts": (
+        "interrupted: settle_interrupted_and_made_anew",
+    ),
     "change them before OnDemand is made": ("settings: divide_factor_one",),
-    "OnDemand(average=True) divides as FSDP2 does": ("ways_out: divided_and_averaged",),
+    "leave average=False out to divide as FSDP2 does": ("settings: divide_factor_kept",),
     "use torch.bfloat16 for param_dtype, or leave it out": ("ways_out: in_bfloat16", "order: documented"),
     "leave offload_policy out: peers read parameters where they compute": ("order: documented",),
     # Attached.
