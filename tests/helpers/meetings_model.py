@@ -30,8 +30,8 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class Minibatch:
-    """`end`: settle, drop, refuse or close. `fails_at`: so many things into what ends it the rank has an error.
-    `clears`: after so many passes zero_grad() drops what they have pushed."""
+    """`end`: settle, look (and settle, if nobody has gradients), drop, refuse or close. `fails_at`: so many things into
+    what ends it the rank has an error. `clears`: after so many passes zero_grad() drops what they have pushed."""
 
     passes: int = 1
     end: str = "settle"
@@ -103,7 +103,8 @@ class _Own:
 
     def train(self, number: int, minibatch: Minibatch) -> Generator[Op, Any, bool]:
         """Returns whether all ranks are still for the same."""
-        self.cleared = False
+        self.number = number
+        self.cleared, self.pushed = False, minibatch.passes > minibatch.clears
         for m in range(minibatch.passes):
             if (yield ("check",)):
                 raise Told
@@ -132,10 +133,15 @@ class _Own:
     def settle(self, end: str) -> Generator[Op, Any, bool]:
         if not (yield from self.drop_cleared()):
             return False
-        return (yield from self.agree("refuses" if end == "refuse" else "settles"))
+        if end == "look":
+            words = yield from self.agree("looks+" if self.pushed else "looks")
+            if words != {"looks"}:
+                return bool(words)
+            yield from self.meet("look")
+        return bool((yield from self.agree("refuses" if end == "refuse" else "settles")))
 
     def end_minibatch(self, number: int, end: str) -> Rank:
-        if end in ("settle", "refuse") and (yield from self.settle(end)):
+        if end in ("settle", "look", "refuse") and (yield from self.settle(end)):
             if self.case.network and self.case.node and not self.case.twice:
                 yield from self.meet("offer sums")
             yield from self.sum_nodes()
@@ -154,18 +160,22 @@ class _Own:
         if (yield ("await", self.came)):
             raise Told
 
-    def agree(self, word: str) -> Generator[Op, Any, bool]:
+    def agree(self, word: str) -> Generator[Op, Any, set[str]]:
+        """Returns what ranks say, nothing if they are here for different reasons."""
         yield ("write", ("word", self.rank), word)
         yield from self.meet("agree")
         if self.case.twice and word != "drops":
             yield from self.meet("agree again")
-        words = []
+        words = set()
         for rank in self.case.ranks:
-            words.append((yield ("read", ("word", rank))))
-        if set(words) in ({"settles"}, {"drops"}, {"clears"}):
-            return True
+            words.add((yield ("read", ("word", rank))))
+        if len({word.rstrip("+") for word in words}) == 1 and words != {"refuses"}:
+            return words
+        every = {(its.end, its.clears) for its in (script[self.number] for script in self.case.scripts)}
+        if len(every) == 1 and "refuses" not in words:
+            raise Wrong(f"{self.rank} is refused in minibatch {self.number}, where all do the same: {words}")
         yield from self.meet("disagree")
-        return False
+        return set()
 
     def sum_nodes(self) -> Rank:
         for other in self.case.counterparts(self.rank):

@@ -6,7 +6,7 @@ import pytest
 from meetings_model import Case, Minibatch, explore, wrong_in
 
 ARENAS = {"one node": {}, "nodes": {"node": 1}, "nodes over a network": {"node": 1, "network": True}}
-ENDS = ("settle", "drop", "refuse", "close")
+ENDS = ("settle", "look", "drop", "refuse", "close")
 LAST = Minibatch()
 
 
@@ -39,7 +39,7 @@ def test_what_zero_grad_drops_inside_a_minibatch_is_dropped_by_all_or_refused(ar
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ends", list(product(ENDS[:2], ENDS, ENDS)), ids="-".join)
+@pytest.mark.parametrize("ends", list(product(("settle", "look", "drop"), ENDS, ENDS)), ids="-".join)
 def test_three_ranks_are_in_step_or_told(ends):
     assert not wrong_in(Case(scripts(ends, (1, 0, 1))))
 
@@ -74,6 +74,12 @@ def test_a_meeting_that_is_left_out_is_seen(meeting):
 def test_the_meeting_behind_what_is_cleared_is_seen_where_it_is_left_out():
     case = Case(((Minibatch(2, clears=1), LAST), (Minibatch(2, clears=1), LAST)), without=frozenset(["clear"]))
     assert wrong_in(case)
+
+
+def test_the_meeting_behind_a_look_of_all_at_nothing_is_seen_where_it_is_left_out():
+    nothing = (Minibatch(0, "look"), LAST)
+    assert not wrong_in(Case((nothing, nothing)))
+    assert wrong_in(Case((nothing, nothing), without=frozenset(["look"])))
 
 
 def test_settling_by_two_meetings_and_dropping_by_one_is_seen():
