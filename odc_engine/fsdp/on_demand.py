@@ -232,8 +232,7 @@ class OnDemand(Communication):
             arena.meet()  # all ranks have read it, before anyone writes the next word
             return
         self._loop.enter(Phase.SETTLED)
-        with self.recorder.span("meeting"):
-            arena.offer_sums()
+        arena.offer_sums()
         self._transfers.between_nodes("push", arena.sum_nodes)
         anybody = iter(self.replicas.every(flags).amax(dim=0).tolist())
         for unit in self.units:
