@@ -28,13 +28,15 @@ from odc_engine.backends.patience import (
     did_not_close,
     did_not_come,
     outages,
+    until_repeated,
 )
-from odc_engine.backends.tcp.sockets import break_when_unanswered, connect, unanswered
+from odc_engine.backends.tcp.sockets import break_when_unanswered, connect, on_the_way, unanswered
 from odc_engine.errors import PeerLost
 
 BEAT = 1.0  # seconds between two words of who has nothing to say
 STILL = 5 * BEAT  # after so many without one a process does not run
 MUTE = 25 * BEAT  # ... and after so many it is not only that Python stood still, as in a long call that keeps its lock
+SOON = 0.002  # seconds between looks whether others have what was said
 LINGER = 0.3  # seconds from the first loss to the first word of it: machines and jobs die as a whole
 LEAVES, LEFT = 2**31 - 2, 2**31 - 1  # it comes to no more meetings; it has freed its memory, too
 LEFT_EARLY = "left: it synchronized fewer times than the others"
@@ -331,18 +333,27 @@ class Links:
         """Leave. Whoever still waits for this device hears that it will not come."""
         if self._ends[self.rank] in (0, LEAVES):
             self._end(LEFT)
+            self._deliver()
         self._ends[self.rank], self._closed = LEFT, True
-        patience = Patience()
-        while any(self._unsent[d] for d in self._others if d not in self._gone) and not patience.ended(self.timeout):
-            time.sleep(LOOK)
-            for device in self._others:
-                with self._telling:
-                    self._send(device)
         for device, each in self._sockets.items():
             with suppress(OSError):  # the other end was quicker
                 each.shutdown(socket.SHUT_WR)
             if device in self._gone:
                 each.close()
+
+    def _deliver(self) -> None:
+        """Return when all that have not left have this device's words, else some would take it for dead: once it has
+        ended, its system answers a late word by breaking the connection, and forgets what was sent."""
+        patience = Patience()
+        while not patience.ended(until_repeated(self.timeout)) and any(map(self._lacks_words, self._others)):
+            time.sleep(SOON)
+            with self._telling:
+                for device in self._others:
+                    self._send(device)
+
+    def _lacks_words(self, device: int) -> bool:
+        waits = self._ends[device] in (0, LEAVES) and device not in self._gone
+        return waits and (bool(self._unsent[device]) or on_the_way(self._sockets[device]))
 
 
 def _unreachable(error: OSError) -> str:

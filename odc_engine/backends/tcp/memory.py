@@ -76,8 +76,8 @@ class TcpMemory(FarMemory, FileLocks):
 
     def _failed(self, error: Exception) -> None:
         """What serves others has ended: all hear of it, this device where it looks next."""
+        self.host.fail(error)  # before this device notices, and leaves
         self._error = EngineError(f"what others asked for could not be done: {error}")
-        self.host.fail(error)
 
     def view(self, device: int) -> Tensor:
         return self._arenas[device - self.near.start]

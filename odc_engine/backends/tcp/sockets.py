@@ -5,12 +5,14 @@ other through their process group. Afterwards nobody can connect any more.
 """
 
 import errno
+import fcntl
 import os
 import secrets
 import selectors
 import socket
 import struct
 import sys
+import termios
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from odcsim.errors import InputError
 COMES = 20.0  # seconds that a device waits for another to connect
 GREETS = 1.0  # and for the rest of a greeting, which is one packet
 ANSWERS = 2.0  # seconds after which what answers nothing may be a network that is away: everybody speaks each second
-_UNACKNOWLEDGED, _ACKNOWLEDGED = 24, 56  # tcp_info: how many packets, and how many milliseconds ago
+_LAST_ANSWER = 56  # tcp_info: how many milliseconds ago
 _HELLO = struct.Struct("<32sii")
 _BACKLOG = 4096
 _open: WeakSet[socket.socket] = WeakSet()
@@ -172,13 +174,20 @@ def break_when_unanswered(made: socket.socket, timeout: float) -> None:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
 
 
+def on_the_way(made: socket.socket) -> bool:
+    """Whether something has been sent that the system at the other end has not got yet."""
+    try:
+        return sys.platform == "linux" and any(fcntl.ioctl(made, termios.TIOCOUTQ, bytes(4)))
+    except (OSError, ValueError):  # another thread has closed it
+        return False
+
+
 def unanswered(made: socket.socket) -> bool:
     """Whether the system at the other end has not acknowledged anything lately, though there is something."""
     if sys.platform != "linux":
         return False
-    told = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED + 4)
-    (packets,), (ago,) = (struct.unpack_from("=I", told, at) for at in (_UNACKNOWLEDGED, _ACKNOWLEDGED))
-    return bool(packets) and ago > 1000 * ANSWERS
+    told = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ANSWER + 4)
+    return on_the_way(made) and struct.unpack_from("=I", told, _LAST_ANSWER)[0] > 1000 * ANSWERS
 
 
 def end(made: Sequence[socket.socket]) -> None:

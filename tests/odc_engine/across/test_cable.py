@@ -79,3 +79,27 @@ def test_an_outage_shorter_than_the_timeout_changes_nothing(machines, tmp_path, 
     assert sorted(cuts) == [str(number) for number, (place, _) in enumerate(PLACES[mesh]) if place]
     for mine, theirs in zip(found, expected, strict=True):
         assert work.error(mine, theirs) < 1e-6
+
+
+def the_last_minibatch(rank, strike):
+    model = sharded(FULL)
+    odc = OnDemand(model, timeout=TIMEOUT)
+    nets.loss(model, rank, 0).backward()
+    if rank == 2:
+        strike()
+        time.sleep(1.0)
+    odc.settle()
+    odc.publish()
+    odc.close()
+    dist.destroy_process_group()
+
+
+def test_who_ends_while_the_network_is_away_is_not_taken_for_dead(machines, tmp_path):
+    """Others wait in the last meeting for words that it has sent before."""
+
+    def pull(made):
+        made.unplug(1)
+        threading.Timer(8.0, made.plug, [1]).start()
+
+    fates = machines(2, 2).fates(the_last_minibatch, fault=pull, folder=tmp_path, limit=60.0)
+    assert [(fate.code, fate.words) for fate in fates if fate.code != 0] == []
