@@ -36,7 +36,6 @@ from odc_engine.errors import PeerLost
 BEAT = 1.0  # seconds between two words of who has nothing to say
 STILL = 5 * BEAT  # after so many without one a process does not run
 MUTE = 25 * BEAT  # ... and after so many it is not only that Python stood still, as in a long call that keeps its lock
-SOON = 0.002  # seconds between looks whether others have what was said
 LINGER = 0.3  # seconds from the first loss to the first word of it: machines and jobs die as a whole
 LEAVES, LEFT = 2**31 - 2, 2**31 - 1  # it comes to no more meetings; it has freed its memory, too
 LEFT_EARLY = "left: it synchronized fewer times than the others"
@@ -346,7 +345,7 @@ class Links:
         ended, its system answers a late word by breaking the connection, and forgets what was sent."""
         patience = Patience()
         while not patience.ended(until_repeated(self.timeout)) and any(map(self._lacks_words, self._others)):
-            time.sleep(SOON)
+            time.sleep(LOOK / 10)
             with self._telling:
                 for device in self._others:
                     self._send(device)
