@@ -87,15 +87,15 @@ class TcpMemory(FarMemory, FileLocks):
 
     def fetch_all(self, places: Sequence[tuple[int, int, Tensor]]) -> None:
         """All are asked before one is waited for. Near ones, of another node on this machine, are read as they lie."""
-        far = [place for place in places if place[0] not in self.near]
+        remote = [place for place in places if place[0] not in self.near]
         with self._whole(FETCHES):
-            for device, start, into in far:
+            for device, start, into in remote:
                 with self._naming(device):
                     self._askers[FETCHES][device].ask(start, into.numel())
             for device, start, into in places:
                 if device in self.near:
                     into.copy_(self.view(device)[start : start + into.numel()])
-            for device, _, into in far:
+            for device, _, into in remote:
                 with self._naming(device):
                     self._askers[FETCHES][device].read(into)
                 self.moved[FETCHES] += into.numel()

@@ -1,9 +1,7 @@
 """A rank of another machine that evaluates longer than the others still finds their weights: close() waits for it."""
 
-import re
-
 import pytest
-from test_machines_script import PAGE, made
+from machine_script import COMMAND, made
 
 pytestmark = pytest.mark.slow
 
@@ -49,9 +47,8 @@ open(f"{__file__}{rank}", "w").write(str(seen))
     ("late", "shape", "ends"), [(0, "4", "exits"), (3, "4", "destroys"), (0, "2x2", "exits"), (1, "4", "exits")]
 )
 def test_all_ranks_see_the_same_weights_and_end(machines, tmp_path, late, shape, ends):  # noqa: ARG001
-    [command] = re.findall(r"^docs/launch/machines.sh (.*) train.py$", PAGE, re.MULTILINE)
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    done = made(*command.split(), str(program), str(late), shape, ends)
+    done = made(*COMMAND, str(program), str(late), shape, ends)
     assert done.returncode == 0, done.stderr
     assert len({(tmp_path / f"train.py{rank}").read_text() for rank in range(4)}) == 1

@@ -1,23 +1,9 @@
 """The script of the page on launching makes machines, too, and its program trains on them by torchrun."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from scripts import ROOT
-
-SCRIPT = ROOT / "docs" / "launch" / "machines.sh"
-PAGE = (ROOT / "docs" / "howto" / "launch.md").read_text(encoding="utf-8")
-
-
-def made(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    known = {"PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        ["bash", SCRIPT, *command], env=os.environ | known | more, capture_output=True, text=True, timeout=120
-    )
+from machine_script import COMMAND, PAGE, made
 
 
 def test_a_command_runs_on_each_machine(machines):  # noqa: ARG001 - which skips where there can be none
@@ -30,9 +16,8 @@ def test_a_command_runs_on_each_machine(machines):  # noqa: ARG001 - which skips
 @pytest.mark.slow
 def test_the_pages_program_trains_over_them(machines, tmp_path):  # noqa: ARG001
     [program] = re.findall(r"^```python train.py\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    [command] = re.findall(r"^docs/launch/machines.sh (.*) train.py$", PAGE, re.MULTILINE)
     (tmp_path / "train.py").write_text(program.replace("odc.close()", f"{ENDS}odc.close()"))
-    done = made(*command.split(), str(tmp_path / "train.py"))
+    done = made(*COMMAND, str(tmp_path / "train.py"))
     assert done.returncode == 0, done.stderr
     told = [(tmp_path / f"ended{rank}").read_text() for rank in range(4)]
     assert len(set(told)) == 1
