@@ -265,12 +265,13 @@ def unequal_evaluation(user: User) -> None:
 
 
 def interrupt_settle(user: User) -> None:
-    """Ctrl-C while ranks wait for each other."""
+    """Ctrl-C on all, when none is in a pass any more: else those would hear of it there."""
     if user.odc:
         meet = user.odc.arena.meet
 
         def interrupted() -> None:
             user.odc.arena.meet = meet
+            meet()
             raise KeyboardInterrupt
 
         user.odc.arena.meet = interrupted
