@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import fake_nvshmem
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interleaved import KINDS, Kind
@@ -189,6 +190,42 @@ def rounds_of(seed: int, devices: int, move: str) -> list[Round]:
 @pytest.mark.parametrize("name", ARENAS)
 def test_one_rank_that_does_something_else_leaves_all_in_step_or_told(pools, name, move):
     check(pools, name, 0, rounds_of(0, ARENAS[name].devices, move))
+
+
+def told_while_it_lives(rank: int, name: str, move: str) -> str:
+    """What a rank hears where rank 0 has an error in a meeting, and goes on without closing."""
+    model, odc = on_demand(ARENAS[name], name)
+    told = ""
+    try:
+        for _ in range(2):  # a replica that has published is told when it settles
+            loss(model, rank).backward()
+            MOVES[move if rank == 0 else "settle"](odc)
+            odc.publish()
+    except (EngineError, InputError, Left) as error:
+        told = str(error)
+    dist.barrier()
+    odc.close()
+    if ARENAS[name].machines and not ARENAS[name].tcp:
+        fake_nvshmem.forget()
+    return told
+
+
+LOSES = [name for name in MOVES if name.startswith("lose")]
+
+
+@pytest.mark.parametrize(
+    ("name", "move"),
+    [
+        pytest.param(name, move, marks=[] if move == "lose_after_meeting" else pytest.mark.slow)
+        for name in ARENAS
+        for move in LOSES
+    ],
+)
+def test_whoever_lives_on_after_an_error_in_a_meeting_has_told_all(pools, name, move):
+    own, *others = pools(ARENAS[name].devices).run(told_while_it_lives, name, move)
+    assert own == ""  # its own error has no words
+    # Over a network, or between replicas, a rank may hear of it by another that has given up: none waits in vain.
+    assert all(told.startswith("device ") and "within" not in told for told in others), others
 
 
 @pytest.mark.slow
