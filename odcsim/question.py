@@ -143,7 +143,7 @@ class Terms:
     )  # fmt: skip
     executor: str = _field(
         Values(str, "an executor", among=EXECUTORS), ROWS, "analytic",
-        help="des: discrete events, with shared links, jitter and speed swings",
+        help="des: discrete events, which shared links, jitter and speed swings take anyway",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

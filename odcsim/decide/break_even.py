@@ -103,13 +103,13 @@ def lead(setting: Setting, plans: Mapping[str, Sequence[Schedules]] | None = Non
 
 def trusted(setting: Setting) -> str:
     """How far seconds can be trusted where nothing is changed: of the plans of both sides, the least."""
-    sides = [(simulated(setting.able, side).cost, plans) for side, plans in planned(setting).items()]
+    sides = [(simulated(setting, side).cost, plans) for side, plans in planned(setting).items()]
     return least_trusted(simulation.fidelity(cost, plan) for cost, plans in sides for plan in plans)
 
 
 def _best(setting: Setting, side: str, plans: Sequence[Schedules]) -> float | None:
     """Seconds of the fastest of a side's plans that fit memory."""
-    how, memory = simulated(setting.able, side), setting.cost.cluster.memory_bytes
+    how, memory = simulated(setting, side), setting.cost.cluster.memory_bytes
     fitting = [plan for plan in plans if not memory or _needed(setting, how.cost, plan) <= memory]
     return min((float(simulation.makespans(plan, how).sum()) for plan in fitting), default=None)
 

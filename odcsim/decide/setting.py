@@ -45,9 +45,9 @@ class Setting(Glanced, Terms):
     sharded_by: str = ""  # the rule's reason for the sharding, where nodes are several and nobody chose
 
     @property
-    def able(self) -> "Setting":
-        """With the executor that knows what its cluster shares and draws, for who asks for none."""
-        return replace(self, executor="des") if self.cost.cluster.eventful else self
+    def simulator(self) -> str:
+        """The executor asked for, or where links are shared or something is drawn the one that knows that."""
+        return "des" if self.cost.cluster.eventful else self.executor
 
     @property
     def limit(self) -> int:

@@ -153,7 +153,7 @@ def _settings(wish: Wish, gpu: str, devices: int) -> Iterator[Setting]:
         price = wish.prices.get(gpu)
         asked = replace(wish.question, gpu=gpu, devices=devices, recipe=recipe, price=price, epochs=wish.epochs)
         asked = replace(asked, profile=wish.profile_for(gpu))
-        return setting_of(asked, limited=False).able
+        return setting_of(asked, limited=False)
 
     usual = setting("full").cost
     derived = usual.profile.fidelity != "catalogue" and not usual.profile.factor

@@ -114,7 +114,7 @@ def steps(
 
 
 def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, updates: int, around: Around) -> WholeStep:
-    count, how = len(schedules) // updates, simulated(setting.able, way)
+    count, how = len(schedules) // updates, simulated(setting, way)
     measured = measured_of(dealer.name, schedules, how)
     fullest, limit = max(schedule.fullest for schedule in schedules), setting.cost.cluster.memory_bytes or None
     row = costed(how.cost, measured, fullest, setting.trace.longest, limit, setting.price)

@@ -298,7 +298,6 @@ def compared_with(question: Question, chosen: Mapping[str, Any]) -> Question:
         batched=False,
         limit=chosen["max_tokens"],
         epochs=question.epochs or 1.0,
-        executor="des" if question.cluster in DRAWN else "analytic",
         recipe=tuple(recipe.items()),
         **unasked,
     )
@@ -469,8 +468,7 @@ def piloted(question: Question) -> tuple[list[Values], str]:
         **of_policy(recipe_fields(question), question),
     )
     among = [*DEALT, ("lb-micro", "on-demand")]
-    executor = "des" if question.cluster in DRAWN else "analytic"
-    return [row.as_json() for row in odcsim.compare(setting, executor=executor, among=among).rows], ""
+    return [row.as_json() for row in odcsim.compare(setting, among=among).rows], ""
 
 
 def trains_as_compared(*names: str) -> Law:
