@@ -1,10 +1,12 @@
 """Fixtures and settings for all tests."""
 
 import gc
+import signal
 import socket
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +18,21 @@ from odcsim.executors.simulation import Simulation, simulate
 
 ABSENT = [package for package in NEEDS if find_spec(package) is None]
 collect_ignore_glob = [str(Path(__file__).parent / pattern) for package in ABSENT for pattern in NEEDS[package]]
+
+
+# Under nohup, and in the background of a shell. Commands would ignore them, too, that tests end by one.
+IGNORED = [int(number) for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_IGN]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Go on ignoring what is ignored, by a handler, which nothing that is started from here inherits."""
+    for number in getattr(config, "workerinput", {}).get("ignored", IGNORED):
+        signal.signal(number, lambda *_: None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["ignored"] = IGNORED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -113,11 +113,12 @@ def _rendezvous() -> Iterator[Rendezvous]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Exit in order on SIGTERM, as on an interrupt. Signals reach the main thread only."""
+    """Exit in order on SIGTERM, as on an interrupt. Signals reach the main thread only, and none that is ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heard = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    before = {number: signal.signal(number, _end) for number in heard}
     try:
         yield
     finally:

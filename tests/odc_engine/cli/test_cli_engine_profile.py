@@ -1,6 +1,5 @@
 """`odc_engine profile` as a user calls it: lines, exit codes, and mistakes that cost no minutes."""
 
-import functools
 import re
 import signal
 import subprocess
@@ -177,9 +176,7 @@ def devices_of(pid: int) -> list[int]:
 def test_a_real_call_is_stopped_and_goes_on(tmp_path):
     output, shared = tmp_path / "me.json", set(Path("/dev/shm").iterdir())
     command = [sys.executable, "-m", "odc_engine", *REAL, str(output)]
-    # What a shell starts in the background ignores interrupts, and so would this test's child.
-    heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeding)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert any("compute-0 done, 1 of " in line for line in process.stderr)  # after a word on the load, maybe
     time.sleep(1.0)  # into the second leg
     started = devices_of(process.pid)

@@ -1,7 +1,6 @@
 """Processes for devices: who may reach them, and that none outlives the command, however that ends."""
 
 import contextlib
-import functools
 import os
 import re
 import signal
@@ -36,10 +35,8 @@ def at_work(folder: Path, reached=lambda _pid, told: "minibatch 0 done" in told)
     # torch keeps what it compiles for longer than a run, in the temporary folder unless told otherwise.
     env = os.environ | {"TMPDIR": str(folder / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
     log = folder / "log"
-    # What a shell starts in the background ignores interrupts, and so would this test's child.
-    heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, env=env, preexec_fn=heeding)
+        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, env=env)
     try:
         assert within(UP, lambda: reached(process.pid, log.read_text()) or process.poll() is not None), log.read_text()
         assert process.poll() is None, log.read_text()

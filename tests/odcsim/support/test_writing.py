@@ -209,7 +209,6 @@ def test_whoever_is_ended_while_writing_leaves_nothing_beside_the_old_file(numbe
     code = f"""
 import os, pathlib, signal
 from odcsim.support.files import replacing
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which jobs that a shell put into the background ignore
 with replacing(pathlib.Path({str(path)!r})) as file:
     file.write(b"half")
     file.flush()
@@ -231,7 +230,6 @@ import os, signal
 from contextlib import ExitStack
 from pathlib import Path
 from odcsim.support.files import drafted, replacing, scratch
-signal.signal(signal.SIGINT, signal.default_int_handler)
 made = dict(replacing=lambda: replacing(Path({str(path)!r})), drafted=lambda: drafted(Path({str(path)!r})),
             scratch=lambda: scratch(folder=Path({str(tmp_path)!r})))
 with ExitStack() as stack:

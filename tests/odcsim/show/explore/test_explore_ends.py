@@ -40,9 +40,7 @@ def home(tmp_path):
 def started(home, *words):
     """The process and its link."""
     env = os.environ | {"HOME": str(home / "home"), "TMPDIR": str(home / "tmp"), "BROWSER": str(home / "browser")}
-    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # shells have it ignored,
-    code += "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # and nohup that
-    code += "from odcsim.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from odcsim.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "explore", "--port", "0", *words]
     run = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return run, run.stdout.readline().removesuffix(" (Ctrl-C ends it)\n")
