@@ -11,6 +11,8 @@ from odcsim.observed.watched import WatchedRank
 
 LACKED = ("lengths of samples", "what microbatches held")  # as what a run lacks begins, where these are told
 FIX = "give a row for each microbatch of each step that was traced"
+NUMBERED = "give a CSV file with device, step and lengths whose steps are numbered as the run's"
+UNSURE = "whether lengths are of the same steps: they are joined by number, and no tokens of the run tell"
 Held = Mapping[tuple[int, int], list[tuple[tuple[int, ...], int]]]  # lengths and computed tokens by rank and step
 
 
@@ -31,7 +33,9 @@ def joined(run: SeenRun, held: Held, where: str) -> SeenRun:
     """The run with these lengths. Where a rank's microbatches were not told apart, they are as many as are held."""
     alone = len(run.seen) == 1 and run.seen[0] not in {rank for rank, _ in held}
     steps = tuple(_joined(run, step, held, 0 if alone else None, where) for step in run.steps)
+    _check_tokens(run, steps, where)
     lacks = tuple(text for text in run.lacks if not text.startswith(LACKED))
+    lacks += (UNSURE,) if run.rests == "seconds" else ()
     return replace(run, steps=steps, rests="lengths", lacks=lacks)
 
 
@@ -52,3 +56,18 @@ def _joined(run: SeenRun, step: RanStep, held: Held, device: int | None, where: 
             for m, (lengths, computed) in zip(sorted(ran, key=lambda m: m.number), rows, strict=True)
         ]
     return replace(step, microbatches=tuple(microbatches))
+
+
+def _check_tokens(run: SeenRun, steps: tuple[RanStep, ...], where: str) -> None:
+    """Refuse lengths of other steps: who numbers steps from 0 and who from 1 differ by one, and tokens alone tell.
+
+    A run computes what its samples hold and padding, or one token less of each where labels are shifted beforehand.
+    """
+    ran = {(step.number, m.rank, m.number): m.tokens for step in run.steps for m in step.microbatches}
+    for step in steps:
+        for m in step.microbatches:
+            tokens, given = ran.get((step.number, m.rank, m.number), 0), m.computed or m.held
+            if 0 < tokens < given - len(m.lengths):
+                place = f"microbatch {m.number} of step {step.number} on rank {m.rank}"
+                problem = f"{given:,} tokens in {place}, which ran {tokens:,}: it did not hold these"
+                raise InputError(problem, where=where, fix=NUMBERED)

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from watches import ran, step, wrote
 
 from odcsim.errors import InputError
-from odcsim.observed.held import LACKED, joined, of_table, of_watched
+from odcsim.observed.held import LACKED, UNSURE, joined, of_table, of_watched
 from odcsim.observed.run import RanMicrobatch, RanStep, SeenRun
 from odcsim.observed.watched import read_ranks
 
@@ -30,7 +32,7 @@ def test_rows_go_to_microbatches_in_their_order(tmp_path):
     path = table(tmp_path, ["1,3,7", "0,3,5;6", "0,3,9", "1,3,8", "0,4,1"])
     known = joined(run(), of_table(path, False), str(path))
     assert found(known) == {(0, 0): (5, 6), (0, 1): (9,), (1, 0): (7,), (1, 1): (8,)}
-    assert (known.rests, known.lacks) == ("lengths", ("x",))
+    assert (known.rests, known.lacks) == ("lengths", ("x", UNSURE))
     assert [m.seconds for m in known.steps[0].microbatches] == [1.0] * 4
 
 
@@ -67,3 +69,42 @@ def test_what_the_watcher_saw_has_padding_too(tmp_path):
     known = joined(run(), of_watched(read_ranks(wrote(tmp_path, [rows, rows]))), "here")
     assert found(known)[1, 1] == (6, 2)
     assert [m.computed for m in known.steps[0].microbatches] == [8, 16, 8, 16]
+
+
+# The samples of each of a rank's two microbatches, in each step.
+STEPS = st.lists(st.lists(st.lists(st.integers(2, 500), min_size=1, max_size=3), min_size=2, max_size=2), min_size=2)
+
+
+def that_ran(steps, padding=0, shifted=False):
+    """A run whose tokens are known; `shifted`: a sample's last token is a label alone."""
+    ran = []
+    for number, microbatches in enumerate(steps):
+        tokens = [sum(held) + padding - shifted * len(held) for held in microbatches]
+        ran.append(RanStep(number, 1.0, tuple(RanMicrobatch(0, i, 1.0, tokens=each) for i, each in enumerate(tokens))))
+    return SeenRun("made", 1, (0,), tuple(ran), rests="tokens")
+
+
+def held_in(steps):
+    return {(0, n): [(tuple(held), sum(held)) for held in microbatches] for n, microbatches in enumerate(steps)}
+
+
+@given(STEPS, st.integers(0, 64), st.booleans())
+def test_lengths_of_the_same_steps_are_taken_whatever_the_padding(steps, padding, shifted):
+    known = joined(that_ran(steps, padding, shifted), held_in(steps), "here")
+    assert [[list(m.lengths) for m in step.microbatches] for step in known.steps] == steps
+    assert UNSURE not in known.lacks
+
+
+@given(STEPS, st.sampled_from([1, -1]))
+def test_those_of_the_step_before_or_after_are_refused_where_tokens_tell(steps, off):
+    """A watcher counts from 1 and a profiler from 0. Where the lengths hold no more than ran, it may be padding."""
+    other = steps[off:] + steps[:off]
+    pairs = [pair for two in zip(other, steps, strict=True) for pair in zip(*two, strict=True)]
+    if all(sum(given) - len(given) <= sum(ran) for given, ran in pairs):
+        joined(that_ran(steps), held_in(other), "here")
+        return
+    with pytest.raises(
+        InputError, match=r"tokens in microbatch \d of step \d+ on rank 0, which ran [\d,]+: it"
+    ) as refused:
+        joined(that_ran(steps), held_in(other), "here")
+    assert "whose steps are numbered as the run's" in str(refused.value)

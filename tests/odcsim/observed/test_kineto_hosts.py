@@ -9,7 +9,7 @@ from jobs import torchrun
 from scripts import ROOT
 
 from odcsim.errors import InputError
-from odcsim.observed import kineto
+from odcsim.observed import held, kineto
 from odcsim.observed.run import NO, Doing
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -151,6 +151,10 @@ def test_a_live_run_over_gloo(tmp_path, wrap, layers):
     ends = [track.edges[-1] for step in run.steps for track in step.tracks]
     begins = [track.edges[0] for step in run.steps[1:] for track in step.tracks]
     assert ends[:4] == pytest.approx(begins)
+    own = {(rank, i + 2): [((n,), n) for n in each] for rank in (0, 1) for i, each in enumerate(kept[rank])}
+    assert held.joined(run, own, "here").rests == "lengths"
+    with pytest.raises(InputError, match="it did not hold these"):  # as who counts from 1 says it
+        held.joined(run, {(rank, n): own[rank, max(n - 1, 2)] for rank, n in own}, "here")
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="real traces lie beside the checkout")
