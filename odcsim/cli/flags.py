@@ -37,7 +37,11 @@ def _fill(parser: Parser) -> None:
         "fastest of a comparison that fits",
     )
     parser.add_argument(
-        "--rollouts", type=options.whole, default=1, metavar="N", help="samples per prompt, for verl (1)"
+        "--rollouts",
+        type=options.whole,
+        default=1,
+        metavar="N",
+        help="samples per prompt, of reinforcement learning (1)",
     )
     parser.set_defaults(run=_run)
 

@@ -55,15 +55,18 @@ def flags(
     rollouts: int = 1,
 ) -> TrainerFlags:
     """What a row of a comparison or an advice is called in a trainer that others wrote. `row`: its number from 1, or
-    (balancer, sync); else the best that the trainer runs. `rollouts`: samples of each prompt, for verl."""
+    (balancer, sync); else the best that the trainer runs. `rollouts`: samples of each prompt, of who generates some."""
     if trainer not in TRAINERS:
         raise InputError(f"unknown trainer {trainer!r:.40}", fix=nearest(trainer, list(TRAINERS)))
     for name, value in (("row", row), ("rollouts", rollouts)):
         if value is not None and not isinstance(value, tuple) and (not hasattr(value, "__index__") or value < 1):
             raise InputError(f"--{name} is {value!r:.40}", fix="give a whole number from 1")
+    known = TRAINERS[trainer]
+    if rollouts > 1 and not known.rollouts:
+        those = ", ".join(name for name, one in TRAINERS.items() if one.rollouts)
+        raise InputError(f"--rollouts {rollouts}, and {trainer} generates none", fix=f"leave it out; for {those} alone")
     text, where = _json(result)
     number = _place(text, row, where) if isinstance(row, tuple) else row
-    known = TRAINERS[trainer]
     return TrainerFlags(known, replace(read(text, where, known, number), rollouts=rollouts))
 
 

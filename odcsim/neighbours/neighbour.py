@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from odcsim.errors import InputError
 from odcsim.heuristics.balancer import Deal, Work
 from odcsim.neighbours.rows import Rows
 from odcsim.recipe import Recipe
@@ -71,6 +72,14 @@ class ChosenRow:
         return self.devices * self.minibatch
 
     @property
+    def prompts(self) -> int:
+        """Of a step, where each stands for several samples."""
+        if self.samples % self.rollouts:
+            fix = f"give a divisor of {self.samples}"
+            raise InputError(f"--rollouts {self.rollouts} does not divide {self.samples} samples of a step", fix=fix)
+        return self.samples // self.rollouts
+
+    @property
     def accumulated(self) -> int:
         """Microbatches of a device and step."""
         return self.minibatch // self.each if self.each else self.minibatch if self.in_rows else self.rounded
@@ -118,6 +127,7 @@ class Neighbour:
     rules: tuple[Rule, ...] = ()  # between which its settings choose; none: `rule` alone
     assumes: Mapping[str, str] = field(default_factory=dict)  # its kernels, where nobody chooses others
     ending: str = DROPPED  # what becomes of an epoch's last step
+    rollouts: bool = False  # whether it trains on what it generates, several samples of a prompt
     launcher: str = ""  # under which it runs as it was priced, where its own settings do not say that
 
     def launched(self, row: ChosenRow) -> str:

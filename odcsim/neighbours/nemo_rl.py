@@ -14,6 +14,8 @@ def settings(row: ChosenRow) -> Settings:
         **carried(row, "policy.model_name"),
         "cluster.num_nodes": row.nodes,
         "cluster.gpus_per_node": row.per_node,
+        "grpo.num_prompts_per_step": row.prompts,
+        "grpo.num_generations_per_prompt": row.rollouts,
         "policy.train_global_batch_size": row.samples,
         "policy.dynamic_batching.enabled": False,
         "policy.sequence_packing.enabled": True,
@@ -46,4 +48,5 @@ NEMO_RL = Neighbour(
     deal=deal,
     help="NeMo-RL's packing by tokens, largest first",
     assumes=PLAIN,
+    rollouts=True,
 )

@@ -10,6 +10,8 @@ def settings(row: ChosenRow) -> Settings:
         **carried(row, "--hf-checkpoint"),
         "--actor-num-nodes": row.nodes,
         "--actor-num-gpus-per-node": row.per_node,
+        "--rollout-batch-size": row.prompts,
+        "--n-samples-per-prompt": row.rollouts,
         "--global-batch-size": row.samples,
         "--use-dynamic-batch-size": None,
         "--max-tokens-per-gpu": row.max_tokens,
@@ -41,4 +43,5 @@ SLIME = Neighbour(
     help="Karmarkar-Karp over tokens",
     assumes={"loss": "whole"},  # Transformer Engine's layers are fused
     ending=GOING_ON,
+    rollouts=True,
 )

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from odcsim.errors import InputError
 from odcsim.heuristics.balancer import Deal, Work
 from odcsim.heuristics.karmarkar_karp import differencing_equal
 from odcsim.heuristics.packing import fewest, pack
@@ -32,10 +31,7 @@ LOGS = Logged(
 
 
 def settings(row: ChosenRow) -> Settings:
-    """Its minibatch is of prompts, each of which stands for rollout.n samples."""
-    if row.samples % row.rollouts:
-        fix = f"give a divisor of {row.samples}"
-        raise InputError(f"--rollouts {row.rollouts} does not divide {row.samples} samples of a step", fix=fix)
+    """Its minibatch is of prompts, each of which stands for rollout.n samples; a batch that is as large is one step."""
     actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
     settings: Settings = {
         **carried(row, "actor_rollout_ref.model.path", "trainer.total_epochs"),
@@ -45,7 +41,9 @@ def settings(row: ChosenRow) -> Settings:
         f"{actor}.strategy": "fsdp2",
         f"{actor}.use_dynamic_bsz": True,
         f"{actor}.ppo_max_token_len_per_gpu": row.max_tokens,
-        f"{actor}.ppo_mini_batch_size": row.samples // row.rollouts,
+        "data.train_batch_size": row.prompts,
+        f"{actor}.ppo_mini_batch_size": row.prompts,
+        "actor_rollout_ref.rollout.n": row.rollouts,
         f"{actor}.fsdp_config.fsdp_size": row.per_node if row.hybrid else -1,
         f"{model}.enable_gradient_checkpointing": row.recompute != "none",
     }
@@ -118,7 +116,7 @@ VERL = Neighbour(
     COLLECTIVE,
     f"Karmarkar-Karp over {TOKEN} n + n^2, for devices and for microbatches",
     frozenset({"hybrid", "on_host", "rank"}),
-    caution="ppo_mini_batch_size counts prompts: --rollouts N where each has N samples",
+    rollouts=True,
     deal=deal,
     help="Karmarkar-Karp by verl's constants",
     assumes=PLAIN,

@@ -23,6 +23,11 @@ def notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
         yield f"on-demand by odc_engine, with max_tokens = {row.max_tokens}: see {trainer.engine}"
     else:
         yield f"{trainer.name} assigns samples by its own rule: {_rule(trainer, row)}"
+    if trainer.rollouts:
+        each = f"{row.rollouts} of each" if row.rollouts > 1 else "one of each (--rollouts N says otherwise)"
+        yield f"for reinforcement learning on answers to {row.prompts:,} prompts, {each}: not for supervised data"
+    if row.pairs:
+        yield "not in the price: the reference model's forward pass, which precompute_ref_log_probs runs beforehand"
     if trainer.launcher:
         each = ", on each machine with its --machine_rank and --main_process_ip" if row.nodes > 1 else ""
         yield f"run it by {trainer.launched(row)}{each}"

@@ -11,7 +11,7 @@ from odcsim.catalog import gpu
 from odcsim.cli import main
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import ChosenRow
-from odcsim.neighbours.written import lines
+from odcsim.neighbours.written import lines, notes
 
 ROW = ChosenRow("collective", "lb-micro", 16, 8, 4, 32768, 2.6)
 MADE = {"max_tokens": 32768, "minibatch": 4, "each": 0, "samples": 64.0, "tokens": 9e4}
@@ -94,6 +94,46 @@ def test_what_does_not_fit_is_refused(run):
 def test_every_choice_is_said_or_said_not_to_be(trainer, choice):
     plain, chosen = (set(lines(trainer, replace(ROW, **more))) for more in ({}, choice))
     assert chosen - plain
+
+
+SAMPLES = {  # by whose product a trainer makes the samples of a step, and what says that one step takes them all
+    "verl": ("actor_rollout_ref.actor.ppo_mini_batch_size", "actor_rollout_ref.rollout.n", "data.train_batch_size"),
+    "slime": ("--rollout-batch-size", "--n-samples-per-prompt", "--global-batch-size"),
+    "nemo-rl": ("grpo.num_prompts_per_step", "grpo.num_generations_per_prompt", "policy.train_global_batch_size"),
+}
+
+
+@pytest.mark.parametrize("rollouts", [1, 2, 8, 32])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_rollouts_come_to_the_samples_that_were_priced(name, rollouts):
+    row = replace(ROW, devices=16, minibatch=2, rollouts=rollouts)
+    settings = TRAINERS[name].settings(row)
+    prompts, each, step = (settings[key] for key in SAMPLES[name])
+    assert prompts * each == row.samples == 32
+    assert step == (prompts if name == "verl" else row.samples)
+    assert any("not for supervised data" in note for note in notes(TRAINERS[name], row))
+
+
+def test_who_generates_is_known_and_others_take_no_rollouts(run):
+    assert {name for name, trainer in TRAINERS.items() if trainer.rollouts} == set(SAMPLES)
+    for name in TRAINERS.keys() - set(SAMPLES):
+        code, told = run(name, advice(name), "--rollouts", "8")
+        assert (code, told.out) == (2, "")
+        assert f"--rollouts 8, and {name} generates none" in told.err
+        assert not any("supervised" in note for note in notes(TRAINERS[name], ROW))
+
+
+def test_rollouts_that_do_not_divide_a_step_are_refused(run):
+    for name in SAMPLES:
+        code, told = run(name, advice(name), "--rollouts", "7")
+        assert code == 2
+        assert "--rollouts 7 does not divide 64 samples of a step; give a divisor of 64" in told.err
+
+
+def test_pairs_say_what_their_price_leaves_out():
+    pairs, samples = ("\n".join(notes(TRAINERS["trl"], replace(ROW, pairs=pairs))) for pairs in (True, False))
+    assert "not in the price: the reference model's forward pass" in pairs
+    assert "reference model" not in samples
 
 
 def test_an_offer_of_several_nodes(run):

@@ -36,10 +36,11 @@ def test_python_says_what_the_command_says(kind, trainer, request, tmp_path, cap
     result = request.getfixturevalue(kind)
     path = tmp_path / "a.json"
     path.write_text(json.dumps(result.as_json()))
-    assert main(["flags", trainer, str(path), "--rollouts", "4"]) == 0
+    several = 4 if TRAINERS[trainer].rollouts else 1
+    assert main(["flags", trainer, str(path), "--rollouts", str(several)]) == 0
     told = capsys.readouterr().out
     for given in (result, result.as_json(), path, str(path)):
-        assert f"{odcsim.flags(trainer, given, rollouts=4)}\n" == told
+        assert f"{odcsim.flags(trainer, given, rollouts=several)}\n" == told
 
 
 def test_settings_are_those_of_the_lines(comparison, trainer):

@@ -75,13 +75,14 @@ with initialize_config_dir(str(root), version_base=None):
     c = compose("ppo_trainer", overrides=sys.argv[1:])
 a = c.actor_rollout_ref.actor
 print(json.dumps([a.ppo_max_token_len_per_gpu, c.actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu,
-                  a.ppo_mini_batch_size, a.fsdp_config.fsdp_size, c.trainer.nnodes, a.use_dynamic_bsz]))
+                  a.ppo_mini_batch_size, c.actor_rollout_ref.rollout.n, c.data.train_batch_size,
+                  a.fsdp_config.fsdp_size, c.trainer.nnodes, a.use_dynamic_bsz]))
 """
 
 
 @pytest.mark.skipif(find_spec("hydra") is None or find_spec("verl") is None, reason="verl is not installed")
 @pytest.mark.parametrize(
-    ("row", "expected"), [("much", [32768, 32768, 64, 8, 2]), ("plain", [16384, 16384, 32, -1, 1])]
+    ("row", "expected"), [("much", [32768, 32768, 64, 1, 64, 8, 2]), ("plain", [16384, 16384, 32, 1, 32, -1, 1])]
 )
 def test_verl_reads_them(row, expected):
     done = subprocess.run(
