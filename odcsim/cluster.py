@@ -24,6 +24,7 @@ class GPU:
     nic_bandwidth: float  # bytes/s of the network share that one GPU typically has
     devices_per_node: int = 8
     family: str = ""  # whose rates inside a step it is known by
+    assumed: tuple[str, ...] = ()  # of the figures above, those that nobody stated or measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,7 @@ class Profile:
     below: ProfileBelow = (
         ProfileBelow()
     )  # seconds of microbatches of half of those or less; between the two one becomes the other
+    kinds: tuple[str, ...] = ()  # how the figures are known that estimates were made from: fitted, assumed and others
     recipe: tuple[str, ...] = ()  # what of a recipe is in these seconds and not as usual, in words: "lora 16"
 
     @property

@@ -138,7 +138,8 @@ def gpu(name: str) -> GPU:
     """A GPU of the catalogue (case does not matter), or of a TOML file."""
     key, row = _gpu_row(name)
     found = GPU(name=key, **_figures_of(row))
-    return replace(found, family=family_of(row.get("like", known_as(found))))
+    assumed = tuple(field for entry, field, *_ in _GPU_FIGURES if row[entry][1] == "assumed")
+    return replace(found, family=family_of(row.get("like", known_as(found))), assumed=assumed)
 
 
 def known_as(gpu: GPU) -> str:

@@ -47,7 +47,7 @@ def _joined(fit: Profile, guess: Profile) -> Profile:
     less = f"the catalogue's rates below {fit.fewest // 2:,} tokens of a microbatch, and in part up to {fit.fewest:,}"
     origin = f"{fit.origin}; {less}"
     low, high = min(fit.low, guess.low), max(fit.high, guess.high)
-    return replace(fit, below=below, origin=origin, low=low, high=high)
+    return replace(fit, below=below, origin=origin, low=low, high=high, kinds=guess.kinds)
 
 
 def held(recipe: Recipe) -> tuple[str, ...]:

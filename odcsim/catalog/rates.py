@@ -28,8 +28,10 @@ def rates(family: str) -> Rates:
     """What one family reaches."""
     row = _file()["families"][family]
     figures = {name: float(row[name][0]) for name in ("matmul", "narrow", "moved", "copying", "fp8")}
+    kinds = MappingProxyType({name: row[name][1] for name in figures})
     kernels = {name: _kernel(rows[family]) for name, rows in _file()["attention"].items() if family in rows}
-    return Rates(family, usual=row["usual"], attention=MappingProxyType(kernels), spreads=spreads(), **figures)
+    attention = MappingProxyType(kernels)
+    return Rates(family, usual=row["usual"], kinds=kinds, attention=attention, spreads=spreads(), **figures)
 
 
 @cache
@@ -39,8 +41,8 @@ def spreads() -> Mapping[str, Spread]:
 
 
 def _kernel(row: Sequence[Any]) -> Attention:
-    forward, backward, short_forward, short_backward = row[:4]
-    return Attention(forward=forward, backward=backward, short_forward=short_forward, short_backward=short_backward)
+    forward, backward, short_forward, short_backward, kind = row[:5]
+    return Attention(forward, backward, short_forward, short_backward, kind)
 
 
 def families() -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from odcsim.balance import SIMULATED
 from odcsim.catalog.estimates import memory
+from odcsim.catalog.estimates.compute import PUBLISHED, guessed
 from odcsim.cost import Cost
 from odcsim.decide import fixed, room, stock_words
 from odcsim.decide.answer import NOTABLE, Basis
@@ -26,7 +27,6 @@ _TRUST = {
     "calibrated": "Seconds come from a profile measured on this hardware.",
     "scaled": "Seconds are estimates, scaled by one factor that was measured on a run of yours.",
     "published fit": "Seconds come from a published fit to others' measurements, not from measurements of yours.",
-    "catalogue": "Seconds are estimated from what GPUs reach in published runs; they are not measured.",
     "extrapolated": "Some seconds are extrapolated beyond what they were fitted to (longer samples, fuller "
     "microbatches, other devices, another model, or the same with another recompute).",
 }
@@ -266,8 +266,20 @@ def _splitting(comparison: Comparison, reply: Basis) -> list[str]:
 
 def trust(fidelity: str, profile: Profile) -> str:
     """What seconds were made from."""
-    words = _TRUST.get(fidelity, fidelity)
+    words = _estimated(profile.kinds) if fidelity == "catalogue" else _TRUST.get(fidelity, fidelity)
     return f"{words} WARNING: {profile.origin}." if profile.fidelity == "extrapolated" else words
+
+
+def _estimated(kinds: tuple[str, ...]) -> str:
+    """What the catalogue's seconds were made from, by how its figures are known."""
+    guesses = " and ".join(guessed(kinds))
+    if not guesses:
+        rates = "what GPUs reach in published runs"
+    elif PUBLISHED.isdisjoint(kinds):
+        rates = f"rates that are {guesses}, and not fitted to published runs"
+    else:
+        rates = f"what GPUs reach in published runs, and in part from rates that are {guesses}"
+    return f"Seconds are estimated from {rates}; they are not measured."
 
 
 def doubts(fidelity: str, profile: Profile) -> list[str]:

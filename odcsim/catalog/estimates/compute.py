@@ -6,6 +6,7 @@ kernel's own rate of attention, and what is computed again.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from odcsim.catalog.estimates import own
@@ -32,6 +33,7 @@ from odcsim.model import ATTENTION_BACKWARD, BYTES_BF16, LINEAR_BACKWARD, Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.recipe import USUAL, Recipe
 
+PUBLISHED = frozenset(("fitted", "measured", "datasheet"))  # kinds of figures that others stated or showed
 # AdamW reads weights, gradients and moments, and writes all but the gradients.
 OPTIMIZER_BYTES = {"fp32": 28, "bf16": 20, "8bit": 16, "pure": 14}
 PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
@@ -72,6 +74,7 @@ def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe 
         gpu=gpu.name,
         fidelity="catalogue",
         origin=_origin(gpu, rates, recipe),
+        kinds=kinds_used(gpu, rates, recipe),
         forward=found.forward,
         backward=found.backward,
         head=found.head,
@@ -88,11 +91,33 @@ def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe 
 
 
 def _origin(gpu: GPU, rates: Rates, recipe: Recipe) -> str:
-    rate = f"matmuls at {rates.matmul:.0%} of {gpu.matmul_flops / 1e12:.0f} TFLOP/s"
+    """Where the rates are from, and beside a figure that is not published how else it is known."""
+    inside = set(_rates_used(rates, recipe).values())
+    whose = f"rates of {rates.family} in published runs"
+    if guesses := guessed(inside):
+        whose = f"{' and '.join(guesses)} rates of {rates.family}"
+        whose += " beside those in published runs" if inside & PUBLISHED else ""
+    assumed = " (assumed)" if "matmul_flops" in gpu.assumed else ""
+    rate = f"matmuls at {rates.matmul:.0%} of {gpu.matmul_flops / 1e12:.0f} TFLOP/s{assumed}"
     again = "with" if recipe.recomputes else "without"
     name = rates.usual if recipe.kernels.attention == "usual" else recipe.kernels.attention
-    told = f"rates of {rates.family} in published runs: {rate}, attention by {name}"
-    return f"{told}, a {recipe.kernels.stack} stack, {again} recompute"
+    kind = "".join(f" ({kind})" for kind in guessed({kernel(rates, name).kind}))
+    return f"{whose}: {rate}, attention by {name}{kind}, a {recipe.kernels.stack} stack, {again} recompute"
+
+
+def guessed(kinds: Collection[str]) -> list[str]:
+    """Those of figures that no published run was held against."""
+    return [kind for kind in ("chosen", "assumed") if kind in kinds]
+
+
+def kinds_used(gpu: GPU, rates: Rates, recipe: Recipe) -> tuple[str, ...]:
+    """How the figures are known that these seconds are made from; of a GPU's own it counts what is assumed."""
+    used = {*_rates_used(rates, recipe).values(), kernel(rates, recipe.kernels.attention).kind}
+    return tuple(sorted(used | ({"assumed"} if "matmul_flops" in gpu.assumed else set())))
+
+
+def _rates_used(rates: Rates, recipe: Recipe) -> dict[str, str]:
+    return {name: kind for name, kind in rates.kinds.items() if name != "fp8" or recipe.kernels.precision == "fp8"}
 
 
 def kernel(rates: Rates, name: str) -> Attention:

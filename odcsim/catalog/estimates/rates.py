@@ -23,6 +23,7 @@ class Attention:
     backward: float
     short_forward: float  # ... and the length at which a sample reaches half of it
     short_backward: float
+    kind: str  # how they are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Rates:
     copying: float  # share of compute that goes to the kernels of a collective while it is under way
     fp8: float  # how many times as fast as in bf16 a large matmul runs in fp8, casts apart; 0: not at all
     usual: str  # the attention kernel that most people run
+    kinds: Mapping[str, str]  # how the figures above are known: fitted, measured, chosen, assumed or datasheet
     attention: Mapping[str, Attention] = field(default_factory=lambda: MappingProxyType({}))
     spreads: Mapping[str, Spread] = field(default_factory=lambda: MappingProxyType({}))  # by kind of run
 
