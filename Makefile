@@ -8,7 +8,7 @@ APART := -n 2 --dist loadfile
 LAWS := tests/odcsim tests/house
 SLOW := tests/odcsim tests/docs
 
-.PHONY: demo test slow break trainers site browser pictures oldest newest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage clean
+.PHONY: demo test slow break trainers site browser pictures oldest newest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage scaling clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -86,6 +86,9 @@ published: .venv/core
 
 coverage: .venv/core
 	$(BIN)/python docs/studies/coverage.py
+
+scaling: .venv/core
+	$(BIN)/python docs/studies/scaling.py
 
 gpu-kit: .venv/dev
 	$(BIN)/python docs/studies/gpu_kit.py

@@ -86,6 +86,17 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """The run that seconds were measured on, where what it had otherwise is not in them. Zeros: not known."""
+
+    devices: int = 0
+    nodes: int = 0
+    sharding: str = ""
+    length: float = 0.0  # tokens of the sample that a token is of, on average
+    tokens: float = 0.0  # of a device in a minibatch, on average
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Where each number of seconds comes from is said in `origin`; how far they may be off in `low` and `high`."""
 
@@ -134,6 +145,7 @@ class Profile:
     below: ProfileBelow = (
         ProfileBelow()
     )  # seconds of microbatches of half of those or less; between the two one becomes the other
+    run: MeasuredRun = MeasuredRun()
     kinds: tuple[str, ...] = ()  # how the figures are known that estimates were made from: fitted, assumed and others
     recipe: tuple[str, ...] = ()  # what of a recipe is in these seconds and not as usual, in words: "lora 16"
 

@@ -110,6 +110,7 @@ def _estimated_anew(profile: Profile, model: Model, gpu: GPU, devices: int, reci
         longest=profile.longest,
         most_tokens=profile.most_tokens,
         factor=profile.factor,
+        run=profile.run,
         recipe=profile.recipe,
     )
 

@@ -40,6 +40,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.evaluate import of_file
     from odcsim.decide.setting import cost_of
     from odcsim.decide.sharding import of_schedules
+    from odcsim.decide.unmeasured import run_of_schedules, widened_cost
     from odcsim.errors import InputError
     from odcsim.executors.simulation import Simulation, simulate
     from odcsim.program import sync_named
@@ -63,6 +64,8 @@ def _run(args: argparse.Namespace) -> None:
             fix="leave --model out, or balance for this model",
         )
     cost, why = of_schedules(cost, file.schedules, header.max_tokens)
+    longest = max(int(one.sizes.max()) for one in file.schedules)
+    cost = widened_cost(cost, run_of_schedules(cost, file.schedules), longest)
     how = Simulation(cost, executor=args.executor, seed=header.seed)
     result = simulate(file, how)
     timeline.write(result, args.output)

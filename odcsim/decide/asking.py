@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from odcsim.catalog import fits
 from odcsim.decide import sharding, stock
 from odcsim.decide.setting import Setting, cost_of
+from odcsim.decide.unmeasured import widened
 from odcsim.decide.words import ASK
 from odcsim.errors import InputError
 from odcsim.question import FIELDS, LENGTHS, TERMS, Question, question_of
@@ -45,7 +46,7 @@ def setting_of(question: Question, *, limited: bool = True) -> Setting:
     tokens, batch, model = question.max_tokens or 0, question.global_batch or 0, question.model
     asked = Setting(lengths_of(question), cost, share, tokens, model_asked=model, global_batch=batch, **terms)
     setting = sharding.settled(asked)
-    return sharding.limited(setting) if limited and question.max_tokens is None else setting
+    return widened(sharding.limited(setting) if limited and question.max_tokens is None else setting)
 
 
 def lengths_of(question: Question) -> Trace:

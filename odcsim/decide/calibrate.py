@@ -16,9 +16,10 @@ from odcsim.catalog import fits
 from odcsim.decide import sharding, stock
 from odcsim.decide.evaluate import Pair, evaluate, listed
 from odcsim.decide.setting import Setting
+from odcsim.decide.unmeasured import run_of, widened
 from odcsim.errors import InputError
 from odcsim.fitting.parts import SIGMAS, WRONG
-from odcsim.fitting.robust import EXACT, MAD
+from odcsim.fitting.robust import MAD
 from odcsim.fitting.slope import NINETY, Slope, apart, slope
 from odcsim.fitting.steps import LoggedStep
 from odcsim.profile import Profile, Timing, stretched
@@ -29,6 +30,7 @@ from odcsim.timeline import Floats
 ALIKE = 1.2  # times the tokens, within which steps are those that were asked about
 ODD = 3.0  # times the compute, beyond which something is wrong rather than slow
 CLOSE = 1e-6  # of what was measured
+REPEAT = 0.02  # of seconds: standard deviation between runs that publishers repeated on other numbers of GPUs
 NOTHING = 1e-9  # times the compute: transfers are left
 ROUNDS = 60
 
@@ -165,22 +167,23 @@ class Calibration:
             low=self.low,
             high=self.high,
             factor=self.factor if before.fidelity == "catalogue" else 0.0,
+            run=run_of(setting),
             recipe=fits.held(setting.cost.recipe),
         )
 
 
 def by_rate(simulated: Simulated, tokens_per_second: float) -> Calibration:
-    """From one number. How far it may be off is not known: the interval is that of the steps drawn."""
+    """From one number: the interval is that of the steps drawn, and of runs that are repeated."""
     ratio = simulated.rate / tokens_per_second
     off = np.log(simulated.off)
-    low, high = _interval(float(off.std()) / math.sqrt(len(off)))
+    low, high = _interval(math.hypot(float(off.std()) / math.sqrt(len(off)), REPEAT))
     return Calibration(simulated, ratio, 0.0, simulated.factor(ratio * simulated.slope.seconds), low, high)
 
 
 def reaching(setting: Setting, tokens_per_second: float) -> tuple[Setting, Calibration]:
     """The setting by seconds with which its usual way does so many tokens in a second, and how they were found."""
     found = by_rate(simulated(sharding.of_run(setting)), tokens_per_second)
-    return replace(setting, cost=replace(setting.cost, profile=found.profile())), found
+    return widened(replace(setting, cost=replace(setting.cost, profile=found.profile()))), found
 
 
 def by_steps(simulated: Simulated, steps: tuple[LoggedStep, ...], *, updates: bool = False) -> Calibration:
@@ -195,7 +198,7 @@ def by_steps(simulated: Simulated, steps: tuple[LoggedStep, ...], *, updates: bo
     if steps[0].tokens is not None and (found := apart(measured, simulated.slope, len(sizes))):
         (ratio, beside), told = found, True
     scatter = np.log(seconds / (ratio * said + beside * sizes))
-    low, high = _interval(_error(scatter, np.log(simulated.off), float(sizes.mean())))
+    low, high = _interval(max(_error(scatter, np.log(simulated.off), float(sizes.mean())), REPEAT))
     step = ratio * simulated.slope.seconds
     kept, left = (tuple(s for s, is_good in zip(steps, good, strict=True) if is_good is side) for side in (True, False))
     held = float(tokens.sum() / sizes.sum()) if steps[0].tokens is not None else 0.0
@@ -233,7 +236,7 @@ def _error(scatter: Floats, off: Floats, steps: float) -> float:
 
 
 def _interval(error: float) -> tuple[float, float]:
-    off = math.exp(max(NINETY * error, EXACT))
+    off = math.exp(NINETY * error)
     return 1 / off, off
 
 
@@ -245,7 +248,7 @@ def sentences(found: Calibration) -> Iterator[str]:
         f"measured: {found.rate:,.0f} tokens/s under {sync} + {balancer}, {found.rate / said:.2f} of the "
         f"{said:,.0f} predicted; compute takes {found.factor:.2f} times as long"
     )
-    alone = ", by the lengths of steps alone: one number has no scatter of its own" if len(found.kept) < 2 else ""
+    alone = ", as runs that others repeated: one number has no scatter of its own" if len(found.kept) < 2 else ""
     yield f"90 % interval: {found.low:.3f} to {found.high:.3f} times these seconds{alone}"
     if found.told:
         yield f"steps differ enough in tokens: {found.beside:.3g} s of each do not depend on them, with the optimizer's"

@@ -14,10 +14,11 @@ from odcsim.errors import InputError
 from odcsim.fitting.drift import Drift, drift
 from odcsim.fitting.measurements import KEPT, Compute, Measurements
 from odcsim.fitting.parts import PASSES, SQUARED, Part, columns_of, compute, transfers
-from odcsim.fitting.robust import jitter
+from odcsim.fitting.robust import EXACT, jitter
+from odcsim.fitting.slope import NINETY
 from odcsim.fitting.spells import slow, swing
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
-from odcsim.profile import Passes, Polynomial, Profile
+from odcsim.profile import MeasuredRun, Passes, Polynomial, Profile
 from odcsim.recipe import USUAL, Recipe
 
 SHOWN = 12  # unexplained measurements in words
@@ -78,10 +79,15 @@ def fit(measurements: Measurements) -> Profile:
 
 
 def examine(
-    measurements: Measurements, layers: int = 0, *, transfers_included: bool = False, recipe: Recipe = USUAL
+    measurements: Measurements,
+    layers: int = 0,
+    *,
+    transfers_included: bool = False,
+    recipe: Recipe = USUAL,
+    devices: int = 0,
 ) -> FitReport:
     """Fit everything. Compute that was timed as whole microbatches needs the model's number of layers, and the
-    recipe that they ran by."""
+    recipe that they ran by. `devices`: of that run, where no transfers tell."""
     m = measurements
     usual = sorted((row for row in m.compute if not row.alone), key=lambda row: row.kind)
     rows = {kind: list(of) for kind, of in groupby(usual, key=lambda row: row.kind)}
@@ -108,6 +114,7 @@ def examine(
         swing=swings.size,
         spell=swings.spell,
         slow=slow(usual),
+        run=MeasuredRun(devices),
     )
     return FitReport(profile, parts, drifts)
 
@@ -151,7 +158,10 @@ def _profile(
     errors, every = (np.abs(np.concatenate([p.residuals for p in of])) for of in (computes, parts))
     bad = sum(len(p.unexplained) for p in parts)
     missed = float(np.sqrt(max(0.0, float(np.quantile(errors, TWO_SIDED[0])) ** 2 - noise**2)))
-    off = min(float(errors.max()) if bad and not noise else missed, 0.9)
+    noisy = max(jitter(*columns_of(of)) for of in rows.values())
+    # Spells say what a machine does to all of a step; without, no step is known better than one call repeats.
+    least = 0.0 if noise else NINETY * noisy
+    off = min(max(float(errors.max()) if bad and not noise else missed, least, EXACT), 0.9)
     count = len(m.compute) + len(m.transfers) + len(m.constants)
     source = [f"{count} measurements", f" on {m.hardware}" if m.hardware else "", f", {m.date}" if m.date else ""]
     squared = [of for kind, of in rows.items() if kind in SQUARED]
@@ -174,7 +184,7 @@ def _profile(
         date=m.date,
         dtype=m.dtype,
         transport=m.transport,
-        jitter=max(jitter(*columns_of(of)) for of in rows.values()),
+        jitter=noisy,
         residual=float(np.median(every)),
         worst_residual=float(every.max()),
         forward_error=terms["forward_error"],

@@ -82,7 +82,7 @@ def fit_log(
         )
     where = f"{len(rows)} microbatches{f' of {origin}' if origin else ''}"
     measurements = Measurements(model.name, gpu, tuple(rows), hardware=where, notes=notes)
-    return examine(measurements, model.layers, transfers_included=devices > 1, recipe=recipe)
+    return examine(measurements, model.layers, transfers_included=devices > 1, recipe=recipe, devices=devices)
 
 
 def split_in_words(recipe: Recipe) -> str:

@@ -183,6 +183,7 @@ def test_what_may_be_left_out_is_zero(path):
         "recompute",
         "kept",
         "below",
+        "run",
         *POLYNOMIALS,
     }
     assert found.kept == Passes()
