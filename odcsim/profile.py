@@ -86,7 +86,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class ProfileRun:
     """The run that seconds were measured on, where what it had otherwise is not in them. Zeros: not known."""
 
     devices: int = 0
@@ -145,7 +145,7 @@ class Profile:
     below: ProfileBelow = (
         ProfileBelow()
     )  # seconds of microbatches of half of those or less; between the two one becomes the other
-    run: MeasuredRun = MeasuredRun()
+    run: ProfileRun = ProfileRun()
     kinds: tuple[str, ...] = ()  # how the figures are known that estimates were made from: fitted, assumed and others
     recipe: tuple[str, ...] = ()  # what of a recipe is in these seconds and not as usual, in words: "lora 16"
 

@@ -17,7 +17,7 @@ from odcsim.catalog.estimates.spreads import INTERVAL, kinds, together
 from odcsim.catalog.rates import family_of, spreads
 from odcsim.cost import Cost
 from odcsim.decide.setting import Setting
-from odcsim.profile import MeasuredRun
+from odcsim.profile import ProfileRun
 from odcsim.schedule import Schedule
 from odcsim.support.numbers import counted
 
@@ -28,22 +28,22 @@ SHARES = {"devices": 0.5, "nodes": 1.0, "sharding": 1.0, "lengths": 1.0, "batch"
 ALIKE = 1.05  # times: drawn samples of one file differ by as much
 
 
-def run_of(setting: Setting) -> MeasuredRun:
+def run_of(setting: Setting) -> ProfileRun:
     """What of a run its seconds depend on, and is not in a profile's own numbers."""
     trace, cost = setting.trace, setting.cost
     counts = np.ones(len(trace.lengths)) if trace.counts is None else trace.counts
     return _run(cost, _token_length(trace.lengths, counts), setting.device_tokens)
 
 
-def run_of_schedules(cost: Cost, schedules: Sequence[Schedule]) -> MeasuredRun:
+def run_of_schedules(cost: Cost, schedules: Sequence[Schedule]) -> ProfileRun:
     """The same of what a file of schedules holds."""
     sizes = np.concatenate([schedule.sizes for schedule in schedules])
     tokens = float(sizes.sum()) / len(schedules) / cost.cluster.devices
     return _run(cost, _token_length(sizes, np.ones(len(sizes))), tokens)
 
 
-def _run(cost: Cost, length: float, tokens: float) -> MeasuredRun:
-    return MeasuredRun(cost.cluster.devices, cost.cluster.nodes, cost.sharded, length, tokens)
+def _run(cost: Cost, length: float, tokens: float) -> ProfileRun:
+    return ProfileRun(cost.cluster.devices, cost.cluster.nodes, cost.sharded, length, tokens)
 
 
 def _token_length(lengths: NDArray[np.int64], counts: NDArray[Any]) -> float:
@@ -57,7 +57,7 @@ def widened(setting: Setting) -> Setting:
     return replace(setting, cost=widened_cost(setting.cost, run_of(setting), setting.trace.longest))
 
 
-def widened_cost(cost: Cost, now: MeasuredRun, longest: int) -> Cost:
+def widened_cost(cost: Cost, now: ProfileRun, longest: int) -> Cost:
     """`now`, `longest`: what is asked about, and tokens of its longest sample."""
     profile = cost.profile
     if profile.fidelity not in MEASURED or not (found := list(differences(cost, now, longest))):
@@ -70,7 +70,7 @@ def widened_cost(cost: Cost, now: MeasuredRun, longest: int) -> Cost:
     return replace(cost, profile=replace(profile, origin=origin, low=math.exp(-low), high=math.exp(high)))
 
 
-def differences(cost: Cost, now: MeasuredRun, longest: int) -> Iterator[tuple[str, float, str]]:
+def differences(cost: Cost, now: ProfileRun, longest: int) -> Iterator[tuple[str, float, str]]:
     """By name: how much of a doubling, and in words."""
     profile, known = cost.profile, cost.profile.run
     counts = [known.devices] if known.devices else [timing.devices for timing in profile.timings]

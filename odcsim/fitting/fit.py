@@ -18,7 +18,7 @@ from odcsim.fitting.robust import EXACT, jitter
 from odcsim.fitting.slope import NINETY
 from odcsim.fitting.spells import slow, swing
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
-from odcsim.profile import MeasuredRun, Passes, Polynomial, Profile
+from odcsim.profile import Passes, Polynomial, Profile, ProfileRun
 from odcsim.recipe import USUAL, Recipe
 
 SHOWN = 12  # unexplained measurements in words
@@ -114,7 +114,7 @@ def examine(
         swing=swings.size,
         spell=swings.spell,
         slow=slow(usual),
-        run=MeasuredRun(devices),
+        run=ProfileRun(devices),
     )
     return FitReport(profile, parts, drifts)
 

@@ -166,7 +166,7 @@ def test_timed_calls_are_no_surer_than_one_repeats():
 
 def test_timed_microbatches_know_no_other_devices_and_no_longer_samples(tmp_path):
     made = fit(Measurements(MODEL, GPU, tuple(timed())))
-    made = replace(made, run=profile.MeasuredRun(devices=1))
+    made = replace(made, run=profile.ProfileRun(devices=1))
     path = tmp_path / "timed.json"
     profile.write(made, path)
     one, four, longer = (

@@ -1,6 +1,7 @@
 """What people have from commit f87f5be is read as it was: files and links come to what they came to then.
 
-Seconds that are estimated are today's: `figures.json` and `sweep.csv` hold those, in the places of those of then.
+Seconds that are estimated are today's, and so are intervals of a profile that is asked about other devices:
+`figures.json` and `sweep.csv` hold those, in the places of those of then.
 
 `make_fixtures.py` says how the files were made.
 """

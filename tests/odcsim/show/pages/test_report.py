@@ -314,7 +314,7 @@ def test_a_row_that_does_not_fit_is_called_out(comparison):
 @pytest.mark.parametrize("fidelity", ["calibrated", "published fit", "catalogue", "extrapolated"])
 def test_every_fidelity_is_told_in_words(comparison, fidelity):
     told = " ".join(answer_words.sentences(trusted(comparison, fidelity), answer.answer(comparison)))
-    assert answer_words._TRUST[fidelity] in told
+    assert answer_words.trust(fidelity, comparison.setting.cost.profile) in told
     assert ", 90 % interval " in told
 
 
