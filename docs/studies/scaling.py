@@ -8,7 +8,7 @@ given to `odcsim fit` as tokens per second, and every other one is asked about b
 
 import argparse
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +19,15 @@ from published_cells import Cell, read
 from published_coefficients import shipped
 from published_step import cost
 from published_widths import spread
+from scipy.optimize import nnls
 
 from odcsim.catalog.rates import spreads
 from odcsim.decide.calibrate import Simulated, by_rate
 from odcsim.decide.setting import Setting
-from odcsim.decide.unmeasured import differences, run_of, widened
+from odcsim.decide.unmeasured import INTERVAL, SHARES, differences, run_of, widened
 from odcsim.profile import Profile
 from odcsim.support.files import check_writable, write_text
+from odcsim.timeline import Floats
 from odcsim.trace import Trace
 
 PAGE = Path(__file__).parents[1] / "model" / "statistics.md"
@@ -40,11 +42,16 @@ class Asked:
     """A published run, by the fit to another one of its series."""
 
     source: str
-    differs: tuple[str, ...]  # in these of unmeasured.SHARES
+    publisher: str
+    parts: tuple[float, ...]  # of each of unmeasured.SHARES, how far it differs
     spread: float  # the catalogue's
     error: float  # logarithm of predicted over published seconds
     alone: float  # half of the interval's logarithm: the fit's own ...
     reach: float  # ... and with what was not measured
+
+    @property
+    def differs(self) -> tuple[str, ...]:
+        return tuple(name for name, part in zip(SHARES, self.parts, strict=True) if part)
 
 
 def series(cells: Iterable[Cell]) -> list[list[Cell]]:
@@ -78,9 +85,10 @@ def predicted(cell: Cell, fitted: Profile) -> Asked:
     setting = asked(cell)
     known = replace(setting, cost=replace(setting.cost, profile=fitted))
     wider, seconds = widened(known).cost.profile, Simulated(known, way(cell)).seconds[0]
-    differs = tuple(name for name, *_ in differences(known.cost, run_of(known), setting.trace.longest))
-    error = math.log(seconds / cell.seconds)
-    return Asked(cell.source, differs, spread(spreads(), cell), error, math.log(fitted.high), math.log(wider.high))
+    far = {name: min(1.0, part) for name, part, _ in differences(known.cost, run_of(known), setting.trace.longest)}
+    error, parts = math.log(seconds / cell.seconds), tuple(far.get(name, 0.0) for name in SHARES)
+    ends = math.log(fitted.high), math.log(wider.high)
+    return Asked(cell.source, cell.publisher, parts, spread(spreads(), cell), error, *ends)
 
 
 def pairs(cells: Sequence[Cell]) -> list[Asked]:
@@ -133,6 +141,26 @@ def _row(name: str, found: Sequence[Asked]) -> list[str]:
     return told
 
 
+def learnt(found: Sequence[Asked]) -> Floats:
+    """What each part is of the spread, by the squares of errors beyond the fit's own: each source counts once."""
+    many = Counter(one.source for one in found)
+    weights = np.array([many[one.source] ** -0.5 for one in found])
+    squares = np.array([(one.error**2 - (one.alone / INTERVAL) ** 2) / one.spread**2 for one in found])
+    far = np.array([one.parts for one in found]) ** 2
+    return np.sqrt(nnls(far * weights[:, None], squares.clip(0.0, None) * weights)[0])
+
+
+def blind(found: Sequence[Asked]) -> list[Asked]:
+    """Every pair by parts that were learnt without its publisher."""
+    again = []
+    for publisher in sorted({one.publisher for one in found}):
+        shares = learnt([one for one in found if one.publisher != publisher])
+        for one in (one for one in found if one.publisher == publisher):
+            added = INTERVAL * one.spread * float(np.linalg.norm(shares * one.parts))
+            again.append(replace(one, reach=math.hypot(one.alone, added)))
+    return again
+
+
 def repeated(found: Sequence[Asked]) -> float:
     """Standard deviation between runs that differ in devices alone, by the median of each source: in the middle of
     sources."""
@@ -145,7 +173,15 @@ def repeated(found: Sequence[Asked]) -> float:
 
 def told(found: Sequence[Asked]) -> str:
     alike = f"Runs that differ in devices alone are {repeated(found):.1%} off, as a standard deviation by the median"
-    return f"{table(HEAD, rows(found), figures=True)}\n\n{alike} of each source, in the middle of sources."
+    *_, held, width = _row("", blind(found))
+    by = ", ".join(f"{name} {share:.2f}" for name, share in zip(SHARES, learnt(found), strict=True) if share)
+    without = (
+        f"Parts that are learnt from all other publishers' pairs hold {held} of a publisher's, at a width of {width}"
+    )
+    return (
+        f"{table(HEAD, rows(found), figures=True)}\n\n{alike} of each source, in the middle of sources. {without}; "
+        f"learnt from all pairs they are {by}."
+    )
 
 
 def main() -> None:
