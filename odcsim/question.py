@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.errors import InputError, unexpected
 from odcsim.recipe import CHOICES, PART, USUAL, Recipe, recipe_of
-from odcsim.support.numbers import amount, human, whole
+from odcsim.support.numbers import SIZES, TOKENS, amount, human, whole
 
 if TYPE_CHECKING:
     from odcsim.support.checked import Given
@@ -34,14 +34,16 @@ class Values:
     least: float = 0.0
     most: float = math.inf
     among: tuple[str, ...] = ()
+    tokens: bool = False  # it counts them, of which k is 1,024; of all else it is 1,000
 
     def said(self, text: str) -> Any:
         """On a command line. Numbers are written as people do: 16k, 5%."""
+        units = TOKENS if self.tokens else SIZES
         if self.type is int:
-            number = human(text)
+            number = human(text, units)
             value = int(number) if number is not None and number.denominator == 1 else -1
-            return whole(text) if self.least == 1 else self._within(value, text)
-        return self._within(amount(text), text) if self.type is float else text
+            return whole(text, units) if self.least == 1 else self._within(value, text)
+        return self._within(amount(text, units), text) if self.type is float else text
 
     def _within(self, value: float, text: str) -> Any:
         if not self.holds(value):
@@ -57,12 +59,18 @@ class Values:
         if self.type is str:
             return given.text() if given.text().strip() else given.refuse(f"expected {self.expected}")
         if isinstance(given.value, str):
-            try:
-                return self.said(given.value)
-            except argparse.ArgumentTypeError as error:
-                raise InputError(f"{given.name}: {error}", where=given.where) from None
+            return self.read(given.name, given.value, given.where)
         value = given.whole(int(self.least), MOST) if self.type is int else float(given.number())
         return value if self.holds(value) else given.refuse(f"expected {self.expected}")
+
+    def read(self, name: str, value: Any, where: str = "") -> Any:
+        """In Python or in a file: a number may be written as on a command line."""
+        if not isinstance(value, str) or self.type not in (int, float):
+            return value
+        try:
+            return self.said(value)
+        except argparse.ArgumentTypeError as error:
+            raise InputError(f"{name}: {error}", where=where) from None
 
     def holds(self, value: Any) -> bool:
         if self.type in (bool, str):
@@ -75,6 +83,9 @@ ABOVE = math.nextafter(0, 1)
 TEXT = Values(str, "a name or a file")
 COUNT = Values(int, "a whole number from 1", 1, MOST)
 FROM_ZERO = Values(int, "a whole number from 0", 0, MOST)
+LENGTH = Values(int, "a whole number from 1", 1, MOST, tokens=True)
+LIMIT = Values(int, "a whole number from 0", 0, MOST, tokens=True)
+RATE = Values(float, "a number above 0", math.nextafter(0, 1), tokens=True)
 AMOUNT = Values(float, "a number from 0")
 POSITIVE = Values(float, "a number above 0", ABOVE)
 SHARE = Values(float, "a fraction from 0 to 1", 0, 1)
@@ -173,10 +184,10 @@ class Question(Terms):
         FROM_ZERO, QUESTION, 0, lengths=True, letter="N", help="tokenize only N rows, drawn at random; 0: all"
     )  # fmt: skip
     truncate: int | None = _field(
-        COUNT, QUESTION, brief=True, lengths=True, letter="T", help="truncate samples to T tokens"
+        LENGTH, QUESTION, brief=True, lengths=True, letter="T", help="truncate samples to T tokens"
     )
     drop_over: int | None = _field(
-        COUNT, QUESTION, lengths=True, letter="T", help="drop samples over T tokens; ids count the rest"
+        LENGTH, QUESTION, lengths=True, letter="T", help="drop samples over T tokens; ids count the rest"
     )  # fmt: skip
     skip_bad: bool = _field(
         FLAG, QUESTION, False, lengths=True, help="skip rows that are no sample, and report them; ids count the rest"
@@ -214,7 +225,7 @@ class Question(Terms):
         COUNT, BATCH, brief=True, letter="B", help="samples per optimizer step, on all GPUs together"
     )
     max_tokens: int | None = _field(
-        FROM_ZERO, BATCH, brief=True, letter="T", help="token limit of a microbatch (the fastest that fits)"
+        LIMIT, BATCH, brief=True, letter="T", help="token limit of a microbatch (the fastest that fits)"
     )  # fmt: skip
     recipe: Recipe = USUAL
 
@@ -248,10 +259,14 @@ FIELDS: Mapping[str, Field] = _declared(Question)
 LENGTHS = tuple(name for name, about in FIELDS.items() if about.lengths)
 
 
-def _named(name: str, value: Any) -> Any:
-    """A path as text, where a field may name a file; of lengths it says that it is none of their names."""
-    file = name != "trace" and name in FIELDS and FIELDS[name].file
-    return os.fspath(value) if file and isinstance(value, os.PathLike) else value
+def _said(name: str, value: Any) -> Any:
+    """A number that is written as on a command line; and a path as text, where a field may name a file: of lengths a
+    path says that it is none of their names."""
+    if name == "trace" or name not in FIELDS:
+        return value
+    if FIELDS[name].file and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return FIELDS[name].values.read(f"--{name.replace('_', '-')}", value)
 
 
 def question_of(words: Mapping[str, Any]) -> Question:
@@ -260,5 +275,5 @@ def question_of(words: Mapping[str, Any]) -> Question:
     known = {*FIELDS, *choices, "recipe"}
     if odd := [name for name in words if name not in known]:
         raise unexpected("ask", odd[0], [*known])
-    rest = {name: _named(name, value) for name, value in words.items() if name not in choices}
+    rest = {name: _said(name, value) for name, value in words.items() if name not in choices}
     return Question(**({"recipe": recipe_of(words)} | rest))

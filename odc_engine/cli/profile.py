@@ -6,6 +6,7 @@ from typing import Any
 
 from odc_engine import backends
 from odc_engine.cli import options
+from odcsim.question import LENGTH
 from odcsim.recipe import recipe_of
 from odcsim.recipe_flags import add_recipe, chosen
 
@@ -24,7 +25,7 @@ def add(commands: Any) -> None:
     options.add_device(parser)
     add_recipe(parser, ("dtype",))
     parser.add_argument(
-        "--max-tokens", type=options.whole, default=1024, metavar="T", help="tokens of the largest microbatch (1024)"
+        "--max-tokens", type=LENGTH.said, default=1024, metavar="T", help="tokens of the largest microbatch (1024)"
     )
     parser.add_argument("--quick", action="store_true", help="measure for about a minute, less exactly")
     parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="profile file to write (JSON)")
@@ -56,6 +57,7 @@ def _run(args: argparse.Namespace) -> int:
         kept = "what is measured is kept, the same command goes on"
         print(f"odc_engine: stopped; {kept} ({profile.partial(output)})", file=sys.stderr)
         return 130
+    print(f"measured in microbatches of at most {args.max_tokens:,} tokens")
     beside = beside_catalog.line(report.profile, model, survey.backend.device)
     for line in (*report.lines(), *own.lines(report.profile, model), beside):
         print(line)

@@ -16,6 +16,7 @@ from odcsim.checking import findings, plan_file
 from odcsim.checking.batches import Batch, Dealing, with_images, with_lengths
 from odcsim.checking.findings import ERROR, NOTE, PlanFinding, Rules
 from odcsim.errors import InputError, nearest
+from odcsim.question import LIMIT
 from odcsim.reading import load
 from odcsim.reading.images import images as images_of
 from odcsim.reading.tally import in_places
@@ -41,6 +42,7 @@ class PlanCheck(Glanced):
     batches: tuple[Batch, ...]
     findings: tuple[PlanFinding, ...]
     lengths: Trace | None = None  # of the samples, where they were given
+    max_tokens: int = 0  # of a microbatch; 0: no limit was given
 
     @property
     def wrong(self) -> tuple[PlanFinding, ...]:
@@ -58,6 +60,7 @@ class PlanCheck(Glanced):
         held = f"{counted(len(self.batches), 'minibatch')} on {counted(len(self.batches[0].devices), 'device')}"
         under = "" if self.named else f", {self.sync}"
         shape = f"{held}, {spread}{counted(max(counts), 'microbatch')} each{under}"
+        shape += f", at most {self.max_tokens:,} tokens in one" if self.max_tokens else ""
         return f"{shape}: {'nothing that hangs it' if self.ok else counted(len(self.wrong), 'finding')}"
 
     def sentences(self) -> list[str]:
@@ -97,6 +100,7 @@ def check(
     a file of them with its `column`, and that of their `images`; `skip_bad` leaves its bad rows out. `devices` and
     `accumulate`: for batches in a row. `sync`: what its balancer needs, else collective. `strict`: warnings count,
     too."""
+    max_tokens = LIMIT.read("--max-tokens", max_tokens)
     for name, value, least in (("max_tokens", max_tokens, 0), ("devices", devices, 0), ("accumulate", accumulate, 1)):
         if not hasattr(value, "__index__") or value < least:
             raise InputError(f"--{name.replace('_', '-')} is {value!r:.40}", fix=f"give a whole number from {least}")
@@ -111,7 +115,7 @@ def check(
         batches, size = _with_lengths(batches, where, trace, lengths, images), trace.size
     under = sync or own or "collective"
     found = findings.check(batches, Rules(under, max_tokens, size))
-    return PlanCheck(where, under, sync is not None or not own, strict, tuple(batches), tuple(found), trace)
+    return PlanCheck(where, under, sync is not None or not own, strict, tuple(batches), tuple(found), trace, max_tokens)
 
 
 def _read(plan: Any, dealing: Dealing) -> tuple[str, list[Batch], str]:

@@ -9,7 +9,7 @@ from odcsim.support.numbers import counted
 from odcsim.support.progress import progress
 
 EXAMPLE = (
-    "odcsim balance longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4 --max-tokens 64Ki "
+    "odcsim balance longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4 --max-tokens 64k "
     "--balancer lb-mini -o plan.jsonl"
 )
 

@@ -50,6 +50,8 @@ def _run(args: argparse.Namespace) -> None:
         print(*_table(curve), sep="\n")
         print(f"{words.sentence(curve)}\n")
     print(*found.notes(), sep="\n")
+    if args.truncate or args.drop_over:
+        print(f"Lengths: {setting.trace.origin}.")
 
 
 def _table(curve: "Curve") -> list[str]:

@@ -13,10 +13,11 @@ from odcsim.question import (
     EXECUTORS,
     FIELDS,
     FROM_ZERO,
+    LENGTH,
     LENGTHS,
     MACHINES,
-    POSITIVE,
     QUESTION,
+    RATE,
     ROWS,
     STEP,
     Field,
@@ -37,7 +38,6 @@ HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
 SOME = OF_ROWS
 NEEDED = ("model", "devices", "minibatch", "global_batch")
-RATE = "measured_tokens_per_second"
 seed = FROM_ZERO.said
 
 
@@ -85,7 +85,7 @@ def add_fields(
     if set(LENGTHS) & set(names):
         words = "report tokens lost at a limit of T, without applying it"
         where = groups if isinstance(groups, Parser) else groups[QUESTION]
-        rare(where.add_argument("--cutoff", metavar="T", type=whole, help=words))
+        rare(where.add_argument("--cutoff", metavar="T", type=LENGTH.said, help=words))
 
 
 def _how(name: str, about: Field, usual: Any) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def add_hardware(parser: Parser) -> None:
 
 
 def add_rate(parser: Any, words: str) -> None:
-    rare(parser.add_argument(f"--{RATE.replace('_', '-')}", type=POSITIVE.said, metavar="N", help=words))
+    rare(parser.add_argument("--measured-tokens-per-second", type=RATE.said, metavar="N", help=words))
 
 
 def asked(args: argparse.Namespace, **more: Any) -> Question:

@@ -68,6 +68,8 @@ def _run(args: argparse.Namespace) -> None:
     for line in found.sentences():
         print(line)
     print(sentence(setting))
+    if args.truncate or args.drop_over:
+        print(f"Lengths: {setting.trace.origin}.")
     print(f"Cost: {setting.cost.profile.origin}.")
 
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from odcsim import catalog, profile
 from odcsim.decide import calibrate
+from odcsim.decide.answer_words import drawn
 from odcsim.decide.asking import asked, setting_of
 from odcsim.decide.calibrate import Calibration, Simulated
 from odcsim.decide.sharding import as_ran
@@ -20,7 +21,7 @@ from odcsim.fitting import kineto, logs, measurements, step_files
 from odcsim.fitting.fit import FitReport
 from odcsim.fitting.steps import StepLog, read_steps
 from odcsim.profile import Profile
-from odcsim.question import FIELDS, POSITIVE, Values
+from odcsim.question import FIELDS, RATE, Values
 from odcsim.recipe import CHOICES, flag, recipe_of
 from odcsim.support.files import check_apart, check_writable
 from odcsim.support.glance import Glance, Glanced
@@ -74,7 +75,7 @@ def fit(
     given = FIT.words(words, OWN) | {name: value for name, value in own.items() if value is not None}
     rate = measured_tokens_per_second
     if rate is not None:
-        checked("measured_tokens_per_second", rate, POSITIVE)
+        rate = checked("measured_tokens_per_second", rate, RATE)
     if output is not None:
         check_writable(Path(output))
         read = (*every, lengths, trace if isinstance(trace, str | os.PathLike) else None)
@@ -172,7 +173,9 @@ def _is_given(given: Mapping[str, Any], name: str) -> bool:
 def _calibrated(given: Mapping[str, Any], sources: Sequence[str], rate: float | None) -> Fitted:
     found, log = calibrated(given, sources, rate)
     made = found.profile(Path(sources[0]).name if log else "")
-    return Fitted(made, (*_read(log), *calibrate.sentences(found), *_taken(given)))
+    cut = given.get("truncate") or given.get("drop_over")
+    lengths = [drawn(found.simulated.setting.trace.origin)] if cut else []
+    return Fitted(made, (*_read(log), *calibrate.sentences(found), *_taken(given), *lengths))
 
 
 def calibrated(

@@ -8,7 +8,7 @@ from odcsim.decide.comparison import Comparison, compare
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
 from odcsim.support.checked import expect
-from odcsim.support.numbers import human
+from odcsim.support.numbers import TOKENS, human
 
 FACTORS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 
@@ -20,7 +20,7 @@ def limits(longest: int, text: str = "") -> tuple[int, ...]:
         return tuple(round(longest * factor) for factor in FACTORS)
     numbers = []
     for word in text.split(","):
-        number = human(word)
+        number = human(word, TOKENS)
         if number is None or number.denominator > 1 or not longest <= number < 10**12:
             raise InputError(
                 f"--sweep-max-tokens holds '{word}'", fix=f"give whole numbers from the longest sample, {longest}"

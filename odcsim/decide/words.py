@@ -51,6 +51,7 @@ class Taken:
 
 def checked(name: str, value: Any, values: Values, such: str = "") -> Any:
     """A value of a function's own, by the name of its flag."""
+    value = values.read(f"--{name.replace('_', '-')}", value)
     if not values.holds(value):
         raise InputError(f"--{name.replace('_', '-')} is {value!r:.40}", fix=such or f"give {values.expected}")
     return value

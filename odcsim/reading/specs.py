@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError, nearest
-from odcsim.support.numbers import human
+from odcsim.support.numbers import SIZES, TOKENS, human
 from odcsim.trace import MAX_LENGTH, Trace
 
 MOST_SAMPLES = 100_000_000
@@ -85,7 +85,7 @@ KINDS = {
     "fixed": Shape(("length",), (), _fixed),
     "exponential": Shape(("mean", "min", "max"), (), _exponential),
 }
-_RANGES: dict[str, tuple[float, float]] = {
+_RANGES: dict[str, tuple[float, float]] = {  # of what is no length in tokens
     "sigma": (0, 10), "spike": (0, 1), "seed": (0, MOST_SEED), "samples": (1, MOST_SAMPLES)
 }  # fmt: skip
 
@@ -120,7 +120,7 @@ _EXAMPLES = {
 
 def _value(text: str, key: str, value: str) -> float:
     try:
-        number = float(human(value) or value)
+        number = float(human(value, SIZES if key in _RANGES else TOKENS) or value)
     except ValueError:
         raise InputError(f"{key}='{value}' is not a number", where=text, fix=f"write {key}=NUMBER") from None
     low, high = _RANGES.get(key, (1, MAX_LENGTH))

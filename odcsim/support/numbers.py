@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-# As SI has it, so that nobody has to guess what a number comes to: 16k is 16,000 of anything, 16Ki is 16,384.
 SIZES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "ki": 2**10, "mi": 2**20}
+# A context of 32k is 32,768 tokens wherever one is cut: a limit of 32,000 would drop what was cut at 32k.
+TOKENS = {"": 1, "k": 2**10, "m": 2**20, "ki": 2**10, "mi": 2**20}
 TIMES = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _NUMBER = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,12}(?:\.\d{1,20})?) ?([a-z]*)", re.ASCII)
 THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", re.ASCII)
@@ -48,13 +49,12 @@ def number(text: str) -> float:
     return float(text.replace(",", "") if THOUSANDS.fullmatch(text) else text)
 
 
-def whole(text: str) -> int:
+def whole(text: str, units: Mapping[str, int] = SIZES) -> int:
     """A whole number from 1, as people write it."""
-    value = human(text)
+    value = human(text, units)
     if value is None or value.denominator > 1 or not 1 <= value < 10**12:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is not a whole number from 1, such as 4096, 16k (16,000) or 16Ki (16,384)"
-        )
+        such = f"such as 4096 or 16k ({16 * units['k']:,})"
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1, {such}")
     return int(value)
 
 
@@ -71,13 +71,13 @@ def listed(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def amount(text: str) -> float:
+def amount(text: str, units: Mapping[str, int] = SIZES) -> float:
     """A number from 0, as a price ($2.5) or as a share (3%), too."""
     plain = text.strip().removeprefix("$")
     try:
         value = float(plain.removesuffix("%")) / (100 if plain.endswith("%") else 1)
     except ValueError:
-        value = float(human(plain) or math.nan)
+        value = float(human(plain, units) or math.nan)
     if not math.isfinite(value) or value < 0:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0")
     return value

@@ -1,5 +1,6 @@
 """What links and controls say, which anybody may have written: it becomes a question, or a line that says why not."""
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
@@ -20,7 +21,7 @@ def linked(search: Any) -> Asked:
     for name, text in parse_qsl(_text("link", search or "?").removeprefix("?"), keep_blank_values=True):
         try:
             values[name] = kinds[name](text)
-        except (KeyError, ValueError):
+        except (KeyError, ArgumentTypeError):
             raise InputError(f"the link says {name:.40}={text:.80}", fix=f"it may say {', '.join(kinds)}") from None
         if name in STOPS and values[name] not in STOPS[name]:
             stops = ", ".join(f"{stop}" if isinstance(stop, str) else f"{stop:g}" for stop in STOPS[name])
@@ -29,8 +30,8 @@ def linked(search: Any) -> Asked:
 
 
 def _kind(name: str) -> Callable[[str], Any]:
-    kind = (CONTROLS.get(name) or FIELDS[name]).values.type
-    return {"True": True, "False": False}.__getitem__ if kind is bool else kind
+    values = (CONTROLS.get(name) or FIELDS[name]).values
+    return {"True": True, "False": False}.__getitem__ if values.type is bool else values.said
 
 
 def given(values: Mapping[str, Any], before: Asked | None = None) -> Asked:

@@ -232,7 +232,7 @@ def test_the_command_says_what_it_found_and_could_not_tell(tmp_path, capsys):
 
 
 def test_compare_takes_the_number_itself(capsys):
-    argv = ["compare", *FLAGS[1:], "--measured-tokens-per-second", "30k"]
+    argv = ["compare", *FLAGS[1:], "--measured-tokens-per-second", "30,000"]
     assert main([*argv, "--json"]) == 0
     out, err = capsys.readouterr()
     told, way = json.loads(out), "taken to have run lb-micro under collective: 'odcsim fit --balancer ... --sync ...'"
@@ -254,7 +254,7 @@ def test_compare_doubts_a_number_as_fit_does(tmp_path, capsys):
 
 @pytest.mark.parametrize("trainer", ["trl", "verl", "axolotl"])
 def test_a_trainer_runs_its_own_way_and_gets_its_throughput_back(trainer, tmp_path, capsys):
-    argv = [*FLAGS, "--trainer", trainer, "--measured-tokens-per-second", "30k", "-o", tmp_path / "p.json"]
+    argv = [*FLAGS, "--trainer", trainer, "--measured-tokens-per-second", "30,000", "-o", tmp_path / "p.json"]
     assert fitted(*argv) == 0
     out = capsys.readouterr().out
     assert f"not known: which of its ways {trainer} ran: the fastest is taken" in out

@@ -45,7 +45,7 @@ TEXTS = {
     "recipe-fields.toml": 'recompute = true\nselective = "operators"\noptimizer = "pure"\nattention = "fa2"\n',
     "recipe-engine.toml": 'recompute = false\naccumulate = "slots"\ndtype = "bfloat16"\nsync = "deferred"\n',
     "grid.toml": f'trace = "{LENGTHS}"\nmodel = "tiny"\ngpu = "a100"\nminibatches = 2\n'
-    'max_tokens = "5k"\nprice = 2\nepochs = 3\nbalancer = ["lb-micro", "lb-mini"]\n'
+    'max_tokens = 5000\nprice = 2\nepochs = 3\nbalancer = ["lb-micro", "lb-mini"]\n'
     'sync = ["collective", "on-demand"]\n\n[[case]]\ndevices = 2\nminibatch = [2, 3]\n\n'
     '[[case]]\ndevices = 4\nglobal_batch = 8\nrecompute = "selective"\nseed = 1\n\n'
     '[[case]]\ndevices = 4\nglobal_batch = 6\n',

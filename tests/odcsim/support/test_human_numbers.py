@@ -7,7 +7,7 @@ import pytest
 
 from odcsim.decide.sweep import limits
 from odcsim.reading import load
-from odcsim.support.numbers import TIMES, amount, human, whole
+from odcsim.support.numbers import TIMES, TOKENS, amount, human, whole
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,19 @@ def test_whole_numbers(text, value):
 def test_what_is_no_whole_number(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number from 1"):
         whole(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("32k", 32768), ("32K", 32768), ("32Ki", 32768), ("1.5k", 1536), ("1M", 2**20), ("2Mi", 2**21)]
+)
+def test_of_tokens_k_is_1024(text, tokens):
+    assert whole(text, TOKENS) == tokens
+
+
+@pytest.mark.parametrize("text", ["1b", "1.001k", "8kb"])
+def test_what_is_no_number_of_tokens(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"such as 4096 or 16k \(16,384\)"):
+        whole(text, TOKENS)
 
 
 @pytest.mark.parametrize(
@@ -54,5 +67,6 @@ def test_times():
 
 
 def test_they_hold_wherever_numbers_are_typed():
-    assert limits(100, "1k,2Ki") == (1000, 2048)
-    assert load("fixed:length=4Ki,samples=0.5k").lengths.tolist() == [4096] * 500
+    assert limits(100, "1k,2Ki") == (1024, 2048)
+    assert load("fixed:length=4k,samples=0.5k").lengths.tolist() == [4096] * 500
+    assert load("uniform:min=1k,max=1k,samples=2k").lengths.tolist() == [1024] * 2000

@@ -85,7 +85,7 @@ def test_what_is_not_said_is_what_compare_takes():
     [
         ({"devises": 2}, "grid: unknown key 'devises'; did you mean 'devices'?"),
         ({"devices": 0}, "grid: devices is 0; expected a whole number from 1 to 999999999999"),
-        ({"devices": [2, "many"]}, "grid: devices[1]: 'many' is not a whole number from 1, such as 4096, 16k"),
+        ({"devices": [2, "many"]}, "grid: devices[1]: 'many' is not a whole number from 1, such as 4096 or 16k"),
         ({"devices": []}, "grid: devices has no value; give one, or leave it out"),
         ({"model": "qwen3-9b"}, "grid: model: unknown model 'qwen3-9b'"),
         ({"gpu": ["a100", "h1000"]}, "grid: gpu[1]: unknown GPU 'h1000'"),
