@@ -6,6 +6,7 @@ from odcsim import catalog
 from odcsim.catalog import fits
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
+from odcsim.support.numbers import from_to, ratio
 
 # What a driver calls the catalogue's GPUs. A card of the same chip (PCIe, NVL) is another GPU.
 CALLED = (
@@ -33,11 +34,11 @@ def line(profile: Profile, model: Model, device: str) -> str:
         return f"beside the catalogue: nothing, since devices are not a whole {name} each"
     tokens = profile.longest or profile.most_tokens
     guess = fits.estimate(model, catalog.gpu(name), 1)  # as usual, as what the engine measures first is
-    ratio = seconds(profile, model, tokens) / seconds(guess, model, tokens)
-    inside = "inside" if guess.low <= ratio <= guess.high else "outside"
-    words = f"a sample of {tokens:,} tokens of {model.name} took {ratio:.2f} times the catalogue's seconds for {name}"
+    times = seconds(profile, model, tokens) / seconds(guess, model, tokens)
+    inside = "inside" if guess.low <= times <= guess.high else "outside"
+    words = f"a sample of {tokens:,} tokens of {model.name} took {times:.2f} times the catalogue's seconds for {name}"
     kind = "" if profile.dtype == "bfloat16" else f"; these are of {profile.dtype}, the catalogue's of bfloat16"
-    return f"beside the catalogue: {words}, {inside} its interval ({guess.low:.2f} to {guess.high:.2f}){kind}"
+    return f"beside the catalogue: {words}, {inside} its interval ({from_to(guess.low, guess.high, ratio)}){kind}"
 
 
 def seconds(profile: Profile, model: Model, tokens: int) -> float:

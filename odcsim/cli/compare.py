@@ -58,11 +58,11 @@ def _run(args: argparse.Namespace) -> None:
     if args.html is not None:
         from odcsim.show.pages.report import write_report
 
-        write_report(comparison, args.html, swept, epochs=args.epochs)
+        write_report(comparison, args.html, swept)
     if args.json or args.csv:
         print_rows(comparison, swept, as_csv=args.csv)
     else:
-        show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide, epochs=args.epochs)
+        show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide)
     if smallest := misfit(comparison):
         print(f"odcsim compare: {smallest}", file=sys.stderr)
 
@@ -117,14 +117,12 @@ def show(
     html: str | None,
     terms: bool = False,
     wide: bool = False,
-    epochs: float | None = None,
 ) -> None:
     """Print the comparison. `html`: the report that was written of it."""
     from odcsim.cli import table
 
     table.show_comparison(comparison, wide=wide)
-    if epochs is not None:
-        table.show_run(comparison, epochs)
+    table.show_run(comparison)
     if terms:
         table.show_memory(comparison)
     if swept:

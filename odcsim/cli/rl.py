@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from odcsim.cli import options
 from odcsim.decide.words import RL
 from odcsim.question import BATCH, STEP
-from odcsim.support.numbers import counted, seconds
+from odcsim.support.numbers import counted, money, seconds
 
 if TYPE_CHECKING:
     from odcsim.decide.rollouts.whole import WholeStep
@@ -81,13 +81,13 @@ def _asked(args: argparse.Namespace, setting: "Setting") -> str:
     made = f" with {args.generation_seconds:,.0f} s of generation each" if args.generation_seconds else ""
     by = f" by {setting.trainer}" if setting.trainer else ""
     model = f"{setting.cost.model.name}{setting.cost.recipe.told}{by}"
-    return f"{model} on {where}, {step}, {limit}, {counted(args.steps, 'step')}{made}"
+    return f"{model} on {where}, {step}, {limit}, {counted(args.steps, 'step')}{made}; figures are of one step"
 
 
 def _show(rows: "Sequence[WholeStep]") -> None:
     """Tight ones after those that fit, then those that do not; how many times as fast is over what needs no rule."""
     from odcsim.cli import table
-    from odcsim.decide.rollouts.whole import REFERENCE, paid
+    from odcsim.decide.rollouts.whole import REFERENCE
     from odcsim.results import capacity
     from odcsim.results.columns import memory
 
@@ -95,7 +95,8 @@ def _show(rows: "Sequence[WholeStep]") -> None:
     priced = usual.rate is not None
     cells = [
         [row.dealer, row.way, *map(_seconds, (row.trained, row.passed, row.seconds)),
-         *([paid(row.dollars(row.seconds))] if priced else []), f"{usual.seconds / row.seconds:.2f}", memory(row)]
+         *([] if row.rate is None else [money(row.rate * row.seconds)]),
+         f"{usual.seconds / row.seconds:.2f}", memory(row)]
         for row in sorted(rows, key=capacity.level)
     ]  # fmt: skip
     head = [name for name in HEAD if priced or name != "cost"]

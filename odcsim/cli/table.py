@@ -20,10 +20,10 @@ BAR = 40
 
 
 def show(rows: "Sequence[Row]") -> None:
-    """All columns: one line per row, best first; below them those that do not fit, with what most of it is."""
+    """All columns: one line per row; below those that fit those that do not, with what most of it is."""
     from odcsim.results import columns
 
-    show_texts(*columns.table(columns.best_first(rows), columns.WIDE), names=2)
+    show_texts(*columns.table(rows, columns.WIDE), names=2)
 
 
 def show_few(rows: "Sequence[Row]") -> None:
@@ -31,20 +31,21 @@ def show_few(rows: "Sequence[Row]") -> None:
     from odcsim.results import columns
 
     names = columns.PRICED if any(row.dollars is not None for row in rows) else columns.FEW
-    head, cells = columns.table(columns.best_first(rows), names)
+    head, cells = columns.table(rows, names)
     show_texts([name.replace(" best ", " best\n") for name in head], cells, names=2, padding=(0, 0, 0, 1))
 
 
 def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
     """What was asked, the rows, and the answer that the report gives in the same words."""
     from odcsim.decide import answer, answer_words, setting_words
+    from odcsim.results import columns
 
     reply = answer.answer(comparison)
     print(setting_words.asked(comparison.setting, limited=not comparison.stock))
-    if wide:
-        show(comparison.rows)
-    else:
-        show_few(answer.told(comparison, reply))
+    if comparison.whole_run is not None:
+        print(answer_words.basis(comparison))
+    rows = columns.best_first(comparison.rows if wide else answer.told(comparison, reply))
+    (show if wide else show_few)([comparison.spent(row) for row in rows])
     lines = [
         answer_words.verdict(reply),
         *answer_words.misfit(comparison, reply),
@@ -54,13 +55,12 @@ def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
         print(line)
 
 
-def show_run(comparison: "Comparison", epochs: float) -> None:
-    """The row to choose over the whole run, where one fits."""
+def show_run(comparison: "Comparison") -> None:
+    """The row to choose over the whole run, where epochs were asked for and one fits."""
     from odcsim.decide import answer
-    from odcsim.decide.whole_run import WholeRun
 
-    run, reply = WholeRun(comparison, epochs), answer.answer(comparison)
-    if not reply.nothing_fits:
+    run, reply = comparison.whole_run, answer.answer(comparison)
+    if run is not None and not reply.nothing_fits:
         print(run.sentence(reply))
 
 

@@ -113,11 +113,12 @@ def _against(trace: "Trace", other: "Trace") -> list[str]:
     """How far both are apart, beside chance; and whether what was found with the other holds here."""
     from odcsim.reading.alike import likeness
     from odcsim.support import tables
+    from odcsim.support.numbers import from_to, ratio
 
     found = likeness(trace, other)
     rows = [("", "here", "there", "ratio", "by chance alone")]
     for name, figure in found.figures.items():
-        chance = f"{1 / figure.chance:.2f} - {figure.chance:.2f}"
+        chance = from_to(1 / figure.chance, figure.chance, ratio, " - ")
         rows.append((name, f"{figure.this:,.0f}", f"{figure.that:,.0f}", f"{figure.ratio:.2f}", chance))
     words = f"At no length do the shares of samples up to it differ by more than {found.distance:.1%}"
     words += f" (Kolmogorov-Smirnov; by chance alone, {found.distance_by_chance:.1%})."

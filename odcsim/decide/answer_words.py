@@ -19,6 +19,7 @@ from odcsim.profile import Profile
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
 from odcsim.results.summary import Row
+from odcsim.support.numbers import finer, from_to, hours, money, ratio
 
 if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison  # which tells of itself by these
@@ -104,7 +105,7 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
     origin = comparison.setting.trace.origin
     if reply.nothing_fits:
         return [*_ways_out(comparison), *([drawn(origin)] if origin else [])]
-    lines = [f"{_idle(reply)} {_savings(reply)}", _trust(comparison, reply), *stock_words.notes(comparison)]
+    lines = [f"{_idle(reply)} {_savings(comparison, reply)}", _trust(comparison, reply), *stock_words.notes(comparison)]
     return [
         *lines,
         *_tightness(comparison, reply.chosen),
@@ -172,26 +173,44 @@ def _idle(reply: Basis) -> str:
     return words
 
 
-def _savings(reply: Basis) -> str:
-    before, after = reply.reference, reply.chosen
-    words = f"{after.minibatches} minibatches take {after.gpu_hours:.3g} GPU-hours{hours_between(after)}"
-    if after is before or reply.balanced is not None:
+def basis(comparison: Comparison) -> str:
+    """What the figures of a table are of."""
+    return f"Seconds, GPU-hours and dollars are of {comparison.basis}."
+
+
+def _savings(comparison: Comparison, reply: Basis) -> str:
+    """Dollars of a whole run stand beside its hours, in a sentence of its own."""
+    before, after = (comparison.spent(row) for row in (reply.reference, reply.chosen))
+    run = comparison.whole_run is not None
+    words = f"The whole run takes {spent_hours(after)}" if run else f"{comparison.basis} take {spent_hours(after)}"
+    if reply.chosen is reply.reference or reply.balanced is not None:
         return f"{words}."
-    words += f" instead of {before.gpu_hours:.3g}"
-    if after.dollars is not None and before.dollars is not None:
-        words += f", {money(after.dollars)}{dollars_between(after)} instead of {money(before.dollars)}"
+    words += f" instead of {hours(before.gpu_hours)}"
+    if not run and after.dollars is not None and before.dollars is not None:
+        words += f", {spent_dollars(after)} instead of {money(before.dollars)}"
     return f"{words}."
 
 
+def spent_hours(row: Row) -> str:
+    """GPU-hours of a row, with their interval where there is one."""
+    more = finer(row.gpu_hours_low, row.gpu_hours_high, hours)
+    return f"{hours(row.gpu_hours, more)} GPU-hours{hours_between(row)}"
+
+
 def hours_between(row: Row) -> str:
-    """The interval of a row's GPU-hours in brackets, where there is one."""
-    return "" if row.certain else f" ({row.gpu_hours_low:.3g} to {row.gpu_hours_high:.3g})"
+    return "" if row.certain else f" ({from_to(row.gpu_hours_low, row.gpu_hours_high, hours)})"
+
+
+def spent_dollars(row: Row) -> str:
+    if row.dollars is None:
+        return ""
+    return f"{money(row.dollars, finer(row.dollars_low or 0.0, row.dollars_high or 0.0, money))}{dollars_between(row)}"
 
 
 def dollars_between(row: Row) -> str:
     if row.certain or row.dollars_low is None or row.dollars_high is None:
         return ""
-    return f" ({money(row.dollars_low)} to {money(row.dollars_high)})"
+    return f" ({from_to(row.dollars_low, row.dollars_high, money)})"
 
 
 def utilization(row: Row) -> str:
@@ -288,16 +307,18 @@ def doubts(fidelity: str, profile: Profile) -> list[str]:
 
 
 def _trust(comparison: Comparison, reply: Basis) -> str:
+    """What the minibatches take; a whole run has a sentence of its own."""
     profile, chosen = comparison.setting.cost.profile, reply.chosen
-    taken = f"Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
-    words = f"{trust(comparison.fidelity, profile)} {taken}"
-    if profile.low != profile.high:
-        words += f", 90 % interval {_long(chosen.model_low)} to {_long(chosen.model_high)}"
-    return f"{words}.{utilization(chosen)} If all times are off by one factor, speedups still hold."
+    words = trust(comparison.fidelity, profile)
+    if comparison.whole_run is None:
+        words += f" Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
+        interval = from_to(chosen.model_low, chosen.model_high, _long)
+        words += "." if chosen.certain else f", 90 % interval {interval}."
+    return f"{words}{utilization(chosen)} If all times are off by one factor, speedups still hold."
 
 
-def _long(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+def _long(seconds: float, more: int = 0) -> str:
+    return f"{hours(seconds, more)} s"
 
 
 def named(row: Row) -> str:
@@ -307,8 +328,4 @@ def named(row: Row) -> str:
 def interval(row: Row) -> str:
     if row.minibatches == 1:
         return "no interval from one minibatch"
-    return f"95 % interval {row.speedup_low:.2f} to {row.speedup_high:.2f}"
-
-
-def money(dollars: float) -> str:
-    return f"${dollars:,.2f}" if dollars < 1000 else f"${dollars:,.0f}"
+    return f"95 % interval {from_to(row.speedup_low or 0.0, row.speedup_high or 0.0, ratio)}"

@@ -21,6 +21,7 @@ from odcsim.decide.words import BREAK_EVEN
 from odcsim.errors import InputError, nearest
 from odcsim.question import Question
 from odcsim.support.glance import Glance, Glanced
+from odcsim.support.numbers import from_to, ratio
 from odcsim.trace import Trace
 
 
@@ -78,7 +79,7 @@ class BreakEven(Glanced):
 
 
 def _leads(curve: Curve) -> str:
-    return f"{min(curve.leads):.2f} to {max(curve.leads):.2f}" if curve.leads else "-"
+    return from_to(min(curve.leads), max(curve.leads), ratio) if curve.leads else "-"
 
 
 def break_even(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: Any) -> BreakEven:

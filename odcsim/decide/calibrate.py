@@ -24,7 +24,7 @@ from odcsim.fitting.slope import NINETY, Slope, apart, slope
 from odcsim.fitting.steps import LoggedStep
 from odcsim.profile import Profile, Timing, stretched
 from odcsim.results.summary import REFERENCE
-from odcsim.support.numbers import counted
+from odcsim.support.numbers import counted, from_to, ratio
 from odcsim.timeline import Floats
 
 ALIKE = 1.2  # times the tokens, within which steps are those that were asked about
@@ -249,7 +249,8 @@ def sentences(found: Calibration) -> Iterator[str]:
         f"{said:,.0f} predicted; compute takes {found.factor:.2f} times as long"
     )
     alone = ", as runs that others repeated: one number has no scatter of its own" if len(found.kept) < 2 else ""
-    yield f"90 % interval: {found.low:.3f} to {found.high:.3f} times these seconds{alone}"
+    interval = from_to(found.low, found.high, lambda times, more: ratio(times, 1 + more))
+    yield f"90 % interval: {interval} times these seconds{alone}"
     if found.told:
         yield f"steps differ enough in tokens: {found.beside:.3g} s of each do not depend on them, with the optimizer's"
     elif found.kept:

@@ -24,6 +24,7 @@ from odcsim.schedule import ScheduleFile
 from odcsim.support import tables
 from odcsim.support.checked import expect, shown
 from odcsim.support.glance import Glance, Glanced
+from odcsim.support.numbers import counted
 from odcsim.timeline import Timeline
 
 WORDS = ("among", "doubted", "memory_limit", "plan", "advance")  # of `compare` beside a setting's terms
@@ -63,6 +64,16 @@ class Comparison(Glanced, Evaluation):
         """All minibatches of the epochs that were asked for, where they were."""
         return None if self.setting.epochs is None else WholeRun(self, self.setting.epochs)
 
+    def spent(self, row: Row) -> Row:
+        """The row as tables and sentences tell what it spends: of the whole run, where epochs were asked for."""
+        return row if self.whole_run is None else self.whole_run.shown(row)
+
+    @property
+    def basis(self) -> str:
+        """What seconds, GPU-hours and dollars are then of."""
+        run = self.whole_run
+        return counted(self.setting.minibatches, "minibatch") if run is None else f"the whole run, {run.words}"
+
     def sentences(self) -> list[str]:
         """Whether on-demand pays, where the difference comes from, and how far to trust it."""
         reply, run = answer.answer(self), self.whole_run
@@ -82,18 +93,19 @@ class Comparison(Glanced, Evaluation):
         known = columns.PRICED if any(row.dollars is not None for row in self.rows) else columns.FEW
         answered = any(row.sync == "on-demand" for row in self.rows)
         rows, told = (answer.told(self, answer.answer(self)), self.sentences()[:2]) if answered else (self.rows, [])
-        table = columns.table(columns.best_first(rows), known)
+        table = columns.table([self.spent(row) for row in columns.best_first(rows)], known)
         about, detail = setting_words.named(self.setting), setting_words.asked(self.setting, limited=not self.stock)
-        return Glance("Comparison", about, told, *table, detail)
+        return Glance("Comparison", about, told, *table, f"{detail}. {answer_words.basis(self)}")
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim compare --json` prints it."""
-        run = {} if self.whole_run is None else {"run": self.whole_run.as_json()}
+        run = {} if self.whole_run is None else {"run": {"basis": self.basis, **self.whole_run.as_json()}}
         return {
             "schema": 1,
             "inputs": inputs(self.setting),
             "held_fixed": fixed(self.setting),
             "fidelity": self.fidelity,
+            "basis": counted(self.setting.minibatches, "minibatch"),  # of what the rows spend
             "rows": [r.as_json() for r in self.rows],
             **run,
         }

@@ -6,13 +6,13 @@ from typing import Any
 
 from odcsim.decide import stock
 from odcsim.decide.answer import Basis
-from odcsim.decide.answer_words import money, named
+from odcsim.decide.answer_words import named
 from odcsim.decide.evaluate import Evaluation
 from odcsim.neighbours.neighbour import GOING_ON, KEPT
 from odcsim.results import summary
 from odcsim.results.intervals import of_run
 from odcsim.results.summary import Row
-from odcsim.support.numbers import duration
+from odcsim.support.numbers import duration, finer, from_to, money
 from odcsim.trace import Trace
 
 # What a row spends, and what it is called of a whole run.
@@ -72,6 +72,16 @@ class WholeRun:
         profile, seconds = setting.cost.profile, found.usage(*row.pair).makespan
         return summary.over(row, self.steps, of_run(seconds, draws, profile.low, profile.high))
 
+    def shown(self, row: Row) -> Row:
+        """The same, for people: without an interval where the seconds have none."""
+        whole = self.over(row)
+        return summary.over(whole, whole.minibatches, (1.0, 1.0)) if row.certain else whole
+
+    @property
+    def words(self) -> str:
+        epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
+        return epochs if self.evaluation.setting.trainer else f"{epochs}, {self.steps:,} steps"
+
     def spent(self, row: Row) -> dict[str, Any]:
         """What the run takes, as JSON and tables name it."""
         whole = self.over(row)
@@ -99,19 +109,24 @@ class WholeRun:
         return f"{words}, instead of {self._spent(reply.reference)} under {named(reply.reference)}."
 
     def _takes(self, row: Row) -> str:
-        words, whole = f"{self._spent(row)} under {named(row)}", self.over(row)
-        if row.certain:
-            return words
-        low, high = duration(whole.model_low), duration(whole.model_high)
-        return f"{words} (90 % interval {low} to {high}{_between(whole)})"
+        whole = self.shown(row)
+        interval = "" if whole.certain else f" ({interval_of(whole)})"
+        return f"{spent_by(whole)} under {named(row)}{interval}"
 
     def _spent(self, row: Row) -> str:
-        whole = self.over(row)
-        paid = "" if whole.dollars is None else f" and {money(whole.dollars)}"
-        return f"{duration(whole.makespan_seconds)}{paid}"
+        return spent_by(self.shown(row))
 
 
-def _between(whole: Row) -> str:
+def spent_by(whole: Row) -> str:
+    """Time and dollars of a run, as finely as its interval is told."""
+    time = duration(whole.makespan_seconds, finer(whole.model_low, whole.model_high, duration))
+    if whole.dollars is None:
+        return time
+    return f"{time} and {money(whole.dollars, finer(whole.dollars_low or 0.0, whole.dollars_high or 0.0, money))}"
+
+
+def interval_of(whole: Row) -> str:
+    words = f"90 % interval {from_to(whole.model_low, whole.model_high, duration)}"
     if whole.dollars_low is None or whole.dollars_high is None:
-        return ""
-    return f", {money(whole.dollars_low)} to {money(whole.dollars_high)}"
+        return words
+    return f"{words}, {from_to(whole.dollars_low, whole.dollars_high, money)}"

@@ -20,6 +20,7 @@ from odcsim.fitting.spells import slow, swing
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
 from odcsim.profile import Passes, Polynomial, Profile, ProfileRun
 from odcsim.recipe import USUAL, Recipe
+from odcsim.support.numbers import from_to, ratio
 
 SHOWN = 12  # unexplained measurements in words
 TWO_SIDED = 0.95, 1.96  # of errors as many are smaller, and of normal ones as many as these standard deviations
@@ -54,7 +55,7 @@ class FitReport:
         lines.append(f"between repeats: {p.jitter:.1%} (0 where nothing was measured twice)")
         if self.drift.spells:
             lines.append(f"between {self.drift.spells} spells of measuring the speed drifts by {self.drift.size:.1%}")
-        lines.append(f"90 % interval: {p.low:.2f} to {p.high:.2f} times these seconds")
+        lines.append(f"90 % interval: {from_to(p.low, p.high, ratio)} times these seconds")
         if p.swing:
             lines.append(f"a device's speed swings by {p.swing:.1%} in spells of {p.spell:.2g} s")
         lines += [f"device {d} takes {factor:.2f} times as long as all on average" for d, factor in enumerate(p.slow)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from odcsim.results import capacity
 from odcsim.results.capacity import Sized
 from odcsim.results.summary import Row
-from odcsim.support.numbers import duration
+from odcsim.support.numbers import Text, dollars, duration, from_to, hours, ratio
 
 FEW = ("balancer", "sync", "idle", "gpu_hours", "speedup", "over best", "memory")  # by which somebody decides
 PRICED = ("balancer", "sync", "idle", "dollars", "speedup", "over best", "memory")
@@ -47,10 +47,6 @@ def best_first(rows: Iterable[Row]) -> list[Row]:
     return sorted(every, key=lambda row: (asked and row.made is None, capacity.level(row), row.makespan_seconds))
 
 
-def amount(value: float, form: str) -> str:
-    return f"{value:{form}}" if value < 1000 else f"{value:,.0f}"
-
-
 def memory(one: Sized) -> str:
     """`83 GB: tight`, or `96 > 86 GB` where a GPU has less. Hardly wider than 12 characters, for 80 columns' sake."""
     used, limit = one.memory_bytes, one.memory_limit
@@ -68,31 +64,27 @@ def _share(value: float | None) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+    return "" if value is None else ratio(value)
 
 
-def _hours(value: float) -> str:
-    return amount(value, ".3g")
-
-
-def _dollars(value: float | None) -> str:
-    return "" if value is None else amount(value, ",.2f")
-
-
-def _between(row: Row, low: float | None, high: float | None, text: Callable[[float], str]) -> str:
-    return "" if row.certain or low is None or high is None else f"{text(low)} - {text(high)}"
+def _between(row: Row, low: float | None, high: float | None, text: Text) -> str:
+    return "" if row.certain or low is None or high is None else from_to(low, high, text, " - ")
 
 
 def _chances(row: Row) -> str:
     if row.speedup_low is None or row.speedup_high is None:
         return ""
-    return f"{row.speedup_low:.2f} - {row.speedup_high:.2f}"
+    return from_to(row.speedup_low, row.speedup_high, ratio, " - ")
 
 
-def _clock(seconds: float) -> str:
-    """Hours and minutes as a clock has them, where there are any."""
+def _clock(seconds: float, more: int = 0) -> str:
+    """Hours and minutes, or minutes and seconds, as a clock has them, where there are any."""
+    if more or seconds < 99.95:
+        return duration(seconds, more)
+    if (whole := round(seconds)) < 600:
+        return f"{whole // 60}:{whole % 60:02d} min"
     minutes = round(seconds / 60)
-    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else duration(seconds)
+    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else f"{minutes} min"
 
 
 def _waiting(row: Row) -> float:
@@ -112,10 +104,10 @@ COLUMNS = {
     "seconds": Column("seconds", lambda r: f"{r.makespan_seconds:,.1f}"),
     "time": Column("time", lambda r: duration(r.makespan_seconds)),
     "time between": Column("90 %", lambda r: _between(r, r.model_low, r.model_high, _clock)),
-    "gpu_hours": Column("GPU-hours", lambda r: _hours(r.gpu_hours)),
-    "gpu_hours between": Column("90 %", lambda r: _between(r, r.gpu_hours_low, r.gpu_hours_high, _hours)),
-    "dollars": Column("dollars", lambda r: _dollars(r.dollars)),
-    "dollars between": Column("90 %", lambda r: _between(r, r.dollars_low, r.dollars_high, _dollars)),
+    "gpu_hours": Column("GPU-hours", lambda r: hours(r.gpu_hours)),
+    "gpu_hours between": Column("90 %", lambda r: _between(r, r.gpu_hours_low, r.gpu_hours_high, hours)),
+    "dollars": Column("dollars", lambda r: "" if r.dollars is None else dollars(r.dollars)),
+    "dollars between": Column("90 %", lambda r: _between(r, r.dollars_low, r.dollars_high, dollars)),
     "mfu": Column("MFU", lambda r: _share(r.mfu)),
     "speedup": Column("speedup", lambda r: _ratio(r.speedup)),
     "speedup between": Column("95 %", _chances),

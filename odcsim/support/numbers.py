@@ -22,12 +22,59 @@ def human(text: str, units: Mapping[str, int] = SIZES) -> Fraction | None:
     return Fraction(match[1].replace(",", "")) * units[match[2]]
 
 
-def duration(seconds: float) -> str:
-    """A time as people say it: 42 s, 12 min, 4 h 05 min, 123 h 00 min."""
-    if seconds < 100:
-        return f"{seconds:.3g} s"
+# What people read, with so many more digits as its second argument asks for.
+Text = Callable[[float, int], str]
+DIME = 0.0995  # dollars, from which on cents tell enough
+
+
+def duration(seconds: float, more: int = 0) -> str:
+    """A time as people say it: 42 s, 2 min 14 s, 12 min, 4 h 05 min, 123 h 00 min; more exactly in seconds."""
+    if seconds < 99.95:
+        return f"{seconds:.{3 + more}g} s"
+    if more:
+        return f"{seconds:,.{more - 1}f} s"
+    if (whole := round(seconds)) < 600:
+        return f"{whole // 60} min {whole % 60:02d} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def hours(value: float, more: int = 0) -> str:
+    """Three digits that count, and none behind a thousand."""
+    return _digits(value, 3 + more) if value < 999.5 else f"{value:,.{more}f}"
+
+
+def dollars(value: float, more: int = 0) -> str:
+    """Cents; of a few cents two digits that count, and of a thousand dollars none."""
+    if 0 < value < DIME:
+        return _digits(value, 2 + more)
+    return f"{value:,.{more}f}" if value >= 999.995 else f"{value:,.{2 + more}f}"
+
+
+def _digits(value: float, count: int) -> str:
+    """So many that count, without an exponent however small it is."""
+    text = f"{value:.{count}g}"
+    return f"{float(text):.{count - math.floor(math.log10(value)) - 1}f}" if "e" in text else text
+
+
+def money(value: float, more: int = 0) -> str:
+    return f"${dollars(value, more)}"
+
+
+def ratio(value: float, more: int = 0) -> str:
+    return f"{value:.{2 + more}f}"
+
+
+def finer(low: float, high: float, text: Text) -> int:
+    """How many more digits than usual show that the ends of an interval differ: none where hardly any do."""
+    return next((more for more in range(4) if text(low, more) != text(high, more)), 0)
+
+
+def from_to(low: float, high: float, text: Text, between: str = " to ") -> str:
+    """An interval whose ends never read alike: its one figure where they are."""
+    more = finer(low, high, text)
+    ends = text(low, more), text(high, more)
+    return between.join(dict.fromkeys(ends))
 
 
 def unit(whole: float) -> Callable[[float], str]:

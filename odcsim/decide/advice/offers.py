@@ -213,6 +213,7 @@ class Advice(Glanced):
             "schema": 1,
             "inputs": wish.inputs(),
             "held_fixed": fixed.left(wish.question.recipe),
+            "basis": f"the whole run, {wish.run}",  # of what the rows spend
             "rows": self._rows(),
             "refused": [{"gpu": r.gpu, "devices": r.devices, "why": r.why} for r in self.refused],
         }

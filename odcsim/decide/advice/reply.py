@@ -9,10 +9,11 @@ from odcsim.decide import fixed, stock, stock_words
 from odcsim.decide.advice import room_words
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.answer import NEAR, NOTABLE
-from odcsim.decide.answer_words import drawn, money
+from odcsim.decide.answer_words import drawn
+from odcsim.decide.whole_run import interval_of, spent_by
 from odcsim.recipe import SEARCHED
 from odcsim.results import capacity
-from odcsim.support.numbers import counted, duration
+from odcsim.support.numbers import counted, duration, hours, money
 
 if TYPE_CHECKING:
     from odcsim.decide.advice.offers import Advice, Best, Offer, Pick  # which tell of themselves by these
@@ -55,23 +56,7 @@ def costs(offer: Offer) -> str:
 
 
 def _paid(offer: Offer) -> str:
-    paid = f"{spent(offer)} GPU-hours" if offer.dollars is None else money(offer.dollars)
-    return f"{duration(offer.seconds)} and {paid}"
-
-
-def spent(offer: Offer, times: float = 1.0) -> str:
-    """Dollars, or GPU-hours where there is no price; cents of a few."""
-    value = times * (offer.gpu_hours if offer.dollars is None else offer.dollars)
-    if value >= 20:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
-
-
-def between(offer: Offer) -> str:
-    low, high = offer.factors
-    words = f"90 % interval {duration(offer.seconds * low)} to {duration(offer.seconds * high)}"
-    paid = offer.dollars
-    return words if paid is None else f"{words}, {money(paid * low)} to {money(paid * high)}"
+    return spent_by(offer.row) + (f" and {hours(offer.gpu_hours)} GPU-hours" if offer.dollars is None else "")
 
 
 def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
@@ -86,8 +71,9 @@ def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
     because = f"{kind} {count}" if len(good) > 1 else f"the only one that {one or 'can run'}"
     if rent is not good[0]:
         because = f"within 1 % of {kind} {count}, and faster"
+    interval = "" if rent.row.certain else f" ({interval_of(rent.row)})"
     tight = f", and memory is {capacity.told(rent)}" if capacity.tight(rent) else ""
-    return f"Rent {rent.name}: {done} take {_paid(rent)} ({between(rent)}). It is {because}{tight}."
+    return f"Rent {rent.name}: {done} take {_paid(rent)}{interval}. It is {because}{tight}."
 
 
 def how(offer: Offer) -> str:

@@ -83,14 +83,17 @@ class Wish:
         return steps(self.trace, self.epochs, self.global_batch, self.question.trainer)
 
     @property
+    def run(self) -> str:
+        return f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
+
+    @property
     def words(self) -> str:
         """What is to be trained, and for how long. A trainer that packs rows takes other steps on other numbers of
         GPUs."""
         trainer = self.question.trainer
         by = f": {self.steps:,} steps" if trainer is None else f" by {trainer}"
-        epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
         lengths = f"{self.trace.name} ({self.trace.in_words}, longest {self.trace.longest:,} tokens)"
-        return f"{self.question.model}, {lengths}, {epochs} of batches of {self.global_batch:,}{by}"
+        return f"{self.question.model}, {lengths}, {self.run} of batches of {self.global_batch:,}{by}"
 
     def inputs(self) -> dict[str, Any]:
         """What was asked, by the names of the command line: without what holds of rows that are compared alone."""

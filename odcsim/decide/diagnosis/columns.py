@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from odcsim.decide.diagnosis.found import PARTS, Breakdown, Changes, LateMicrobatch, RankFound
 from odcsim.decide.diagnosis.words import SLOW, dollars
-from odcsim.support.numbers import unit
+from odcsim.support.numbers import from_to, ratio, unit
 
 Table = tuple[Sequence[str], list[tuple[str, ...]]]  # heads, and a row of cells for each
 
@@ -73,7 +73,7 @@ def ways(changes: Changes) -> Table:
             one.way + ("" if one.fits is not False else " (does not fit memory)"),
             one.effort,
             f"{one.gain:.2f}",
-            f"{one.low:.2f} to {one.high:.2f}" if one.low < one.high else "-",
+            from_to(one.low, one.high, ratio) if one.low < one.high else "-",
             told(one.seconds),
             *((_paid(one.dollars_a_day),) if priced else ()),
         )
@@ -86,7 +86,7 @@ def _paid(amount: float | None) -> str:
 
 
 def between(low: float, high: float) -> str:
-    return f"{100 * low:.0f} to {100 * high:.0f} %"
+    return f"{from_to(low, high, lambda share, more: f'{100 * share:.{more}f}')} %"
 
 
 def _share(share: float) -> str:

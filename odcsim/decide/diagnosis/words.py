@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.diagnosis.found import Breakdown, Change, Changes, LateMicrobatch, StepPart
 from odcsim.observed.run import SeenRun
-from odcsim.support.numbers import counted, unit
+from odcsim.support.numbers import counted, from_to, ratio, unit
 
 WORK = ("compute", "padding", "transfer")
 LITTLE = 0.03  # of a step: what would not be missed
@@ -87,7 +87,7 @@ def way(change: Change) -> str:
     paid = f", {dollars(change.dollars_a_day)} a day saved" if change.dollars_a_day is not None else ""
     fits = "" if change.fits is not False else "; it does not fit memory"
     step = unit(change.seconds)(change.seconds)
-    interval = f" ({change.low:.2f} to {change.high:.2f})" if change.low < change.high else ""
+    interval = f" ({from_to(change.low, change.high, ratio)})" if change.low < change.high else ""
     figures = f"{change.gain:.2f} times as fast{interval}, {step} a step"
     setting = f". Set {' '.join(change.setting.split())}" if change.setting else ""
     resting = f". It rests on: {change.rests}" if change.rests else ""

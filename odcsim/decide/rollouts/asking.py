@@ -82,7 +82,7 @@ class RolloutSteps(Glanced):
     def as_json(self) -> dict[str, Any]:
         """As `odcsim rl --json` prints it."""
         told = {"inputs": self._inputs(), "held_fixed": fixed(self.setting), "fidelity": self.fidelity}
-        return {"schema": 1, **told, "rows": [row.as_json() for row in self.rows]}
+        return {"schema": 1, **told, "basis": "one step, on average", "rows": [row.as_json() for row in self.rows]}
 
     def records(self) -> list[dict[str, Any]]:
         """Its rows, flat."""

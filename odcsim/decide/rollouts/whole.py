@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from odcsim.cost import Cost
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.answer_words import money
 from odcsim.decide.evaluate import costed, measured_of, simulated
 from odcsim.decide.remedies import remedies
 from odcsim.decide.rollouts.deals import APART, Dealer, Updates, dealers
@@ -18,10 +17,9 @@ from odcsim.executors.simulation import fidelity
 from odcsim.results import capacity
 from odcsim.results.intervals import Draws, of_run
 from odcsim.schedule import Schedule
-from odcsim.support.numbers import duration
+from odcsim.support.numbers import duration, finer, from_to, money
 
 HEAD = 1 / 3  # of the head's seconds that are its forward's
-DIME = 0.0995  # dollars, from which on cents tell enough
 REFERENCE, VERL = ("packed", "collective"), ("rollout", "collective")
 
 
@@ -167,16 +165,14 @@ def takes(rows: Sequence[WholeStep], mine: WholeStep | None = None) -> list[str]
     if not fitting:
         return []
     row = min(fitting, key=lambda row: row.seconds)
-    seconds = (row.seconds, *row.ends)
-    time, costs = [duration(at) for at in seconds], [paid(row.dollars(at)) for at in seconds]
-    spent, ends = (f" and {costs[0]}", f", {costs[1]} to {costs[2]}") if row.rate is not None else ("", "")
-    between = f" (90 % interval {time[1]} to {time[2]}{ends})" if row.between[0] < row.between[1] else ""
-    return [f"A step takes {time[0]}{spent} under {_named(row)}{between}."]
-
-
-def paid(dollars: float | None) -> str:
-    """Cents of a step that costs a few."""
-    return "" if dollars is None else money(dollars) if dollars >= DIME else f"${dollars:.2g}"
+    low, high = row.ends
+    time, ends = duration(row.seconds, finer(low, high, duration)), from_to(low, high, duration)
+    if row.rate is not None:
+        paid = low * row.rate, high * row.rate
+        time += f" and {money(row.seconds * row.rate, finer(*paid, money))}"
+        ends += f", {from_to(*paid, money)}"
+    between = f" (90 % interval {ends})" if row.between[0] < row.between[1] else ""
+    return [f"A step takes {time} under {_named(row)}{between}."]
 
 
 def own(rows: Sequence[WholeStep], trainer: str | None) -> WholeStep | None:

@@ -78,7 +78,6 @@ def _layout(asked: Asked) -> Any:
             html.P(id="break-even", className="note", **{"aria-live": "polite"}),
             html.H2("Every row"),
             html.Div(id="table", className="scroll", role="region", tabIndex=0, **{"aria-label": "Every row"}),
-            html.P("GPU-hours and dollars of rows cover the simulated minibatches only.", className="note"),
             html.H2("The same in a terminal"),
             html.Pre(html.Code(id="command"), tabIndex=0),
             html.P([*buttons, html.Span(id="copied", role="status"), html.Span(id="linked")]),
@@ -153,7 +152,7 @@ def _table(found: replies.Reply) -> Any:
         )
         for row in cells
     ]
-    return html.Table([head, html.Tbody(rows)])
+    return html.Table([html.Caption(f"GPU-hours and dollars are of {found.comparison.basis}."), head, html.Tbody(rows)])
 
 
 def _chart(search: Any) -> tuple[Any, str, Any]:

@@ -12,7 +12,6 @@ from odcsim.decide.break_even import lead, network, planned
 from odcsim.decide.break_even_words import sentence
 from odcsim.decide.comparison import Comparison, compare, pairs
 from odcsim.decide.setting import Drawn, Setting, assign
-from odcsim.decide.whole_run import WholeRun
 from odcsim.plots.pair import panels
 from odcsim.results import columns
 from odcsim.results.summary import priced
@@ -32,9 +31,7 @@ class Reply:
     @property
     def advice(self) -> list[str]:
         """Hours and dollars of as many epochs as are asked for."""
-        epochs = self.comparison.setting.epochs
-        run = None if epochs is None or self.basis.nothing_fits else WholeRun(self.comparison, epochs)
-        return advice(self.comparison, self.basis, run)
+        return advice(self.comparison, self.basis)
 
     @property
     def verdict(self) -> str:
@@ -43,7 +40,8 @@ class Reply:
     @property
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Heads and rows, best first."""
-        return columns.table(columns.best_first(self.comparison.rows), columns.DRAGGED)
+        rows = columns.best_first(self.comparison.rows)
+        return columns.table([self.comparison.spent(row) for row in rows], columns.DRAGGED)
 
     @property
     def chosen(self) -> str:

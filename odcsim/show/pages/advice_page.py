@@ -25,6 +25,7 @@ def write_advice(advice: Advice, path: Path | str) -> None:
         page.heading("Every number of GPUs"),
         *([_picture(advice, rent)] if advice.offers else []),
         _table(advice, rent),
+        page.paragraph(f"Time, GPU-hours and dollars are of the whole run, {wish.run}.", "note"),
         *(page.paragraph(f"{r.name}: {r.why}.", "note") for r in advice.refused),
         f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>",
     ]

@@ -13,11 +13,11 @@ from odcsim.support.numbers import counted
 def rows(comparison: Comparison, reply: Basis) -> list[str]:
     """The rows that the answer names and the best of each sync, and behind a line to open all others."""
     shown, folded = parted(comparison, reply)
-    table = _table(shown, reply, "The rows to choose from")
+    table = _table(comparison, shown, reply, "The rows to choose from")
     if not folded:
         return [table]
     words = f"{counted(len(folded), 'more row')}: slower than the best of their sync, or over memory"
-    return [table, page.folded(words, [_table(folded, reply, "Every other row")])]
+    return [table, page.folded(words, [_table(comparison, folded, reply, "Every other row")])]
 
 
 def parted(comparison: Comparison, reply: Basis) -> tuple[list[Row], list[Row]]:
@@ -28,6 +28,7 @@ def parted(comparison: Comparison, reply: Basis) -> tuple[list[Row], list[Row]]:
     return [r for r in ordered if r.pair in known], [r for r in ordered if r.pair not in known]
 
 
-def _table(ordered: Sequence[Row], reply: Basis, name: str) -> str:
+def _table(comparison: Comparison, ordered: Sequence[Row], reply: Basis, name: str) -> str:
     kinds = ["best" if r is reply.chosen else "reference" if r is reply.reference else "" for r in ordered]
-    return page.table(*columns.table(ordered, columns.PAGE), kinds, name=name)
+    spent = [comparison.spent(row) for row in ordered]
+    return page.table(*columns.table(spent, columns.PAGE), kinds, name=f"{name}: of {comparison.basis}")

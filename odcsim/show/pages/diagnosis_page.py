@@ -9,7 +9,7 @@ from odcsim.decide.diagnosis.asking import Diagnosis
 from odcsim.plots.ran_step import ran_step, worst
 from odcsim.show.pages import page
 from odcsim.support.files import write_text
-from odcsim.support.numbers import unit
+from odcsim.support.numbers import from_to, ratio, unit
 
 TITLE = "Where do the steps of this run go?"
 
@@ -41,7 +41,7 @@ def _figures(told: Diagnosis) -> list[tuple[str, str]]:
     ]
     if best is None:
         return figures
-    figures.append((f"{best.gain:.2f} x", f"as fast: {best.way}, {best.low:.2f} to {best.high:.2f}"))
+    figures.append((f"{best.gain:.2f} x", f"as fast: {best.way}, {from_to(best.low, best.high, ratio)}"))
     if best.dollars_a_day is not None:
         figures.append((words.dollars(best.dollars_a_day), "saved a day"))
     return figures

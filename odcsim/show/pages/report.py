@@ -1,6 +1,7 @@
 """The report: one HTML file that opens without network and says what was asked, what came out and what it rests on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from odcsim.decide import answer, answer_words
 from odcsim.decide.answer import Basis
 from odcsim.decide.answer_words import named
 from odcsim.decide.comparison import Comparison, inputs
-from odcsim.decide.whole_run import WholeRun
 from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
 from odcsim.plots.svg import svg
@@ -22,7 +22,7 @@ from odcsim.show.pages import choice, idling, page
 from odcsim.show.pages.opening import opening, question
 from odcsim.support.checked import expect
 from odcsim.support.files import write_text
-from odcsim.support.numbers import counted
+from odcsim.support.numbers import counted, from_to, ratio
 from odcsim.timeline import Timeline
 
 ASSUMPTIONS = "docs/model"
@@ -41,16 +41,14 @@ def write_report(
 
 
 def report(comparison: Comparison, sweep: Sequence[tuple[int, Comparison]] = (), epochs: float | None = None) -> str:
+    comparison, sweep = _over(comparison, epochs), [(limit, _over(other, epochs)) for limit, other in sweep]
     reply = answer.answer(comparison)
-    run = None if epochs is None else WholeRun(comparison, epochs)
-    steps = (
-        "" if run is None else f" Seconds and what they cost are of {comparison.setting.minibatches:,} of its steps."
-    )
+    basis = answer_words.basis(comparison)
     body = [
-        *opening(comparison, reply, run),
+        *opening(comparison, reply),
         page.heading("Every balancer under every sync"),
+        page.paragraph(f"{basis} In order of speed. Marked: the row to choose, and collective + lb-micro.", "note"),
         *choice.rows(comparison, reply),
-        page.paragraph(f"In order of speed. Marked: the row to choose, and collective + lb-micro.{steps}", "note"),
         plots.embed(plots.speedups(comparison.rows), "speedups"),
         plots.embed(plots.idle(comparison.rows), "idle"),
         *_pair(comparison, reply),
@@ -61,6 +59,11 @@ def report(comparison: Comparison, sweep: Sequence[tuple[int, Comparison]] = (),
         *_origins(comparison),
     ]
     return page.document(question(comparison), body, script=plots.script())
+
+
+def _over(comparison: Comparison, epochs: float | None) -> Comparison:
+    """The same, asked for so many epochs."""
+    return comparison if epochs is None else replace(comparison, setting=replace(comparison.setting, epochs=epochs))
 
 
 def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:
@@ -124,12 +127,12 @@ def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
     """The speedups, and the fastest row at each limit with what it costs; what does not fit is said so."""
     if not sweep:
         return []
-    best = [(limit, answer.answer(comparison).chosen) for limit, comparison in sweep]
+    best = [(limit, comparison.spent(answer.answer(comparison).chosen)) for limit, comparison in sweep]
     names, texts = columns.table([row for _, row in best], columns.LIMITS)
     head = ["tokens of a microbatch", "fastest row", *names[1:]]
     cells = [[f"{limit:,}", *row] for (limit, _), row in zip(best, texts, strict=True)]
     room = sweep[0][1].memory_limit
-    words = "The speedup is over collective + lb-micro at the same limit."
+    words = f"{answer_words.basis(sweep[0][1])} The speedup is over collective + lb-micro at the same limit."
     words += f" A GPU has {room / 1e9:.0f} GB." if room else ""
     kinds = ["reference" if row.memory_fits is False else "" for _, row in best]
     points = [(at, c.rows) for at, c in sweep]
@@ -171,7 +174,10 @@ def _origins(comparison: Comparison) -> list[str]:
         for name, value in known.items()
         if value is not None and name != PART
     ]
-    asked += [("fidelity", comparison.fidelity), ("range of seconds", f"{profile.low:.3g} to {profile.high:.3g} times")]
+    asked += [
+        ("fidelity", comparison.fidelity),
+        ("range of the cost's seconds", from_to(profile.low, profile.high, ratio)),
+    ]
     shape = f" {page.badge(answer_words.SHAPE)}" if answer_words.SHAPE in setting.trace.origin else ""
     told = f"{counted(len(asked), 'input')}, of which {sum('(default)' in text for _, text in asked)}are defaults"
     inputs_told = page.folded(told, [page.facts(asked)])

@@ -7,7 +7,7 @@ import pytest
 
 from odcsim.decide.sweep import limits
 from odcsim.reading import load
-from odcsim.support.numbers import TIMES, TOKENS, amount, human, whole
+from odcsim.support.numbers import TIMES, TOKENS, amount, human, money, whole
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,15 @@ def test_amounts(text, value):
 def test_what_is_no_amount(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a number from 0"):
         amount(text)
+
+
+@pytest.mark.parametrize(
+    ("paid", "told"),
+    [(1234.5, "$1,234"), (999.999, "$1,000"), (19.999, "$20.00"), (0.702, "$0.70"), (0.0996, "$0.10"),
+     (0.0123, "$0.012"), (0.0000123, "$0.000012"), (0.0, "$0.00")],
+)  # fmt: skip
+def test_few_dollars_have_cents_and_a_few_cents_two_digits(paid, told):
+    assert money(paid) == told
 
 
 def test_times():

@@ -187,13 +187,6 @@ def row(dealer, way, training):
     return WholeStep(dealer, way, training, 1.0, Around(2, False, 8.0))
 
 
-@pytest.mark.parametrize(
-    ("dollars", "told"), [(0.0123, "$0.012"), (0.0996, "$0.10"), (0.702, "$0.70"), (0.52, "$0.52"), (3.0, "$3.00")]
-)
-def test_cents_of_a_step_are_told_alike(dollars, told):
-    assert whole.paid(dollars) == told
-
-
 def test_the_verdict_is_of_the_whole_step():
     told = whole.verdict([row("lb-mini", "on-demand", 10.0), row("lb-micro", "collective", 20.0),
                           row("rollout", "collective", 30.0)])  # fmt: skip

@@ -21,6 +21,7 @@ from odcsim.recipe import recipe_of
 from odcsim.show.explore.asked import SLIDERS, TEXTS, Asked
 from odcsim.show.explore.heard import given, linked
 from odcsim.show.explore.reply import break_even, chart, reply, report
+from odcsim.support.numbers import dollars, hours
 
 HELD = recipe_of({"recompute": "none", "sharding": "hybrid"})
 SOME = Asked(devices=4, minibatch=2, room=1.25, price=3.5, minibatches=4)
@@ -97,15 +98,16 @@ def test_the_command_has_the_numbers_of_the_page(asked):
     done = subprocess.run(["bash", "-c", f"{command} --json"], capture_output=True, text=True, check=True)
     said = json.loads(done.stdout)
     assert said["inputs"] == inputs(asked.setting)
-    rows = {f"{r['sync']} + {r['balancer']}": r for r in said["rows"]}
+    run = {r["row"]: r for r in said["run"]["rows"]}
+    rows = {name: r | run[name] for r in said["rows"] if (name := f"{r['sync']} + {r['balancer']}")}
     head, shown = reply(asked).table
     assert len(shown) > 10
     for name, *cells in shown:
         told = dict(zip(head[1:], cells, strict=True))
         row = rows[name]
         assert told["idle"] == f"{100 * row['idle']:.1f} %"
-        assert told["GPU-hours"] == f"{row['gpu_hours']:.3g}"
-        assert told["dollars"] == f"{row['dollars']:,.2f}"
+        assert told["GPU-hours"] == hours(row["gpu_hours"])
+        assert told["dollars"] == dollars(row["dollars"])
         assert told["speedup"] == f"{row['speedup']:.2f}"
         assert told["over best collective"] == f"{row['speedup_best_collective']:.2f}"
         assert told["memory"].startswith(f"{row['memory_bytes'] / 1e9:.0f} GB")
