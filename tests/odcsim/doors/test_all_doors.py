@@ -18,6 +18,7 @@ from odcsim.errors import in_python
 from odcsim.question import TERMS, question_of
 from odcsim.results import columns
 from odcsim.support import tables
+from odcsim.support.numbers import dollars, hours
 
 Values = Mapping[str, Any]
 Law = Callable[[Question], Iterator[str]]
@@ -170,7 +171,10 @@ def is_the_reports(question: Question) -> Iterator[str]:
     if told := answered("compare", question):
         shown = {row["sync + balancer"]: row for row in asked("report", question)["table"]}
         yield contradiction("rows", len(told["rows"]), len(shown))
+        run = {one["row"]: one for one in told["run"]["rows"]} if "run" in told else {}
         for row in told["rows"]:
+            whole = run.get(f"{row['sync']} + {row['balancer']}", {})
+            row = row | whole | ({"makespan_seconds": whole["seconds"]} if whole else {})
             cells = shown[f"{row['sync']} + {row['balancer']}"]
             for name, text in cells_of(row).items():
                 yield contradiction(f"report, {name}", text, cells[name])
@@ -178,10 +182,10 @@ def is_the_reports(question: Question) -> Iterator[str]:
 
 def cells_of(row: Values) -> dict[str, str]:
     cells = {"seconds": f"{row['makespan_seconds']:,.1f}", "idle": f"{100 * row['idle']:.1f} %"}
-    cells["GPU-hours"] = columns.amount(row["gpu_hours"], ".3g")
+    cells["GPU-hours"] = hours(row["gpu_hours"])
     cells["over best collective"] = f"{row['speedup_best_collective']:.2f}"
     if row["dollars"] is not None:
-        cells["dollars"] = columns.amount(row["dollars"], ",.2f")
+        cells["dollars"] = dollars(row["dollars"])
     if row["memory_bytes"] is not None:
         cells["memory"] = columns.memory(SimpleNamespace(**row))
     return cells
