@@ -85,7 +85,6 @@ COUNT = Values(int, "a whole number from 1", 1, MOST)
 FROM_ZERO = Values(int, "a whole number from 0", 0, MOST)
 LENGTH = Values(int, "a whole number from 1", 1, MOST, tokens=True)
 LIMIT = Values(int, "a whole number from 0", 0, MOST, tokens=True)
-RATE = Values(float, "a number above 0", math.nextafter(0, 1))  # of tokens in a second: 11k is what a log calls so
 AMOUNT = Values(float, "a number from 0")
 POSITIVE = Values(float, "a number above 0", ABOVE)
 SHARE = Values(float, "a fraction from 0 to 1", 0, 1)

@@ -16,8 +16,8 @@ from odcsim.question import (
     LENGTH,
     LENGTHS,
     MACHINES,
+    POSITIVE,
     QUESTION,
-    RATE,
     ROWS,
     STEP,
     Field,
@@ -103,7 +103,7 @@ def add_hardware(parser: Parser) -> None:
 
 
 def add_rate(parser: Any, words: str) -> None:
-    rare(parser.add_argument("--measured-tokens-per-second", type=RATE.said, metavar="N", help=words))
+    rare(parser.add_argument("--measured-tokens-per-second", type=POSITIVE.said, metavar="N", help=words))
 
 
 def asked(args: argparse.Namespace, **more: Any) -> Question:

@@ -21,7 +21,7 @@ from odcsim.fitting import kineto, logs, measurements, step_files
 from odcsim.fitting.fit import FitReport
 from odcsim.fitting.steps import StepLog, read_steps
 from odcsim.profile import Profile
-from odcsim.question import FIELDS, RATE, Values
+from odcsim.question import FIELDS, POSITIVE, Values
 from odcsim.recipe import CHOICES, flag, recipe_of
 from odcsim.support.files import check_apart, check_writable
 from odcsim.support.glance import Glance, Glanced
@@ -75,7 +75,7 @@ def fit(
     given = FIT.words(words, OWN) | {name: value for name, value in own.items() if value is not None}
     rate = measured_tokens_per_second
     if rate is not None:
-        rate = checked("measured_tokens_per_second", rate, RATE)
+        rate = checked("measured_tokens_per_second", rate, POSITIVE)
     if output is not None:
         check_writable(Path(output))
         read = (*every, lengths, trace if isinstance(trace, str | os.PathLike) else None)
