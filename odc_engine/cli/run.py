@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     cluster = "TOML file with slow devices and sample_noise for emulated compute"
     rare(parser.add_argument("--cluster", metavar="FILE", help=cluster))
     parser.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="timeline file to write (npz)")
-    parser.set_defaults(run=_run, writes="archive")
+    parser.set_defaults(run=_run, writes="timeline")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
         examples=("odc_engine tune -o tuned.json",),
     )
     parser.add_argument("-o", dest="output", required=True, metavar="FILE", help="the file to write (JSON)")
-    parser.set_defaults(run=_run, writes="JSON")
+    parser.set_defaults(run=_run, writes="launches")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -9,9 +9,9 @@ own settings there and goes on; the folder goes when the profile is written.
 
 import datetime
 import platform
-import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,7 +76,10 @@ def measured(survey: Survey, output: Path) -> fit.FitReport:
         warn_if_busy()
         report = fit.examine(taken(survey, folder))
         profile.write(report.profile, output)
-        shutil.rmtree(folder)
+        for file in (*(_path(folder, leg) for leg in legs(survey)), folder / "lock"):
+            file.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody has more in it
+            folder.rmdir()
     return report
 
 

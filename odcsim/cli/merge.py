@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "-o", "--output", required=True, metavar="FILE", help="table to write: FILE.parquet, .csv or .jsonl"
     )
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, writes="points")
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
     rare(parser.add_argument("--executor", choices=options.EXECUTORS, default="des", help=EXECUTOR))
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="timeline file to write (npz)")
-    parser.set_defaults(run=_run, writes="archive")
+    parser.set_defaults(run=_run, writes="timeline")
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--jobs", type=options.whole, metavar="N", help="processes (one per CPU core)")
     where.add_argument("--dask", metavar="ADDRESS", help="address of a Dask scheduler whose workers run the points")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, writes="points")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -70,7 +70,7 @@ def _add_make(actions: Any) -> None:
     make.add_argument(
         "-o", dest="output", metavar="FILE", required=True, help="file to write: FILE.csv, .jsonl, .npy or .parquet"
     )
-    make.set_defaults(run=_make)
+    make.set_defaults(run=_make, writes="lengths")
 
 
 def _info(args: argparse.Namespace) -> None:

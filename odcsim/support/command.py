@@ -104,11 +104,12 @@ class Parser(argparse.ArgumentParser):
         several = (" | ".join(map(_asked_for, g._group_actions)) for g in either)
         return " ".join([*names, *(f"({some})" for some in several), "[options]"])
 
-    def add_argument(self, *names: Any, **how: Any) -> argparse.Action:
-        """Whatever writes a file can be told to write over another kind of file."""
-        action = super().add_argument(*names, **how)
+    def _add_action(self, action: Any) -> Any:
+        """Whatever writes a file can be told to write over somebody else's, in whatever group it is declared."""
+        super()._add_action(action)
         if action.dest in ("output", "html") and "--force" not in self._option_string_actions:
-            rare(super().add_argument("--force", action="store_true", help="write over a file of another kind"))
+            told = "write over a file that odcsim did not write"
+            rare(self.add_argument("--force", action="store_true", help=told))
         return action
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

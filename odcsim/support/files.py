@@ -43,6 +43,13 @@ def check_writable(path: Path) -> None:
         raise InputError("its folder does not exist", where=str(path), fix=f"make {folder} first")
 
 
+def check_new_folder(path: Path) -> None:
+    """Refuse a folder that cannot be made, or is there: what is in it stays."""
+    if _mode(path) is not None or path.is_symlink() or not path.parent.is_dir():
+        problem = "its folder does not exist" if not path.parent.is_dir() else "is there already"
+        raise InputError(problem, where=str(path), fix="name a folder that is to be made")
+
+
 def check_apart(output: Path, inputs: Iterable[str]) -> None:
     """No command writes over what it reads, by whatever name or link it is named."""
     mode = _mode(output)
@@ -50,7 +57,7 @@ def check_apart(output: Path, inputs: Iterable[str]) -> None:
         return
     for name in inputs:
         with suppress(OSError, ValueError):  # a name of the catalog, or a file that is missed where it is read
-            if output.samefile(name):
+            if output.samefile("/dev/stdin" if name == "-" else name):
                 raise InputError("is what this command reads", where=str(output), fix="write to another file")
 
 

@@ -1,74 +1,89 @@
-"""Where a command may write: over and into nothing that it reads, and over no other kind of file unasked.
+"""Where a command may write: over and into nothing that it reads, and over nothing but what odcsim wrote unasked.
 
 Asked before the work whose result it would be.
 """
 
 import os
 import re
+import zlib
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from odcsim.errors import InputError
-from odcsim.support.files import check_apart, check_writable
+from odcsim.support.files import check_apart, check_new_folder, check_writable
 
 # What arguments that may name a file or a folder to read are called, in any command: lengths, and all else.
 DATA = ("trace", "source", "sources", "lengths", "plan")
 INPUTS = (
     *DATA,
     *"schedule timeline timelines predicted measured name model gpu profile cluster tokenizer rows grid".split(),
-    "recipe_file",
+    *("gpus", "recipe_file"),
 )
-OUTPUTS = ("output", "html", "steps", "svg")
-# What goes there, where it is no matter of the command.
-_WRITTEN = {"html": "page", "steps": "table", "svg": "picture"}
-# Endings of what is written, the usual one first. Others that are not known are somebody's own; a pipe has none.
-_ENDINGS = {
-    "page": (".html", ".htm"),
-    "picture": (".svg",),
-    "table": (".csv", ".tsv", ".txt"),
-    "archive": (".npz",),
-    "schedule": (".jsonl", ".json"),
-    "profile": (".json",),
-    "JSON": (".json",),
-    "events": (".json", ".gz"),
+OUTPUTS = ("output", "html", "steps", "svg", "per_device")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a command writes. `begins`: how all that odcsim has written of it begins, and nothing of somebody else's;
+    lengths say nothing of who wrote them."""
+
+    named: str
+    endings: tuple[str, ...] = ()  # the usual one first
+    begins: str = ""
+    only: bool = False  # no other ending will do
+
+
+_HEAD, _TAIL = 512, 1 << 17  # bytes that tell what a file is
+_TABLE = r"point,trace,|\{\"point\": \"|PAR1.*idle_parts\."
+_PAGE = r'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy"'
+_KINDS = {
+    "page": Kind("a page", (".html", ".htm"), _PAGE),
+    "picture": Kind("a picture", (".svg",), r'<svg [^>]*role="img"[^>]*>\s*<title>Minibatch \d'),
+    "steps": Kind("a table of steps", (".csv", ".tsv", ".txt"), "run,step,seconds,elapsed,"),
+    "timeline": Kind("a timeline", (".npz",), r"PK\x03\x04.{26}header\.npy"),
+    "schedule": Kind("a schedule", (".jsonl", ".json"), r'\s*\{\s*"format": "odcsim schedule"'),
+    "profile": Kind("a profile", (".json",), r'\s*\{\s*"format": "odcsim profile"'),
+    "launches": Kind("JSON", (".json",), r'\{\n "schema": 1,\n "hardware": .*\n "date": '),
+    "events": Kind("trace events", (".json", ".gz"), r'\{"traceEvents":\[\{"ph":"M","name":"process_name","pid":0,'),
+    "lengths": Kind("lengths", (".csv", ".jsonl", ".npy", ".parquet"), only=True),
+    "points": Kind("a sweep's table", (".csv", ".jsonl", ".parquet"), _TABLE, only=True),
 }
+_INSIDE = ("config.json", "tokenizer*.json", "*.jinja", "*/*.jinja")  # what a model's folder is read for
+# What goes there, where it is no matter of the command.
+_WRITTEN = {"html": "page", "steps": "steps", "svg": "picture"}
+# Other endings that are not known are somebody's own; a pipe has none.
 _KNOWN = {
-    *(ending for endings in _ENDINGS.values() for ending in endings),
+    *(ending for kind in _KINDS.values() for ending in kind.endings),
     *".npy .parquet .arrow .idx .zip .toml .yaml .yml .md .py .xml .pdf .png .jpg .jpeg".split(),
 }
-_NAMED = {"archive": "a timeline", "events": "trace events", "JSON": "JSON"}
-# Kinds of files by how they begin. What is none of them is text, or somebody's own.
-_BEGINS = {
-    "page": re.compile(rb"\s*<(!doctype )?html", re.IGNORECASE),
-    "archive": re.compile(rb"PK\x03\x04"),
-    "array": re.compile(rb"\x93NUMPY"),
-    "Parquet": re.compile(rb"PAR1"),
-    "gzip": re.compile(rb"\x1f\x8b"),
-    "schedule": re.compile(rb'\s*\{\s*"format": "odcsim schedule"'),
-    "profile": re.compile(rb'\s*\{\s*"format": "odcsim profile"'),
-    "JSON": re.compile(rb"\s*[\[{]"),
-}
-_BY_SUFFIX = {".npy": "array", ".parquet": "Parquet", ".gz": "gzip", ".json": "JSON", ".jsonl": "JSON"}
 
 
 def check_outputs(args: Namespace) -> None:
-    """`args.writes` is the kind of what goes to `args.output`; where it is not said, the name's suffix says it."""
+    """`args.writes` is the kind of what goes to `args.output`."""
     _check_named(args)
     read = [path for name in INPUTS for path in _listed(getattr(args, name, None))]
+    for folder in filter(None, (getattr(args, name, None) for name in ("model", "tokenizer"))):
+        read += [str(path) for form in _INSIDE for path in Path(folder).glob(form)]
     data = [path for name in DATA for path in _listed(getattr(args, name, None))]
     written: list[str] = []
     for name in OUTPUTS:
-        if isinstance(text := getattr(args, name, None), str):  # --steps of `rl` is a number
-            path, kind = Path(text), _WRITTEN.get(name) or str(getattr(args, "writes", ""))
+        if not isinstance(text := getattr(args, name, None), str):  # --steps of `rl` is a number
+            continue
+        path = Path(text)
+        if name == "per_device":
+            check_new_folder(path)
+        else:
+            kind = _KINDS[_WRITTEN.get(name) or args.writes]
             check_writable(path)
             check_apart(path, read)
-            _check_twice(path, written)
-            _check_outside(path, data)
             _check_ending(path, kind)
-            _check_kind(path, kind if kind in _BEGINS else _BY_SUFFIX.get(path.suffix, "text"), args)
-            written.append(text)
+            _check_own(path, kind, getattr(args, "force", None))
+        _check_twice(path, written)
+        _check_outside(path, data)
+        written.append(text)
 
 
 def _check_named(args: Namespace) -> None:
@@ -93,14 +108,14 @@ def _is_same(path: Path, other: Path) -> bool:
     return os.path.realpath(path) == os.path.realpath(other)
 
 
-def _check_ending(path: Path, kind: str) -> None:
+def _check_ending(path: Path, kind: Kind) -> None:
     """A name that says another kind of file would be opened as what it is not."""
-    suffix, own = path.suffix.lower(), _ENDINGS.get(kind, ())
-    if not own or suffix in own or (suffix not in _KNOWN and (kind != "page" or not suffix)):
+    suffix, page = path.suffix.lower(), kind is _KINDS["page"]
+    if suffix in kind.endings or (not kind.only and suffix not in _KNOWN and not (page and suffix)):
         return
-    problem = "is no name of a page" if kind == "page" else f"is no name for {_NAMED.get(kind, f'a {kind}')}"
-    fix = "pages are HTML: name it FILE.html" if kind == "page" else f"name it FILE{own[0]}"
-    raise InputError(problem, where=str(path), fix=fix)
+    problem = "is no name of a page" if page else f"is no name for {kind.named}"
+    names = ", ".join(f"FILE{ending}" for ending in kind.endings[: None if kind.only else 1])
+    raise InputError(problem, where=str(path), fix=f"{'pages are HTML: ' if page else ''}name it {names}")
 
 
 def _check_outside(path: Path, folders: Iterable[str]) -> None:
@@ -111,29 +126,26 @@ def _check_outside(path: Path, folders: Iterable[str]) -> None:
                 raise InputError(f"is inside {name}, which this command reads", where=str(path), fix="write elsewhere")
 
 
-def _check_kind(path: Path, kind: str, args: Namespace) -> None:
-    """Where a command has a flag for it, somebody may want it all the same."""
-    force = getattr(args, "force", None)
+def _check_own(path: Path, kind: Kind, force: bool | None) -> None:
+    """Over what odcsim has written of this kind, anew; over whatever else is there only when told to. `force` is None
+    where a command has no flag for it."""
     if force or not path.is_file():
         return
     try:
         with path.open("rb") as file:
-            head = file.read(512)
-    except OSError:
-        return  # whether it may be replaced is its folder's to say
-    if head and (found := kind_of(head)) != kind:
-        fix = "name another file" if force is None else "name another file, or give --force"
-        raise InputError(f"is there, and is no {kind} but {found}", where=str(path), fix=fix)
+            head = file.read(_HEAD)
+            if head.startswith(b"\x1f\x8b"):
+                head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _HEAD) or head
+            elif head.startswith(b"PAR1"):  # which says at its end what it holds
+                file.seek(max(0, path.stat().st_size - _TAIL))
+                head += file.read(_TAIL)
+    except (OSError, zlib.error):
+        head = b"?"
+    if head and not (kind.begins and re.match(kind.begins.encode(), head, re.DOTALL)):
+        own = f", and is not {kind.named} that odcsim wrote" if kind.begins else ""
+        fix = "move it away" if force is None else "name another file, or give --force"
+        raise InputError(f"is there{own}", where=str(path), fix=fix)
 
 
-def kind_of(head: bytes) -> str:
-    """Of a file that begins so."""
-    return next((kind for kind, begin in _BEGINS.items() if begin.match(head)), "text" if _is_text(head) else "data")
-
-
-def _is_text(head: bytes) -> bool:
-    return b"\x00" not in head
-
-
-def _listed(value: str | list[str] | None) -> list[str]:
-    return value if isinstance(value, list) else [value] if value else []
+def _listed(value: str | Sequence[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) and value else list(value or ())

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from odcsim.errors import InputError
 from odcsim.program import COMPUTE, Step
 from odcsim.results.slices import View, kind_of, view
 from odcsim.show.pages.events import TRACKS, Event, nanoseconds
-from odcsim.support.files import scratch, telling
+from odcsim.support.files import check_new_folder, scratch, telling
 from odcsim.timeline import Timeline
 
 STREAM = 7  # the lowest that torch gives: of the compute lane; other lanes have those after it
@@ -27,9 +26,7 @@ _COPIES = {"publish": "Memcpy DtoD (publish)"}
 def write(timeline: Timeline, folder: Path | str, minibatches: Sequence[int]) -> int:
     """Make the folder, whole or not at all, with a file for each device; returns how many events there are."""
     folder = Path(folder)
-    if folder.exists() or not folder.parent.is_dir():
-        problem = "is there already" if folder.exists() else "its folder does not exist"
-        raise InputError(problem, where=str(folder), fix="name a folder that is to be made")
+    check_new_folder(folder)
     total = 0
     with telling(folder), scratch(f".{folder.name[:40]}.", folder.parent) as made:
         (draft := made / "draft").mkdir()

@@ -1,13 +1,15 @@
 """What is written never takes the place of what is read, and what is quoted never steers the terminal."""
 
 import argparse
+import gzip
 import os
 import re
 
 import pytest
 
+from odcsim import schedule
 from odcsim.cli import build_parser, main
-from odcsim.support.outputs import INPUTS, kind_of
+from odcsim.support.outputs import INPUTS
 from odcsim.timeline import write
 
 SETTING = "--model r1-distill-qwen-1.5b --gpu a100 --devices 2 --minibatch 2".split()
@@ -188,45 +190,47 @@ def test_what_a_file_holds_does_not_steer_the_terminal(name, content, tmp_path, 
     assert line.isprintable()
 
 
-HEADS = {
-    "page": b"<!DOCTYPE html>", "archive": b"PK\x03\x04", "array": b"\x93NUMPY", "Parquet": b"PAR1",
-    "schedule": b'{"format": "odcsim schedule"', "profile": b'{\n "format": "odcsim profile"', "JSON": b" [1]",
-    "text": b"a,b", "data": b"\x7fELF\x00", "gzip": b"\x1f\x8b",
-}  # fmt: skip
-WRITES = {
-    "balance": (["balance", "lengths.csv", *SETTING, "--minibatches", "1", "--balancer", "native", "-o"], "schedule"),
-    "a page": (["compare", "lengths.csv", *SETTING, "--minibatches", "1", "--html"], "page"),
-    "make": (["trace", "make", "longalign", "--samples", "3", "-o"], "text"),
+GRID = 'trace = "l.csv"\nmodel = "qwen3-0.6b"\ngpu = "a100"\ndevices = 2\nminibatch = 2\nminibatches = 1\n'
+AGAIN = {
+    "schedule": (["balance", "l.csv", *SETTING, "--minibatches", "1", "--balancer", "native", "-o"], ["o.jsonl", "o"]),
+    "timeline": (["simulate", "s.jsonl", "--sync", "on-demand", "--gpu", "a100", "-o"], ["o.npz"]),
+    "profile": (["fit", "m.csv", *SETTING[:4], "-o"], ["o.json"]),
+    "events": (["trace-json", "t.npz", "-o"], ["o.json", "o.json.gz", "o"]),
+    "picture": (["report", "t.npz", "--svg"], ["o.svg"]),
+    "steps": (["report", "t.npz", "--steps"], ["o.csv"]),
+    "page": (["report", "t.npz", "--html"], ["o.html"]),
+    "sweep": (["sweep", "g.toml", "-o"], ["o.csv", "o.jsonl", "o.parquet"]),
 }
+THEIRS = {
+    "page": b"<!DOCTYPE html>\n<html lang='en'>", "archive": b"PK\x03\x04", "array": b"\x93NUMPY", "Parquet": b"PAR1",
+    "JSON": b' {"traceEvents": [', "table": b"length\n5\n", "data": b"\x7fELF\x00", "gzip": gzip.compress(b'{"a": 1}'),
+    "torn": b"\x1f\x8b", "picture": b'<svg xmlns="http://www.w3.org/2000/svg"><title>A</title></svg>', "text": b"me\n",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", HEADS)
-@pytest.mark.parametrize("command", WRITES)
-def test_another_kind_of_file_is_written_over_only_when_told(command, kind, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    argv, writes = WRITES[command]
-    name = {"text": "out.csv", "page": "out.html"}.get(writes, "out")
-    (tmp_path / "lengths.csv").write_text("length\n5\n6\n7\n8\n")
-    (tmp_path / name).write_bytes(HEADS[kind])
-    assert kind_of(HEADS[kind]) == kind
-    if kind == writes:
-        return
-    assert main([*argv, name]) == 2
-    told = f"{name}: is there, and is no {writes} but {kind}; name another file, or give --force"
-    assert told in capsys.readouterr().err
-    assert (tmp_path / name).read_bytes() == HEADS[kind]
-
-
-@pytest.mark.parametrize("command", WRITES)
-def test_what_is_of_the_kind_and_what_one_is_told_to_is_written_over(command, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    argv, writes = WRITES[command]
-    name = {"text": "out.csv", "page": "out.html"}.get(writes, "out")
-    (tmp_path / "lengths.csv").write_text("length\n5\n6\n7\n8\n")
-    (tmp_path / name).write_bytes(HEADS["archive"])
-    assert main([*argv, name, "--force"]) == 0
-    assert main([*argv, name]) == 0
-    assert kind_of((tmp_path / name).read_bytes()) == writes
+@pytest.mark.parametrize("kind", AGAIN)
+def test_over_what_odcsim_wrote_it_writes_again_and_over_nothing_else_unless_told_to(kind, folder, schedules, capsys):
+    argv, names = AGAIN[kind]
+    (folder / "l.csv").write_text("length\n5\n6\n7\n8\n")
+    (folder / "g.toml").write_text(GRID)
+    if kind == "timeline":
+        schedule.write(schedules, folder / "s.jsonl")
+    if kind == "profile":
+        (folder / "m.csv").write_text("lengths,seconds\n" + "".join(f"{n},{n / 1e4}\n" for n in range(512, 9000, 512)))
+    for name in names:
+        for theirs in THEIRS.values():
+            (folder / name).write_bytes(theirs)
+            assert main([*argv, name]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert re.search(rf"{name}: is there, and is not .* that odcsim wrote; name another file, or give --", line)
+            assert (folder / name).read_bytes() == theirs
+        (folder / name).unlink()
+        assert main([*argv, name]) == 0
+        written = (folder / name).read_bytes()
+        assert main([*argv, name]) == 0
+        (folder / name).write_bytes(THEIRS["text"])
+        assert main([*argv, name, "--force"]) == 0
+        assert len((folder / name).read_bytes()) == len(written)
     capsys.readouterr()
 
 

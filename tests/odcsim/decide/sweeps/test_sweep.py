@@ -171,7 +171,7 @@ def test_nothing_of_the_users_is_written_over(grid, tmp_path, capsys):
     theirs.write_text("length\n20\n30\n40\n50\n")
     text = 'trace = "theirs.csv"\nmodel = "tiny"\ngpu = "a100"\ndevices = 2\nminibatch = 2\nminibatches = 2\n'
     (tmp_path / "own.toml").write_text(text)
-    assert main(["sweep", str(tmp_path / "own.toml"), "-o", str(theirs)]) == 2
+    assert main(["sweep", str(tmp_path / "own.toml"), "-o", str(theirs), "--force"]) == 2
     assert "is what this command reads" in capsys.readouterr().err
     (tmp_path / "out.csv.points").write_text("my own notes\n")
     assert main(["sweep", str(grid), "-o", str(tmp_path / "out.csv")]) == 2
@@ -185,7 +185,7 @@ def test_nothing_of_the_users_is_written_over(grid, tmp_path, capsys):
         (["--shard", "3/2"], "'3/2' is not a part of a sweep, such as 2/8: the second of eight"),
         (["--shard", "0/2"], "'0/2' is not a part of a sweep"),
         (["--jobs", "0"], "'0' is not a whole number from 1"),
-        (["-o", "out.xlsx"], "is no table's name; name it FILE.parquet, FILE.csv, FILE.jsonl"),
+        (["-o", "out.xlsx"], "is no name for a sweep's table; name it FILE.csv, FILE.jsonl, FILE.parquet"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told(grid, tmp_path, words, told, capsys, monkeypatch):
