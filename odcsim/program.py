@@ -19,16 +19,20 @@ by unit, in a lane of its own, and the first gather of a unit waits for that uni
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from typing import ParamSpec, TypeVar
 
 from odcsim.errors import InputError, nearest
+from odcsim.support.remembered import remembered
 
+P = ParamSpec("P")
+R = TypeVar("R")
 SYNCS = ("collective", "deferred", "on-demand")
 SHARDINGS = ("full", "hybrid")
 EXCHANGES = ("end", "layers", "ahead")
 COMPUTE, COMM, GATHER, PUSH, NODES = "compute", "comm", "gather", "push", "nodes"  # lanes
 ROOT = 0  # unit; layers are 1..L
 SETTLES = "meeting to settle"  # how the first meeting at a minibatch's end is timed
+MOST_STEPS = 2**18  # of all programs that are remembered: with all that is known of a step, half a gigabyte
 EVERY = -1  # the microbatch of a step, or of a duration, that belongs to none
 
 
@@ -137,7 +141,12 @@ class Program:
         return _previous_in_lane(self)
 
 
-@lru_cache(maxsize=256)
+def by_steps(function: Callable[P, R]) -> Callable[P, R]:
+    """Remember what a function finds for a program."""
+    return remembered(MOST_STEPS, lambda *given: len(given[1].steps))(function)
+
+
+@by_steps
 def _previous_in_lane(program: Program) -> tuple[int, ...]:
     last: dict[str, int] = {}
     before = []
@@ -186,7 +195,7 @@ def check_counts(sync: str, microbatches: tuple[int, ...], queued: int = 0, wher
         )
 
 
-@lru_cache(maxsize=256)
+@remembered(MOST_STEPS, lambda made, *_: len(made.steps))
 def program(
     layers: int,
     microbatches: int,

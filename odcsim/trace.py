@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.flat import ranges
+from odcsim.support import budget
 from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted
 
 MAX_LENGTH = 2**31 - 1
-MOST_DRAWN = 100_000_000  # samples at once: what a machine's memory takes
+DRAWN, MINIBATCH = 400, 4000  # bytes that a sample and a minibatch take, drawn and in all that a command makes of them
 COLUMNS = ("lengths", "counts", "loss", "group", "step", "bundle")
 
 
@@ -135,10 +136,7 @@ class Trace(Glanced):
                 f"one minibatch needs {samples} {self.unit}s and '{self.name}' has {self.size}",
                 fix=f"use fewer devices, fewer {self.unit}s per device, or a longer trace",
             )
-        if samples * count > MOST_DRAWN:
-            raise InputError(
-                f"{count} minibatches of {samples} samples are more than {MOST_DRAWN:,} samples", fix="draw fewer"
-            )
+        check_drawn(samples, count, self.name)
         return _recorded(self, samples, count) if in_order else _shuffled(self.size, samples, count, seed)
 
     @property
@@ -148,6 +146,14 @@ class Trace(Glanced):
             raise InputError(f"'{self.name}' has no steps", fix="give a step for each sample")
         borders = np.flatnonzero(np.diff(self.step)) + 1
         return [ids.astype(np.int64) for ids in np.split(np.arange(self.size), borders)]
+
+
+def check_drawn(samples: int, count: int, where: str) -> None:
+    """Refuse minibatches that no memory takes, before the first is drawn."""
+    if (size := count * (MINIBATCH + DRAWN * samples)) > budget.most():
+        told = f"{count:,} minibatches of {samples:,} samples take some {budget.in_words(size)} of memory"
+        fix = f"draw fewer, or raise {budget.VARIABLE}, now {budget.in_words(budget.most())}"
+        raise InputError(told, where=where, fix=fix)
 
 
 def _firsts(bundle: NDArray[np.int64]) -> NDArray[np.int64]:

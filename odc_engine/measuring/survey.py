@@ -1,5 +1,6 @@
 """What `profile` and `bandwidth` are asked to measure, refused before torch loads where it makes no sense."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,11 +12,14 @@ from odc_engine.started import started
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
+from odcsim.support.budget import in_words
 
 MOST = 256  # devices: more are a slip of the finger, and would bring the machine down
+MOST_TOKENS = 1 << 18  # of a microbatch: attention over more takes hours, and what it keeps a machine's memory
 KEPT = 4096  # tokens on a GPU whose activations fit beside everything else
 LEAST = max(calibration.SPLITS) * calibration.LEAST * 2  # tokens of the fullest microbatch: less leaves little to vary
 VARIED = 4  # the fullest microbatch over the smallest that counts
+COPIES = 4  # of the full tensor: shards, sums, what is gathered and what is pushed, about
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)  # bytes of the full tensor
 
 
@@ -44,6 +48,8 @@ class Survey:
         least = max(LEAST, VARIED * self.backend.least_timed)
         if self.most < least:
             raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {least}")
+        if self.most > MOST_TOKENS:
+            raise InputError(f"--max-tokens {self.most:,} takes hours", fix=f"at most {MOST_TOKENS:,}")
         check_model(self.model)
 
     def check_here(self) -> None:
@@ -92,3 +98,6 @@ def check_rates(devices: Sequence[int], sizes: Sequence[int]) -> None:
         for size in sizes:
             if size <= 0 or size % (4 * n):
                 raise InputError(f"{size} bytes are not divided by {n} devices into fp32", fix="--bytes 65536,1048576")
+            if COPIES * size > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+                needed = f"{size} bytes take {in_words(COPIES * size)} of this machine's {in_words(there)} of memory"
+                raise InputError(needed, fix=f"--bytes {there // COPIES // (4 * n) * (4 * n)} or fewer")

@@ -4,9 +4,10 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.question import LENGTHS
+from odcsim.question import LENGTHS, Values
 
 PORT = 8050
+_PORTS = Values(int, "a port from 0 to 65535", 0, 65535)
 
 
 def add(commands: Any) -> None:
@@ -21,7 +22,7 @@ def add(commands: Any) -> None:
     parser.add_argument("trace", nargs="?", metavar="TRACE", help="sequence lengths to start with (longalign)")
     options.add_fields(parser, [*(name for name in LENGTHS if name != "trace"), "profile"])
     parser.add_argument(
-        "--port", type=options.seed, default=PORT, metavar="P", help=f"port to serve on; 0: any free one ({PORT})"
+        "--port", type=_PORTS.said, default=PORT, metavar="P", help=f"port to serve on; 0: any free one ({PORT})"
     )
     parser.add_argument("--no-open", action="store_true", help="print the link, open no browser")
     parser.set_defaults(run=_run)
@@ -33,6 +34,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.show.explore.asked import asked_of
     from odcsim.show.explore.opening import leaving_in_order, opened
     from odcsim.show.explore.serve import serve
+    from odcsim.support import budget
 
     words = {name: value for name in (*LENGTHS, "profile") if (value := getattr(args, name)) is not None}
     asked = asked_of(words | _measured(args.profile))
@@ -48,6 +50,7 @@ def _run(args: argparse.Namespace) -> None:
         print(f"{link} (Ctrl-C ends it)", flush=True)
         if not args.no_open:
             served.door.entered = stack.enter_context(opened(link))
+        budget.limit(budget.most())  # of all threads together, once a browser is started, which has memory of its own
         served.server.serve_forever()
 
 

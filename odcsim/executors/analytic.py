@@ -5,11 +5,10 @@ Exact as long as nobody shares a link; the discrete-event executor agrees with i
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 import numpy as np
 
-from odcsim.program import Program
+from odcsim.program import Program, by_steps
 from odcsim.timeline import Floats
 
 Rows = Sequence[Floats] | Floats
@@ -51,7 +50,7 @@ def scan(
         yield i
 
 
-@lru_cache(maxsize=256)
+@by_steps
 def _issued(program: Program) -> tuple[tuple[tuple[int, ...], bool, int], ...]:
     """Of each step: what it needs, whether it is a meeting, and its row of durations."""
     every = zip(program.steps, program.previous_in_lane(), strict=True)
@@ -74,7 +73,7 @@ def recycled_rows(
     return [asked[n] for n in shared], [had[n] for n in shared], [begun[n] for n in shared]
 
 
-@lru_cache(maxsize=256)
+@by_steps
 def _shared(program: Program, uses: tuple[int, ...]) -> tuple[int, ...]:
     """The number of each step's pair of rows."""
     last = list(uses)

@@ -10,7 +10,7 @@ from odcsim.errors import InputError, nearest
 from odcsim.support.numbers import SIZES, TOKENS, human
 from odcsim.trace import MAX_LENGTH, Trace
 
-MOST_SAMPLES = 100_000_000
+MOST_SAMPLES = 20_000_000  # some 54 bytes each until statistics are told of them
 MOST_SEED = 2**53
 Values = dict[str, float]
 Draw = Callable[[Values, int, np.random.Generator], NDArray[np.float64]]

@@ -5,11 +5,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from odcsim.program import COMPUTE, Program
+from odcsim.program import COMPUTE, Program, by_steps
 from odcsim.timeline import Floats
 
 
@@ -22,7 +21,7 @@ class Gap:
     last: bool  # nothing follows in its lane
 
 
-@lru_cache(maxsize=256)
+@by_steps
 def gaps(program: Program) -> tuple[Gap, ...]:
     """The gap before every step.
 

@@ -6,13 +6,12 @@ that the next compute needed was doing: waiting for a peer to come to a meeting,
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.program import COMPUTE, EVERY, Program
+from odcsim.program import COMPUTE, EVERY, Program, by_steps
 from odcsim.results.gaps import Gap, begun, gaps, uncovered
 from odcsim.timeline import Block, Floats, Timeline
 
@@ -140,7 +139,7 @@ class _Waited(NamedTuple):
     meets: bool  # some of them wait for peers
 
 
-@lru_cache(maxsize=256)
+@by_steps
 def _looks(program: Program) -> tuple[tuple[bool, str, _Waited | None, bool], ...]:
     """Of each step what is measured: its compute, the part that its meeting is, its gap, whether its lane ends."""
     looks = []
@@ -181,7 +180,7 @@ def _over_devices(seconds: Floats) -> Floats:
     return np.asarray(np.ascontiguousarray(seconds).sum(axis=1))
 
 
-@lru_cache(maxsize=256)
+@by_steps
 def uses(program: Program) -> tuple[int, ...]:
     """For each step the last one whose measuring reads its rows."""
     last = list(range(len(program.steps)))

@@ -37,7 +37,7 @@ from odcsim.recipe import Recipe
 from odcsim.results.intervals import Draws, draws
 from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted, seconds
-from odcsim.trace import Trace
+from odcsim.trace import Trace, check_drawn
 
 UNGROUPED = (
     "No groups are known: rollouts of a prompt are drawn independently, which balances devices more than real ones."
@@ -154,6 +154,7 @@ def stepped(
         "minibatches": batch.steps * batch.updates,
         "in_order": True,
     }
+    check_drawn(batch.samples // batch.updates, batch.steps * batch.updates, recorded.name)
     setting = limited(replace(question, trace=pilot.run(recorded, batch, question.seed), **drawn))
     rows, known = steps(setting, batch.updates, around, advance=advance), recorded.group is not None
     about = _draws(recorded, setting, batch)

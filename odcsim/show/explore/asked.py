@@ -5,7 +5,6 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -19,8 +18,10 @@ from odcsim.decide.sweep import FACTORS
 from odcsim.errors import InputError
 from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, LENGTHS, MACHINES, STEP, Field, Question, Values
 from odcsim.recipe import CHOICES, Recipe, flag, recipe_of
+from odcsim.support.remembered import remembered
 from odcsim.trace import Trace
 
+ROWS = 2**22  # of lengths, and of samples drawn of them, that each kind of result remembers: some 100 MB
 ROOM = Field(AMOUNT, STEP, 0.0, control="tokens of a microbatch", stops=(0, *FACTORS))
 NETWORK = Field(
     FROM_ZERO, MACHINES, 0, control="network between nodes", stops=(0, 25, 50, 100, 200, 400, 800)
@@ -122,6 +123,12 @@ def asked_of(words: Mapping[str, Any]) -> Asked:
     return Asked(**rest, recipe=recipe_of({name: words[name] for name in CHOSEN if name in words}))
 
 
+def rows(setting: Setting) -> int:
+    """What of a setting takes memory: the lengths that it holds, and the samples that it draws."""
+    drawn = setting.minibatches * setting.minibatch * setting.cost.cluster.devices
+    return len(setting.trace.lengths) + drawn
+
+
 def _check_named(name: str, text: str) -> None:
     """A page cannot wait for a pipe: nobody writes into the server's own, and what it gave would be gone."""
     mode = stat.S_IFIFO if text == "-" else stat.S_IFREG
@@ -131,7 +138,7 @@ def _check_named(name: str, text: str) -> None:
         raise InputError(f"the {name} is a pipe or a device", where=text, fix="save what it gives to a file")
 
 
-@lru_cache(maxsize=64)
+@remembered(ROWS, lambda found, _: rows(found))
 def _setting(asked: Asked) -> Setting:
     """Made once for the table, the chart and the break-even, since a limit may have to be chosen."""
     words = {f.name: getattr(asked, f.name) for f in fields(Question)} | {name: FIELDS[name].usual for name in READ}
@@ -145,6 +152,6 @@ def _cluster(asked: Asked, setting: Setting) -> Cluster:
     return replace(setting.cost.cluster, nic_bandwidth=asked.network * 1e9 / 8)
 
 
-@lru_cache(maxsize=16)
+@remembered(ROWS, lambda found, *_: len(found.lengths))
 def _loaded(*asked: Any) -> Trace:
     return lengths_of(Question(**dict(zip(LENGTHS, asked, strict=True))))

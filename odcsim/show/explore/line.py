@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from odcsim.support.command import told
 from odcsim.support.printing import printable
+from odcsim.support.remembered import forget
 
 T = TypeVar("T")
 LETTERS = 500
@@ -18,6 +19,8 @@ def or_line(answer: Callable[[], T], instead: Callable[[str], T]) -> T:
     try:
         return answer()
     except Exception as error:
+        if isinstance(error, MemoryError):
+            forget()  # so that the next question has room
         if not (line := told(error)):
             traceback.print_exc(file=sys.stderr)
             line = f"{type(error).__name__}: {OURS}"

@@ -1,8 +1,7 @@
 """What the page shows for what is asked: the table, the answer in words, one minibatch twice."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from odcsim import balance
@@ -16,10 +15,12 @@ from odcsim.plots.pair import panels
 from odcsim.results import columns
 from odcsim.results.summary import priced
 from odcsim.schedule import ScheduleFile
-from odcsim.show.explore.asked import Asked
+from odcsim.show.explore.asked import ROWS, Asked, rows
 from odcsim.show.pages import report as pages
 from odcsim.show.pages.opening import advice
+from odcsim.support.remembered import remembered
 
+PLANNED = 2**18  # samples of plans that are remembered, each by some ten balancers: some 300 MB
 MOST = 16  # devices of a chart that follows a slider
 
 
@@ -48,7 +49,7 @@ class Reply:
         return named(self.basis.chosen)
 
 
-@lru_cache(maxsize=64)
+@remembered(ROWS, lambda found, _: rows(found.comparison.setting))
 def reply(asked: Asked) -> Reply:
     """What a price changes is its dollars alone, and epochs no row."""
     found, price = _compared(asked.bare), asked.price
@@ -57,7 +58,7 @@ def reply(asked: Asked) -> Reply:
     return Reply(comparison, answer.answer(comparison))
 
 
-@lru_cache(maxsize=32)
+@remembered(ROWS, lambda found, _: rows(found.setting))
 def _compared(asked: Asked) -> Comparison:
     """Without what takes long and is never recommended here: a shared queue, and plans that are tight."""
     setting = asked.setting
@@ -74,8 +75,13 @@ def _planned(asked: Asked, setting: Setting, balancer: str, minibatches: Sequenc
     return known[balancer]
 
 
-@lru_cache(maxsize=64)
-def _plans(*_of: Hashable) -> dict[str, ScheduleFile]:
+def drawn(asked: Asked) -> int:
+    """Samples."""
+    return asked.minibatches * asked.share * asked.devices
+
+
+@remembered(PLANNED, lambda *given: drawn(given[1]))
+def _plans(*_of: Any) -> dict[str, ScheduleFile]:
     """By balancer, of the last questions, limits and minibatches: how many, and the first of them."""
     return {}
 
@@ -95,7 +101,7 @@ def break_even(asked: Asked) -> str:
     return _broken_even(asked.bare)
 
 
-@lru_cache(maxsize=32)
+@remembered(ROWS, lambda *_: 1)
 def _broken_even(asked: Asked) -> str:
     setting = asked.setting
     plans = planned(setting, lambda *given: _planned(asked, *given))  # which no network changes

@@ -22,7 +22,7 @@ WRONG = {
     "no device": (["compare", "lengths.csv", *SETTING, "--devices", "0"], "'0' is not a whole number from 1"),
     "too many minibatches": (
         ["compare", "lengths.csv", *SETTING, "--minibatches", "999999999999"],
-        "999999999999 minibatches of 4 samples are more than 100,000,000 samples; draw fewer",
+        "999,999,999,999 minibatches of 4 samples take some 5,600,000 GB of memory; draw fewer, or raise",
     ),
     "too many devices": (["compare", "lengths.csv", *SETTING, "--devices", "999999999999"], "use fewer devices"),
     "another version": (["compare", "lengths.csv", *SETTING, "--profile", "profile.json"], "profile.json"),
