@@ -17,10 +17,11 @@ from odcsim.reading.records import Record, RecordFile
 from odcsim.reading.roles import GROUP, LENGTH, STEP, first_of
 from odcsim.reading.table import Table
 from odcsim.reading.tokenizing import kept, writing
+from odcsim.reading.tokenizing.counter import SECONDS, Counting
 from odcsim.reading.tokenizing.counting import RowTokens, counted
 from odcsim.reading.tokenizing.folder import TokenizerFolder, open_folder
 from odcsim.reading.tokenizing.forms import Form, form_of
-from odcsim.reading.tokenizing.writer import writer_of
+from odcsim.reading.tokenizing.writer import counter_of, writer_of
 from odcsim.reading.tokenizing.writing import Request, first_form, form_in, source_of
 from odcsim.support import budget
 from odcsim.support.progress import progress
@@ -124,9 +125,21 @@ def _anew(
 ) -> RowTokens:
     writer = writer_of(os.getpid())
     request = Request(file.path, form.column, folder.path, chosen, Path.cwd(), budget.most(), writing.SECONDS)
+    counter = counter_of(os.getpid())
+    counting = Counting(folder.path, form.plain, Path.cwd(), budget.most(), SECONDS)
+
+    def stop() -> None:
+        writer.end()
+        counter.end()
+
     with writer.lock:
-        blocks = writer.blocks(request, source_of(file, form, folder))
-        return counted(blocks, folder.tokenizer, advance, writer.end, plain=form.plain, each=form.each)
+        try:
+            with counter.counting(counting) as count:
+                blocks = writer.blocks(request, source_of(file, form, folder))
+                return counted(blocks, count, advance, stop, each=form.each)
+        except BaseException:
+            stop()
+            raise
 
 
 def _labelled(table: Table, form: Form, rows: int, chosen: NDArray[np.int64] | None) -> list[Check]:

@@ -25,11 +25,10 @@ class RowTokens(NamedTuple):
 
 def counted(
     blocks: Iterator[list[Passage | UnfitRow]],
-    tokenizer: Any,
+    count: Callable[[list[Passage]], Sequence[tuple[int, int | None]]],
     advance: Callable[[], None],
     stop: Callable[[], None],
     *,
-    plain: bool,
     each: int = 1,
 ) -> RowTokens:
     """Tokens of every passage, and of those the loss's where the form or the template says which they are.
@@ -40,7 +39,7 @@ def counted(
     known = True
     with closing(_ahead(blocks, stop)) as ahead:
         for block in ahead:
-            found = _block([one for one in block if isinstance(one, Passage)], tokenizer, plain=plain)
+            found = iter(count([one for one in block if isinstance(one, Passage)]))
             for one in block:
                 whole, own = next(found) if isinstance(one, Passage) else (0, 0)
                 row = len(lengths) // each
@@ -70,7 +69,8 @@ def _ahead(
             raise
 
 
-def _block(passages: Sequence[Passage], tokenizer: Any, *, plain: bool) -> Iterator[tuple[int, int | None]]:
+def counts(passages: Sequence[Passage], tokenizer: Any, *, plain: bool) -> Iterator[tuple[int, int | None]]:
+    """Tokens of each, and of those the loss's."""
     texts = [passage.text for passage in passages]
     placed = any(passage.spans for passage in passages)  # where tokens stand in the text costs time
     encode = tokenizer.encode_batch if placed else tokenizer.encode_batch_fast

@@ -32,18 +32,6 @@ class TokenizerFolder:
     special: Mapping[str, str]  # token by what it is for: eos_token and the like
     template: ChatTemplate | None
 
-    @cached_property
-    def tokenizer(self) -> Any:
-        """Whole texts are counted, whatever the file says of cutting and padding."""
-        try:
-            tokenizer = import_module("tokenizers").Tokenizer.from_file(str(self.path))
-        except Exception as error:  # whatever a decoder in another language raises
-            reason = " ".join(str(error).split())[:120]
-            raise InputError(f"is not a tokenizer ({reason})", where=str(self.path), fix=GIVE) from None
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return tokenizer
-
     @property
     def eos(self) -> str:
         return self.special.get("eos_token", "")
@@ -71,6 +59,19 @@ def open_folder(given: str | Path) -> TokenizerFolder:
     sources = _templates(folder, config)
     source = folder / (TEMPLATE if (folder / TEMPLATE).is_file() else CONFIG)
     return TokenizerFolder(path, special, ChatTemplate(sources, special, str(source)) if sources else None)
+
+
+def tokenizer_at(path: Path) -> Any:
+    """Whole texts are counted, whatever the file says of cutting and padding. Not to be called where a file may not
+    take all memory or end the process."""
+    try:
+        tokenizer = import_module("tokenizers").Tokenizer.from_file(str(path))
+    except BaseException as error:
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"is not a tokenizer ({reason})", where=str(path), fix=GIVE) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _needed(path: Path) -> None:

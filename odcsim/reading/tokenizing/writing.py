@@ -99,10 +99,10 @@ def _answer(request: Request, out: BinaryIO) -> None:
     os.chdir(request.folder)
     try:
         for block in _blocks(request):
-            _say(out, [_row(passage) for passage in block])
-        _say(out, None)
+            said(out, [_row(passage) for passage in block])
+        said(out, None)
     except InputError as error:
-        _say(out, {"problem": error.problem, "where": error.where, "fix": error.fix})
+        said(out, {"problem": error.problem, "where": error.where, "fix": error.fix})
 
 
 def _row(passage: Passage | UnfitRow) -> list[Any]:
@@ -111,8 +111,8 @@ def _row(passage: Passage | UnfitRow) -> list[Any]:
     return [passage.text, passage.prompt, passage.spans]
 
 
-def _say(out: BinaryIO, said: Any) -> None:
-    content = json.dumps(said, ensure_ascii=False).encode()
+def said(out: BinaryIO, what: Any) -> None:
+    content = json.dumps(what, ensure_ascii=False).encode()
     out.write(SIZE.pack(len(content)) + content)
     out.flush()
 

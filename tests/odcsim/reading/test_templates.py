@@ -97,7 +97,11 @@ def test_whoever_takes_long_is_told_by_its_row(folder, tmp_path):
 def test_who_brings_the_process_down_is_named(number, said, folder, chats, monkeypatch):
     really = TextReader._hear
     monkeypatch.setattr(
-        TextReader, "_hear", lambda self, process, *of: os.kill(process.pid, number) or really(self, process, *of)
+        TextReader,
+        "_hear",
+        lambda self, process, *of: (
+            (self._module == "writing" and os.kill(process.pid, number)) or really(self, process, *of)
+        ),
     )
     with pytest.raises(InputError, match=rf"chat_template\.jinja: ends the process that reads texts \({said}\)"):
         load(chats, tokenizer=templated(folder, LOOP))
