@@ -62,8 +62,9 @@ def check_apart(output: Path, inputs: Iterable[str]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """A name in it may hold bytes that are no text: they are spelled out, as where they are printed."""
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def write(path: Path, results: Iterable[Done]) -> int:
 
 
 def _csv(file: BinaryIO, rows: Iterable[Values]) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
     writer = csv.DictWriter(text, list(KINDS), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -65,7 +65,7 @@ def tokenizer_at(path: Path) -> Any:
     """Whole texts are counted, whatever the file says of cutting and padding. Not to be called where a file may not
     take all memory or end the process."""
     try:
-        tokenizer = import_module("tokenizers").Tokenizer.from_file(str(path))
+        tokenizer = import_module("tokenizers").Tokenizer.from_buffer(path.read_bytes())
     except BaseException as error:
         reason = " ".join(str(error).split())[:120]
         raise InputError(f"is not a tokenizer ({reason})", where=str(path), fix=GIVE) from None

@@ -112,7 +112,7 @@ def _row(passage: Passage | UnfitRow) -> list[Any]:
 
 
 def said(out: BinaryIO, what: Any) -> None:
-    content = json.dumps(what, ensure_ascii=False).encode()
+    content = json.dumps(what, ensure_ascii=False).encode(errors="surrogatepass")  # a path may be no text
     out.write(SIZE.pack(len(content)) + content)
     out.flush()
 

@@ -130,7 +130,10 @@ def rows(setting: Setting) -> int:
 
 
 def _check_named(name: str, text: str) -> None:
-    """A page cannot wait for a pipe: nobody writes into the server's own, and what it gave would be gone."""
+    """A page cannot wait for a pipe: nobody writes into the server's own, and what it gave would be gone. Links hold
+    texts alone."""
+    if not text.isascii() and text != text.encode(errors="replace").decode():
+        raise InputError(f"the {name} has a name that is no text", where=text, fix="rename it")
     mode = stat.S_IFIFO if text == "-" else stat.S_IFREG
     with suppress(OSError, ValueError):  # a name, or a file that is missed where it is read
         mode = Path(text).stat().st_mode if text != "-" else mode
