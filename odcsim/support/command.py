@@ -146,6 +146,10 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"invalid choice: {value!r:.60}; did you mean {near!r}?")
         super()._check_value(action, value)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Where it cannot be written somebody is told, as of all that is printed; argparse would say nothing."""
+        (file or sys.stderr).write(message)
+
     def _for_example(self) -> str:
         return f"; for example: {self.examples[0]}" if self.examples else ""
 

@@ -1,5 +1,6 @@
 """Where results are printed to somebody who leaves, to a full disk, in ASCII or to nobody: one line or none."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,14 @@ ENDS = {  # of a shell's line: what its last words are, and on stderr
     "nobody": ("odcsim trace info a.csv >&-; echo $?", "0", ""),
     "ASCII": (f"PYTHONIOENCODING=ascii {COMPARE} | grep -c lb-mini", "1", ""),
 }
+for words in ("--help", "compare --help", "compare --help-all", "trace --help", "--version", "completion bash"):
+    ENDS[f"{words} to a full disk"] = (f"odcsim {words} > /dev/full; echo $?", "1", FULL)
+for words in ("--help", "run --help", "doctor --help-all"):
+    ENDS[f"{words} of the engine to a full disk"] = (
+        f"odc_engine {words} > /dev/full; echo $?",
+        "1",
+        FULL.replace("odcsim", "odc_engine"),
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -27,7 +36,7 @@ ENDS = {  # of a shell's line: what its last words are, and on stderr
 def test_whoever_reads_is_told_in_one_line(end, tmp_path):
     line, last, told = ENDS[end]
     (tmp_path / "a.csv").write_text("length\n512\n2048\n77\n900\n")
-    line = line.replace("odcsim", f"{sys.executable} -m odcsim", 1)
+    line = re.sub(r"(odcsim|odc_engine)", rf"{sys.executable} -m \1", line, count=1)
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout.splitlines()[-1], done.stderr.strip()) == (last, told)
 
