@@ -3,9 +3,11 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 WHOLE = 100  # pieces of work of which shares are told
+_SHOWN: list[Any] = []  # the bar that a terminal shows, once for each piece of work in it
 QUIET = 60  # seconds without a line, where pieces have no names
 
 
@@ -34,12 +36,30 @@ def shares(what: str) -> Iterator[Callable[[float], None]]:
 @contextmanager
 def _bar(what: str, total: int) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    if _SHOWN:  # work within other work has a line below it: two displays would write over each other
+        within: Any = nullcontext(_SHOWN[0])
+    else:
+        console = Console(stderr=True)
+        within = Progress(*columns, TextColumn("after"), TimeElapsedColumn(), console=console, transient=True)
+    with within as bar:
+        _SHOWN.append(bar)
         task = bar.add_task(what, total=total)
-        yield lambda name: bar.update(task, advance=1, description=f"{what}: {name} done" if name else what)
+        try:
+            yield lambda name: bar.update(task, advance=1, description=f"{what}: {name} done" if name else what)
+        finally:
+            _SHOWN.pop()
+            if _SHOWN:
+                bar.remove_task(task)
 
 
 @contextmanager

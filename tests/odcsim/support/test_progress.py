@@ -1,6 +1,7 @@
 """Progress is a bar where somebody watches; where nobody does, named pieces have a line each and others none."""
 
 import io
+import re
 import sys
 from contextlib import contextmanager
 
@@ -60,6 +61,31 @@ def test_a_terminal_has_one_bar_and_stdout_nothing(names, monkeypatch, capsys):
     assert ("b done" in shown) == (names[1] == "b")
     assert shown.rpartition("2/2")[2].count("\x1b[2K") == 1  # and in the end the bar is gone
     assert capsys.readouterr().out == ""
+
+
+def test_work_within_work_is_a_line_of_the_same_bar_which_goes_with_it(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.progress("outer", 2) as done:
+        for name in ("first", "second"):
+            with progress.progress(name, 1) as inner:
+                (bar,) = {id(shown): shown for shown in progress._SHOWN}.values()
+                assert [task.description for task in bar.tasks] == ["outer", name]
+                inner()
+            assert [task.description for task in bar.tasks] == ["outer"]
+            done()
+    assert progress._SHOWN == []
+    assert "2/2" in terminal.getvalue()
+
+
+def test_a_bar_tells_how_long_it_has_taken_before_any_piece_is_done(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.progress("one piece", 1):
+        pass
+    assert "after 0:00:00" in re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
 
 
 @pytest.mark.parametrize("told", [(0.125, 0.25, 1.0), (0.5, 0.25, 1.0), (1.0, 1.5)])
