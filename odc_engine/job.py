@@ -109,9 +109,7 @@ def _check_nodes(recipe: Recipe, devices_per_node: int | None) -> None:
 def check_job(file: ScheduleFile, job: Job) -> None:
     """Raise if the job would hang, or cannot run on any machine."""
     backends.check(job.backend, job.recipe)
-    if job.recipe.lora > (width := job.cost.model.hidden):
-        told = f"--lora {job.recipe.lora:,} is over the width of {job.cost.model.name}"
-        raise InputError(told, fix=f"adapters have at most {width:,} columns")
+    fits.check_adapters(job.cost.model, job.recipe)
     for number, schedule in enumerate(file.schedules):
         check_counts(job.recipe.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
 

@@ -9,6 +9,7 @@ from typing import Any
 from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.catalog.estimates import compute, own
+from odcsim.catalog.estimates.compute import check_adapters as check_adapters
 from odcsim.catalog.estimates.recompute import WIDER, under
 from odcsim.catalog.estimates.scaling import scaled
 from odcsim.catalog.rates import rates

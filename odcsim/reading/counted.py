@@ -17,7 +17,7 @@ from odcsim.reading.records import Record, RecordFile
 from odcsim.reading.roles import GROUP, LENGTH, STEP, first_of
 from odcsim.reading.table import Table
 from odcsim.reading.tokenizing import kept, writing
-from odcsim.reading.tokenizing.counter import SECONDS, Counting
+from odcsim.reading.tokenizing.counter import SECONDS, CountRequest
 from odcsim.reading.tokenizing.counting import RowTokens, counted
 from odcsim.reading.tokenizing.folder import TokenizerFolder, open_folder
 from odcsim.reading.tokenizing.forms import Form, form_of
@@ -126,7 +126,7 @@ def _anew(
     writer = writer_of(os.getpid())
     request = Request(file.path, form.column, folder.path, chosen, Path.cwd(), budget.most(), writing.SECONDS)
     counter = counter_of(os.getpid())
-    counting = Counting(folder.path, form.plain, Path.cwd(), budget.most(), SECONDS)
+    counting = CountRequest(folder.path, form.plain, Path.cwd(), budget.most(), SECONDS)
 
     def stop() -> None:
         writer.end()

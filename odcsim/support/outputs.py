@@ -26,7 +26,7 @@ OUTPUTS = ("output", "html", "steps", "svg", "per_device")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OutputKind:
     """What a command writes. `begins`: how all that odcsim has written of it begins, and nothing of somebody else's;
     lengths say nothing of who wrote them."""
 
@@ -40,16 +40,18 @@ _HEAD, _TAIL = 512, 1 << 17  # bytes that tell what a file is
 _TABLE = r"point,trace,|\{\"point\": \"|PAR1.*idle_parts\."
 _PAGE = r'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy"'
 _KINDS = {
-    "page": Kind("a page", (".html", ".htm"), _PAGE),
-    "picture": Kind("a picture", (".svg",), r'<svg [^>]*role="img"[^>]*>\s*<title>Minibatch \d'),
-    "steps": Kind("a table of steps", (".csv", ".tsv", ".txt"), "run,step,seconds,elapsed,"),
-    "timeline": Kind("a timeline", (".npz",), r"PK\x03\x04.{26}header\.npy"),
-    "schedule": Kind("a schedule", (".jsonl", ".json"), r'\s*\{\s*"format": "odcsim schedule"'),
-    "profile": Kind("a profile", (".json",), r'\s*\{\s*"format": "odcsim profile"'),
-    "launches": Kind("JSON", (".json",), r'\{\n "schema": 1,\n "hardware": .*\n "date": '),
-    "events": Kind("trace events", (".json", ".gz"), r'\{"traceEvents":\[\{"ph":"M","name":"process_name","pid":0,'),
-    "lengths": Kind("lengths", (".csv", ".jsonl", ".npy", ".parquet"), only=True),
-    "points": Kind("a sweep's table", (".csv", ".jsonl", ".parquet"), _TABLE, only=True),
+    "page": OutputKind("a page", (".html", ".htm"), _PAGE),
+    "picture": OutputKind("a picture", (".svg",), r'<svg [^>]*role="img"[^>]*>\s*<title>Minibatch \d'),
+    "steps": OutputKind("a table of steps", (".csv", ".tsv", ".txt"), "run,step,seconds,elapsed,"),
+    "timeline": OutputKind("a timeline", (".npz",), r"PK\x03\x04.{26}header\.npy"),
+    "schedule": OutputKind("a schedule", (".jsonl", ".json"), r'\s*\{\s*"format": "odcsim schedule"'),
+    "profile": OutputKind("a profile", (".json",), r'\s*\{\s*"format": "odcsim profile"'),
+    "launches": OutputKind("JSON", (".json",), r'\{\n "schema": 1,\n "hardware": .*\n "date": '),
+    "events": OutputKind(
+        "trace events", (".json", ".gz"), r'\{"traceEvents":\[\{"ph":"M","name":"process_name","pid":0,'
+    ),
+    "lengths": OutputKind("lengths", (".csv", ".jsonl", ".npy", ".parquet"), only=True),
+    "points": OutputKind("a sweep's table", (".csv", ".jsonl", ".parquet"), _TABLE, only=True),
 }
 _INSIDE = ("config.json", "tokenizer*.json", "*.jinja", "*/*.jinja")  # what a model's folder is read for
 # What goes there, where it is no matter of the command.
@@ -108,7 +110,7 @@ def _is_same(path: Path, other: Path) -> bool:
     return os.path.realpath(path) == os.path.realpath(other)
 
 
-def _check_ending(path: Path, kind: Kind) -> None:
+def _check_ending(path: Path, kind: OutputKind) -> None:
     """A name that says another kind of file would be opened as what it is not."""
     suffix, page = path.suffix.lower(), kind is _KINDS["page"]
     if suffix in kind.endings or (not kind.only and suffix not in _KNOWN and not (page and suffix)):
@@ -126,7 +128,7 @@ def _check_outside(path: Path, folders: Iterable[str]) -> None:
                 raise InputError(f"is inside {name}, which this command reads", where=str(path), fix="write elsewhere")
 
 
-def _check_own(path: Path, kind: Kind, force: bool | None) -> None:
+def _check_own(path: Path, kind: OutputKind, force: bool | None) -> None:
     """Over what odcsim has written of this kind, anew; over whatever else is there only when told to. `force` is None
     where a command has no flag for it."""
     if force or not path.is_file():

@@ -23,7 +23,7 @@ SECONDS = 120  # of all processors, that a block of passages may take
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class CountRequest:
     """`plain`: whether texts stand as they are, so that the tokenizer adds its own special tokens."""
 
     path: Path

@@ -20,7 +20,7 @@ from odcsim.reading.tokenizing.turns import UnfitRow
 from odcsim.reading.tokenizing.writing import SIZE, Request, too_slow
 
 if TYPE_CHECKING:
-    from odcsim.reading.tokenizing.counter import Counting
+    from odcsim.reading.tokenizing.counter import CountRequest
 
 RUN = "from odcsim.reading.tokenizing.{} import main; main()"
 
@@ -57,7 +57,7 @@ class TextReader:
             yield [_heard(*row) for row in said]
 
     @contextmanager
-    def counting(self, request: "Counting") -> Iterator[Callable[[list[Passage]], Any]]:
+    def counting(self, request: "CountRequest") -> Iterator[Callable[[list[Passage]], Any]]:
         """Gives what counts the tokens of passages; their tokenizer is to blame where the process ends."""
         process = self._started()
 
