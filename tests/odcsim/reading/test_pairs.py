@@ -217,7 +217,7 @@ def test_lengths_of_pairs_are_sent_without_the_data(tmp_path, folder, monkeypatc
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "a.jsonl", [FORMS["texts"][0], FORMS["question"][0] | {"chosen": "Yes. " * 9}] * 3)
     for flags in ([], ["--truncate", "25"]):
-        assert main(["trace", "make", "a.jsonl", "--tokenizer", str(folder), *flags, "-o", "b.parquet"]) == 0
+        assert main(["trace", "make", "a.jsonl", "--tokenizer", str(folder), *flags, "-o", "b.parquet", "--force"]) == 0
         trace, sent = load("a.jsonl", tokenizer=folder, truncate=25 if flags else None), load("b.parquet")
         for column in ("lengths", "loss", "bundle"):
             assert getattr(trace, column).tolist() == getattr(sent, column).tolist()
