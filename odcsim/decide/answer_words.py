@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from odcsim.balance import SIMULATED
 from odcsim.catalog.estimates import memory
 from odcsim.catalog.estimates.compute import PUBLISHED, guessed
@@ -18,8 +20,10 @@ from odcsim.decide.setting import Setting
 from odcsim.profile import Profile
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
+from odcsim.results.intervals import Draws
 from odcsim.results.summary import Row
 from odcsim.support.numbers import finer, from_to, hours, money, ratio
+from odcsim.trace import Trace
 
 if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison  # which tells of itself by these
@@ -32,6 +36,9 @@ _TRUST = {
     "microbatches, other devices, another model, or the same with another recompute).",
 }
 SHAPE = "shape, not data"
+GROUPS = "groups of {} alike: the interval counts whole groups"
+RUNS = "runs of about {} alike, found in the order of the file: the interval counts whole runs"
+SLIGHT = 0.1  # of a sample more that one stands for with those that are like it
 
 
 def verdict(reply: Basis) -> str:
@@ -112,6 +119,7 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
         *_sharding(comparison, reply),
         *_splitting(comparison, reply),
         fixed.sentence(comparison.setting, limited=reply.balanced is None),
+        *alike(comparison.setting.trace, comparison.draws),
         *([drawn(origin)] if origin else []),
     ]
 
@@ -122,6 +130,17 @@ def drawn(origin: str) -> str:
     if origin.startswith(made):
         return f"Lengths are synthetic ({SHAPE}): {origin.removeprefix(made)}."
     return f"Lengths: {origin}."
+
+
+def alike(trace: Trace, draws: Draws) -> list[str]:
+    """What intervals take for one: samples of a prompt, or of a run in the file as long as its neighbours' likeness
+    says; nothing where they hardly are alike."""
+    like = draws.like[1:]
+    if trace.prompts is not None:
+        size, groups = trace.size / len(np.unique(trace.prompts)), GROUPS
+    else:
+        size, groups = 2 * like.sum() / like[:1].sum() if like.any() else 1.0, RUNS
+    return [f"Lengths come in {groups.format(round(size))}."] if (size - 1) * like[:1].sum() > SLIGHT else []
 
 
 def _ways_out(comparison: Comparison) -> list[str]:

@@ -26,6 +26,7 @@ from odcsim.results.metrics import Usage
 from odcsim.results.summary import Made, Measured, Row
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import Floats
+from odcsim.trace import Trace
 
 FULL = {"sharding": "full", "far": "each"}  # every device moves all it needs from and to all others, each time
 EACH = 8  # samples of a plan that take as much memory as its devices do in a simulation, about
@@ -131,8 +132,19 @@ def evaluate(
     dealt = [each[trace.starts(each)] for each in ids]  # of bundles, the first sample stands for all
     prompts = trace.prompts
     kin = None if prompts is None else [prompts[each] for each in dealt]
-    common = draws(dealt, [m.weights for m in seen], trace.bundles.size, kin=kin, whole=setting.whole)
+    if trace.bundle is not None:
+        dealt = [np.searchsorted(trace.starts(np.arange(trace.size)), each) for each in dealt]
+    weights, file = [m.weights for m in seen], in_file(trace, setting.cost)
+    common = draws(dealt, weights, trace.bundles.size, kin=kin, file=file, whole=setting.whole)
     return Evaluation(setting, tuple(rows), tuple(usages), common, limit)
+
+
+def in_file(trace: Trace, cost: Cost) -> Floats | None:
+    """The work of what is dealt, in the order of the file; None where a table has none, or prompts are known."""
+    if trace.counts is not None or trace.group is not None:
+        return None
+    work = np.sum(cost.sample_parts(trace.lengths), axis=0)
+    return work if trace.bundle is None else np.add.reduceat(work, trace.starts(np.arange(trace.size)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from odcsim.decide import setting_words, stock
 from odcsim.decide.answer_words import doubts
 from odcsim.decide.asking import asked, read, setting_of
 from odcsim.decide.comparison import inputs
-from odcsim.decide.evaluate import least_trusted
+from odcsim.decide.evaluate import in_file, least_trusted
 from odcsim.decide.fixed import fixed
 from odcsim.decide.rollouts import pilot
 from odcsim.decide.rollouts.pilot import RolloutBatch
@@ -165,7 +165,8 @@ def _draws(recorded: Trace, setting: Setting, batch: RolloutBatch) -> Draws:
     """Prompts are what is drawn: siblings come together, and are alike."""
     prompts, size = pilot.met(recorded, batch, setting.seed)
     work = np.concatenate([minibatch.weights for minibatch in drawn(setting)])
-    return draws(list(prompts), list(work.reshape(*prompts.shape, -1).sum(axis=2)), size, whole=setting.whole)
+    every = list(work.reshape(*prompts.shape, -1).sum(axis=2))
+    return draws(list(prompts), every, size, file=in_file(recorded, setting.cost), whole=setting.whole)
 
 
 def _of_policy(question: Question) -> Recipe:
