@@ -57,6 +57,43 @@ def mixed(share: float, some: Draw, others: Draw) -> Draw:
     return lambda rng, size: np.where(rng.random(size) < share, some(rng, size), others(rng, size))
 
 
+def pareto(least: float, shape: float) -> Draw:
+    return lambda rng, size: least * (1 + rng.pareto(shape, size))
+
+
+def groups(each: int, between: float, within: float) -> Draw:
+    """So many alike, one behind the other, and nothing says so."""
+
+    def drawn(rng: np.random.Generator, size: int) -> Floats:
+        means = np.log(3000) + between * rng.standard_normal(-(-size // each))
+        return np.exp(means.repeat(each)[:size] + within * rng.standard_normal(size))
+
+    return drawn
+
+
+def runs(mean: float, between: float, within: float) -> Draw:
+    """Alike as those of a group, of which there are now few, now many."""
+
+    def drawn(rng: np.random.Generator, size: int) -> Floats:
+        means = np.log(3000) + between * rng.standard_normal(size)
+        return np.exp(means.repeat(rng.geometric(1 / mean, size))[:size] + within * rng.standard_normal(size))
+
+    return drawn
+
+
+def neighbours(near: float, spread: float) -> Draw:
+    """Each as like the one before as that was like the one before it."""
+
+    def drawn(rng: np.random.Generator, size: int) -> Floats:
+        steps, logs = (1 - near**2) ** 0.5 * rng.standard_normal(size), np.zeros(size)
+        last = rng.standard_normal()
+        for place, step in enumerate(steps):
+            logs[place] = last = near * last + step
+        return np.exp(np.log(3000) + spread * logs)
+
+    return drawn
+
+
 def named(name: str) -> Draw:
     """Of a shape that ships, each sample anew."""
     trace = odcsim.load(name)
@@ -74,6 +111,11 @@ LENGTHS: dict[str, Draw] = {
     "0.5 % long": mixed(0.005, uniform(30_000, LONGEST), lognormal(800, 0.9)),
     "two log-normals": mixed(0.25, lognormal(9000, 0.5), lognormal(500, 0.6)),
     "chats and 5 % documents": mixed(0.05, lognormal(20_000, 0.6), lognormal(700, 1.0)),
+    "pareto, 1.3": pareto(300, 1.3),
+    "groups of 8": groups(8, 0.9, 0.1),
+    "groups of 8, half alike": groups(8, 0.5, 0.5),
+    "runs of 6 on average": runs(6, 0.9, 0.2),
+    "runs of like neighbours": neighbours(0.8, 0.9),
     **{name: named(name) for name in ("longalign", "swe-smith", "azure-chat", "sharegpt")},
 }
 # Median, and standard deviations of logarithms between prompts and within one: those of 4,608 rollouts of DAPO 32B and

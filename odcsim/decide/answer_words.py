@@ -135,7 +135,7 @@ def drawn(origin: str) -> str:
 def alike(trace: Trace, draws: Draws) -> list[str]:
     """What intervals take for one: samples of a prompt, or of a run in the file as long as its neighbours' likeness
     says; nothing where they hardly are alike."""
-    like = draws.like[1:]
+    like = draws.like[1:] if draws.of > trace.size else np.zeros(0)
     if trace.prompts is not None:
         size, groups = trace.size / len(np.unique(trace.prompts)), GROUPS
     else:

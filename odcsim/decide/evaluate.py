@@ -21,7 +21,7 @@ from odcsim.errors import InputError, misspelled
 from odcsim.executors import simulation
 from odcsim.executors.simulation import GROUP, Simulation
 from odcsim.results import metrics, summary
-from odcsim.results.intervals import Draws, draws
+from odcsim.results.intervals import LOOKED_AT, Draws, draws
 from odcsim.results.metrics import Usage
 from odcsim.results.summary import Made, Measured, Row
 from odcsim.schedule import Schedule, ScheduleFile
@@ -140,11 +140,12 @@ def evaluate(
 
 
 def in_file(trace: Trace, cost: Cost) -> Floats | None:
-    """The work of what is dealt, in the order of the file; None where a table has none, or prompts are known."""
+    """The work of what is dealt, in the order of the file, as far as it is looked at for runs; None where a table has
+    no order, or prompts are known."""
     if trace.counts is not None or trace.group is not None:
         return None
-    work = np.sum(cost.sample_parts(trace.lengths), axis=0)
-    return work if trace.bundle is None else np.add.reduceat(work, trace.starts(np.arange(trace.size)))
+    work = np.sum(cost.sample_parts(trace.lengths[:LOOKED_AT]), axis=0)
+    return work if trace.bundle is None else np.add.reduceat(work, trace.starts(np.arange(len(work))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ FAR = 2.0  # times as far off as the farthest that was met is nothing's mean
 FARTHEST = 0.03  # as far off as this, at least, may be a minibatch that was not met
 LEVEL = 0.975  # of a speedup: 95 % lie between two such ends
 RUN = 0.95  # of a run's seconds: 90 %
-CLEAR = 3.0  # standard errors from which on neighbours are alike by no chance
+CLEAR = 3.5  # standard errors from which on neighbours are alike by no chance
+SHORT = 1.5  # standard errors, below which likeness ends
 RUNS = 20  # as many must a file have, at least, of runs that are found in it
 REACH = 128  # samples of a run, at most
 LOOKED_AT = 1 << 15  # samples of a file, for runs
@@ -102,8 +103,8 @@ def draws(
     whole: bool = False,
 ) -> Draws:
     """`work` of the samples of each minibatch; `size` of the trace. `kin`: which prompt each is of, where samples of
-    one are alike. `file`: the work of all in the order of the file, where it has one and no prompts are known. `whole`:
-    the trace is all that there is. Minibatches of unlike sizes were recorded: each sample is in one of them."""
+    one are alike. `file`: the work of samples in its order, where it has one and no prompts are known. `whole`: the
+    trace is all that there is. Minibatches of unlike sizes were recorded: each sample is in one of them."""
     if len({len(minibatch) for minibatch in ids}) > 1:
         return apart(len(ids))
     repeats = (n for n, minibatch in enumerate(ids[1:], 1) if np.array_equal(minibatch, ids[0]))
@@ -172,7 +173,8 @@ def _reach_of(work: Floats) -> int:
     clear = np.cumsum(near) * np.sqrt(len(work) / np.arange(1, most + 1))
     if clear.max() < CLEAR or far > near[0]:
         return 0
-    small = np.flatnonzero(near < 2 / math.sqrt(len(work)))
+    before = np.cumsum(np.append(0.5, near[:-1] ** 2)) * 2  # by Bartlett: so many times as far as if none were alike
+    small = np.flatnonzero(near < SHORT * np.sqrt(before / len(work)))
     return int(small[0]) if len(small) else most
 
 
@@ -231,11 +233,13 @@ def interval(above: Floats, below: Floats, draws: Draws, level: float = LEVEL) -
     variance = (single + 1 - share) * float(off @ off) / (count - 1)
     met, fewest = _met(share, like, draws, alike)
     least = FARTHEST / (fewest + 1)
-    low, high = (
-        min(_reach(max(e, FARTHEST), least, variance, alike, _freedom(off, met), met, level), FAR * max(e, FARTHEST))
-        for e in (-off.min(), off.max())
-    )
-    return ratio * float(np.exp(-low)), ratio * float(np.exp(high))
+    beyond = 1 / (met + 1) - 1 / (alike + 1)  # as large a share of the minibatches is farther off than of fewer any is
+    freedom, reach = _freedom(off, met), []
+    for side in (-off, off):
+        edge = max(float(np.quantile(side, 1 - beyond)), FARTHEST)
+        found = _reach(max(edge / (met + 1), least), variance, alike, freedom, level)
+        reach.append(min(found, FAR * max(float(side.max()), FARTHEST)))
+    return ratio * float(np.exp(-reach[0])), ratio * float(np.exp(reach[1]))
 
 
 def _met(share: float, like: Floats, draws: Draws, alike: float) -> tuple[float, float]:
@@ -249,7 +253,7 @@ def _met(share: float, like: Floats, draws: Draws, alike: float) -> tuple[float,
     (told, lasting), (of_work, left) = draws.common(like), draws.common(draws.like)
     single = share / (1 - same)
     alone = (single + 1 - share) / (single * singly + (1 - share) / draws.distinct)
-    kinds = alone * (1 - told) / lasting * singly / (1 - same)
+    kinds = min(alike, alone * (1 - told) / lasting * singly / (1 - same))
     fewest = min(kinds, (1 - of_work) / left)
     return float(alike * (kinds / alike) ** heavy), float(alike * (fewest / alike) ** heavy)
 
@@ -280,14 +284,12 @@ def _single(off: Floats, draws: Draws) -> tuple[float, Floats]:
     return share, draws.likeness(draws.terms[:, of] @ weights)
 
 
-def _reach(edge: float, least: float, variance: float, alike: float, freedom: float, met: float, level: float) -> float:
-    """How far the mean may be to one side, if the next minibatch is as far off to that side as the farthest was: at
-    the `edge`, after so many that were `met`. Student's."""
+def _reach(farther: float, variance: float, alike: float, freedom: float, level: float) -> float:
+    """How far the mean may be to one side, if one more minibatch brings it so much `farther`. Student's."""
     from scipy.special import stdtrit
 
-    next_one = max(edge / (met + 1), least)
-    spread = variance * (alike - 1) / (alike * (alike + 1)) + next_one**2
-    return next_one + float(stdtrit(freedom, level)) * math.sqrt(spread)
+    spread = variance * (alike - 1) / (alike * (alike + 1)) + farther**2
+    return farther + float(stdtrit(freedom, level)) * math.sqrt(spread)
 
 
 def _freedom(off: Floats, alike: float) -> float:
