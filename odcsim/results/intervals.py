@@ -169,9 +169,9 @@ def _reach_of(work: Floats) -> int:
         return 0
     _, places, times = np.unique(work, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(times) - times / 2)[places]  # the middle of those that are alike
-    near, far = _correlations(ranks, most)
+    near, distant = _correlations(ranks, most)
     clear = np.cumsum(near) * np.sqrt(len(work) / np.arange(1, most + 1))
-    if clear.max() < CLEAR or far > near[0]:
+    if clear.max() < CLEAR or distant > near[0]:
         return 0
     before = np.cumsum(np.append(0.5, near[:-1] ** 2)) * 2  # by Bartlett: so many times as far as if none were alike
     small = np.flatnonzero(near < SHORT * np.sqrt(before / len(work)))
@@ -191,8 +191,8 @@ def _correlations(values: Floats, most: int) -> tuple[Floats, float]:
     squares = np.append(0.0, np.cumsum(values**2))
     off = (squares[count - gaps] + squares[-1] - squares[gaps] - 2 * products) / (count - gaps)
     found = 1 - off / (2 * squares[-1] / count or 1.0)
-    far = float(found[most:].mean())
-    return found[:most] - far, far
+    distant = float(found[most:].mean())
+    return found[:most] - distant, distant
 
 
 def _terms(work: Floats, bends: Floats) -> Floats:
