@@ -27,7 +27,8 @@ class Trace(Glanced):
 
     Where only a part of a dataset was counted, `drawn_from` says of how many samples; 0: these are all. `folded`: the
     file has too many rows, so equal ones are counted, and a sample's number is not its row there. `left_out`: which
-    rows were bad and are none of these. `unit`: what a minibatch is counted in.
+    rows were bad and are none of these. `unit`: what a minibatch is counted in. `siblings`: so many samples of a table
+    were of one prompt, whichever they are, and how alike their lengths are (the intraclass correlation).
     """
 
     name: str
@@ -42,6 +43,7 @@ class Trace(Glanced):
     bundle: NDArray[np.int64] | None = None
     left_out: str = ""
     unit: str = "sample"
+    siblings: tuple[int, float] = (1, 0.0)
 
     def __post_init__(self) -> None:
         for field in COLUMNS:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from odcsim import load
 from odcsim.reading.specs import exponential_quantiles
+from odcsim.results.intervals import intraclass
+from odcsim.trace import Trace
 
 HERE = Path(__file__).parent
 SAMPLES = 10_000
@@ -65,9 +67,18 @@ def _spread() -> NDArray[np.float64]:
     return (np.arange(SAMPLES) + 0.5) / SAMPLES
 
 
-def rewrite(name: str, lengths: NDArray[np.int64]) -> None:
+def groups(trace: Trace) -> dict[str, float]:
+    """How many samples a prompt has, and how alike their lengths are: a table does not keep which they are."""
+    if (prompts := trace.prompts) is None:
+        return {}
+    likeness = intraclass(trace.lengths.astype(np.float64), prompts)
+    return {"siblings": len(prompts) // (int(prompts.max()) + 1), "alike": round(likeness, 3)}
+
+
+def rewrite(name: str, lengths: NDArray[np.int64], more: dict[str, float] | None = None) -> None:
     path = HERE / f"{name}.json"
     told = {k: v for k, v in json.loads(path.read_text(encoding="utf-8")).items() if k not in ("length", "count")}
+    told |= more or {}
     length, count = binned(lengths)
     table = f',\n  "length": {json.dumps(length)},\n  "count": {json.dumps(count)}\n}}\n'
     path.write_text(json.dumps(told, indent=2, ensure_ascii=False).removesuffix("\n}") + table, encoding="utf-8")
@@ -77,7 +88,8 @@ def main(argv: list[str]) -> None:
     for name, shape in (("longalign", longalign), ("swe-smith", swe_smith), ("aime-rl", aime_rl)):
         rewrite(name, np.rint(shape()).astype(np.int64))
     for name, file in RECORDED.items() if argv else ():
-        rewrite(name, load(Path(argv[0]) / file).lengths)
+        trace = load(Path(argv[0]) / file)
+        rewrite(name, trace.lengths, groups(trace))
 
 
 if __name__ == "__main__":

@@ -71,6 +71,16 @@ def groups(each: int, between: float, within: float) -> Draw:
     return drawn
 
 
+def even_groups(each: int, within: float) -> Draw:
+    """Whose means are as often long as short."""
+
+    def drawn(rng: np.random.Generator, size: int) -> Floats:
+        means = rng.uniform(500, 16_000, -(-size // each)).repeat(each)[:size]
+        return means * rng.uniform(1 - within, 1 + within, size)
+
+    return drawn
+
+
 def runs(mean: float, between: float, within: float) -> Draw:
     """Alike as those of a group, of which there are now few, now many."""
 
@@ -116,6 +126,10 @@ LENGTHS: dict[str, Draw] = {
     "groups of 8, half alike": groups(8, 0.5, 0.5),
     "runs of 6 on average": runs(6, 0.9, 0.2),
     "runs of like neighbours": neighbours(0.8, 0.9),
+    # Of these nothing was known when intervals learnt of groups.
+    "groups of 16": groups(16, 0.6, 0.3),
+    "even groups of 8": even_groups(8, 0.2),
+    "long runs of like neighbours": neighbours(0.9, 0.8),
     **{name: named(name) for name in ("longalign", "swe-smith", "azure-chat", "sharegpt")},
 }
 # Median, and standard deviations of logarithms between prompts and within one: those of 4,608 rollouts of DAPO 32B and

@@ -138,6 +138,8 @@ def alike(trace: Trace, draws: Draws) -> list[str]:
     like = draws.like[1:] if draws.of > trace.size else np.zeros(0)
     if trace.prompts is not None:
         size, groups = trace.size / len(np.unique(trace.prompts)), GROUPS
+    elif trace.siblings[0] > 1:
+        size, groups = trace.siblings[0], GROUPS
     else:
         size, groups = 2 * like.sum() / like[:1].sum() if like.any() else 1.0, RUNS
     return [f"Lengths come in {groups.format(round(size))}."] if (size - 1) * like[:1].sum() > SLIGHT else []

@@ -134,8 +134,15 @@ def evaluate(
     kin = None if prompts is None else [prompts[each] for each in dealt]
     if trace.bundle is not None:
         dealt = [np.searchsorted(trace.starts(np.arange(trace.size)), each) for each in dealt]
-    weights, file = [m.weights for m in seen], in_file(trace, setting.cost)
-    common = draws(dealt, weights, trace.bundles.size, kin=kin, file=file, whole=setting.whole)
+    common = draws(
+        dealt,
+        [m.weights for m in seen],
+        trace.bundles.size,
+        kin=kin,
+        file=in_file(trace, setting.cost),
+        siblings=trace.siblings,
+        whole=setting.whole,
+    )
     return Evaluation(setting, tuple(rows), tuple(usages), common, limit)
 
 

@@ -17,6 +17,8 @@ class Origin:
     licence: str
     citation: str
     note: str
+    siblings: int = 1
+    alike: float = 0.0
 
 
 def folder() -> Path:
@@ -43,9 +45,10 @@ def run(text: str) -> Path | None:
 
 def about(name: str) -> Origin:
     content = json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
-    return Origin(**{field: content[field] for field in Origin.__slots__})
+    return Origin(**{field: content[field] for field in Origin.__slots__ if field in content})
 
 
 def load(name: str) -> Trace:
     source, trace = about(name), files.load(folder() / f"{name}.json")
-    return Trace(name, trace.lengths, trace.counts, trace.loss, origin=f"{source.kind}: {source.origin}")
+    origin, siblings = f"{source.kind}: {source.origin}", (source.siblings, source.alike)
+    return Trace(name, trace.lengths, trace.counts, trace.loss, origin=origin, siblings=siblings)

@@ -52,6 +52,7 @@ class Draws:
     of: float = math.inf  # samples that there are, of which the trace is a part
     terms: Floats = field(default_factory=lambda: np.zeros((0, 1)), repr=False)  # what is summed, of each sample ...
     prompts: Ints | None = field(default=None, repr=False)  # ... and its prompt; None: they are in the file's order
+    alike: float | None = None  # how much siblings are, where nobody knows which they are
 
     def of_all(self, size: int) -> "Draws":
         """The same where so many samples are all that there is: what has been drawn of them is known."""
@@ -72,8 +73,10 @@ class Draws:
         apart = len(self.inside) - 1
         if not apart:
             return np.ones(1)
+        if self.alike is not None:
+            return np.array([1.0, self.alike])
         if self.prompts is not None:
-            return np.array([1.0, _likeness(values, self.prompts)])
+            return np.array([1.0, intraclass(values, self.prompts)])
         return np.append(1.0, np.clip(_correlations(values, _most(len(values)))[0][:apart], 0, 1))
 
     def common(self, like: Floats) -> tuple[float, float]:
@@ -100,11 +103,13 @@ def draws(
     *,
     kin: Sequence[Ints] | None = None,
     file: Floats | None = None,
+    siblings: tuple[int, float] = (1, 0.0),
     whole: bool = False,
 ) -> Draws:
     """`work` of the samples of each minibatch; `size` of the trace. `kin`: which prompt each is of, where samples of
-    one are alike. `file`: the work of samples in its order, where it has one and no prompts are known. `whole`: the
-    trace is all that there is. Minibatches of unlike sizes were recorded: each sample is in one of them."""
+    one are alike. `file`: the work of samples in its order, where it has one and no prompts are known. `siblings`: how
+    many are of one prompt and how alike, where nobody knows which. `whole`: the trace is all that there is. Minibatches
+    of unlike sizes were recorded: each sample is in one of them."""
     if len({len(minibatch) for minibatch in ids}) > 1:
         return apart(len(ids))
     repeats = (n for n, minibatch in enumerate(ids[1:], 1) if np.array_equal(minibatch, ids[0]))
@@ -113,16 +118,21 @@ def draws(
     bends = np.quantile(loads, BENDS)
     pairs, of, prompts = [_pairs(held)], np.zeros(0), None
     if kin is not None:
-        siblings = np.stack(kin[:distinct])
-        pairs.append(tuple(np.subtract(_pairs(siblings), pairs[0])))
+        each = np.stack(kin[:distinct])
+        pairs.append(tuple(np.subtract(_pairs(each), pairs[0])))
         first = np.unique(held, return_index=True)[1]
-        of, prompts = loads.ravel()[first], siblings.ravel()[first]
+        of, prompts = loads.ravel()[first], each.ravel()[first]
+    elif siblings[0] > 1 and size > 1:  # as many pairs of them as there are by chance
+        inside, every = pairs[0]
+        among = (siblings[0] - 1) / (size - 1)
+        pairs.append((among * (distinct * held.shape[1] ** 2 - inside), among * (held.size**2 - every)))
     elif file is not None and (reach := _reach_of(file[:LOOKED_AT])):
         of = file[:LOOKED_AT]
         pairs += _beside(held, reach)
     inside, every = np.array(pairs, dtype=np.float64).T
     sums = _terms(loads, bends).sum(axis=1)
     found = Draws(distinct, inside, every, sums, held.shape[1], size, terms=_terms(of, bends), prompts=prompts)
+    found = replace(found, alike=siblings[1]) if siblings[0] > 1 and kin is None else found
     found = replace(found, like=found.likeness(of))
     return found.of_all(size) if whole else found
 
@@ -147,7 +157,7 @@ def _at(known: Ints, times: Ints, gap: int) -> float:
     return 2 * float(times @ np.where(known[place] == known + gap, times[place], 0))
 
 
-def _likeness(values: Floats, prompts: Ints) -> float:
+def intraclass(values: Floats, prompts: Ints) -> float:
     """How alike values of one prompt are: the intraclass correlation, by an analysis of variance."""
     _, places, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
     count, groups = len(values), len(sizes)

@@ -166,7 +166,8 @@ def _draws(recorded: Trace, setting: Setting, batch: RolloutBatch) -> Draws:
     prompts, size = pilot.met(recorded, batch, setting.seed)
     work = np.concatenate([minibatch.weights for minibatch in drawn(setting)])
     every = list(work.reshape(*prompts.shape, -1).sum(axis=2))
-    return draws(list(prompts), every, size, file=in_file(recorded, setting.cost), whole=setting.whole)
+    file, siblings = in_file(recorded, setting.cost), recorded.siblings
+    return draws(list(prompts), every, size, file=file, siblings=siblings, whole=setting.whole)
 
 
 def _of_policy(question: Question) -> Recipe:

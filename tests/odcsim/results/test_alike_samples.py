@@ -153,3 +153,20 @@ def test_pairs_are_counted_as_by_hand():
     for gap in range(len(about.like)):
         inside = sum(int((abs(each[:, None] - each) == gap).sum()) for each in ids)
         assert (about.inside[gap], about.every[gap]) == (inside, (abs(every[:, None] - every) == gap).sum())
+
+
+@pytest.mark.parametrize("siblings", [2, 8, 32])
+def test_a_table_counts_siblings_as_often_as_chance_brings_them_together(siblings):
+    """By hand: the mean over many ways in which the samples may be of one prompt."""
+    ids = minibatches(3, 30)
+    loads = [np.ones(SAMPLES)] * len(ids)
+    by_table = draws(ids, loads, SIZE, siblings=(siblings, 0.7))
+    shuffled = [np.random.default_rng(seed).permutation(SIZE) // siblings for seed in range(400)]
+    known = [draws(ids, loads, SIZE, kin=[prompts[each] for each in ids]) for prompts in shuffled]
+    for name in ("inside", "every"):
+        mean = np.mean([getattr(one, name) for one in known], axis=0)
+        assert getattr(by_table, name) == pytest.approx(mean, rel=0.03)
+    assert by_table.like.tolist() == [1.0, 0.7]
+    unlike = draws(ids, loads, SIZE)
+    assert by_table.lasting > unlike.lasting
+    assert draws(ids, loads, SIZE, siblings=(siblings, 0.0)).lasting == pytest.approx(unlike.lasting)
