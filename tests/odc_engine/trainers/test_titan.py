@@ -37,7 +37,7 @@ def compared(rank, folder, chunked, steps):
 def test_weights_losses_and_norms_are_those_of_stock_training(pools, tmp_path, chunked, steps):
     """Each fourth minibatch is a single sample, so that one device has nothing to run."""
     for stock, on_demand in pools(2).run(compared, tmp_path, chunked, steps, timeout=LIMIT):
-        assert stock.furthest(on_demand) < 1e-6
+        assert stock.furthest(on_demand) < 1e-5  # AdamW divides small gradients by their size, and rounding with them
         assert on_demand.losses == pytest.approx(stock.losses, rel=1e-5)
         assert on_demand.norms == pytest.approx(stock.norms, rel=1e-4)
         assert len(on_demand.losses) == steps
