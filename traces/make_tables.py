@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import load
+from odcsim import Trace, load
 from odcsim.reading.specs import exponential_quantiles
 from odcsim.results.intervals import intraclass
-from odcsim.trace import Trace
 
 HERE = Path(__file__).parent
 SAMPLES = 10_000
