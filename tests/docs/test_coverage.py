@@ -7,7 +7,7 @@ from scripts import load
 study = load("docs/studies/coverage.py")
 LEAST = 0.85
 UNSEEN = ("sharegpt", "pareto, 1.3")  # whose longest samples hardly any file has
-TOLD_BY_ORDER = ("groups of 8", "groups of 8, half alike", "runs of 6 on average", "runs of like neighbours")
+TOLD_BY_ORDER = [name for name in study.LENGTHS if "groups" in name or "runs" in name]
 UNLIKE = ("log-normal, sigma 1.3", "two log-normals", "2 % long")
 
 
