@@ -57,7 +57,6 @@ def _run(args: argparse.Namespace) -> int:
         kept = "what is measured is kept, the same command goes on"
         print(f"odc_engine: stopped; {kept} ({profile.partial(output)})", file=sys.stderr)
         return 130
-    print(f"measured in microbatches of at most {args.max_tokens:,} tokens")
     beside = beside_catalog.line(report.profile, model, survey.backend.device)
     for line in (*report.lines(), *own.lines(report.profile, model), beside):
         print(line)
