@@ -87,7 +87,7 @@ def bounded(where: object) -> Iterator[None]:
 
 
 def limit(more: int) -> None:
-    """For good, in a process that does nothing but read."""
+    """For good, of all threads: in a process that does nothing but read or serve."""
     if Path("/proc/self/status").exists():
         import resource
 
