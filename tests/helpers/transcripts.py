@@ -3,9 +3,9 @@
     python tests/helpers/transcripts.py [NAME ...]    run the commands and write what they print now; read it as a diff
 
 A line `$ COMMAND` runs a command in a folder that has a copy of tests/approved/files; what stands between it and the
-next is what it printed, and `[2]` how it ended where that was not 0. Commands of the project run in this process, and what
-comes behind a ` | ` in a shell; `page FILE` prints the words of an HTML page; all others are the shell's. A line
-`>>> CODE` is Python's. Lines that begin with `# ` are the reader's.
+next is what it printed, and `[2]` how it ended where that was not 0. Commands of the project run in this process, and
+what comes behind a ` | ` in a shell; `page FILE` prints the words of an HTML page; `NAME='...'` names words for later
+`$NAME`; all others are the shell's. A line `>>> CODE` is Python's. Lines that begin with `## ` are the reader's.
 """
 
 import ast
@@ -27,13 +27,14 @@ from unittest.mock import patch
 import commands
 
 FOLDER = Path(__file__).parents[1] / "approved"
-ASKED = ("$ ", ">>> ", "... ", "# ")
+SURROUNDINGS = {"COLUMNS": "80", "NO_COLOR": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+ASKED = ("$ ", ">>> ", "... ", "## ")
 
 
 def renewed(transcript: str) -> str:
     """The transcript with what its commands print now."""
     names: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, COLUMNS="80", NO_COLOR="1"):
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, SURROUNDINGS):
         shutil.copytree(FOLDER / "files", folder, dirs_exist_ok=True)
         with contextlib.chdir(folder):
             parts = [f"{asked}\n{printed(asked, names)}" for asked in _asked(transcript)]
@@ -45,7 +46,7 @@ def _asked(transcript: str) -> Iterator[str]:
     lines = transcript.splitlines()
     for number, line in enumerate(lines):
         if line.startswith(ASKED):
-            if line.startswith("# ") and number and not lines[number - 1].startswith("# "):
+            if line.startswith("## ") and number and not lines[number - 1].startswith("## "):
                 line = f"\n{line}"
             more = lines[number + 1 :] if line.startswith((">>> ", "$ ")) else []
             for further in more:
@@ -58,7 +59,7 @@ def _asked(transcript: str) -> Iterator[str]:
 
 def printed(asked: str, names: dict[str, Any]) -> str:
     text = asked.lstrip("\n")
-    if text.startswith("# "):
+    if text.startswith("## "):
         return ""
     body = "\n".join(line.split(" ", 1)[1] for line in text.splitlines())
     said, code = _python(body, names) if text.startswith(">>> ") else _command(body)
@@ -83,10 +84,14 @@ def _python(code: str, names: dict[str, Any]) -> tuple[str, int]:
 
 
 def _command(line: str) -> tuple[str, int]:
+    line = os.path.expandvars(line)
     first, _, rest = line.partition(" | ")
     words = shlex.split(first)
-    if words[0] == "page":
-        said, code = words_of(Path(words[1]).read_text(encoding="utf-8")), 0
+    if (name := re.fullmatch(r"([A-Z]+)=(.*)", words[0], re.DOTALL)) is not None:
+        os.environ[name[1]], said, code, rest = name[2], "", 0, ""
+    elif words[0] == "page":
+        page = Path(words[1])
+        said, code = (words_of(page.read_text(encoding="utf-8")), 0) if page.exists() else (f"no {page}", 1)
     elif words[0] in ("odcsim", "odc_engine"):
         said, code = _ours(words)
     else:
