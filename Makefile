@@ -8,7 +8,7 @@ APART := -n 2 --dist loadfile
 LAWS := tests/odcsim tests/house
 SLOW := tests/odcsim tests/docs
 
-.PHONY: demo test slow break trainers site browser pictures oldest newest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage scaling clean
+.PHONY: demo test slow approve break trainers site browser pictures oldest newest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage scaling clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -23,6 +23,10 @@ test: .venv/dev
 slow: .venv/dev
 	$(BIN)/pytest -m "slow and not gpu" $(APART) $(SLOW)
 	$(BIN)/pytest -m "slow and not gpu" $(SLOW:%=--ignore=%)
+
+# What commands print, made anew: read it as a diff before it is committed.
+approve: .venv/dev
+	$(BIN)/python tests/helpers/transcripts.py
 
 # Some twenty minutes on two quiet cores; `make slow` has two minutes of both.
 break: .venv/dev

@@ -1,6 +1,6 @@
 """Do the tests see a single line that is wrong? Eighty, drawn over both packages, each held against its room's tests.
 
-    python tests/breaking/breaks.py [--seed 0] [--room NAME] [--out breaks.json] [--against breaks.json]
+    python tests/breaking/breaks.py [--seed 0] [--breaks 80] [--room NAME] [--out FILE] [--against FILE]
 
 A break is one change to one line: a comparison, a sign, a constant, a condition, a call left out. The tests of its room
 run in a copy of the tree, those that name its module first, until one fails or for a minute of processor time. With
@@ -25,7 +25,7 @@ from random import Random
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-BREAKS, MINUTE, LONGEST = 80, 60.0, 240.0  # seconds: of processor time, and by the clock
+MINUTE, LONGEST = 60.0, 240.0  # seconds: of processor time, and by the clock
 SIM, ENGINE = "odcsim", "odc_engine"
 ROOMS = {  # of the simulator and of the engine: folders, "" for the files beside them
     "nouns": (SIM, ["", "support"]),
@@ -58,12 +58,13 @@ class Break(NamedTuple):
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--breaks", type=int, default=80)
     parser.add_argument("--room", choices=ROOMS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--against", type=Path)
     asked = parser.parse_args(argv)
     record = json.loads(asked.against.read_text()) if asked.against else []
-    breaks = again(record, asked.seed) if record else drawn(asked.seed)
+    breaks = again(record, asked.seed) if record else drawn(asked.seed, asked.breaks)
     tried = []
     for one in breaks:
         if asked.room in (None, one.room):
@@ -88,12 +89,12 @@ def compare(record: list[dict], tried: list[dict]) -> int:
     return int(worse > 0)
 
 
-def drawn(seed: int) -> list[Break]:
+def drawn(seed: int, number: int) -> list[Break]:
     """As many of each room as its lines have a share in both packages, at least three."""
     lines = {room: sum(path.read_text().count("\n") for path in sources(room)) for room in ROOMS}
-    counts = {room: max(3, round(BREAKS * lines[room] / sum(lines.values()))) for room in ROOMS}
+    counts = {room: max(3, round(number * lines[room] / sum(lines.values()))) for room in ROOMS}
     largest = max(counts, key=lambda room: counts[room])
-    counts[largest] += BREAKS - sum(counts.values())
+    counts[largest] += number - sum(counts.values())
     return [one for room in ROOMS for one in candidates(room, seed)[: counts[room]]]
 
 
