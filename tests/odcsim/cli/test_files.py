@@ -1,0 +1,195 @@
+"""What commands write is what they, Python and others read again."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+from texts import UNMARKED, tokenizer_in
+
+from odcsim import timeline as timelines
+from odcsim.cli import main
+from odcsim.errors import InputError
+from odcsim.reading import load
+from odcsim.trace import COLUMNS
+
+SUFFIXES = ["csv", "jsonl", "npy", "parquet"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+HERE = pytest.mark.usefixtures("folder")
+
+
+def run(*argv):
+    assert main(list(map(str, argv))) == 0
+
+
+MADE_OF = {
+    "lengths": ("a.csv", "my_tokens\n5\n900\n70\n", ["--column", "my_tokens"]),
+    "rollouts": ("a.csv", "prompt_id,step,prompt,response\n7,1,5,6\n7,1,5,9\n3,2,8,1\n", []),
+    "counts": ("a.csv", "length,count,loss\n5,3,2\n9,100000000000,9\n", []),
+    "limited": ("a.csv", "length\n5\n900\n70\n", ["--truncate", "80"]),
+    "bad": ("a.csv", "length\n5\n\n70\n", ["--skip-bad"]),
+    "texts": ("a.jsonl", '{"messages": [{"role": "user", "content": "Who waits?"}]}\n' * 3, ["--tokenizer", "tok"]),
+    "pair": ("a.jsonl", '{"prompt": "Who waits?", "completion": "All."}\n' * 3, ["--tokenizer", "tok"]),
+}
+
+
+@pytest.mark.parametrize("form", MADE_OF)
+def test_trace_make_writes_all_that_is_known_of_a_files_lengths(form, folder, capsys):
+    """So that they can be sent without the data: what is read of one is what is read of the other."""
+    tokenizer_in(folder / "tok", UNMARKED)
+    name, content, flags = MADE_OF[form]
+    (folder / name).write_text(content)
+    for suffix in SUFFIXES:
+        run("trace", "make", name, *flags, "-o", f"sent.{suffix}")
+        read = {
+            flag[2:].replace("-", "_"): value for flag, value in zip(flags[::2], [*flags[1::2], True], strict=False)
+        }
+        trace, sent = load(name, **read | ({"truncate": 80} if form == "limited" else {})), load(f"sent.{suffix}")
+        for column in COLUMNS:
+            one, other = getattr(trace, column), getattr(sent, column)
+            assert (one is None and other is None) or one.tolist() == other.tolist(), column
+        shown = capsys.readouterr()
+        assert trace.origin in shown.out
+        assert (trace.left_out in shown.err) == (form == "bad" or not trace.left_out)
+
+
+@HERE
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_trace_make_draws_the_same_again_by_its_flags(suffix):
+    for spec in ("swe-smith", "uniform:min=1,max=99,samples=5,seed=9"):
+        for name in ("a", "b"):
+            run("trace", "make", spec, "--samples", 50, "--seed", 3, "--force", "-o", f"{name}.{suffix}")
+        assert load(f"a.{suffix}").size == 50
+        assert load(f"a.{suffix}").lengths.tolist() == load(f"b.{suffix}").lengths.tolist()
+
+
+@HERE
+def test_trace_make_draws_where_somebody_says_how_many(folder):
+    (folder / "a.csv").write_text("length,other\n1,5\n2,6\n,7\n")
+    for draw, size in ((("--samples", 8), 8), (("--seed", 3), 10_000)):
+        run("trace", "make", "a.csv", "--column", "other", *draw, "--force", "-o", "b.npy")
+        assert load("b.npy").size == size
+    run("trace", "make", "a.csv", "--skip-bad", "--samples", 4, "--force", "-o", "b.npy")
+    assert sorted(load("b.npy").lengths.tolist()) == [1, 1, 2, 2]
+    run("trace", "make", "uniform:min=1,max=2", "--samples", "1k", "--drop-over", 1, "-o", "a.npy")
+    assert load("a.npy").longest == 1
+    assert 0 < load("a.npy").size < 1000
+
+
+def test_a_failed_write_leaves_the_old_file_alone(folder, monkeypatch):
+    (folder / "a.parquet").write_bytes(b"old")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["trace", "make", "longalign", "-o", "a.parquet", "--force"]) == 2
+    assert [path.read_bytes() for path in folder.iterdir()] == [b"old"]
+
+
+def test_trace_info_says_what_numpy_says(folder, capsys):
+    (folder / "rl.csv").write_text("step,prompt_id,prompt,response\n1,a,10,30\n1,a,10,90\n2,b,20,40\n2,b,20,180\n")
+    run("trace", "info", "rl.csv", "--json", "--cutoff", 100, "--column", "response")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["count"], found["max"], found["p50"], found["p99.9"]) == (4, 180, 65, pytest.approx(179.73))
+    assert found["cutoff"] == {"at": 100, "samples": 1, "tokens_if_cut": 80, "tokens_if_dropped": 180}
+    run("trace", "info", "rl.csv", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["loss_share"] == pytest.approx(0.85)
+
+
+@HERE
+def test_trace_info_tells_whether_lengths_are_still_those_of_another_trace(capsys):
+    for name, seed in (("then", 1), ("now", 2)):
+        run("trace", "make", "longalign", "--samples", 500, "--seed", seed, "-o", f"{name}.csv")
+    for against, apart in (("then.csv", False), ("sharegpt", True)):
+        capsys.readouterr()
+        run("trace", "info", "now.csv", "--against", against, "--json")
+        found = json.loads(capsys.readouterr().out)["against"]
+        assert bool(found["apart"]) == apart
+        assert set(found["figures"]) == {"mean", "p50", "p90", "p99"}
+
+
+@pytest.mark.parametrize(("encoding", "bar", "other"), [("utf-8", "█", "#"), ("ascii", "#", "█")])
+def test_bars_suit_the_terminal(monkeypatch, encoding, bar, other):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    run("trace", "info", "longalign")
+    out.flush()
+    shown = out.buffer.getvalue().decode(encoding)
+    assert bar in shown
+    assert other not in shown
+
+
+READ = {
+    "compare": "--model qwen3-0.6b --devices 2 --gpu a100 --minibatch 2 --minibatches 2",
+    "balance": "--model qwen3-0.6b --devices 2 --gpu a100 --minibatch 2 --minibatches 2 --balancer lb-mini -o s.jsonl",
+    "advise": "--model qwen3-0.6b --devices 2 --gpus a100 --global-batch 4",
+    "trace make": "--samples 40 -o b.csv",
+    "trace info": "",
+}
+
+
+@pytest.mark.parametrize("command", READ)
+def test_every_command_that_reads_lengths_tells_what_a_cutoff_loses(command, folder, capsys):
+    (folder / "a.csv").write_text("length\n" + "10\n" * 30 + "100\n" * 10)
+    run(*command.split(), "a.csv", *READ[command].split(), "--cutoff", 40)
+    told = capsys.readouterr()
+    words = told.out if command == "trace info" else told.err
+    assert "10 samples (25.00%)" in words
+    assert "1,000 tokens (76.92% of all)" in words
+
+
+@pytest.fixture
+def path(timeline, folder):
+    timelines.write(timeline, folder / "t.npz")
+    return "t.npz"
+
+
+def test_report_writes_a_line_for_each_step(path, folder):
+    run("report", path, path, "--steps", "s.csv")
+    lines = list(csv.DictReader((folder / "s.csv").read_text().splitlines()))
+    assert [line["step"] for line in lines] == 2 * [f"{n}" for n in range(6)]
+    assert len({line["run"] for line in lines}) == 1
+
+
+def test_trace_json_writes_the_minibatches_asked_for_and_a_file_for_each_device(path, timeline, folder):
+    run("trace-json", path, "-o", "t.json.gz", "--minibatches", "1-2")
+    events = json.loads(gzip.decompress((folder / "t.json.gz").read_bytes()))["traceEvents"]
+    assert {e["name"] for e in events if e.get("cat") == "minibatch"} == {"minibatch 1", "minibatch 2"}
+    run("trace-json", path, "--per-device", "traces")
+    assert len(list((folder / "traces").iterdir())) == timeline.about.devices
+
+
+def test_validate_measures_an_error_and_a_tolerance_makes_it_fail(path, timeline, capsys):
+    """Of a measurement whose seconds are 4 % longer."""
+    blocks = tuple(replace(b, asked=1.04 * b.asked, had=1.04 * b.had) for b in timeline.blocks)
+    real = replace(timeline, blocks=blocks, about=replace(timeline.about, executor="engine", emulated=False))
+    timelines.write(real, "m.npz")
+    assert [main(["validate", path, "m.npz", "--tolerance", at]) for at in ("0.03", "0.05")] == [1, 0]
+    capsys.readouterr()
+    run("validate", path, "m.npz", "m.npz", "--json")
+    content = json.loads(capsys.readouterr().out)
+    assert content["makespan_error_median"] == pytest.approx(0.04 / 1.04)
+    assert (content["runs"], content["noise_worst"]) == (2, 0)
+    timelines.write(replace(real, about=replace(real.about, digest="0123")), "o.npz")
+    assert main(["validate", path, "o.npz", "--html", "v.html"]) == 2
+
+
+@HERE
+def test_where_nothing_fits_a_table_is_not_all(capsys):
+    line = "compare uniform:min=5000,max=9000,samples=8 --model qwen3-14b --gpu a100 --devices 1 --minibatch 1"
+    run(*line.split(), "--minibatches", "1", "--csv")
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_spec_has_no_columns():
+    with pytest.raises(InputError):
+        load("fixed:length=5", column="a")
