@@ -226,7 +226,7 @@ def _used(session: int) -> float:
 
 
 def tests(one: Break) -> list[str]:
-    """The room's test files, those that name the module first, then those of its folder."""
+    """The room's test files, those that name the module first, then what commands print, then those of its folder."""
     package, folders = ROOMS[one.room]
     found = [p for f in folders for p in (ROOT / "tests" / package / f).glob("**/test_*.py" if f else "test_*.py")]
     module = Path(one.file).with_suffix("")
@@ -239,7 +239,10 @@ def tests(one: Break) -> list[str]:
         alike = stem.strip("_") in path.stem
         return -(2 * named + alike), -(module.parent.name in path.parts), str(path)
 
-    return [str(path.relative_to(ROOT)) for path in sorted(found, key=distance)]
+    near = [path for path in found if distance(path)[0]]
+    shown = [ROOT / "tests" / "approved" / "test_approved.py"] if package == SIM or one.room == "lab" else []
+    rest = [path for path in found if path not in near]
+    return [str(path.relative_to(ROOT)) for path in (*sorted(near, key=distance), *shown, *sorted(rest, key=distance))]
 
 
 if __name__ == "__main__":
