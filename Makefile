@@ -8,7 +8,7 @@ APART := -n 2 --dist loadfile
 LAWS := tests/odcsim tests/house
 SLOW := tests/odcsim tests/docs
 
-.PHONY: demo test slow approve break trainers site browser pictures oldest newest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage scaling clean
+.PHONY: demo test slow thorough approve break trainers site browser pictures oldest newest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage scaling clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -23,6 +23,11 @@ test: .venv/dev
 slow: .venv/dev
 	$(BIN)/pytest -m "slow and not gpu" $(APART) $(SLOW)
 	$(BIN)/pytest -m "slow and not gpu" $(SLOW:%=--ignore=%)
+
+# All cases of drawn tests, and laws with examples of today: an hour and more.
+thorough: export THOROUGH := 1
+thorough: export BREAKING_SEED := $(shell date +%j)
+thorough: test slow trainers
 
 # What commands print, made anew: read it as a diff before it is committed.
 approve: .venv/dev

@@ -1,11 +1,13 @@
 """Fixtures and settings for all tests."""
 
 import gc
+import os
 import signal
 import socket
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +17,9 @@ from needs import NEEDS
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation, simulate
+
+# `make thorough` runs all cases of drawn tests, and draws those of laws anew; else both are the same for everybody.
+THOROUGH, SEED = "THOROUGH" in os.environ, 0
 
 ABSENT = [package for package in NEEDS if find_spec(package) is None]
 collect_ignore_glob = [str(Path(__file__).parent / pattern) for package in ABSENT for pattern in NEEDS[package]]
@@ -35,11 +40,30 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["ignored"] = IGNORED
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of versions of torch that a GPU's machine happens to have, warnings are none of our laws."""
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.filterwarnings("default"))
+    if not THOROUGH:
+        left_out = _left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of each test marked `drawn`, the cases that are not among so many drawn ones."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("drawn"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = set[pytest.Item]()
+    for name, some in cases.items():
+        marker = some[0].get_closest_marker("drawn")
+        assert marker is not None
+        number = min(len(some), marker.args[0])
+        left_out |= set(some) - set(Random(f"{SEED} {name}").sample(some, number))
+    return left_out
 
 
 def pytest_collection_finish() -> None:
@@ -56,7 +80,8 @@ def pytest_report_header() -> list[str]:
 settings.register_profile(
     "laws", max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("laws")
+settings.register_profile("thorough", settings.get_profile("laws"), max_examples=300, derandomize=False)
+settings.load_profile("thorough" if THOROUGH else "laws")
 
 
 @pytest.fixture(scope="session")

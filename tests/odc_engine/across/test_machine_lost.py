@@ -84,6 +84,7 @@ CASES = [
 ]
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize(("mesh", "place", "fault", "machine"), CASES)
 def test_the_others_name_it_and_end(machines, tmp_path, mesh, place, fault, machine):
     pool = machines(2, 2)

@@ -38,6 +38,7 @@ def test_what_zero_grad_drops_inside_a_minibatch_is_dropped_by_all_or_refused(ar
         assert not wrong_in(Case(((first, LAST), (second, LAST)), **ARENAS[arena]))
 
 
+@pytest.mark.drawn(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", list(product(("settle", "look", "drop"), ENDS, ENDS)), ids="-".join)
 def test_three_ranks_are_in_step_or_told(ends):

@@ -41,6 +41,7 @@ OTHERWISE = {  # than on demand, where FSDP2's own communication is not there
 }
 
 
+@pytest.mark.drawn(20)
 @pytest.mark.parametrize("sentence", SAMPLED)
 def test_losses_are_right_or_refused_as_on_demand(pools, tmp_path, sentence):
     verdict = judged(pools, tmp_path, sentence, balanced)

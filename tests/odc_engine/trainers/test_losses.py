@@ -19,6 +19,7 @@ ROW = re.compile(r"^\| (?!trainer|---)(.+?) \| (trains|refused: .+?) \|.*\|.*\|$
 FEWEST = 40  # kinds that train
 
 
+@pytest.mark.drawn(33)
 @pytest.mark.parametrize("sentence", EVERY)
 def test_right_or_refused_as_the_page_says(pools, tmp_path, sentence):
     verdict = judged(pools, tmp_path, sentence)

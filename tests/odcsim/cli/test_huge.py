@@ -128,6 +128,7 @@ def test_a_huge_count_is_refused_at_the_door_or_bounded(command, name):
     check(command, name)
 
 
+@pytest.mark.drawn(20)
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("command", "name"), REST, ids=map(" ".join, REST))
