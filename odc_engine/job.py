@@ -78,7 +78,6 @@ def job_of(
 
     `choices`: fields of the recipe, such as `sync="collective"`.
     """
-    _refuse_gangs(file)
     model, recipe = catalog.model(file.header.model), recipe_of(choices).sharded("full")
     devices = file.header.devices
     if emulate and gpu is None and profile is None:
@@ -133,17 +132,6 @@ def check_model(shape: Model) -> None:
             f"model '{shape.name}' has {' and '.join(found)}, which the engine does not compute",
             fix="take tiny, nano or a dense model such as qwen3-8b",
         )
-
-
-def _refuse_gangs(file: ScheduleFile) -> None:
-    for number, schedule in enumerate(file.schedules):
-        if schedule.gangs:
-            count = sum(gang > 1 for gang in schedule.gangs)
-            raise InputError(
-                f"samples split over several devices ({count} of them) are simulated only: the engine runs each on one",
-                where=f"minibatch {number}",
-                fix="use another balancer than split",
-            )
 
 
 def _profile(model: Model, gpu: str | None, devices: int, path: str | None, recipe: Recipe) -> Profile:
