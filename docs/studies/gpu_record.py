@@ -24,7 +24,6 @@ from page_table import table
 from odc_engine.doctor.probes.every import PROBES
 from odc_engine.measuring import rivals
 from odc_engine.measuring.probes import CONTEST, MEASURED, OVERHEAD, SMALL, WHOLE, contestants
-from odc_engine.measuring.tuning import BOUNDED, FROM, OF_COPY, short
 from odcsim import profile, schedule, timeline
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
@@ -108,9 +107,8 @@ def moved(rates: Mapping[int, Mapping[str, float]]) -> str:
         [f"{size >> 20} MB", *(f"{of[way] / 1e9:.0f} ({of[way] / of['copy']:.0%})" for way in ways)]
         for size, of in rates.items()
     ]
-    told = f"GB/s read and written, and share of a plain copy. Bound: {OF_COPY:.0%} for {' and '.join(BOUNDED)} from"
-    told += f" {FROM >> 20} MB on. `add` is the atomic sum, which passes over memory three times; it has no bound."
-    return "\n\n".join([told, table(("size", *ways), rows), *short(rates)])
+    told = "GB/s read and written, and share of a plain copy. `add`, the atomic sum, passes over memory three times."
+    return "\n\n".join([told, table(("size", *ways), rows)])
 
 
 def _beside(entry: Entry, _: Path) -> list[str]:

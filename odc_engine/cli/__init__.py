@@ -6,7 +6,7 @@ from importlib import import_module
 from odc_engine.errors import EngineError
 from odcsim.support.command import Parser, status
 
-DOORS = {"train": ("doctor", "run", "verify"), "measure": ("profile", "bandwidth", "tune")}
+DOORS = {"train": ("doctor", "run", "verify"), "measure": ("profile", "bandwidth")}
 COMMANDS = tuple(name for names in DOORS.values() for name in names)
 
 

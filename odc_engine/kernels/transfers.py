@@ -18,8 +18,8 @@ _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Elements that a program moves at once, how many programs there are at most, and the warps of each. Guesses,
-    which `odc_engine tune` checks."""
+    """Elements that a program moves at once, how many programs there are at most, and the warps of each. Guesses:
+    no GPU has judged them."""
 
     block: int = 4096
     programs: int = 16  # each keeps an SM from the matrix products beside it

@@ -1,1 +1,1 @@
-"""Runs for measuring: profiles, bandwidth, and kernel launches."""
+"""Runs for measuring: profiles and bandwidth."""

@@ -137,45 +137,6 @@ def exchange(hearing: Hearing) -> Answer:
     return Answer(OK, f"{len(every)} rates between {devices} devices")
 
 
-def tuning(hearing: Hearing) -> Answer:
-    """Which launches of the kernels cost compute least, and add up fastest."""
-    from odc_engine.measuring import tuning as launches
-
-    if hearing.stands_in:
-        tried = beside = [launches.Tried(2, 4, 64)]
-        sizes, rate, rate_alone = [1 << 12], launches.interpreted, launches.interpreted
-    else:
-        from odc_engine.doctor.probes.driver import first_gpu
-
-        sms, sizes = first_gpu().sms, [16 << 20, 256 << 20]
-        beside, tried, rate, rate_alone = (
-            launches.grid(sms),
-            launches.grid_alone(sms),
-            launches.rates,
-            launches.rates_alone,
-        )
-    pushes = launches.beside_compute(beside, sizes, _noting(hearing, "rates", rate))
-    sums = launches.alone(tried, sizes, _noting(hearing, "alone", rate_alone))
-    missed = launches.short(pushes.found[pushes.chosen])
-    told = "; ".join(missed) or f"gathers and slots reach {launches.OF_COPY:.0%} of a copy"
-    picked = {"chosen": str(pushes.chosen), "chosen_alone": str(sums.chosen)}
-    found = f"{pushes.chosen} of {len(pushes.found)} launches, alone {sums.chosen} of {len(sums.found)}: {told}"
-    return Answer(OK, found, picked | _judged(hearing, not missed))
-
-
-def _noting(hearing: Hearing, name: str, rate: Any) -> Any:
-    """Rates that are noted as they come."""
-    found: list[dict[str, Any]] = []
-
-    def noted(size: int, launch: Any) -> Any:
-        known = rate(size, launch)
-        found.append({"launch": str(launch), "bytes": size, "bytes_per_second": dict(known)})
-        hearing.note(**{name: found})
-        return known
-
-    return noted
-
-
 def _judged(hearing: Hearing, reached: bool) -> dict[str, bool]:
     """Whether a bound is. Those are a GPU's: a CPU that stands in has none."""
     return {} if hearing.stands_in else {"reached": reached}

@@ -46,7 +46,6 @@ _KINDS = {
     "timeline": OutputKind("a timeline", (".npz",), r"PK\x03\x04.{26}header\.npy"),
     "schedule": OutputKind("a schedule", (".jsonl", ".json"), r'\s*\{\s*"format": "odcsim schedule"'),
     "profile": OutputKind("a profile", (".json",), r'\s*\{\s*"format": "odcsim profile"'),
-    "launches": OutputKind("JSON", (".json",), r'\{\n "schema": 1,\n "hardware": .*\n "date": '),
     "events": OutputKind(
         "trace events", (".json", ".gz"), r'\{"traceEvents":\[\{"ph":"M","name":"process_name","pid":0,'
     ),

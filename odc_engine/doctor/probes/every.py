@@ -179,15 +179,6 @@ THIRD = (
         rung=3,
         stands_in=False,
     ),
-    Probe(
-        "tune",
-        "which launch parameters bring kernels nearest to a copy's speed",
-        65,
-        f"{MEASURED}:tuning",
-        KERNELS,
-        rung=3,
-        measures=True,
-    ),
 )
 FOURTH = (
     Probe(
