@@ -3,7 +3,7 @@ profiles for the catalogue.
 
     python docs/studies/gpu_record.py DIR... [-o docs/validation-gpu.md] [--profiles odcsim/catalog/profiles]
 
-Of several folders the later ones count. Predictions are made here, from the profile that came along.
+Of several folders the later ones count.
 """
 
 import argparse
@@ -12,31 +12,24 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ours
 from ladder import Entry, reached, unpacked
 from page_table import table
 
 from odc_engine.doctor.probes.every import PROBES
-from odc_engine.measuring import rivals
-from odc_engine.measuring.probes import CONTEST, MEASURED, OVERHEAD, SMALL, WHOLE, contestants
-from odcsim import profile, schedule, timeline
+from odc_engine.measuring.probes import MEASURED, WHOLE
+from odcsim import profile
 from odcsim.errors import InputError
-from odcsim.executors.simulation import Simulation, simulate
 from odcsim.fitting import fit, measurements
 from odcsim.profile import Profile
-from odcsim.results.metrics import usage
-from odcsim.timeline import Timeline
 
 PAGE, GPU_PAGE = ours.ROOT / "docs/validation-gpu.md", ours.ROOT / "docs/gpu.md"
 BEGIN, END = "<!-- record -->", "<!-- end of record -->"
 MARKS = {True: "reached", False: "**not reached**", None: "cannot be asked there"}
 RATES = "bytes_per_second_of_"
-Compared = dict[str, tuple[Timeline, list[Timeline]]]  # predicted, and measured in each run
 
 
 def home(folders: Sequence[Path], into: Path) -> dict[str, Entry]:
@@ -125,49 +118,6 @@ def _fitted(entry: Entry, _: Path) -> list[str]:
     return [fenced("\n".join(entry["data"]["lines"]))] if "lines" in entry["data"] else []
 
 
-def contested(entry: Entry, files: Path) -> Compared:
-    """Runs that came home, with their predictions where there is a profile to predict by."""
-    contest = SMALL if entry["device"] == "cpu" else CONTEST
-    lengths = "even" if entry["name"] == "even" else "longalign"
-    found: Compared = {}
-    for rival in contestants(entry["name"], entry["device"]):
-        path, known = files / f"{lengths}-{rival.stem}.jsonl", files / rival.known
-        lines = [timeline.read(run) for run in sorted(files.glob(f"{path.stem}-*.npz"))]
-        if lines and known.exists():
-            file = schedule.read(path)
-            cost = rivals.cost_of(replace(contest, devices=file.header.devices), profile.read(known))
-            found[rival.name] = simulate(file, Simulation(cost.by(**rival.choices))), lines
-    return found
-
-
-def _compared(entry: Entry, files: Path) -> list[str]:
-    every = contested(entry, files)
-    return [compared(every)] if every else ["No profile came along to predict by."]
-
-
-def compared(every: Compared) -> str:
-    """Side by side: seconds, idle, and how many times as fast on-demand is as each rival."""
-    rows, spans = [], {}
-    for name, (guessed, lines) in every.items():
-        took, guess = rivals.seconds(lines), float(rivals.seconds([guessed])[0])
-        truth = float(np.median(took))
-        spans[name] = guess, truth
-        idle = float(np.median([usage(line).idle() for line in lines]))
-        numbers = f"{guess:.3f}", f"{truth:.3f}", f"{guess / truth - 1:+.1%}", f"{took.min():.3f} to {took.max():.3f}"
-        rows.append([name, *numbers, f"{usage(guessed).idle():.1%}", f"{idle:.1%}"])
-    head = ("", "predicted s", "measured s", "error", "runs", "idle predicted", "idle measured")
-    ratios = []
-    for ours_ in [name for name in spans if name.startswith("on-demand")]:
-        for name in [name for name in spans if not name.startswith("on-demand")]:
-            guess, truth = (spans[name][i] / spans[ours_][i] for i in range(2))
-            ratios.append(f"On-demand is {truth:.3f} times as fast as {name}, {guess:.3f} predicted.")
-    return "\n\n".join([table(head, rows), *ratios])
-
-
-def _even(entry: Entry, files: Path) -> list[str]:
-    return [*_compared(entry, files), f"Bound of what on-demand takes beyond collectives: {OVERHEAD:+.0%}."]
-
-
 FIGURES = {
     "kernels": _kernels,
     "beside": _beside,
@@ -175,9 +125,6 @@ FIGURES = {
     "whole": _fitted,
     "profile-processes": _fitted,
     "profile-nccl": _fitted,
-    "longalign": _compared,
-    "against-nccl": _compared,
-    "even": _even,
 }
 
 

@@ -10,23 +10,27 @@ from odc_engine.doctor.probes.base import CPU
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
 from odc_engine.measuring import calibration, profile
-from odc_engine.measuring.rivals import SEED, Contest, cost_of
 from odc_engine.runs import run
 from odcsim import catalog, timeline
+from odcsim.cluster import Cluster
+from odcsim.cost import Cost
 from odcsim.fitting import recorded
 from odcsim.fitting.measurements import Measurements
+from odcsim.model import Model
+from odcsim.recipe import Recipe
 
+SEED = 20260
 EVERY = 2  # so-manieth packing
 LOCAL = ("overhead", "optimizer", "publish")  # constants of one device
 
 
-def measured(contest: Contest, device: str, folder: Path) -> Measurements:
-    model = catalog.model(contest.model)
-    file = calibration.mixed(model, 1, contest.longest, SEED, EVERY)
-    cost = cost_of(replace(contest, devices=1), replace(profile.STAND_IN, model=model.name))
+def measured(model: Model, longest: int, dtype: str, device: str, folder: Path) -> Measurements:
+    """`longest`: tokens of the fullest microbatch."""
+    file = calibration.mixed(model, 1, longest, SEED, EVERY)
+    seconds = replace(profile.STAND_IN, model=model.name)
     job = Job(
         schedules=file.schedules,
-        cost=cost.by(dtype=contest.dtype),
+        cost=Cost(model, seconds, Cluster(1, 1, 1.0, 1.0, 1), Recipe(dtype=dtype)),
         backend=threads.CPU if device == CPU else PLAIN,
         emulate=False,
         timeout=600.0,
@@ -35,7 +39,7 @@ def measured(contest: Contest, device: str, folder: Path) -> Measurements:
     path = folder / "whole.npz"
     if run.run(file, job, str(path), quiet=True):
         raise EngineError("the run failed, see above")
-    rows = recorded.rows(timeline.read(path), file.schedules, model, contest.dtype)
+    rows = recorded.rows(timeline.read(path), file.schedules, model, dtype)
     return Measurements(
         model.name,
         _name(job),
@@ -44,7 +48,7 @@ def measured(contest: Contest, device: str, folder: Path) -> Measurements:
         hardware=run.hardware(job),
         versions=profile.versions(),
         date=datetime.date.today().isoformat(),
-        dtype=contest.dtype,
+        dtype=dtype,
         transport="none: one device",
     )
 

@@ -1,39 +1,19 @@
-"""What came home of a ladder, as a page, as docs/gpu.md's record and as a profile. Probes' answers are made up,
-timelines are simulated."""
+"""What came home of a ladder, as a page, as docs/gpu.md's record and as a profile. Probes' answers are made up."""
 
 import json
-import re
-from dataclasses import replace
 
 import gpu_record as record
 import pytest
 from gpu_record import BEGIN, END
 from ladder import pack
 
-from odc_engine.backends import threads
 from odc_engine.doctor.probes.base import ABSENT, FAILED, OK
 from odc_engine.doctor.probes.every import PROBES
-from odc_engine.measuring import rivals
-from odc_engine.measuring.probes import COLLECTIVE, CONTEST, MEASURED, ON_DEMAND, PROFILE, WHOLE
-from odc_engine.measuring.rivals import REPEATS, Rival, Runs, cost_of, planned
-from odcsim import profile, timeline
+from odc_engine.measuring.probes import MEASURED, MODEL, WHOLE
+from odcsim import profile
 from odcsim.errors import InputError
-from odcsim.executors.simulation import Simulation, simulate
 from odcsim.fitting import measurements
 from odcsim.fitting.measurements import Compute, Measurements
-from odcsim.profile import TRANSFERS, Polynomial, Profile, Timing
-
-KNOWN = Profile(
-    CONTEST.model,
-    "",
-    "calibrated",
-    "",
-    forward=Polynomial(0.0, 1e-7, 1e-12),
-    backward=Polynomial(0.0, 3e-7, 3e-12),
-    head=Polynomial(0.0, 1e-7),
-    timings=tuple(Timing(kind, 4, 1e-4) for kind in TRANSFERS),
-)
-BOTH = tuple(Rival(*of, threads.CUDA) for of in (COLLECTIVE, ON_DEMAND))
 
 
 def entry(name, status=OK, device="cuda", again=None, **data):
@@ -44,22 +24,10 @@ def entry(name, status=OK, device="cuda", again=None, **data):
     return told | {"device": device} | ({"again": again} if again else {})
 
 
-def stretched(line, factor):
-    return replace(line, blocks=tuple(replace(b, asked=factor * b.asked, had=factor * b.had) for b in line.blocks))
-
-
 @pytest.fixture
 def files(tmp_path):
-    """What `longalign` leaves, with on-demand as predicted and the rival a tenth slower."""
-    profile.write(KNOWN, tmp_path / PROFILE)
-    cost = cost_of(CONTEST, KNOWN)
-    runs = Runs(tmp_path, "longalign", planned(CONTEST, cost, "longalign", BOTH))
-    for rival, file in runs.files.items():
-        record.schedule.write(file, runs.schedule(rival))
-        line = simulate(file, Simulation(cost, rival.sync))
-        slower = stretched(line, 1.1) if rival.sync == "collective" else line
-        for number in range(REPEATS):
-            timeline.write(slower, runs.path(rival, number))
+    """What probes leave."""
+    (tmp_path / "profile.json").write_text("{}")
     return tmp_path
 
 
@@ -74,23 +42,6 @@ def home(folder, files, *entries):
     return folder
 
 
-def test_prediction_and_measurement_stand_side_by_side(files):
-    every = record.contested(entry("longalign"), files)
-    assert list(every) == ["collective + lb-micro, threads cuda", "on-demand + lb-mini, threads cuda"]
-    assert {len(lines) for _, lines in every.values()} == {REPEATS}
-    text = record.compared(every)
-    assert "| on-demand + lb-mini, threads cuda |" in text
-    assert "+0.0%" in text
-    assert "-9.1%" in text  # of a rival that is a tenth slower than predicted
-    [(guess, truth)] = re.findall(r"On-demand is (\S+) times as fast as collective .*, (\S+) predicted", text)
-    assert float(guess) == pytest.approx(1.1 * float(truth), rel=1e-3)
-
-
-def test_a_run_of_processes_is_not_told_with_those_of_threads(files):
-    assert record.contested(entry("against-nccl"), files) == {}
-    assert record.contested(entry("even"), files) == {}
-
-
 def test_a_page_has_every_probe_and_what_failed_with_its_last_words(files):
     answers = {
         "versions": entry("versions", smi="NVIDIA H200, 580"),
@@ -99,18 +50,18 @@ def test_a_page_has_every_probe_and_what_failed_with_its_last_words(files):
             "times", FAILED, said="Traceback\nKeyError: 7", again={"status": OK, "found": "fine when waited for"}
         ),
         "beside": entry("beside", ABSENT),
-        "longalign": entry("longalign"),
+        "whole": entry("whole", lines=["seconds of a layer"]),
     }
     page = record.page(answers, files)
     for probe in PROBES:
         told = {"kernels": "**not reached**", "times": "**not reached**", "beside": "cannot be asked there"}
-        told |= dict.fromkeys(("versions", "longalign"), "reached")
+        told |= dict.fromkeys(("versions", "whole"), "reached")
         assert f"| `{probe.name}` | {probe.asks} | {told.get(probe.name, 'not asked')} |" in page
     assert "NVIDIA H200, 580" in page
     assert "KeyError: 7" in page
     assert "Again, with every kernel waited for: ok, fine when waited for" in page
     assert "sm_mhz 345; after sm_mhz 1980" in page
-    assert "On-demand is" in page
+    assert "seconds of a layer" in page
 
 
 def test_a_probe_that_was_under_way_is_no_passed_one(files):
@@ -127,7 +78,7 @@ def test_of_several_folders_the_later_ones_count(tmp_path, files):
     into.mkdir()
     answers = record.home([one, other], into)
     assert {name: told["status"] for name, told in answers.items()} == {"times": OK, "kernels": OK}
-    assert (into / PROFILE).exists()
+    assert (into / "profile.json").exists()
 
 
 @pytest.fixture
@@ -138,13 +89,13 @@ def measured(files):
         for kind in ("forward", "backward", "head")
         for tokens in (1000, 2000, 4000, 8000, 16000)
     ]
-    found = Measurements(CONTEST.model, "h200", tuple(rows), hardware="all SMs of NVIDIA H200", dtype="bfloat16")
+    found = Measurements(MODEL, "h200", tuple(rows), hardware="all SMs of NVIDIA H200", dtype="bfloat16")
     measurements.write(found, files / (WHOLE + MEASURED))
     return files
 
 
 def test_the_command_writes_page_record_and_profile(tmp_path, measured):
-    folder = home(tmp_path / "home", measured, entry("times"), entry("longalign"))
+    folder = home(tmp_path / "home", measured, entry("times"), entry("whole"))
     page, gpu_page = tmp_path / "page.md", tmp_path / "gpu.md"
     gpu_page.write_text(f"before\n\n{BEGIN}\nstale\n{END}\n\nafter\n")
     asked = [str(folder), "-o", str(page), "--gpu-page", str(gpu_page), "--profiles", str(tmp_path)]
@@ -155,7 +106,7 @@ def test_the_command_writes_page_record_and_profile(tmp_path, measured):
     assert "stale" not in told
     assert f"| `times` | {next(p.asks for p in PROBES if p.name == 'times')} | reached, 2026-11-22 |" in told
     assert told.count("not yet") == len(PROBES) - 2
-    known = profile.read(tmp_path / f"{CONTEST.model}-h200.json")
+    known = profile.read(tmp_path / f"{MODEL}-h200.json")
     assert (known.gpu, known.fidelity) == ("h200", "calibrated")
     assert "## times" in page.read_text()
 
@@ -189,8 +140,3 @@ def test_what_multiplications_and_transfers_cost_each_other_is_told():
     way = {"gemms": 1.25, "moves": 3.0}
     text = record._beside({"data": {"copy": {"same priority": way, "higher priority": way, "hidden": 0.9}}}, None)[0]
     assert text.count("| 1.25 | 3.00 |") == 2
-
-
-def test_even_samples_have_their_bound_beside_them(files):
-    assert record._even(entry("even"), files)[-1].endswith("+2%.")
-    assert rivals.REPEATS == REPEATS

@@ -84,9 +84,6 @@ SECOND = (
         True,
     ),
     Probe("whole", "how long the whole GPU takes for a microbatch", 40, f"{MEASURED}:whole", TRITON, 2, True),
-    Probe("longalign", "uneven lengths: on-demand against collectives", 185, f"{MEASURED}:longalign", PARTS, 2, True),
-    Probe("pushes", "how much of pushes overlaps with backward", 10, f"{MEASURED}:pushes", ("a GPU",), 2, True),
-    Probe("even", "what on-demand costs where lengths are equal", 85, f"{MEASURED}:even", PARTS, 2, True),
 )
 THIRD = (
     Probe(
@@ -214,16 +211,6 @@ FOURTH = (
         "how long NCCL takes between the same GPUs",
         110,
         f"{MEASURED}:profile_of_nccl",
-        (*SEVERAL, "Triton"),
-        rung=4,
-        measures=True,
-        stands_in=False,
-    ),
-    Probe(
-        "against-nccl",
-        "uneven lengths with a GPU per rank: on-demand against NCCL",
-        160,
-        f"{MEASURED}:against_nccl",
         (*SEVERAL, "Triton"),
         rung=4,
         measures=True,
