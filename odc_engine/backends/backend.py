@@ -50,7 +50,6 @@ class Backend(ABC):
     syncs: tuple[str, ...] = SYNCS
     shardings: tuple[str, ...] = SHARDINGS
     profiled: tuple[str, ...] = ()  # syncs that `profile` measures, that of real compute first
-    least_timed: int = 0  # tokens of a microbatch below which its seconds are not its device's own
 
     @property
     def one_sided(self) -> bool:

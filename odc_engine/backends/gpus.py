@@ -44,7 +44,7 @@ def refuse_without_nccl(devices: int) -> None:
         raise InputError(f"torch {torch.__version__} has no NCCL", fix="install torch with CUDA, or use other backends")
     count = torch.cuda.device_count()
     if devices > count and not (started() and count == 1):
-        fix = f"at most {count} devices; run, verify and profile divide one GPU by --backend threads --device cuda"
+        fix = f"at most {count} devices, or --backend cuda_ipc, whose processes may share a GPU"
         raise InputError(f"{devices} devices on {count} GPUs, and NCCL refuses two on one", fix=fix)
 
 
@@ -65,7 +65,7 @@ def check_own(devices: int) -> None:
         )
     raise InputError(
         f"{devices} devices on {count} GPUs take turns, so that their times mean nothing",
-        fix=f"at most --devices {count}, or --backend threads --device cuda, which divides one GPU",
+        fix=f"at most --devices {count}, or start MPS ({mps.START}), which gives each a share",
     )
 
 

@@ -66,7 +66,7 @@ class GpuLinks:
             if one.is_slice or other.is_slice:
                 raise InputError(
                     f"devices {a} and {b} are on slices of GPUs (MIG, {one.bus} and {other.bus}), which reach no other",
-                    fix="use whole GPUs, or --backend threads --device cuda, whose devices share one slice",
+                    fix="use whole GPUs",
                 )
             raise InputError(
                 f"GPU {one.bus} of device {a} does not reach the memory of GPU {other.bus} of device {b}",

@@ -60,8 +60,6 @@ def _run(args: argparse.Namespace) -> int:
     beside = beside_catalog.line(report.profile, model, survey.backend.device)
     for line in (*report.lines(), *own.lines(report.profile, model), beside):
         print(line)
-    if survey.left_out:
-        print(survey.left_out)
     if not report.good:
         print(f"odc_engine: the fit does not explain {len(report.unexplained)} measurements", file=sys.stderr)
     print(f"{args.output}: {report.profile.origin}")

@@ -4,9 +4,8 @@ FSDP2 wants a process group per device, and the only one that torch has for thre
 (torch.testing._internal.distributed.multi_threaded_pg). It works, but it replaces torch.distributed's state for the
 whole process by one per thread, of which a device's other threads have none; the thread of device 0 does the copying of
 every collective; one that never comes is waited for without end, and one that fails ends the others by sys.exit,
-without its name. And FSDP2 makes CUDA streams of its own, which no green context would hold. So the program is
-performed here literally, with the same model code and the same arena, and tests hold the result equal to FSDP2's over
-shm.
+without its name. So the program is performed here literally, with the same model code and the same arena, and tests
+hold the result equal to FSDP2's over shm.
 
 Masters are fp32; with `dtype` bfloat16 weights are gathered, computed with and their gradients pushed in that, as under
 FSDP2's MixedPrecisionPolicy. Left out, as `run` needs none of it: frozen parameters, models other than Decoder.
@@ -48,7 +47,7 @@ class ThreadDevice(RunDevice):
         self._ahead = job.recipe.ahead
         names = {self.sync.gather_lane, self.sync.push_lane, *([NODES] if self._ahead else [])}
         lanes = {name: place.lane(name) for name in names}
-        clock = place.clock(lambda mark: memory.exchange(mark)[0])
+        clock = place.clock()
         self.parts = Equipment(
             model=model, units=units, arena=arena, lanes=lanes, place=place, clock=clock, recipe=job.recipe
         )

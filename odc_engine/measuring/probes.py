@@ -3,9 +3,9 @@ they come, and goes on with what is there already."""
 
 from dataclasses import asdict
 
-from odc_engine.backends import cuda_ipc, nccl, threads
+from odc_engine.backends import cuda_ipc, nccl
 from odc_engine.backends.backend import Backend
-from odc_engine.doctor.probes.base import CPU, FAILED, OK, Absent, Answer, Hearing
+from odc_engine.doctor.probes.base import FAILED, OK, Absent, Answer, Hearing
 from odc_engine.measuring.survey import Survey
 from odcsim import catalog, profile
 from odcsim.fitting import fit, measurements
@@ -14,15 +14,8 @@ from odcsim.recipe import Recipe
 MODEL, SMALL = "qwen2.5-0.5b", "nano"
 LONGEST, FEW = 32768, 256  # tokens of the fullest microbatch
 DTYPES = ("bfloat16", "float32")  # on a GPU, and on a CPU that stands in for it
-DEVICES, SMALL_DEVICES = 4, 2
 WHOLE = "whole.json"
 MEASURED = ".measured.json"  # what a profile was fitted to
-ROWS = {"cuda": threads.CUDA, CPU: threads.CPU}
-
-
-def profile_of_parts(hearing: Hearing) -> Answer:
-    """What this GPU takes, in four groups of its SMs."""
-    return _profiled(hearing, "profile.json", ROWS[hearing.device], hearing.size(DEVICES, SMALL_DEVICES))
 
 
 def profile_of_processes(hearing: Hearing) -> Answer:
@@ -76,12 +69,12 @@ def _profiled(hearing: Hearing, name: str, row: Backend, devices: int) -> Answer
     from odc_engine.measuring import profile as profiles
 
     survey = Survey(
-        model=catalog.model(hearing.size(MODEL, SMALL)),
+        model=catalog.model(MODEL),
         devices=(devices,),
         backend=row,
-        most=hearing.size(LONGEST, FEW),
+        most=LONGEST,
         quick=True,
-        recipe=Recipe(dtype=hearing.size(*DTYPES)),
+        recipe=Recipe(dtype=DTYPES[0]),
     )
     survey.check()
     survey.check_here()

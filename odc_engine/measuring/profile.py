@@ -191,13 +191,12 @@ def measure(survey: Survey, leg: Leg) -> Measurements:
             raise EngineError(f"a run on {devices} devices failed, see above; {fix}")
         waits = job.cost if leg.emulate else None
         rows = recorded.rows(timeline.read(path), leg.file.schedules, leg.model, leg.recipe.dtype, waits)
-    timed = tuple(row for row in rows.compute if row.tokens >= survey.backend.least_timed)
     if not leg.recipe.recomputes:
-        return replace(_empty(survey), compute=tuple(row for row in timed if row.kind.endswith(KEPT)))
+        return replace(_empty(survey), compute=tuple(row for row in rows.compute if row.kind.endswith(KEPT)))
     # Meetings and the rest are those of real runs where there are any, and of units of the model's own size.
     usual = leg.model == survey.model and (devices == survey.devices[0]) != leg.emulate
     constants = rows.constants if usual else ()
-    return replace(_empty(survey), compute=timed, transfers=rows.transfers, constants=constants)
+    return replace(_empty(survey), compute=rows.compute, transfers=rows.transfers, constants=constants)
 
 
 def _job(survey: Survey, leg: Leg) -> Job:

@@ -18,7 +18,6 @@ MOST = 256  # devices: more are a slip of the finger, and would bring the machin
 MOST_TOKENS = 1 << 18  # of a microbatch: attention over more takes hours, and what it keeps a machine's memory
 KEPT = 4096  # tokens on a GPU whose activations fit beside everything else
 LEAST = max(calibration.SPLITS) * calibration.LEAST * 2  # tokens of the fullest microbatch: less leaves little to vary
-VARIED = 4  # the fullest microbatch over the smallest that counts
 COPIES = 4  # of the full tensor: shards, sums, what is gathered and what is pushed, about
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)  # bytes of the full tensor
 
@@ -41,13 +40,13 @@ class Survey:
         if (place := started()) is not None:
             raise InputError("profile starts its devices itself", fix=f"start it without {place.by}")
         if not self.backend.profiled:
-            raise InputError(f"backend '{self.backend.name}'", fix=f"one of {', '.join(backends.profiled())}")
+            name = backends.label(self.backend)
+            raise InputError(f"backend '{name}'", fix=f"one of {', '.join(backends.profiled())}")
         check_devices(self.devices, fix="--devices 2 or more")
         if len(set(self.devices)) < len(self.devices):
             raise InputError("a number of devices is named twice", fix="name it once")
-        least = max(LEAST, VARIED * self.backend.least_timed)
-        if self.most < least:
-            raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {least}")
+        if self.most < LEAST:
+            raise InputError(f"--max-tokens {self.most} leaves too little to vary", fix=f"at least {LEAST}")
         if self.most > MOST_TOKENS:
             raise InputError(f"--max-tokens {self.most:,} takes hours", fix=f"at most {MOST_TOKENS:,}")
         check_model(self.model)
@@ -66,14 +65,6 @@ class Survey:
     def use(self) -> Use:
         """Of the most devices: fewer of them have as much of a GPU each, so that they are the same devices."""
         return Use(max(self.devices), part=self.backend.part(max(self.devices)))
-
-    @property
-    def left_out(self) -> str:
-        """What is run and not fitted, in a line; "" where all is."""
-        if not (least := self.backend.least_timed):
-            return ""
-        words = f"microbatches of fewer than {least:,} tokens are left out: the devices are threads of one process"
-        return f"{words}, which give their kernels one at a time"
 
     @property
     def told(self) -> str:

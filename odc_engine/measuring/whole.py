@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from odc_engine.backends import threads
-from odc_engine.backends.threads.plain import PLAIN
 from odc_engine.doctor.probes.base import CPU
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
@@ -31,7 +30,7 @@ def measured(model: Model, longest: int, dtype: str, device: str, folder: Path) 
     job = Job(
         schedules=file.schedules,
         cost=Cost(model, seconds, Cluster(1, 1, 1.0, 1.0, 1), Recipe(dtype=dtype)),
-        backend=threads.CPU if device == CPU else PLAIN,
+        backend=threads.CPU if device == CPU else threads.CUDA,
         emulate=False,
         timeout=600.0,
         seed=SEED,

@@ -1,1 +1,1 @@
-"""Where a rank's work runs: a CPU's threads, or streams on a GPU or on a group of its SMs."""
+"""Where a rank's work runs: a CPU's threads, or streams on a GPU."""

@@ -2,7 +2,6 @@
 `odc_engine.places.streams` has the one for GPUs, where calls are only queued."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,11 +10,6 @@ import torch
 from odc_engine.decoder import marks
 from odc_engine.places.lanes import DONE, Handle, Lane, ThreadLane
 from odc_engine.record import Clock
-
-
-def own(value: Any) -> Any:
-    """Return the value itself, for a rank that shares its clock with none."""
-    return value
 
 
 class Place(ABC):
@@ -40,8 +34,8 @@ class Place(ABC):
         """Return a lane for transfers beside compute."""
 
     @abstractmethod
-    def clock(self, share: Callable[[Any], Any] = own) -> Clock:
-        """Return the clock of this rank's times. `share` gives every rank what rank 0 passes."""
+    def clock(self) -> Clock:
+        """Return the clock of this rank's times."""
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
@@ -62,7 +56,7 @@ class Processor(Place):
     def lane(self, name: str) -> Lane:
         return ThreadLane(name)
 
-    def clock(self, share: Callable[[Any], Any] = own) -> Clock:  # noqa: ARG002 - processors have one clock
+    def clock(self) -> Clock:
         return Clock()
 
     def wait(self, seconds: float) -> None:

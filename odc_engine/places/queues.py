@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 # Streams share queues into a GPU, 8 as it is delivered, and two of one queue wait for each other without a reason:
 # compute for a meeting, say. Not without end: what waits for other work is given after it, or that is another
-# process's. There are 32 at most, so where more than 10 devices divide a GPU some of their streams share one.
+# process's. There are 32 at most.
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
 

@@ -14,7 +14,7 @@ import torch
 from odc_engine.places.events import EventPool, StreamMark
 from odc_engine.places.lanes import Handle, Lane
 from odc_engine.places.milestones import Milestones
-from odc_engine.places.place import HOST, Place, own
+from odc_engine.places.place import HOST, Place
 from odc_engine.record import Clock
 from odcsim.program import NODES
 from odcsim.timeline import Floats
@@ -85,8 +85,9 @@ class StreamClock(Clock):
     """A tick is a mark on the present stream: when it is reached, not when it is made. Marks are read against the
     machine's clock, so that devices can be compared."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, finish: Callable[[], None]) -> None:
+        """`finish`: returns when all that the device was given is done."""
+        self._device, self._finish = device, finish
         self._marks: list[Any] = []
         self._made: list[Any] = []  # of which each minibatch takes the first again, when the last one's are read
         self._taken = 0
@@ -113,9 +114,6 @@ class StreamClock(Clock):
         found[known] = np.array(at)[ticks[known].astype(np.int64)]
         return found
 
-    def _finish(self) -> None:
-        _cuda.synchronize(self._device)
-
     def _mark(self) -> Any:
         if self._taken == len(self._made):
             self._made.append(_cuda.Event(enable_timing=True))
@@ -123,30 +121,6 @@ class StreamClock(Clock):
         self._taken += 1
         event.record(present(self._device))
         return event
-
-
-class SharedClock(StreamClock):
-    """Times of ranks that share a GPU, relative to one event of rank 0 per minibatch.
-
-    The GPU's one clock stamps the events of all streams, to about half a microsecond. CUDA gives the time between two
-    in 32-bit milliseconds, which is 4 microseconds exact after a minute: so each minibatch has a first event of its
-    own.
-    """
-
-    def __init__(self, device: torch.device, finish: Callable[[], None], share: Callable[[Any], Any]) -> None:
-        super().__init__(device)
-        self._wait, self._share = finish, share
-
-    def start(self) -> float:
-        self._taken = 0
-        first = self._share(self._mark())
-        self._marks = [self._mark()]
-        self._finish()
-        self._began = first.elapsed_time(self._marks[0]) / 1000
-        return self._began
-
-    def _finish(self) -> None:
-        self._wait()  # for this device's streams: others' may still be at work
 
 
 class WholeGpu(Place):
@@ -165,8 +139,8 @@ class WholeGpu(Place):
         """Transfers come with their streams, but for those between nodes, of which FSDP2 does not know."""
         return StreamLane(self.device, _cuda.Stream(self.device) if name == NODES else None)
 
-    def clock(self, share: Callable[[Any], Any] = own) -> Clock:  # noqa: ARG002 - marks are read by each by itself
-        return StreamClock(self.device)
+    def clock(self) -> Clock:
+        return StreamClock(self.device, self.finish)
 
     def wait(self, seconds: float) -> None:
         with _cuda.device(self.device):
@@ -183,10 +157,10 @@ def place_of(device: torch.device) -> Place:
 
 
 class StreamPlace(Place):
-    """A group of a GPU's SMs: a stream to compute on, and one for each lane. `keep` must outlive the streams."""
+    """A GPU of a thread's own: a stream to compute on, and one for each lane."""
 
-    def __init__(self, device: torch.device, streams: Sequence[Any], keep: Any = None) -> None:
-        self.device, self.streams, self._keep = device, tuple(streams), keep
+    def __init__(self, device: torch.device, streams: Sequence[Any]) -> None:
+        self.device, self.streams = device, tuple(streams)
         self._lanes: dict[str, StreamLane] = {}
         self._milestones, self._events = Milestones(), _events(device)
 
@@ -200,7 +174,6 @@ class StreamPlace(Place):
         return StreamHandle(mark, self.device)
 
     def finish(self) -> None:
-        # Not torch.cuda.synchronize: that waits for other devices' streams too, and so would undo their difference.
         self._milestones.follow(self.streams)
 
     def lane(self, name: str) -> Lane:
@@ -215,8 +188,8 @@ class StreamPlace(Place):
             raise ValueError(f"a lane for {name} where {number} streams compute and do {lanes}")
         return self.streams[number]
 
-    def clock(self, share: Callable[[Any], Any] = own) -> Clock:
-        return SharedClock(self.device, self.finish, share)
+    def clock(self) -> Clock:
+        return StreamClock(self.device, self.finish)
 
     def wait(self, seconds: float) -> None:
         pause(seconds)

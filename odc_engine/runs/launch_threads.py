@@ -73,7 +73,7 @@ def _leave(threads: list[threading.Thread]) -> None:
 def _device(work: Work, memory: ThreadMemory, args: tuple[Any, ...]) -> int:
     torch.set_num_threads(1)  # devices share the machine's cores; more threads would fight over them
     try:
-        # Backward on the thread that asks for it: a GPU has one thread for all graphs, in which devices would queue.
+        # Backward on the thread that asks for it, on a GPU as well.
         with memory.place.working(), torch.autograd.set_multithreading_enabled(False):
             work(memory, *args)
     except BaseException as error:

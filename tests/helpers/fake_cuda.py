@@ -99,5 +99,5 @@ class FakeCuda:
             host.stream = before
 
 
-def places(devices: int) -> list[StreamPlace]:
-    return [StreamPlace(torch.device("cpu"), [Stream() for _ in range(3)]) for _ in range(devices)]
+def place() -> StreamPlace:
+    return StreamPlace(torch.device("cpu"), [Stream() for _ in range(3)])

@@ -1,8 +1,8 @@
 /* NVIDIA's driver without a GPU: libcuda.so.1 as cuda-bindings finds it, and as much of libnvidia-ml.so.1.
 
-   It is as strict as the driver's documentation and does what a processor can do of it: copies are copied, groups of
-   SMs are split. What it was given goes into FAKE_CUDA_LOG, a line of JSON for each call. What the machine is like is
-   told by the environment:
+   It is as strict as the driver's documentation and does what a processor can do of it: copies are copied. What it
+   was given goes into FAKE_CUDA_LOG, a line of JSON for each call. What the machine is like is told by the
+   environment:
 
    FAKE_CUDA_DRIVER   the CUDA version that it serves, 13000
    FAKE_CUDA_DEVICES  how many GPUs the machine has, 1
@@ -19,13 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OK = 0, INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_DEVICE = 101, NOT_FOUND = 500, PIECE = 8, BUS = 0x1b };
+enum { OK = 0, INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_DEVICE = 101, NOT_FOUND = 500, BUS = 0x1b };
 typedef int Result;
 typedef unsigned long long Pointer;
 typedef struct { int type, id; } Location;
 typedef struct { int order; Location source, target; unsigned flags; } Attributes;
-typedef struct { int type; int first; char between[88]; unsigned sms; char rest[44]; } Resource; /* 144 bytes */
-typedef struct { int first, sms; } Group;
 
 static const char *told(const char *name, const char *otherwise) {
     const char *text = getenv(name);
@@ -170,58 +168,6 @@ Result cuMemcpyBatchAsync(Pointer *targets, Pointer *sources, size_t *sizes, siz
     return OK;
 }
 
-Result cuDeviceGetDevResource(int device, Resource *found, int type) {
-    if (physical(device) < 0) return INVALID_DEVICE;
-    if (type != 1) return INVALID_VALUE;
-    memset(found, 0, sizeof *found);
-    found->type = type;
-    found->sms = number("FAKE_CUDA_SMS", 132);
-    return OK;
-}
-Result cuDevSmResourceSplitByCount(Resource *groups, unsigned *count, const Resource *of, Resource *left,
-                                   unsigned flags, unsigned least) {
-    REFUSABLE;
-    unsigned each = (least + PIECE - 1) / PIECE * PIECE, fit = each ? of->sms / each : 0;
-    if (flags || !each) return INVALID_VALUE;
-    if (!groups) { *count = fit; return OK; }
-    if (*count > fit) *count = fit;
-    for (unsigned i = 0; i < *count; i++) {
-        memset(groups + i, 0, sizeof *groups);
-        groups[i].type = of->type, groups[i].sms = each, groups[i].first = of->first + (int)(i * each);
-    }
-    if (left) {
-        *left = *of;
-        left->sms -= *count * each, left->first += (int)(*count * each);
-    }
-    return OK;
-}
-Result cuDevResourceGenerateDesc(Group **made, const Resource *of, unsigned count) {
-    if (count != 1 || of->type != 1) return INVALID_VALUE;
-    *made = malloc(sizeof **made);
-    (*made)->first = of->first, (*made)->sms = (int)of->sms;
-    return OK;
-}
-Result cuGreenCtxCreate(Group **made, Group *of, int device, unsigned flags) {
-    enum { DEFAULT_STREAM = 1 };
-    REFUSABLE;
-    if (physical(device) < 0 || flags != DEFAULT_STREAM) return INVALID_VALUE;
-    *made = of;
-    FILE *log = opened();
-    fprintf(log, "{\"call\": \"%s\", \"device\": %d, \"first\": %d, \"sms\": %d}\n", __func__, device, of->first, of->sms);
-    fclose(log);
-    return OK;
-}
-Result cuGreenCtxStreamCreate(void **made, Group *context, unsigned flags, int priority) {
-    static uintptr_t next = 0x1000;
-    enum { NON_BLOCKING = 1 };
-    if (flags != NON_BLOCKING) return INVALID_VALUE;
-    *made = (void *)(next += 16);
-    FILE *log = opened();
-    fprintf(log, "{\"call\": \"%s\", \"first\": %d, \"priority\": %d}\n", __func__, context->first, priority);
-    fclose(log);
-    return OK;
-}
-
 /* NVML sees every GPU of the machine, whatever the process does. */
 Result nvmlInit_v2(void) { return refused("nvmlInit_v2"); }
 Result nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **device) {
@@ -249,8 +195,6 @@ static const Entry TABLE[] = {
     ENTRY(cuDeviceGetUuid, 0), ENTRY(cuDeviceGetAttribute, 0), ENTRY(cuDeviceCanAccessPeer, 0),
     ENTRY(cuDeviceGetP2PAttribute, 8000),
     ENTRY(cuMemcpyBatchAsync, 13000), /* the second of that name: the first, of 12.8, takes one argument more */
-    ENTRY(cuDeviceGetDevResource, 12040), ENTRY(cuDevSmResourceSplitByCount, 12040),
-    ENTRY(cuDevResourceGenerateDesc, 12040), ENTRY(cuGreenCtxCreate, 12040), ENTRY(cuGreenCtxStreamCreate, 12050),
     {"cuGetProcAddress", (void *)cuGetProcAddress_v2, 0},
 };
 Result cuGetProcAddress_v2(const char *name, void **call, int version, uint64_t flags, int *status) {

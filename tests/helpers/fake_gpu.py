@@ -1,7 +1,6 @@
 """A GPU for Triton that is not here: kernels are compiled for it as they are called, with tensors of a CPU, and what
 would be launched is kept."""
 
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -9,8 +8,6 @@ from typing import Any
 
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-
-from odc_engine.kernels import calls
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,13 +22,13 @@ class Launched:
 
 
 class FakeDriver:
-    """What Triton asks of a driver. `loading` is called while a GPU would load a kernel, as other threads run."""
+    """What Triton asks of a driver."""
 
-    def __init__(self, kernels: tuple[Any, ...], loading: Callable[[], object], capability: int) -> None:
+    def __init__(self, kernels: tuple[Any, ...], capability: int) -> None:
         self._kernels = kernels
         self.launches: list[Launched] = []  # in turn
         self.loaded: list[str] = []  # a kernel's name for each time that one was compiled
-        self._loading, self._capability = loading, capability
+        self._capability = capability
         self.utils = SimpleNamespace(load_binary=self._load, get_device_properties=lambda _: {"max_shared_mem": 232448})
 
     @property
@@ -54,14 +51,11 @@ class FakeDriver:
 
     def _load(self, name, binary, _shared, _device):
         assert binary[:4] == b"\x7fELF"
-        self._loading()
         self.loaded.append(name)
         return 1, len(self.loaded), 0, 0, 1024
 
     def launcher_cls(self, source, metadata):
-        def launch(x, y, z, _stream, function, _packed, _metadata, _enter, _leave, *arguments):
-            if function is None:
-                raise TypeError("the kernel is not loaded yet")  # the real one takes an integer
+        def launch(x, y, z, _stream, _function, _packed, _metadata, _enter, _leave, *arguments):
             assert x > 0
             assert y == z == 1
             named = dict(zip(source.fn.arg_names, arguments, strict=True))
@@ -71,17 +65,15 @@ class FakeDriver:
 
 
 @contextmanager
-def fake_gpu(*kernels, loading: Callable[[], object] = lambda: None, capability: int = 90):
+def fake_gpu(*kernels, capability: int = 90):
     """These kernels are compiled and not run meanwhile."""
-    before, entered = driver._active, FakeDriver(kernels, loading, capability)
+    before, entered = driver._active, FakeDriver(kernels, capability)
     driver.set_active(entered)
     try:
         for kernel in kernels:
             kernel.device_caches.clear()
-        calls._known.clear()
         yield entered
     finally:
         driver._active = before
         for kernel in kernels:
             kernel.device_caches.clear()
-        calls._known.clear()

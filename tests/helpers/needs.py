@@ -10,7 +10,6 @@ NEEDS = {
     ],
     "triton": ["odc_engine/kernels"],
     "nvshmem": ["odc_engine/backends/test_nvshmem.py", "odc_engine/backends/test_nvshmem_calls.py"],
-    "cuda": ["odc_engine/places/test_green.py"],
     "pyarrow": ["odcsim/reading/test_files.py"],
     "tokenizers": ["odcsim/reading/test_tokenizing*.py"],
     "transformers": [

@@ -1,10 +1,12 @@
-"""Threads of one process, on the machine's CPU or each on SMs of its GPU."""
+"""Threads of one process on the machine's CPU, or one on streams of its GPU."""
 
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from odc_engine.backends import backend
 from odc_engine.backends.backend import BOTH, Use
+from odc_engine.places.queues import queues
 from odc_engine.started import started
 from odcsim.errors import InputError
 
@@ -24,39 +26,30 @@ class _ThreadsHere(backend.Threads):
 
 class _OnGpu(_ThreadsHere):
     def needs(self, use: Use) -> None:
+        from odc_engine.backends import gpus
+
         super().needs(use)
-        if use.recipe.ahead:
-            fix = "use --backend cuda_ipc, or --sharding hybrid"
-            raise InputError("devices that share a GPU have no stream between nodes", fix=fix)
-        self.check_timed(use.devices)
+        if use.devices > 1:
+            fix = "use one device, or --backend cuda_ipc, with a process for each"
+            raise InputError(f"{use.devices} threads on streams of one GPU take its SMs from each other", fix=fix)
+        os.environ.update(queues(os.environ))  # what follows is this process's first call of CUDA
+        gpus.refuse_without_gpus(self.name)
 
-    def check_timed(self, devices: int) -> None:  # noqa: ARG002
-        from odc_engine.places import green
-
-        green.refuse_without()
-
-    def places(self, use: Use) -> Sequence["Place"]:
+    def places(self, use: Use) -> Sequence["Place"]:  # noqa: ARG002
+        """With streams to compute, gather and push. Lower goes first: a transfer's few programs start before the next
+        matrix product's many, as on FSDP2's streams for transfers."""
         import torch
 
-        from odc_engine.places import green, products
         from odc_engine.places.streams import StreamPlace
 
-        parts = green.partitions(use.devices, self._sms(use))
-        products.plan_for(parts[0].sms, green.every())
-        return [StreamPlace(torch.device("cuda", 0), part.streams, part) for part in parts]
+        stream: Any = torch.cuda.Stream  # torch has no types for it
+        gpu = torch.device("cuda", 0)
+        return [StreamPlace(gpu, [stream(gpu, priority=priority) for priority in (0, -1, -1)])]
 
-    def part(self, devices: int) -> str:
-        from odc_engine.places import green
+    def hardware(self, use: Use) -> str:  # noqa: ARG002
+        import torch
 
-        return str(green.share(devices))
-
-    def hardware(self, use: Use) -> str:
-        from odc_engine.places import green
-
-        return green.told(self._sms(use))
-
-    def _sms(self, use: Use) -> int:
-        return int(use.part or self.part(use.devices))
+        return torch.cuda.get_device_name()
 
 
 def refuse_started() -> None:
@@ -69,7 +62,4 @@ def refuse_started() -> None:
 
 
 CPU = _ThreadsHere(name="threads", says="one process, a thread per device, every sync", profiled=BOTH)
-# Small microbatches take as long as Python takes to give their kernels, one device after the other.
-CUDA = _OnGpu(
-    name="threads", device="cuda", help="threads make devices of one GPU's SMs", profiled=BOTH, least_timed=2000
-)
+CUDA = _OnGpu(name="threads", device="cuda", help="threads: one device, on streams of a GPU")

@@ -27,7 +27,7 @@ class Team:
     def __init__(self, size: int, timeout: float = LIMIT) -> None:
         self.size, self.timeout = size, timeout
         self.arenas: list[Tensor] = [torch.empty(0, dtype=torch.uint8, device="cpu")] * size
-        self._boards: list[tuple[list[Any], list[Any]]] = [([None] * size, [None] * size) for _ in range(ROOMS)]
+        self._boards: tuple[list[Any], list[Any]] = ([None] * size, [None] * size)
         self._came = [[0] * size for _ in range(ROOMS)]
         self._changed = threading.Condition()
         self._taken = 0
@@ -57,7 +57,8 @@ class Team:
         if missing:
             self.fail(missing, did_not_come(self.timeout))
             self.check()
-        self._boards[room][count % 2][rank] = None  # all have read what lay there, which may be large
+        if room == MAIN:
+            self._boards[count % 2][rank] = None  # all have read what lay there, which may be large
 
     def take(self) -> int:
         with self._changed:
@@ -67,12 +68,12 @@ class Team:
     def refill(self) -> None:
         self._taken = 0
 
-    def swap(self, rank: int, room: int, value: Any) -> list[Any]:
-        """Meet, and see what everybody has brought. There are two boards, since who is quick writes on the next one
-        while others still read; before the one after that, all have come to a further meeting."""
-        board = self._boards[room][self._came[room][rank] % 2]
+    def swap(self, rank: int, value: Any) -> list[Any]:
+        """Meet in MAIN, and see what everybody has brought. There are two boards, since who is quick writes on the next
+        one while others still read; before the one after that, all have come to a further meeting."""
+        board = self._boards[self._came[MAIN][rank] % 2]
         board[rank] = value
-        self.meet(rank, room)
+        self.meet(rank, MAIN)
         return list(board)
 
     def try_lock(self, rank: int, held: Range) -> bool:
@@ -134,14 +135,10 @@ class ThreadMemory(Lockable):
         self.team.unlock((device, start))
 
     def meet(self, room: int) -> None:
-        """In MAIN this thread waits, for its device first. Elsewhere it only sees to it that its device will."""
+        """In MAIN for this device first. Elsewhere transfers meet, and who has streams has nobody to meet there."""
         if room == MAIN:
             self.place.finish()
-            self.team.meet(self.rank, room)
-            return
-        # A mark can be waited for once it is there, so threads meet to give marks; devices meet when they reach them.
-        for came in self.team.swap(self.rank, room, self.place.mark()):
-            came.check()
+        self.team.meet(self.rank, room)
 
     def take(self) -> int:
         self.place.finish()  # a device takes when it is free, however far its thread has run ahead
@@ -154,7 +151,7 @@ class ThreadMemory(Lockable):
     def exchange(self, value: Any) -> list[Any]:
         """What every device has brought, in the order of devices: the things themselves, not copies."""
         self.place.finish()
-        return self.team.swap(self.rank, MAIN, value)
+        return self.team.swap(self.rank, value)
 
     def fail(self, error: BaseException) -> None:
         """Say that this device ends, and why."""

@@ -10,36 +10,22 @@ from odc_engine.doctor.probes.base import Probe
 HERE, MEASURED = "odc_engine.doctor.probes", "odc_engine.measuring.probes"
 GPU = ("a GPU", "torch")
 TRITON, NVSHMEM, SEVERAL = (*GPU, "Triton"), (*GPU, "nvshmem4py", "Triton"), (*GPU, "several GPUs")
-PARTS, KERNELS = (*TRITON, "cuda-bindings"), (*GPU, "kernels")
+KERNELS = (*GPU, "kernels")
 FIRST = (
     Probe("versions", "what is installed: driver, GPU, packages, MPS", 30, f"{HERE}.versions:probe", ("a GPU",)),
     Probe(
         "one-stream",
-        "does a thread on one plain stream get the gradients of one process",
+        "does a thread on streams of a GPU get the gradients of one process",
         50,
         f"{HERE}.threads:one_stream",
         TRITON,
-    ),
-    Probe(
-        "four-streams",
-        "do four threads on four plain streams get them, too",
-        40,
-        f"{HERE}.threads:four_streams",
-        TRITON,
-    ),
-    Probe(
-        "green-contexts",
-        "do four threads, each on a group of the GPU's SMs",
-        45,
-        f"{HERE}.threads:green_contexts",
-        PARTS,
     ),
     Probe(
         "bf16",
         "does a whole minibatch in bf16 finish, with about the same gradients",
         35,
         f"{HERE}.threads:half",
-        PARTS,
+        TRITON,
     ),
     Probe(
         "mesh",
@@ -51,40 +37,15 @@ FIRST = (
     Probe("kernels", "do the Triton kernels move the right bytes, and how fast", 65, f"{HERE}.kernels:probe", KERNELS),
     Probe("large", "the same where slots exceed 2 GiB, and elements 2^31", 21, f"{HERE}.kernels:large", KERNELS),
     Probe(
-        "partitions",
-        "are green contexts of one split disjoint, and do they run at the same time",
-        45,
-        f"{HERE}.partitions:probe",
-        PARTS,
-    ),
-    Probe(
         "beside",
         "what do a matrix multiplication and transfers cost each other, by SMs, copy engine and priority",
         60,
         f"{HERE}.beside:probe",
         TRITON,
     ),
-    Probe(
-        "every-way",
-        "do all syncs, sums and shardings, and a shared queue, give the gradients of one process",
-        60,
-        f"{HERE}.threads:every",
-        PARTS,
-    ),
-    Probe("times", "does every step begin after what it needs", 40, f"{HERE}.threads:times", PARTS),
+    Probe("times", "does every step begin after what it needs", 40, f"{HERE}.threads:times", TRITON),
 )
-SECOND = (
-    Probe(
-        "profile",
-        "a profile of this GPU as four groups of its SMs",
-        205,
-        f"{MEASURED}:profile_of_parts",
-        PARTS,
-        2,
-        True,
-    ),
-    Probe("whole", "how long the whole GPU takes for a microbatch", 40, f"{MEASURED}:whole", TRITON, 2, True),
-)
+SECOND = (Probe("whole", "how long the whole GPU takes for a microbatch", 40, f"{MEASURED}:whole", TRITON, 2, True),)
 THIRD = (
     Probe(
         "symmetric",

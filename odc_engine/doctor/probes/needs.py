@@ -54,7 +54,6 @@ NEEDS: dict[str, Callable[[], object]] = {
     "torch": need_torch,
     "Triton": lambda: need("triton", FOR_GPUS),
     "kernels": lambda: need("triton", FOR_GPUS),
-    "cuda-bindings": lambda: need("cuda.bindings.driver", FOR_GPUS),
     "nvshmem4py": lambda: need("nvshmem.core", FOR_GPUS),
     "compute-sanitizer": sanitizer,
     "several GPUs": _several,

@@ -1,5 +1,4 @@
-"""Devices that are threads of this process: gradients of one process in fp64, and times that obey the program. On
-plain streams first, which take nothing but torch and Triton; then on groups of the GPU's SMs."""
+"""A device that is a thread of this process: gradients of one process in fp64, and times that obey the program."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,37 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from odc_engine.backends.threads.plain import PLAIN
 from odc_engine.doctor.probes.base import FAILED, OK, Answer, Hearing
 from odc_engine.doctor.probes.small import SYNCS, file_of, job_for, minibatch
 from odc_engine.job import Job, job_of
 
-DEVICES = 4
+DEVICES = 1  # a thread has a GPU to itself
 BOUND, HALF = 1e-5, 0.05  # of gradients in fp32 and in bf16, over the largest one of the parameter
 SLACK = 5e-6  # seconds: some readings of a GPU's clock, of half a microsecond each
 LATE = 1e-3  # what a CPU's clock may be read late by
 
 
 def one_stream(hearing: Hearing) -> Answer:
-    return _gradients(hearing, [("on-demand", _on_plain(hearing, job_for("on-demand", 1, **_on(hearing))[1]))])
-
-
-def four_streams(hearing: Hearing) -> Answer:
-    return _gradients(hearing, [(sync, _on_plain(hearing, job)) for sync, job in _each_sync(hearing)])
-
-
-def green_contexts(hearing: Hearing) -> Answer:
-    return _gradients(hearing, _each_sync(hearing))
-
-
-def every(hearing: Hearing) -> Answer:
-    """All that differs: syncs, ways to add up, shardings, and a queue that devices share."""
-    nodes: tuple[dict[str, Any], ...] = ({}, {"sharding": "hybrid", "devices_per_node": 2})
-    jobs = []
-    for sync, accumulate, node in product(SYNCS, ("locked", "slots"), nodes):
-        job = job_for(sync, DEVICES, accumulate=accumulate, **node, **_on(hearing))[1]
-        jobs.append((f"{sync} {accumulate} {node.get('sharding', 'full')}", job))
-    jobs.append(("queue", job_of(file_of(minibatch((2, 0, 1, 0), queue=6)), sync="on-demand", **_on(hearing))))
+    """All syncs, and a queue."""
+    jobs = [(sync, job_for(sync, DEVICES, **_on(hearing))[1]) for sync in SYNCS]
+    jobs.append(("queue", job_of(file_of(minibatch((2,), queue=6)), sync="on-demand", **_on(hearing))))
     return _gradients(hearing, jobs)
 
 
@@ -64,14 +46,6 @@ def times(hearing: Hearing) -> Answer:
 
 def _on(hearing: Hearing) -> dict[str, Any]:
     return {"backend": "threads", "device": hearing.device, "timeout": hearing.patience}
-
-
-def _each_sync(hearing: Hearing) -> list[tuple[str, Job]]:
-    return [(sync, job_for(sync, DEVICES, **_on(hearing))[1]) for sync in SYNCS]
-
-
-def _on_plain(hearing: Hearing, job: Job) -> Job:
-    return job if hearing.stands_in else replace(job, backend=PLAIN)
 
 
 def _on_each(job: Job, work: Callable[[Any], Any]) -> list[Any]:

@@ -201,7 +201,7 @@ def test_what_was_brought_is_let_go_at_the_next_meeting():
     """It may be a whole model."""
     team, model = Team(1), Event()
     brought = weakref.ref(model)
-    assert team.swap(0, MAIN, model) == [model]
+    assert team.swap(0, model) == [model]
     del model
     assert brought() is not None
     team.meet(0, MAIN)
@@ -238,19 +238,24 @@ def test_bf16_is_within_its_rounding(sync):
 
 
 REFUSED = {
-    "no gpu": (["--backend", "threads"], "--device cuda needs NVIDIA GPUs, and torch "),
-    "processes": (["--backend", "shm"], "--device cuda with backend shm; --backend threads"),
+    "no gpu": (1, "threads", "backend threads needs NVIDIA GPUs, and torch "),
+    "several": (
+        2,
+        "threads",
+        "2 threads on streams of one GPU take its SMs from each other; use one device",
+    ),
+    "processes": (2, "shm", "--device cuda with backend shm; --backend threads"),
 }
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("devices", "backend", "message"), REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("command", ["run", "verify"])
-def test_what_needs_a_gpu_is_refused_in_a_line(command, options, message, tmp_path, capsys):
+def test_what_needs_a_gpu_is_refused_in_a_line(command, devices, backend, message, tmp_path, capsys):
     path = tmp_path / "s.jsonl"
-    schedule.write(file_of(minibatch((2, 1))), path)
+    schedule.write(file_of(minibatch((2,) * devices)), path)
     output = ["-o", str(tmp_path / "t.npz")] if command == "run" else []
-    assert main([command, str(path), "--sync", "on-demand", "--device", "cuda", *options, *output]) == 2
+    assert main([command, str(path), "--sync", "on-demand", "--device", "cuda", "--backend", backend, *output]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert message in line
 

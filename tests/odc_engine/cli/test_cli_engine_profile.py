@@ -42,6 +42,7 @@ REFUSED = {
     "model": (["--model", "tinny"], "did you mean 'tiny'?"),
     "experts": (["--model", "gpt-oss-20b"], "model 'gpt-oss-20b' has mixture of experts"),
     "nvshmem": (["--backend", "nvshmem"], "backend 'nvshmem'; one of shm, threads, cuda_ipc, torch"),
+    "threads": (["--backend", "threads", "--device", "cuda"], "backend 'threads cuda'; one of shm, threads, cuda_ipc"),
     "backend": (["--backend", "nccl"], "invalid choice: 'nccl'"),
     "device": (["--device", "cuda"], "--device cuda with backend shm; --backend threads or torch"),
     "no folder": (["-o", "nowhere/me.json"], "nowhere/me.json: its folder does not exist; make nowhere first"),

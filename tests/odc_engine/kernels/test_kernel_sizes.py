@@ -5,7 +5,7 @@ from fake_gpu import fake_gpu
 from meta_arena import kernels, minibatch, units_of
 from ttir import Overflow, overflows, products
 
-from odc_engine.kernels import calls, device
+from odc_engine.kernels import device
 from odcsim import catalog
 
 pytestmark = pytest.mark.skipif(
@@ -80,14 +80,6 @@ def test_numbers_have_the_types_that_their_values_need(gpu, monkeypatch):
         assert of_n == ("i32" if n < 2**31 else "i64")
     assert any(2**31 <= stride < 2**32 for stride in types)
     assert any(n > 2**32 - 2**28 for _, _, n in types.values())
-
-
-def test_a_kind_of_launch_is_what_is_compiled_once(gpu, monkeypatch):
-    """A first launch is one thread's at a time: it holds others up, where there is nothing to compile, too."""
-    for model, size in ((LARGE, 4), (LARGE, 2), ("nano", 4)):
-        for way in WAYS:
-            launched(gpu, monkeypatch, model, size, *way)
-    assert len(calls._known) == len(gpu.loaded)
 
 
 PROGRAM = """

@@ -221,10 +221,3 @@ def test_meetings_are_acquired_and_released_in_the_whole_system():
         ptx = gpu.code(gpu.launches[0])["ptx"]
     told, seen = "atom.global.sys.release.exch.b32", "ld.global.sys.acquire.b32"
     assert set(re.findall(r"\b((?:atom|ld)\.global\.sys\S+)", ptx)) == {told, seen}
-
-
-def test_a_program_can_look_at_which_sm_it_runs():
-    from odc_engine.kernels import where
-
-    made = triton.compile(ASTSource(where.sms, {"out": "*i32"}), target=GPUTarget("cuda", 90, 32))
-    assert "%smid" in made.asm["ptx"]

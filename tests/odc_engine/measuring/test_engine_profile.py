@@ -15,7 +15,6 @@ from odc_engine.job import check_job
 from odc_engine.measuring import beside_catalog, calibration, profile
 from odc_engine.measuring.profile import legs, measured, partial
 from odc_engine.measuring.survey import KEPT, Survey
-from odc_engine.places import green
 from odcsim import catalog, timeline
 from odcsim import profile as profiles
 from odcsim.errors import InputError
@@ -140,47 +139,10 @@ def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
 
 
 def test_layers_that_keep_all_get_fewer_tokens_on_a_gpu():
-    for device, most in (("cpu", 32768), ("cuda", KEPT)):
-        survey = replace(SURVEY, backend=backends.chosen("threads", device), most=32768)
+    for backend, most in (("threads", 32768), ("cuda_ipc", KEPT)):
+        survey = replace(SURVEY, backend=backends.chosen(backend), most=32768)
         longest = {leg.name: max(max(s.lengths) for s in leg.file.schedules) for leg in legs(survey)}
         assert (longest["compute-0"], longest["kept-0"]) == (32768, most)
-
-
-@pytest.mark.usefixtures("machine")
-def test_groups_of_a_gpu_are_measured_like_any_machine(monkeypatch, tmp_path):
-    """The same legs, every device with as many SMs, and the numbers under the GPU's name and dtype."""
-    monkeypatch.setattr(green, "refuse_without", lambda: None)
-    monkeypatch.setattr(green, "share", lambda devices: 132 // devices // 8 * 8)
-    monkeypatch.setattr(green, "told", lambda sms: f"{sms} SMs of a GPU")
-    survey = replace(SURVEY, backend=backends.chosen("threads", "cuda"), recipe=Recipe(dtype="bfloat16"), most=16384)
-    jobs = [profile._job(survey, leg) for leg in legs(survey)]
-    assert {(job.backend.device, job.recipe.dtype, job.part) for job in jobs} == {("cuda", "bfloat16", "40")}
-    assert [leg.name for leg in legs(survey)] == [
-        leg.name for leg in legs(replace(survey, backend=backends.chosen("threads")))
-    ]
-    measured(survey, tmp_path / "me.json")
-    found = profiles.read(tmp_path / "me.json")
-    assert found.interference == pytest.approx(INTERFERENCE)
-    assert (found.gpu, found.dtype, found.transport) == ("cuda", "bfloat16", "threads")
-    assert found.hardware.startswith("40 SMs of a GPU; ")
-
-
-@pytest.mark.usefixtures("machine")
-def test_microbatches_that_python_holds_up_are_run_and_not_fitted(monkeypatch, tmp_path):
-    """Where devices are threads that give kernels. On a processor they compute, and all count."""
-    monkeypatch.setattr(green, "share", lambda devices: 132 // devices)
-    monkeypatch.setattr(green, "told", lambda sms: f"{sms} SMs of a GPU")
-    for device, least, told in (("cuda", 2000, "fewer than 2,000 tokens"), ("cpu", 0, "")):
-        survey = replace(SURVEY, backend=backends.chosen("threads", device), most=8000)
-        (tmp_path / device).mkdir()
-        tokens = {row.tokens for row in profile.taken(survey, tmp_path / device).compute}
-        assert tokens == {t for t in map(sum, calibration.packings(8000)) if t >= least} | {
-            t for t in map(sum, calibration.packings(survey.kept)) if t >= least
-        }
-        assert told in survey.left_out
-        assert bool(told) == bool(survey.left_out)
-    with pytest.raises(InputError, match="--max-tokens 7999 leaves too little to vary; at least 8000"):
-        replace(survey, backend=backends.chosen("threads", "cuda"), most=7999).check()
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from jobs import file_of, minibatch
 from teams import job_for, on_threads, recorded, shm_records, trained, worst
 from work import Case
 
-from odc_engine import backends
-from odc_engine.backends.backend import Use
 from odc_engine.backends.base import MAIN
 from odc_engine.devices.run_device import as_block
 from odc_engine.errors import PeerLost
@@ -223,9 +221,3 @@ def test_a_library_user_is_told(pools):
         ]
         * 2
     )
-
-
-def test_devices_that_share_a_gpu_are_refused():
-    recipe = job_of(file_of((1, 1, 1, 1)), sync="on-demand", **HIERARCHICAL).recipe
-    with pytest.raises(InputError, match="no stream between nodes; use --backend cuda_ipc"):
-        backends.chosen("threads", "cuda").needs(Use(4, recipe))
