@@ -156,7 +156,7 @@ def functions_in(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-@by_name(ALL)
+@by_name([page for page in ALL if page.name not in ("log.md", "CHANGELOG.md")])  # history names what has gone
 def test_every_test_that_a_page_names_exists(page):
     for path, name in TEST_NAME.findall(page.read_text(encoding="utf-8")):
         assert name in functions_in(ROOT / path), f"{path}::{name}"
