@@ -1,6 +1,6 @@
-"""Copies between a whole tensor and its parts elsewhere, where the dtype does not change: by a GPU's copy engines.
+"""Copies of parts elsewhere into a whole tensor, where the dtype does not change: by a GPU's copy engines.
 
-The driver takes those from and to peers as one batch. The hint that they shall run beside compute goes with those
+The driver takes those from peers as one batch. The hint that they shall run beside compute goes with those
 between GPUs alone: from 13.1 on the driver takes it for an order, and inside a GPU copy engines reach a small part of
 its memory's rate. So the device's own part is an ordinary copy, which is no part of the batch. A driver that takes no
 batch is given one copy after the other, and so is a processor.
@@ -25,42 +25,31 @@ _counts: Counter[str] = Counter()
 class Parts:
     """Tensors of one size and dtype that stand, end to end, for a whole one. `own`: which lies in this device's own
     memory; copies begin with the next, so that devices do not all ask the same one at once. `elsewhere`: those on other
-    GPUs. `others`: the own one is not copied at all."""
+    GPUs."""
 
-    def __init__(
-        self, parts: Sequence[Tensor], own: int = 0, *, elsewhere: Collection[int] = (), others: bool = False
-    ) -> None:
+    def __init__(self, parts: Sequence[Tensor], own: int = 0, *, elsewhere: Collection[int] = ()) -> None:
         self._count = len(parts)
         peers = [(own + i) % self._count for i in range(1, self._count)]
         self._order = sorted(peers, key=lambda i: i not in elsewhere)
         self._beside = sum(i in elsewhere for i in peers)  # of them, which come first
         self._parts = [parts[i] for i in self._order]
-        self._own = None if others else (own, parts[own])
+        self._own = own, parts[own]
         self._size, self._dtype = parts[0].nbytes, parts[0].dtype
         self._addresses = [part.data_ptr() for part in self._parts]
 
     def collect(self, whole: Tensor) -> None:
         """Copy every part to its place."""
-        self._move(whole, self._addresses, into_whole=True)
-
-    def spread(self, whole: Tensor) -> None:
-        """Copy every place to its part."""
-        self._move(whole, self._addresses, into_whole=False)
-
-    def _move(self, whole: Tensor, addresses: list[int], *, into_whole: bool) -> None:
         size, count = self._size, self._count
         if whole.dtype != self._dtype or not whole.is_contiguous() or whole.nbytes != size * count:
             raise ValueError(f"{whole.numel()} of {whole.dtype} for {count} parts of {size} bytes")
         if size == 0:
             return
-        chunks = whole.view(count, -1)
-        alone = [] if self._own is None else [self._own]
+        chunks, alone = whole.view(count, -1), [self._own]
         places = [whole.data_ptr() + size * i for i in self._order]
-        targets, sources = (places, addresses) if into_whole else (addresses, places)
-        if not batch(targets, sources, size, _stream(whole), self._beside):
+        if not batch(places, self._addresses, size, _stream(whole), self._beside):
             alone += zip(self._order, self._parts, strict=True)
         for i, part in alone:
-            (chunks[i] if into_whole else part).copy_(part if into_whole else chunks[i])
+            chunks[i].copy_(part)
 
 
 def _stream(tensor: Tensor) -> int:
@@ -98,7 +87,7 @@ def batches() -> bool:
 
 
 def counts() -> dict[str, int]:
-    """How many copies from and to peers went which way, in this process until now."""
+    """How many copies from peers went which way, in this process until now."""
     with _counting:
         return dict(_counts)
 

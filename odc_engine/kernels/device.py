@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
 # Triton would compile anew for device 1 and for a 16th meeting, in the midst of a run, and code would be no better.
-ANY = ["offset", "rank", "devices", "writers", "turns", "count", "tries"]
+ANY = ["offset", "rank", "devices", "turns", "count", "tries"]
 
 
 @triton.jit
@@ -134,53 +134,6 @@ def total(slots, out, stride, n, turns, writers: tl.constexpr, block: tl.constex
                 source += stride
                 value += tl.load(source, mask=left)
             tl.store(out + start + within, value, mask=left)
-
-
-@triton.jit
-def _came(slot, half, count, start, within, left, masked: tl.constexpr):
-    """What a writer has left in its slot: nothing, one or two gradients of 16 bits, or (-1) an fp32 sum."""
-    value = tl.full(within.shape, 0.0, tl.float32)
-    whole = tl.multiple_of(slot.to(tl.pointer_type(tl.float32)), 16) + start + within
-    lower = tl.multiple_of(slot.to(tl.pointer_type(tl.bfloat16)), 16) + start + within
-    upper = tl.multiple_of((slot + half).to(tl.pointer_type(tl.bfloat16)), 16) + start + within
-    if count < 0:
-        value = tl.load(whole, mask=left) if masked else tl.load(whole)
-    if count > 0:
-        value = (tl.load(lower, mask=left) if masked else tl.load(lower)).to(tl.float32)
-    if count > 1:
-        value += (tl.load(upper, mask=left) if masked else tl.load(upper)).to(tl.float32)
-    return value
-
-
-@triton.jit
-def _merged(slots, counts, across, half, stride, start, within, left, rank, writers, masked: tl.constexpr):
-    """From slot to slot by addition alone: an address has 64 bits, and so many strides may have more than 32."""
-    value = _came(slots, half, tl.load(counts + (rank == 0)), start, within, left, masked)
-    for writer in range(1, writers):
-        slots += stride
-        counts += across
-        value += _came(slots, half, tl.load(counts + (rank == writer)), start, within, left, masked)
-    return value
-
-
-@triton.jit(do_not_specialize=ANY)
-def merge(slots, counts, across, half, stride, n, rank, writers, turns, block: tl.constexpr):
-    """Add up what writers have left in the slots of a unit, which lie `stride` bytes apart, in their order, as `total`
-    does. `counts`: of each writer, `across` apart, what lies in its slots at others and, next to it, at itself. The sum
-    takes the place of this device's own, which is one: elsewhere it would lie over what programs still have to read.
-
-    Writers are a loop and not code for each: 16 of them took seconds to compile, and half an SM's registers."""
-    within = tl.arange(0, block)
-    own = tl.multiple_of((slots + rank.to(tl.int64) * stride).to(tl.pointer_type(tl.float32)), 16)
-    for turn in range(tl.program_id(0), turns, tl.num_programs(0)):
-        start = tl.cast(turn, tl.int64) * block
-        left, out = within < n - start, own + start + within
-        if start + block <= n:
-            value = _merged(slots, counts, across, half, stride, start, within, left, rank, writers, False)
-            tl.store(out, value)
-        else:
-            value = _merged(slots, counts, across, half, stride, start, within, left, rank, writers, True)
-            tl.store(out, value, mask=left)
 
 
 @triton.jit(do_not_specialize=ANY)

@@ -122,17 +122,6 @@ def total(slots: Tensor, writers: int, n: int, out: Tensor, launch: Launch = ALO
     call(device.total, launch.grid(n), *told, writers=writers, **launch.options())
 
 
-def merge(slots: Tensor, counts: Tensor, n: int, rank: int, launch: Launch = ALONE) -> None:
-    """The sum of what writers have left of n elements each, in their order, in the slot of the writer `rank`. `slots`:
-    bytes, each writer's as many, with room for two gradients of 16 bits. `counts`: a row for each writer."""
-    writers, across = counts.shape[0], counts.stride(0)
-    stride = slots.numel() // writers
-    if slots.dtype != torch.uint8 or counts.dtype != torch.int32 or stride % (2 * ALIGN) or not 0 <= 4 * n <= stride:
-        raise ValueError(f"{writers} slots of {n} elements in {slots.numel()} of {slots.dtype}")
-    told = slots, counts, across, stride // 2, stride, n, rank, writers, launch.turns(n)
-    call(device.merge, launch.grid(n), *told, **launch.options())
-
-
 def meet(flags: Shards, count: int, tries: int, missing: Tensor) -> None:
     """On a stream: nothing after it begins before all devices have come as often. `flags`: 32 bits of each device."""
     _check_flags(flags, missing)

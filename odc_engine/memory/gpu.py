@@ -10,17 +10,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from odc_engine.backends.base import FarMemory, PeerMemory
+from odc_engine.backends.base import PeerMemory
 from odc_engine.backends.patience import LOOKS
 from odc_engine.kernels import transfers
 from odc_engine.kernels.copies import Parts
 from odc_engine.kernels.transfers import USUAL, Launch, Shards
-from odc_engine.memory.arena import Arena, UnitShape, aligned
+from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.brought import Brought
 from odc_engine.memory.far import FarArena
-from odc_engine.memory.pushes import AsTheyCame, Atomic, Pushes, Sums
-
-_COUNTS = 8  # bytes for each unit: two numbers
+from odc_engine.memory.pushes import Atomic, Pushes, Sums
 
 
 class GpuArena(Arena):
@@ -36,9 +34,9 @@ class GpuArena(Arena):
         self._launch = launch
         numbers = range(len(self.units))
         self._published = [self._at([self._weights_at(i, o)[0] for o in self._owners], i, "gather") for i in numbers]
-        self._elsewhere = [i for i, owner in enumerate(self._owners) if memory.elsewhere(self._stand_in(owner))]
+        elsewhere = [i for i, owner in enumerate(self._owners) if memory.elsewhere(self._stand_in(owner))]
         own = memory.rank - self._owners.start
-        self._copies = [Parts(shards, own, elsewhere=self._elsewhere) for shards in self._shards]
+        self._copies = [Parts(shards, own, elsewhere=elsewhere) for shards in self._shards]
         self._pushes = [self._pushes_of(unit) for unit in numbers]
 
     def _at(self, starts: list[int], unit: int, what: str) -> Shards:
@@ -60,25 +58,9 @@ class GpuArena(Arena):
         shape = self.units[unit]
         for dtype in dict.fromkeys((shape.dtype, torch.float32)):
             transfers.compile_writes(shape.push, dtype, self.memory.device, self._launch)
-        taken = self._bytes(rank, self._slot_start(unit, 0, rank), self._slots * size)
-        if self.nodes > 1 or not _all_near(self.memory):  # what goes on to others has to be a sum
-            given = [self.slot(self._stand_in(o), unit, rank, o) for o in self._owners]
-            return Sums(slots, given, taken.view(torch.float32), self._slots, self._launch)
-        given = [self._bytes(o, self._slot_start(unit, rank), size) for o in self._owners]
-        told = [self._bytes(o, self._counts_at(unit), _COUNTS).view(torch.int32) for o in self._owners]
-        return AsTheyCame(slots, given, taken, told, self._elsewhere, self._launch)
-
-    @staticmethod
-    def _slot_size(unit: UnitShape) -> int:
-        """With room for an fp32 sum, and for two gradients of 16 bits."""
-        return 2 * aligned(2 * unit.push)
-
-    def _spare_size(self) -> int:
-        return super()._spare_size() + aligned(_COUNTS) * len(self.units)
-
-    def _counts_at(self, unit: int) -> int:
-        """Where a device tells what lies in its slots: at the end."""
-        return self._spare + self._spare_size() - aligned(_COUNTS) * (1 + unit)
+        taken = self._bytes(rank, self._slot_start(unit, 0, rank), self._slots * size).view(torch.float32)
+        given = [self.slot(self._stand_in(o), unit, rank, o) for o in self._owners]
+        return Sums(slots, given, taken, self._slots, self._launch)
 
     def gather(self, unit: int, out: Tensor) -> None:
         self.memory.check()
@@ -128,10 +110,6 @@ class BroughtOnStreams(Brought):
     def check(self) -> None:
         if self._round and (missing := self._missing.nonzero().flatten().tolist()):
             raise self._late(missing, self._memory.timeout)
-
-
-def _all_near(memory: PeerMemory) -> bool:
-    return not isinstance(memory, FarMemory) or memory.all_near
 
 
 class FarGpuArena(FarArena, GpuArena):

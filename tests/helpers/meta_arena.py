@@ -39,7 +39,7 @@ def kernels():
     """All that an arena may launch."""
     from odc_engine.kernels import device
 
-    return tuple(getattr(device, name) for name in "gather add write total merge tell wait meet".split())
+    return tuple(getattr(device, name) for name in "gather add write total tell wait meet".split())
 
 
 def units_of(model, size, dtype=torch.bfloat16):

@@ -72,7 +72,6 @@ def _drawn(hearing: Hearing) -> list[str]:
             f"gather of {case}": partial(shards.check_gather, transfers, case),
             f"add of {case}": partial(shards.check_add, transfers, case, seed % 4),
             f"write of {case}": partial(shards.check_write, transfers, case, 1 + seed % 3),
-            f"merge of {case}": partial(shards.check_merge, transfers, case, [(seed + i) % 4 - 1 for i in range(4)]),
             f"total of {case}": partial(shards.check_total, transfers, case, [(1 + seed + i) % 4 for i in range(4)]),
         }
     if not hearing.stands_in:
@@ -127,7 +126,7 @@ def rates(size: int) -> dict[str, float]:
     moves: dict[str, tuple[int, Callable[[], Any]]] = {
         "copy": (2, lambda: spare.copy_(whole)),
         "gather": (2, lambda: parts.collect(spare)),
-        "write": (2, lambda: parts.spread(whole)),
+        "write": (2, lambda: transfers.write(place, whole, first=True)),
         "add": (3, lambda: transfers.add(place, whole)),
     }
     return {name: passes * size / fastest(move) for name, (passes, move) in moves.items()}

@@ -133,32 +133,17 @@ def check_sums(transfers: Any, case: Case, times: int) -> None:
     assert ((found - wanted).abs() <= times * 2**-23 * size).all()
 
 
-def check_merge(transfers: Any, case: Case, held: Sequence[int]) -> None:
-    """What each writer has left: nothing, one or two gradients of 16 bits, or (-1) a sum. Added up in the order of
-    writers, in the slot of one of them, where all is a sum; and nothing else is touched."""
-    rank, size = case.rank % len(held), 2 * (-(-2 * case.n // 64) * 64)
-    slots, expected = slots_of(case, size, len(held)), torch.zeros(case.n, device=case.where)
-    counts = torch.zeros(len(held), 2, dtype=torch.int32, device=case.where)
-    for writer, count in enumerate(held):
-        own = (-1 if count else 0) if writer == rank else count
-        counts[writer, int(writer == rank)] = own
-        expected = expected + left_by(case, slots[writer * size :][:size], own, writer)
-    before = slots.clone()
-    transfers.merge(slots, counts, case.n, rank, case.launch(transfers))
-    before[rank * size :][: 4 * case.n].view(torch.float32).copy_(expected)
-    assert torch.equal(slots, before)
-
-
 def check_far_apart(transfers: Any, where: str, writers: int, size: int) -> None:
     """Few elements in slots that lie as far apart as those of a large unit. What is between them is not touched."""
     case = Case(writers, 0, 48, 0, 16, 2, torch.float32, torch.float32, 0, where)
-    slots = torch.empty(writers * size, dtype=torch.uint8, device=where)
-    counts = torch.tensor([[0, -1], *[[-1, 0]] * (writers - 1)], dtype=torch.int32, device=where)
+    slots = torch.empty(writers * size // 4, dtype=torch.float32, device=where)
     expected = torch.zeros(case.n, device=where)
     for writer in range(writers):
-        expected = expected + left_by(case, slots[writer * size :][:size], -1, writer)
-    transfers.merge(slots, counts, case.n, 0, case.launch(transfers))
-    assert torch.equal(slots[: 4 * case.n].view(torch.float32), expected)
+        values = numbers(case, case.n, writer)
+        slots[writer * size // 4 :][: case.n].copy_(values)
+        expected = values if writer == 0 else expected + values
+    transfers.total(slots, writers, case.n, slots, case.launch(transfers))
+    assert torch.equal(slots[: case.n], expected)
 
 
 def check_long(transfers: Any, where: str, n: int) -> None:
@@ -174,25 +159,6 @@ def check_long(transfers: Any, where: str, n: int) -> None:
     assert all((arena == 2 * device + 2).all() for device, arena in enumerate(arenas))
     transfers.gather(place, whole.zero_(), torch.float32)
     assert all((part == 2 * device + 2).all() for device, part in enumerate(whole.view(devices, n)))
-
-
-def slots_of(case: Case, size: int, writers: int) -> Tensor:
-    room = torch.empty(size * writers + 16, dtype=torch.uint8, device=case.where).fill_(FILL)
-    return room[-room.data_ptr() % 16 :][: size * writers]
-
-
-def left_by(case: Case, slot: Tensor, count: int, writer: int) -> Tensor:
-    """Fill a slot with so many gradients, or with a sum. What they make in fp32."""
-    if count < 0:
-        values = numbers(case, case.n, writer)
-        slot[: 4 * case.n].view(torch.float32).copy_(values)
-        return values
-    total = torch.zeros(case.n, device=case.where)
-    for number in range(count):
-        values = numbers(case, case.n, 100 * number + writer)
-        slot[number * slot.numel() // 2 :][: 2 * case.n].view(torch.bfloat16).copy_(values)
-        total = values if number == 0 else total + values
-    return total
 
 
 def check_write(transfers: Any, case: Case, times: int) -> None:

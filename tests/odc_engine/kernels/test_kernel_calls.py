@@ -17,7 +17,7 @@ from odc_engine.runs import launch_threads
 pytestmark = pytest.mark.skipif(
     not hasattr(device.gather, "params"), reason="kernels are interpreted in this process (TRITON_INTERPRET)"
 )
-KERNELS = device.gather, device.add, device.write, device.total, device.merge, device.meet, pause
+KERNELS = device.gather, device.add, device.write, device.total, device.meet, pause
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -47,7 +47,7 @@ def hold(gpu, monkeypatch, models, sizes):
 
 
 def test_whatever_a_kernel_computes_fits_its_type(gpu, monkeypatch):
-    assert hold(gpu, monkeypatch, [LARGE], [4]) == {"gather", "add", "write", "total", "merge"}
+    assert hold(gpu, monkeypatch, [LARGE], [4]) == {"gather", "add", "write", "total"}
     hold(gpu, monkeypatch, [LARGEST], [2])
 
 
@@ -62,16 +62,16 @@ def test_whatever_a_kernel_computes_fits_its_type_for_every_model_of_the_catalog
 def test_nothing_is_multiplied_in_32_bits(gpu, monkeypatch):
     """What grows with a unit would not fit, sooner or later."""
     every = [launch for way in WAYS for launch in launched(gpu, monkeypatch, LARGE, 4, *way)]
-    assert {launch.name for launch in every} == {"gather", "add", "write", "total", "merge"}
+    assert {launch.name for launch in every} == {"gather", "add", "write", "total"}
     assert not [line for launch in every for line in products(gpu.code(launch)["ttir"])]
 
 
 def test_numbers_have_the_types_that_their_values_need(gpu, monkeypatch):
-    """A distance between slots has 32 bits up to 2 GB, and 64 beyond. Rows of counts lie two apart."""
+    """A distance between slots has 32 bits up to 2^31 elements, and 64 beyond."""
     types = {}
     for model, size in ((LARGE, 4), (LARGE, 2), (LARGEST, 2)):
-        merges = [each for each in launched(gpu, monkeypatch, model, size, "slots", False) if each.name == "merge"]
-        for launch in merges:
+        totals = [each for each in launched(gpu, monkeypatch, model, size, "slots", False) if each.name == "total"]
+        for launch in totals:
             stride, n = launch.arguments["stride"], launch.arguments["n"]
             types[stride] = launch.source.signature["stride"], launch.source.signature["n"], n
     assert len(types) == 6

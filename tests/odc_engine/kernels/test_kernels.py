@@ -25,7 +25,6 @@ LAWS = {  # what holds of each kernel, and what is drawn beside the case
     "gather": (shards.check_gather, ()),
     "add": (shards.check_add, (st.integers(0, 3),)),
     "add of fractions": (shards.check_sums, (st.integers(1, 4),)),
-    "merge": (shards.check_merge, (st.lists(st.integers(-1, 2), min_size=1, max_size=5),)),
     "write": (shards.check_write, (st.integers(1, 3),)),
     "total": (shards.check_total, (st.integers(1, 5).flatmap(lambda n: st.permutations(range(n))),)),
 }

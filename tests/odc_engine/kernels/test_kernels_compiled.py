@@ -27,7 +27,7 @@ GENERATIONS = 80, 90, pytest.param(100, marks=pytest.mark.slow)
 DEVICES, WHOLE, ODD = 4, 1 << 20, (1 << 20) + 37
 DENSE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SIZES = {"fp32": 4, "bf16": 2}
-RESIDENT = {"total": 4, "merge": 4}  # programs that an SM shall hold at once, of what runs alone; of all others one
+RESIDENT = {"total": 4}  # programs that an SM shall hold at once, of what runs alone; of all others one
 REGISTERS = 1 << 16  # of an SM
 
 
@@ -41,11 +41,6 @@ def shards(n):
 
 def add_up(writers, n):
     transfers.total(meta(writers * -(-n // 16) * 16, torch.float32), writers, n, meta(n, torch.float32))
-
-
-def merge(n, writers=16):
-    slots = meta(writers * -(-n // 16) * 64, torch.uint8)
-    transfers.merge(slots, meta(2 * writers, torch.int32).view(writers, 2), n, 1)
 
 
 def push(n, dense, **how):
@@ -63,7 +58,6 @@ LAUNCHES = {
     **{f"write {d} first": (push, {"dense": d, "first": True}, SIZES[d], 4) for d in DENSE},
     **{f"write {d} on top": (push, {"dense": d, "first": False}, SIZES[d] + 4, 4) for d in DENSE},
     **{f"total of {w}": (add_up, {"writers": w}, 4 * w, 4) for w in (1, 4, 16)},
-    "merge": (merge, {"writers": 16}, 2 * (4 + 2 + 2), 4),  # of the first, and of all others by a loop
 }
 ADDS = [name for name in LAUNCHES if name.startswith("add")]
 
@@ -133,7 +127,7 @@ def test_sixteen_bytes_at_a_time_and_none_of_them_twice(name, capability):
 def test_arenas_are_read_and_written_sixteen_bytes_at_a_time_even_where_a_shard_ends_anywhere(name, capability):
     """The dense tensor's parts begin anywhere then, and the last chunk has a mask. All other accesses stay wide."""
     counted = instructions(name, n=ODD, capability=capability)
-    in_arenas = {"gather": ("ld",), "add": ("atom",), "write": ("st",), "total": ("ld",), "merge": ("ld", "st")}
+    in_arenas = {"gather": ("ld",), "add": ("atom",), "write": ("st",), "total": ("ld",)}
     for kind in in_arenas[name.split()[0]]:
         assert (16 if capability >= 90 or kind != "atom" else 4) in bytes_of(counted, kind)
 
@@ -197,7 +191,7 @@ def test_an_sm_holds_as_many_programs_as_launches_mean(capability, monkeypatch, 
         for accumulate, per_node in (("locked", None), ("slots", None), ("slots", 2)):
             minibatch(units, 1, 4, accumulate, monkeypatch, per_node)
         every = {launch.source: launch for launch in gpu.launches}.values()
-        assert {launch.name for launch in every} == {"gather", "add", "write", "total", "merge"}
+        assert {launch.name for launch in every} == {"gather", "add", "write", "total"}
         for launch in every:
             registers, *beside = resources(gpu.code(launch), tmp_path)
             assert beside == [0, 0]
