@@ -17,7 +17,6 @@ ROWS: tuple[Backend, ...] = (
     nccl.ROW,
     cuda_ipc.ROW,
     nvshmem.ROW,
-    nvshmem.KERNELS,
 )
 USUAL: Processes = shm.ROW
 

@@ -234,22 +234,13 @@ def _copies() -> Finding:
 
 
 def _nvshmem() -> Finding:
-    """The device library that kernels link must be of the host library's version."""
     name, advice = "NVSHMEM", FOR_GPUS
     if not importlib.util.find_spec("nvshmem"):
         return _ability(name, False, "nvshmem4py is not installed", advice)
     try:
         from odc_engine.backends.nvshmem import library as nvshmem_library
 
-        versions = nvshmem_library.versions()
-    except InputError as error:
-        return _ability(name, False, error.problem, error.fix)
+        host, python = nvshmem_library.versions()
     except Exception as error:  # whatever its search for libraries raises
         return _ability(name, False, f"is not complete ({type(error).__name__})", advice)
-    found = f"host library {versions.host}, bitcode {versions.bitcode or 'of no wheel'}, nvshmem4py {versions.python}"
-    return _ability(
-        name,
-        versions.agree,
-        found if versions.agree else f"{found}: kernels that call it would not start",
-        f"install one nvidia-nvshmem wheel, the one that torch is pinned to: {advice}",
-    )
+    return _ability(name, True, f"host library {host}, nvshmem4py {python}", "")

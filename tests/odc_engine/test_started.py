@@ -115,7 +115,7 @@ def test_devices_that_srun_has_started_run_a_schedule(tmp_path, free_port):
         (
             3,
             "2,1",
-            "one machine's; srun --nodes 1 --ntasks 3, or --backend tcp or nvshmem or nvshmem_kernels",
+            "one machine's; srun --nodes 1 --ntasks 3, or --backend tcp or nvshmem",
         ),
     ],
 )

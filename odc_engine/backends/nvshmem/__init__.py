@@ -29,28 +29,10 @@ class _NvshmemGpus(GpuProcesses):
         library.refuse_without_nvshmem()
 
 
-class _NvshmemKernels(_NvshmemGpus):
-    """Memory as the other row has it; kernels call NVSHMEM themselves, where else the host calls it for each device."""
-
-    def memory(self, host: "Host", device: "torch.device | None" = None) -> "PeerMemory":
-        from odc_engine.backends import gpus
-        from odc_engine.backends.nvshmem import library
-        from odc_engine.backends.nvshmem.memory import NvshmemMemory
-
-        return NvshmemMemory(host, library.DeviceNvshmem(gpus.own(host, device)))
-
-
 ROW = _NvshmemGpus(
     name="nvshmem",
     device="cuda",
     says="a process per GPU of one node or many, every sync",
-    across=True,
-    packages=("triton", "nvshmem"),
-)
-
-KERNELS = _NvshmemKernels(
-    name="nvshmem_kernels",
-    device="cuda",
     across=True,
     packages=("triton", "nvshmem"),
 )

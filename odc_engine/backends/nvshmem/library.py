@@ -1,8 +1,7 @@
 """NVSHMEM through nvshmem4py: which versions are there, starting it, and what the backend asks of it. Importing this
 imports neither.
 
-NVSHMEM ends the process on many errors, so ask for a GPU before anything but starting. Its device library comes as
-bitcode that is linked into kernels, and has to be of the version of the host's library.
+NVSHMEM ends the process on many errors, so ask for a GPU before anything but starting.
 
 nvshmem4py lets other threads run while it starts NVSHMEM, but not while it allocates, frees, finalizes and meets: there
 it keeps the interpreter's lock (0.4.1), and a peer that dies inside stops all threads of the others. So these are
@@ -12,11 +11,7 @@ runs: nothing of `nvshmem.core` but what is used here would find either right.
 
 import ctypes
 import functools
-import importlib.metadata
 import os
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,62 +23,16 @@ from odc_engine.backends.nvshmem.heap import taken
 from odc_engine.backends.nvshmem.process import PROCESS, ranks_of
 from odcsim.errors import InputError
 
-WHEELS = ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12")
 BOOTSTRAPPED = 1  # init_status: devices know each other; no GPU is set up
-_BLOCK = 1 << 16  # bytes that a program of a kernel moves
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    python: str  # of nvshmem4py
-    host: str
-    bitcode: str  # of the wheel that the file belongs to, "" where it belongs to none
-    path: str  # of the bitcode
-
-    @property
-    def agree(self) -> bool:
-        return self.bitcode == self.host
-
-
-def versions() -> Versions:
-    """Of what would be used. ImportError, or what NVSHMEM's own search raises, where something is not there."""
+def versions() -> tuple[str, str]:
+    """Of the host's library and of nvshmem4py, as they would be used. ImportError, or what NVSHMEM's own search raises,
+    where something is not there."""
     import nvshmem.core
 
     found = nvshmem.core.get_version()
-    path = str(bitcode_in(Path(host_library()._name).parent, _architecture()))
-    return Versions(found.nvshmem4py_version, found.libnvshmem_version, _wheel_of(path), path)
-
-
-def bitcode_in(folder: Path, own: int) -> Path:
-    """The device library that a GPU of this architecture runs, any where there is no GPU (0). From NVSHMEM 3.7 on there
-    are files by architecture alone, and not for every one: a GPU runs what is for one before it."""
-    each = {int(path.stem.rpartition("_")[2]): path for path in folder.glob("libnvshmem_device_sm_*[0-9].bc")}
-    for path in (each.get(own), folder / "libnvshmem_device.bc"):
-        if path is not None and path.exists():
-            return path
-    able = [architecture for architecture in each if architecture <= own or not own]
-    if not able:
-        has = f"only for {', '.join(f'sm_{one}' for one in sorted(each))}" if each else f"nothing in {folder}"
-        raise InputError(
-            f"NVSHMEM has no device library{f' for sm_{own}' if own else ''} ({has})",
-            fix="use --backend nvshmem, which needs none",
-        )
-    return each[max(able)]
-
-
-def _architecture() -> int:
-    """Of the present GPU, 0 without one."""
-    major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
-    return 10 * major + minor
-
-
-def _wheel_of(path: str) -> str:
-    for name in WHEELS:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            wheel = importlib.metadata.distribution(name)
-            if Path(path).is_relative_to(Path(str(wheel.locate_file("nvidia/nvshmem")))):
-                return wheel.version
-    return ""
+    return found.libnvshmem_version, found.nvshmem4py_version
 
 
 @functools.cache
@@ -233,41 +182,5 @@ class Nvshmem:
             self._end()
 
     def _end(self) -> None:
-        self.process.forget_modules(self._calls)
         self._host.nvshmemx_hostlib_finalize()
         self.process.running = False
-
-
-class DeviceNvshmem(Nvshmem):
-    """Transfers by kernels that call NVSHMEM's device library: many programs fetch at once, and no host's call is
-    needed for each device. Every module with such calls is told of the library's state when it is loaded."""
-
-    def __init__(self, gpu: int) -> None:
-        super().__init__(gpu)
-        found = versions()
-        if not found.agree:
-            raise InputError(
-                f"NVSHMEM's bitcode is {found.bitcode or 'of no wheel'} and the host's library {found.host}",
-                fix="install one nvidia-nvshmem wheel; see 'odc_engine doctor'",
-            )
-        self._bitcode = found.path
-
-    def start(self, group: dist.ProcessGroup | None, nbytes: int) -> None:
-        super().start(group, nbytes)
-        self.process.tell_modules(self._calls)
-
-    def get_nbi(self, into: Tensor, place: Tensor, device: int) -> None:
-        from odc_engine.kernels import remote
-
-        remote.move(remote.get_nbi, into, place, device, self._bitcode, _BLOCK)
-
-    def quiet(self) -> None:
-        """From a kernel, too: the library's quiet on a stream knows of what the host has asked for."""
-        from odc_engine.kernels import remote
-
-        remote.settle(self._bitcode)
-
-    def put_nbi(self, place: Tensor, data: Tensor, device: int) -> None:
-        from odc_engine.kernels import remote
-
-        remote.move(remote.put_nbi, place, data, device, self._bitcode, _BLOCK)

@@ -8,9 +8,8 @@ It ends with the last arena, and may start anew: with the same devices and the s
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch.distributed as dist
 
@@ -28,8 +27,6 @@ class Process:
         self.heap = 0  # bytes, as the first start was told
         self.arenas: list[int] = []  # bytes of each that there is
         self.running = False
-        self._modules: list[int] = []  # of kernels that have to be told of its state, at the next start once more
-        self._unhook: Callable[[], None] | None = None
         self._aside: Aside | None = None
         self._users: Counter[Aside] = Counter()  # arenas that have it
 
@@ -50,28 +47,6 @@ class Process:
         if not self._users[aside]:
             self.give_up(aside)
             aside.end()
-
-    def tell_modules(self, calls: Any) -> None:
-        """Of the library's state: those that Triton has loaded, which it does once, and those that it will."""
-        if self._unhook is not None:
-            return
-        from odc_engine.kernels import remote
-
-        def tell(module: int) -> None:
-            calls.cumodule_init(module)
-            self._modules.append(module)
-
-        for module in self._modules:
-            calls.cumodule_init(module)
-        self._unhook = remote.initialize_on_load(tell)
-
-    def forget_modules(self, calls: Any) -> None:
-        """What is loaded later has no library to be told of."""
-        if self._unhook is not None:
-            self._unhook()
-            self._unhook = None
-            for module in self._modules:
-                calls.cumodule_finalize(module)
 
     def check(self, nbytes: int, *, grows: bool) -> None:
         """Refuse an arena that its heap has no room for. `grows`: the GPU maps memory to it as it is asked for."""

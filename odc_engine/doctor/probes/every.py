@@ -90,15 +90,6 @@ THIRD = (
         stands_in=False,
     ),
     Probe(
-        "nvshmem-triton",
-        "do Triton kernels get and put through NVSHMEM",
-        45,
-        f"{HERE}.nvshmem_triton:probe",
-        NVSHMEM,
-        rung=3,
-        stands_in=False,
-    ),
-    Probe(
         "nvshmem",
         "do two processes over nvshmem get the gradients of one, near and far",
         60,

@@ -15,12 +15,12 @@ def probe(hearing: Hearing) -> Answer:
     from odc_engine.backends.nvshmem import library as nvshmem_library
 
     os.environ.update(ENVIRONMENT)
-    versions = nvshmem_library.versions()
+    host, _ = nvshmem_library.versions()
     found = on_ranks(_work, 2, hearing.patience)
     wrong = [name for name in found[0] if not all(each[name] for each in found)]
     if wrong:
-        return Answer(FAILED, f"wrong bytes: {', '.join(wrong)}", {"host": versions.host})
-    return Answer(OK, f"NVSHMEM {versions.host}: {', '.join(found[0])} of 2 processes on one GPU, all right")
+        return Answer(FAILED, f"wrong bytes: {', '.join(wrong)}", {"host": host})
+    return Answer(OK, f"NVSHMEM {host}: {', '.join(found[0])} of 2 processes on one GPU, all right")
 
 
 def _work(rank: int) -> dict[str, bool]:

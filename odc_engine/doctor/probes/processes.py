@@ -53,12 +53,11 @@ def rival(hearing: Hearing) -> Answer:
 
 
 def near_and_far(hearing: Hearing) -> Answer:
-    """NVSHMEM between processes on one GPU: by addresses, and with addresses hidden, by the host's calls and by kernels
-    that call it themselves."""
+    """NVSHMEM between processes on one GPU: by addresses, and with addresses hidden by its own transfers."""
     from odc_engine.runs import launch
 
     cases: list[Case] = []
-    for way in ("Nvshmem", "HostApart", "DeviceApart"):
+    for way in ("Nvshmem", "Apart"):
         for sync in SYNCS[:2]:
             _, job = job_for(sync, 2, minibatches=2, backend="nvshmem", accumulate="slots", timeout=hearing.patience)
             cases.append((f"{way} {sync}", partial(launch.run, _by, 2, job.timeout, job, way)))
@@ -72,16 +71,15 @@ def _by(host: Any, job: Job, way: str) -> None:
     from odc_engine.doctor.probes.nvshmem_host import ENVIRONMENT
     from odc_engine.runs import start, verify
 
-    class Apart:
+    class Apart(library.Nvshmem):
         """No peer has an address."""
 
         def mapped(self, mine: Any, device: int) -> None:  # noqa: ARG002
             return None
 
-    of = library.DeviceNvshmem if way.startswith("Device") else library.Nvshmem
     os.environ.update(ENVIRONMENT)
-    # What the backend looks up when it is made.
-    library.__dict__["Nvshmem"] = type(way, (Apart, of), {}) if way.endswith("Apart") else of
+    if way == "Apart":
+        library.__dict__["Nvshmem"] = Apart  # what the backend looks up when it is made
     start.on_process(host, job, verify._verify, (False,))
 
 

@@ -95,7 +95,7 @@ def test_gradients_are_verified_through_it(toy, tmp_path):
 def test_it_is_a_choice_of_the_command_line(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
-    assert ",nvshmem_kernels,toy}" in capsys.readouterr().out
+    assert ",nvshmem,toy}" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("toy")
@@ -104,7 +104,7 @@ def test_it_is_advised_where_another_cannot():
         backends.chosen("toyy")
     with pytest.raises(
         InputError,
-        match=r"has no hybrid sharding; use --backend shm, threads, tcp, cuda_ipc, nvshmem, nvshmem_kernels, toy$",
+        match=r"has no hybrid sharding; use --backend shm, threads, tcp, cuda_ipc, nvshmem, toy$",
     ):
         backends.check(backends.chosen("torch"), Recipe("collective", sharding="hybrid"))
     assert backends.profiled()[-2:] == ["toy", "torch"]  # which says less

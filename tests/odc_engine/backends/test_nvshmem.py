@@ -1,5 +1,5 @@
-"""NVSHMEM as far as a machine without a GPU goes: processes start it together, its versions agree, and kernels link its
-device library. Skipped where nvshmem4py is not installed, which `make test` does on Linux for x86-64."""
+"""NVSHMEM as far as a machine without a GPU goes: processes start it together. Skipped where
+nvshmem4py is not installed, which `make test` does on Linux for x86-64."""
 
 import ctypes
 import threading
@@ -112,35 +112,3 @@ def test_a_start_to_which_a_device_never_comes_is_given_up_in_time():
     """nvshmem4py lets other threads run meanwhile."""
     told, _ = on_ranks(waits_for_a_start, 2, 60.0)
     assert told.startswith("device 1 may keep this one waiting for NVSHMEM's start, which did not end within 0.5 s")
-
-
-def test_the_bitcode_is_of_the_host_library_s_version():
-    versions = nvshmem_library.versions()
-    assert versions.agree
-    assert versions.path.endswith(".bc")
-
-
-def types(nbytes):
-    """As Triton takes them from a launch: addresses of bytes, a size of at most 2 GiB or a larger one."""
-    return {"target": "*u8", "source": "*u8", "nbytes": nbytes, "device": "i32", "block": "constexpr"}
-
-
-@pytest.mark.parametrize(
-    ("name", "types", "constants"),
-    [(name, types(nbytes), {(4,): 1 << 16}) for name in ("get_nbi", "put_nbi") for nbytes in ("i32", "i64")]
-    + [("quiet", {}, {})],
-)
-def test_kernels_link_the_device_library(name, types, constants, tmp_path, monkeypatch):
-    triton = pytest.importorskip("triton")
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from odc_engine.kernels import remote
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    libraries = {"extern_libs": {remote.LIBRARY: nvshmem_library.versions().path}}
-    source = ASTSource(getattr(remote, name), types, constants)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=libraries)
-    assert made.asm["cubin"][:4] == b"\x7fELF"
-    assert remote._STATE in made.asm["ptx"]  # by which a module is found that must be told
-    assert ".extern .func" not in made.asm["ptx"]

@@ -16,7 +16,7 @@ nvshmem = pytest.importorskip("nvshmem.core", reason="needs nvshmem4py")
 ROOT = Path(odc_engine.__file__).parent
 # How the engine's sources call each module.
 CORE = ("nvshmem", "nvshmem.core")
-BINDINGS = ("nvshmem.bindings", "self._calls", "calls")
+BINDINGS = ("nvshmem.bindings", "self._calls")
 HOST = ("self._host", "host_library()")
 
 
@@ -48,7 +48,7 @@ def test_calls_of_nvshmem4py_have_its_signatures(module):
     found = list(calls(spellings))
     wrong = [f"{place}: {name}" for name, *given, place in found if not fits(where, name, *given)]
     assert not wrong
-    expected = {"core": {"init", "get_unique_id", "put", "get"}, "bindings": {"putmem_nbi_on_stream", "cumodule_init"}}
+    expected = {"core": {"init", "get_unique_id", "put", "get"}, "bindings": {"putmem_nbi_on_stream", "ptr"}}
     assert expected[module] <= {name for name, *_ in found}
 
 
@@ -117,18 +117,3 @@ def test_transfers_give_the_library_whole_numbers_of_the_right_order(monkeypatch
         assert len(names) == len(args)
         if len(names) == 5:
             assert names == ["dest", "source", "bytes", "pe", "cstrm"]
-
-
-def test_device_functions_take_what_kernels_give_them():
-    """Addresses and sizes of 64 bits, and a device of 32, whose number of bytes is the one that a header names."""
-    pytest.importorskip("triton")
-    from cuda.pathfinder import find_nvidia_header_directory
-    from triton.language import core
-
-    from odc_engine.kernels import remote
-
-    text = Path(find_nvidia_header_directory("nvshmem")).joinpath("host/nvshmemx_api.h").read_text()
-    for name in ("nvshmemx_getmem_nbi_block", "nvshmemx_putmem_nbi_block"):
-        [arguments] = re.findall(rf"__device__ void {name}\(([^()]*)\);", text)
-        widths = [core.int32 if re.match(r"\s*int \w+$", each) else core.int64 for each in arguments.split(",")]
-        assert tuple(widths) == remote._MOVE

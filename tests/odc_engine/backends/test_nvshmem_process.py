@@ -4,7 +4,6 @@ import os
 from types import SimpleNamespace
 
 import pytest
-import shards
 import torch
 import torch.distributed as dist
 import work
@@ -23,10 +22,6 @@ from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp.groups import devices_of
 from odc_engine.runs.verify import BOUND
 
-needs_triton = pytest.mark.skipif(
-    not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"
-)
-
 
 @pytest.fixture
 def library(monkeypatch):
@@ -36,7 +31,7 @@ def library(monkeypatch):
     monkeypatch.delenv("NVSHMEM_DISABLE_NVLS")
     monkeypatch.setenv(HEAP, "")
     monkeypatch.delenv(HEAP)
-    made = object.__new__(nvshmem_library.DeviceNvshmem)
+    made = object.__new__(nvshmem_library.Nvshmem)
     made.device, made.process, made.heaps, made.told = torch.device("cpu"), Process(), [], []
     monkeypatch.setattr(nvshmem_library, "start", lambda *_: made.heaps.append(os.environ[HEAP]))
     monkeypatch.setattr(nvshmem_library, "ranks_of", lambda _: (0, 1))
@@ -83,30 +78,6 @@ def test_an_arena_for_which_the_first_heap_has_no_room_is_refused_unless_it_grow
     library.process.check(1 << 20, grows=True)
     library.process.heap = need  # the way out
     library.process.check(1 << 20, grows=False)
-
-
-@needs_triton
-def test_kernels_are_told_of_the_library_once_for_each_time_that_it_runs(library):
-    """Triton loads a kernel once. So those that it has are told at the next start, and none between two."""
-    import triton
-
-    hooks = triton.knobs.runtime.kernel_load_end_hook.calls
-    before, told = list(hooks), library.told
-    library.start(None, 48)
-    first = library.allocate(48)
-    library.start(None, 48)  # another arena beside it
-    second = library.allocate(48)
-    assert len(hooks) == len(before) + 1
-    library.process._modules.append(5)  # as the hook does when Triton has loaded one
-    library.stop(first)
-    assert not told
-    library.stop(second)
-    assert (told, hooks) == ([("cumodule_finalize", 5)], before)
-    told.clear()
-    library.start(None, 48)
-    assert told == [("cumodule_init", 5)]
-    library.stop(library.allocate(48))
-    assert hooks == before
 
 
 # Over the fake, between processes of a pool, each as if it were new.

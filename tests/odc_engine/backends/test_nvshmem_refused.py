@@ -6,10 +6,8 @@ import pytest
 import torch
 from teams import file_of, minibatch
 
-from odc_engine.backends.nvshmem import library
 from odc_engine.cli import main
 from odcsim import schedule
-from odcsim.errors import InputError
 
 
 def lines(arguments, capsys):
@@ -50,38 +48,3 @@ def test_several_machines_need_slots(asked, capsys, monkeypatch):
         assert "needs NVIDIA GPUs" in lines(["verify", *asked, *hybrid], capsys)[0]
     [line] = lines(["verify", *asked], capsys)
     assert "a network cannot add to a sum on another machine; use --accumulate slots, or --sharding hybrid" in line
-
-
-FILES = {
-    "3.4": (["libnvshmem_device.bc"], {0: "libnvshmem_device.bc", 90: "libnvshmem_device.bc"}),
-    "3.7": (
-        [f"libnvshmem_device_sm_{each}.bc" for each in (75, 80, 89, 90)],
-        {0: "libnvshmem_device_sm_90.bc", 90: "libnvshmem_device_sm_90.bc", 86: "libnvshmem_device_sm_80.bc"}
-        | {120: "libnvshmem_device_sm_90.bc", 70: "", 89: "libnvshmem_device_sm_89.bc"},
-    ),
-    "3.8": (
-        [f"libnvshmem_device_sm_{each}.bc" for each in (75, 80, 89, 90, 100)],
-        {100: "libnvshmem_device_sm_100.bc", 103: "libnvshmem_device_sm_100.bc", 90: "libnvshmem_device_sm_90.bc"},
-    ),
-    "both": (
-        ["libnvshmem_device.bc", "libnvshmem_device_sm_90.bc"],
-        {90: "libnvshmem_device_sm_90.bc", 100: "libnvshmem_device.bc", 70: "libnvshmem_device.bc"},
-    ),
-    "none": ([], {90: "", 0: ""}),
-}
-
-
-@pytest.mark.parametrize("version", FILES)
-def test_the_bitcode_is_one_that_the_gpu_runs_or_is_refused_in_words(tmp_path, version):
-    """From 3.7 on there is a file for each of some architectures."""
-    names, chosen = FILES[version]
-    for name in (*names, "libnvshmem_device.a", "libnvshmem_device.ltoir.fatbin"):
-        (tmp_path / name).touch()
-    for own, name in chosen.items():
-        if name:
-            assert library.bitcode_in(tmp_path, own) == tmp_path / name
-            continue
-        with pytest.raises(
-            InputError, match=r"^NVSHMEM has no device library.*; use --backend nvshmem, which needs none$"
-        ):
-            library.bitcode_in(tmp_path, own)

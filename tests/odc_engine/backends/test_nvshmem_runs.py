@@ -7,7 +7,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-import shards
 import torch
 import torch.distributed as dist
 from fake_nvshmem import FakeNvshmem, forget
@@ -22,10 +21,6 @@ from odc_engine.errors import PeerLost
 from odc_engine.job import job_of
 from odc_engine.runs import launch, start, verify
 from odcsim.errors import InputError
-
-needs_triton = pytest.mark.skipif(
-    not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"
-)
 
 
 def verified(host, job, library):
@@ -255,22 +250,3 @@ def test_what_waits_for_peers_is_called_past_nvshmem4py(monkeypatch):
     host.nvshmem_malloc = lambda _: None
     with pytest.raises(InputError, match="NVSHMEM has no 48 bytes; use more devices"):
         library.allocate(48)
-
-
-@needs_triton
-def test_kernels_ask_for_all_bytes_before_one_of_them_waits(monkeypatch):
-    """The library whose transfers are kernels keeps to what it promises: only a quiet waits."""
-    from odc_engine.kernels import remote
-
-    launched = []
-    monkeypatch.setattr(remote, "move", lambda kernel, *_: launched.append(kernel))
-    monkeypatch.setattr(remote, "settle", lambda bitcode: launched.append(bitcode))
-    memory = object.__new__(NvshmemMemory)
-    memory.rank, memory._views, memory._near = 0, [torch.zeros(64, dtype=torch.uint8)], range(1)
-    memory.library = library = object.__new__(nvshmem_library.DeviceNvshmem)
-    library._bitcode = "bitcode"
-    places = [(device, 8 * device, torch.empty(8, dtype=torch.uint8)) for device in (1, 2, 3)]
-    memory.fetch_all(places)
-    memory.send_all(places)
-    memory.arrive()
-    assert launched == [remote.get_nbi] * 3 + ["bitcode"] + [remote.put_nbi] * 3 + ["bitcode"]

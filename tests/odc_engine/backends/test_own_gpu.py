@@ -117,18 +117,15 @@ def test_a_process_of_the_engine_s_own_takes_the_gpu_of_its_place(pools, visible
         assert (took, present) == (own, own)
 
 
-def test_nvshmem_s_rows_are_told_where_parameters_are(monkeypatch):
+def test_nvshmem_is_told_where_parameters_are(monkeypatch):
     install(monkeypatch, FakeTorchCuda(4))
     told = []
-    for name in ("Nvshmem", "DeviceNvshmem"):
-        monkeypatch.setattr(
-            library, name, lambda gpu: (told.append(gpu), SimpleNamespace(device=torch.device("cpu")))[1]
-        )
+    device = torch.device("cpu")
+    monkeypatch.setattr(library, "Nvshmem", lambda gpu: (told.append(gpu), SimpleNamespace(device=device))[1])
     host = SimpleNamespace(rank=1, size=4, timeout=1.0)
-    for row in (nvshmem.ROW, nvshmem.KERNELS):
-        row.memory(host, torch.device("cuda", 3))
-        row.memory(host)
-    assert told == [3, 1, 3, 1]
+    nvshmem.ROW.memory(host, torch.device("cuda", 3))
+    nvshmem.ROW.memory(host)
+    assert told == [3, 1]
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 30])

@@ -190,16 +190,11 @@ def arena_of(_rank, name):
     return asked
 
 
-@pytest.mark.parametrize(("host", "bitcode", "ok"), [("3.4.5", "3.4.5", True), ("3.4.5", "3.8.0", False)])
-def test_doctor_holds_nvshmem_s_versions_against_each_other(monkeypatch, host, bitcode, ok):
+def test_doctor_tells_versions_of_nvshmem(monkeypatch):
     pytest.importorskip("torch")
     from odc_engine.backends.nvshmem import library as nvshmem_library
 
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: object())
-    versions = nvshmem_library.Versions("0.4.1", host, bitcode, "x.bc")
-    monkeypatch.setattr(nvshmem_library, "versions", lambda: versions)
+    monkeypatch.setattr(nvshmem_library, "versions", lambda: ("3.4.5", "0.4.1"))
     finding = doctor._nvshmem()
-    assert finding.ok == ok
-    assert host in finding.found
-    assert bitcode in finding.found
-    assert ok or "install one nvidia-nvshmem wheel" in finding.advice
+    assert (finding.ok, finding.found) == (True, "host library 3.4.5, nvshmem4py 0.4.1")

@@ -16,7 +16,7 @@ from odc_engine.doctor.probes.needs import NEEDS
 from odc_engine.doctor.probes.selftest import gpu, status
 
 no_gpu = pytest.mark.skipif(bool(gpu()[0]), reason="there is a GPU here")
-CONTRACT = "versions kernels symmetric legacy-ipc nvshmem-host nvshmem-triton gloo nccl".split()
+CONTRACT = "versions kernels symmetric legacy-ipc nvshmem-host gloo nccl".split()
 
 
 @no_gpu
