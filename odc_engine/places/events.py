@@ -1,5 +1,4 @@
-"""Marks on streams, made once and used again. Making one takes about as long as giving a small kernel, and threads that
-are devices of one process give work under one lock, the interpreter's."""
+"""Marks on streams, made once and used again. Making one takes about as long as giving a small kernel."""
 
 from collections.abc import Callable
 from typing import Any
